@@ -1,0 +1,68 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is said.
+ *
+ * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded queue, so
+ * that a blocked standard output never blocks a worker. Past the bound ordinary lines are dropped and counted
+ * (log_dropped); lines of events of the class LIFE have room of their own. */
+
+enum { LOG_LINE_MAX = 8192 };
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR };
+
+enum event {
+#define EVENT(id, name, level, class, sentence, advice) EVENT_##id,
+#include "onceward/base/events.def"
+#undef EVENT
+    N_EVENTS
+};
+
+struct event_info {
+    const char *name;     /* as it stands in the log */
+    enum log_level level; /* its usual level */
+    bool life;            /* keeps its place when lines are dropped */
+    const char *sentence; /* what happened */
+    const char *advice;   /* what an operator does, with the command to type */
+};
+
+/* The row of an event. */
+const struct event_info *event_info(enum event e);
+
+/* "debug", "info", "warning", "error". */
+const char *log_level_name(enum log_level level);
+
+/* Starts the writer thread. fd: where lines go (standard output). Lines logged before are kept. */
+void log_start(int fd);
+
+/* Writes what is queued, for at most timeout_ms, and ends the thread. */
+void log_stop(int timeout_ms);
+
+/* Lines below this level are not made. */
+void log_set_level(enum log_level level);
+
+/* How many lines were dropped since the start. */
+uint64_t log_dropped(void);
+
+/* A line being made. On the stack; log_begin starts it, log_end hands it over. Keys are literals, in snake_case. */
+struct log_line {
+    enum event event;
+    bool off;
+    size_t len;
+    char data[LOG_LINE_MAX];
+};
+
+/* queue may be NULL: the line is not about one queue. */
+void log_begin(struct log_line *l, enum event e, const char *queue);
+void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue);
+void log_slice(struct log_line *l, const char *key, struct slice value); /* cut at 1 KiB; not UTF-8: U+FFFD */
+void log_text(struct log_line *l, const char *key, const char *value);   /* NULL: null */
+void log_int(struct log_line *l, const char *key, int64_t value);
+void log_double(struct log_line *l, const char *key, double value);
+void log_bool(struct log_line *l, const char *key, bool value);
+void log_null(struct log_line *l, const char *key);
+void log_end(struct log_line *l);

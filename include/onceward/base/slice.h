@@ -1,0 +1,32 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+/* A run of bytes that somebody else owns. May hold NUL; is not terminated by one. */
+struct slice {
+    const char *data;
+    size_t len;
+};
+
+#define SLICE(literal) ((struct slice){(literal), sizeof(literal) - 1})
+
+static inline struct slice slice_of(const char *text)
+{
+    return (struct slice){text, text ? strlen(text) : 0};
+}
+
+static inline bool slice_equal(struct slice a, struct slice b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
+}
+
+/* Byte order, as PostgreSQL's COLLATE "C" has it: <0, 0, >0. */
+int slice_compare(struct slice a, struct slice b);
+
+/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL counts as well-formed. */
+bool slice_is_utf8(struct slice s);
+
+/* Can PostgreSQL's text hold it: well-formed UTF-8 without NUL? */
+bool slice_is_text(struct slice s);

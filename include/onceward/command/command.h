@@ -1,0 +1,30 @@
+#pragma once
+
+/* A subcommand: a file in src/command/ and a row of the table in command.c. */
+
+enum { STATUS_DONE = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
+
+struct command {
+    const char *name;
+    const char *arguments; /* as in --help */
+    const char *does;
+    int (*run)(int argc, char **argv); /* argv[0] is the subcommand; answers the exit status */
+};
+
+/* argv to command. */
+int command_main(int argc, char **argv);
+
+int command_run(int argc, char **argv);
+int command_check(int argc, char **argv);
+int command_migrate(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_dead(int argc, char **argv);
+int command_health(int argc, char **argv);
+int command_drain(int argc, char **argv);
+int command_explain(int argc, char **argv);
+int command_version(int argc, char **argv);
+
+struct config;
+
+/* Loads the configuration for a command: prints every finding to standard error as "PATH: TEXT". NULL: STATUS_USAGE is due. */
+struct config *command_config(const char *path);

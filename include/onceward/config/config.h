@@ -1,0 +1,136 @@
+#pragma once
+
+#include "onceward/base/log.h"
+#include "onceward/core/identity.h"
+#include "onceward/core/outcome.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The configuration: read once, never changed afterwards. Every string lives until config_free.
+ * Keys, types, ranges, defaults and one sentence of documentation each stand in one table (keys.def); see config_keys(). */
+
+struct fault;
+struct buf;
+
+/* A text that may come from a mounted file (K_file): read again at every connect. Both NULL: not set. */
+struct config_text {
+    char *value; /* as read at start, or from the file at start */
+    char *file;
+};
+
+/* The text as it is now: from the file (one trailing newline dropped) or the value. The caller owns *out (NULL when not set).
+ * -1: the file cannot be read, f says so. */
+int config_text_read(const struct config_text *t, char **out, struct fault *f);
+
+struct config_tls {
+    char *ca_file, *cert_file, *key_file; /* NULL: the system's store, none, none */
+    bool verify;
+};
+
+struct config_broker {
+    struct config_text url, user, password;
+    int64_t heartbeat_ms, connect_timeout_ms;
+    int delivery_limit; /* -1: by server version */
+    struct config_tls tls;
+};
+
+enum config_prepared { PREPARED_AUTO, PREPARED_ON, PREPARED_OFF };
+
+struct config_database {
+    struct config_text url, password;
+    enum config_prepared prepared;
+    int64_t statement_timeout_ms, connect_timeout_ms;
+};
+
+enum config_messages { MESSAGES_NONE, MESSAGES_SAMPLED, MESSAGES_ALL };
+
+struct config_log {
+    enum log_level level;
+    enum config_messages messages;
+    int64_t stats_interval_ms;
+};
+
+struct config_header {
+    char *name, *value;
+};
+
+struct config_forward {
+    char *url;
+    char *unix_socket; /* NULL: TCP */
+    struct config_header *headers;
+    size_t n_headers;
+    struct config_text authorization; /* the value of the Authorization header */
+    struct config_tls tls;
+    int64_t connect_timeout_ms;
+    size_t max_response_bytes;
+    int concurrency;
+};
+
+struct config_queue {
+    char *name;  /* the entry's name: for the log */
+    char *queue; /* the broker's name of it */
+    char *vhost; /* NULL: the URL's */
+    char *consumer, *takes_over;
+    struct config_forward forward;
+    bool transaction; /* completion */
+    int64_t token_window_ms, max_window_ms, commit_grace_ms;
+    int prefetch, max_parked;
+    size_t max_bytes, max_message_bytes;
+    int64_t max_hold_ms, pause_hold_ms;
+    struct identity_source *message_id;
+    size_t n_message_id;
+    int max_attempts;
+    int64_t backoff_ms, max_backoff_ms, max_age_ms; /* max_age_ms 0: off */
+    int *permanent_status;
+    size_t n_permanent_status;
+    int brake;
+    bool mismatch_is_duplicate; /* on_body_mismatch: duplicate */
+    bool too_large_is_reject;   /* on_too_large: reject */
+    int revive;
+    char *ready_url; /* NULL: a TCP connect */
+    int64_t ready_interval_ms;
+    size_t store_response_bytes; /* 0: not stored */
+    int64_t retention_ms;
+};
+
+struct config {
+    char *instance;
+    bool instance_is_set; /* given in the file, so it may come back under the same name */
+    struct config_broker broker;
+    struct config_database database;
+    struct config_log log;
+    char *state_file;
+    int64_t shutdown_grace_ms;
+    struct config_queue *queues;
+    size_t n_queues;
+    struct config_arena *arena;
+};
+
+/* Everything that is wrong with a file, and what deserves a warning. */
+struct config_report {
+    struct config_finding {
+        char *path; /* "queues.payments.forward.url"; empty: the whole file */
+        char *text; /* what is wrong and what was expected */
+        bool warning;
+    } *findings;
+    size_t n;
+    size_t n_errors;
+};
+
+void config_report_deinit(struct config_report *r);
+
+/* Reads, expands and validates a file. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
+ * errors at once; *ret_config is left alone. Values of secrets never stand in a report. */
+int config_load(const char *path, struct config **ret_config, struct config_report *report);
+
+/* The same from memory; name is used in messages. */
+int config_parse(const char *text, size_t len, const char *name, struct config **ret_config,
+                 struct config_report *report);
+
+void config_free(struct config *c);
+
+/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not well-formed or too big. */
+int config_duration(const char *text, int64_t *ret_ms);
+int config_size(const char *text, size_t *ret_bytes);

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+#include "onceward/core/message.h"
+
+#include <stdint.h>
+
+struct buf;
+struct fault;
+
+/* The message id: where it is looked for, and what it must look like. */
+
+enum { MESSAGE_ID_MAX = 255 }; /* bytes */
+
+enum identity_kind {
+    IDENTITY_PROPERTY,    /* property:<name> */
+    IDENTITY_HEADER,      /* header:<name>: scalar AMQP header; integers in decimal, booleans true/false */
+    IDENTITY_JSON,        /* json:<pointer>, RFC 6901; bodies up to 256 KiB; strings, integers, booleans */
+    IDENTITY_CLOUDEVENTS, /* cloudEvents:id / cloudEvents_id header, joined with cloudEvents:source */
+    IDENTITY_BODY_SHA256, /* lower-case hex */
+    IDENTITY_JOIN,        /* several, all needed, joined with "/" after percent-encoding each */
+};
+
+struct identity_source {
+    enum identity_kind kind;
+    struct slice name; /* property, header name or JSON pointer */
+    struct identity_source *parts;
+    size_t n_parts;
+};
+
+/* Reads "property:message_id" and so on. 0, or -1 with a fault that names what was expected. name points into text. */
+int identity_parse(struct slice text, struct identity_source *out, struct fault *f);
+
+/* How to look into a JSON body (config/json.h has the one implementation). 0: *out holds the scalar as text; 1: not there. */
+typedef int identity_json_fn(struct slice body, struct slice pointer, struct buf *out);
+
+enum identity_result {
+    IDENTITY_FOUND,
+    IDENTITY_MISSING, /* no source gave one */
+    IDENTITY_EMPTY,   /* it is there and empty */
+    IDENTITY_LONG,    /* over MESSAGE_ID_MAX bytes */
+    IDENTITY_BINARY,  /* NUL or invalid UTF-8: PostgreSQL's text cannot hold it */
+};
+
+/* Tries the sources in order; the first that is present decides, also when what it holds is bad (then a fallback would give
+ * one message two identities). *id receives the bytes found, also for the bad results. f says which source and what is wrong. */
+enum identity_result identity_find(const struct identity_source *sources, size_t n, const struct message *m,
+                                   identity_json_fn *json, struct buf *id, struct fault *f);
+
+/* The first 16 bytes of SHA-256 of the body. */
+void fingerprint_make(const void *body, size_t len, uint8_t out[16]);

@@ -1,0 +1,125 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* An AMQP 0-9-1 message without any library in it. The broker adapter makes it, everybody else reads it.
+ *
+ * A message is one owner's: message_new() to message_free(). Everything it points to lives in its arena and dies with it,
+ * except the body, which can be given up earlier. */
+
+/* AMQP 0-9-1 field kinds, by the letter that RabbitMQ uses on the wire
+ * (https://www.rabbitmq.com/amqp-0-9-1-errata.html, section 3). */
+enum field_kind {
+    FIELD_BOOL = 't',
+    FIELD_I8 = 'b',
+    FIELD_U8 = 'B',
+    FIELD_I16 = 's',
+    FIELD_U16 = 'u',
+    FIELD_I32 = 'I',
+    FIELD_U32 = 'i',
+    FIELD_I64 = 'l',
+    FIELD_U64 = 'L',
+    FIELD_F32 = 'f',
+    FIELD_F64 = 'd',
+    FIELD_DECIMAL = 'D',
+    FIELD_STRING = 'S',
+    FIELD_BYTES = 'x',
+    FIELD_ARRAY = 'A',
+    FIELD_TIMESTAMP = 'T',
+    FIELD_TABLE = 'F',
+    FIELD_VOID = 'V',
+};
+
+struct field {
+    struct slice name; /* empty inside an array */
+    enum field_kind kind;
+    union {
+        bool boolean;
+        int64_t i; /* b s I l */
+        uint64_t u; /* B u i L, and T: seconds since 1970 */
+        double d;   /* f d */
+        struct {
+            uint8_t decimals;
+            uint32_t value;
+        } decimal;
+        struct slice bytes; /* S x */
+        struct {
+            struct field *items;
+            size_t n;
+        } children; /* A F */
+    };
+};
+
+/* The basic properties of AMQP 0-9-1 that are strings, with their order in the property flags left to the adapter. */
+enum property {
+    PROPERTY_CONTENT_TYPE,
+    PROPERTY_CONTENT_ENCODING,
+    PROPERTY_CORRELATION_ID,
+    PROPERTY_REPLY_TO,
+    PROPERTY_EXPIRATION,
+    PROPERTY_MESSAGE_ID,
+    PROPERTY_TYPE,
+    PROPERTY_USER_ID,
+    PROPERTY_APP_ID,
+    PROPERTY_CLUSTER_ID,
+    N_PROPERTIES
+};
+
+struct message {
+    struct slice properties[N_PROPERTIES]; /* data NULL: absent */
+    bool has_delivery_mode, has_priority, has_timestamp;
+    uint8_t delivery_mode, priority;
+    uint64_t timestamp; /* seconds since 1970 */
+    struct field *headers;
+    size_t n_headers;
+    struct slice exchange, routing_key;
+    bool redelivered;
+    char *body; /* owned; NULL when body_len is 0 */
+    size_t body_len;
+    struct message_block *arena;
+};
+
+/* An empty message. */
+struct message *message_new(void);
+
+/* NULL is ignored. */
+void message_free(struct message *m);
+
+/* Memory that dies with the message; zeroed, aligned for any type. */
+void *message_alloc(struct message *m, size_t size);
+
+/* A copy of the bytes in the message's arena. */
+struct slice message_keep(struct message *m, const void *data, size_t len);
+
+/* "content_type", … as in the AMQP specification and in the configuration's property:<name>. */
+const char *property_name(enum property p);
+
+/* The property of that name; -1: there is none. */
+int property_find(struct slice name);
+
+/* The header of that name at the top level, or NULL. */
+const struct field *message_header(const struct message *m, struct slice name);
+
+/* The sum of the counts in x-death (https://www.rabbitmq.com/docs/dlx): how often the broker dead-lettered this message. */
+int64_t message_deaths(const struct message *m);
+
+/* x-delivery-count (quorum queues): how often it was delivered before; 0 when absent. */
+int64_t message_delivery_count(const struct message *m);
+
+struct buf;
+
+/* JSON of a header table (an object) for reading by people and applications.
+ *
+ * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds; what JSON lacks is tagged:
+ * {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}; non-finite floats {"!double": "NaN"}.
+ * exact (for dead letters, so that a redrive restores every kind): as natural, and every value whose kind a reader could not
+ * tell from the JSON is tagged with its kind's letter, {"!l": 5}; untagged integers are I when they fit 32 bits signed, else l;
+ * untagged floats are d; untagged strings are S. A string that is not text for PostgreSQL (invalid UTF-8 or NUL) is
+ * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}. */
+void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool exact);
+
+/* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S": base64}. */
+void properties_to_json(struct buf *out, const struct message *m);

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What an answer of the application means (the table of design section 4), as a pure function. */
+
+enum answer_kind {
+    ANSWER_STATUS,      /* a whole response came; status holds its code */
+    ANSWER_UNREACHABLE, /* nothing was sent: refused, no route, name not found, TLS failure, connect timeout */
+    ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
+    ANSWER_TIMEOUT,     /* the window ended first */
+    ANSWER_ABANDONED,   /* this side gave up: shutdown */
+};
+
+enum verdict {
+    VERDICT_COMPLETE,    /* response completion, 2xx: settle the row */
+    VERDICT_CHECK,       /* transaction completion, 2xx: the row must say completed, within commit_grace */
+    VERDICT_ACCEPTED,    /* transaction completion, 202: watch the row for the window */
+    VERDICT_NOT_NOW,     /* given back, after retry_after_ms or backoff */
+    VERDICT_UNAVAILABLE, /* given back, and the queue pauses */
+    VERDICT_PERMANENT,   /* dead */
+    VERDICT_FAILED,      /* charged, backoff */
+    VERDICT_DIED,        /* suspects */
+    VERDICT_REVOKE,      /* window over: fail, unless extended */
+    N_VERDICTS
+};
+
+struct outcome_rules {
+    bool transaction; /* completion: transaction */
+    const int *permanent_status;
+    size_t n_permanent;
+};
+
+/* kind and status (0 when there is none) to a verdict. permanent_status wins over every other row. 502 and 504 are
+ * VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage). */
+enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_rules *rules);
+
+const char *verdict_name(enum verdict v);
+
+/* Retry-After (RFC 9110, 10.2.3): seconds, or an HTTP date in any of its three forms (RFC 9110, 5.6.7). Answers milliseconds from
+ * now, 0 for a date that is past, at most cap_ms, or -1: not well-formed. now_wall_ms: since 1970. */
+int64_t retry_after_ms(const char *text, size_t len, int64_t now_wall_ms, int64_t cap_ms);

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+#include "onceward/config/config.h"
+#include "onceward/core/headers.h"
+#include "onceward/core/outcome.h"
+
+#include <poll.h>
+#include <stdint.h>
+
+struct fault;
+
+/* The application, over HTTP/1.1: one curl multi handle of a worker, and the worker's only wait point. One thread.
+ *
+ * Never sends a request twice by itself: libcurl repeats a POST silently when a reused connection dies, which is switched off (the
+ * body goes through a read function that cannot rewind; an empty body always takes a new connection). Redirects are not followed, proxies
+ * from the environment are not used. */
+
+struct forward;
+
+/* q must outlive it. The Authorization file is read again at each new connection attempt after a change of its mtime, at most once a
+ * second. -1: f says why. */
+int forward_new(const struct config_queue *q, struct forward **ret, struct fault *f);
+
+/* Aborts what is in flight without an answer, and frees. */
+void forward_free(struct forward *w);
+
+struct forward_request {
+    uint64_t ref;                       /* comes back in the answer */
+    const struct header_block *headers; /* copied */
+    struct slice body;                  /* must stay until the answer */
+    int64_t timeout_ms;                 /* from now, the whole exchange */
+};
+
+/* Sends a POST. -1: it could not even be begun (f), nothing was sent. */
+int forward_send(struct forward *w, const struct forward_request *r, struct fault *f);
+
+/* How many requests are out. */
+size_t forward_in_flight(const struct forward *w);
+
+struct forward_answer {
+    uint64_t ref;
+    enum answer_kind kind;
+    int status;             /* 0: none */
+    int64_t retry_after_ms; /* -1: none or not well-formed */
+    struct slice body;      /* valid until the next call; at most max_response_bytes, cut is then true */
+    bool cut;
+    char error[256]; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "closed before an answer"; the start of a
+                        textual error body is added in quotes, control characters removed */
+    int64_t took_us;
+};
+
+/* Gives libcurl its turn. 1: *a is an answer, call again; 0: none now. A huge answer is cut by ending the transfer: kind is then
+ * ANSWER_STATUS all the same. */
+int forward_step(struct forward *w, struct forward_answer *a);
+
+/* Ends a request without an answer. No-op when it was answered already. */
+void forward_abandon(struct forward *w, uint64_t ref);
+
+/* The worker's wait point: waits for any of these, the requests in flight and the probe, at most timeout_ms (0: looks only; at most
+ * INT_MAX). revents are filled as by poll(2). An fd of -1 is skipped. */
+void forward_wait(struct forward *w, struct pollfd *fds, size_t n, int64_t timeout_ms);
+
+/* Starts a readiness probe: GET ready_url where configured (2xx is ready), else a TCP or Unix-socket connect to the forward URL.
+ * A probe that is under way goes on. timeout: connect_timeout, for a GET another 2 s. */
+void forward_probe(struct forward *w);
+
+enum forward_probe_result { PROBE_NONE, PROBE_READY, PROBE_NOT_READY };
+
+/* The result of the probe once, with the reason in f when not ready; PROBE_NONE: none asked or still under way. */
+enum forward_probe_result forward_probe_result(struct forward *w, struct fault *f);
+
+/* curl_global_init and the wish that OpenSSL is set up once. Before any thread. */
+void forward_global_init(void);

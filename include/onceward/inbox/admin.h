@@ -1,0 +1,62 @@
+#pragma once
+
+#include "onceward/config/config.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct fault;
+struct buf;
+
+/* What the commands ask of the database. Blocking, bounded by connect_timeout and statement_timeout. */
+
+struct admin;
+
+/* Connects and pins READ COMMITTED. */
+int admin_open(const struct config_database *c, struct admin **ret, struct fault *f);
+void admin_close(struct admin *a);
+
+/* Brings the schema up to date: each numbered file of sql/ once, in one transaction under an advisory transaction lock, then the
+ * functions (each replaced), the roles, the grants. *ret_from and *ret_to are versions (0: there was none). What the role may not do
+ * (CREATE ROLE) is printed to `advice` as the statements an administrator must run. Safe to run twice, at once, and while a sidecar runs. */
+int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f);
+
+/* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one).
+ * Each finding is given to say(ctx, ok, text). -1: the connection broke. */
+int admin_check(struct admin *a, const struct config *c, void (*say)(void *ctx, bool ok, const char *text), void *ctx,
+                struct fault *f);
+
+/* Writes the answer of `status`, as a table for people or as one JSON object. */
+int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
+
+struct dead_filter {
+    const char *consumer, *reason, *since; /* NULL: any; since: RFC 3339 or a duration ("2h" ago) */
+    int64_t limit;                         /* 0: none */
+    const int64_t *ids;
+    size_t n_ids;
+};
+
+struct dead_letter {
+    int64_t id;
+    char *consumer, *queue, *vhost, *message_id; /* message_id NULL: it is not text or there was none */
+    char *raw_id_hex;
+    char *reason, *last_error, *content_type, *properties, *headers, *exchange, *routing_key, *died_at, *fingerprint_hex;
+    int attempts;
+    bool rowless;
+    char *body;
+    size_t body_len;
+};
+
+/* Walks letters in id order, oldest first. each answers 0 to go on, else the walk ends with that. with_body: else body is NULL, body_len set.
+ * A letter is valid during the call only. */
+int admin_dead_each(struct admin *a, const struct dead_filter *filter, bool with_body,
+                    int (*each)(void *ctx, const struct dead_letter *letter), void *ctx, struct fault *f);
+
+enum redrive_answer { REDRIVE_RESET, REDRIVE_COMPLETED, REDRIVE_OTHER, REDRIVE_ROWLESS, REDRIVE_GONE, REDRIVE_LOCKED };
+
+/* First half of a redrive: resets the dead row (committed); a completed row's letter is deleted and REDRIVE_COMPLETED answered. */
+int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f);
+
+/* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was gone. */
+int admin_dead_delete(struct admin *a, int64_t id, struct fault *f);
