@@ -30,3 +30,6 @@ bool slice_is_utf8(struct slice s);
 
 /* Can PostgreSQL's text hold it: well-formed UTF-8 without NUL? */
 bool slice_is_text(struct slice s);
+
+/* The length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
+size_t slice_utf8_step(struct slice s, size_t at);

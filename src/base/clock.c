@@ -1,0 +1,26 @@
+#include "onceward/base/clock.h"
+
+#include <time.h>
+
+static int64_t clock_read_us(clockid_t id)
+{
+    struct timespec t;
+
+    clock_gettime(id, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+int64_t clock_us(void)
+{
+    return clock_read_us(CLOCK_MONOTONIC);
+}
+
+int64_t clock_ms(void)
+{
+    return clock_us() / 1000;
+}
+
+int64_t clock_wall_ms(void)
+{
+    return clock_read_us(CLOCK_REALTIME) / 1000;
+}

@@ -1,0 +1,23 @@
+#include "onceward/base/log.h"
+
+static const struct event_info events[N_EVENTS] = {
+#define LIFE                                            true
+#define FLOW                                            false
+#define EVENT(id, name, level, class, sentence, advice) {name, LOG_##level, class, sentence, advice},
+#include "onceward/base/events.def"
+#undef EVENT
+#undef LIFE
+#undef FLOW
+};
+
+const struct event_info *event_info(enum event e)
+{
+    return &events[e];
+}
+
+const char *log_level_name(enum log_level level)
+{
+    static const char *const names[] = {"debug", "info", "warning", "error"};
+
+    return names[level];
+}

@@ -1,0 +1,116 @@
+/* A job: the thread and the waiting side share one block, freed by whoever is done last. */
+#include "onceward/base/job.h"
+
+#include "onceward/base/mem.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { RUNNING, ENDED, ABANDONED };
+
+struct job {
+    void *(*run)(void *);
+    void (*drop)(void *);
+    void *arg, *result;
+    int fd;
+    atomic_int state;
+};
+
+static void job_free(struct job *j)
+{
+    close(j->fd);
+    free(j);
+}
+
+static void *job_main(void *p)
+{
+    struct job *j = p;
+    int expected = RUNNING;
+
+    j->result = j->run(j->arg);
+    if (!atomic_compare_exchange_strong(&j->state, &expected, ENDED)) {
+        j->drop(j->result);
+        job_free(j);
+        return NULL;
+    }
+    /* From here on the other side may take and free the job at any time; only the descriptor's number is
+     * still ours. */
+    return NULL;
+}
+
+struct job_start_info {
+    struct job *job;
+    int wake;
+};
+
+static void *job_thread(void *p)
+{
+    struct job_start_info info = *(struct job_start_info *)p;
+
+    free(p);
+    job_main(info.job);
+    uint64_t one = 1;
+    if (write(info.wake, &one, sizeof(one)) < 0)
+        one = 0; /* nobody looks any more */
+    close(info.wake);
+    return NULL;
+}
+
+struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void *arg)
+{
+    struct job *j = mem_zalloc(1, sizeof(*j));
+    struct job_start_info *info = mem_zalloc(1, sizeof(*info));
+    pthread_attr_t attr;
+    pthread_t thread;
+
+    *j = (struct job){.run = run, .drop = drop, .arg = arg};
+    atomic_init(&j->state, RUNNING);
+    j->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    info->job = j;
+    info->wake =
+        j->fd < 0 ? -1 : dup(j->fd); /* the thread's own, so that it never writes to a reused number */
+    if (info->wake < 0)
+        goto no;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, 8 << 20);
+    int failed = pthread_create(&thread, &attr, job_thread, info);
+    pthread_attr_destroy(&attr);
+    if (!failed)
+        return j;
+no:
+    if (info->wake >= 0)
+        close(info->wake);
+    if (j->fd >= 0)
+        close(j->fd);
+    free(info);
+    free(j);
+    return NULL;
+}
+
+int job_fd(const struct job *j)
+{
+    return j->fd;
+}
+
+bool job_take(struct job *j, void **result)
+{
+    if (atomic_load(&j->state) != ENDED)
+        return false;
+    *result = j->result;
+    job_free(j);
+    return true;
+}
+
+void job_abandon(struct job *j)
+{
+    int expected = RUNNING;
+
+    if (atomic_compare_exchange_strong(&j->state, &expected, ABANDONED))
+        return;
+    j->drop(j->result);
+    job_free(j);
+}

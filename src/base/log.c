@@ -1,0 +1,339 @@
+/* The log: lines are built on the caller's stack and queued as one block each for a single writer thread.
+ *
+ * Bounds: ordinary lines may hold FLOW_MAX bytes in the queue, those of the class LIFE another LIFE_MAX; what
+ * does not fit is dropped and counted. The lock is held for pointer work only, never during a write. */
+#include "onceward/base/log.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FLOW_MAX = 256 * 1024, LIFE_MAX = 256 * 1024, VALUE_MAX = 1024, TAIL_ROOM = 8 };
+
+struct queued {
+    struct queued *next;
+    size_t len;
+    bool life;
+    char data[];
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t thread;
+    struct queued *first, **end;
+    size_t n_bytes[2]; /* by class */
+    bool running, stopping;
+    int64_t stop_at_ms;
+    int fd;
+    atomic_int level;
+    _Atomic uint64_t dropped;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .level = LOG_INFO, .fd = -1};
+
+void log_set_level(enum log_level level)
+{
+    atomic_store(&state.level, (int)level);
+}
+
+uint64_t log_dropped(void)
+{
+    return atomic_load(&state.dropped);
+}
+
+/* Appends bytes while there is room; TAIL_ROOM stays for what closes the line. */
+static void line_add(struct log_line *l, const char *data, size_t len)
+{
+    size_t room = LOG_LINE_MAX - TAIL_ROOM - l->len;
+
+    if (len > room)
+        len = room;
+    memcpy(l->data + l->len, data, len);
+    l->len += len;
+}
+
+/* How many bytes a value may take so that key, quotes and comma surely fit; 0: the field is left out. */
+static bool line_has_room(const struct log_line *l, size_t need)
+{
+    return l->len + need + TAIL_ROOM + 8 < LOG_LINE_MAX;
+}
+
+static bool line_key(struct log_line *l, const char *key, size_t value_need)
+{
+    size_t len = strlen(key);
+
+    if (l->off || !line_has_room(l, len + 4 + value_need))
+        return false;
+    if (l->len > 1)
+        line_add(l, ",", 1);
+    line_add(l, "\"", 1);
+    line_add(l, key, len);
+    line_add(l, "\":", 2);
+    return true;
+}
+
+static void line_string(struct log_line *l, struct slice s)
+{
+    char escaped[8];
+
+    line_add(l, "\"", 1);
+    for (size_t i = 0, step; i < s.len; i += step) {
+        uint8_t c = (uint8_t)s.data[i];
+
+        if (!line_has_room(l, 8))
+            break;
+        step = slice_utf8_step(s, i);
+        if (!step) {
+            line_add(l, "\xEF\xBF\xBD", 3);
+            step = 1;
+        } else if (c == '"' || c == '\\') {
+            escaped[0] = '\\';
+            escaped[1] = (char)c;
+            line_add(l, escaped, 2);
+        } else if (c < 0x20 || c == 0x7F) {
+            line_add(l, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", c));
+        } else {
+            line_add(l, s.data + i, step);
+        }
+    }
+    line_add(l, "\"", 1);
+}
+
+static void line_time(struct log_line *l)
+{
+    int64_t now = clock_wall_ms();
+    time_t seconds = (time_t)(now / 1000);
+    struct tm tm;
+    char text[48];
+
+    gmtime_r(&seconds, &tm);
+    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(now % 1000));
+    log_text(l, "ts", text);
+}
+
+void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue)
+{
+    const struct event_info *info = event_info(e);
+
+    l->event = e;
+    l->len = 0;
+    l->off = (int)level < atomic_load(&state.level);
+    if (l->off)
+        return;
+    line_add(l, "{", 1);
+    line_time(l);
+    log_text(l, "level", log_level_name(level));
+    log_text(l, "event", info->name);
+    if (queue)
+        log_text(l, "queue", queue);
+}
+
+void log_begin(struct log_line *l, enum event e, const char *queue)
+{
+    log_begin_at(l, e, event_info(e)->level, queue);
+}
+
+void log_slice(struct log_line *l, const char *key, struct slice value)
+{
+    size_t len = value.len < VALUE_MAX ? value.len : VALUE_MAX;
+
+    /* Never cut in the middle of a character: it would read as a replacement character. */
+    while (len < value.len && len && ((uint8_t)value.data[len] & 0xC0) == 0x80)
+        len--;
+    if (line_key(l, key, 16))
+        line_string(l, (struct slice){value.data, len});
+}
+
+void log_text(struct log_line *l, const char *key, const char *value)
+{
+    if (value)
+        log_slice(l, key, slice_of(value));
+    else
+        log_null(l, key);
+}
+
+static void line_raw(struct log_line *l, const char *key, const char *text)
+{
+    if (line_key(l, key, 32))
+        line_add(l, text, strlen(text));
+}
+
+void log_int(struct log_line *l, const char *key, int64_t value)
+{
+    char text[32];
+
+    snprintf(text, sizeof(text), "%lld", (long long)value);
+    line_raw(l, key, text);
+}
+
+void log_double(struct log_line *l, const char *key, double value)
+{
+    char text[32];
+
+    if (!isfinite(value)) {
+        log_null(l, key);
+        return;
+    }
+    snprintf(text, sizeof(text), "%.3f", value);
+    line_raw(l, key, text);
+}
+
+void log_bool(struct log_line *l, const char *key, bool value)
+{
+    line_raw(l, key, value ? "true" : "false");
+}
+
+void log_null(struct log_line *l, const char *key)
+{
+    line_raw(l, key, "null");
+}
+
+void log_end(struct log_line *l)
+{
+    bool life = event_info(l->event)->life;
+
+    if (l->off)
+        return;
+    memcpy(l->data + l->len, "}\n", 2);
+    l->len += 2;
+
+    struct queued *q = malloc(sizeof(*q) + l->len);
+    if (!q) {
+        atomic_fetch_add(&state.dropped, 1);
+        return;
+    }
+    q->next = NULL;
+    q->len = l->len;
+    q->life = life;
+    memcpy(q->data, l->data, l->len);
+
+    pthread_mutex_lock(&state.lock);
+    if (state.n_bytes[life] + q->len > (life ? LIFE_MAX : FLOW_MAX)) {
+        pthread_mutex_unlock(&state.lock);
+        atomic_fetch_add(&state.dropped, 1);
+        free(q);
+        return;
+    }
+    state.n_bytes[life] += q->len;
+    if (!state.end)
+        state.end = &state.first;
+    *state.end = q;
+    state.end = &q->next;
+    pthread_cond_signal(&state.wake);
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* Writes all of it; gives up when the descriptor is broken, or at the end of the time that log_stop allows.
+ */
+static void write_whole(const char *data, size_t len)
+{
+    while (len) {
+        ssize_t n = write(state.fd, data, len);
+
+        if (n > 0) {
+            data += n;
+            len -= (size_t)n;
+            continue;
+        }
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN) {
+            struct pollfd p = {state.fd, POLLOUT, 0};
+
+            poll(&p, 1, 100);
+            pthread_mutex_lock(&state.lock);
+            bool over = state.stopping && clock_ms() >= state.stop_at_ms;
+            pthread_mutex_unlock(&state.lock);
+            if (!over)
+                continue;
+        }
+        atomic_fetch_add(&state.dropped, 1);
+        return;
+    }
+}
+
+/* Takes what is queued, up to what one write carries well, and joins it: under load one write holds many
+ * lines. */
+static void *writer(void *unused)
+{
+    static char block[64 * 1024];
+
+    (void)unused;
+    pthread_mutex_lock(&state.lock);
+    for (;;) {
+        while (!state.first && !state.stopping)
+            pthread_cond_wait(&state.wake, &state.lock);
+        if (!state.first)
+            break;
+        size_t len = 0;
+        while (state.first && len + state.first->len <= sizeof(block)) {
+            struct queued *q = state.first;
+
+            state.first = q->next;
+            if (!state.first)
+                state.end = &state.first;
+            state.n_bytes[q->life] -= q->len;
+            memcpy(block + len, q->data, q->len);
+            len += q->len;
+            free(q);
+        }
+        pthread_mutex_unlock(&state.lock);
+        write_whole(block, len);
+        pthread_mutex_lock(&state.lock);
+    }
+    state.running = false;
+    pthread_cond_broadcast(&state.wake);
+    pthread_mutex_unlock(&state.lock);
+    return NULL;
+}
+
+void log_start(int fd)
+{
+    sigset_t all, old;
+
+    pthread_mutex_lock(&state.lock);
+    state.fd = fd;
+    state.stopping = false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    state.running = pthread_create(&state.thread, NULL, writer, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void log_stop(int timeout_ms)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&state.lock);
+    state.stopping = true;
+    state.stop_at_ms = clock_ms() + timeout_ms;
+    pthread_cond_broadcast(&state.wake);
+    while (state.running)
+        if (pthread_cond_timedwait(&state.wake, &state.lock, &until) == ETIMEDOUT)
+            break;
+    bool ended = !state.running;
+    pthread_mutex_unlock(&state.lock);
+    if (ended)
+        pthread_join(state.thread, NULL);
+    else
+        pthread_detach(
+            state.thread); /* standard output is blocked: the process ends without its last lines */
+}

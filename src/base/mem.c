@@ -1,0 +1,33 @@
+#include "onceward/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *memory_or_abort(void *p, size_t size)
+{
+    if (p)
+        return p;
+    fprintf(stderr, "onceward: out of memory, asked for %zu bytes\n", size);
+    abort();
+}
+
+void *mem_zalloc(size_t n, size_t size)
+{
+    return memory_or_abort(calloc(n ? n : 1, size ? size : 1), n * size);
+}
+
+void *mem_realloc(void *p, size_t size)
+{
+    return memory_or_abort(realloc(p, size ? size : 1), size);
+}
+
+char *mem_copy(const char *data, size_t len)
+{
+    char *copy = memory_or_abort(malloc(len + 1), len + 1);
+
+    if (len)
+        memcpy(copy, data, len);
+    copy[len] = '\0';
+    return copy;
+}
