@@ -1,0 +1,89 @@
+"""Fixtures of the system tests. See rig/ for what they hand out.
+
+The servers are started once, by the process that was called, and are shared by all workers of pytest-xdist through the
+environment; each worker has a database of its own. ONCEWARD_BINARY names the program under test, ONCEWARD_RELEASE_BINARY
+one without sanitizers for the tests that measure."""
+
+import json
+import os
+import sys
+import uuid
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+from rig import process, schema, servers  # noqa: E402
+
+SERVERS = "ONCEWARD_TEST_SERVERS"
+_started = None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--keep-servers", action="store_true", help="leave the folder with the servers' logs")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session):
+    global _started
+    if SERVERS in os.environ or session.config.option.collectonly:
+        return
+    process.exit_on_signals()
+    _started = servers.Servers()
+    try:
+        _started.start()
+    except BaseException:
+        _started.stop(keep=True)
+        raise
+    os.environ[SERVERS] = json.dumps(_started.describe())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    global _started
+    if _started:
+        _started.stop(keep=config.option.keep_servers)
+        os.environ.pop(SERVERS, None)
+        _started = None
+
+
+@pytest.fixture(scope="session")
+def described_servers():
+    return json.loads(os.environ[SERVERS])
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(described_servers):
+    """The shared broker: url(), connect(), rabbitmqctl(…). Never restart it: other tests use it."""
+    return servers.RabbitMQ.described(described_servers["rabbitmq"])
+
+
+@pytest.fixture(scope="session")
+def raw_postgres(described_servers):
+    """The shared database server, without a schema: create_database(name)."""
+    return servers.PostgreSQL.described(described_servers["postgres"])
+
+
+@pytest.fixture(scope="session")
+def worker_database(raw_postgres):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    return raw_postgres.create_database(f"onceward_{worker}_{uuid.uuid4().hex[:6]}")
+
+
+@pytest.fixture
+def postgres(worker_database):
+    """This worker's database: dsn(), connect(), query(). Migrated as soon as the program exists."""
+    return schema.ensure(worker_database)
+
+
+@pytest.fixture
+def fresh_postgres(raw_postgres):
+    """A database for one test alone, migrated like `postgres`."""
+    database = raw_postgres.create_database(f"fresh_{uuid.uuid4().hex[:8]}")
+    yield schema.ensure(database)
+    raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
+
+
+@pytest.fixture(scope="session")
+def certificates(described_servers):
+    return servers.Certificates(described_servers["rabbitmq"]["certificates"])

@@ -1,0 +1,105 @@
+"""Child processes that surely end: each has its own session, is known by its pid, and is killed at exit and on signals.
+
+Should this program be killed itself, the kernel ends them (parent death signal)."""
+
+import atexit
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+_running = {}
+_libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent():
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def spawn(arguments, own_session=True, **options):
+    """subprocess.Popen of a child that is remembered until reap()."""
+    child = subprocess.Popen(arguments, start_new_session=own_session, preexec_fn=_die_with_parent, **options)
+    child.in_own_session = own_session
+    child.made_by = os.getpid()
+    _running[child.pid] = child
+    return child
+
+
+def reap(child, signals=((signal.SIGTERM, 10.0),)):
+    """Ends a child: each signal in turn with its patience, then SIGKILL to its whole session. Answers the exit status."""
+    for number, patience in signals:
+        if child.poll() is not None:
+            break
+        child.send_signal(number)
+        try:
+            child.wait(patience)
+        except subprocess.TimeoutExpired:
+            pass
+    if child.poll() is None:
+        kill(child)
+    _running.pop(child.pid, None)
+    return child.returncode
+
+
+def kill(child):
+    """SIGKILL to the child and, where it leads a session, to what it started."""
+    if child.poll() is None:
+        if child.in_own_session:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        else:
+            child.kill()
+        child.wait()
+    _running.pop(child.pid, None)
+
+
+def kill_all():
+    for child in list(_running.values()):
+        if child.made_by == os.getpid():
+            kill(child)
+
+
+atexit.register(kill_all)
+
+
+def exit_on_signals():
+    """Makes SIGTERM and SIGHUP leave through the ordinary way out, so that what runs at exit runs."""
+
+    def leave(number, frame):
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)
+
+
+_given_ports = set()
+
+
+def free_port():
+    """A loopback port that nobody listens on now and that was not given before."""
+    while True:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        if port not in _given_ports:
+            _given_ports.add(port)
+            return port
+
+
+def tail(path, lines=40):
+    try:
+        with open(path, errors="replace") as f:
+            return "".join(f.readlines()[-lines:])
+    except OSError as e:
+        return f"({e})\n"
+
+
+def seconds_since(start):
+    return time.monotonic() - start

@@ -1,0 +1,54 @@
+"""The schema in a test database: `onceward migrate`, and the two roles of a real installation.
+
+Sidecars log in as `sidecar_login`, applications as `app_login`: so every test also shows that the grants suffice."""
+
+import fcntl
+import json
+import os
+import subprocess
+import tempfile
+
+import pytest
+
+
+def binary():
+    return os.environ.get("ONCEWARD_BINARY", "")
+
+
+def require_binary():
+    if not os.access(binary(), os.X_OK):
+        pytest.skip("ONCEWARD_BINARY names no program")
+    return binary()
+
+
+def minimal_config(dsn, broker_url="amqp://guest:guest@127.0.0.1:1/"):
+    return {"broker": {"url": broker_url}, "database": {"url": dsn},
+            "queues": {"none": {"forward": {"url": "http://127.0.0.1:1/"}}}}
+
+
+def migrate(postgres):
+    """Runs `onceward migrate` as the superuser and makes the login roles. Roles belong to the cluster, hence the lock."""
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(postgres.folder, "migrate.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = os.path.join(folder, "config.json")
+        with open(path, "w") as f:
+            json.dump(minimal_config(postgres.dsn()), f)
+        done = subprocess.run([require_binary(), "migrate", "--config", path], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        assert done.returncode == 0, "onceward migrate: " + done.stdout.decode(errors="replace")
+        for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
+            if not postgres.query("SELECT FROM pg_roles WHERE rolname = %s", (login,)):
+                postgres.query(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+        postgres.query("CREATE SCHEMA IF NOT EXISTS app AUTHORIZATION app_login")
+        postgres.query("CREATE TABLE IF NOT EXISTS app.ledger (application text NOT NULL, message_id text NOT NULL, note text,"
+                       " at timestamptz NOT NULL DEFAULT clock_timestamp())")
+        postgres.query("ALTER TABLE app.ledger OWNER TO app_login")
+    postgres.is_migrated = True
+    return done.stdout.decode(errors="replace")
+
+
+def ensure(postgres):
+    """Migrates where it was not done yet and the program exists."""
+    if not getattr(postgres, "is_migrated", False) and os.access(binary(), os.X_OK):
+        migrate(postgres)
+    return postgres

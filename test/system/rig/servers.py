@@ -1,0 +1,350 @@
+"""Private RabbitMQ and PostgreSQL: ordinary processes in a temporary folder, on free loopback ports, gone when we are.
+
+Both speak plain and TLS, with a certificate for `localhost` from a certificate authority made on the spot. A server object can be made
+from what describe() answered in another process: it can then be talked to, but not started or stopped."""
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import pika
+import psycopg2
+
+from . import process
+from .wait import wait_until
+
+HOST = "127.0.0.1"
+
+
+class ServerError(Exception):
+    pass
+
+
+class Certificates:
+    """A certificate authority and a server certificate for localhost."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.ca = os.path.join(folder, "ca.pem")
+        self.cert = os.path.join(folder, "server.pem")
+        self.key = os.path.join(folder, "server.key")
+        self.other_ca = os.path.join(folder, "other-ca.pem")
+
+    def make(self):
+        os.makedirs(self.folder, mode=0o755, exist_ok=True)
+        self._authority("ca", "/CN=onceward test authority")
+        self._authority("other-ca", "/CN=somebody else")
+        path = lambda name: os.path.join(self.folder, name)
+        with open(path("ext"), "w") as f:
+            f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+        self._openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", self.key,
+                      "-out", path("server.csr"), "-subj", "/CN=localhost")
+        self._openssl("x509", "-req", "-in", path("server.csr"), "-CA", self.ca, "-CAkey", path("ca.key"), "-CAcreateserial",
+                      "-days", "30", "-extfile", path("ext"), "-out", self.cert)
+        os.chmod(self.key, 0o644)
+        return self
+
+    def _authority(self, name, subject):
+        path = os.path.join(self.folder, name)
+        self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
+                      "-keyout", path + ".key", "-out", path + ".pem", "-subj", subject)
+
+    @staticmethod
+    def _openssl(*arguments):
+        subprocess.run(["openssl", *arguments], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+
+
+class PostgreSQL:
+    """A cluster of its own. Superuser `postgres` without a password; user `with_password` needs one."""
+
+    PASSWORD = "s3cret %/:@"
+
+    def __init__(self, folder, certificates, port=None, database="postgres"):
+        self.folder = folder
+        self.certificates = certificates
+        self.port = port or process.free_port()
+        self.database = database
+        self.data = os.path.join(folder, "data")
+        self.log = os.path.join(folder, "postgresql.log")
+        self.child = None
+
+    def describe(self):
+        return {"folder": self.folder, "certificates": self.certificates.folder, "port": self.port}
+
+    @classmethod
+    def described(cls, d, database="postgres"):
+        return cls(d["folder"], Certificates(d["certificates"]), d["port"], database)
+
+    # the process
+
+    @staticmethod
+    def programs():
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda p: int(p.split("/")[4]))
+        if not found:
+            raise ServerError("PostgreSQL is not installed (no /usr/lib/postgresql/*/bin/initdb)")
+        return os.path.dirname(found[-1])
+
+    def _as_owner(self, *arguments):
+        """PostgreSQL refuses to run as root: then it runs as the user of Debian's package, or nobody."""
+        program = [os.path.join(self.programs(), arguments[0]), *arguments[1:]]
+        if os.geteuid() != 0:
+            return program
+        owner = self._owner()
+        return ["setpriv", "--pdeathsig", "KILL", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups",
+                *program]
+
+    @staticmethod
+    def _owner():
+        for name in ("postgres", "nobody"):
+            try:
+                return pwd.getpwnam(name)
+            except KeyError:
+                pass
+        raise ServerError("neither a user postgres nor nobody to run PostgreSQL as")
+
+    def init(self, **settings):
+        os.makedirs(self.folder, mode=0o755, exist_ok=True)
+        os.chmod(self.folder, 0o755)
+        os.makedirs(self.data, mode=0o700)
+        key = os.path.join(self.folder, "postgresql.key")
+        shutil.copy(self.certificates.key, key)
+        os.chmod(key, 0o600)
+        if os.geteuid() == 0:
+            owner = self._owner()
+            for path in (self.data, key):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        done = subprocess.run(self._as_owner("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8",
+                                             "--locale=C.UTF-8", "--pgdata", self.data),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/")
+        if done.returncode:
+            raise ServerError("initdb: " + done.stdout.decode(errors="replace"))
+        values = {"listen_addresses": f"'{HOST}'", "port": self.port, "unix_socket_directories": "''",
+                  "max_connections": 300, "shared_buffers": "64MB", "fsync": "off", "full_page_writes": "off",
+                  "max_wal_size": "4GB", "logging_collector": "off", "log_line_prefix": "'%m [%p] %a '",
+                  "log_lock_waits": "on", "deadlock_timeout": "500ms", "autovacuum_naptime": "1h", "jit": "off", "ssl": "on",
+                  "ssl_cert_file": f"'{self.certificates.cert}'", "ssl_key_file": f"'{key}'", "timezone": "'UTC'",
+                  "log_checkpoints": "off"}
+        values.update(settings)
+        with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
+            f.writelines(f"{name} = {value}\n" for name, value in values.items())
+        with open(os.path.join(self.data, "pg_hba.conf"), "w") as f:
+            f.write("host all with_password all scram-sha-256\nhost all all all trust\n")
+        return self
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.child = process.spawn(self._as_owner("postgres", "-D", self.data), stdin=subprocess.DEVNULL, stdout=log,
+                                       stderr=log, cwd="/")
+        wait_until(self._answers, lambda: "PostgreSQL answers:\n" + process.tail(self.log), 30, 0.02)
+        return self
+
+    def _answers(self):
+        if self.child.poll() is not None:
+            raise ServerError("PostgreSQL ended:\n" + process.tail(self.log))
+        try:
+            self.connect("postgres").close()
+            return True
+        except psycopg2.OperationalError:
+            return False
+
+    def stop(self):
+        """As a clean restart does it: sessions are ended."""
+        if self.child:
+            process.reap(self.child, ((signal.SIGINT, 5.0), (signal.SIGQUIT, 3.0)))
+            self.child = None
+
+    def crash(self):
+        """As a power cut does it, but for the kernel's buffers."""
+        self.child.send_signal(signal.SIGQUIT)
+        process.reap(self.child, ((signal.SIGQUIT, 3.0),))
+        self.child = None
+
+    # talking to it
+
+    def dsn(self, user="postgres", database=None, port=None, **parameters):
+        """A libpq URI. port: of a proxy before it."""
+        query = "&".join(f"{k}={v}" for k, v in parameters.items())
+        return f"postgresql://{user}@{HOST}:{port or self.port}/{database or self.database}" + (f"?{query}" if query else "")
+
+    def connect(self, database=None, user="postgres", autocommit=True, **parameters):
+        connection = psycopg2.connect(self.dsn(user, database, **parameters))
+        connection.autocommit = autocommit
+        return connection
+
+    def query(self, sql, parameters=None, database=None, user="postgres"):
+        """Rows of one statement on a connection of its own; None when it has none."""
+        connection = self.connect(database, user)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else None
+        finally:
+            connection.close()
+
+    def create_database(self, name):
+        """A new empty database; answers this server with it as its default."""
+        self.query(f'CREATE DATABASE "{name}"', database="postgres")
+        other = PostgreSQL(self.folder, self.certificates, self.port, name)
+        other.child = None
+        return other
+
+
+class RabbitMQ:
+    """A node of its own, with an epmd of its own. User guest, from anywhere on the loopback."""
+
+    def __init__(self, folder, certificates, ports=None):
+        self.folder = folder
+        self.certificates = certificates
+        self.ports = ports or {name: process.free_port() for name in ("amqp", "amqps", "dist", "epmd")}
+        self.port = self.ports["amqp"]
+        self.tls_port = self.ports["amqps"]
+        self.node = f"onceward{self.port}@localhost"
+        self.log = os.path.join(folder, "rabbitmq.log")
+        self.child = self.epmd = None
+
+    def describe(self):
+        return {"folder": self.folder, "certificates": self.certificates.folder, "ports": self.ports}
+
+    @classmethod
+    def described(cls, d):
+        return cls(d["folder"], Certificates(d["certificates"]), d["ports"])
+
+    # the process
+
+    def _environment(self):
+        path = lambda name: os.path.join(self.folder, name)
+        return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "LANG": "C.UTF-8", "HOME": self.folder,
+                "RABBITMQ_NODENAME": self.node, "RABBITMQ_BASE": self.folder, "RABBITMQ_MNESIA_BASE": path("mnesia"),
+                "RABBITMQ_LOG_BASE": path("log"), "RABBITMQ_ENABLED_PLUGINS_FILE": path("plugins"),
+                "RABBITMQ_CONFIG_FILE": path("rabbitmq.conf"), "RABBITMQ_CONF_ENV_FILE": path("none"),
+                "RABBITMQ_ADVANCED_CONFIG_FILE": path("advanced.config"), "RABBITMQ_PID_FILE": path("pid"),
+                "RABBITMQ_DIST_PORT": str(self.ports["dist"]), "ERL_EPMD_PORT": str(self.ports["epmd"]),
+                "RUNNING_UNDER_SYSTEMD": "1",  # the script then becomes the node instead of watching it
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none"}
+
+    def init(self, **settings):
+        if not os.path.exists("/usr/lib/rabbitmq/bin/rabbitmq-server"):
+            raise ServerError("RabbitMQ is not installed (no /usr/lib/rabbitmq/bin/rabbitmq-server)")
+        for name in ("mnesia", "log"):
+            os.makedirs(os.path.join(self.folder, name))
+        tls = self.certificates
+        values = {"listeners.tcp.1": f"{HOST}:{self.port}", "listeners.ssl.1": f"{HOST}:{self.tls_port}",
+                  "ssl_options.cacertfile": tls.ca, "ssl_options.certfile": tls.cert, "ssl_options.keyfile": tls.key,
+                  "ssl_options.verify": "verify_none", "loopback_users": "none", "disk_free_limit.absolute": "10MB",
+                  "log.file.level": "info", "log.console": "false", "log.file": os.path.join(self.folder, "rabbitmq.log")}
+        values.update(settings)
+        with open(os.path.join(self.folder, "rabbitmq.conf"), "w") as f:
+            f.writelines(f"{name} = {value}\n" for name, value in values.items())
+        with open(os.path.join(self.folder, "plugins"), "w") as f:
+            f.write("[].\n")
+        return self
+
+    def start(self):
+        out = open(os.path.join(self.folder, "console.log"), "ab")
+        with out:
+            options = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment(), cwd=self.folder)
+            if not self.epmd:
+                self.epmd = process.spawn(["epmd", "-port", str(self.ports["epmd"]), "-address", HOST], **options)
+                wait_until(lambda: self._listens(self.ports["epmd"]), "epmd listens", 5)
+            self.child = process.spawn(["/usr/lib/rabbitmq/bin/rabbitmq-server"], **options)
+        wait_until(self._answers, lambda: "RabbitMQ answers:\n" + self.tail(), 60, 0.05)
+        return self
+
+    @staticmethod
+    def _listens(port):
+        with socket.socket() as s:
+            s.settimeout(1)
+            return s.connect_ex((HOST, port)) == 0
+
+    def _answers(self):
+        if self.child.poll() is not None:
+            raise ServerError("RabbitMQ ended:\n" + self.tail())
+        if not self._listens(self.port):
+            return False
+        try:
+            self.connect().close()
+            return True
+        except (pika.exceptions.AMQPError, OSError):
+            return False
+
+    def tail(self, lines=40):
+        return process.tail(os.path.join(self.folder, "console.log"), 15) + process.tail(self.log, lines)
+
+    def stop(self):
+        """Ends the node at once; durable queues and persistent messages survive."""
+        if self.child:
+            process.kill(self.child)
+            self.child = None
+
+    def stop_politely(self):
+        """As an operator does it: connections are closed with a word."""
+        if self.child:
+            process.reap(self.child, ((signal.SIGTERM, 20.0),))
+            self.child = None
+
+    def deinit(self):
+        self.stop()
+        if self.epmd:
+            process.kill(self.epmd)
+            self.epmd = None
+
+    # talking to it
+
+    def url(self, vhost="%2F", port=None):
+        return f"amqp://guest:guest@{HOST}:{port or self.port}/{vhost}"
+
+    def tls_url(self, vhost="%2F", host="localhost"):
+        return f"amqps://guest:guest@{host}:{self.tls_port}/{vhost}"
+
+    def connect(self, vhost="/"):
+        """A blocking pika connection."""
+        return pika.BlockingConnection(pika.ConnectionParameters(
+            HOST, self.port, vhost, pika.PlainCredentials("guest", "guest"), heartbeat=0, socket_timeout=5,
+            blocked_connection_timeout=30))
+
+    def rabbitmqctl(self, *arguments, timeout=60):
+        """Runs rabbitmqctl (about two seconds); answers what it printed."""
+        done = subprocess.run(["/usr/lib/rabbitmq/bin/rabbitmqctl", "-n", self.node, "--quiet", *arguments],
+                              env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=timeout, cwd=self.folder)
+        text = done.stdout.decode(errors="replace")
+        if done.returncode:
+            raise ServerError(f"rabbitmqctl {' '.join(arguments)}: {text}")
+        return text
+
+
+class Servers:
+    """Both of them in one temporary folder."""
+
+    def __init__(self, prefix="onceward-test-"):
+        self.folder = tempfile.mkdtemp(prefix=prefix)
+        os.chmod(self.folder, 0o755)
+        self.certificates = Certificates(os.path.join(self.folder, "tls")).make()
+        self.postgres = PostgreSQL(os.path.join(self.folder, "postgresql"), self.certificates)
+        self.rabbitmq = RabbitMQ(os.path.join(self.folder, "rabbitmq"), self.certificates)
+
+    def start(self, postgres=None, rabbitmq=None):
+        """postgres, rabbitmq: more settings for each."""
+        start = time.monotonic()
+        os.makedirs(self.rabbitmq.folder, exist_ok=True)
+        self.rabbitmq.init(**(rabbitmq or {}))
+        self.postgres.init(**(postgres or {})).start()
+        self.rabbitmq.start()
+        self.started_in = process.seconds_since(start)
+        return self
+
+    def describe(self):
+        return {"folder": self.folder, "postgres": self.postgres.describe(), "rabbitmq": self.rabbitmq.describe()}
+
+    def stop(self, keep=False):
+        self.rabbitmq.deinit()
+        self.postgres.stop()
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
