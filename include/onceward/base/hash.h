@@ -1,0 +1,30 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* An intrusive chained hash table. The caller compares keys; equal hashes may be different keys. Grows, never shrinks. */
+struct hash_link {
+    struct hash_link *next;
+    uint64_t hash;
+};
+
+struct hash {
+    struct hash_link **buckets;
+    size_t n_buckets; /* a power of two, or 0 */
+    size_t len;
+};
+
+void hash_deinit(struct hash *h);
+void hash_insert(struct hash *h, struct hash_link *k, uint64_t hash);
+void hash_remove(struct hash *h, struct hash_link *k);
+
+/* The first link with this hash, or NULL; hash_next: the one behind it with the same hash. */
+struct hash_link *hash_first(const struct hash *h, uint64_t hash);
+struct hash_link *hash_next(const struct hash_link *k);
+
+/* FNV-1a with a per-process seed, finished by a mixer: publishers choose the keys. */
+uint64_t hash_bytes(const void *data, size_t len);
+
+/* For numbers that are given out in sequence. */
+uint64_t hash_number(uint64_t n);
