@@ -111,15 +111,20 @@ int64_t message_delivery_count(const struct message *m);
 
 struct buf;
 
-/* JSON of a header table (an object) for reading by people and applications.
+enum { FIELD_DEPTH_MAX = 100 }; /* levels of nesting that are written; deeper arrays and tables become {"!deep": null} */
+
+/* JSON of a header table (an object) for reading by people and applications. base64 is the one with padding and "+/".
  *
  * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds; what JSON lacks is tagged:
  * {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}; non-finite floats {"!double": "NaN"}.
  * exact (for dead letters, so that a redrive restores every kind): as natural, and every value whose kind a reader could not
  * tell from the JSON is tagged with its kind's letter, {"!l": 5}; untagged integers are I when they fit 32 bits signed, else l;
  * untagged floats are d; untagged strings are S. A string that is not text for PostgreSQL (invalid UTF-8 or NUL) is
- * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}. */
+ * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}, and so are names that start with "!" and
+ * the second and later values of a name, so that {"!x": …} is always a tag. Integers (L, and the seconds of a timestamp) above
+ * INT64_MAX are decimal strings inside their tag: {"!L": "18446744073709551615"}. A non-finite f is {"!f": "NaN"}. */
 void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool exact);
 
-/* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S": base64}. */
+/* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S": base64};
+ * delivery_mode, priority and timestamp are numbers (a timestamp above INT64_MAX is a decimal string). */
 void properties_to_json(struct buf *out, const struct message *m);

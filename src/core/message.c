@@ -1,0 +1,172 @@
+/* The message and its arena.
+ *
+ * The arena is a list of blocks, newest first. The oldest one lies in the same allocation as the message itself, so that an
+ * ordinary message without a large header table costs one allocation. Memory is zero from the start and is handed out
+ * once, so nothing needs to be cleared later. Any thread, one at a time. */
+
+#include "onceward/core/message.h"
+
+#include "core/field_text.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { FIRST_BLOCK = 512, NEXT_BLOCK = 2048, BLOCK_MAX = 32 * 1024 };
+
+struct message_block {
+    struct message_block *older;
+    size_t used, cap;
+    _Alignas(max_align_t) char data[];
+};
+
+struct message_and_block {
+    struct message message;
+    _Alignas(max_align_t) char block[sizeof(struct message_block) + FIRST_BLOCK];
+};
+
+struct message *message_new(void)
+{
+    struct message_and_block *both = mem_zalloc(1, sizeof(*both));
+    struct message_block *first = (struct message_block *)both->block;
+
+    first->cap = FIRST_BLOCK;
+    both->message.arena = first;
+    return &both->message;
+}
+
+void message_free(struct message *m)
+{
+    if (!m)
+        return;
+    free(m->body);
+    for (struct message_block *b = m->arena, *older; b; b = older) {
+        older = b->older;
+        if (older) /* the oldest block is part of the message */
+            free(b);
+    }
+    free(m);
+}
+
+/* A new block for at least size bytes. A large piece gets one of its own, behind the current block, which stays in use. */
+static char *block_add(struct message *m, size_t size)
+{
+    struct message_block *current = m->arena;
+    size_t cap = current->older ? current->cap * 2 : NEXT_BLOCK;
+    bool alone = size > BLOCK_MAX / 4;
+
+    if (cap > BLOCK_MAX)
+        cap = BLOCK_MAX;
+    if (alone || cap < size)
+        cap = size;
+    assert(cap < SIZE_MAX - sizeof(struct message_block));
+    struct message_block *b = mem_zalloc(1, sizeof(*b) + cap);
+    b->cap = cap;
+    b->used = size;
+    if (alone && current->older) {
+        b->older = current->older;
+        current->older = b;
+    } else {
+        b->older = current;
+        m->arena = b;
+    }
+    return b->data;
+}
+
+static char *take(struct message *m, size_t size, size_t align)
+{
+    struct message_block *b = m->arena;
+    size_t at = (b->used + align - 1) & ~(align - 1);
+
+    if (at > b->cap || b->cap - at < size)
+        return block_add(m, size);
+    b->used = at + size;
+    return b->data + at;
+}
+
+void *message_alloc(struct message *m, size_t size)
+{
+    return take(m, size, _Alignof(max_align_t));
+}
+
+struct slice message_keep(struct message *m, const void *data, size_t len)
+{
+    char *copy = take(m, len, 1);
+
+    if (len)
+        memcpy(copy, data, len);
+    return (struct slice){copy, len};
+}
+
+static const struct slice property_names[N_PROPERTIES] = {
+    [PROPERTY_CONTENT_TYPE] = {"content_type", 12},
+    [PROPERTY_CONTENT_ENCODING] = {"content_encoding", 16},
+    [PROPERTY_CORRELATION_ID] = {"correlation_id", 14},
+    [PROPERTY_REPLY_TO] = {"reply_to", 8},
+    [PROPERTY_EXPIRATION] = {"expiration", 10},
+    [PROPERTY_MESSAGE_ID] = {"message_id", 10},
+    [PROPERTY_TYPE] = {"type", 4},
+    [PROPERTY_USER_ID] = {"user_id", 7},
+    [PROPERTY_APP_ID] = {"app_id", 6},
+    [PROPERTY_CLUSTER_ID] = {"cluster_id", 10},
+};
+
+const char *property_name(enum property p)
+{
+    assert((unsigned)p < N_PROPERTIES);
+    return property_names[p].data;
+}
+
+int property_find(struct slice name)
+{
+    for (int p = 0; p < N_PROPERTIES; p++)
+        if (slice_equal(name, property_names[p]))
+            return p;
+    return -1;
+}
+
+static const struct field *field_find(const struct field *fields, size_t n, struct slice name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (slice_equal(fields[i].name, name))
+            return &fields[i];
+    return NULL;
+}
+
+const struct field *message_header(const struct message *m, struct slice name)
+{
+    return field_find(m->headers, m->n_headers, name);
+}
+
+/* The value of an integer of any kind, saturated; 0 for what is none, or is negative: counts come from outside. */
+static int64_t field_count(const struct field *f)
+{
+    int64_t value;
+
+    return f && field_integer(f, &value) && value > 0 ? value : 0;
+}
+
+int64_t message_deaths(const struct message *m)
+{
+    const struct field *deaths = message_header(m, SLICE("x-death"));
+    int64_t sum = 0;
+
+    if (!deaths || deaths->kind != FIELD_ARRAY)
+        return 0;
+    for (size_t i = 0; i < deaths->children.n; i++) {
+        const struct field *entry = &deaths->children.items[i];
+
+        if (entry->kind != FIELD_TABLE)
+            continue;
+        int64_t count = field_count(field_find(entry->children.items, entry->children.n, SLICE("count")));
+        if (__builtin_add_overflow(sum, count, &sum))
+            return INT64_MAX;
+    }
+    return sum;
+}
+
+int64_t message_delivery_count(const struct message *m)
+{
+    return field_count(message_header(m, SLICE("x-delivery-count")));
+}
