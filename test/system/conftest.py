@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 from rig import process, schema, servers  # noqa: E402
+from rig.bed import Bed  # noqa: E402
 
 SERVERS = "ONCEWARD_TEST_SERVERS"
 _started = None
@@ -87,3 +88,25 @@ def fresh_postgres(raw_postgres):
 @pytest.fixture(scope="session")
 def certificates(described_servers):
     return servers.Certificates(described_servers["rabbitmq"]["certificates"])
+
+
+@pytest.fixture
+def bed(request, tmp_path, postgres, rabbitmq):
+    """A queue, an application with its ledger, and sidecars: see rig/bed.py."""
+    schema.require_binary()
+    made = Bed(request.node.name, tmp_path, postgres, rabbitmq)
+    request.node.bed = made
+    yield made
+    made.deinit()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure shows the sidecars' logs and the ends of the servers' logs."""
+    report = (yield).get_result()
+    if report.failed and hasattr(item, "bed"):
+        report.sections += item.bed.report()
+    if report.failed and SERVERS in os.environ:
+        described = json.loads(os.environ[SERVERS])
+        report.sections.append(("PostgreSQL", process.tail(servers.PostgreSQL.described(described["postgres"]).log, 15)))
+        report.sections.append(("RabbitMQ", process.tail(servers.RabbitMQ.described(described["rabbitmq"]).log, 10)))

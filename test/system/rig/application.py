@@ -1,0 +1,352 @@
+"""A scripted HTTP application: records every request, and does to it whatever a test tells it to.
+
+A handler is a function of (request, reply). It may answer by reply.status(…), misbehave by the other methods of Reply, or
+return a status. It runs on the connection's own thread, so it may wait. Its effects are rows of app.ledger, written in one
+transaction with onceward.complete(token), as a real application does it; the ledger has no unique key, so a doubled effect is seen."""
+
+import os
+import socket
+import struct
+import threading
+import time
+import urllib.parse
+
+import psycopg2
+
+from .wait import wait_until
+
+PATIENCE = 60.0  # no handler waits for longer than this
+
+
+class Request:
+    """One request as it came: header names keep their case and their order."""
+
+    def __init__(self, line, headers, body, connection):
+        self.line = line
+        self.method, self.target, self.version = line.split(" ")
+        self.headers = headers
+        self.body = body
+        self.connection = connection
+        self.at = time.monotonic()
+
+    def all(self, name):
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+    def header(self, name, default=None):
+        values = self.all(name)
+        assert len(values) <= 1, f"{name} came {len(values)} times"
+        return values[0] if values else default
+
+    @property
+    def message_id(self):
+        return urllib.parse.unquote(self.header("Onceward-Message-Id", ""))
+
+    @property
+    def token(self):
+        return self.header("Onceward-Token")
+
+    @property
+    def attempt(self):
+        return int(self.header("Onceward-Attempt", "0"))
+
+    @property
+    def window_ms(self):
+        return int(self.header("Onceward-Token-Window-Ms", "0"))
+
+
+class Reply:
+    """What can be done to a connection whose request was read."""
+
+    def __init__(self, conn):
+        self._socket = conn
+        self.done = False
+        self.keep = True
+
+    def raw(self, data):
+        self.done = True
+        self._socket.sendall(data)
+
+    def status(self, code, body=b"", headers=()):
+        head = f"HTTP/1.1 {code} Scripted\r\nContent-Length: {len(body)}\r\n"
+        head += "".join(f"{key}: {value}\r\n" for key, value in dict(headers).items())
+        self.raw(head.encode() + b"\r\n" + (body if code not in (204, 304) else b""))
+
+    def drip(self, data, interval):
+        """Sends byte after byte."""
+        self.done = True
+        for i in range(len(data)):
+            self._socket.sendall(data[i:i + 1])
+            time.sleep(interval)
+
+    def close(self):
+        """Closes without a word (FIN)."""
+        self.done, self.keep = True, False
+
+    def reset(self):
+        """Closes as a process does that dies with unread data (RST)."""
+        self.done, self.keep = True, False
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+class Application:
+    def __init__(self, name, postgres, unix_socket=None):
+        self.name = name
+        self.postgres = postgres
+        self.unix_socket = unix_socket
+        self.port = None
+        self.handler = self.commit_and_answer
+        self.requests = []
+        self.errors = []
+        self.n_connections = 0
+        self._lock = threading.Lock()
+        self._listener = None
+        self._connections = set()
+        self._databases = []
+
+    # the process
+
+    def start(self):
+        """Listens; again on the same port after a stop."""
+        if self.unix_socket:
+            listener = socket.socket(socket.AF_UNIX)
+            if os.path.exists(self.unix_socket):
+                os.unlink(self.unix_socket)
+            listener.bind(self.unix_socket)
+        else:
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", self.port or 0))
+            self.port = listener.getsockname()[1]
+        listener.listen(128)
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return self
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/messages" if self.port else "http://localhost/messages"
+
+    def refuse(self):
+        """Stops listening; connections that are open go on."""
+        if self._listener:
+            listener, self._listener = self._listener, None
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            listener.close()
+
+    def die(self):
+        """As a killed process: nobody listens, every connection is reset."""
+        self.refuse()
+        with self._lock:
+            connections = list(self._connections)
+        for conn in connections:
+            try:
+                conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                conn.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def stop(self):
+        self.die()
+        with self._lock:
+            databases, self._databases = self._databases, []
+        for database in databases:
+            database.close()
+
+    def _accept(self, listener):
+        while True:
+            try:
+                conn, _ = listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._connections.add(conn)
+                self.n_connections += 1
+                number = self.n_connections
+            threading.Thread(target=self._serve, args=(conn, number), daemon=True).start()
+
+    def _serve(self, conn, number):
+        reader = conn.makefile("rb", 65536)
+        try:
+            if not self.unix_socket:
+                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while True:
+                request = self._read(reader, number)
+                if request is None:
+                    return
+                with self._lock:
+                    self.requests.append(request)
+                reply = Reply(conn)
+                self._handle(request, reply)
+                if not reply.keep:
+                    return
+        except OSError:
+            pass  # the sidecar went away; the test sees it where it matters
+        finally:
+            with self._lock:
+                self._connections.discard(conn)
+            reader.close()
+            conn.close()
+
+    @staticmethod
+    def _read(reader, number):
+        line = reader.readline()
+        if not line.endswith(b"\r\n"):
+            return None
+        headers = []
+        while True:
+            field = reader.readline()
+            if field in (b"\r\n", b""):
+                break
+            key, _, value = field.decode("latin-1").partition(":")
+            headers.append((key, value.strip(" \t\r\n")))
+        lengths = [value for key, value in headers if key.lower() == "content-length"]
+        length = int(lengths[0]) if lengths else 0
+        body = reader.read(length)
+        if len(body) < length:
+            return None
+        return Request(line.decode("latin-1").strip(), headers, body, number)
+
+    def _handle(self, request, reply):
+        try:
+            answer = self.handler(request, reply)
+            if not reply.done:
+                reply.status(answer if isinstance(answer, int) else 200)
+        except OSError:
+            reply.keep = False
+        except Exception as e:  # noqa: BLE001 - whatever a handler raises belongs in the test's report
+            with self._lock:
+                self.errors.append(f"{request.message_id}: {type(e).__name__}: {e}")
+            if not reply.done:
+                reply.status(500)
+
+    # what it did
+
+    def posts(self, message_id=None):
+        with self._lock:
+            return [r for r in self.requests if message_id is None or r.message_id == message_id]
+
+    def wait_for_posts(self, n, message_id=None, deadline=20.0):
+        wait_until(lambda: len(self.posts(message_id)) >= n,
+                   lambda: f"{n} POSTs of {message_id or 'anything'}, there are {len(self.posts(message_id))}", deadline)
+        return self.posts(message_id)
+
+    def effects(self, message_id=None):
+        """How many effects are committed; of all messages as a dict."""
+        rows = self.postgres.query("SELECT message_id, count(*)::int FROM app.ledger WHERE application = %s GROUP BY 1",
+                                   (self.name,))
+        counts = dict(rows)
+        return counts if message_id is None else counts.get(message_id, 0)
+
+    # handlers and their parts
+
+    def borrow(self):
+        with self._lock:
+            if self._databases:
+                return self._databases.pop()
+        return self.postgres.connect(user="app_login", autocommit=False)
+
+    def give_back(self, database):
+        with self._lock:
+            self._databases.append(database)
+
+    def commit(self, request, complete=True, before_commit=None, result=None, note=None):
+        """One transaction: complete the token, write the effect, commit. Raises what the database raises, with nothing written."""
+        database = self.borrow()
+        try:
+            with database.cursor() as cursor:
+                answer = None
+                if complete and result is not None:
+                    cursor.execute("SELECT onceward.complete(%s, %s)", (request.token, result))
+                    answer = cursor.fetchone()[0]
+                elif complete:
+                    cursor.execute("SELECT onceward.complete(%s)", (request.token,))
+                    answer = cursor.fetchone()[0]
+                cursor.execute("INSERT INTO app.ledger (application, message_id, note) VALUES (%s, %s, %s)",
+                               (self.name, request.message_id, note))
+                if before_commit:
+                    before_commit()
+            database.commit()
+        except BaseException:
+            try:
+                database.rollback()
+            except psycopg2.Error:
+                pass
+            raise
+        finally:
+            self.give_back(database)
+        return answer
+
+    def try_commit(self, request, **options):
+        """None, or the SQLSTATE with which the transaction was refused."""
+        try:
+            self.commit(request, **options)
+            return None
+        except psycopg2.Error as e:
+            return e.pgcode
+
+    def extend(self, request, seconds):
+        """onceward.extend in a transaction of its own; answers the new expiry, or the SQLSTATE."""
+        database = self.borrow()
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("SELECT onceward.extend(%s, %s)", (request.token, seconds))
+                answer = cursor.fetchone()[0]
+            database.commit()
+            return answer
+        except psycopg2.Error as e:
+            database.rollback()
+            return e.pgcode
+        finally:
+            self.give_back(database)
+
+    def commit_and_answer(self, request, reply):
+        """The well-behaved application of `completion: transaction`."""
+        self.commit(request)
+        return 200
+
+    def act_and_answer(self, request, reply):
+        """The well-behaved application of `completion: response`: its effect knows nothing of the inbox."""
+        self.commit(request, complete=False)
+        return 204
+
+    def only_answer(self, request, reply):
+        return 204
+
+
+class Gate:
+    """Holds handlers until a test lets them go."""
+
+    def __init__(self):
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self.n_waiting = 0
+
+    def wait(self):
+        with self._lock:
+            self.n_waiting += 1
+        assert self._event.wait(PATIENCE), "nobody opened the gate"
+
+    def open(self):
+        self._event.set()
+
+    def wait_for_waiting(self, n=1, deadline=20.0):
+        wait_until(lambda: self.n_waiting >= n, lambda: f"{n} handlers at the gate, there are {self.n_waiting}", deadline)
+
+
+class Script:
+    """A handler that does the first step at the first request of a message, and so on; the last one for ever."""
+
+    def __init__(self, *steps):
+        self.steps = steps
+        self._lock = threading.Lock()
+        self._seen = {}
+
+    def __call__(self, request, reply):
+        with self._lock:
+            n = self._seen.get(request.message_id, 0)
+            self._seen[request.message_id] = n + 1
+        step = self.steps[min(n, len(self.steps) - 1)]
+        return step if isinstance(step, int) else step(request, reply)

@@ -1,0 +1,119 @@
+"""A TCP proxy on the loopback: a link that can be cut, refused, frozen in either direction, and mended."""
+
+import socket
+import struct
+import threading
+
+
+class Proxy:
+    def __init__(self, target_port, target_host="127.0.0.1"):
+        self.target = (target_host, target_port)
+        self.port = None
+        self.n_accepted = 0
+        self._listener = None
+        self._pairs = set()
+        self._lock = threading.Lock()
+        self._flow = {"up": threading.Event(), "down": threading.Event()}
+        for event in self._flow.values():
+            event.set()
+
+    def start(self):
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port or 0))
+        listener.listen(64)
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return self
+
+    mend = start
+
+    def refuse(self):
+        """New connections are refused; those that are open go on."""
+        listener, self._listener = self._listener, None
+        if listener:
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            listener.close()
+
+    def cut(self):
+        """Every open connection is reset on both sides; new ones are accepted."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, set()
+        for pair in pairs:
+            for s in pair:
+                try:
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    s.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def stop(self):
+        self.refuse()
+        self.cut()
+        self.thaw()
+
+    def freeze(self, up=True, down=True):
+        """Nothing passes any more, as behind a firewall that forgot the connection. up: towards the server."""
+        if up:
+            self._flow["up"].clear()
+        if down:
+            self._flow["down"].clear()
+
+    def thaw(self):
+        for event in self._flow.values():
+            event.set()
+
+    @property
+    def n_open(self):
+        with self._lock:
+            return len(self._pairs)
+
+    def _accept(self, listener):
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self.target, 5)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            for s in (client, server):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = (client, server)
+            with self._lock:
+                self._pairs.add(pair)
+                self.n_accepted += 1
+            ends = [2]
+            for source, sink, flow in ((client, server, "up"), (server, client, "down")):
+                threading.Thread(target=self._pump, args=(source, sink, self._flow[flow], pair, ends), daemon=True).start()
+
+    def _pump(self, source, sink, flow, pair, ends):
+        try:
+            while True:
+                data = source.recv(65536)
+                flow.wait()
+                if not data:
+                    sink.shutdown(socket.SHUT_WR)
+                    break
+                sink.sendall(data)
+        except OSError:
+            for s in pair:
+                try:
+                    s.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        with self._lock:
+            ends[0] -= 1
+            last = ends[0] == 0
+            if last:
+                self._pairs.discard(pair)
+        if last:
+            for s in pair:
+                s.close()

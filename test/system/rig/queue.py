@@ -1,0 +1,80 @@
+"""A queue of its own for a test, seen from the publisher's and the operator's side."""
+
+import pika
+
+from .wait import wait_until
+
+
+class Queue:
+    def __init__(self, rabbitmq, name, arguments=None, exchange_type=None):
+        self.rabbitmq = rabbitmq
+        self.name = name
+        self.arguments = arguments or {}
+        self.exchange = ""
+        self._connection = None
+        self.n_published = 0
+
+    @property
+    def channel(self):
+        if self._connection is None or not self._connection.is_open:
+            self._connection = self.rabbitmq.connect()
+            self._channel = self._connection.channel()
+        elif not self._channel.is_open:
+            self._channel = self._connection.channel()
+        return self._channel
+
+    def declare(self):
+        self.channel.queue_declare(self.name, durable=True, arguments=self.arguments)
+        return self
+
+    def delete(self):
+        self.channel.queue_delete(self.name)
+
+    def close(self):
+        if self._connection and self._connection.is_open:
+            self._connection.close()
+
+    def publish(self, message_id=None, body=b'{"marker":"body-marker"}', exchange="", routing_key=None, **properties):
+        """Publishes one message; it is at the broker when sync() returns."""
+        properties.setdefault("delivery_mode", 2)
+        self.channel.basic_publish(exchange, self.name if routing_key is None else routing_key, body,
+                                   pika.BasicProperties(message_id=message_id, **properties))
+        self.n_published += 1
+
+    def publish_many(self, ids, **options):
+        for message_id in ids:
+            self.publish(message_id, **options)
+        self.sync()
+
+    def sync(self):
+        """One channel's methods are worked off in order."""
+        self._look()
+
+    def _look(self):
+        return self.channel.queue_declare(self.name, passive=True).method
+
+    @property
+    def n_ready(self):
+        return self._look().message_count
+
+    @property
+    def n_consumers(self):
+        return self._look().consumer_count
+
+    def get(self):
+        """Takes one message off; (method, properties, body) or None."""
+        method, properties, body = self.channel.basic_get(self.name, auto_ack=True)
+        return (method, properties, body) if method else None
+
+    def wait_for_consumers(self, n, deadline=20.0):
+        wait_until(lambda: self.n_consumers == n, lambda: f"{n} consumers of {self.name}, there are {self.n_consumers}",
+                   deadline, 0.03)
+
+    def wait_for_ready(self, n, deadline=20.0):
+        wait_until(lambda: self.n_ready == n, lambda: f"{n} messages ready in {self.name}, there are {self.n_ready}",
+                   deadline, 0.03)
+
+    def assert_empty(self):
+        """Nobody consumes any more, so what was not acked is back."""
+        self.wait_for_consumers(0)
+        assert self.n_ready == 0, f"{self.n_ready} messages were not acked"
