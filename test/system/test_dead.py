@@ -1,0 +1,237 @@
+"""Dead letters: whole, in the table before they leave the queue, and on their way back."""
+
+import hashlib
+import subprocess
+
+import pytest
+
+from rig.application import Gate, Script
+
+FEW = {"max_attempts": 2, "backoff": "20ms", "max_backoff": "50ms"}
+
+
+def command(sidecar, *arguments):
+    """Runs `onceward dead …` as an operator does: as the superuser, with the sidecar's configuration."""
+    done = subprocess.run([sidecar.binary, *arguments, "--config", sidecar.config_path], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    text = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, text
+    return text
+
+
+def test_attempts_used_up_is_a_letter_with_everything_and_nothing_is_lost(bed):
+    bed.app.handler = Script(500)
+    sidecar = bed.sidecar(retry=FEW)
+    body = bytes(range(256)) * 3
+    bed.queue.publish("m1", body, content_type="application/x-thing", type="order.placed", correlation_id="c-1", priority=3,
+                      headers={"region": "north", "n": 7, "deep": {"list": [1, "two"]}})
+    line = sidecar.wait_for("dead", message_id="m1")
+    assert line["level"] == "error" and line["reason"]
+    letter, = bed.letters()
+    assert letter["message_id"] == "m1" and letter["attempts"] == 2 and "500" in letter["last_error"]
+    assert bytes(letter["body"]) == body and letter["content_type"] == "application/x-thing"
+    assert bytes(letter["fingerprint"]) == hashlib.sha256(body).digest()[:16]
+    assert letter["queue"] == bed.queue.name and letter["vhost"] == "/" and letter["routing_key"] == bed.queue.name
+    assert letter["exchange"] == "" and letter["died_at"] is not None
+    assert letter["properties"]["correlation_id"] == "c-1" and letter["properties"]["type"] == "order.placed"
+    assert letter["headers"]["region"] == "north" and "deep" in letter["headers"]
+    assert bed.row("m1")["status"] == "dead" and bed.app.effects() == {}
+    assert [r.attempt for r in bed.app.posts()] == [1, 2]
+    bed.assert_acked()
+
+
+def with_dlx(bed):
+    dlq = bed.new_queue("-dlq")
+    main = bed.new_queue("-main", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq.name})
+    bed.queue = main
+    return dlq
+
+
+def test_a_dead_message_goes_to_the_dlx_where_there_is_one(bed):
+    dlq = with_dlx(bed)
+    bed.app.handler = Script(400)
+    sidecar = bed.sidecar(queue=bed.queue)
+    bed.queue.publish("m1", b"the body")
+    sidecar.wait_for("dead", message_id="m1")
+    dlq.wait_for_ready(1)
+    method, properties, body = dlq.get()
+    assert (properties.message_id, body) == ("m1", b"the body")
+    assert properties.headers["x-death"][0]["reason"] == "rejected"
+    assert len(bed.letters()) == 1
+    bed.assert_acked()
+
+
+def test_a_message_moved_back_from_the_dlx_is_tried_afresh(bed):
+    dlq = with_dlx(bed)
+    bed.app.handler = Script(500, 500, bed.app.commit_and_answer)
+    sidecar = bed.sidecar(queue=bed.queue, retry=FEW)
+    bed.queue.publish("m1", b"the body")
+    sidecar.wait_for("dead", message_id="m1")
+    dlq.wait_for_ready(1)
+    _, properties, body = dlq.get()
+    bed.queue.channel.basic_publish("", bed.queue.name, body, properties)  # as a shovel does it
+    sidecar.wait_for("completed", message_id="m1")
+    assert [r.attempt for r in bed.app.posts()] == [1, 2, 1]
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_a_copy_of_a_dead_message_is_rejected_again_without_a_post(bed):
+    dlq = with_dlx(bed)
+    bed.app.handler = Script(400)
+    sidecar = bed.sidecar(queue=bed.queue)
+    bed.queue.publish("m1")
+    sidecar.wait_for("dead", message_id="m1")
+    bed.queue.publish("m1")
+    sidecar.wait_for("dead_again", message_id="m1")
+    dlq.wait_for_ready(2)
+    assert len(bed.app.posts()) == 1 and len(bed.letters()) == 1
+    bed.assert_acked()
+
+
+def test_redrive_brings_it_through_and_removes_that_letter(bed):
+    bed.app.handler = Script(400, bed.app.commit_and_answer)
+    sidecar = bed.sidecar()
+    bed.queue.publish("m1", b"\x00\xff binary", headers={"region": "north"})
+    bed.queue.publish("m2", b"other")
+    sidecar.wait_for("dead", message_id="m1")
+    sidecar.wait_for("dead", message_id="m2")
+    letter, = bed.letters("m1")
+    command(sidecar, "dead", "redrive", str(letter["id"]))
+    sidecar.wait_for("completed", message_id="m1")
+    first, second = bed.app.posts("m1")
+    assert second.body == b"\x00\xff binary" and second.attempt == 1
+    assert second.header("Amqp-Header-region") == "north"
+    assert [each["message_id"] for each in bed.letters()] == ["m2"]
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_a_message_without_an_id_is_a_letter_of_its_own(bed):
+    sidecar = bed.sidecar()
+    bed.queue.publish(None, b"anonymous")
+    sidecar.wait_for("dead")
+    letter, = bed.letters()
+    assert letter["message_id"] is None and bytes(letter["body"]) == b"anonymous"
+    assert bed.app.posts() == []
+    bed.assert_acked()
+
+
+def test_an_id_that_the_database_cannot_hold_is_dead_with_its_reason(bed):
+    sidecar = bed.sidecar()
+    bed.queue.publish(b"nul\x00inside", b"one")
+    bed.queue.publish(b"bad\xff\xfeutf8", b"two")
+    bed.queue.publish("", b"three")
+    sidecar.wait_for("dead", n=3)
+    assert {bytes(letter["body"]) for letter in bed.letters()} == {b"one", b"two", b"three"}
+    assert bed.app.posts() == []
+    bed.assert_acked()
+
+
+def test_an_id_that_is_too_long_is_dead_with_its_reason(bed):
+    sidecar = bed.sidecar(message_id=["header:key"])
+    bed.queue.publish(headers={"key": "x" * 256}, body=b"long")
+    bed.queue.publish(headers={"key": "x" * 255}, body=b"fits")
+    sidecar.wait_for("dead")
+    sidecar.wait_for("completed", message_id="x" * 255)
+    assert [bytes(letter["body"]) for letter in bed.letters()] == [b"long"]
+
+
+def test_one_impossible_message_among_500_good_ones_dies_alone(bed):
+    bed.queue.publish_many([f"m{i}" for i in range(250)])
+    bed.queue.publish(b"nul\x00inside", b"bad")
+    ids = [f"m{i}" for i in range(499)]
+    bed.queue.publish_many(ids[250:])
+    sidecar = bed.sidecar(prefetch=500)
+    bed.wait_for_effects(ids)
+    sidecar.wait_for("dead")
+    sidecar.wait_for_quiet()
+    assert {r.attempt for r in bed.app.posts()} == {1} and len(bed.app.posts()) == 499
+    letter, = bed.letters()
+    assert bytes(letter["body"]) == b"bad" and letter["reason"]
+    bed.assert_acked()
+
+
+def test_one_id_with_two_bodies_the_second_is_dead_with_both_fingerprints(bed):
+    sidecar = bed.sidecar()
+    bed.queue.publish("m1", b"first")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.publish("m1", b"second")
+    sidecar.wait_for("dead", reason="body_mismatch")
+    sidecar.wait_for("body_mismatch", message_id="m1")
+    letter, = bed.letters()
+    assert letter["reason"] == "body_mismatch" and bytes(letter["body"]) == b"second"
+    for body in (b"first", b"second"):
+        assert hashlib.sha256(body).hexdigest()[:32] in letter["last_error"]
+    assert len(bed.app.posts()) == 1 and bed.status("m1") == "completed"
+    assert bytes(bed.row("m1")["fingerprint"]) == hashlib.sha256(b"first").digest()[:16]
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_two_bodies_under_one_id_at_once_are_compared_too(bed):
+
+    gate = Gate()
+
+    def handler(request, reply):
+        gate.wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar()
+    bed.queue.publish("m1", b"first")
+    gate.wait_for_waiting()
+    bed.queue.publish("m1", b"second")
+    sidecar.wait_for("dead", reason="body_mismatch")
+    gate.open()
+    sidecar.wait_for("completed", message_id="m1")
+    assert [bytes(letter["body"]) for letter in bed.letters()] == [b"second"]
+    bed.assert_once("m1")
+
+
+def test_on_body_mismatch_duplicate_acks_the_second(bed):
+    sidecar = bed.sidecar(on_body_mismatch="duplicate")
+    bed.queue.publish("m1", b"first")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.publish("m1", b"second")
+    sidecar.wait_for("duplicate", message_id="m1")
+    assert len(bed.app.posts()) == 1 and bed.letters() == []
+    bed.assert_acked()
+
+
+@pytest.mark.parametrize("source, properties, body, expected", [
+    (["header:x-id"], {"headers": {"x-id": 42}}, b"{}", "42"),
+    (["property:message_id", "property:correlation_id"], {"correlation_id": "c/1"}, b"{}", "c/1"),
+    (["json:/order/id"], {}, b'{"order": {"id": "o-1"}}', "o-1"),
+    (["body-sha256"], {}, b"abc", hashlib.sha256(b"abc").hexdigest()),
+    ([["property:type", "header:x-id"]], {"type": "a/b", "headers": {"x-id": "1"}}, b"{}", "a%2Fb/1"),
+])
+def test_the_message_id_comes_from_where_it_is_configured(bed, source, properties, body, expected):
+    sidecar = bed.sidecar(message_id=source)
+    bed.queue.publish(None, body, **properties)
+    bed.queue.publish(None, body, **properties)
+    sidecar.wait_for("completed", message_id=expected)
+    sidecar.wait_for("duplicate", message_id=expected)
+    bed.assert_once(expected)
+
+
+def test_a_letter_is_committed_before_the_reject(bed):
+    """With the database's answers withheld nothing reaches the DLX."""
+    dlq = with_dlx(bed)
+    link = bed.new_proxy(bed.postgres.port)
+
+    def handler(request, reply):
+        link.freeze(up=False)
+        return 400
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(queue=bed.queue, token_window="10s",
+                          top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port)}})
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "dead")
+    assert dlq.n_ready == 0
+    link.cut()
+    link.thaw()
+    dlq.wait_for_ready(1)
+    assert len(bed.letters()) == 1 and len(bed.app.posts()) == 1
+    bed.assert_acked()

@@ -1,0 +1,71 @@
+"""No statement of the sidecar waits for a row that an application has locked."""
+
+import time
+
+from rig.application import Gate
+from rig.wait import wait_until
+
+N = 300
+
+
+def run_through(bed, sidecar, prefix):
+    """Seconds for N messages, a third of which fail at first, so that claims, settles and fails are among them."""
+    ids = [f"{prefix}{i}" for i in range(N)]
+    start = time.monotonic()
+    bed.queue.publish_many(ids)
+    wait_until(lambda: bed.statuses().get("completed", 0) >= bed.n_before + N, "all went through", 60, 0.02)
+    took = time.monotonic() - start
+    bed.n_before += N
+    return took
+
+
+def test_an_application_that_holds_its_transaction_open_delays_nobody_and_is_not_failed(bed):
+    gate = Gate()
+    failed = set()
+    bed.n_before = 0
+
+    def handler(request, reply):
+        if request.message_id == "slow":
+            bed.app.commit(request, before_commit=gate.wait)
+            return 200
+        if request.message_id.endswith("3") and request.message_id not in failed:
+            failed.add(request.message_id)
+            return 500
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="2s", retry={"max_attempts": 3, "backoff": "10ms", "max_backoff": "20ms"})
+    run_through(bed, sidecar, "warm")
+    without = min(run_through(bed, sidecar, "a"), run_through(bed, sidecar, "b"))
+    bed.queue.publish("slow")
+    gate.wait_for_waiting()
+    bed.queue.publish("slow")  # a copy must not wait either
+    with_it = min(run_through(bed, sidecar, "c"), run_through(bed, sidecar, "d"))
+    assert with_it <= without * 1.7 + 0.3, f"{N} messages: {without:.2f} s without, {with_it:.2f} s with an open transaction"
+    wait_until(lambda: bed.row("slow")["left"].total_seconds() < -3, "its window has long ended", 20)
+    line = sidecar.wait_for("row_locked", message_id="slow")
+    assert line["pid"] > 0
+    after = run_through(bed, sidecar, "e")
+    assert after <= without * 1.7 + 0.3, f"{N} messages: {without:.2f} s without, {after:.2f} s past the window"
+    assert bed.status("slow") == "processing" and len(bed.app.posts("slow")) == 1
+    gate.open()
+    sidecar.wait_for("completed", message_id="slow")
+    assert len(bed.app.posts("slow")) == 1 and sidecar.find("retry", message_id="slow") == []
+    bed.assert_once("slow")
+    bed.assert_acked()
+
+
+def test_another_sidecar_does_not_take_a_locked_row_over(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
+    first = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.kill()
+    other = bed.sidecar(token_window="2s")
+    wait_until(lambda: bed.row("m1")["left"].total_seconds() < -3, "past window and grace", 20)
+    gate.open()
+    other.wait_for("duplicate", message_id="m1")
+    assert len(bed.app.posts()) == 1
+    bed.assert_once("m1")
+    bed.assert_acked()

@@ -1,0 +1,173 @@
+"""A message whose holder did not come back: taken over when its token has expired, not before, and the fence holds."""
+
+from rig.application import Gate, Script
+from rig.wait import wait_until
+
+
+def test_a_row_left_by_a_killed_sidecar_is_taken_over_when_its_token_expires_and_not_before(bed):
+    gate = Gate()
+    times = []
+
+    def second(request, reply):
+        times.append(bed.rows("SELECT clock_timestamp() AS now")[0]["now"])
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = Script(lambda request, reply: gate.wait(), second)
+    first = bed.sidecar(token_window="3s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    expires = bed.row("m1")["token_expires_at"]
+    first.kill()
+    other = bed.sidecar(token_window="3s")
+    other.wait_for("taken_over", message_id="m1")
+    other.wait_for("completed", message_id="m1")
+    assert times[0] >= expires
+    assert [(r.attempt, r.header("Onceward-Redelivered")) for r in bed.app.posts()] == [(1, "false"), (2, "true")]
+    assert len({r.token for r in bed.app.posts()}) == 2
+    gate.open()
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_after_the_takeover_complete_raises_and_the_late_writes_are_gone(bed):
+    gate = Gate()
+    refused = []
+
+    def late(request, reply):
+        gate.wait()
+        refused.append(bed.app.try_commit(request, note="late"))
+        return 200
+
+    bed.app.handler = Script(late, lambda request, reply: bed.app.commit(request, note="in time") and 200)
+    first = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.kill()
+    bed.sidecar(token_window="2s").wait_for("completed", message_id="m1")
+    gate.open()
+    wait_until(lambda: refused, "the late handler ended")
+    assert refused[0] in ("OW001", "OW003")
+    assert [r["note"] for r in bed.rows("SELECT note FROM app.ledger WHERE application = %s", bed.app.name)] == ["in time"]
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_while_the_next_holder_works_the_late_token_raises_OW001(bed):
+    gate, next_gate = Gate(), Gate()
+    refused = []
+
+    def late(request, reply):
+        gate.wait()
+        refused.append(bed.app.try_commit(request))
+        return 200
+
+    def held(request, reply):
+        next_gate.wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = Script(late, held)
+    first = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.kill()
+    other = bed.sidecar(token_window="10s")
+    next_gate.wait_for_waiting()
+    gate.open()
+    wait_until(lambda: refused, "the late handler ended")
+    next_gate.open()
+    other.wait_for("completed", message_id="m1")
+    assert refused == ["OW001"]
+    bed.assert_once("m1")
+
+
+def test_late_but_not_taken_over_still_completes(bed):
+    gate = Gate()
+    outcome = []
+
+    def late(request, reply):
+        gate.wait()
+        outcome.append(bed.app.try_commit(request))
+        return 200
+
+    bed.app.handler = late
+    sidecar = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    sidecar.kill()
+    wait_until(lambda: bed.row("m1")["left"].total_seconds() < -0.2, "the token has expired")
+    gate.open()
+    wait_until(lambda: outcome, "the late handler ended")
+    assert outcome == [None]
+    bed.sidecar().wait_for("duplicate", message_id="m1")
+    assert len(bed.app.posts()) == 1
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_the_same_instance_takes_its_own_rows_over_at_once(bed):
+    gate = Gate()
+    bed.app.handler = Script(lambda request, reply: gate.wait(), bed.app.commit_and_answer)
+    sidecar = bed.sidecar(token_window="60s", top={"instance": "pod-" + bed.name, "shutdown_grace": "2s"})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    sidecar.kill()
+    sidecar.start()
+    sidecar.wait_for("completed", message_id="m1", deadline=10)
+    assert [r.attempt for r in bed.app.posts()] == [1, 2]
+    gate.open()
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_response_completion_leaves_a_killed_sidecars_token_to_expire(bed):
+    """A second POST while the first token lives could be a second effect."""
+    gate = Gate()
+    bed.app.handler = Script(lambda request, reply: gate.wait(), bed.app.act_and_answer)
+    sidecar = bed.sidecar(completion="response", token_window="3s", top={"instance": "pod-" + bed.name})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    expires = bed.row("m1")["token_expires_at"]
+    sidecar.kill()
+    sidecar.start()
+    bed.app.wait_for_posts(2)
+    assert bed.rows("SELECT clock_timestamp() AS now")[0]["now"] >= expires
+    gate.open()
+    sidecar.wait_for("completed", message_id="m1")
+
+
+def test_a_message_that_kills_the_sidecar_every_time_ends_up_dead(bed):
+    """A crash of the sidecar is charged: it may be the message's doing."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait()
+    sidecar = bed.sidecar(token_window="60s", retry={"max_attempts": 2}, top={"instance": "pod-" + bed.name})
+    bed.queue.publish("m1")
+    for n in (1, 2):
+        gate.wait_for_waiting(n)
+        sidecar.kill()
+        if n == 2:  # its last token must expire: nobody may bury what might still complete
+            bed.rows("UPDATE onceward.inbox SET token_expires_at = clock_timestamp() - interval '10 s' WHERE consumer = %s",
+                     bed.queue.name)
+        sidecar.start()
+    sidecar.wait_for("dead", message_id="m1")
+    assert len(bed.app.posts()) == 2 and bed.letters()[0]["attempts"] == 2
+    gate.open()
+    bed.assert_acked()
+
+
+def test_a_sidecar_that_was_stopped_past_its_window_changes_nothing(bed):
+    """SIGSTOP instead of kill: the other sidecar takes over, the first one wakes up and finds out."""
+    gate = Gate()
+    bed.app.handler = Script(lambda request, reply: gate.wait() or 500, bed.app.commit_and_answer)
+    first = bed.sidecar(token_window="2s", top={"broker": {"heartbeat": "2s"}})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.freeze()
+    other = bed.sidecar(token_window="2s")
+    other.wait_for("completed", message_id="m1", deadline=40)
+    gate.open()
+    first.thaw()
+    bed.assert_once("m1")
+    first.wait_for_quiet()
+    other.wait_for_quiet()
+    assert bed.letters() == [] and len(bed.app.posts()) == 2
+    bed.assert_acked()
