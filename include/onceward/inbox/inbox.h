@@ -19,13 +19,16 @@ struct fault;
 
 struct inbox;
 
+/* The number of the newest migration that this program knows; see sql/0001_inbox.sql. */
+enum { INBOX_SCHEMA_VERSION = 1 };
+
 enum inbox_op { INBOX_CLAIM, INBOX_LOOK, INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, N_INBOX_OPS };
 
 /* Connects on a helper thread: libpq non-blocking against the deadline, several hosts allowed, target_session_attrs=read-write unless
  * the URL says otherwise, READ COMMITTED pinned; then reads the schema's version and registers the consumer. The job's result
- * goes to inbox_attempt_take. */
+ * goes to inbox_attempt_take. own: what a holder of this instance's name has claimed may be taken over at once. NULL: f. */
 struct job *inbox_connect(const struct config_database *c, const struct config_queue *q, const char *vhost, const char *instance,
-                          struct fault *f);
+                          bool own, struct fault *f);
 
 enum inbox_attempt_result {
     INBOX_CONNECTED = 0,
@@ -60,6 +63,7 @@ struct inbox_item {
     struct slice message_id; /* empty: none (bury of a rowless letter only) */
     uint8_t token[16];
     uint8_t fingerprint[16];
+    bool ignore_fingerprint; /* claim, look: it goes as NULL and the body is not compared */
     struct slice message_type; /* claim; data NULL: none */
     int64_t deaths;            /* claim: message_deaths() */
     int http_status;           /* settle, fail; 0: none */
@@ -105,3 +109,6 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 
 /* The unprepared fall-back of database.prepared: auto was taken (a pooler lost our statements). For the log, once. */
 bool inbox_gave_up_prepared(const struct inbox *i);
+
+/* Did a large letter make libpq's buffers grow? They never shrink: connect anew in a quiet moment to give the memory back. */
+bool inbox_is_swollen(const struct inbox *i);
