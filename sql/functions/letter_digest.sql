@@ -1,0 +1,43 @@
+-- A digest over everything that identifies one copy of a message, for deaths without a row of their own.
+--
+-- The counters that the broker itself puts on a redelivery are left out: the copy stays the same. Each part goes in with its
+-- length, so that no two lists of parts look alike.
+--
+-- Locks: none. Rows: none. Repeating it: it only computes.
+CREATE OR REPLACE FUNCTION onceward.letter_digest(
+    p_consumer text, p_vhost text, p_queue text, p_message_id text, p_raw_id bytea, p_body bytea, p_content_type text, p_type text,
+    p_properties text, p_headers text, p_exchange text, p_routing_key text, p_deaths bigint) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_headers text := p_headers;
+BEGIN
+    -- An object by header name, or a list with the name in each element. A name with \u0000 cannot be taken apart by json_each.
+    IF v_headers ~ '"x-(delivery|acquired)-count"' AND strpos(v_headers, '\u0000') = 0 THEN
+        CASE json_typeof(v_headers::json)
+        WHEN 'object' THEN
+            SELECT '{' || coalesce(string_agg(to_json(h.key)::text || ':' || h.value::text, ',' ORDER BY h.n), '') || '}' INTO v_headers
+            FROM json_each(p_headers::json) WITH ORDINALITY h (key, value, n)
+            WHERE h.key NOT IN ('x-delivery-count', 'x-acquired-count');
+        WHEN 'array' THEN
+            SELECT '[' || coalesce(string_agg(h.value::text, ',' ORDER BY h.n), '') || ']' INTO v_headers
+            FROM json_array_elements(p_headers::json) WITH ORDINALITY h (value, n)
+            WHERE h.value::text !~ '^[^,]*"x-(delivery|acquired)-count"';
+        ELSE NULL;
+        END CASE;
+    END IF;
+    IF v_headers IN ('{}', '[]') THEN
+        v_headers := NULL; -- the first delivery had none at all
+    END IF;
+    RETURN (SELECT sha256(string_agg(coalesce(int4send(octet_length(part)) || part, '\xffffffff'::bytea), ''::bytea ORDER BY n))
+            FROM unnest(ARRAY[convert_to(p_consumer, 'UTF8'), convert_to(p_vhost, 'UTF8'), convert_to(p_queue, 'UTF8'),
+                              convert_to(p_message_id, 'UTF8'), p_raw_id, sha256(p_body), convert_to(p_content_type, 'UTF8'),
+                              convert_to(p_type, 'UTF8'), convert_to(p_properties, 'UTF8'), convert_to(v_headers, 'UTF8'),
+                              convert_to(p_exchange, 'UTF8'), convert_to(p_routing_key, 'UTF8'), int8send(p_deaths)])
+                 WITH ORDINALITY a (part, n));
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.letter_digest(text, text, text, text, bytea, bytea, text, text, text, text, text, text, bigint)
+    FROM PUBLIC;

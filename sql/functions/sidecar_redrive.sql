@@ -1,0 +1,57 @@
+-- The first half of a redrive: makes the row of a letter ready for its message to be published again.
+--
+-- Answers: reset (the row was dead, and waits now with all its attempts; or it was purged: the message will make a new one) | completed
+-- (the message was completed since; the letter is deleted) | other (the row is in work, or was reset before: it is left as it is) |
+-- rowless (the letter has no row of its own) | gone (no such letter) | locked (somebody is at the row or the letter: try again).
+--
+-- Locks: the letter, then the row, SKIP LOCKED: it never waits for one. Rows: one.
+-- Repeating it: after 'reset' it answers 'other', and the message may be published all the same; after 'completed' it answers 'gone'.
+CREATE OR REPLACE FUNCTION onceward.sidecar_redrive(p_id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now    timestamptz := clock_timestamp();
+    v_letter record;
+    v_row    record;
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    SELECT l.consumer, l.message_id, l.rowless INTO v_letter FROM onceward.dead_letter l WHERE l.id = p_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
+    END IF;
+    IF v_letter.rowless THEN
+        RETURN 'rowless';
+    END IF;
+
+    SELECT r.ctid AS tid, r.status INTO v_row FROM onceward.inbox r
+    WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id;
+        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'reset' END;
+    END IF;
+
+    IF v_row.status = 'completed' THEN
+        DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN 'completed';
+    ELSIF v_row.status = 'dead' THEN
+        -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
+        UPDATE onceward.inbox r
+        SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now
+        WHERE r.ctid = v_row.tid AND r.status = 'dead';
+        RETURN CASE WHEN FOUND THEN 'reset' ELSE 'locked' END;
+    END IF;
+    RETURN 'other';
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_redrive(bigint) FROM PUBLIC;

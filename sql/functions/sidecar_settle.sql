@@ -1,0 +1,69 @@
+-- Marks rows completed for the holder of their tokens (`completion: response`).
+--
+-- Answers, one an item: completed (now, or before, by whomever) | locked (look again) | lost (the token is not the row's any
+-- more, or was given up) | vanished.
+--
+-- A token past its window still settles: the work is done. A result of more than 64 KiB is not kept.
+--
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
+-- Repeating it: answers 'completed' for what the first call completed, and changes nothing.
+CREATE OR REPLACE FUNCTION onceward.sidecar_settle(
+    p_consumer text, p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])
+RETURNS TABLE (ord integer, answer text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_n bigint;
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    WITH taken AS MATERIALIZED (
+        SELECT i.token, i.http_status, i.result, f.tid
+        FROM unnest(p_ids, p_tokens, p_statuses, p_results) i (id, token, http_status, result)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid FROM onceward.inbox r
+            WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
+            LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+    )
+    UPDATE onceward.inbox r
+    SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status,
+        result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
+    FROM taken t
+    WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing';
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    IF v_n = cardinality(p_ids) THEN
+        RETURN QUERY SELECT g, 'completed' FROM generate_series(1, v_n::integer) g;
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    SELECT i.ord::integer,
+           CASE WHEN r.status IS NULL THEN 'vanished'
+                WHEN r.status = 'completed' THEN 'completed'
+                WHEN r.status = 'processing' AND r.token = i.token THEN 'locked'
+                ELSE 'lost' END
+    FROM unnest(p_ids, p_tokens) WITH ORDINALITY i (id, token, ord)
+    LEFT JOIN LATERAL (
+        SELECT r.status, r.token FROM onceward.inbox r
+        WHERE r.consumer = p_consumer AND r.message_id = i.id LIMIT 1) r ON true
+    ORDER BY i.ord;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_settle(text, text[], uuid[], integer[], text[]) FROM PUBLIC;

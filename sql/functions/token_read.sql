@@ -1,0 +1,61 @@
+-- Takes a token apart: {consumer, message id, secret as 32 hex digits}. Raises OW002 for anything that is not a token, NULL included.
+--
+-- Everything is checked before it is decoded: decode() and convert_from() raise errors of their own, and catching those would cost an
+-- EXCEPTION block, that is a subtransaction, in every call of complete().
+--
+-- Grammar: `ow1.` base64url(consumer, NUL, message id) `.` base64url(16 bytes), no padding, spare bits zero, at most 720 bytes.
+--
+-- Locks: none. Rows: none. Repeating it: it only computes.
+CREATE OR REPLACE FUNCTION onceward.token_read(p_token text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    v_key    bytea;
+    v_split  integer;
+    v_text   text;
+    v_reason text;
+BEGIN
+    IF octet_length(p_token) <= 720
+       AND p_token COLLATE "C" ~ '^ow1\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]{21}[AQgw]$' THEN
+        v_text := translate(substr(p_token, 5, length(p_token) - 27), '-_', '+/');
+        IF length(v_text) % 4 = 0 OR (length(v_text) % 4 = 2 AND right(v_text, 1) COLLATE "C" ~ '[AQgw]')
+           OR (length(v_text) % 4 = 3 AND right(v_text, 1) COLLATE "C" ~ '[AEIMQUYcgkosw048]') THEN
+            v_key := decode(v_text || CASE length(v_text) % 4 WHEN 2 THEN '==' WHEN 3 THEN '=' ELSE '' END, 'base64');
+            v_split := position('\x00'::bytea IN v_key);
+            IF v_split < 2 OR v_split = length(v_key) THEN
+                v_reason := 'It names no consumer or no message id.';
+            ELSE
+                -- Escape format leaves ASCII as it is, writes other bytes as \nnn, and doubles the backslash: no backslash but that of
+                -- the NUL, and the text is there already. ASCII needs no check.
+                v_text := encode(v_key, 'escape');
+                IF position('\' IN overlay(v_text PLACING '' FROM v_split FOR 4)) = 0 THEN
+                    RETURN ARRAY[substr(v_text, 1, v_split - 1), substr(v_text, v_split + 4),
+                                 encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
+                END IF;
+                -- One NUL, and UTF-8 as the standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+                IF encode(v_key, 'hex') COLLATE "C" ~
+                   ('^(?:0[1-9a-f]|[1-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'
+                    '|(?:e0[ab]|e[1-9abcef][89ab]|ed[89])[0-9a-f][89ab][0-9a-f]'
+                    '|(?:f0[9ab]|f[123][89ab]|f48)[0-9a-f](?:[89ab][0-9a-f]){2}|00)*$')
+                   AND position('\x00'::bytea IN substr(v_key, v_split + 1)) = 0 THEN
+                    RETURN ARRAY[convert_from(substr(v_key, 1, v_split - 1), 'UTF8'), convert_from(substr(v_key, v_split + 1), 'UTF8'),
+                                 encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
+                END IF;
+                v_reason := 'What it names is not text.';
+            END IF;
+        END IF;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'OW002',
+        MESSAGE = 'not a transaction token',
+        DETAIL = CASE
+            WHEN p_token IS NULL THEN 'The token is NULL.'
+            WHEN p_token = '' THEN 'The token is empty.'
+            WHEN octet_length(p_token) > 720 THEN format('It has %s bytes; a token has at most 720.', octet_length(p_token))
+            WHEN v_reason IS NOT NULL THEN v_reason
+            ELSE format('A token begins with "ow1." and has three parts of A-Z a-z 0-9 - _ with dots between; this one has %s bytes and begins with %s.',
+                        octet_length(p_token), quote_literal(left(p_token, 8))) END,
+        HINT = 'Pass the value of the request''s Onceward-Token header as it is: not quoted, decoded, trimmed or cut.';
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.token_read(text) FROM PUBLIC;

@@ -1,0 +1,17 @@
+-- The two roles, without login: they are granted to the login roles of the sidecar and of the application.
+-- Raises 42501 where a role is missing and the caller may not create it. Safe to repeat, and from two databases at once.
+DO $$
+DECLARE
+    v_role text;
+BEGIN
+    FOREACH v_role IN ARRAY ARRAY['onceward_sidecar', 'onceward_app'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = v_role) THEN
+            BEGIN
+                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', v_role);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL; -- another database of the same server was migrated in this moment
+            END;
+        END IF;
+    END LOOP;
+END
+$$;
