@@ -1,0 +1,177 @@
+"""The configuration's faults, each with its message: all at once, by key path, with what was expected."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from rig import schema
+
+GOOD = {
+    "broker": {"url": "amqp://guest:guest@127.0.0.1:5672/"},
+    "database": {"url": "postgresql://127.0.0.1/x"},
+    "queues": {"orders": {"forward": {"url": "http://127.0.0.1:8080/"}}},
+}
+
+
+def check(folder, text, environment=None):
+    path = os.path.join(str(folder), "config.json")
+    with open(path, "w") as f:
+        f.write(text if isinstance(text, str) else json.dumps(text))
+    env = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", **(environment or {})}
+    done = subprocess.run([schema.require_binary(), "check", "--config", path], stdin=subprocess.DEVNULL, env=env, timeout=30,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    text = done.stdout.decode(errors="replace")
+    assert "Sanitizer" not in text and done.returncode in (0, 2), text
+    return done.returncode, text
+
+
+def changed(path, value):
+    config = copy.deepcopy(GOOD)
+    at = config
+    keys = path.split(".")
+    for key in keys[:-1]:
+        at = at.setdefault(key, {})
+    if value is REMOVED:
+        del at[keys[-1]]
+    else:
+        at[keys[-1]] = value
+    return config
+
+
+REMOVED = object()
+
+
+def test_a_good_file_passes(tmp_path):
+    status, text = check(tmp_path, GOOD)
+    assert status == 0, text
+
+
+@pytest.mark.parametrize("path, value, expected", [
+    ("broker.url", REMOVED, "required"),
+    ("database.url", REMOVED, "required"),
+    ("queues.orders.forward.url", REMOVED, "required"),
+    ("queues", REMOVED, "required"),
+    ("queues", {}, "queue"),
+    ("broker.url", "http://x/", "amqp"),
+    ("broker.url", 5, "string"),
+    ("broker.uri", "amqp://x/", "unknown"),
+    ("queue", {}, "unknown"),
+    ("queues.orders.concurrency", 3, "unknown"),
+    ("queues.orders.forward.url", "ftp://x/", "http"),
+    ("queues.orders.forward.concurrency", 0, "1"),
+    ("queues.orders.forward.concurrency", "16", "integer|number"),
+    ("queues.orders.forward.concurrency", 1.5, "integer|number"),
+    ("queues.orders.prefetch", 70000, "65535|range|between|at most"),
+    ("queues.orders.prefetch", 8, "concurrency"),
+    ("queues.orders.completion", "both", "transaction"),
+    ("queues.orders.token_window", "30", "duration"),
+    ("queues.orders.token_window", 30, "string"),
+    ("queues.orders.token_window", "1s", "2s"),
+    ("queues.orders.token_window", "-5s", "duration"),
+    ("queues.orders.token_window", "30 s", "duration"),
+    ("queues.orders.max_bytes", "64MB", "size"),
+    ("queues.orders.max_bytes", "99999999999999GiB", "size|large|big"),
+    ("queues.orders.message_id", ["property:nonsense"], "property"),
+    ("queues.orders.message_id", ["body"], "property:|body-sha256|expected"),
+    ("queues.orders.message_id", [], "empty|at least"),
+    ("queues.orders.permanent_status", [99], "100|between|range|status"),
+    ("queues.orders.retry.max_attempts", 0, "1"),
+    ("queues.orders.retry.backoff", "1x", "duration"),
+    ("queues.orders.on_body_mismatch", "ignore", "duplicate"),
+    ("queues.orders.on_too_large", "drop", "reject"),
+    ("log.level", "verbose", "warning"),
+    ("log.messages", "some", "sampled"),
+    ("database.prepared", "maybe", "auto"),
+    ("broker.tls.verify", "yes", "boolean|true"),
+    ("broker.password_file", "/nonexistent/secret", "No such file|read|open"),
+    ("broker.password", "${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
+    ("instance", "${UNCLOSED", r"\$\{|variable|}"),
+    ("queues.orders.max_hold", "10s", "max_hold|window"),
+    ("queues.orders.retention", "1s", "retry|retention"),
+    ("defaults", {"forward": {"concurency": 1}}, "unknown"),
+    ("queues.orders.forward.headers", {"Bad Name": "x"}, "header"),
+    ("queues.orders.forward.headers", {"X-A": "a\r\nb"}, "header|control|line"),
+])
+def test_a_fault_is_named_by_its_key_path_with_what_was_expected(tmp_path, path, value, expected):
+    status, text = check(tmp_path, changed(path, value))
+    assert status == 2, text
+    parent = path.rsplit(".", 1)[0]
+    assert path in text or parent in text, text
+    assert re.search(expected, text, re.I), text
+
+
+def test_all_faults_are_listed_at_once(tmp_path):
+    config = changed("queues.orders.token_window", "soon")
+    config["broker"]["heartbeet"] = "1s"
+    config["queues"]["orders"]["forward"]["concurrency"] = -1
+    config["log"] = {"level": 7}
+    config["queues"]["bills"] = {}
+    status, text = check(tmp_path, config)
+    assert status == 2
+    for path in ("queues.orders.token_window", "broker.heartbeet", "queues.orders.forward.concurrency", "log.level", "queues.bills.forward"):
+        assert path in text, f"{path} not in:\n{text}"
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("", "JSON|empty|syntax|expected"),
+    ("[]", "object"),
+    ("{", "line|JSON"),
+    ('{"broker": {"url": "amqp://x/", "url": "amqp://y/"}}', "twice|duplicate"),
+    ("\xef\xbb\xbf{}", "JSON|expected|line"),
+    ('{"broker": {"url": "amqp://x/"}} trailing', "line|JSON|end"),
+])
+def test_a_file_that_is_not_the_json_it_should_be(tmp_path, text, expected):
+    status, out = check(tmp_path, text)
+    assert status == 2 and re.search(expected, out, re.I), out
+
+
+def test_two_entries_for_one_consumer_are_refused(tmp_path):
+    config = copy.deepcopy(GOOD)
+    config["queues"]["bills"] = {"consumer": "orders", "forward": {"url": "http://127.0.0.1/"}}
+    status, text = check(tmp_path, config)
+    assert status == 2 and "consumer" in text, text
+
+
+def test_a_variable_and_a_secret_file_are_taken(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("amqp://guest:guest@127.0.0.1/\n")
+    config = changed("instance", "pod-${POD} $${literal}")
+    config["broker"] = {"url_file": str(secret)}
+    status, text = check(tmp_path, config, {"POD": "7"})
+    assert status == 0, text
+
+
+def test_a_secret_never_stands_in_a_message(tmp_path):
+    config = changed("database.url", "postgresql://u:secret-marker@[bad/x")
+    config["broker"]["url"] = "ampq://u:secret-marker@x/"
+    status, text = check(tmp_path, config)
+    assert status == 2 and "secret-marker" not in text, text
+
+
+def test_a_warning_does_not_refuse(tmp_path):
+    config = changed("shutdown_grace", "1s")
+    status, text = check(tmp_path, config)
+    assert status == 0 and "shutdown_grace" in text, text
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    done = subprocess.run([schema.require_binary(), "check", "--config", str(tmp_path / "none.json")], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+    assert done.returncode == 2 and b"none.json" in done.stdout
+
+
+def test_run_refuses_a_bad_file_with_an_event_for_each_fault(tmp_path):
+    config = changed("queues.orders.token_window", "soon")
+    config["broker"]["heartbeet"] = "1s"
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    done = subprocess.run([schema.require_binary(), "run", "--config", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=30)
+    assert done.returncode == 2, done
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    paths = {e.get("path") for e in events if e["event"] == "config_error"}
+    assert paths >= {"queues.orders.token_window", "broker.heartbeet"}, done

@@ -1,0 +1,147 @@
+"""Queues and consumers: several in one sidecar, several sidecars on one queue, and names that must not be mixed up."""
+
+from rig.bed import merge
+from rig.wait import wait_until
+
+
+def two_queues(bed, other, other_app=None, **keys):
+    config = bed.config(**keys)
+    return merge(config, {"queues": bed.config(queue=other, app=other_app, **keys)["queues"]})
+
+
+def test_several_queues_in_one_sidecar(bed):
+    other, other_app = bed.new_queue("-b"), bed.new_application("-b")
+    sidecar = bed.sidecar(config=two_queues(bed, other, other_app), wait=False)
+    bed.queue.publish("m1", b"a")
+    other.publish("m1", b"b")
+    sidecar.wait_for("completed", message_id="m1", queue=bed.queue.name)
+    sidecar.wait_for("completed", message_id="m1", queue=other.name)
+    assert [r.body for r in bed.app.posts()] == [b"a"] and [r.body for r in other_app.posts()] == [b"b"]
+    assert bed.status("m1") == bed.status("m1", other.name) == "completed"
+
+
+def test_one_queue_without_its_application_does_not_hold_up_the_other(bed):
+    other, other_app = bed.new_queue("-b"), bed.new_application("-b")
+    other_app.refuse()
+    sidecar = bed.sidecar(config=two_queues(bed, other, other_app), wait=False)
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1", queue=bed.queue.name)
+    sidecar.wait_for("paused", queue=other.name)
+    other_app.start()
+    other.publish("m2")
+    sidecar.wait_for("completed", message_id="m2", queue=other.name)
+
+
+def test_two_queues_under_one_consumer_name_are_refused(bed):
+    bed.queue.publish("m1")
+    first = bed.sidecar(consumer="shared-" + bed.name)
+    first.wait_for("completed", message_id="m1")
+    other = bed.new_queue("-b")
+    other.publish("m1")
+    second = bed.sidecar(queue=other, consumer="shared-" + bed.name, wait=False)
+    line = second.wait_for("refused")
+    assert bed.queue.name in line["reason"] and other.n_consumers == 0 and other.n_ready == 1
+    if second.child.poll() is not None:
+        assert second.wait() != 0
+
+
+def test_takes_over_keeps_the_deduplication_across_the_move(bed):
+    consumer = "moved-" + bed.name
+    first = bed.sidecar(consumer=consumer)
+    bed.queue.publish("m1")
+    first.wait_for("completed", message_id="m1")
+    assert first.term() == 0
+    other = bed.new_queue("-b")
+    other.publish_many(["m1", "m2"])
+    second = bed.sidecar(queue=other, consumer=consumer, takes_over=bed.queue.name)
+    second.wait_for("duplicate", message_id="m1")
+    second.wait_for("completed", message_id="m2")
+    assert len(bed.app.posts("m1")) == 1
+    third = bed.sidecar(consumer=consumer, wait=False)  # the old name is refused from now on
+    third.wait_for("refused")
+    assert bed.queue.n_consumers == 0
+    if third.child.poll() is not None:
+        assert third.wait() != 0
+
+
+def test_the_same_queue_under_two_consumer_names_are_two_inboxes(bed):
+    """Copies of a message in two queues, as behind a fanout exchange: each consumer has it once."""
+    other = bed.new_queue("-b")
+    sidecar = bed.sidecar(config=two_queues(bed, other), wait=False)
+    bed.queue.publish("m1")
+    other.publish("m1")
+    sidecar.wait_for("completed", n=2, message_id="m1")
+    assert bed.app.effects("m1") == 2
+
+
+def test_two_sidecars_share_a_queue(bed):
+    sidecars = [bed.sidecar(prefetch=16), bed.sidecar(prefetch=16)]
+    ids = [f"m{i}" for i in range(200)]
+    bed.queue.publish_many(ids)
+    bed.wait_for_effects(ids)
+    for sidecar in sidecars:
+        sidecar.wait_for_quiet()
+        assert sidecar.find("completed")
+    bed.assert_once(*ids)
+    bed.assert_acked()
+
+
+def test_a_missing_queue_is_waited_for_and_never_declared(bed):
+    bed.queue.delete()
+    sidecar = bed.sidecar(wait=False)
+    sidecar.wait_for("disconnected" if sidecar.find("disconnected") else "connected", peer="broker")
+    wait_until(lambda: any(bed.queue.name in str(e) and e["level"] in ("warning", "error") for e in sidecar.events),
+               "it says that the queue is missing")
+    bed.queue.declare()
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1", deadline=40)
+
+
+def test_a_deleted_queue_is_consumed_again_when_it_is_back(bed):
+    sidecar = bed.sidecar()
+    bed.queue.delete()
+    sidecar.wait_for("cancelled")
+    bed.queue.declare()
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1", deadline=40)
+
+
+def test_a_stream_is_refused(bed):
+    stream = bed.new_queue("-stream", arguments={"x-queue-type": "stream"})
+    sidecar = bed.sidecar(queue=stream, wait=False)
+    wait_until(lambda: any("stream" in str(e.get("reason")) for e in sidecar.events), "it says so", 20)
+    if sidecar.child.poll() is not None:
+        assert sidecar.wait() != 0
+
+
+def test_a_quorum_queue_goes_the_whole_way(bed):
+    bed.queue = bed.new_queue("-quorum", arguments={"x-queue-type": "quorum"})
+    sidecar = bed.sidecar(queue=bed.queue)
+    ids = [f"m{i}" for i in range(100)]
+    bed.queue.publish_many(ids + ids[:30])
+    bed.wait_for_effects(ids)
+    sidecar.wait_for_quiet()
+    bed.assert_once(*ids)
+    bed.assert_acked()
+
+
+def test_names_that_need_quoting(bed):
+    queue = bed.new_queue(' "ü/\'{,}%')
+    sidecar = bed.sidecar(queue=queue)
+    queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1", queue=queue.name)
+    assert bed.status("m1", queue.name) == "completed"
+
+
+def test_without_its_schema_it_consumes_nothing_and_says_so(bed, raw_postgres):
+    empty = raw_postgres.create_database("empty-" + bed.name)
+    bed.queue.publish("m1")
+    sidecar = bed.sidecar(wait=False, top={"database": {"url": empty.dsn()}})
+    wait_until(lambda: any("migrate" in json_text(e) for e in sidecar.events), "it says to migrate", 20)
+    assert bed.queue.n_ready == 1 and bed.queue.n_consumers == 0 and bed.app.posts() == []
+    if sidecar.child.poll() is not None:
+        assert sidecar.wait() != 0
+
+
+def json_text(event):
+    return " ".join(str(v) for v in event.values())
