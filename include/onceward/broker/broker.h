@@ -108,6 +108,9 @@ int broker_close(struct broker *b, struct fault *f);
 /* Connects, checks that the queue exists and is not a stream where that can be known, and disconnects. -1: f says what is wrong. */
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
+/* The vhost that a queue is on: its own, or the URL's. The caller owns *ret. -1: the URL cannot be read. */
+int broker_vhost(const struct config_broker *c, const struct config_queue *q, char **ret, struct fault *f);
+
 struct publisher;
 
 /* A connection with publisher confirms, for the vhost given (NULL: the URL's). */

@@ -1,0 +1,77 @@
+/* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
+#include "onceward/base/log.h"
+#include "onceward/command/command.h"
+#include "onceward/config/config.h"
+#include "onceward/forward/forward.h"
+#include "onceward/supervisor.h"
+
+#include <getopt.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LOG_STOP_MS = 2000 };
+
+static void log_finding(const struct config_finding *finding)
+{
+    struct log_line l;
+
+    log_begin(&l, finding->warning ? EVENT_LIMITS : EVENT_CONFIG_ERROR, NULL);
+    log_text(&l, "path", finding->path);
+    log_text(&l, "reason", finding->text);
+    log_end(&l);
+}
+
+/* Bodies come and go in all sizes on several threads: large ones go back to the system at once, and one heap
+ * serves all. */
+static void memory_tune(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 256 * 1024);
+    mallopt(M_ARENA_MAX, 1);
+}
+
+static int usage(FILE *to, int status)
+{
+    fputs("usage: onceward run --config FILE\n"
+          "Runs the sidecar in the foreground; its log goes to standard output, a JSON object a line.\n",
+          to);
+    return status;
+}
+
+int command_run(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {0}};
+    struct config_report report = {0};
+    struct config *config = NULL;
+    const char *path = NULL;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'h')
+            return usage(stdout, STATUS_DONE);
+        if (option != 'c')
+            return usage(stderr, STATUS_USAGE);
+        path = optarg;
+    }
+    if (!path || optind < argc)
+        return usage(stderr, STATUS_USAGE);
+    memory_tune();
+    log_start(STDOUT_FILENO);
+    int status = STATUS_USAGE;
+    int failed = config_load(path, &config, &report);
+    if (!failed)
+        log_set_level(config->log.level);
+    for (size_t i = 0; i < report.n; i++)
+        log_finding(&report.findings[i]);
+    config_report_deinit(&report);
+    if (!failed) {
+        forward_global_init();
+        status = supervisor_run(config);
+        config_free(config);
+    }
+    log_stop(LOG_STOP_MS);
+    return status;
+}

@@ -1,0 +1,221 @@
+/* Requests to the application, and what its answers mean for a delivery.
+ *
+ * Nothing is decided here against a committed completion: every statement that follows an answer (settle,
+ * fail, release, bury) is conditional on the row, and answers `completed` where the application has completed
+ * it. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/core/token.h"
+
+#include "onceward/base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* An exchange may last as long as its window can be extended; the worker's own timers end it before. */
+static int64_t exchange_limit_ms(const struct worker *w)
+{
+    return w->q->max_window_ms + w->q->token_window_ms + TAKEOVER_GRACE_MS;
+}
+
+static void delivery_forward(struct worker *w, struct delivery *d)
+{
+    const struct config_queue *q = w->q;
+    struct fault f = {0};
+
+    buf_reset(&w->token_text);
+    token_write(&w->token_text, slice_of(q->consumer), delivery_id(d), d->token);
+    struct request_facts facts = {
+        .message_id = delivery_id(d),
+        .queue = slice_of(q->queue),
+        .consumer = slice_of(q->consumer),
+        .token = buf_slice(&w->token_text),
+        .window_ms = d->window_ends_ms - w->now_ms,
+        .attempt = d->attempt,
+    };
+    headers_write(&w->headers, d->message, &facts);
+    struct forward_request r = {
+        .ref = d->ref,
+        .headers = &w->headers,
+        .body = {d->message->body, d->message->body_len},
+        .timeout_ms = exchange_limit_ms(w),
+    };
+    if (forward_send(w->forward, &r, &f)) {
+        delivery_set_error(d, f.text);
+        d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
+        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+        return;
+    }
+    d->inbox_life = w->inbox ? w->inbox_life : 0;
+    d->n_th_forward = ++w->n_forwards;
+    d->alone = worker_n_out(w) == 0;
+    d->verdict = -1;
+    delivery_event(w, d, DELIVERY_EV_SENT);
+}
+
+/* Sends what has a token, while there are slots. What waited so long that a tenth of its window is gone gets
+ * a new window first. */
+void worker_forward_claimed(struct worker *w)
+{
+    struct log_line l;
+    struct link *k;
+
+    while ((k = list_first(&w->states[DELIVERY_CLAIMED])) && worker_n_out(w) < (size_t)w->allowed &&
+           worker_may_forward(w)) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (d->window_ends_ms - w->now_ms < w->q->token_window_ms / 10 * 9) {
+            if (d->n_reclaims++ < N_RECLAIMS_MAX) {
+                delivery_event(w, d, DELIVERY_EV_STALE);
+                continue;
+            }
+            if (d->window_ends_ms - w->now_ms < w->q->token_window_ms / 10) {
+                delivery_set_error(d, "its window ended before it could be sent");
+                d->delay_ms = 0;
+                delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+                continue;
+            }
+            if (worker_may_say(w, EVENT_SHORT_WINDOW)) {
+                report_delivery_begin(&l, EVENT_SHORT_WINDOW, w, d);
+                log_int(&l, "left_ms", d->window_ends_ms - w->now_ms);
+                log_end(&l);
+            }
+        }
+        d->n_reclaims = 0;
+        delivery_forward(w, d);
+    }
+}
+
+/* The database connection broke during the life of the forward: that may have aborted the application's
+ * transaction. */
+static bool is_tainted(const struct worker *w, const struct delivery *d)
+{
+    return d->inbox_life != w->inbox_life || !w->inbox;
+}
+
+static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, enum release_to to)
+{
+    d->delay_ms = delay_ms;
+    d->release_to = to;
+    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+}
+
+/* A failure that is the message's own, as far as one can tell: written as such; or a death, when there is a
+ * reason for one. */
+static void delivery_charge(struct worker *w, struct delivery *d, const char *death)
+{
+    if (!is_tainted(w, d))
+        worker_failure(w, d);
+    if (is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+        give_back(w, d, delivery_backoff_ms(w, ++d->n_given_back), d->suspect ? RELEASE_ALONE : RELEASE_PARK);
+        return;
+    }
+    d->charged = true;
+    d->reason = death;
+    d->delay_ms = delivery_backoff_ms(w, d->attempt);
+    delivery_event(w, d, death ? DELIVERY_EV_GIVE_UP : DELIVERY_EV_FAIL);
+}
+
+void delivery_fail(struct worker *w, struct delivery *d)
+{
+    /* What may still be extended is failed by the database's clock; used-up attempts are then seen by the
+     * next claim. */
+    bool last = d->attempt >= w->q->max_attempts && !d->only_expired;
+
+    delivery_charge(w, d, last ? "attempts" : NULL);
+}
+
+/* The application died with this request out. Only one that had been suspected before, and was alone when it
+ * died again, is charged. */
+static void delivery_died(struct worker *w, struct delivery *d)
+{
+    if (d->suspect && d->alone && w->n_forwards == d->n_th_forward) {
+        delivery_fail(w, d);
+        return;
+    }
+    d->suspect = true;
+    if (worker_may_say(w, EVENT_ALONE))
+        report_delivery(w, EVENT_ALONE, d);
+    give_back(w, d, 0, RELEASE_ALONE);
+    pause_set(w, PAUSE_APPLICATION, d->error);
+    w->probe_at_ms = w->now_ms + 50; /* often only a process of several died: soon again */
+}
+
+void delivery_apply_verdict(struct worker *w, struct delivery *d)
+{
+    enum verdict v = (enum verdict)d->verdict;
+
+    d->verdict = -1;
+    d->only_expired = false;
+    switch (v) {
+    case VERDICT_COMPLETE:
+        delivery_event(w, d, DELIVERY_EV_SETTLE);
+        break;
+    case VERDICT_CHECK:
+        d->watch = WATCH_COMMIT;
+        d->watch_until_ms = w->now_ms + w->q->commit_grace_ms;
+        d->n_locks = 0;
+        delivery_event(w, d, DELIVERY_EV_CHECK);
+        break;
+    case VERDICT_ACCEPTED:
+        d->watch = WATCH_ACCEPTED;
+        d->watch_until_ms = d->window_ends_ms;
+        d->n_locks = 0;
+        d->not_before_ms = w->now_ms + LOCK_FIRST_MS;
+        delivery_event(w, d, DELIVERY_EV_CHECK);
+        break;
+    case VERDICT_NOT_NOW:
+        give_back(w, d,
+                  d->retry_after_ms >= 0 ? d->retry_after_ms : delivery_backoff_ms(w, d->n_given_back + 1),
+                  RELEASE_PARK);
+        d->n_given_back++;
+        break;
+    case VERDICT_UNAVAILABLE:
+        give_back(w, d, d->retry_after_ms > 0 ? d->retry_after_ms : 0, RELEASE_PARK);
+        pause_set(w, PAUSE_APPLICATION, d->error);
+        break;
+    case VERDICT_PERMANENT:
+        delivery_charge(w, d, "permanent");
+        break;
+    case VERDICT_DIED:
+        delivery_died(w, d);
+        break;
+    case VERDICT_FAILED:
+    case VERDICT_REVOKE:
+    case N_VERDICTS:
+        delivery_fail(w, d);
+        break;
+    }
+}
+
+static void delivery_keep_result(struct worker *w, struct delivery *d, struct slice body)
+{
+    if (!w->q->store_response_bytes || !body.len || body.len > w->q->store_response_bytes)
+        return;
+    free(d->result);
+    d->result = mem_copy(body.data, body.len);
+    d->result_len = body.len;
+}
+
+void worker_answer(struct worker *w, const struct forward_answer *a)
+{
+    const struct outcome_rules rules = {w->q->transaction, w->q->permanent_status, w->q->n_permanent_status};
+    struct delivery *d = worker_find(w, a->ref);
+
+    if (!d || !delivery_is_out(d->state))
+        return;
+    d->http_status = a->status;
+    d->retry_after_ms = a->retry_after_ms;
+    d->verdict = (int)outcome_of(a->kind, a->status, &rules);
+    delivery_set_error(d, a->error);
+    if (a->kind == ANSWER_STATUS) {
+        histogram_add(&w->forward_us, a->took_us);
+        w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;
+        if (d->verdict == VERDICT_COMPLETE)
+            delivery_keep_result(w, d, a->body);
+    }
+    if (d->state != DELIVERY_REVOKING)
+        delivery_apply_verdict(w, d);
+}

@@ -1,0 +1,289 @@
+/* What goes to the database: a batch of each kind as soon as that kind is free there, with all that has come
+ * together since. No timers: one message alone goes at once, and under load batches grow by themselves.
+ *
+ * Completions go first, claims last: on a new connection what is known to be done is settled before anything
+ * new is begun. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/random.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+static void item_fill(struct worker *w, size_t i, const struct delivery *d)
+{
+    struct inbox_item *item = &w->items[i];
+
+    *item = (struct inbox_item){
+        .ref = d->ref,
+        .message_id = delivery_id(d),
+        .deaths = d->deaths,
+        .http_status = d->http_status,
+        .result = {d->result, d->result_len},
+        .error = slice_of(d->error),
+        .delay_ms = d->delay_ms,
+        .only_expired = d->only_expired,
+        .ignore_fingerprint = !d->compares,
+    };
+    if (d->message)
+        item->message_type = d->message->properties[PROPERTY_TYPE];
+    memcpy(item->token, d->token, sizeof(d->token));
+    memcpy(item->fingerprint, d->fingerprint, sizeof(d->fingerprint));
+}
+
+/* Sends n filled items, and moves their deliveries on. A lost connection answers them all by rows. */
+static void batch_send(struct worker *w, enum inbox_op op, struct delivery **batch, size_t n)
+{
+    struct fault f = {0};
+
+    if (!n)
+        return;
+    inbox_submit(w->inbox, op, w->items, n, &f);
+    for (size_t i = 0; i < n; i++)
+        delivery_event(w, batch[i], DELIVERY_EV_SENT);
+}
+
+static bool is_due(const struct worker *w, const struct delivery *d)
+{
+    return d->not_before_ms <= w->now_ms;
+}
+
+/* Adds what is due in a state to the batch. */
+static size_t batch_gather(struct worker *w, enum delivery_state state, struct delivery **batch, size_t n,
+                           size_t max)
+{
+    list_each(&w->states[state], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (n == max)
+            break;
+        if (!is_due(w, d))
+            continue;
+        item_fill(w, n, d);
+        batch[n++] = d;
+    }
+    return n;
+}
+
+static void submit_settles(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+
+    batch_send(w, INBOX_SETTLE, batch, batch_gather(w, DELIVERY_TO_SETTLE, batch, 0, BATCH_MAX));
+}
+
+/* Failures, and questions whether a window is really over: the same statement. */
+static void submit_fails(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+    size_t n = batch_gather(w, DELIVERY_TO_REVOKE, batch, 0, BATCH_MAX);
+
+    n = batch_gather(w, DELIVERY_TO_FAIL, batch, n, BATCH_MAX);
+    batch_send(w, INBOX_FAIL, batch, n);
+}
+
+static void submit_releases(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+
+    batch_send(w, INBOX_RELEASE, batch, batch_gather(w, DELIVERY_TO_RELEASE, batch, 0, BATCH_MAX));
+}
+
+static void letter_fill(struct worker *w, struct inbox_letter *letter, const struct delivery *d,
+                        struct buf *properties, struct buf *headers)
+{
+    const struct message *m = d->message;
+    size_t properties_at = properties->len, headers_at = headers->len;
+
+    properties_to_json(properties, m);
+    fields_to_json(headers, m->headers, m->n_headers, true);
+    *letter = (struct inbox_letter){
+        .reason = d->reason,
+        .rowless = d->rowless,
+        .redelivered = m->redelivered,
+        .exhausted = d->exhausted,
+        .attempts = d->attempt,
+        .body = {m->body, m->body_len},
+        .content_type = m->properties[PROPERTY_CONTENT_TYPE],
+        /* The buffers may still move: lengths now, places when all are written. */
+        .properties_json = {NULL, properties->len - properties_at},
+        .headers_json = {NULL, headers->len - headers_at},
+        .exchange = m->exchange,
+        .routing_key = m->routing_key,
+        .deaths = d->deaths,
+    };
+    if (!slice_is_text(delivery_id(d)) || d->id_len > MESSAGE_ID_MAX)
+        letter->raw_id = delivery_id(d);
+    (void)w;
+}
+
+/* Letters carry bodies: a batch ends with the first that makes it large. Rows without a usable id go without
+ * one. */
+static void submit_letters(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+    struct buf *properties = &w->json[0], *headers = &w->json[1];
+    size_t n = 0, bytes = 0, properties_at = 0, headers_at = 0;
+
+    buf_reset(properties);
+    buf_reset(headers);
+    list_each(&w->states[DELIVERY_TO_BURY], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (n == 64 || bytes > (4 << 20))
+            break;
+        if (!is_due(w, d) || (d->charged && worker_brake_holds(w, d)))
+            continue;
+        item_fill(w, n, d);
+        letter_fill(w, &w->letters[n], d, properties, headers);
+        if (w->letters[n].raw_id.data)
+            w->items[n].message_id = (struct slice){0};
+        w->items[n].letter = &w->letters[n];
+        bytes += d->n_bytes;
+        batch[n++] = d;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct inbox_letter *letter = &w->letters[i];
+
+        letter->properties_json.data = properties->data + properties_at;
+        properties_at += letter->properties_json.len;
+        letter->headers_json.data = headers->data + headers_at;
+        headers_at += letter->headers_json.len;
+    }
+    batch_send(w, INBOX_BURY, batch, n);
+}
+
+/* Rows to be read: of answers in transaction completion (they have a token), of copies held elsewhere, and of
+ * what waits so long for a slot that it is worth knowing whether it was completed before. */
+static void submit_looks(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+    size_t n = batch_gather(w, DELIVERY_TO_CHECK, batch, 0, BATCH_MAX);
+
+    n = batch_gather(w, DELIVERY_TO_LOOK, batch, n, BATCH_MAX);
+    if (n < BATCH_MAX) {
+        list_each(&w->states[DELIVERY_TO_CLAIM], k)
+        {
+            struct delivery *d = container_of(k, struct delivery, in_state);
+
+            if (n == BATCH_MAX || d->ready_ms + 100 > w->now_ms)
+                break; /* the list is in the order of arrival */
+            if (d->looked || d->has_token || d->suspect)
+                continue;
+            d->looked = true;
+            delivery_event(w, d, DELIVERY_EV_LOOK);
+            if (d->state != DELIVERY_TO_LOOK)
+                continue;
+            item_fill(w, n, d);
+            batch[n++] = d;
+        }
+    }
+    batch_send(w, INBOX_LOOK, batch, n);
+}
+
+/* How many claims beyond the free slots will find a slot by the time their answer is here: what is served
+ * during one round trip of a claim. */
+static size_t look_ahead(const struct worker *w)
+{
+    double n = w->service_ema_us > 0 ? w->allowed * w->claim_ema_us / w->service_ema_us : 0;
+    size_t most = (size_t)w->allowed * 4;
+
+    if (most > (size_t)w->q->prefetch / 2)
+        most = (size_t)w->q->prefetch / 2;
+    return n < (double)most ? (size_t)n : most;
+}
+
+static void claim_prepare(struct worker *w, struct delivery *d)
+{
+    if (!d->has_token)
+        random_bytes(d->token, sizeof(d->token));
+    d->has_token = true;
+    d->window_ends_ms = w->now_ms + w->q->token_window_ms;
+    d->exhausted = d->rowless = d->only_expired = d->charged = d->alone = false;
+    d->verdict = -1;
+    d->http_status = 0;
+    d->n_locks = 0;
+    d->release_to = RELEASE_PARK;
+}
+
+/* What died with the application goes before everything else, alone, when nothing else is out or on its way
+ * out. */
+static size_t gather_suspect(struct worker *w, struct delivery **batch)
+{
+    struct link *k = list_first(&w->states[DELIVERY_SUSPECT]);
+
+    if (!k || worker_n_out(w) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
+        return 0;
+    batch[0] = container_of(k, struct delivery, in_state);
+    claim_prepare(w, batch[0]);
+    item_fill(w, 0, batch[0]);
+    return 1;
+}
+
+static bool suspect_is_on_its_way(struct worker *w)
+{
+    static const enum delivery_state states[] = {DELIVERY_CLAIMING, DELIVERY_CLAIMED, DELIVERY_FORWARDING,
+                                                 DELIVERY_TO_REVOKE, DELIVERY_REVOKING};
+
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        struct link *k = list_first(&w->states[states[i]]);
+
+        if (k && container_of(k, struct delivery, in_state)->suspect)
+            return true;
+    }
+    return false;
+}
+
+static void submit_claims(struct worker *w)
+{
+    struct delivery *batch[BATCH_MAX];
+    size_t n = 0;
+
+    if (!worker_may_forward(w))
+        return;
+    if (worker_n(w, DELIVERY_SUSPECT)) {
+        n = gather_suspect(w, batch);
+    } else if (!suspect_is_on_its_way(w)) {
+        size_t busy = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMED);
+        size_t most = (size_t)w->allowed + look_ahead(w);
+
+        most = most > busy ? most - busy : 0;
+        if (most > BATCH_MAX)
+            most = BATCH_MAX;
+        list_each(&w->states[DELIVERY_TO_CLAIM], k)
+        {
+            struct delivery *d = container_of(k, struct delivery, in_state);
+
+            if (n == most)
+                break;
+            if (!is_due(w, d))
+                continue;
+            claim_prepare(w, d);
+            item_fill(w, n, d);
+            batch[n++] = d;
+        }
+    }
+    if (!n)
+        return;
+    histogram_add(&w->claim_batch, (int64_t)n);
+    w->claim_sent_us = clock_us();
+    batch_send(w, INBOX_CLAIM, batch, n);
+}
+
+void worker_submit_batches(struct worker *w)
+{
+    static void (*const submit[N_INBOX_OPS])(struct worker *) = {
+        [INBOX_SETTLE] = submit_settles, [INBOX_FAIL] = submit_fails, [INBOX_RELEASE] = submit_releases,
+        [INBOX_BURY] = submit_letters,   [INBOX_LOOK] = submit_looks, [INBOX_CLAIM] = submit_claims,
+    };
+    static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE,
+                                                     INBOX_BURY,   INBOX_LOOK, INBOX_CLAIM};
+
+    for (size_t i = 0; i < N_INBOX_OPS && w->inbox; i++)
+        if (inbox_is_free(w->inbox, order[i]))
+            submit[order[i]](w);
+}

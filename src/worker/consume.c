@@ -1,0 +1,319 @@
+/* The consumer's credit, and what is said to the broker about deliveries.
+ *
+ * Parked deliveries never use up the prefetch: when they hold more than half of it, the consumer is cancelled
+ * and starts again under a new number on the same channel. What the old one holds stays owned and ackable,
+ * and the new one has fresh credit. Bytes are bounded in the same way: the prefetch is lowered by consuming
+ * again. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/random.h"
+#include "onceward/core/backoff.h"
+
+#include "onceward/base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { N_WRITES_A_TURN = 256, LARGEST_FORGET_MS = 60000 };
+
+size_t worker_body_room(const struct worker *w)
+{
+    if (!w->n_held_bytes)
+        return w->q->max_message_bytes;
+    return w->n_held_bytes < w->q->max_bytes ? w->q->max_bytes - w->n_held_bytes : 0;
+}
+
+static size_t largest_body(const struct worker *w)
+{
+    return w->largest_body > w->largest_before ? w->largest_body : w->largest_before;
+}
+
+/* What fits: as many deliveries of the largest size seen lately as there is room for. */
+static int wanted_prefetch(const struct worker *w)
+{
+    size_t largest = largest_body(w), held = w->n_held_bytes;
+
+    if (largest * (size_t)w->q->prefetch <= w->q->max_bytes / 2)
+        return w->q->prefetch;
+    size_t room = w->q->max_bytes > held ? w->q->max_bytes - held : 0;
+    size_t n = room / largest;
+    return n < 1 ? 1 : n < (size_t)w->q->prefetch ? (int)n : w->q->prefetch;
+}
+
+static size_t n_parked(const struct worker *w)
+{
+    return worker_n(w, DELIVERY_PARKED) + worker_n(w, DELIVERY_FOLLOWING) + worker_n(w, DELIVERY_SUSPECT);
+}
+
+/* The errors that most of the parked ones have, for the operator. */
+static void commonest_errors(struct worker *w, char *text, size_t size)
+{
+    const char *best = "waiting for their next attempt";
+    int best_n = 0, looked = 0;
+
+    list_each(&w->states[DELIVERY_PARKED], k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_state);
+        int n = 0;
+
+        if (++looked > 32)
+            break;
+        list_each(&w->states[DELIVERY_PARKED], j)
+        {
+            const struct delivery *o = container_of(j, struct delivery, in_state);
+
+            n += d->error && o->error && !strcmp(d->error, o->error);
+        }
+        if (n > best_n) {
+            best_n = n;
+            best = d->error;
+        }
+    }
+    snprintf(text, size, "%zu parked; commonest: %s", n_parked(w), best);
+}
+
+static void update_parked_full(struct worker *w)
+{
+    char text[256];
+    bool full = w->pauses & 1u << PAUSE_PARKED_FULL;
+
+    if (!full && n_parked(w) >= (size_t)w->q->max_parked) {
+        commonest_errors(w, text, sizeof(text));
+        report_text(w, EVENT_PARKED_FULL, text);
+        pause_set(w, PAUSE_PARKED_FULL, text);
+    } else if (full && n_parked(w) < (size_t)w->q->max_parked - (size_t)w->q->max_parked / 10) {
+        pause_clear(w, PAUSE_PARKED_FULL);
+    }
+}
+
+static void update_bytes(struct worker *w)
+{
+    if (w->now_ms - w->largest_since_ms > LARGEST_FORGET_MS) {
+        w->largest_before = w->largest_body;
+        w->largest_body = 0;
+        w->largest_since_ms = w->now_ms;
+    }
+    if (w->bytes_full && (!w->n_held_bytes || (w->n_held_bytes + largest_body(w) <= w->q->max_bytes &&
+                                               w->n_held_bytes <= w->q->max_bytes / 2)))
+        w->bytes_full = false;
+}
+
+/* Is the credit of the present consumer used up by what only waits, or larger than what fits? */
+static bool needs_renewal(const struct worker *w)
+{
+    if (w->credit_parked > (size_t)w->consumer_prefetch / 2)
+        return true;
+    size_t largest = largest_body(w);
+    return w->consumer_prefetch > 1 && largest * (size_t)w->consumer_prefetch > w->q->max_bytes;
+}
+
+void worker_update_consumer(struct worker *w)
+{
+    struct fault f = {0};
+
+    update_parked_full(w);
+    update_bytes(w);
+    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker) || !broker_can_write(w->broker, 2))
+        return;
+    bool want = worker_may_consume(w);
+    if (w->consumer == CONSUMER_ACTIVE && (!want || needs_renewal(w))) {
+        if (!broker_cancel(w->broker, w->consumer_number, &f))
+            w->consumer = CONSUMER_STOPPING;
+    } else if (w->consumer == CONSUMER_NONE && want && w->now_ms >= w->consume_at_ms) {
+        int prefetch = wanted_prefetch(w);
+
+        if (broker_consume(w->broker, w->consumer_number + 1, prefetch, &f))
+            return;
+        w->consumer_number++;
+        w->consumer_prefetch = prefetch;
+        w->credit_used = w->credit_parked = 0;
+        w->consumer = CONSUMER_STARTING;
+    }
+}
+
+static void consumer_is_active(struct worker *w)
+{
+    struct log_line l;
+
+    w->consumer = CONSUMER_ACTIVE;
+    if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
+        log_begin(&l, EVENT_CONSUMING, w->q->name);
+        log_int(&l, "prefetch", w->consumer_prefetch);
+        log_end(&l);
+    }
+    w->n_consume_failures = -1; /* said; the renewals of credit are not news */
+    if (!atomic_exchange(&w->is_ready, true)) {
+        log_begin(&l, EVENT_READY, w->q->name);
+        log_end(&l);
+    }
+}
+
+static void channel_lost(struct worker *w, const struct broker_event *ev, bool cancelled)
+{
+    struct log_line l;
+
+    log_begin(&l, cancelled ? EVENT_CANCELLED : EVENT_DISCONNECTED, w->q->name);
+    if (!cancelled)
+        log_text(&l, "peer", "broker");
+    log_text(&l, "reason", ev->fault.text);
+    log_end(&l);
+    if (w->n_consume_failures < 0)
+        w->n_consume_failures = 0;
+    w->consume_at_ms = w->now_ms + backoff_ms(1000, 30000, ++w->n_consume_failures, random_below(UINT64_MAX));
+}
+
+void worker_broker_event(struct worker *w, struct broker_event *ev)
+{
+    struct log_line l;
+
+    switch (ev->kind) {
+    case BROKER_DELIVERY:
+        if (ev->tag.generation == w->generation)
+            worker_delivery_arrives(w, ev);
+        else
+            message_free(ev->message);
+        break;
+    case BROKER_DRAINED:
+        if (ev->tag.generation == w->generation)
+            worker_delivery_drained(w, ev);
+        break;
+    case BROKER_CONSUMING:
+        if (ev->consumer == w->consumer_number && w->consumer == CONSUMER_STARTING)
+            consumer_is_active(w);
+        break;
+    case BROKER_STOPPED:
+        if (ev->consumer == w->consumer_number)
+            w->consumer = CONSUMER_NONE;
+        break;
+    case BROKER_CANCELLED:
+        channel_lost(w, ev, true);
+        break;
+    case BROKER_CHANNEL_LOST:
+        if (w->consumer != CONSUMER_NONE || w->generation)
+            channel_lost(w, ev, false);
+        worker_channel_lost(w);
+        break;
+    case BROKER_CHANNEL_OPEN:
+        w->generation = ev->tag.generation;
+        w->consumer = CONSUMER_NONE;
+        break;
+    case BROKER_DEPTH:
+        w->depth = ev->depth;
+        snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
+        break;
+    case BROKER_BLOCKED:
+    case BROKER_UNBLOCKED:
+        w->blocked = ev->kind == BROKER_BLOCKED;
+        log_begin(&l, EVENT_LIMITS, w->q->name);
+        log_text(&l, "reason", w->blocked ? ev->fault.text : "the broker takes publishes again");
+        log_end(&l);
+        break;
+    case BROKER_CLOSED:
+        w->drain = w->drain ? DRAIN_ENDED : w->drain;
+        break;
+    case BROKER_NOTHING:
+        break;
+    }
+}
+
+/* --- acks, rejects, returns --- */
+
+/* Acks the settled prefix of all tags at once, then what has waited long enough for its predecessors, singly
+ * and ascending. */
+static int write_prefix(struct worker *w, struct fault *f)
+{
+    struct delivery *last = NULL;
+
+    list_each(&w->unacked, k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (d->state != DELIVERY_TO_ACK)
+            break;
+        last = d;
+    }
+    if (!last)
+        return 0;
+    struct broker_tag tag = last->tag;
+    bool multiple = container_of(w->unacked.head.next, struct delivery, in_tags) != last;
+    int r = broker_ack(w->broker, tag, multiple, f);
+
+    if (r < 0)
+        return r;
+    struct link *k;
+    while ((k = list_first(&w->unacked))) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+        bool end = d == last;
+
+        delivery_event(w, d, DELIVERY_EV_SENT);
+        if (end)
+            break;
+    }
+    return 0;
+}
+
+static int by_tag(const void *a, const void *b)
+{
+    const struct delivery *x = *(struct delivery *const *)a, *y = *(struct delivery *const *)b;
+
+    return x->tag.number < y->tag.number ? -1 : x->tag.number > y->tag.number;
+}
+
+static int write_singles(struct worker *w, struct fault *f)
+{
+    struct delivery *ready[N_WRITES_A_TURN];
+    size_t n = 0;
+    bool many = worker_n(w, DELIVERY_TO_ACK) * 2 > (size_t)w->consumer_prefetch;
+
+    list_each(&w->states[DELIVERY_TO_ACK], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (n == N_WRITES_A_TURN)
+            break;
+        if (many || w->drain || w->now_ms - d->ready_ms >= ACK_SINGLE_MS)
+            ready[n++] = d;
+    }
+    qsort(ready, n, sizeof(struct delivery *), by_tag);
+    for (size_t i = 0; i < n; i++) {
+        int r = broker_ack(w->broker, ready[i]->tag, false, f);
+
+        if (r < 0)
+            return r;
+        delivery_event(w, ready[i], DELIVERY_EV_SENT);
+    }
+    return 0;
+}
+
+static int write_each(struct worker *w, enum delivery_state s,
+                      int (*write_one)(struct broker *, struct broker_tag, struct fault *), struct fault *f)
+{
+    struct link *k;
+
+    for (int n = 0; n < N_WRITES_A_TURN && (k = list_first(&w->states[s])); n++) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (write_one(w->broker, d->tag, f) < 0)
+            return -1;
+        delivery_event(w, d, DELIVERY_EV_SENT);
+    }
+    return 0;
+}
+
+void worker_write_acks(struct worker *w)
+{
+    struct fault f = {0};
+
+    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker))
+        return;
+    if (!worker_n(w, DELIVERY_TO_ACK) && !worker_n(w, DELIVERY_TO_REJECT) && !worker_n(w, DELIVERY_TO_RETURN))
+        return;
+    if (!broker_can_write(w->broker, 3 * N_WRITES_A_TURN + 1))
+        return;
+    /* A loss shows again in broker_next, which is where the connection is given up. */
+    if (write_prefix(w, &f) || write_singles(w, &f) || write_each(w, DELIVERY_TO_REJECT, broker_reject, &f) ||
+        write_each(w, DELIVERY_TO_RETURN, broker_return, &f))
+        return;
+}

@@ -1,0 +1,519 @@
+/* Deliveries: what is held here, in which state, and who follows whom.
+ *
+ * A delivery is in exactly one list by its state; it is in `unacked` while its channel lives and nothing was
+ * said to the broker about it; it is in `by_id` when it stands for its message id (leader == itself). Only
+ * delivery_event changes a state. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+#include "onceward/config/json.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/identity.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+size_t worker_n(const struct worker *w, enum delivery_state s)
+{
+    return w->states[s].len;
+}
+
+size_t worker_n_out(const struct worker *w)
+{
+    return worker_n(w, DELIVERY_FORWARDING) + worker_n(w, DELIVERY_TO_REVOKE) +
+           worker_n(w, DELIVERY_REVOKING);
+}
+
+struct delivery *worker_find(struct worker *w, uint64_t ref)
+{
+    for (struct hash_link *k = hash_first(&w->by_ref, hash_number(ref)); k; k = hash_next(k)) {
+        struct delivery *d = container_of(k, struct delivery, by_ref);
+
+        if (d->ref == ref)
+            return d;
+    }
+    return NULL;
+}
+
+struct slice delivery_id(const struct delivery *d)
+{
+    return (struct slice){d->id, d->id_len};
+}
+
+static struct delivery *leader_find(struct worker *w, struct slice id)
+{
+    for (struct hash_link *k = hash_first(&w->by_id, hash_bytes(id.data, id.len)); k; k = hash_next(k)) {
+        struct delivery *d = container_of(k, struct delivery, by_id);
+
+        if (slice_equal(delivery_id(d), id))
+            return d;
+    }
+    return NULL;
+}
+
+static void leader_add(struct worker *w, struct delivery *d)
+{
+    hash_insert(&w->by_id, &d->by_id, hash_bytes(d->id, d->id_len));
+    d->leader = d;
+}
+
+void delivery_set_error(struct delivery *d, const char *text)
+{
+    char *copy = mem_copy(text, strlen(text));
+
+    free(d->error);
+    d->error = copy;
+}
+
+int64_t delivery_backoff_ms(const struct worker *w, int n)
+{
+    uint64_t random;
+
+    random_bytes(&random, sizeof(random));
+    return backoff_ms(w->q->backoff_ms, w->q->max_backoff_ms, n, random);
+}
+
+int64_t delivery_lock_wait_ms(struct delivery *d)
+{
+    int64_t wait = (int64_t)LOCK_FIRST_MS << (d->n_locks < 8 ? d->n_locks : 8);
+
+    d->n_locks++;
+    return wait < LOCK_LAST_MS ? wait : LOCK_LAST_MS;
+}
+
+/* --- timers: a binary heap of deliveries by time, each at most once --- */
+
+static void timer_place(struct timers *t, size_t i, struct delivery *d)
+{
+    t->heap[i] = d;
+    d->timer_slot = i;
+}
+
+static void timer_sift(struct timers *t, size_t i, struct delivery *d)
+{
+    for (; i > 1 && t->heap[i / 2]->timer_ms > d->timer_ms; i /= 2)
+        timer_place(t, i, t->heap[i / 2]);
+    for (size_t child; (child = i * 2) <= t->n; i = child) {
+        if (child < t->n && t->heap[child + 1]->timer_ms < t->heap[child]->timer_ms)
+            child++;
+        if (t->heap[child]->timer_ms >= d->timer_ms)
+            break;
+        timer_place(t, i, t->heap[child]);
+    }
+    timer_place(t, i, d);
+}
+
+static void timer_clear(struct worker *w, struct delivery *d)
+{
+    struct timers *t = &w->timers;
+    size_t i = d->timer_slot;
+
+    if (!i)
+        return;
+    struct delivery *last = t->heap[t->n--];
+    d->timer_slot = 0;
+    if (last != d)
+        timer_sift(t, i, last);
+}
+
+void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms)
+{
+    struct timers *t = &w->timers;
+
+    timer_clear(w, d);
+    if (t->n + 2 > t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 64;
+        t->heap = mem_realloc(t->heap, t->cap * sizeof(struct delivery *));
+    }
+    d->timer_ms = at_ms;
+    t->n++;
+    timer_sift(t, t->n, d);
+}
+
+int64_t worker_next_timer_ms(const struct worker *w)
+{
+    return w->timers.n ? w->timers.heap[1]->timer_ms : INT64_MAX;
+}
+
+/* What the end of a wait means depends on what was waited for. */
+static enum delivery_event parked_timer_event(struct worker *w, struct delivery *d)
+{
+    if (!d->message) {
+        pause_clear(w, PAUSE_TOO_LARGE);
+        return DELIVERY_EV_RETURN;
+    }
+    if (!d->leader) {
+        if (leader_find(w, delivery_id(d))) {
+            d->delay_ms = HELD_LOOK_MS;
+            return DELIVERY_EV_NOT_NOW;
+        }
+        leader_add(w, d);
+    }
+    if (d->suspect)
+        return DELIVERY_EV_ALONE;
+    return d->wait == WAIT_HELD ? DELIVERY_EV_LOOK : DELIVERY_EV_TIMER;
+}
+
+void worker_run_timers(struct worker *w)
+{
+    while (w->timers.n && w->timers.heap[1]->timer_ms <= w->now_ms) {
+        struct delivery *d = w->timers.heap[1];
+
+        timer_clear(w, d);
+        if (d->state == DELIVERY_PARKED)
+            delivery_event(w, d, parked_timer_event(w, d));
+        else
+            delivery_event(w, d, DELIVERY_EV_TIMER);
+    }
+}
+
+/* --- leaving --- */
+
+/* The followers of a message that is completed are copies of a completed message. */
+static void followers_complete(struct worker *w, struct delivery *d)
+{
+    struct link *k;
+
+    while ((k = list_first(&d->followers))) {
+        struct delivery *f = container_of(k, struct delivery, in_leader);
+
+        list_remove(&d->followers, k);
+        f->leader = NULL;
+        counter_add(&w->counts.duplicates, 1);
+        report_delivery(w, EVENT_DUPLICATE, f);
+        delivery_event(w, f, DELIVERY_EV_COMPLETED);
+    }
+}
+
+/* The first follower stands for the id from now on, and goes its own way. */
+static void followers_promote(struct worker *w, struct delivery *d)
+{
+    struct link *k = list_first(&d->followers);
+
+    if (!k)
+        return;
+    struct delivery *heir = container_of(k, struct delivery, in_leader);
+    list_remove(&d->followers, k);
+    leader_add(w, heir);
+    while ((k = list_first(&d->followers))) {
+        list_remove(&d->followers, k);
+        list_push(&heir->followers, k);
+        container_of(k, struct delivery, in_leader)->leader = heir;
+    }
+    delivery_event(w, heir, DELIVERY_EV_LEADER_LEFT);
+}
+
+static void delivery_drop_id(struct worker *w, struct delivery *d)
+{
+    struct delivery *leader = d->leader;
+
+    d->leader = NULL;
+    if (leader == d)
+        hash_remove(&w->by_id, &d->by_id);
+    else if (leader)
+        list_remove(&leader->followers, &d->in_leader);
+}
+
+static bool tag_is_lost(const struct worker *w, const struct delivery *d)
+{
+    return d->tag.generation != w->generation;
+}
+
+void delivery_destroy(struct worker *w, struct delivery *d)
+{
+    w->n_held_bytes -= d->n_bytes;
+    message_free(d->message);
+    free(d->id);
+    free(d->error);
+    free(d->result);
+    free(d);
+}
+
+void worker_reap(struct worker *w)
+{
+    struct link *k;
+
+    while ((k = list_first(&w->states[DELIVERY_GONE]))) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        list_remove(&w->states[DELIVERY_GONE], k);
+        hash_remove(&w->by_ref, &d->by_ref);
+        delivery_destroy(w, d);
+    }
+}
+
+/* --- the machine --- */
+
+static bool takes_parked_credit(const struct delivery *d)
+{
+    return d->state == DELIVERY_PARKED || d->state == DELIVERY_FOLLOWING || d->state == DELIVERY_SUSPECT;
+}
+
+static void count_parked(struct worker *w, const struct delivery *d, int by)
+{
+    if (takes_parked_credit(d) && d->consumer == w->consumer_number && d->in_tags.next)
+        w->credit_parked += (size_t)by;
+}
+
+/* States in which nothing is held but the broker's tag: without that there is nothing left to do. */
+static bool lives_by_its_tag(enum delivery_state s)
+{
+    return delivery_is_idle(s) || s == DELIVERY_TO_ACK || s == DELIVERY_TO_REJECT || s == DELIVERY_TO_RETURN;
+}
+
+/* What is written if the database agrees that the window has ended. */
+static void delivery_window_over(struct worker *w, struct delivery *d)
+{
+    char text[80];
+
+    snprintf(text, sizeof(text), "no answer within the window of %" PRId64 " ms", w->q->token_window_ms);
+    delivery_set_error(d, text);
+    d->only_expired = true;
+    d->http_status = 0;
+    d->delay_ms = delivery_backoff_ms(w, d->attempt);
+}
+
+static void delivery_enter(struct worker *w, struct delivery *d)
+{
+    switch (d->state) {
+    case DELIVERY_TO_ACK:
+        d->ready_ms = w->now_ms;
+        if (d->leader == d)
+            followers_complete(w, d);
+        delivery_drop_id(w, d);
+        break;
+    case DELIVERY_TO_REJECT:
+    case DELIVERY_TO_RETURN:
+    case DELIVERY_GONE: {
+        bool led = d->leader == d;
+
+        delivery_drop_id(w, d);
+        if (led)
+            followers_promote(w, d);
+        break;
+    }
+    case DELIVERY_PARKED:
+        delivery_set_timer(w, d, w->now_ms + (d->delay_ms > 0 ? d->delay_ms : 0));
+        break;
+    case DELIVERY_WATCHING:
+        delivery_set_timer(w, d, w->now_ms + delivery_lock_wait_ms(d));
+        break;
+    case DELIVERY_TO_CLAIM:
+    case DELIVERY_TO_BURY:
+        d->ready_ms = w->now_ms;
+        /* fall through */
+    case DELIVERY_TO_CHECK:
+    case DELIVERY_TO_SETTLE:
+    case DELIVERY_TO_FAIL:
+    case DELIVERY_TO_RELEASE:
+    case DELIVERY_TO_LOOK:
+        if (d->not_before_ms > w->now_ms)
+            delivery_set_timer(w, d, d->not_before_ms);
+        break;
+    case DELIVERY_FORWARDING: {
+        int64_t at = d->window_ends_ms > d->not_before_ms ? d->window_ends_ms : d->not_before_ms;
+
+        delivery_set_timer(w, d, at > w->now_ms ? at : w->now_ms + LOCK_FIRST_MS);
+        break;
+    }
+    case DELIVERY_TO_REVOKE:
+        delivery_window_over(w, d);
+        break;
+    default:
+        break;
+    }
+}
+
+static void delivery_move(struct worker *w, struct delivery *d, enum delivery_state next)
+{
+    count_parked(w, d, -1);
+    list_remove(&w->states[d->state], &d->in_state);
+    timer_clear(w, d);
+    d->state = next;
+    list_push(&w->states[next], &d->in_state);
+    count_parked(w, d, 1);
+    if (next == DELIVERY_GONE && d->in_tags.next) {
+        if (d->consumer == w->consumer_number)
+            w->credit_used--;
+        list_remove(&w->unacked, &d->in_tags);
+    }
+}
+
+/* A pair that the table does not know. Giving the delivery back loses nothing and repeats nothing: the row
+ * stays as it is, and whatever is at the database answers a ref that is gone. */
+static void delivery_bug(struct worker *w, struct delivery *d, enum delivery_event e)
+{
+    struct log_line l;
+
+    report_delivery_begin(&l, EVENT_BUG, w, d);
+    log_text(&l, "state", delivery_state_name(d->state));
+    log_text(&l, "on", delivery_event_name(e));
+    log_end(&l);
+    if (d->state == DELIVERY_GONE)
+        return;
+    delivery_move(w, d, DELIVERY_TO_RETURN);
+    delivery_enter(w, d);
+}
+
+void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e)
+{
+    int next = delivery_next(d->state, e);
+
+    if (next < 0) {
+        delivery_bug(w, d, e);
+        return;
+    }
+    delivery_move(w, d, (enum delivery_state)next);
+    delivery_enter(w, d);
+    if (d->state == (enum delivery_state)next && tag_is_lost(w, d) && lives_by_its_tag(d->state))
+        delivery_event(w, d, DELIVERY_EV_TAG_LOST);
+}
+
+/* --- arrival --- */
+
+static struct delivery *delivery_new(struct worker *w, const struct broker_event *ev)
+{
+    struct delivery *d = mem_zalloc(1, sizeof(*d));
+
+    d->ref = ++w->next_ref;
+    d->tag = ev->tag;
+    d->consumer = ev->consumer;
+    d->message = ev->message;
+    d->n_bytes = ev->message ? ev->message->body_len : 0;
+    d->received_us = clock_us();
+    d->verdict = -1;
+    d->compares = true;
+    d->state = DELIVERY_TO_CLAIM;
+    list_init(&d->followers);
+    list_push(&w->states[d->state], &d->in_state);
+    list_push(&w->unacked, &d->in_tags);
+    hash_insert(&w->by_ref, &d->by_ref, hash_number(d->ref));
+    w->n_held_bytes += d->n_bytes;
+    if (d->consumer == w->consumer_number)
+        w->credit_used++;
+    return d;
+}
+
+/* A delivery that cannot have a row is dead at once. */
+static void give_up_at_arrival(struct worker *w, struct delivery *d, const char *reason, const char *text)
+{
+    d->reason = reason;
+    d->rowless = true;
+    delivery_set_error(d, text);
+    delivery_event(w, d, DELIVERY_EV_GIVE_UP);
+}
+
+static void delivery_joins(struct worker *w, struct delivery *d)
+{
+    struct delivery *leader = leader_find(w, delivery_id(d));
+    struct log_line l;
+
+    if (!leader) {
+        leader_add(w, d);
+        d->ready_ms = w->now_ms;
+        return;
+    }
+    if (memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint)) != 0 &&
+        !w->q->mismatch_is_duplicate) {
+        if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
+            report_delivery_begin(&l, EVENT_BODY_MISMATCH, w, d);
+            log_text(&l, "first", "in flight here");
+            log_end(&l);
+        }
+        give_up_at_arrival(w, d, "body_mismatch", "another body under this id is in flight here");
+        return;
+    }
+    if (leader->followers.len < N_FOLLOWERS_MAX) {
+        d->leader = leader;
+        list_push(&leader->followers, &d->in_leader);
+        delivery_event(w, d, DELIVERY_EV_FOLLOW);
+        return;
+    }
+    d->wait = WAIT_HELD;
+    d->delay_ms = HELD_LOOK_MS;
+    delivery_event(w, d, DELIVERY_EV_NOT_NOW);
+}
+
+void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
+{
+    struct delivery *d = delivery_new(w, ev);
+    struct buf id = {0};
+    struct fault f = {0};
+
+    counter_add(&w->counts.received, 1);
+    if (d->n_bytes > w->largest_body)
+        w->largest_body = d->n_bytes;
+    d->deaths = message_deaths(d->message);
+    fingerprint_make(d->message->body, d->message->body_len, d->fingerprint);
+    enum identity_result found =
+        identity_find(w->q->message_id, w->q->n_message_id, d->message, jsonread_pointer, &id, &f);
+    d->id = mem_copy(id.data, id.len);
+    d->id_len = id.len;
+    buf_deinit(&id);
+    if (found == IDENTITY_FOUND) {
+        delivery_joins(w, d);
+        return;
+    }
+    bool missing = found == IDENTITY_MISSING || found == IDENTITY_EMPTY;
+    give_up_at_arrival(w, d, missing ? "no_message_id" : "invalid_message_id", f.text);
+}
+
+void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
+{
+    struct broker_event copy = *ev;
+    char text[160];
+
+    copy.message = NULL;
+    if (ev->body_len > w->largest_body && ev->body_len <= w->q->max_message_bytes)
+        w->largest_body = ev->body_len;
+    struct delivery *d = delivery_new(w, &copy);
+    if (ev->body_len <= w->q->max_message_bytes) {
+        w->bytes_full = true;
+        delivery_event(w, d, DELIVERY_EV_RETURN);
+        return;
+    }
+    snprintf(text, sizeof(text), "a message of %" PRIu64 " bytes, max_message is %zu", ev->body_len,
+             w->q->max_message_bytes);
+    report_text(w, EVENT_TOO_LARGE, text);
+    if (w->q->too_large_is_reject) {
+        d->reason = "too_large";
+        counter_add(&w->counts.dead, 1);
+        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+        return;
+    }
+    /* It stays unacked: nothing can be stored of it, and nothing may be lost. */
+    d->wait = WAIT_HELD;
+    d->delay_ms = w->q->max_hold_ms;
+    d->rowless = true;
+    delivery_event(w, d, DELIVERY_EV_NOT_NOW);
+    pause_set(w, PAUSE_TOO_LARGE, text);
+}
+
+/* Tags of a channel that is gone mean nothing any more. What is in flight goes on and ends in the database.
+ */
+void worker_channel_lost(struct worker *w)
+{
+    static const enum delivery_state states[] = {DELIVERY_TO_CLAIM,  DELIVERY_PARKED,    DELIVERY_TO_LOOK,
+                                                 DELIVERY_SUSPECT,   DELIVERY_FOLLOWING, DELIVERY_TO_ACK,
+                                                 DELIVERY_TO_REJECT, DELIVERY_TO_RETURN};
+    struct link *k;
+
+    w->generation = 0;
+    w->consumer = CONSUMER_NONE;
+    w->consumer_number++;
+    w->credit_used = w->credit_parked = 0;
+    while ((k = list_first(&w->unacked)))
+        list_remove(&w->unacked, k);
+    /* Followers first: a leader that leaves would promote them for nothing. */
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        struct list *l = &w->states[states[sizeof(states) / sizeof(states[0]) - 1 - i]];
+
+        while ((k = list_first(l)))
+            delivery_event(w, container_of(k, struct delivery, in_state), DELIVERY_EV_TAG_LOST);
+    }
+    pause_clear(w, PAUSE_TOO_LARGE);
+}

@@ -1,0 +1,250 @@
+/* Reasons to forward nothing, and how it goes on: probes with backoff, a trickle before full speed, and the
+ * brake.
+ *
+ * A pause charges nobody. While it lasts the consumer is cancelled; what is held goes back to the broker
+ * after pause_hold, so that other replicas get it. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/random.h"
+#include "onceward/core/backoff.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PROBE_MAX_MS = 10000, BRAKE_MAX_MS = 30000 };
+
+const char *pause_name(enum pause_reason r)
+{
+    static const char *const names[N_PAUSE_REASONS] = {
+        [PAUSE_APPLICATION] = "application_down",
+        [PAUSE_DATABASE] = "database_down",
+        [PAUSE_EVERYTHING_FAILS] = "everything_fails",
+        [PAUSE_PARKED_FULL] = "parked_full",
+        [PAUSE_TOO_LARGE] = "too_large",
+    };
+
+    return names[r];
+}
+
+static bool is_paused(const struct worker *w, enum pause_reason r)
+{
+    return w->pauses & 1u << r;
+}
+
+/* Claims made for nothing go back; their attempts too. */
+static void release_claimed(struct worker *w, const char *text)
+{
+    struct link *k;
+
+    while ((k = list_first(&w->states[DELIVERY_CLAIMED]))) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        delivery_set_error(d, text);
+        d->delay_ms = 0;
+        d->release_to = d->suspect ? RELEASE_ALONE : RELEASE_PARK;
+        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+    }
+}
+
+void pause_set(struct worker *w, enum pause_reason r, const char *text)
+{
+    struct log_line l;
+
+    if (is_paused(w, r) && w->pause_told[r])
+        return;
+    if (!is_paused(w, r)) {
+        w->pauses |= 1u << r;
+        w->paused_since_ms[r] = w->now_ms;
+        if (r == PAUSE_APPLICATION) {
+            w->n_pauses_in_a_row++;
+            w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, PROBE_MAX_MS,
+                                                    w->n_pauses_in_a_row, random_below(UINT64_MAX));
+        }
+    }
+    snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
+    w->pause_told[r] = true;
+    log_begin(&l, EVENT_PAUSED, w->q->name);
+    log_text(&l, "reason", pause_name(r));
+    log_text(&l, "detail", w->pause_text[r]);
+    log_end(&l);
+    if (r != PAUSE_PARKED_FULL)
+        release_claimed(w, "the queue came to pause before it was sent");
+}
+
+void pause_clear(struct worker *w, enum pause_reason r)
+{
+    struct log_line l;
+
+    if (!is_paused(w, r))
+        return;
+    w->pauses &= ~(1u << r);
+    w->allowed = r == PAUSE_PARKED_FULL ? w->allowed : 1;
+    if (w->pause_told[r]) {
+        log_begin(&l, EVENT_RESUMED, w->q->name);
+        log_text(&l, "reason", pause_name(r));
+        log_int(&l, "paused_for_ms", w->now_ms - w->paused_since_ms[r]);
+        log_end(&l);
+    }
+    w->pause_told[r] = false;
+}
+
+bool worker_may_forward(const struct worker *w)
+{
+    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE;
+
+    if (w->pauses & stop || w->drain || !w->inbox)
+        return false;
+    /* One message at a time, each after a wait, until one succeeds. */
+    if (is_paused(w, PAUSE_EVERYTHING_FAILS))
+        return w->now_ms >= w->brake_at_ms;
+    return true;
+}
+
+bool worker_may_consume(const struct worker *w)
+{
+    unsigned pauses = w->pauses;
+
+    if (!w->unacked.len)
+        pauses &= ~(1u << PAUSE_EVERYTHING_FAILS); /* it needs a message to try */
+    return !pauses && !w->drain && w->inbox && !w->bytes_full;
+}
+
+/* --- the application's readiness --- */
+
+void worker_probe(struct worker *w)
+{
+    struct fault f = {0};
+
+    switch (forward_probe_result(w->forward, &f)) {
+    case PROBE_READY:
+        w->probing = false;
+        if (!is_paused(w, PAUSE_APPLICATION))
+            break;
+        pause_clear(w, PAUSE_APPLICATION);
+        break;
+    case PROBE_NOT_READY:
+        w->probing = false;
+        if (!is_paused(w, PAUSE_APPLICATION))
+            break;
+        if (!w->pause_told[PAUSE_APPLICATION])
+            pause_set(w, PAUSE_APPLICATION, f.text);
+        /* Jittered, so that many sidecars do not ask in step. */
+        w->probe_at_ms = w->now_ms + w->q->ready_interval_ms / 2 +
+                         (int64_t)random_below((uint64_t)w->q->ready_interval_ms);
+        break;
+    case PROBE_NONE:
+        break;
+    }
+    if (is_paused(w, PAUSE_APPLICATION) && !w->probing && w->now_ms >= w->probe_at_ms) {
+        w->probing = true;
+        forward_probe(w->forward);
+    }
+}
+
+/* --- the trickle and the brake --- */
+
+void worker_success(struct worker *w)
+{
+    w->n_failed_in_a_row = 0;
+    w->n_pauses_in_a_row = 0;
+    w->n_brakes = 0;
+    w->had_success = true;
+    if (w->allowed < w->q->forward.concurrency)
+        w->allowed++;
+    pause_clear(w, PAUSE_EVERYTHING_FAILS);
+}
+
+/* While there are other messages whose answers will tell whether the message or the application is at fault,
+ * a death waits for them; for half a window at most, since the token must still be the row's. */
+bool worker_brake_holds(const struct worker *w, const struct delivery *d)
+{
+    if (!w->q->brake || !w->n_failed_in_a_row || w->now_ms - d->ready_ms > w->q->token_window_ms / 2)
+        return false;
+    return worker_n_out(w) || worker_n(w, DELIVERY_CLAIMING) || worker_n(w, DELIVERY_CLAIMED) ||
+           worker_n(w, DELIVERY_TO_CLAIM);
+}
+
+/* Deaths that were waiting: it is the application, not they. */
+static void brake_give_back(struct worker *w)
+{
+    for (struct link *k = w->states[DELIVERY_TO_BURY].head.next, *next;
+         k != &w->states[DELIVERY_TO_BURY].head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        next = k->next;
+        if (!d->charged)
+            continue;
+        d->charged = false;
+        d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
+        d->release_to = d->suspect ? RELEASE_ALONE : RELEASE_PARK;
+        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+    }
+}
+
+void worker_failure(struct worker *w, const struct delivery *d)
+{
+    uint64_t id = hash_bytes(d->id, d->id_len);
+    char text[256];
+    int n = w->n_failed_in_a_row < 64 ? w->n_failed_in_a_row : 64;
+
+    if (is_paused(w, PAUSE_EVERYTHING_FAILS)) {
+        w->brake_at_ms =
+            w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        if (w->failed_ids[i] == id)
+            return;
+    if (n < 64)
+        w->failed_ids[n] = id;
+    w->n_failed_in_a_row++;
+    if (w->q->brake && w->n_failed_in_a_row >= w->q->brake) {
+        snprintf(text, sizeof(text), "%d different messages in a row failed, the last: %s",
+                 w->n_failed_in_a_row, d->error ? d->error : "");
+        w->brake_at_ms =
+            w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
+        w->allowed = 1;
+        pause_set(w, PAUSE_EVERYTHING_FAILS, text);
+        brake_give_back(w);
+    }
+}
+
+/* --- once a second --- */
+
+static void return_all(struct worker *w, enum delivery_state s, const char *why, size_t *n)
+{
+    (void)why;
+    for (struct link *k = w->states[s].head.next, *next; k != &w->states[s].head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        next = k->next;
+        if (!d->message)
+            continue;
+        delivery_event(w, d, DELIVERY_EV_RETURN);
+        ++*n;
+    }
+}
+
+void worker_pause_tick(struct worker *w)
+{
+    static const enum delivery_state idle[] = {DELIVERY_FOLLOWING, DELIVERY_TO_CLAIM, DELIVERY_TO_LOOK,
+                                               DELIVERY_PARKED, DELIVERY_SUSPECT};
+    struct log_line l;
+    size_t n = 0;
+    unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE);
+
+    if (!whole || w->drain || !w->generation)
+        return;
+    enum pause_reason r = whole & 1u << PAUSE_APPLICATION ? PAUSE_APPLICATION : PAUSE_DATABASE;
+    if (w->now_ms - w->paused_since_ms[r] < w->q->pause_hold_ms)
+        return;
+    for (size_t i = 0; i < sizeof(idle) / sizeof(idle[0]); i++)
+        return_all(w, idle[i], pause_name(r), &n);
+    if (!n)
+        return;
+    log_begin(&l, EVENT_RETURNED, w->q->name);
+    log_text(&l, "reason", pause_name(r));
+    log_int(&l, "n", (int64_t)n);
+    log_end(&l);
+}

@@ -1,0 +1,525 @@
+/* What comes back from the database, by what was asked. A zero-row answer is an answer: completed means ack,
+ * anything else goes back to the claim; nothing is acked or rejected on it. */
+#include "worker.h"
+
+#include "onceward/base/clock.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SLOW_ERROR_MS = 1000 };
+
+/* Errors of the database that will not pass within a moment: nothing new is begun until a statement works
+ * again. */
+static bool is_lasting(const char *sqlstate)
+{
+    static const char *const classes[] = {"42", "53", "58", "XX", "25", "28", "3D", "3F"};
+
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
+        if (!strncmp(sqlstate, classes[i], 2))
+            return true;
+    return false;
+}
+
+/* The database did not decide. Said once a second; when it lasts, the queue pauses. */
+static void row_error(struct worker *w, const struct inbox_row *row)
+{
+    struct log_line l;
+    char text[256];
+
+    w->n_inbox_errors++;
+    if (worker_may_say(w, EVENT_DATABASE_ERROR)) {
+        log_begin(&l, EVENT_DATABASE_ERROR, w->q->name);
+        log_text(&l, "sqlstate", row->sqlstate);
+        log_slice(&l, "reason", row->detail);
+        log_end(&l);
+    }
+    if (is_lasting(row->sqlstate) || w->n_inbox_errors > 3 * BATCH_MAX) {
+        snprintf(text, sizeof(text), "%s %.*s", row->sqlstate,
+                 (int)(row->detail.len < 200 ? row->detail.len : 200),
+                 row->detail.len ? row->detail.data : "");
+        pause_set(w, PAUSE_DATABASE, text);
+    }
+}
+
+/* The same statement again, later: at once after a lost connection (there is none to send it on), else with a
+ * growing wait. */
+static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    if (row->answer == ROW_RETRY) {
+        int64_t wait = delivery_lock_wait_ms(d);
+
+        row_error(w, row);
+        d->not_before_ms = w->now_ms + (is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
+    }
+    delivery_event(w, d, DELIVERY_EV_REPEAT);
+}
+
+static void row_again(struct worker *w, struct delivery *d)
+{
+    d->has_token = false;
+    d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
+    delivery_event(w, d, DELIVERY_EV_AGAIN);
+}
+
+static void row_locked(struct worker *w, struct delivery *d)
+{
+    struct log_line l;
+
+    d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
+    if (d->n_locks == 1)
+        d->locked_since_ms = w->now_ms;
+    else if (w->now_ms - d->locked_since_ms > w->q->token_window_ms && worker_may_say(w, EVENT_ROW_LOCKED)) {
+        report_delivery_begin(&l, EVENT_ROW_LOCKED, w, d);
+        log_int(&l, "locked_ms", w->now_ms - d->locked_since_ms);
+        log_end(&l);
+    }
+}
+
+static void row_park(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+
+    d->has_token = false;
+    switch (row->answer) {
+    case ROW_HELD:
+        d->wait = WAIT_HELD;
+        d->delay_ms =
+            row->wait_ms + LOCK_FIRST_MS < HELD_LOOK_MS ? row->wait_ms + LOCK_FIRST_MS : HELD_LOOK_MS;
+        if (d->delay_ms < LOCK_FIRST_MS)
+            d->delay_ms = LOCK_FIRST_MS;
+        break;
+    case ROW_LOCKED:
+        row_locked(w, d);
+        d->wait = WAIT_LOCKED;
+        d->delay_ms = d->not_before_ms - w->now_ms;
+        d->not_before_ms = 0;
+        break;
+    default:
+        d->wait = WAIT_DUE;
+        d->delay_ms = row->wait_ms > 0 ? row->wait_ms : 1;
+        break;
+    }
+    if (row->answer != ROW_LOCKED && worker_may_say(w, EVENT_PARKED)) {
+        report_delivery_begin(&l, EVENT_PARKED, w, d);
+        log_text(&l, "why", row_answer_name(row->answer));
+        log_int(&l, "wait_ms", row->wait_ms);
+        if (row->detail.len)
+            log_slice(&l, row->answer == ROW_HELD ? "holder" : "last_error", row->detail);
+        log_end(&l);
+    }
+    delivery_event(w, d, DELIVERY_EV_NOT_NOW);
+}
+
+/* Completed, by whomever. How it came to be known decides what is said and counted. */
+static void row_completed(struct worker *w, struct delivery *d)
+{
+    struct log_line l;
+    enum delivery_state s = d->state;
+
+    if (s == DELIVERY_CLAIMING || s == DELIVERY_LOOKING) {
+        counter_add(&w->counts.duplicates, 1);
+        report_delivery(w, EVENT_DUPLICATE, d);
+        delivery_event(w, d, DELIVERY_EV_COMPLETED);
+        return;
+    }
+    if (s == DELIVERY_FAILING || s == DELIVERY_RELEASING || s == DELIVERY_BURYING || s == DELIVERY_REVOKING) {
+        if (worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) {
+            report_delivery_begin(&l, EVENT_ANSWER_CONTRADICTS_ROW, w, d);
+            log_text(&l, "answer", d->error);
+            log_end(&l);
+        }
+        if (s == DELIVERY_REVOKING)
+            forward_abandon(w->forward, d->ref);
+    }
+    counter_add(&w->counts.completed, 1);
+    histogram_add(&w->end_to_end_us, clock_us() - d->received_us);
+    if (w->config->log.messages != MESSAGES_NONE)
+        report_delivery(w, EVENT_COMPLETED, d);
+    worker_success(w);
+    delivery_event(w, d, DELIVERY_EV_COMPLETED);
+}
+
+static void give_up(struct worker *w, struct delivery *d, const char *reason, bool rowless,
+                    struct slice detail)
+{
+    if (detail.len) {
+        char text[1024];
+
+        snprintf(text, sizeof(text), "%.*s", (int)(detail.len < 1000 ? detail.len : 1000), detail.data);
+        delivery_set_error(d, text);
+    }
+    d->reason = reason;
+    d->rowless = rowless;
+    delivery_event(w, d,
+                   rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
+}
+
+static void row_mismatch(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+
+    if (w->q->mismatch_is_duplicate) {
+        d->compares = false;
+        d->has_token = false;
+        delivery_event(w, d, DELIVERY_EV_AGAIN);
+        return;
+    }
+    if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
+        report_delivery_begin(&l, EVENT_BODY_MISMATCH, w, d);
+        log_slice(&l, "rows", row->detail);
+        log_end(&l);
+    }
+    give_up(w, d, "body_mismatch", true, row->detail);
+}
+
+static void row_claimed(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    d->attempt = row->attempt;
+    if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
+        report_delivery(w, EVENT_TAKEN_OVER, d);
+    delivery_event(w, d, DELIVERY_EV_CLAIMED);
+    if (w->q->max_age_ms && row->age_ms > w->q->max_age_ms) {
+        delivery_set_error(d, "older than max_age");
+        d->reason = "too_old";
+        delivery_event(w, d, DELIVERY_EV_GIVE_UP);
+    } else if (!worker_may_forward(w)) {
+        d->delay_ms = 0;
+        delivery_set_error(d, "claimed while the queue came to pause");
+        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+    }
+}
+
+static void row_of_claim(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    switch (row->answer) {
+    case ROW_CLAIMED:
+        row_claimed(w, d, row);
+        break;
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        break;
+    case ROW_HELD:
+    case ROW_NOT_DUE:
+    case ROW_LOCKED:
+        row_park(w, d, row);
+        break;
+    case ROW_EXHAUSTED:
+        d->attempt = row->attempt;
+        d->exhausted = true;
+        give_up(w, d, "attempts", false, row->detail);
+        break;
+    case ROW_DEAD:
+        report_delivery(w, EVENT_DEAD_AGAIN, d);
+        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+        break;
+    case ROW_MISMATCH:
+        row_mismatch(w, d, row);
+        break;
+    case ROW_INVALID:
+        give_up(w, d, "invalid_data", true, row->detail);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default:
+        row_again(w, d);
+        break;
+    }
+}
+
+/* A copy without a claim. */
+static void row_of_look(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    switch (row->answer) {
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        break;
+    case ROW_HELD:
+        row_park(w, d, row);
+        break;
+    case ROW_MISMATCH:
+        row_mismatch(w, d, row);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default: /* the claim decides */
+        delivery_event(w, d, DELIVERY_EV_DUE);
+        break;
+    }
+}
+
+/* The row was still processing under our token when the answer of the application said that it is, or will
+ * be, completed. */
+static void row_not_completed_yet(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+    char text[120];
+
+    if (d->watch == WATCH_ACCEPTED && w->now_ms + row->wait_ms > d->watch_until_ms)
+        d->watch_until_ms = w->now_ms + row->wait_ms; /* extended */
+    if (w->now_ms < d->watch_until_ms) {
+        delivery_event(w, d, DELIVERY_EV_CLAIMED);
+        return;
+    }
+    d->only_expired = d->watch == WATCH_ACCEPTED;
+    if (d->watch == WATCH_ACCEPTED) {
+        delivery_set_error(d, "accepted with 202, and not completed within the window");
+    } else {
+        snprintf(text, sizeof(text), "answered %d without completing the token", d->http_status);
+        delivery_set_error(d, text);
+        if (w->now_ms - w->early_answer_told_ms >= 60000 || !w->early_answer_told_ms) {
+            w->early_answer_told_ms = w->now_ms;
+            report_delivery_begin(&l, EVENT_ANSWERED_BEFORE_COMMIT, w, d);
+            log_bool(&l, "completed", false);
+            log_end(&l);
+        }
+    }
+    delivery_fail(w, d);
+}
+
+static void row_of_check(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+
+    switch (row->answer) {
+    case ROW_COMPLETED:
+        if (d->n_locks && d->watch == WATCH_COMMIT &&
+            (w->now_ms - w->early_answer_told_ms >= 60000 || !w->early_answer_told_ms)) {
+            w->early_answer_told_ms = w->now_ms;
+            report_delivery_begin(&l, EVENT_ANSWERED_BEFORE_COMMIT, w, d);
+            log_bool(&l, "completed", true);
+            log_end(&l);
+        }
+        row_completed(w, d);
+        break;
+    case ROW_CLAIMED:
+        row_not_completed_yet(w, d, row);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default:
+        row_again(w, d);
+        break;
+    }
+}
+
+static void row_of_settle(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    switch (row->answer) {
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        break;
+    case ROW_LOCKED:
+        row_locked(w, d);
+        delivery_event(w, d, DELIVERY_EV_LOCKED);
+        break;
+    case ROW_INVALID: /* only the stored answer can be at fault: the completion matters more */
+        free(d->result);
+        d->result = NULL;
+        d->result_len = 0;
+        row_error(w, row);
+        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default:
+        row_again(w, d);
+        break;
+    }
+}
+
+static void row_failed(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+    bool revoked = d->state == DELIVERY_REVOKING;
+
+    (void)row;
+    if (revoked)
+        forward_abandon(w->forward, d->ref);
+    if (d->only_expired && worker_may_say(w, EVENT_TOKEN_EXPIRED))
+        report_delivery(w, EVENT_TOKEN_EXPIRED, d);
+    counter_add(&w->counts.retried, 1);
+    if (worker_may_say(w, EVENT_RETRY)) {
+        report_delivery_begin(&l, EVENT_RETRY, w, d);
+        log_int(&l, "next_attempt_ms", d->delay_ms);
+        log_end(&l);
+    }
+    if (revoked)
+        worker_failure(w, d);
+    d->wait = WAIT_DUE;
+    d->has_token = false;
+    delivery_event(w, d, DELIVERY_EV_DONE);
+}
+
+static void row_of_fail(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    switch (row->answer) {
+    case ROW_FAILED:
+        row_failed(w, d, row);
+        return;
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        return;
+    case ROW_EXTENDED:
+        d->window_ends_ms = d->watch_until_ms = w->now_ms + row->wait_ms + LOCK_FIRST_MS;
+        d->n_locks = 0;
+        delivery_event(w, d, DELIVERY_EV_EXTENDED);
+        break;
+    case ROW_LOCKED:
+        row_locked(w, d);
+        delivery_event(w, d, DELIVERY_EV_LOCKED);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        d->not_before_ms = w->now_ms + LOCK_FIRST_MS;
+        row_repeat(w, d, row);
+        break;
+    case ROW_INVALID: /* the words are at fault, not the failure */
+        row_error(w, row);
+        delivery_set_error(d, "failed, with an error text that the database refuses");
+        d->not_before_ms = w->now_ms + LOCK_LAST_MS;
+        delivery_event(w, d, d->state == DELIVERY_REVOKING ? DELIVERY_EV_REPEAT : DELIVERY_EV_UNWRITABLE);
+        break;
+    default:
+        if (d->state == DELIVERY_REVOKING)
+            forward_abandon(w->forward, d->ref);
+        row_again(w, d);
+        return;
+    }
+    /* The answer came while the database was asked. */
+    if (d->state == DELIVERY_FORWARDING && d->verdict >= 0)
+        delivery_apply_verdict(w, d);
+}
+
+static void row_of_release(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    switch (row->answer) {
+    case ROW_RELEASED:
+        counter_add(&w->counts.given_back, 1);
+        if (worker_may_say(w, EVENT_GIVEN_BACK))
+            report_delivery(w, EVENT_GIVEN_BACK, d);
+        d->wait = WAIT_DUE;
+        d->has_token = false;
+        if (d->release_to == RELEASE_RETURN || w->drain >= DRAIN_RETURNING)
+            delivery_event(w, d, DELIVERY_EV_RETURN);
+        else
+            delivery_event(w, d, d->release_to == RELEASE_ALONE ? DELIVERY_EV_ALONE : DELIVERY_EV_DONE);
+        break;
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        break;
+    case ROW_LOCKED:
+        row_locked(w, d);
+        delivery_event(w, d, DELIVERY_EV_LOCKED);
+        break;
+    case ROW_INVALID:
+        row_error(w, row);
+        delivery_set_error(d, "given back, with a text that the database refuses");
+        d->not_before_ms = w->now_ms + LOCK_LAST_MS;
+        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default:
+        row_again(w, d);
+        break;
+    }
+}
+
+static void row_of_bury(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    struct log_line l;
+
+    switch (row->answer) {
+    case ROW_BURIED:
+        counter_add(&w->counts.dead, 1);
+        report_delivery_begin(&l, EVENT_DEAD, w, d);
+        log_text(&l, "reason", d->reason);
+        log_slice(&l, "letter", row->id);
+        log_end(&l);
+        delivery_event(w, d, DELIVERY_EV_DONE);
+        break;
+    case ROW_DEAD:
+        report_delivery(w, EVENT_DEAD_AGAIN, d);
+        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+        break;
+    case ROW_COMPLETED:
+        row_completed(w, d);
+        break;
+    case ROW_LOCKED:
+        row_locked(w, d);
+        delivery_event(w, d, DELIVERY_EV_LOCKED);
+        break;
+    case ROW_INVALID: /* not even the letter can be written: it stays unacked, and is tried again later */
+        row_error(w, row);
+        d->wait = WAIT_DUE;
+        d->delay_ms = w->q->max_backoff_ms;
+        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
+        break;
+    case ROW_UNKNOWN:
+    case ROW_RETRY:
+        row_repeat(w, d, row);
+        break;
+    default:
+        row_again(w, d);
+        break;
+    }
+}
+
+void worker_row(struct worker *w, const struct inbox_row *row)
+{
+    struct delivery *d = worker_find(w, row->ref);
+
+    if (row->op == INBOX_CLAIM && w->claim_sent_us) {
+        double took = (double)(clock_us() - w->claim_sent_us);
+
+        w->claim_ema_us += (took - w->claim_ema_us) / 8;
+        w->claim_sent_us = 0;
+    }
+    if (row->answer != ROW_UNKNOWN && row->answer != ROW_RETRY && row->answer != ROW_INVALID &&
+        w->n_inbox_errors) {
+        w->n_inbox_errors = 0;
+        pause_clear(w, PAUSE_DATABASE);
+    }
+    if (!d || !delivery_is_at_database(d->state))
+        return; /* given back meanwhile */
+    if (row->answer != ROW_RETRY && row->answer != ROW_LOCKED && row->answer != ROW_UNKNOWN)
+        d->not_before_ms = 0;
+    switch (row->op) {
+    case INBOX_CLAIM:
+        row_of_claim(w, d, row);
+        break;
+    case INBOX_LOOK:
+        if (d->state == DELIVERY_CHECKING)
+            row_of_check(w, d, row);
+        else
+            row_of_look(w, d, row);
+        break;
+    case INBOX_SETTLE:
+        row_of_settle(w, d, row);
+        break;
+    case INBOX_FAIL:
+        row_of_fail(w, d, row);
+        break;
+    case INBOX_RELEASE:
+        row_of_release(w, d, row);
+        break;
+    case INBOX_BURY:
+        row_of_bury(w, d, row);
+        break;
+    case N_INBOX_OPS:
+        break;
+    }
+}

@@ -1,0 +1,270 @@
+#pragma once
+
+/* Private to the worker: its parts share one struct, one thread and no locks.
+ *
+ *   worker.c (one folder up)   the loop, the connections, draining
+ *   deliveries.c               arrival, the machine's transitions and entry actions, followers, timers
+ *   batches.c                  what goes to the database
+ *   rows.c                     what comes back from it
+ *   answers.c                  requests to the application, and what its answers mean
+ *   consume.c                  the consumer's credit, acks, rejects, returns
+ *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
+ *   report.c                   log lines and figures
+ */
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/hash.h"
+#include "onceward/base/list.h"
+#include "onceward/base/log.h"
+#include "onceward/broker/broker.h"
+#include "onceward/config/config.h"
+#include "onceward/core/delivery.h"
+#include "onceward/core/headers.h"
+#include "onceward/core/outcome.h"
+#include "onceward/core/stats.h"
+#include "onceward/forward/forward.h"
+#include "onceward/inbox/inbox.h"
+#include "onceward/worker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    TAKEOVER_GRACE_MS = 2000, /* live holders may settle first */
+    N_FOLLOWERS_MAX = 16,     /* copies beyond wait for the row */
+    BATCH_MAX = 256,
+    N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
+    HELD_LOOK_MS = 1000,
+    LOCK_FIRST_MS = 20,
+    LOCK_LAST_MS = 1000,
+    ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
+    N_DELIVERIES_A_TURN = 512,
+};
+
+enum wait_kind { WAIT_DUE, WAIT_HELD, WAIT_LOCKED }; /* why a delivery is parked */
+enum watch_kind { WATCH_COMMIT, WATCH_ACCEPTED };    /* what its row is watched for */
+enum release_to {
+    RELEASE_PARK,
+    RELEASE_ALONE,
+    RELEASE_RETURN
+}; /* where it goes once its attempt is given back */
+
+struct delivery {
+    struct link in_state;  /* worker.states[state] */
+    struct link in_tags;   /* worker.unacked, while its channel lives and it was not acked */
+    struct link in_leader; /* leader->followers */
+    struct hash_link by_ref, by_id;
+    struct list followers;
+    struct delivery *leader; /* itself: it stands for its id; another: it follows that; NULL: neither */
+    uint64_t ref;
+    enum delivery_state state;
+    struct broker_tag tag;
+    uint32_t consumer;       /* whose credit it holds */
+    struct message *message; /* NULL: its body was not taken */
+    size_t n_bytes;
+    char *id;
+    size_t id_len;
+    uint8_t fingerprint[16];
+    uint8_t token[16];
+    bool has_token; /* the token may be in the row */
+    bool compares;  /* false: the mismatch policy says to ignore the body */
+    bool suspect;   /* the application died with it: it goes alone from now on */
+    int64_t deaths;
+    int attempt;
+    int n_reclaims, n_locks, n_given_back;
+    int64_t received_us;    /* for latencies and max_hold */
+    int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
+    int64_t watch_until_ms, not_before_ms, ready_ms, locked_since_ms;
+    size_t timer_slot; /* in worker.timers, 0: none */
+    int64_t timer_ms;
+    enum wait_kind wait;
+    enum watch_kind watch;
+    enum release_to release_to;
+    uint32_t inbox_life; /* worker.inbox_life when the request went out */
+    int verdict;         /* of an answer that came while the window was being asked about; -1: none */
+    int http_status;
+    int64_t retry_after_ms;
+    int64_t delay_ms; /* until the next attempt */
+    bool only_expired;
+    bool alone;            /* no other request was out when it went */
+    uint64_t n_th_forward; /* worker.n_forwards then */
+    bool looked;           /* a read-only look was made while it waited for a slot */
+    bool charged;          /* what is being written counts against the brake */
+    const char *reason;    /* of its death */
+    bool rowless, exhausted;
+    char *error; /* what went wrong last, in words */
+    char *result;
+    size_t result_len;
+};
+
+enum pause_reason {
+    PAUSE_APPLICATION,
+    PAUSE_DATABASE,
+    PAUSE_EVERYTHING_FAILS,
+    PAUSE_PARKED_FULL,
+    PAUSE_TOO_LARGE,
+    N_PAUSE_REASONS
+};
+
+enum consumer_state { CONSUMER_NONE, CONSUMER_STARTING, CONSUMER_ACTIVE, CONSUMER_STOPPING };
+
+enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RETURNING, DRAIN_CLOSING, DRAIN_ENDED };
+
+/* A connection that is made again for ever. */
+struct redial {
+    struct job *job;
+    int64_t at_ms;       /* when to try next */
+    int64_t deadline_ms; /* of the job */
+    int n_failures;
+    int64_t since_ms; /* without a connection */
+    bool was_up, told;
+};
+
+struct counters {
+    struct counter received, completed, duplicates, retried, given_back, dead, reconnects, suppressed;
+};
+
+struct rate_limit {
+    int64_t second;
+    int n;
+};
+
+struct timers {
+    struct delivery **heap; /* 1-based */
+    size_t n, cap;
+};
+
+struct worker {
+    const struct config *config;
+    const struct config_queue *q;
+    pthread_t thread;
+    atomic_int asked; /* 0, 1 drain, 2 hurry */
+    _Atomic int64_t turned_ms;
+    atomic_bool is_ready, is_fatal, has_ended;
+
+    char *vhost;
+    struct forward *forward;
+    struct broker *broker;
+    struct inbox *inbox;
+    struct redial to_broker, to_inbox;
+    uint32_t inbox_life;
+    bool said_unprepared;
+    int n_inbox_errors;
+    int64_t inbox_error_since_ms;
+
+    struct list states[N_DELIVERY_STATES];
+    struct list unacked; /* by tag, ascending */
+    struct list reap;    /* over; freed at the end of the turn */
+    struct hash by_ref, by_id;
+    struct timers timers;
+    uint64_t next_ref;
+    size_t n_held_bytes;
+    uint64_t generation; /* of the channel, 0: none */
+
+    enum consumer_state consumer;
+    uint32_t consumer_number;
+    int consumer_prefetch, n_consume_failures;
+    int64_t consume_at_ms;
+    size_t credit_used, credit_parked; /* of the present consumer */
+    size_t largest_body, largest_before;
+    int64_t largest_since_ms;
+    bool bytes_full;
+    bool blocked;
+    bool more; /* the broker has more than a turn takes */
+
+    unsigned pauses; /* bits of enum pause_reason */
+    int64_t paused_since_ms[N_PAUSE_REASONS];
+    bool pause_told[N_PAUSE_REASONS];
+    char pause_text[N_PAUSE_REASONS][256];
+    int64_t probe_at_ms;
+    bool probing;
+    int n_pauses_in_a_row; /* of the application, without a success between */
+    int allowed;           /* requests at once: the trickle */
+    uint64_t n_forwards;   /* requests begun */
+    bool had_success;
+    int n_failed_in_a_row;
+    uint64_t failed_ids[64];
+    int n_brakes;
+    int64_t brake_at_ms;
+
+    enum drain_state drain;
+    int64_t drain_until_ms;
+
+    int64_t now_ms; /* of this turn */
+    int64_t tick_at_ms, stats_at_ms, figures_at_ms;
+    double service_ema_us, claim_ema_us;
+    int64_t claim_sent_us;
+
+    struct counters counts;
+    uint64_t dropped_told;
+    struct histogram forward_us, end_to_end_us, claim_batch;
+    struct rate_limit limits[N_EVENTS];
+    int64_t early_answer_told_ms;
+    int64_t depth;
+    char depth_reason[128];
+    struct inbox_figures figures;
+    bool has_figures;
+
+    struct header_block headers;
+    struct buf token_text, json[2];
+    struct inbox_item items[BATCH_MAX];
+    struct inbox_letter letters[BATCH_MAX];
+};
+
+/* deliveries.c */
+void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
+void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
+void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
+struct delivery *worker_find(struct worker *w, uint64_t ref);
+void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
+void worker_run_timers(struct worker *w);
+int64_t worker_next_timer_ms(const struct worker *w);
+void worker_channel_lost(struct worker *w);
+void worker_reap(struct worker *w);
+void delivery_destroy(struct worker *w, struct delivery *d);
+void delivery_set_error(struct delivery *d, const char *text);
+size_t worker_n(const struct worker *w, enum delivery_state s);
+size_t worker_n_out(const struct worker *w);
+int64_t delivery_backoff_ms(const struct worker *w, int n); /* after failure number n */
+int64_t delivery_lock_wait_ms(struct delivery *d);          /* 20 ms, doubling to 1 s */
+
+/* batches.c */
+void worker_submit_batches(struct worker *w);
+struct slice delivery_id(const struct delivery *d);
+
+/* rows.c */
+void worker_row(struct worker *w, const struct inbox_row *row);
+
+/* answers.c */
+void worker_forward_claimed(struct worker *w);
+void worker_answer(struct worker *w, const struct forward_answer *a);
+void delivery_apply_verdict(struct worker *w, struct delivery *d);
+void delivery_fail(struct worker *w, struct delivery *d);
+
+/* consume.c */
+void worker_update_consumer(struct worker *w);
+void worker_write_acks(struct worker *w);
+void worker_broker_event(struct worker *w, struct broker_event *ev);
+size_t worker_body_room(const struct worker *w);
+
+/* pause.c */
+void pause_set(struct worker *w, enum pause_reason r, const char *text);
+void pause_clear(struct worker *w, enum pause_reason r);
+bool worker_may_forward(const struct worker *w);
+bool worker_may_consume(const struct worker *w);
+void worker_probe(struct worker *w);
+void worker_success(struct worker *w);
+void worker_failure(struct worker *w, const struct delivery *d);
+bool worker_brake_holds(const struct worker *w, const struct delivery *d);
+void worker_pause_tick(struct worker *w);
+const char *pause_name(enum pause_reason r);
+
+/* report.c */
+bool worker_may_say(struct worker *w, enum event e);
+void report_delivery(struct worker *w, enum event e, const struct delivery *d);
+void report_delivery_begin(struct log_line *l, enum event e, const struct worker *w,
+                           const struct delivery *d);
+void report_stats(struct worker *w);
+void report_text(struct worker *w, enum event e, const char *reason);
+const char *worker_state_name(const struct worker *w);
