@@ -63,16 +63,15 @@ BEGIN
                 v_letter := letter_id IS NULL;
             END IF;
         ELSE
-            SELECT r.ctid AS tid, r.status, r.token, r.attempt, r.last_error,
-                   CASE WHEN p_exhausted[i] THEN
-                       r.attempt >= p_max_attempts
-                       AND (r.status = 'failed' OR (r.status = 'processing' AND r.token_expires_at <= v_stale))
-                   ELSE r.token = p_tokens[i] AND r.status IN ('processing', 'failed') END AS mine
-            INTO v_row
+            SELECT r.ctid AS tid, r.status, r.token, r.attempt, r.last_error INTO v_row
             FROM onceward.inbox r
-            WHERE r.consumer = p_consumer AND r.message_id = p_ids[i] AND r.status NOT IN ('completed', 'dead')
+            WHERE r.consumer = p_consumer AND r.message_id = p_ids[i]
+              AND CASE WHEN p_exhausted[i] THEN
+                  r.attempt >= p_max_attempts
+                  AND (r.status = 'failed' OR (r.status = 'processing' AND r.token_expires_at <= v_stale))
+              ELSE r.token = p_tokens[i] AND r.status IN ('processing', 'failed') END
             FOR UPDATE OF r SKIP LOCKED;
-            IF FOUND AND v_row.mine THEN
+            IF FOUND THEN
                 UPDATE onceward.inbox r
                 SET status = 'dead', token = coalesce(p_tokens[i], r.token), token_expires_at = v_now, next_attempt_at = NULL,
                     http_status = coalesce(p_statuses[i], r.http_status),
