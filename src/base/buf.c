@@ -14,7 +14,7 @@ void buf_deinit(struct buf *b)
 
 char *buf_reserve(struct buf *b, size_t n)
 {
-    if (b->cap - b->len < n) {
+    if (b->cap - b->len < n || !b->data) { /* also for nothing: a null pointer has no place behind it */
         size_t cap = b->cap < 64 ? 64 : b->cap;
 
         while (cap - b->len < n)
@@ -118,10 +118,25 @@ void buf_add_base64url(struct buf *b, const void *data, size_t len)
     b->len += (size_t)(p - at);
 }
 
+/* Bytes that stand for themselves in a JSON string, and in no longer UTF-8 sequence. */
+static const char json_plain[256] = {
+    [' ' ... '!'] = 1,
+    ['#' ... '['] = 1,
+    [']' ... '~'] = 1,
+};
+
 void buf_add_json(struct buf *b, struct slice s)
 {
     buf_add_char(b, '"');
     for (size_t i = 0; i < s.len;) {
+        size_t start = i;
+
+        while (i < s.len && json_plain[(uint8_t)s.data[i]])
+            i++;
+        if (i > start) {
+            buf_add(b, s.data + start, i - start);
+            continue;
+        }
         uint8_t c = (uint8_t)s.data[i];
         size_t step = slice_utf8_step(s, i);
 

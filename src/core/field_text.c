@@ -1,5 +1,5 @@
-/* AMQP field values as text. Pure functions; any thread. The locale is C throughout the program, so a decimal point is a
- * point. */
+/* AMQP field values as text. Pure functions; any thread. The locale is C throughout the program, so a decimal
+ * point is a point. */
 
 #include "core/field_text.h"
 

@@ -1,8 +1,9 @@
 /* AMQP header tables and properties as JSON. Pure functions; any thread.
  *
- * In the exact form an object with a single key that starts with '!' is always a tag, and never a table: names that start
- * with '!' are kept in "!names", as are names that are not text and second values of a name, which JSON readers lose. So a reader needs no
- * guess. Nesting comes from publishers and is unbounded on the wire; here it ends at FIELD_DEPTH_MAX, which keeps the stack small. */
+ * In the exact form an object with a single key that starts with '!' is always a tag, and never a table:
+ * names that start with '!' are kept in "!names", as are names that are not text and second values of a name,
+ * which JSON readers lose. So a reader needs no guess. Nesting comes from publishers and is unbounded on the
+ * wire; here it ends at FIELD_DEPTH_MAX, which keeps the stack small. */
 
 #include "core/field_text.h"
 #include "onceward/base/buf.h"
@@ -79,7 +80,10 @@ static void add_tagged(struct json_form *j, const struct field *f)
 
     switch (f->kind) {
     case FIELD_TIMESTAMP:
-        buf_printf(out, j->exact && f->u > INT64_MAX ? "{\"!timestamp\":\"%" PRIu64 "\"}" : "{\"!timestamp\":%" PRIu64 "}", f->u);
+        buf_printf(out,
+                   j->exact && f->u > INT64_MAX ? "{\"!timestamp\":\"%" PRIu64 "\"}"
+                                                : "{\"!timestamp\":%" PRIu64 "}",
+                   f->u);
         break;
     case FIELD_DECIMAL:
         buf_add_text(out, "{\"!decimal\":\"");

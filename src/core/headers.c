@@ -1,9 +1,9 @@
-/* From an AMQP delivery to HTTP request fields. Pure; any thread. Runs once a forward, so it writes into one buffer and
- * allocates nothing of its own.
+/* From an AMQP delivery to HTTP request fields. Pure; any thread. Runs once a forward, so it writes into one
+ * buffer and allocates nothing of its own.
  *
- * Every value from outside is percent-encoded or was checked letter by letter (trace_context.c, is_media_type), so that no value can end its
- * line. An optional field is written first and taken back when it exceeds what optional fields may take together; what is
- * far too large is not even written. */
+ * Every value from outside is percent-encoded or was checked letter by letter (trace_context.c,
+ * is_media_type), so that no value can end its line. An optional field is written first and taken back when
+ * it exceeds what optional fields may take together; what is far too large is not even written. */
 
 #include "onceward/core/headers.h"
 
@@ -15,8 +15,8 @@
 
 enum { LINE_OVERHEAD = 4 /* ": " and CR LF on the wire */ };
 
-/* Names of one kind of optional field that were sent already: a second field of the same name would be joined to the first by
- * servers. */
+/* Names of one kind of optional field that were sent already: a second field of the same name would be joined
+ * to the first by servers. */
 struct names_sent {
     struct slice names[OPTIONAL_HEADERS_MAX];
     size_t n;
@@ -80,8 +80,8 @@ static bool optional_end(struct writer *w)
     return true;
 }
 
-/* An optional field with a percent-encoded value. Absent and empty values are not sent: servers and HTTP libraries do not tell
- * the two apart. */
+/* An optional field with a percent-encoded value. Absent and empty values are not sent: servers and HTTP
+ * libraries do not tell the two apart. */
 static void add_optional(struct writer *w, struct slice name, struct slice value)
 {
     if (!value.len || !optional_begin(w, name.len + value.len + LINE_OVERHEAD))
@@ -134,8 +134,8 @@ static struct slice trim(struct slice s)
     return s;
 }
 
-/* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). Bytes above 0x7E are allowed there for history's
- * sake only and mean something else to every server, so they do not pass. */
+/* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). Bytes above 0x7E are allowed there
+ * for history's sake only and mean something else to every server, so they do not pass. */
 static bool is_media_type(struct slice s)
 {
     for (size_t i = 0; i < s.len; i++)
@@ -185,7 +185,8 @@ static void find_special(struct writer *w, const struct message *m)
             w->traceparent = trim(f->bytes);
         else if (!w->tracestate.len && same_ignoring_case(name, SLICE("tracestate")))
             w->tracestate = trim(f->bytes);
-        else if (!w->content_type.len && cut_event_prefix(&name) && slice_equal(name, SLICE("datacontenttype")))
+        else if (!w->content_type.len && cut_event_prefix(&name) &&
+                 slice_equal(name, SLICE("datacontenttype")))
             w->content_type = f->bytes;
     }
     if (m->properties[PROPERTY_CONTENT_TYPE].len)
@@ -252,7 +253,8 @@ static void write_content(struct writer *w, const struct message *m)
     }
 }
 
-/* CloudEvents' canonical texts (CloudEvents 1.0.2, type system): a timestamp is RFC 3339, binary is base64. */
+/* CloudEvents' canonical texts (CloudEvents 1.0.2, type system): a timestamp is RFC 3339, binary is base64.
+ */
 static bool event_value_add(struct buf *value, const struct field *f)
 {
     enum { YEAR_10000 = 253402300800 };
@@ -280,12 +282,14 @@ static bool is_event_name(struct slice name)
 }
 
 /* "<prefix><name>: " and the value, percent-encoded: a scalar of any kind. Nothing for an empty one. */
-static void add_scalar(struct writer *w, struct slice prefix, struct slice name, const struct field *f, bool event)
+static void add_scalar(struct writer *w, struct slice prefix, struct slice name, const struct field *f,
+                       bool event)
 {
     struct buf *out = &w->b->text;
     size_t least = prefix.len + name.len + LINE_OVERHEAD;
 
-    if (is_stringlike(f) ? !f->bytes.len : f->kind == FIELD_ARRAY || f->kind == FIELD_TABLE || f->kind == FIELD_VOID)
+    if (is_stringlike(f) ? !f->bytes.len
+                         : f->kind == FIELD_ARRAY || f->kind == FIELD_TABLE || f->kind == FIELD_VOID)
         return;
     if (!optional_begin(w, is_stringlike(f) ? least + f->bytes.len : least))
         return;
@@ -392,7 +396,8 @@ static void write_whole_table(struct writer *w, const struct message *m)
 {
     struct buf *out = &w->b->text;
 
-    if (!m->n_headers || !optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
+    if (!m->n_headers ||
+        !optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
         return;
     FIELD(w->b, "Amqp-Headers");
     /* The JSON is written behind, and its base64url, which is made behind it, moved over it. */

@@ -63,7 +63,8 @@ int identity_parse(struct slice text, struct identity_source *out, struct fault 
         s.kind = IDENTITY_PROPERTY;
     } else if (cut_prefix(&rest, SLICE("header:"))) {
         if (!rest.len || rest.len > HEADER_NAME_MAX)
-            return fault_set(f, "\"header:\" must be followed by a header's name of 1 to %d bytes", HEADER_NAME_MAX);
+            return fault_set(f, "\"header:\" must be followed by a header's name of 1 to %d bytes",
+                             HEADER_NAME_MAX);
         s.kind = IDENTITY_HEADER;
     } else if (cut_prefix(&rest, SLICE("json:"))) {
         if (!is_pointer(rest))
@@ -88,9 +89,11 @@ int identity_parse(struct slice text, struct identity_source *out, struct fault 
 }
 
 /* What one source holds, appended to *id. False: it is not there. */
-static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json, struct buf *id);
+static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json,
+                        struct buf *id);
 
-/* All values are needed. Each is percent-encoded, so that no two lists of values give one text. empty: one of them was. */
+/* All values are needed. Each is percent-encoded, so that no two lists of values give one text. empty: one of
+ * them was. */
 static void join_add(struct buf *id, struct slice value, bool first, bool *empty)
 {
     if (!first)
@@ -99,7 +102,8 @@ static void join_add(struct buf *id, struct slice value, bool first, bool *empty
     *empty |= !value.len;
 }
 
-static bool join_read(const struct identity_source *s, const struct message *m, identity_json_fn *json, struct buf *id)
+static bool join_read(const struct identity_source *s, const struct message *m, identity_json_fn *json,
+                      struct buf *id)
 {
     struct buf value = {0};
     bool found = s->n_parts > 0, empty = false;
@@ -115,7 +119,8 @@ static bool join_read(const struct identity_source *s, const struct message *m, 
     return found;
 }
 
-static bool cloudevents_attribute(const struct message *m, struct slice colon, struct slice underscore, struct buf *out)
+static bool cloudevents_attribute(const struct message *m, struct slice colon, struct slice underscore,
+                                  struct buf *out)
 {
     const struct field *f = message_header(m, colon);
 
@@ -127,8 +132,9 @@ static bool cloudevents_attribute(const struct message *m, struct slice colon, s
 static bool cloudevents_read(const struct message *m, struct buf *id)
 {
     struct buf source = {0}, event = {0};
-    bool found = cloudevents_attribute(m, SLICE("cloudEvents:source"), SLICE("cloudEvents_source"), &source) &&
-                 cloudevents_attribute(m, SLICE("cloudEvents:id"), SLICE("cloudEvents_id"), &event);
+    bool found =
+        cloudevents_attribute(m, SLICE("cloudEvents:source"), SLICE("cloudEvents_source"), &source) &&
+        cloudevents_attribute(m, SLICE("cloudEvents:id"), SLICE("cloudEvents_id"), &event);
 
     if (found && source.len && event.len) {
         buf_add_percent(id, buf_slice(&source));
@@ -148,7 +154,8 @@ static void body_digest_add(const struct message *m, struct buf *id)
     buf_add_hex(id, digest, sizeof(digest));
 }
 
-static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json, struct buf *id)
+static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json,
+                        struct buf *id)
 {
     const struct field *header;
     int p;
@@ -181,9 +188,12 @@ static bool source_read(const struct identity_source *s, const struct message *m
 static void source_name(const struct identity_source *s, struct buf *out)
 {
     static const char *const prefixes[] = {
-        [IDENTITY_PROPERTY] = "property:",       [IDENTITY_HEADER] = "header:",
-        [IDENTITY_JSON] = "json:",               [IDENTITY_CLOUDEVENTS] = "cloudevents",
-        [IDENTITY_BODY_SHA256] = "body-sha256", [IDENTITY_JOIN] = "",
+        [IDENTITY_PROPERTY] = "property:",
+        [IDENTITY_HEADER] = "header:",
+        [IDENTITY_JSON] = "json:",
+        [IDENTITY_CLOUDEVENTS] = "cloudevents",
+        [IDENTITY_BODY_SHA256] = "body-sha256",
+        [IDENTITY_JOIN] = "",
     };
 
     buf_add_text(out, prefixes[s->kind]);

@@ -1,8 +1,8 @@
 /* The message and its arena.
  *
- * The arena is a list of blocks, newest first. The oldest one lies in the same allocation as the message itself, so that an
- * ordinary message without a large header table costs one allocation. Memory is zero from the start and is handed out
- * once, so nothing needs to be cleared later. Any thread, one at a time. */
+ * The arena is a list of blocks, newest first. The oldest one lies in the same allocation as the message
+ * itself, so that an ordinary message without a large header table costs one allocation. Memory is zero from
+ * the start and is handed out once, so nothing needs to be cleared later. Any thread, one at a time. */
 
 #include "onceward/core/message.h"
 
@@ -49,7 +49,8 @@ void message_free(struct message *m)
     free(m);
 }
 
-/* A new block for at least size bytes. A large piece gets one of its own, behind the current block, which stays in use. */
+/* A new block for at least size bytes. A large piece gets one of its own, behind the current block, which
+ * stays in use. */
 static char *block_add(struct message *m, size_t size)
 {
     struct message_block *current = m->arena;
@@ -139,7 +140,8 @@ const struct field *message_header(const struct message *m, struct slice name)
     return field_find(m->headers, m->n_headers, name);
 }
 
-/* The value of an integer of any kind, saturated; 0 for what is none, or is negative: counts come from outside. */
+/* The value of an integer of any kind, saturated; 0 for what is none, or is negative: counts come from
+ * outside. */
 static int64_t field_count(const struct field *f)
 {
     int64_t value;

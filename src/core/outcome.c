@@ -55,10 +55,10 @@ enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_
 const char *verdict_name(enum verdict v)
 {
     static const char *const names[N_VERDICTS] = {
-        [VERDICT_COMPLETE] = "complete", [VERDICT_CHECK] = "check",
-        [VERDICT_ACCEPTED] = "accepted", [VERDICT_NOT_NOW] = "not_now",
+        [VERDICT_COMPLETE] = "complete",       [VERDICT_CHECK] = "check",
+        [VERDICT_ACCEPTED] = "accepted",       [VERDICT_NOT_NOW] = "not_now",
         [VERDICT_UNAVAILABLE] = "unavailable", [VERDICT_PERMANENT] = "permanent",
-        [VERDICT_FAILED] = "failed", [VERDICT_DIED] = "died",
+        [VERDICT_FAILED] = "failed",           [VERDICT_DIED] = "died",
         [VERDICT_REVOKE] = "revoke",
     };
 

@@ -1,7 +1,7 @@
 /* Retry-After (RFC 9110, 10.2.3). Pure; any thread.
  *
- * The date forms are read by a pattern, a letter an element, and strictly: a date that is nearly right is more likely
- * another time zone than a wish to wait. */
+ * The date forms are read by a pattern, a letter an element, and strictly: a date that is nearly right is
+ * more likely another time zone than a wish to wait. */
 
 #include "onceward/core/outcome.h"
 
@@ -15,8 +15,10 @@ struct date {
     int year, month, day, hour, minute, second; /* month 1 to 12 */
 };
 
-static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                   "Thursday", "Friday", "Saturday"};
 
 /* n digits; blank: the first may be a space instead. */
 static bool read_digits(struct cursor *c, int n, bool blank, int *value)
@@ -50,8 +52,9 @@ static int read_word(struct cursor *c, const char *const words[], int n_words, s
     return -1;
 }
 
-/* The pattern: w short day name, W long day name, d day of two digits, e the same with a blank for a zero, m month,
- * Y year, y year of two digits, h i s time; anything else stands for itself. The whole text must be used. */
+/* The pattern: w short day name, W long day name, d day of two digits, e the same with a blank for a zero, m
+ * month, Y year, y year of two digits, h i s time; anything else stands for itself. The whole text must be
+ * used. */
 static bool read_date(const char *pattern, const char *text, size_t len, struct date *d)
 {
     struct cursor c = {text, text + len};
@@ -93,7 +96,8 @@ static bool read_date(const char *pattern, const char *text, size_t len, struct 
     return ok && c.at == c.end;
 }
 
-/* Days since 1970-01-01 in the Gregorian calendar. Counts years from March, so that the leap day is the last. */
+/* Days since 1970-01-01 in the Gregorian calendar. Counts years from March, so that the leap day is the last.
+ */
 static int64_t days_since_1970(int year, int month, int day)
 {
     int64_t y = month <= 2 ? year - 1 : year;
@@ -112,7 +116,8 @@ static bool date_exists(const struct date *d)
     int next_year = d->month == 12 ? d->year + 1 : d->year;
     int64_t length = days_since_1970(next_year, d->month % 12 + 1, 1) - days_since_1970(d->year, d->month, 1);
 
-    return d->year >= 1 && d->day >= 1 && d->day <= length && d->hour < 24 && d->minute < 60 && d->second <= 60;
+    return d->year >= 1 && d->day >= 1 && d->day <= length && d->hour < 24 && d->minute < 60 &&
+           d->second <= 60;
 }
 
 static bool read_any_date(const char *text, size_t len, int64_t now_s, struct date *d)
@@ -121,7 +126,8 @@ static bool read_any_date(const char *text, size_t len, int64_t now_s, struct da
         return date_exists(d);
     if (!read_date("W, d-m-y h:i:s GMT", text, len, d))
         return false;
-    /* The year that ends in these digits and is at most 50 years ahead (RFC 9110, 5.6.7): the largest such. */
+    /* The year that ends in these digits and is at most 50 years ahead (RFC 9110, 5.6.7): the largest such.
+     */
     int64_t limit_s = now_s + INT64_C(50) * 31556952; /* seconds of a mean Gregorian year */
 
     d->year += 2400;

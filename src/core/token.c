@@ -8,9 +8,14 @@
 
 static const char prefix[] = "ow1.";
 
-enum { PREFIX = sizeof(prefix) - 1, SECRET_CHARS = 22, KEY_MAX = (TOKEN_MAX - PREFIX - 1 - SECRET_CHARS) * 3 / 4 };
+enum {
+    PREFIX = sizeof(prefix) - 1,
+    SECRET_CHARS = 22,
+    KEY_MAX = (TOKEN_MAX - PREFIX - 1 - SECRET_CHARS) * 3 / 4
+};
 
-void token_write(struct buf *out, struct slice consumer, struct slice message_id, const uint8_t secret[TOKEN_SECRET])
+void token_write(struct buf *out, struct slice consumer, struct slice message_id,
+                 const uint8_t secret[TOKEN_SECRET])
 {
     char key[KEY_MAX];
     size_t len = consumer.len + 1 + message_id.len;
@@ -36,8 +41,8 @@ static int sextet(char c)
     return c == '-' ? 62 : c == '_' ? 63 : -1;
 }
 
-/* Strict base64url: one text for one value, so that two tokens are equal only when their texts are. out has room for
- * len * 3 / 4 bytes. */
+/* Strict base64url: one text for one value, so that two tokens are equal only when their texts are. out has
+ * room for len * 3 / 4 bytes. */
 static bool decode(struct slice in, uint8_t *out)
 {
     uint32_t bits = 0;
@@ -66,12 +71,14 @@ int token_read(struct slice token, struct buf *key, struct slice *consumer, stru
 {
     uint8_t bytes[KEY_MAX], tail[TOKEN_SECRET];
 
-    if (token.len > TOKEN_MAX || token.len < PREFIX + 1 + SECRET_CHARS || memcmp(token.data, prefix, PREFIX) != 0)
+    if (token.len > TOKEN_MAX || token.len < PREFIX + 1 + SECRET_CHARS ||
+        memcmp(token.data, prefix, PREFIX) != 0)
         return 1;
     size_t dot = token.len - SECRET_CHARS - 1;
     struct slice head = {token.data + PREFIX, dot - PREFIX};
 
-    if (token.data[dot] != '.' || !decode(head, bytes) || !decode((struct slice){token.data + dot + 1, SECRET_CHARS}, tail))
+    if (token.data[dot] != '.' || !decode(head, bytes) ||
+        !decode((struct slice){token.data + dot + 1, SECRET_CHARS}, tail))
         return 1;
     size_t len = head.len * 3 / 4;
     uint8_t *nul = len ? memchr(bytes, '\0', len) : NULL;

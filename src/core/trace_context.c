@@ -1,5 +1,5 @@
-/* W3C Trace Context: what is not well-formed is not passed on as such. Pure. What is valid holds visible characters, blanks
- * and tabs only, so it can stand in a field as it is. */
+/* W3C Trace Context: what is not well-formed is not passed on as such. Pure. What is valid holds visible
+ * characters, blanks and tabs only, so it can stand in a field as it is. */
 
 #include "core/trace_context.h"
 
@@ -27,9 +27,11 @@ bool traceparent_is_valid(struct slice s)
 
     if (s.len < TRACEPARENT_LEN || p[2] != '-' || p[35] != '-' || p[52] != '-')
         return false;
-    if (!is_hex(p, 2, true) || !is_hex(p + 3, 32, false) || !is_hex(p + 36, 16, false) || !is_hex(p + 53, 2, true))
+    if (!is_hex(p, 2, true) || !is_hex(p + 3, 32, false) || !is_hex(p + 36, 16, false) ||
+        !is_hex(p + 53, 2, true))
         return false;
-    if (memcmp(p, "ff", 2) == 0 || (s.len > TRACEPARENT_LEN && (memcmp(p, "00", 2) == 0 || p[TRACEPARENT_LEN] != '-')))
+    if (memcmp(p, "ff", 2) == 0 ||
+        (s.len > TRACEPARENT_LEN && (memcmp(p, "00", 2) == 0 || p[TRACEPARENT_LEN] != '-')))
         return false;
     for (size_t i = TRACEPARENT_LEN; i < s.len; i++)
         if (p[i] <= ' ' || p[i] > '~')

@@ -4,9 +4,10 @@
 
 /* Numbers for the stats line, in fixed memory. One thread. */
 
-/* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each doubling. So a
- * quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's: microseconds reach to 2^36, or 19
- * hours; what is longer lies in the last bucket and is reported as the maximum. {0} is an empty one, 4 KiB. */
+/* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each
+ * doubling. So a quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's:
+ * microseconds reach to 2^36, or 19 hours; what is longer lies in the last bucket and is reported as the
+ * maximum. {0} is an empty one, 4 KiB. */
 enum { HISTOGRAM_BUCKETS = 1024 };
 
 struct histogram {
@@ -18,8 +19,8 @@ struct histogram {
 /* A value below 0 counts as 0. */
 void histogram_add(struct histogram *h, int64_t value);
 
-/* The smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 when there is none. Never above
- * max. */
+/* The smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 when there
+ * is none. Never above max. */
 int64_t histogram_quantile(const struct histogram *h, int permille);
 
 void histogram_reset(struct histogram *h);

@@ -1,0 +1,282 @@
+/* What every answer means, and when to come back. */
+
+#include "cmocka_all.h"
+#include "fields.h"
+#include "onceward/core/outcome.h"
+#include "onceward/core/row.h"
+
+#include <string.h>
+
+static const int usual_permanent[] = {400, 410, 413, 415, 422};
+
+static const struct outcome_rules response = {false, usual_permanent, COUNT(usual_permanent)};
+static const struct outcome_rules transaction = {true, usual_permanent, COUNT(usual_permanent)};
+
+static void assert_verdict(int status, enum verdict by_response, enum verdict by_transaction)
+{
+    assert_string_equal(verdict_name(outcome_of(ANSWER_STATUS, status, &response)),
+                        verdict_name(by_response));
+    assert_string_equal(verdict_name(outcome_of(ANSWER_STATUS, status, &transaction)),
+                        verdict_name(by_transaction));
+}
+
+static void test_named_statuses(void **state)
+{
+    static const struct {
+        int status;
+        enum verdict response, transaction;
+    } cases[] = {
+        {200, VERDICT_COMPLETE, VERDICT_CHECK},
+        {201, VERDICT_COMPLETE, VERDICT_CHECK},
+        {202, VERDICT_COMPLETE, VERDICT_ACCEPTED},
+        {203, VERDICT_COMPLETE, VERDICT_CHECK},
+        {204, VERDICT_COMPLETE, VERDICT_CHECK},
+        {299, VERDICT_COMPLETE, VERDICT_CHECK},
+        {300, VERDICT_FAILED, VERDICT_FAILED},
+        {301, VERDICT_FAILED, VERDICT_FAILED},
+        {304, VERDICT_FAILED, VERDICT_FAILED},
+        {307, VERDICT_FAILED, VERDICT_FAILED},
+        {400, VERDICT_PERMANENT, VERDICT_PERMANENT},
+        {401, VERDICT_FAILED, VERDICT_FAILED},
+        {403, VERDICT_FAILED, VERDICT_FAILED},
+        {404, VERDICT_FAILED, VERDICT_FAILED},
+        {408, VERDICT_NOT_NOW, VERDICT_NOT_NOW},
+        {409, VERDICT_NOT_NOW, VERDICT_NOT_NOW},
+        {410, VERDICT_PERMANENT, VERDICT_PERMANENT},
+        {413, VERDICT_PERMANENT, VERDICT_PERMANENT},
+        {415, VERDICT_PERMANENT, VERDICT_PERMANENT},
+        {418, VERDICT_FAILED, VERDICT_FAILED},
+        {422, VERDICT_PERMANENT, VERDICT_PERMANENT},
+        {423, VERDICT_NOT_NOW, VERDICT_NOT_NOW},
+        {424, VERDICT_FAILED, VERDICT_FAILED},
+        {425, VERDICT_NOT_NOW, VERDICT_NOT_NOW},
+        {426, VERDICT_FAILED, VERDICT_FAILED},
+        {429, VERDICT_NOT_NOW, VERDICT_NOT_NOW},
+        {500, VERDICT_FAILED, VERDICT_FAILED},
+        {501, VERDICT_FAILED, VERDICT_FAILED},
+        {502, VERDICT_DIED, VERDICT_DIED},
+        {503, VERDICT_UNAVAILABLE, VERDICT_UNAVAILABLE},
+        {504, VERDICT_DIED, VERDICT_DIED},
+        {505, VERDICT_FAILED, VERDICT_FAILED},
+        {0, VERDICT_DIED, VERDICT_DIED},
+        {99, VERDICT_DIED, VERDICT_DIED},
+        {100, VERDICT_DIED, VERDICT_DIED},
+        {101, VERDICT_DIED, VERDICT_DIED},
+        {199, VERDICT_DIED, VERDICT_DIED},
+        {600, VERDICT_FAILED, VERDICT_FAILED},
+        {999, VERDICT_FAILED, VERDICT_FAILED},
+        {-1, VERDICT_DIED, VERDICT_DIED},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_verdict(cases[i].status, cases[i].response, cases[i].transaction);
+}
+
+static bool is_one_of(int status, const int *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i] == status)
+            return true;
+    return false;
+}
+
+static void test_every_status(void **state)
+{
+    static const int not_now[] = {408, 409, 423, 425, 429};
+    (void)state;
+
+    for (int status = 100; status <= 599; status++) {
+        if (status < 200 || status == 502 || status == 504)
+            assert_verdict(status, VERDICT_DIED, VERDICT_DIED);
+        else if (status < 300)
+            assert_verdict(status, VERDICT_COMPLETE, status == 202 ? VERDICT_ACCEPTED : VERDICT_CHECK);
+        else if (is_one_of(status, usual_permanent, COUNT(usual_permanent)))
+            assert_verdict(status, VERDICT_PERMANENT, VERDICT_PERMANENT);
+        else if (is_one_of(status, not_now, COUNT(not_now)))
+            assert_verdict(status, VERDICT_NOT_NOW, VERDICT_NOT_NOW);
+        else if (status == 503)
+            assert_verdict(status, VERDICT_UNAVAILABLE, VERDICT_UNAVAILABLE);
+        else
+            assert_verdict(status, VERDICT_FAILED, VERDICT_FAILED);
+    }
+}
+
+static void test_permanent_wins(void **state)
+{
+    (void)state;
+    for (int status = 100; status <= 599; status++) {
+        struct outcome_rules only = {status % 2, &status, 1}, none = {status % 2, NULL, 0};
+
+        assert_int_equal(outcome_of(ANSWER_STATUS, status, &only), VERDICT_PERMANENT);
+        assert_int_not_equal(outcome_of(ANSWER_STATUS, status, &none), VERDICT_PERMANENT);
+        assert_int_not_equal(outcome_of(ANSWER_DIED, status, &only), VERDICT_PERMANENT);
+    }
+}
+
+static void test_other_kinds_ignore_the_status(void **state)
+{
+    static const struct {
+        enum answer_kind kind;
+        enum verdict verdict;
+    } cases[] = {
+        {ANSWER_UNREACHABLE, VERDICT_UNAVAILABLE},
+        {ANSWER_DIED, VERDICT_DIED},
+        {ANSWER_TIMEOUT, VERDICT_REVOKE},
+        {ANSWER_ABANDONED, VERDICT_NOT_NOW},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (int status = 0; status <= 599; status++) {
+            assert_int_equal(outcome_of(cases[i].kind, status, &response), cases[i].verdict);
+            assert_int_equal(outcome_of(cases[i].kind, status, &transaction), cases[i].verdict);
+        }
+    }
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    for (int v = 0; v < N_VERDICTS; v++) {
+        assert_non_null(verdict_name((enum verdict)v));
+        for (int w = 0; w < v; w++)
+            assert_string_not_equal(verdict_name((enum verdict)v), verdict_name((enum verdict)w));
+    }
+    for (int a = 0; a < N_ROW_ANSWERS; a++)
+        assert_int_equal(row_answer_find(row_answer_name((enum row_answer)a)), a);
+    assert_int_equal(row_answer_find("nonsense"), -1);
+    assert_int_equal(row_answer_find(""), -1);
+}
+
+/* Sun, 06 Nov 1994 08:49:37 GMT */
+static const int64_t example_ms = INT64_C(784111777) * 1000;
+
+static void test_retry_after(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t off_ms; /* now is this much before the example's date */
+        int64_t expected_ms;
+    } cases[] = {
+        {"0", 0, 0},
+        {"1", 0, 1000},
+        {"120", 0, 120000},
+        {"00120", 0, 120000},
+        {" 7", 0, 7000},
+        {"7 \t ", 0, 7000},
+        {"3600", 0, 3600000},
+        {"3601", 0, 3600000}, /* the cap */
+        {"9223372036854775", 0, 3600000},
+        {"9223372036854775807", 0, 3600000},
+        {"9223372036854775808", 0, 3600000},
+        {"18446744073709551616", 0, 3600000},
+        {"99999999999999999999999999999999999999999999", 0, 3600000},
+        {"99999999999999999999999999999999999999999999x", 0, -1},
+        {"", 0, -1},
+        {"   ", 0, -1},
+        {"-1", 0, -1},
+        {"+1", 0, -1},
+        {"1.5", 0, -1},
+        {"1 2", 0, -1},
+        {"0x10", 0, -1},
+        {"1s", 0, -1},
+        {"soon", 0, -1},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", 0, 0},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", 5000, 5000},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", 1, 1},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", -1, 0},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", -86400000, 0},
+        {"Sun, 06 Nov 1994 08:49:37 GMT", 86400000, 3600000},
+        {"  Sun, 06 Nov 1994 08:49:37 GMT ", 5000, 5000},
+        {"Sunday, 06-Nov-94 08:49:37 GMT", 5000, 5000},
+        {"Sun Nov  6 08:49:37 1994", 5000, 5000},
+        {"Sun Nov 06 08:49:37 1994", 5000, 5000},
+        {"Sun Nov 16 08:49:37 1994", 5000, 3600000},
+        {"Sun, 06 Nov 1994 08:49:60 GMT", 0, 23000}, /* a leap second */
+        {"Sun, 06 Nov 1994 08:49:61 GMT", 0, -1},
+        {"Sun, 06 Nov 1994 08:60:37 GMT", 0, -1},
+        {"Sun, 06 Nov 1994 24:49:37 GMT", 0, -1},
+        {"Sun, 31 Nov 1994 08:49:37 GMT", 0, -1},
+        {"Sun, 00 Nov 1994 08:49:37 GMT", 0, -1},
+        {"Sun, 29 Feb 1994 08:49:37 GMT", 0, -1},
+        {"Tue, 29 Feb 2000 08:49:37 GMT", 0, 3600000},
+        {"Thu, 29 Feb 1996 08:49:37 GMT", 0, 3600000},
+        {"Mon, 29 Feb 1900 08:49:37 GMT", 0, -1},
+        {"Fri, 31 Dec 9999 23:59:59 GMT", 0, 3600000},
+        {"Mon, 01 Jan 0000 00:00:00 GMT", 0, -1},
+        {"Mon, 01 Jan 0001 00:00:00 GMT", 0, 0},
+        {"sun, 06 nov 1994 08:49:37 gmt", 0, -1},
+        {"Sun, 06 Nov 1994 08:49:37", 0, -1},
+        {"Sun, 06 Nov 1994 08:49:37 UTC", 0, -1},
+        {"Sun, 06 Nov 1994 08:49:37 +0000", 0, -1},
+        {"Sun, 06 Nov 1994 08:49:37 GMT!", 0, -1},
+        {"Sun, 6 Nov 1994 08:49:37 GMT", 0, -1},
+        {"Sun,  6 Nov 1994 08:49:37 GMT", 0, -1},
+        {"Sun, 06 Nov 94 08:49:37 GMT", 0, -1},
+        {"Son, 06 Nov 1994 08:49:37 GMT", 0, -1},
+        {"Sun, 06 Mai 1994 08:49:37 GMT", 0, -1},
+        {"Sun, 06 Nov 1994 8:49:37 GMT", 0, -1},
+        {"Sun", 0, -1},
+        {"Sun,", 0, -1},
+        {"Sunday", 0, -1},
+        {"1994-11-06T08:49:37Z", 0, -1},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t len = strlen(cases[i].text);
+        int64_t got = retry_after_ms(cases[i].text, len, example_ms - cases[i].off_ms, 3600000);
+
+        if (got != cases[i].expected_ms)
+            print_error("\"%s\": %lld\n", cases[i].text, (long long)got);
+        assert_true(got == cases[i].expected_ms);
+    }
+    assert_true(retry_after_ms("7\0", 2, example_ms, 3600000) == -1);
+    assert_true(retry_after_ms("9223372036854775", 16, example_ms, INT64_MAX) ==
+                INT64_C(9223372036854775000));
+    assert_true(retry_after_ms("5", 1, example_ms, 0) == 0);
+}
+
+/* A year of two digits is the one that is at most 50 years ahead. */
+static void test_short_years(void **state)
+{
+    static const int64_t cap_ms = INT64_MAX, day_ms = 86400000;
+    static const int64_t now_ms = INT64_C(1792281600000); /* 2026-10-18 00:00:00 */
+    static const struct {
+        const char *text;
+        int64_t wait_ms;
+    } cases[] = {
+        {"Sunday, 18-Oct-26 00:00:01 GMT", 1000},
+        {"Monday, 19-Oct-26 00:00:00 GMT", day_ms},
+        {"Saturday, 17-Oct-26 00:00:00 GMT", 0},
+        {"Monday, 18-Oct-27 00:00:00 GMT", 365 * day_ms},
+        {"Saturday, 17-Oct-76 00:00:00 GMT", (50 * 365 + 12) * day_ms},
+        {"Monday, 18-Oct-77 00:00:00 GMT", 0}, /* 1977 */
+        {"Monday, 18-Oct-99 00:00:00 GMT", 0}, /* 1999 */
+        {"Monday, 18-Oct-00 00:00:00 GMT", 0}, /* 2000 */
+        {"Sunday, 29-Feb-28 00:00:00 GMT", 499 * day_ms},
+        {"Sunday, 29-Feb-27 00:00:00 GMT", -1},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int64_t got = retry_after_ms(cases[i].text, strlen(cases[i].text), now_ms, cap_ms);
+
+        if (got != cases[i].wait_ms)
+            print_error("\"%s\": %lld\n", cases[i].text, (long long)got);
+        assert_true(got == cases[i].wait_ms);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_statuses), cmocka_unit_test(test_every_status),
+        cmocka_unit_test(test_permanent_wins), cmocka_unit_test(test_other_kinds_ignore_the_status),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_retry_after),
+        cmocka_unit_test(test_short_years),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,180 @@
+/* The histogram against exact quantiles, and counters. */
+
+#include "cmocka_all.h"
+#include "fields.h"
+#include "onceward/core/stats.h"
+
+#include <stdlib.h>
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static uint64_t next_random(uint64_t *seed)
+{
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    return *seed;
+}
+
+static void test_is_small(void **state)
+{
+    (void)state;
+    assert_true(sizeof(struct histogram) <= 4096 + 32);
+}
+
+static void test_empty(void **state)
+{
+    static struct histogram h;
+    (void)state;
+
+    assert_int_equal(histogram_quantile(&h, 500), 0);
+    assert_int_equal(histogram_quantile(&h, 1000), 0);
+    assert_int_equal(h.max, 0);
+}
+
+static void test_one_value(void **state)
+{
+    static struct histogram h;
+    static const int64_t values[] = {0,
+                                     1,
+                                     2,
+                                     31,
+                                     32,
+                                     63,
+                                     64,
+                                     65,
+                                     127,
+                                     128,
+                                     129,
+                                     1000,
+                                     12345,
+                                     999999,
+                                     1000000,
+                                     60000000,
+                                     3600000000,
+                                     36000000000,
+                                     (INT64_C(1) << 36) - 1,
+                                     INT64_C(1) << 36,
+                                     INT64_C(1) << 50,
+                                     INT64_MAX};
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(values); i++) {
+        histogram_reset(&h);
+        histogram_add(&h, values[i]);
+        int64_t p50 = histogram_quantile(&h, 500);
+
+        assert_true(p50 <= values[i]);
+        if (values[i] < 64)
+            assert_true(p50 == values[i]);
+        assert_true((double)(values[i] - p50) <= (double)values[i] / 64);
+        assert_true(h.max == values[i]);
+        assert_true(histogram_quantile(&h, 1000) <= h.max);
+    }
+    histogram_reset(&h);
+    histogram_add(&h, -5);
+    histogram_add(&h, INT64_MIN);
+    assert_int_equal(h.n, 2);
+    assert_int_equal(histogram_quantile(&h, 990), 0);
+}
+
+/* Every bucket's neighbours: a value of each power of two, one less, one more, measured with a larger one
+ * beside it, so that the bound by the maximum does not help. */
+static void test_error_of_each_octave(void **state)
+{
+    static struct histogram h;
+    (void)state;
+
+    for (int shift = 0; shift < 36; shift++) {
+        for (int64_t off = -1; off <= 1; off++) {
+            int64_t value = (INT64_C(1) << shift) + off;
+
+            histogram_reset(&h);
+            histogram_add(&h, value);
+            histogram_add(&h, INT64_C(1) << 40);
+            int64_t p50 = histogram_quantile(&h, 500);
+            assert_true(llabs(p50 - value) * 64 <= value);
+        }
+    }
+}
+
+static void test_against_exact_quantiles(void **state)
+{
+    enum { N = 20000 };
+    static const int permilles[] = {1, 10, 500, 900, 990, 999, 1000};
+    static struct histogram h;
+    static int64_t values[N];
+    uint64_t seed = 88172645463325252u;
+    (void)state;
+
+    for (int round = 0; round < 12; round++) {
+        histogram_reset(&h);
+        for (size_t i = 0; i < N; i++) {
+            uint64_t r = next_random(&seed);
+
+            values[i] = (int64_t)(r >> 24 >> (round * 3)); /* uniform, over ever smaller ranges */
+            if (round % 2)
+                values[i] >>= r % 16; /* long-tailed */
+            values[i] &= (INT64_C(1) << 36) - 1;
+            histogram_add(&h, values[i]);
+        }
+        qsort(values, N, sizeof(values[0]), compare);
+        assert_true(h.max == values[N - 1]);
+        for (size_t k = 0; k < COUNT(permilles); k++) {
+            int64_t exact = values[(N * (size_t)permilles[k] + 999) / 1000 - 1];
+
+            assert_true(llabs(histogram_quantile(&h, permilles[k]) - exact) * 64 <= exact);
+        }
+    }
+}
+
+static void test_ranks_of_few(void **state)
+{
+    static struct histogram h;
+    (void)state;
+
+    for (int64_t v = 1; v <= 10; v++)
+        histogram_add(&h, v);
+    assert_int_equal(histogram_quantile(&h, 0), 1);
+    assert_int_equal(histogram_quantile(&h, 100), 1);
+    assert_int_equal(histogram_quantile(&h, 101), 2);
+    assert_int_equal(histogram_quantile(&h, 500), 5);
+    assert_int_equal(histogram_quantile(&h, 990), 10);
+    assert_int_equal(histogram_quantile(&h, 2000), 10);
+    assert_int_equal(histogram_quantile(&h, -7), 1);
+}
+
+static void test_counter(void **state)
+{
+    struct counter c = {0};
+    (void)state;
+
+    assert_int_equal(counter_take(&c), 0);
+    counter_add(&c, 3);
+    counter_add(&c, 2);
+    assert_int_equal(counter_take(&c), 5);
+    assert_int_equal(counter_take(&c), 0);
+    counter_add(&c, 1);
+    assert_int_equal(counter_take(&c), 1);
+    assert_int_equal(c.total, 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_is_small),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_one_value),
+        cmocka_unit_test(test_error_of_each_octave),
+        cmocka_unit_test(test_against_exact_quantiles),
+        cmocka_unit_test(test_ranks_of_few),
+        cmocka_unit_test(test_counter),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
