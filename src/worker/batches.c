@@ -25,7 +25,6 @@ static void item_fill(struct worker *w, size_t i, const struct delivery *d)
         .error = slice_of(d->error),
         .delay_ms = d->delay_ms,
         .only_expired = d->only_expired,
-        .ignore_fingerprint = !d->compares,
     };
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];

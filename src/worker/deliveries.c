@@ -386,7 +386,6 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
     d->n_bytes = ev->message ? ev->message->body_len : 0;
     d->received_us = clock_us();
     d->verdict = -1;
-    d->compares = true;
     d->state = DELIVERY_TO_CLAIM;
     list_init(&d->followers);
     list_push(&w->states[d->state], &d->in_state);

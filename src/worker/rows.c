@@ -157,14 +157,29 @@ static void give_up(struct worker *w, struct delivery *d, const char *reason, bo
                    rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
 }
 
+/* Takes over the fingerprint of the first body, from the answer's JSON: with on_body_mismatch: duplicate this copy stands for that. */
+static bool fingerprint_adopt(struct delivery *d, struct slice detail)
+{
+    static const char key[] = "\"first_fingerprint\" : \"";
+    const char *at = detail.len ? memmem(detail.data, detail.len, key, sizeof(key) - 1) : NULL;
+    uint8_t bytes[sizeof(d->fingerprint)];
+
+    if (!at || (size_t)(detail.data + detail.len - at) < sizeof(key) - 1 + 2 * sizeof(bytes))
+        return false;
+    at += sizeof(key) - 1;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        if (sscanf(at + 2 * i, "%2hhx", &bytes[i]) != 1)
+            return false;
+    memcpy(d->fingerprint, bytes, sizeof(bytes));
+    return true;
+}
+
 static void row_mismatch(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
 
-    if (w->q->mismatch_is_duplicate) {
-        d->compares = false;
-        d->has_token = false;
-        delivery_event(w, d, DELIVERY_EV_AGAIN);
+    if (w->q->mismatch_is_duplicate && fingerprint_adopt(d, row->detail)) {
+        row_again(w, d);
         return;
     }
     if (worker_may_say(w, EVENT_BODY_MISMATCH)) {

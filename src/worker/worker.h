@@ -68,7 +68,6 @@ struct delivery {
     uint8_t fingerprint[16];
     uint8_t token[16];
     bool has_token; /* the token may be in the row */
-    bool compares;  /* false: the mismatch policy says to ignore the body */
     bool suspect;   /* the application died with it: it goes alone from now on */
     int64_t deaths;
     int attempt;

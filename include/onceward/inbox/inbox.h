@@ -63,7 +63,6 @@ struct inbox_item {
     struct slice message_id; /* empty: none (bury of a rowless letter only) */
     uint8_t token[16];
     uint8_t fingerprint[16];
-    bool ignore_fingerprint; /* claim, look: it goes as NULL and the body is not compared */
     struct slice message_type; /* claim; data NULL: none */
     int64_t deaths;            /* claim: message_deaths() */
     int http_status;           /* settle, fail; 0: none */
