@@ -24,12 +24,16 @@ def pytest_addoption(parser):
     parser.addoption("--keep-servers", action="store_true", help="leave the folder with the servers' logs")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: compares times or measures, so nothing may run beside it")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
     global _started
     if SERVERS in os.environ or session.config.option.collectonly:
         return
-    process.exit_on_signals()
+    process.interrupt_on_signals()
     _started = servers.Servers()
     try:
         _started.start()

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from rig.application import Gate
 from rig.wait import wait_until
 
@@ -19,6 +21,7 @@ def run_through(bed, sidecar, prefix):
     return took
 
 
+@pytest.mark.alone
 def test_an_application_that_holds_its_transaction_open_delays_nobody_and_is_not_failed(bed):
     gate = Gate()
     failed = set()

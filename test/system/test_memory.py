@@ -8,6 +8,7 @@ from rig.application import Gate
 from rig.wait import wait_until
 
 MIB = 1024
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture

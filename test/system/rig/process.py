@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 _running = {}
@@ -68,15 +67,14 @@ def kill_all():
 atexit.register(kill_all)
 
 
-def exit_on_signals():
-    """Makes SIGTERM and SIGHUP leave through the ordinary way out, so that what runs at exit runs."""
+def interrupt_on_signals():
+    """Makes SIGTERM and SIGHUP do what Ctrl-C does, so that every way out runs what belongs to it."""
 
-    def leave(number, frame):
-        signal.signal(number, signal.SIG_IGN)
-        sys.exit(128 + number)
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
 
 
 _given_ports = set()

@@ -1,0 +1,69 @@
+# Debian packages for building, testing and the demo. Sourced by test/run and deploy/demo; POSIX sh.
+
+PACKAGES_BUILD="gcc libc6-dev meson ninja-build pkg-config librabbitmq-dev libpq-dev libcurl4-openssl-dev libjansson-dev libssl-dev"
+PACKAGES_SERVERS="rabbitmq-server postgresql openssl python3 python3-pika python3-psycopg2"
+PACKAGES_TEST="libcmocka-dev python3-pytest python3-pytest-xdist"
+
+POLICY=/usr/sbin/policy-rc.d
+policy_is_ours=
+
+packages_as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+packages_cleanup() {
+    if [ -n "$policy_is_ours" ]; then
+        packages_as_root rm -f "$POLICY"
+        policy_is_ours=
+    fi
+}
+
+# Installs what is missing of its arguments and says which; says nothing when all is there. Meanwhile a policy-rc.d, unless the
+# machine has one, keeps the new servers from being started: the tests and the demo start their own.
+packages_install() {
+    if ! command -v dpkg-query >/dev/null 2>&1; then
+        echo "This is not Debian: install what corresponds to: $*" >&2
+        return 0
+    fi
+    missing=
+    for package in "$@"; do
+        if ! dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed; then
+            missing="$missing $package"
+        fi
+    done
+    [ -n "$missing" ] || return 0
+    echo "Installing:$missing"
+    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null 2>&1; then
+        echo "Neither root nor sudo. Run as root: apt-get install$missing" >&2
+        return 1
+    fi
+    if [ ! -e "$POLICY" ]; then
+        policy_is_ours=1
+        printf '#!/bin/sh\nexit 101\n' | packages_as_root tee "$POLICY" >/dev/null
+        packages_as_root chmod 755 "$POLICY"
+    fi
+    packages_status=0
+    # shellcheck disable=SC2086
+    { packages_as_root apt-get update -qq &&
+        packages_as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+            -o Dpkg::Options::=--force-confold $missing; } </dev/null >"${TMPDIR:-/tmp}/onceward-install.$$" 2>&1 || packages_status=$?
+    [ "$packages_status" = 0 ] || cat "${TMPDIR:-/tmp}/onceward-install.$$" >&2
+    rm -f "${TMPDIR:-/tmp}/onceward-install.$$"
+    packages_cleanup
+    return "$packages_status"
+}
+
+# build_tree FOLDER OPTIONS… : configures (again, when the options changed) and builds; shows the output only when it fails.
+build_tree() {
+    build_folder=$1
+    shift
+    build_log=$build_folder.log
+    if [ -f "$build_folder/build.ninja" ]; then
+        meson setup --reconfigure "$@" "$build_folder" "$root" >"$build_log" 2>&1 || rm -rf "$build_folder"
+    fi
+    if [ ! -f "$build_folder/build.ninja" ]; then
+        meson setup "$@" "$build_folder" "$root" >"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
+    fi
+    ninja -C "$build_folder" >>"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
+    rm -f "$build_log"
+}
