@@ -1,0 +1,72 @@
+"""The demo's application: a small shop that books each order once.
+
+    application.py PORT DSN POSTS_FILE
+
+An order is booked in one transaction with onceward.complete(token): that is all an application has to do. The rest of this file is
+the trouble that the demo wants: orders that fail at first, one that always fails, and one that kills the process."""
+
+import json
+import os
+import socketserver
+import sys
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler
+
+import psycopg2
+
+_, PORT, DSN, POSTS = sys.argv
+posts = os.open(POSTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+local = threading.local()
+
+
+def database():
+    if getattr(local, "connection", None) is None or local.connection.closed:
+        local.connection = psycopg2.connect(DSN)
+    return local.connection
+
+
+def book(order, token):
+    """The order and its completion commit together, or not at all."""
+    with database() as transaction, transaction.cursor() as cursor:
+        cursor.execute("SELECT onceward.complete(%s)", (token,))
+        cursor.execute("INSERT INTO shop.ledger (order_id, amount) VALUES (%s, %s)", (order["id"], order["amount"]))
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        attempt = int(self.headers["Onceward-Attempt"])
+        os.write(posts, f"{urllib.parse.unquote(self.headers['Onceward-Message-Id'])} {attempt}\n".encode())
+        order = json.loads(body)
+        trouble = order.get("trouble")
+        if trouble == "kills" and attempt == 1:
+            os._exit(1)
+        if trouble == "poison" or (trouble == "fails" and attempt <= 2):
+            return self.answer(500)
+        try:
+            book(order, self.headers["Onceward-Token"])
+        except psycopg2.Error as e:
+            return self.answer(409 if (e.pgcode or "").startswith("OW") else 500)
+        self.answer(200)
+
+    def answer(self, status):
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+
+Server(("127.0.0.1", int(PORT)), Handler).serve_forever()
