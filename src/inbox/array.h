@@ -1,0 +1,52 @@
+#pragma once
+
+#include "onceward/base/buf.h"
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A one-dimensional array in PostgreSQL's binary form, as a parameter: a header of ARRAY_HEADER bytes (dimensions, flags, the
+ * elements' type, their number, the lower bound), then each element as its length (-1: NULL) and its bytes.
+ *
+ * It is built once and can be sent in pieces, from the front to the back, without being copied: array_slice writes the header of a
+ * piece over what lies before it. So a piece may be sent any number of times, with any length, until it is skipped, but what was
+ * skipped is gone. */
+enum { ARRAY_HEADER = 20 };
+
+enum array_type {
+    ARRAY_BOOL = 16,
+    ARRAY_BYTEA = 17,
+    ARRAY_INT8 = 20,
+    ARRAY_INT4 = 23,
+    ARRAY_TEXT = 25,
+    ARRAY_UUID = 2950,
+};
+
+struct array {
+    struct buf buf;
+    size_t at; /* the first element that was not skipped */
+    enum array_type type;
+    bool has_null;
+};
+
+void array_deinit(struct array *a);
+
+/* Empties it, keeps its memory. bytes: room for this much content, all elements together. */
+void array_start(struct array *a, enum array_type type, size_t n, size_t bytes);
+
+void array_add(struct array *a, const void *data, size_t len);
+void array_add_null(struct array *a);
+void array_add_slice(struct array *a, struct slice s); /* data NULL: NULL */
+void array_add_int4(struct array *a, int32_t v);
+void array_add_int8(struct array *a, int64_t v);
+void array_add_bool(struct array *a, bool v);
+
+/* Made fit for a text: see text_add. data NULL: NULL. */
+void array_add_text(struct array *a, struct slice s, size_t max);
+
+/* The next n elements as an array. Valid until the array is changed, skipped or sliced. */
+struct slice array_slice(struct array *a, size_t n);
+
+void array_skip(struct array *a, size_t n);

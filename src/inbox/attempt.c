@@ -1,0 +1,139 @@
+/* One attempt to connect a worker to the inbox, on a helper thread: it owns copies of everything it needs,
+ * because an abandoned attempt may outlive the configuration. */
+#include "call.h"
+#include "connect.h"
+#include "pipeline.h"
+
+#include "onceward/base/fault.h"
+#include "onceward/base/job.h"
+#include "onceward/base/mem.h"
+#include "onceward/inbox/inbox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct attempt {
+    struct config_database database;
+    struct call_scalars scalars;
+    char *takes_over;
+    int code;
+    struct inbox *inbox;
+    struct fault fault;
+};
+
+static char *text_copy(const char *text)
+{
+    return text ? mem_copy(text, strlen(text)) : NULL;
+}
+
+static void config_text_copy(struct config_text *to, const struct config_text *from)
+{
+    to->value = text_copy(from->value);
+    to->file = text_copy(from->file);
+}
+
+static void config_text_clear(struct config_text *t)
+{
+    if (t->value)
+        explicit_bzero(t->value, strlen(t->value));
+    mem_clear(&t->value);
+    mem_clear(&t->file);
+}
+
+static void attempt_free(void *p)
+{
+    struct attempt *a = p;
+
+    inbox_free(a->inbox);
+    config_text_clear(&a->database.url);
+    config_text_clear(&a->database.password);
+    call_scalars_deinit(&a->scalars);
+    free(a->takes_over);
+    free(a);
+}
+
+/* 0; 1: another queue has the name; -1. */
+static int consumer_register(struct attempt *a, PGconn *conn)
+{
+    const char *const params[] = {a->scalars.value[SCALAR_CONSUMER], a->scalars.value[SCALAR_VHOST],
+                                  a->scalars.value[SCALAR_QUEUE], a->takes_over};
+    PGresult *result;
+
+    if (connection_query(conn, a->database.statement_timeout_ms,
+                         "SELECT onceward.sidecar_register($1, $2, $3, $4)", 4, params, &result, &a->fault))
+        return fault_wrap(&a->fault, "registering the consumer");
+    bool refused = PQntuples(result) == 1 && !PQgetisnull(result, 0, 0);
+    if (refused)
+        fault_set(&a->fault,
+                  "consumer \"%s\" belongs to queue \"%s\": give queue \"%s\" a consumer name of its own, "
+                  "or, when it has replaced that "
+                  "queue, name that queue in takes_over",
+                  params[0], PQgetvalue(result, 0, 0), params[2]);
+    PQclear(result);
+    return refused;
+}
+
+/* What must hold before a connection is of use; an enum inbox_attempt_result, or -1. */
+static int connection_check(struct attempt *a, const struct connection *c)
+{
+    int64_t timeout_ms = a->database.statement_timeout_ms;
+    int result = c->pinned ? 0 : connection_check_isolation(c->conn, timeout_ms, &a->fault);
+
+    if (result == 0)
+        result = connection_check_schema(c->conn, timeout_ms, &a->fault);
+    if (result)
+        return result < 0 ? result : INBOX_SCHEMA;
+    result = consumer_register(a, c->conn);
+    return result > 0 ? INBOX_REFUSED : result;
+}
+
+static void *attempt_run(void *arg)
+{
+    struct attempt *a = arg;
+    struct connection c;
+
+    a->code = connection_open(&a->database, &c, &a->fault);
+    if (a->code)
+        return a;
+    a->code = connection_check(a, &c);
+    if (a->code) {
+        PQfinish(c.conn);
+        return a;
+    }
+    a->inbox = pipeline_new(c.conn, &a->scalars, &a->database);
+    a->scalars = (struct call_scalars){0};
+    return a;
+}
+
+struct job *inbox_connect(const struct config_database *c, const struct config_queue *q, const char *vhost,
+                          const char *instance, bool own, struct fault *f)
+{
+    struct attempt *a = mem_zalloc(1, sizeof(*a));
+
+    a->database = *c;
+    config_text_copy(&a->database.url, &c->url);
+    config_text_copy(&a->database.password, &c->password);
+    call_scalars_init(&a->scalars, q, vhost, instance, own);
+    a->takes_over = text_copy(q->takes_over);
+    struct job *job = job_start(attempt_run, attempt_free, a);
+    if (!job) {
+        attempt_free(a);
+        fault_set(f, "connecting to the database: no thread could be started");
+    }
+    return job;
+}
+
+int inbox_attempt_take(void *result, struct inbox **ret_inbox, struct fault *f)
+{
+    struct attempt *a = result;
+    int code = a->code;
+
+    if (code == INBOX_CONNECTED) {
+        *ret_inbox = a->inbox;
+        a->inbox = NULL;
+    } else {
+        *f = a->fault;
+    }
+    attempt_free(a);
+    return code;
+}

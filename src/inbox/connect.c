@@ -1,0 +1,272 @@
+/* Making connections, and the few statements that are run before a connection is handed to the pipeline.
+ *
+ * Runs in a helper thread or in a command, and owns nothing. The blocking call is used on purpose: it alone
+ * goes on to the next host when one does not answer within connect_timeout. */
+#include "connect.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+#include "onceward/inbox/inbox.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 24, TCP_TIMEOUT_MS = 20000 };
+
+struct options {
+    const char *keys[MAX_OPTIONS + 1], *values[MAX_OPTIONS + 1];
+    int n;
+};
+
+static void option_add(struct options *o, const char *key, const char *value)
+{
+    o->keys[o->n] = key;
+    o->values[o->n++] = value;
+    o->keys[o->n] = o->values[o->n] = NULL;
+}
+
+/* The server settings of the URL, with ours behind them: the later one counts. -1: it is no connection
+ * string. libpq's own words are not repeated: they may quote the password. */
+static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
+{
+    PQconninfoOption *parsed = PQconninfoParse(url, NULL);
+
+    if (!parsed)
+        return fault_set(f, "database.url is not a PostgreSQL URI or connection string");
+    for (PQconninfoOption *o = parsed; o->keyword; o++)
+        if (strcmp(o->keyword, "options") == 0 && o->val)
+            buf_printf(ret, "%s ", o->val);
+    PQconninfoFree(parsed);
+    buf_printf(ret,
+               "-c default_transaction_isolation=read\\ committed -c jit=off -c statement_timeout=%" PRId64,
+               c->statement_timeout_ms);
+    return 0;
+}
+
+/* A connection that nobody reads the notices of must not print them. */
+static void notice_ignore(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result;
+}
+
+static PGconn *conn_open(const struct config_database *c, const char *url, const char *password,
+                         const char *settings)
+{
+    struct options o = {.n = 0};
+    struct buf timeout = {0}, tcp_timeout = {0};
+
+    buf_printf(&timeout, "%" PRId64, (c->connect_timeout_ms + 999) / 1000);
+    buf_printf(&tcp_timeout, "%d", TCP_TIMEOUT_MS);
+    /* What stands before the URL is a default, what stands behind it is not to be changed. */
+    option_add(&o, "connect_timeout", buf_text(&timeout));
+    option_add(&o, "application_name", "onceward");
+    option_add(&o, "target_session_attrs", "read-write");
+    option_add(&o, "gssencmode", "disable"); /* saves a round trip */
+    option_add(&o, "keepalives", "1");
+    option_add(&o, "keepalives_idle", "10");
+    option_add(&o, "keepalives_interval", "5");
+    option_add(&o, "keepalives_count", "3");
+    option_add(&o, "tcp_user_timeout", buf_text(&tcp_timeout));
+    option_add(&o, "dbname", url);
+    if (password)
+        option_add(&o, "password", password);
+    option_add(&o, "client_encoding", "UTF8");
+    option_add(&o, "options", settings ? settings : "");
+    PGconn *conn = PQconnectdbParams(o.keys, o.values, 1);
+    buf_deinit(&timeout);
+    buf_deinit(&tcp_timeout);
+    if (conn)
+        PQsetNoticeReceiver(conn, notice_ignore, NULL);
+    return conn;
+}
+
+static void secret_free(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+static int open_as(const struct config_database *c, const char *url, const char *password,
+                   struct connection *ret, struct fault *f)
+{
+    struct buf settings = {0};
+    int result = settings_make(c, url, &settings, f);
+
+    if (result == 0) {
+        PGconn *conn = conn_open(c, url, password, buf_text(&settings));
+        bool pinned = true;
+
+        /* PgBouncer does not take settings: without them, then. */
+        if (conn && PQstatus(conn) != CONNECTION_OK &&
+            strstr(PQerrorMessage(conn), "unsupported startup parameter")) {
+            PQfinish(conn);
+            conn = conn_open(c, url, password, NULL);
+            pinned = false;
+        }
+        if (conn && PQstatus(conn) == CONNECTION_OK) {
+            *ret = (struct connection){conn, pinned};
+        } else {
+            result = fault_set(f, "cannot connect to the database: %s",
+                               conn ? PQerrorMessage(conn) : "out of memory");
+            PQfinish(conn);
+        }
+    }
+    buf_deinit(&settings);
+    return result;
+}
+
+int connection_open(const struct config_database *c, struct connection *ret, struct fault *f)
+{
+    char *url = NULL, *password = NULL;
+    int result = config_text_read(&c->url, &url, f);
+
+    if (result == 0)
+        result = config_text_read(&c->password, &password, f);
+    if (result == 0 && !url)
+        result = fault_set(f, "database.url is not set");
+    if (result == 0)
+        result = open_as(c, url, password, ret, f);
+    secret_free(url);
+    secret_free(password);
+    return result;
+}
+
+/* Waits until a result can be taken without blocking. */
+static int result_wait(PGconn *conn, int64_t deadline_ms, struct fault *f)
+{
+    for (;;) {
+        int unsent = PQflush(conn);
+
+        if (unsent < 0)
+            return fault_set(f, "%s", PQerrorMessage(conn));
+        if (!PQisBusy(conn))
+            return 0;
+        struct pollfd fd = {PQsocket(conn), (short)(POLLIN | (unsent ? POLLOUT : 0)), 0};
+        int64_t left = deadline_ms - clock_ms();
+
+        if (left <= 0)
+            return fault_set(f, "no answer from the database in time");
+        poll(&fd, 1, left > 1000 ? 1000 : (int)left);
+        if (fd.revents & ~POLLOUT && !PQconsumeInput(conn))
+            return fault_set(f, "%s", PQerrorMessage(conn));
+    }
+}
+
+static int result_check(PGconn *conn, const PGresult *result, struct fault *f)
+{
+    ExecStatusType status = PQresultStatus(result);
+
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+        return 0;
+    const char *code = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+    fault_set(f, "%s", primary ? primary : PQerrorMessage(conn));
+    if (code)
+        memcpy(f->code, code, strlen(code) < sizeof(f->code) ? strlen(code) + 1 : 0);
+    return -1;
+}
+
+int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
+                     const char *const *params, PGresult **ret_result, struct fault *f)
+{
+    int64_t deadline_ms = clock_ms() + timeout_ms;
+    PGresult *kept = NULL;
+
+    if (PQsetnonblocking(conn, 1) || !PQsendQueryParams(conn, sql, n_params, NULL, params, NULL, NULL, 0))
+        return fault_set(f, "%s", PQerrorMessage(conn));
+    for (;;) {
+        if (result_wait(conn, deadline_ms, f)) {
+            PQclear(kept);
+            return -1;
+        }
+        PGresult *result = PQgetResult(conn);
+
+        if (!result)
+            break;
+        PQclear(kept);
+        kept = result;
+    }
+    if (!kept)
+        return fault_set(f, "the database gave no answer: %s", PQerrorMessage(conn));
+    if (result_check(conn, kept, f)) {
+        PQclear(kept);
+        return -1;
+    }
+    *ret_result = kept;
+    return 0;
+}
+
+int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f)
+{
+    PGresult *result;
+
+    if (connection_query(conn, timeout_ms, "SHOW transaction_isolation", 0, NULL, &result, f))
+        return fault_wrap(f, "reading the transaction isolation");
+    const char *isolation = PQgetvalue(result, 0, 0);
+    bool good = strcmp(isolation, "read committed") == 0;
+
+    if (!good)
+        fault_set(
+            f,
+            "transactions of this role are \"%s\" by default, and the pooler does not let that be changed: "
+            "ALTER ROLE %s SET default_transaction_isolation = 'read committed'",
+            isolation, PQuser(conn));
+    PQclear(result);
+    return good ? 0 : 1;
+}
+
+/* What the database says when there is no schema of ours, or not for this role. */
+static bool schema_fault(PGconn *conn, struct fault *f)
+{
+    char code[sizeof(f->code)];
+
+    memcpy(code, f->code, sizeof(code));
+    if (strcmp(code, "3F000") == 0 || strcmp(code, "42883") == 0 || strcmp(code, "42P01") == 0)
+        fault_set(
+            f, "database \"%s\" has no schema \"onceward\" that this program can use: run `onceward migrate`",
+            PQdb(conn));
+    else if (strcmp(code, "42501") == 0)
+        fault_set(f, "role \"%s\" may not use the schema \"onceward\": GRANT onceward_sidecar TO %s",
+                  PQuser(conn), PQuser(conn));
+    else
+        return false;
+    memcpy(f->code, code, sizeof(code));
+    return true;
+}
+
+int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
+{
+    PGresult *result;
+
+    if (connection_query(conn, timeout_ms, "SELECT version, oldest_compatible FROM onceward.sidecar_schema()",
+                         0, NULL, &result, f)) {
+        if (schema_fault(conn, f))
+            return 1;
+        return fault_wrap(f, "reading the schema's version");
+    }
+    bool there = PQntuples(result) == 1 && !PQgetisnull(result, 0, 0) && !PQgetisnull(result, 0, 1);
+    long version = there ? strtol(PQgetvalue(result, 0, 0), NULL, 10) : 0;
+    long oldest = there ? strtol(PQgetvalue(result, 0, 1), NULL, 10) : 0;
+
+    PQclear(result);
+    if (version < INBOX_SCHEMA_VERSION) {
+        fault_set(f, "the schema has version %ld, this program needs %d: run `onceward migrate`", version,
+                  INBOX_SCHEMA_VERSION);
+        return 1;
+    }
+    if (oldest > INBOX_SCHEMA_VERSION) {
+        fault_set(f,
+                  "the schema has version %ld and serves programs from version %ld on, this one has %d: "
+                  "update onceward",
+                  version, oldest, INBOX_SCHEMA_VERSION);
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "onceward/config/config.h"
+
+#include <libpq-fe.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fault;
+
+/* Connections to the database. Everything here blocks, up to a deadline: for helper threads and commands. */
+
+struct connection {
+    PGconn *conn;
+    bool pinned; /* the session's settings are our own: READ COMMITTED, statement_timeout. false: a pooler refused them */
+};
+
+/* Reads URL and password anew, tries the hosts in turn, each address for at most connect_timeout (whole seconds, at least 2). */
+int connection_open(const struct config_database *c, struct connection *ret, struct fault *f);
+
+/* Runs one statement with text parameters and text results. 0 and *ret_result (the caller's, PQclear); -1: f, with f->code when the database
+ * answered an error. Takes longer than timeout_ms: -1, and the connection is useless. */
+int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params, const char *const *params,
+                     PGresult **ret_result, struct fault *f);
+
+/* 0; 1: the sessions are not READ COMMITTED, and it cannot be pinned: f; -1: f. */
+int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f);
+
+/* Does the schema suit this program? 0; 1: f says what to do; -1: f. */
+int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f);

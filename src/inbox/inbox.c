@@ -1,0 +1,144 @@
+/* The inbox as the worker sees it: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h
+ * for the parts.
+ *
+ * Every item that was submitted is in exactly one batch until its row was given. One thread, the worker's. */
+#include "onceward/inbox/inbox.h"
+
+#include "pipeline.h"
+
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { BATCH_MAX_ITEMS = 1024 };
+
+void inbox_free(struct inbox *i)
+{
+    if (!i)
+        return;
+    for (int op = 0; op < N_INBOX_OPS; op++)
+        batch_deinit(&i->batches[op]);
+    PQclear(i->rows);
+    PQclear(i->error);
+    PQfinish(i->conn);
+    call_scalars_deinit(&i->scalars);
+    free(i->sorted);
+    free(i);
+}
+
+int inbox_fd(const struct inbox *i)
+{
+    return PQsocket(i->conn);
+}
+
+bool inbox_wants_write(const struct inbox *i)
+{
+    return i->unsent && !i->lost;
+}
+
+bool inbox_is_free(const struct inbox *i, enum inbox_op op)
+{
+    return !i->lost && i->batches[op].state == BATCH_FREE;
+}
+
+bool inbox_gave_up_prepared(const struct inbox *i)
+{
+    return i->gave_up_prepared;
+}
+
+bool inbox_is_swollen(const struct inbox *i)
+{
+    return i->swollen;
+}
+
+/* Rows are locked in the order of the primary key, the same in every sidecar. */
+static int item_compare(const void *a, const void *b)
+{
+    const struct inbox_item *const *left = a, *const *right = b;
+
+    return slice_compare((*left)->message_id, (*right)->message_id);
+}
+
+static void items_sort(struct inbox *i, const struct inbox_item *items, size_t n)
+{
+    if (i->sorted_cap < n) {
+        i->sorted = mem_realloc(i->sorted, n * sizeof(*i->sorted));
+        i->sorted_cap = n;
+    }
+    for (size_t k = 0; k < n; k++)
+        i->sorted[k] = &items[k];
+    qsort(i->sorted, n, sizeof(*i->sorted), item_compare);
+}
+
+int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n, struct fault *f)
+{
+    struct batch *b = &i->batches[op];
+
+    assert(n > 0 && n <= BATCH_MAX_ITEMS && b->state == BATCH_FREE);
+    items_sort(i, items, n);
+    batch_fill(b, i->sorted, n);
+    if (!i->lost)
+        pipeline_send(i, b);
+    else
+        batch_lose(b, i->fault.text);
+    if (!i->lost)
+        return 0;
+    *f = i->fault;
+    return -1;
+}
+
+/* The next row of what was answered; moves batches on that are through with a range. */
+static bool row_next(struct inbox *i, struct inbox_row *row)
+{
+    for (int op = 0; op < N_INBOX_OPS; op++) {
+        struct batch *b = &i->batches[op];
+
+        for (;;) {
+            if ((b->state == BATCH_ANSWERING || b->state == BATCH_FAILED) && batch_next(b, row))
+                return true;
+            if (b->state != BATCH_TO_SEND)
+                break;
+            if (i->lost)
+                batch_lose(b, i->fault.text);
+            else
+                pipeline_send(i, b);
+        }
+    }
+    return false;
+}
+
+int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f)
+{
+    for (;;) {
+        if (row_next(i, row))
+            return 1;
+        if (i->lost) {
+            /* Sending may have failed behind a batch that was looked at already. */
+            if (row_next(i, row))
+                return 1;
+            *f = i->fault;
+            return -1;
+        }
+        if (!pipeline_read(i))
+            return 0;
+    }
+}
+
+void inbox_ask_figures(struct inbox *i)
+{
+    if (i->lost || i->asked_figures)
+        return;
+    i->asked_figures = true;
+    pipeline_send_figures(i);
+}
+
+bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
+{
+    if (!i->have_figures)
+        return false;
+    i->have_figures = false;
+    *ret = i->figures;
+    return true;
+}

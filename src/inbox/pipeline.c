@@ -1,0 +1,376 @@
+/* The pipeline of one connection: sending segments, reading their answers, telling a failed statement from a
+ * lost connection.
+ *
+ * Invariants: a segment is one call and one Sync, so one transaction; its rows count only when its Sync was
+ * read, for that is the commit. Segments are answered in order. Nothing here waits. One thread, the worker's.
+ */
+#include "pipeline.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ANSWER_SPARE_MS = 5000,   /* beyond statement_timeout, before the connection counts as lost */
+    SLOW_BYTES_PER_MS = 1024, /* a link this slow is still alive */
+    BURY_MAX_BYTES = 8 << 20, /* of one call, or one letter */
+    SWOLLEN_BYTES = 1 << 20,
+};
+
+static void notice_keep(void *arg, const PGresult *result)
+{
+    struct inbox *i = arg;
+    const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+    if (text)
+        snprintf(i->notice, sizeof(i->notice), "%s", text);
+}
+
+struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, const struct config_database *c)
+{
+    struct inbox *i = mem_zalloc(1, sizeof(*i));
+
+    i->conn = conn;
+    i->scalars = *scalars;
+    i->timeout_ms = c->statement_timeout_ms + ANSWER_SPARE_MS;
+    i->prepared = c->prepared;
+    for (int op = 0; op < N_INBOX_OPS; op++)
+        batch_init(&i->batches[op], (enum inbox_op)op);
+    PQsetNoticeReceiver(conn, notice_keep, i);
+    if (!PQenterPipelineMode(conn))
+        pipeline_lose(i, "", PQerrorMessage(conn));
+    return i;
+}
+
+void pipeline_lose(struct inbox *i, const char *code, const char *why)
+{
+    if (i->lost)
+        return;
+    i->lost = true;
+    fault_set(&i->fault, "the connection to the database was lost: %s%s%s%s",
+              why && *why ? why : "closed by the other side", *i->notice ? " (" : "", i->notice,
+              *i->notice ? ")" : "");
+    snprintf(i->fault.code, sizeof(i->fault.code), "%s", code ? code : "");
+    PQclear(i->rows);
+    PQclear(i->error);
+    i->rows = i->error = NULL;
+    i->n_segments = 0;
+    for (int op = 0; op < N_INBOX_OPS; op++) {
+        struct batch *b = &i->batches[op];
+
+        /* What was answered already stays answered. */
+        if (b->state == BATCH_TO_SEND || b->state == BATCH_OUT)
+            batch_lose(b, i->fault.text);
+    }
+}
+
+/* --- sending --- */
+
+static void flush(struct inbox *i)
+{
+    int left = PQflush(i->conn);
+
+    if (left < 0)
+        pipeline_lose(i, "", PQerrorMessage(i->conn));
+    else
+        i->unsent = left > 0;
+}
+
+static void segment_push(struct inbox *i, struct segment s)
+{
+    assert(i->n_segments < PIPELINE_MAX);
+    if (i->n_segments == 0)
+        i->waiting_since_ms = clock_ms();
+    i->segments[(i->first_segment + i->n_segments++) % PIPELINE_MAX] = s;
+    if (s.bytes > SWOLLEN_BYTES)
+        i->swollen = true;
+}
+
+/* Letters are rare and big, so they are not prepared. */
+static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
+{
+    return i->prepared != PREPARED_OFF && op != INBOX_BURY;
+}
+
+static bool call_send(struct inbox *i, const struct batch *b, const struct call_params *p, struct segment *s)
+{
+    char name[CALL_NAME_SIZE];
+
+    s->prepared = is_to_prepare(i, b->op);
+    if (!s->prepared)
+        return PQsendQueryParams(i->conn, call_sql(b->op), p->n, p->types, p->values, p->lengths, p->formats,
+                                 1);
+    call_name(b->op, name);
+    s->prepares = !i->is_prepared[b->op];
+    if (s->prepares && !PQsendPrepare(i->conn, name, call_sql(b->op), p->n, p->types))
+        return false;
+    return PQsendQueryPrepared(i->conn, name, p->n, p->values, p->lengths, p->formats, 1);
+}
+
+void pipeline_send(struct inbox *i, struct batch *b)
+{
+    struct call_params params;
+    struct segment s = {.op = b->op};
+
+    assert(b->state == BATCH_TO_SEND && !i->lost);
+    if (b->op == INBOX_BURY)
+        batch_range_limit(b, BURY_MAX_BYTES);
+    s.bytes = batch_range_bytes(b);
+    call_params(b->op, &i->scalars, b->arrays, batch_range(b), &params);
+    if (!call_send(i, b, &params, &s) || !PQpipelineSync(i->conn)) {
+        pipeline_lose(i, "", PQerrorMessage(i->conn));
+        return;
+    }
+    b->state = BATCH_OUT;
+    segment_push(i, s);
+    if (b->op == INBOX_BURY && batch_is_last_item(b))
+        batch_forget(b);
+    flush(i);
+}
+
+void pipeline_send_figures(struct inbox *i)
+{
+    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
+    const Oid types[] = {25};
+
+    if (!PQsendQueryParams(i->conn,
+                           "SELECT dead_letters, oldest_snapshot_ms FROM onceward.sidecar_figures($1)", 1,
+                           types, params, NULL, NULL, 1) ||
+        !PQpipelineSync(i->conn)) {
+        pipeline_lose(i, "", PQerrorMessage(i->conn));
+        return;
+    }
+    segment_push(i, (struct segment){.op = SEGMENT_FIGURES});
+    flush(i);
+}
+
+/* --- what an error means --- */
+
+enum meaning {
+    MEANS_LOST,     /* this server is not, or no longer, the one to talk to */
+    MEANS_DRIFT,    /* the prepared statement is gone, or somebody else's */
+    MEANS_BAD_DATA, /* some item cannot be stored */
+    MEANS_RETRY,    /* anything else passes, or is for an operator */
+};
+
+static enum meaning error_meaning(const char *code)
+{
+    static const char *const lost[] = {"25006", "57P01", "57P02", "57P03",
+                                       "57P05", "25P03", "53300", "53400"};
+    static const char *const drift[] = {"26000", "42P05", "0A000"};
+
+    for (size_t k = 0; k < sizeof(lost) / sizeof(lost[0]); k++)
+        if (strcmp(code, lost[k]) == 0)
+            return MEANS_LOST;
+    for (size_t k = 0; k < sizeof(drift) / sizeof(drift[0]); k++)
+        if (strcmp(code, drift[k]) == 0)
+            return MEANS_DRIFT;
+    if (strncmp(code, "08", 2) == 0)
+        return MEANS_LOST;
+    /* A parameter in the wrong format is a mistake of this program, not of a message: no message may die of
+     * it. */
+    if (strcmp(code, "22P03") == 0)
+        return MEANS_RETRY;
+    if (strncmp(code, "22", 2) == 0 || strncmp(code, "23", 2) == 0 || strcmp(code, "21000") == 0 ||
+        strcmp(code, "54000") == 0)
+        return MEANS_BAD_DATA;
+    return MEANS_RETRY;
+}
+
+static const char *error_field(const PGresult *error, int field)
+{
+    const char *text = PQresultErrorField(error, field);
+
+    return text ? text : "";
+}
+
+static void statement_failed(struct inbox *i, struct batch *b, const struct segment *s, const PGresult *error)
+{
+    const char *code = error_field(error, PG_DIAG_SQLSTATE);
+    const char *text = error_field(error, PG_DIAG_MESSAGE_PRIMARY);
+
+    switch (error_meaning(code)) {
+    case MEANS_LOST:
+        pipeline_lose(i, code, text);
+        return;
+    case MEANS_DRIFT:
+        if (!s->prepared)
+            break;
+        if (i->prepared == PREPARED_ON) {
+            pipeline_lose(i, code, text); /* a new connection prepares anew */
+            return;
+        }
+        if (i->prepared == PREPARED_AUTO) {
+            i->prepared = PREPARED_OFF;
+            i->gave_up_prepared = true;
+        }
+        batch_again(b);
+        return;
+    case MEANS_BAD_DATA:
+        if (batch_range(b) > 1)
+            batch_split(b);
+        else
+            batch_fail(b, ROW_INVALID, code, text);
+        return;
+    case MEANS_RETRY:
+        break;
+    }
+    batch_fail(b, ROW_RETRY, code, text);
+}
+
+/* --- reading --- */
+
+static void figures_take(struct inbox *i, const PGresult *rows)
+{
+    struct inbox_figures figures = {0};
+
+    i->asked_figures = false;
+    if (!rows || PQntuples(rows) != 1 || !call_int8(rows, 0, 0, &figures.dead_letters) ||
+        !call_int8(rows, 0, 1, &figures.oldest_snapshot_ms))
+        return;
+    i->figures = figures;
+    i->have_figures = true;
+}
+
+/* Its Sync was read: the segment is over, and committed unless it failed. */
+static void segment_end(struct inbox *i)
+{
+    struct segment s = i->segments[i->first_segment];
+    PGresult *rows = i->rows, *error = i->error;
+
+    i->rows = i->error = NULL;
+    i->first_segment = (i->first_segment + 1) % PIPELINE_MAX;
+    i->n_segments--;
+    i->waiting_since_ms = clock_ms();
+    if (s.op == SEGMENT_FIGURES) {
+        figures_take(i, error ? NULL : rows);
+    } else {
+        struct batch *b = &i->batches[s.op];
+
+        if (error) {
+            statement_failed(i, b, &s, error);
+        } else if (rows) {
+            batch_answer(b, rows);
+            rows = NULL;
+        } else {
+            batch_fail(b, ROW_RETRY, "", "the database answered without rows");
+        }
+    }
+    PQclear(rows);
+    PQclear(error);
+}
+
+/* An error that ends the connection need not be followed by a Sync: none may be waited for. */
+static void error_take(struct inbox *i, PGresult *error)
+{
+    const char *code = PQresultErrorField(error, PG_DIAG_SQLSTATE);
+
+    if (!code || PQstatus(i->conn) != CONNECTION_OK || error_meaning(code) == MEANS_LOST) {
+        const char *text = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
+
+        pipeline_lose(i, code, text ? text : PQresultErrorMessage(error));
+        PQclear(error);
+        return;
+    }
+    PQclear(i->error ? error : NULL);
+    if (!i->error)
+        i->error = error;
+}
+
+/* true: the segment is over, or the connection. */
+static bool result_take(struct inbox *i, PGresult *result)
+{
+    struct segment *s = &i->segments[i->first_segment];
+
+    switch (PQresultStatus(result)) {
+    case PGRES_PIPELINE_SYNC:
+        PQclear(result);
+        segment_end(i);
+        return true;
+    case PGRES_TUPLES_OK:
+        PQclear(i->rows);
+        i->rows = result;
+        return false;
+    case PGRES_COMMAND_OK:
+        if (s->prepares)
+            i->is_prepared[s->op] = true;
+        PQclear(result);
+        return false;
+    case PGRES_PIPELINE_ABORTED:
+        PQclear(result);
+        return false;
+    case PGRES_FATAL_ERROR:
+        error_take(i, result);
+        return i->lost;
+    default:
+        PQclear(result);
+        pipeline_lose(i, "", "the answers are out of step");
+        return true;
+    }
+}
+
+/* Takes what libpq has read. true: see pipeline_read. */
+static bool results_take(struct inbox *i)
+{
+    int n_nulls = 0; /* one ends each statement; a second says that libpq waits for nothing while we do */
+
+    while (!PQisBusy(i->conn) && i->n_segments) {
+        PGresult *result = PQgetResult(i->conn);
+
+        if (result) {
+            n_nulls = 0;
+            if (result_take(i, result))
+                return true;
+        } else if (PQstatus(i->conn) != CONNECTION_OK || ++n_nulls > 1) {
+            pipeline_lose(i, "", n_nulls > 1 ? "the answers are out of step" : PQerrorMessage(i->conn));
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_input(const struct inbox *i)
+{
+    struct pollfd fd = {PQsocket(i->conn), POLLIN, 0};
+
+    return poll(&fd, 1, 0) > 0;
+}
+
+static bool is_overdue(const struct inbox *i)
+{
+    if (i->n_segments == 0)
+        return false;
+    int64_t slow_ms = (int64_t)(i->segments[i->first_segment].bytes / SLOW_BYTES_PER_MS);
+
+    return clock_ms() - i->waiting_since_ms > i->timeout_ms + slow_ms;
+}
+
+bool pipeline_read(struct inbox *i)
+{
+    if (results_take(i))
+        return true;
+    /* A server that ends an idle connection says so first and closes then: the second is seen by reading
+     * again. */
+    while (has_input(i)) {
+        bool good = PQconsumeInput(i->conn);
+
+        if (results_take(i))
+            return true;
+        if (!good || PQstatus(i->conn) != CONNECTION_OK) {
+            pipeline_lose(i, "", PQerrorMessage(i->conn));
+            return true;
+        }
+    }
+    if (i->unsent)
+        flush(i);
+    if (PQstatus(i->conn) != CONNECTION_OK)
+        pipeline_lose(i, "", PQerrorMessage(i->conn));
+    else if (is_overdue(i))
+        pipeline_lose(i, "", "no answer in time");
+    return i->lost;
+}

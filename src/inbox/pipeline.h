@@ -1,0 +1,65 @@
+#pragma once
+
+#include "batch.h"
+#include "call.h"
+
+#include "onceward/base/fault.h"
+#include "onceward/inbox/inbox.h"
+
+#include <libpq-fe.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What is out on a connection: segments, each one call and one Sync, answered in the order in which they were sent. */
+
+enum { SEGMENT_FIGURES = N_INBOX_OPS, PIPELINE_MAX = N_INBOX_OPS + 1 };
+
+struct segment {
+    int op;        /* enum inbox_op, or SEGMENT_FIGURES */
+    bool prepares; /* it prepares its statement first */
+    bool prepared; /* it uses a prepared statement */
+    size_t bytes;
+};
+
+struct inbox {
+    PGconn *conn;
+    struct call_scalars scalars;
+    struct batch batches[N_INBOX_OPS];
+    const struct inbox_item **sorted; /* scratch of inbox_submit */
+    size_t sorted_cap;
+
+    struct segment segments[PIPELINE_MAX]; /* a ring */
+    size_t first_segment, n_segments;
+    int64_t waiting_since_ms; /* when the first segment became the first */
+    int64_t timeout_ms;       /* of a segment without an answer */
+    PGresult *rows, *error;   /* of the first segment, so far */
+    bool unsent;              /* libpq has bytes for the socket */
+
+    enum config_prepared prepared;
+    bool is_prepared[N_INBOX_OPS];
+    bool gave_up_prepared;
+    bool swollen;
+
+    bool asked_figures, have_figures;
+    struct inbox_figures figures;
+
+    bool lost;
+    struct fault fault; /* why */
+    char notice[256];   /* the last thing that the server said on its own: often why */
+};
+
+/* Takes the connection (not in pipeline mode yet, non-blocking) and the scalars. */
+struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, const struct config_database *c);
+
+/* TO_SEND to OUT: sends the batch's present range. Loses the connection when it cannot. */
+void pipeline_send(struct inbox *i, struct batch *b);
+
+/* Sends the question for the figures. */
+void pipeline_send_figures(struct inbox *i);
+
+/* Reads what has come. true: something changed: a segment was answered, or the connection is lost. */
+bool pipeline_read(struct inbox *i);
+
+/* Everything outstanding is unknown from here on. The first reason stays. */
+void pipeline_lose(struct inbox *i, const char *code, const char *why);

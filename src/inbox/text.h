@@ -1,0 +1,9 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+struct buf;
+
+/* Adds s as text that PostgreSQL takes: NUL dropped, what is not well-formed UTF-8 as U+FFFD, at most max bytes, cut between
+ * characters. */
+void text_add(struct buf *b, struct slice s, size_t max);
