@@ -33,7 +33,11 @@ AS $$
 DECLARE
     v_now    timestamptz := clock_timestamp();
     v_stale  timestamptz := v_now - p_grace_ms * interval '1 ms';
-    v_row    record;
+    v_tid    tid;
+    v_status text;
+    v_token  uuid;
+    v_made   integer; -- attempts, as the row has them
+    v_error  text;
     v_digest bytea;
     v_letter boolean;
 BEGIN
@@ -48,6 +52,8 @@ BEGIN
         letter_id := NULL;
         v_digest := NULL;
         v_letter := false;
+        v_made := 0;
+        v_error := NULL;
 
         IF p_rowless[i] THEN
             v_digest := onceward.letter_digest(p_consumer, p_vhost, p_queue, p_ids[i], p_raw_ids[i], p_bodies[i], p_content_types[i],
@@ -63,7 +69,8 @@ BEGIN
                 v_letter := letter_id IS NULL;
             END IF;
         ELSE
-            SELECT r.ctid AS tid, r.status, r.token, r.attempt, r.last_error INTO v_row
+            SELECT r.ctid AS tid, r.status, r.token, r.attempt, r.last_error
+            INTO v_tid, v_status, v_token, v_made, v_error
             FROM onceward.inbox r
             WHERE r.consumer = p_consumer AND r.message_id = p_ids[i]
               AND CASE WHEN p_exhausted[i] THEN
@@ -76,7 +83,7 @@ BEGIN
                 SET status = 'dead', token = coalesce(p_tokens[i], r.token), token_expires_at = v_now, next_attempt_at = NULL,
                     http_status = coalesce(p_statuses[i], r.http_status),
                     last_error = coalesce(onceward.error_cut(p_errors[i]), r.last_error)
-                WHERE r.ctid = v_row.tid AND r.token = v_row.token AND r.status = v_row.status;
+                WHERE r.ctid = v_tid AND r.token = v_token AND r.status = v_status;
                 v_letter := FOUND;
                 answer := CASE WHEN FOUND THEN 'buried' ELSE 'locked' END;
             ELSE
@@ -108,10 +115,7 @@ BEGIN
                                                    last_error, fingerprint, body, content_type, message_type, properties, headers,
                                                    exchange, routing_key, deaths, digest, died_at)
             VALUES (p_consumer, p_vhost, p_queue, p_ids[i], p_raw_ids[i], v_digest IS NOT NULL, p_reasons[i],
-                    CASE WHEN v_digest IS NULL THEN coalesce(p_attempts[i], v_row.attempt) ELSE coalesce(p_attempts[i], 0) END,
-                    p_statuses[i],
-                    CASE WHEN v_digest IS NULL THEN coalesce(onceward.error_cut(p_errors[i]), v_row.last_error)
-                         ELSE onceward.error_cut(p_errors[i]) END,
+                    coalesce(p_attempts[i], v_made), p_statuses[i], coalesce(onceward.error_cut(p_errors[i]), v_error),
                     p_fingerprints[i], p_bodies[i], p_content_types[i], p_types[i], p_properties[i]::json, p_headers[i]::json,
                     p_exchanges[i], p_routing_keys[i], coalesce(p_deaths[i], 0), v_digest, v_now)
             RETURNING l.id INTO letter_id;
