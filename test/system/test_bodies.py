@@ -188,7 +188,7 @@ def test_ids_that_need_quoting_in_every_layer(bed):
         assert UNRESERVED.match(request.header("Onceward-Message-Id"))
     bed.assert_once(*IDS)
     bed.queue.publish_many(IDS)
-    sidecar.wait_for("duplicate", n=len(IDS))
+    wait_until(lambda: sidecar.sum_of("duplicates") == len(IDS), "every copy was acked")
     assert len(bed.app.posts()) == len(IDS)
     bed.assert_acked()
 

@@ -116,7 +116,7 @@ def test_a_database_that_restarts_pauses_the_queue_and_charges_nobody(own):
     own.postgres.crash()
     sidecar.wait_for("disconnected", peer="database")
     own.queue.publish_many([f"m{i}" for i in range(1, 30)])
-    sidecar.wait_for("paused", reason="database")
+    sidecar.wait_for("paused", reason="database_down")
     own.app._databases.clear()
     own.postgres.start()
     sidecar.wait_for("resumed", deadline=40)
@@ -183,7 +183,7 @@ def test_a_database_that_is_read_only_is_waited_for(fresh_postgres, bed):
     bed.queue.publish("m1")
     fresh_postgres.query(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on', database="postgres")
     sidecar = bed.sidecar(wait=False, completion="response", top={"database": {"url": fresh_postgres.dsn(user="sidecar_login")}})
-    sidecar.wait_for("paused", reason="database")
+    sidecar.wait_for("paused", reason="database_down")
     bed.app.handler = bed.app.only_answer
     fresh_postgres.query(f'ALTER DATABASE "{name}" RESET default_transaction_read_only', database="postgres")
     sidecar.wait_for("completed", message_id="m1", deadline=40)

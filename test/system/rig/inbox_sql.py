@@ -1,0 +1,187 @@
+"""The functions of the schema, called as the sidecar and the application call them: for the tests of sql/ alone.
+
+The files of sql/ are run here as `onceward migrate` runs them, so that these tests need no program."""
+
+import base64
+import collections
+import fcntl
+import glob
+import hashlib
+import os
+import uuid
+
+import psycopg2
+import psycopg2.extras
+from psycopg2 import Binary
+
+SQL = os.path.join(os.path.dirname(__file__), "..", "..", "..", "sql")
+
+
+def files():
+    """The texts of sql/, in the order in which they are run."""
+    names = sorted(glob.glob(os.path.join(SQL, "[0-9]*.sql"))) + sorted(glob.glob(os.path.join(SQL, "functions", "*.sql")))
+    names += [os.path.join(SQL, "roles_create.sql"), os.path.join(SQL, "roles_grant.sql")]
+    return [open(name, encoding="utf-8").read() for name in names]
+
+
+def load(postgres):
+    """Roles belong to the whole server: one at a time, like rig.schema.migrate()."""
+    with open(os.path.join(postgres.folder, "migrate.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = postgres.connect(autocommit=False)
+        with connection, connection.cursor() as cursor:
+            for text in files():
+                cursor.execute(text)
+            for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
+                cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (login,))
+                if not cursor.rowcount:
+                    cursor.execute(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+        connection.close()
+
+
+def base64url(data):
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def token_text(consumer, message_id, secret):
+    """message_id and consumer: text or bytes. secret: a UUID's text."""
+    key = b"\0".join(x.encode() if isinstance(x, str) else x for x in (consumer, message_id))
+    return f"ow1.{base64url(key)}.{base64url(uuid.UUID(secret).bytes)}"
+
+
+def fingerprint(body):
+    return hashlib.sha256(body).digest()[:16]
+
+
+Letter = collections.namedtuple("Letter", "reason rowless redelivered exhausted attempts raw_id body headers routing_key deaths",
+                                defaults=("attempts", False, False, False, None, None, b"body", "{}", "q", 0))
+
+
+class Session:
+    """A connection as one of the two logins. Each call is a transaction, unless begun with begin()."""
+
+    def __init__(self, postgres, user):
+        self.connection = postgres.connect(user=user)
+
+    def close(self):
+        self.connection.close()
+
+    def query(self, sql, *parameters):
+        with self.connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor) as cursor:
+            cursor.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else None
+
+    def value(self, sql, *parameters):
+        return self.query(sql, *parameters)[0][0]
+
+    def begin(self, isolation="READ COMMITTED"):
+        self.query(f"BEGIN ISOLATION LEVEL {isolation}")
+
+    def commit(self):
+        self.query("COMMIT")
+
+    def rollback(self):
+        self.query("ROLLBACK")
+
+    @property
+    def pid(self):
+        return self.connection.info.backend_pid
+
+
+class Application(Session):
+    def __init__(self, postgres):
+        super().__init__(postgres, "app_login")
+
+    def complete(self, token, *result):
+        return self.value(f"SELECT onceward.complete(%s{', %s' * len(result)})", token, *result)
+
+    def extend(self, token, seconds):
+        """How many seconds from now the window ends."""
+        return self.value("SELECT extract(epoch FROM onceward.extend(%s, %s::float8) - clock_timestamp())::float8", token, seconds)
+
+
+class Inbox(Session):
+    """A sidecar. Remembers the last secret that it offered for each id."""
+
+    def __init__(self, postgres, consumer, instance="a"):
+        super().__init__(postgres, "sidecar_login")
+        self.consumer = consumer
+        self.instance = instance
+        self.secrets = {}
+
+    def token(self, message_id):
+        return token_text(self.consumer, message_id, self.secrets[message_id])
+
+    def _secrets(self, ids, given):
+        return [given or self.secrets[i] for i in ids]
+
+    def claim(self, *ids, again=False, body=b"body", deaths=0, transaction=True, window=30_000, grace=2_000, max_attempts=8, revive=3,
+              own=False, max_window=60_000, explain=False):
+        """again: with the same secrets. Rows in the order of the ids; with explain the number of pages touched."""
+        ids = sorted(ids)
+        if not again:
+            self.secrets.update((i, str(uuid.uuid4())) for i in ids)
+        n = len(ids)
+        sql = ("SELECT * FROM onceward.sidecar_claim(%s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s::uuid[], %s::bytea[], %s::text[],"
+               " %s::bigint[], %s)")
+        parameters = (self.consumer, transaction, window, grace, max_attempts, revive, self.instance, own, ids,
+                      self._secrets(ids, None), [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, max_window)
+        return self.pages(sql, *parameters) if explain else self.query(sql, *parameters)
+
+    def look(self, *ids, body=b"body", grace=2_000, secret=None):
+        return self.query("SELECT * FROM onceward.sidecar_look(%s, %s, %s::text[], %s::uuid[], %s::bytea[])", self.consumer, grace,
+                          list(ids), [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * len(ids))
+
+    def settle(self, *ids, secret=None, status=200, result=None, explain=False):
+        ids = sorted(ids)
+        n = len(ids)
+        sql = "SELECT * FROM onceward.sidecar_settle(%s, %s::text[], %s::uuid[], %s::integer[], %s::text[])"
+        parameters = (self.consumer, ids, self._secrets(ids, secret), [status] * n, [result] * n)
+        return self.pages(sql, *parameters) if explain else self.query(sql, *parameters)
+
+    def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False):
+        n = len(ids)
+        return self.query("SELECT * FROM onceward.sidecar_fail(%s, %s::text[], %s::uuid[], %s::text[], %s::integer[], %s::bigint[],"
+                          " %s::boolean[])", self.consumer, list(ids), self._secrets(ids, secret), [error] * n, [status] * n,
+                          [delay] * n, [only_expired] * n)
+
+    def release(self, *ids, secret=None, error=None, delay=0):
+        n = len(ids)
+        return self.query("SELECT * FROM onceward.sidecar_release(%s, %s::text[], %s::uuid[], %s::text[], %s::bigint[])",
+                          self.consumer, list(ids), self._secrets(ids, secret), [error] * n, [delay] * n)
+
+    def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500):
+        """items: (message id or None, Letter)."""
+        n = len(items)
+        letters = [letter for _, letter in items]
+        return self.query(
+            "SELECT * FROM onceward.sidecar_bury(%s, '/', 'q', %s, %s, %s::text[], %s::uuid[], %s::bytea[], %s::text[], %s::integer[],"
+            " %s::text[], %s::text[], %s::boolean[], %s::boolean[], %s::boolean[], %s::integer[], %s::bytea[], %s::bytea[], %s::text[],"
+            " %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])",
+            self.consumer, max_attempts, grace, [i for i, _ in items], [self.secrets.get(i) for i, _ in items],
+            [Binary(fingerprint(x.body)) for x in letters], [None] * n, [status] * n, [error] * n, [x.reason for x in letters],
+            [x.rowless for x in letters], [x.redelivered for x in letters], [x.exhausted for x in letters],
+            [x.attempts for x in letters], [x.raw_id and Binary(x.raw_id) for x in letters], [Binary(x.body) for x in letters],
+            ["text/plain"] * n, ["{}"] * n, [x.headers for x in letters], [""] * n, [x.routing_key for x in letters],
+            [x.deaths for x in letters])
+
+    def row(self, message_id):
+        rows = self.query("SELECT * FROM onceward.inbox WHERE consumer = %s AND message_id = %s", self.consumer, message_id)
+        return rows[0] if rows else None
+
+    def letters(self):
+        return self.query("SELECT * FROM onceward.dead_letter WHERE consumer = %s ORDER BY id", self.consumer)
+
+    def age(self, message_id, **columns):
+        """Moves a row's times into the past, by so many milliseconds: tests do not wait for time."""
+        changes = ", ".join(f"{name} = {name} - %s * interval '1 ms'" for name in columns)
+        self.query(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s AND message_id = %s", *columns.values(), self.consumer,
+                   message_id)
+
+    def pages(self, sql, *parameters):
+        plan = self.value("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *parameters)[0]["Plan"]
+        return sum(plan[f"{kind} Blocks"] for kind in ("Shared Hit", "Shared Read"))
+
+
+def answers(rows):
+    return [row.answer for row in rows]
