@@ -11,8 +11,8 @@ struct fault;
 
 /* The broker: one connection with one consuming channel (1) and one for questions (2), for one queue.
  *
- * Nothing here blocks after the connection was handed over: methods are sent with amqp_send_method, answers are matched
- * in broker_next, frames are assembled into messages here. One thread. Acks name a tag together with the generation of its
+ * Nothing here blocks after the connection was handed over: methods go through a buffer, answers are matched in broker_next, frames are
+ * assembled into messages here. One thread. Acks name a tag together with the generation of its
  * channel: a tag of an old channel cannot be sent on a new one. */
 
 struct broker;
@@ -26,7 +26,8 @@ struct job *broker_connect(const struct config_broker *c, const struct config_qu
 /* Unpacks the result: 0 and *ret_broker, or -1 and the fault. Frees the attempt either way. */
 int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *f);
 
-/* Closes (politely, without waiting, when polite: connection.close is sent; use broker_closed to wait for the answer) and frees. */
+/* Frees it. When it is neither lost nor closed, connection.close is sent first, without waiting for the answer (broker_close and
+ * BROKER_CLOSED do that). NULL is ignored. */
 void broker_free(struct broker *b);
 
 /* The descriptor to poll for reading, or -1: lost. */
@@ -73,17 +74,28 @@ int broker_next(struct broker *b, size_t room, struct broker_event *ev, struct f
 /* Heartbeats: call at least once a second, also while nothing is readable. -1: lost. */
 int broker_tick(struct broker *b, struct fault *f);
 
-/* Is there room in the socket for about n small methods? When not, call again later: writing would block. */
+/* Writing never blocks: everything is put into one buffer and goes out as far as the socket takes it. broker_ack, broker_return and
+ * broker_reject are only buffered, so that many cost one system call: call broker_flush at the end of a batch, at the latest before
+ * waiting. The others are sent at once, behind what is buffered. broker_next flushes too when it has nothing more to read.
+ * 0, or -1: lost. */
+int broker_flush(struct broker *b, struct fault *f);
+
+/* Is something left in the buffer because the socket was full? Then poll for POLLOUT as well, and call broker_flush. */
+bool broker_wants_write(const struct broker *b);
+
+/* May about n more small methods be put into the buffer? When not, call again later: the broker does not read. */
 bool broker_can_write(const struct broker *b, size_t n);
 
 /* Is channel 1 open? */
 bool broker_channel_is_open(const struct broker *b);
 
 /* qos(prefetch, per consumer) and basic.consume under a fresh tag made from `consumer` (a number that the caller never uses twice on a
- * connection). Answered by BROKER_CONSUMING, or CHANNEL_LOST (404, 403). 0, or -1: lost. */
+ * connection). Answered by BROKER_CONSUMING, or CHANNEL_LOST (404, 403). 0, or -1: lost. While the channel is not open nothing is sent
+ * (0): CHANNEL_LOST, if not taken yet, and CHANNEL_OPEN follow. */
 int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fault *f);
 
-/* basic.cancel of that consumer; deliveries may come until BROKER_STOPPED. What it delivered stays ackable. */
+/* basic.cancel of that consumer; deliveries may come until BROKER_STOPPED. What it delivered stays ackable. As broker_consume while the
+ * channel is not open. */
 int broker_cancel(struct broker *b, uint32_t consumer, struct fault *f);
 
 /* Asks for the queue's depth (passive declare on channel 2, which is opened again when that closes it). At most one at a time:
@@ -118,7 +130,9 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
                    struct fault *f);
 
 /* Publishes persistent and mandatory to the default exchange with this routing key, and waits for the confirm. 0: confirmed and
- * routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown. */
+ * routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown.
+ * Left out of the message, as the broker's own dead-lettering does: `expiration` (it would expire again), the headers CC and BCC (they
+ * would send copies to other queues); and a `user_id` that is not the connection's own (the broker refuses it). */
 int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f);
 
 void publisher_close(struct publisher *p);

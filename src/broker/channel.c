@@ -1,0 +1,110 @@
+/* The life of a channel. Both are opened again by themselves whatever closed them. Each opening of channel 1
+ * is a generation; tags of an older one are refused, and frames that still arrive for a channel that is being
+ * closed are dropped. Worker's thread. */
+
+#include "broker/internal.h"
+
+#include <stdatomic.h>
+
+uint64_t generation_next(void)
+{
+    static atomic_uint_fast64_t last;
+
+    return atomic_fetch_add(&last, 1) + 1;
+}
+
+void content_drop(struct content *c)
+{
+    message_free(c->message);
+    *c = (struct content){0};
+}
+
+void channel_open_again(struct broker *b, struct channel *c)
+{
+    c->state = CHANNEL_OPENING;
+    wire_put_method(&b->wire, c->number, AMQP_CHANNEL_OPEN_METHOD,
+                    &(amqp_channel_open_t){.out_of_band = amqp_empty_bytes});
+}
+
+/* The deliveries of channel 1 are void: those that nobody has seen yet disappear. */
+static void consume_lost(struct broker *b, const struct fault *why)
+{
+    struct broker_event ev;
+    struct event_queue held = b->held;
+
+    content_drop(&b->consume.content);
+    b->held = (struct event_queue){0};
+    b->n_held_bytes = 0;
+    if (is_holding(b))
+        b->stream = STREAM_UNSUSPECTED;
+    while (event_take(&held, &ev)) {
+        if (ev.kind == BROKER_DELIVERY)
+            message_free(ev.message);
+        else if (ev.kind != BROKER_DRAINED)
+            *event_add(&b->events, ev.kind) = ev;
+    }
+    event_add(&b->events, BROKER_CHANNEL_LOST)->fault = *why;
+}
+
+void channel_give_up(struct broker *b, const struct fault *why)
+{
+    struct channel *c = &b->consume;
+
+    if (c->state != CHANNEL_OPEN)
+        return;
+    c->state = CHANNEL_CLOSING;
+    wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_METHOD,
+                    &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                            .reply_text = amqp_cstring_bytes("reopening")});
+    consume_lost(b, why);
+}
+
+int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f)
+{
+    struct fault why = {0};
+    enum channel_state was = c->state;
+
+    fault_set_close(&why, "the broker closed the channel", m->reply_code, m->reply_text);
+    wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0});
+    content_drop(&c->content);
+    if (was == CHANNEL_OPENING) {
+        *f = why;
+        return fault_wrap(f, "opening a channel again");
+    }
+    if (c == &b->consume) {
+        if (was == CHANNEL_OPEN)
+            consume_lost(b, &why);
+    } else {
+        if (b->depth == DEPTH_ASKED) {
+            struct broker_event *ev = event_add(&b->events, BROKER_DEPTH);
+            ev->depth = -1;
+            ev->fault = why;
+            b->depth = DEPTH_IDLE;
+            /* The question about streams, if it was asked behind, died with the channel: it is asked again.
+             */
+            if (b->stream == STREAM_ASKED)
+                b->stream = STREAM_SUSPECTED;
+        } else if (b->stream == STREAM_ASKED) {
+            held_release(b);
+        }
+    }
+    /* When both sides closed at once the broker answers our close as well, before it sees this. */
+    channel_open_again(b, c);
+    return 0;
+}
+
+void channel_close_answered(struct broker *b, struct channel *c)
+{
+    if (c->state == CHANNEL_CLOSING)
+        channel_open_again(b, c);
+}
+
+void channel_opened(struct broker *b, struct channel *c)
+{
+    c->state = CHANNEL_OPEN;
+    c->generation = generation_next();
+    if (c == &b->consume)
+        event_add(&b->events, BROKER_CHANNEL_OPEN);
+    else
+        questions_send(b);
+}

@@ -1,0 +1,406 @@
+/* From a URL to a connection that is logged in. Everything here blocks and runs on a helper thread, which
+ * owns all that it touches; the worker never waits for it. One deadline for the whole; each address of the
+ * broker gets its share of what is left, so that one that swallows packets does not hide the others. */
+
+#include "broker/connect.h"
+
+#include "broker/address.h"
+#include "broker/tls.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/job.h"
+#include "onceward/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { FRAME_MAX = 131072, SHARE_MIN_MS = 200, SHORT_MAX = 255, UNSENT_MIN_MS = 10000 };
+
+static char *text_copy(const char *text)
+{
+    return text ? mem_copy(text, strlen(text)) : NULL;
+}
+
+static struct config_text secret_copy(const struct config_text *t)
+{
+    return (struct config_text){text_copy(t->value), text_copy(t->file)};
+}
+
+static void secret_deinit(struct config_text *t)
+{
+    if (t->value)
+        explicit_bzero(t->value, strlen(t->value));
+    mem_clear(&t->value);
+    mem_clear(&t->file);
+}
+
+static void secret_free(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *queue,
+                          const char *vhost, const char *instance, struct fault *f)
+{
+    if ((queue && (!*queue || strlen(queue) > SHORT_MAX)) || (vhost && strlen(vhost) > SHORT_MAX)) {
+        fault_set(f, "the names of queue and virtual host have 1 to 255 bytes");
+        return NULL;
+    }
+    struct target *t = mem_zalloc(1, sizeof(*t));
+    char name[256];
+    snprintf(name, sizeof(name), "onceward %s%s%s", queue ? queue : "publisher", instance ? " " : "",
+             instance ? instance : "");
+    *t = (struct target){
+        .purpose = purpose,
+        .url = secret_copy(&c->url),
+        .user = secret_copy(&c->user),
+        .password = secret_copy(&c->password),
+        .tls = {text_copy(c->tls.ca_file), text_copy(c->tls.cert_file), text_copy(c->tls.key_file),
+                c->tls.verify},
+        .heartbeat_ms = c->heartbeat_ms,
+        .timeout_ms = c->connect_timeout_ms,
+        .vhost = text_copy(vhost),
+        .queue = text_copy(queue),
+        .name = text_copy(name),
+    };
+    return t;
+}
+
+void target_free(struct target *t)
+{
+    secret_deinit(&t->url);
+    secret_deinit(&t->user);
+    secret_deinit(&t->password);
+    free(t->tls.ca_file);
+    free(t->tls.cert_file);
+    free(t->tls.key_file);
+    free(t->vhost);
+    free(t->queue);
+    free(t->name);
+    free(t);
+}
+
+void attempt_free(struct attempt *a)
+{
+    if (!a)
+        return;
+    wire_deinit(&a->wire);
+    free(a->queue);
+    free(a->version);
+    free(a->user);
+    free(a);
+}
+
+void attempt_drop(void *attempt)
+{
+    attempt_free(attempt);
+}
+
+/* An override of a part of the URL, read now. */
+static int override_read(const struct config_text *t, char **part, struct fault *f)
+{
+    char *text = NULL;
+
+    if (config_text_read(t, &text, f))
+        return -1;
+    if (text) {
+        secret_free(*part);
+        *part = text;
+    }
+    return 0;
+}
+
+static int target_address(const struct target *t, struct address *a, struct fault *f)
+{
+    char *url = NULL;
+
+    if (config_text_read(&t->url, &url, f))
+        return -1;
+    if (!url)
+        return fault_set(f, "the broker's URL is not set");
+    int r = address_parse(url, a, f);
+    secret_free(url);
+    if (r)
+        return -1;
+    if (override_read(&t->user, &a->user, f) || override_read(&t->password, &a->password, f)) {
+        address_deinit(a);
+        return -1;
+    }
+    if (t->vhost) {
+        free(a->vhost);
+        a->vhost = text_copy(t->vhost);
+    }
+    return 0;
+}
+
+static struct timeval timeval_of(int64_t ms)
+{
+    if (ms < 1)
+        ms = 1;
+    return (struct timeval){.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
+}
+
+/* A connected, non-blocking socket; or -1 and errno. Not the library's, for the sake of its error numbers. */
+static int socket_connect(const struct addrinfo *to, int64_t timeout_ms)
+{
+    int one = 1, error = 0;
+    socklen_t len = sizeof(error);
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, to->ai_protocol);
+
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    if (connect(fd, to->ai_addr, to->ai_addrlen) == 0)
+        return fd;
+    if (errno != EINPROGRESS)
+        goto failed;
+    int64_t deadline = clock_ms() + timeout_ms;
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        int64_t left = deadline - clock_ms();
+        int r = left > 0 ? poll(&p, 1, (int)left) : 0;
+        if (r > 0)
+            break;
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r == 0)
+            errno = ETIMEDOUT;
+        goto failed;
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0)
+        return fd;
+    errno = error ? error : EIO;
+failed:
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* One address. tls NULL: plain. */
+static int address_open(amqp_connection_state_t connection, struct tls *tls, const struct addrinfo *to,
+                        int port, int64_t timeout_ms, struct fault *f)
+{
+    char host[NI_MAXHOST];
+    int fd = -1;
+
+    if (getnameinfo(to->ai_addr, to->ai_addrlen, host, sizeof(host), NULL, 0, NI_NUMERICHOST))
+        return fault_set(f, "an address of the broker cannot be written in numbers");
+    if (tls) {
+        struct timeval timeout = timeval_of(timeout_ms);
+        tls->error[0] = '\0';
+        errno = 0;
+        int status = amqp_socket_open_noblock(tls->socket, host, port, &timeout);
+        if (status == AMQP_STATUS_OK)
+            return 0;
+        const char *why = status == AMQP_STATUS_TIMEOUT ? "no answer in time" : tls_error(tls);
+        if (!why && status == AMQP_STATUS_SOCKET_ERROR && errno)
+            why = strerror(errno);
+        return fault_set(f, "connecting to %s port %d with TLS: %s", host, port,
+                         why ? why : amqp_error_string2(status));
+    }
+    fd = socket_connect(to, timeout_ms);
+    if (fd < 0)
+        return fault_set(f, "connecting to %s port %d: %s", host, port, strerror(errno));
+    amqp_socket_t *s = amqp_tcp_socket_new(connection);
+    if (!s) {
+        close(fd);
+        return fault_set(f, "no socket could be made");
+    }
+    amqp_tcp_socket_set_sockfd(s, fd);
+    return 0;
+}
+
+static int host_open(amqp_connection_state_t connection, struct tls *tls, const struct address *a,
+                     int64_t deadline_ms, struct fault *f)
+{
+    const struct addrinfo hint = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    struct addrinfo *all = NULL;
+    char port[16];
+    int n = 0, r;
+
+    snprintf(port, sizeof(port), "%d", a->port);
+    r = getaddrinfo(a->host, port, &hint, &all);
+    if (r)
+        return fault_set(f, "resolving the broker's name %s: %s", a->host,
+                         r == EAI_SYSTEM ? strerror(errno) : gai_strerror(r));
+    for (struct addrinfo *i = all; i; i = i->ai_next)
+        n++;
+    r = -1;
+    fault_set(f, "the broker's name %s has no address", a->host);
+    for (struct addrinfo *i = all; i && r; i = i->ai_next, n--) {
+        int64_t share = (deadline_ms - clock_ms()) / n;
+        r = address_open(connection, tls, i, a->port, share > SHARE_MIN_MS ? share : SHARE_MIN_MS, f);
+    }
+    freeaddrinfo(all);
+    return r;
+}
+
+/* How long sent bytes may stay unacknowledged by the other side's kernel. */
+static void set_user_timeout(int fd, int64_t heartbeat_ms, int64_t timeout_ms)
+{
+    int64_t ms = heartbeat_ms ? 2 * heartbeat_ms : timeout_ms;
+    unsigned value = (unsigned)(ms > UNSENT_MIN_MS ? ms : UNSENT_MIN_MS);
+
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, sizeof(value));
+}
+
+static amqp_table_entry_t flag_entry(const char *name)
+{
+    return (amqp_table_entry_t){.key = amqp_cstring_bytes(name),
+                                .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}};
+}
+
+static amqp_table_entry_t text_entry(const char *name, const char *value)
+{
+    return (amqp_table_entry_t){
+        .key = amqp_cstring_bytes(name),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(value)}};
+}
+
+static int login(amqp_connection_state_t connection, const struct target *t, const struct address *a,
+                 int64_t deadline_ms, struct fault *f)
+{
+    amqp_table_entry_t flags[] = {flag_entry("consumer_cancel_notify"), flag_entry("connection.blocked"),
+                                  flag_entry("basic.nack"), flag_entry("publisher_confirms")};
+    amqp_table_entry_t entries[] = {
+        {.key = amqp_cstring_bytes("capabilities"),
+         .value = {.kind = AMQP_FIELD_KIND_TABLE, .value.table = {sizeof(flags) / sizeof(flags[0]), flags}}},
+        text_entry("product", "onceward"),
+        text_entry("version", ONCEWARD_VERSION),
+        text_entry("connection_name", t->name),
+    };
+    amqp_table_t properties = {sizeof(entries) / sizeof(entries[0]), entries};
+    struct timeval left = timeval_of(deadline_ms - clock_ms());
+    /* Nothing answers heartbeats between two messages that a command publishes. */
+    int64_t heartbeat_s = t->purpose == TO_PUBLISH ? 0 : (t->heartbeat_ms + 999) / 1000;
+
+    amqp_set_handshake_timeout(connection, &left);
+    amqp_rpc_reply_t reply = amqp_login_with_properties(
+        connection, a->vhost, 0, FRAME_MAX, heartbeat_s > UINT16_MAX ? UINT16_MAX : (int)heartbeat_s,
+        &properties, AMQP_SASL_METHOD_PLAIN, a->user, a->password);
+    if (fault_set_reply(f, "logging in to the broker", reply) == 0)
+        return 0;
+    if (reply.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION && reply.reply.id == AMQP_CONNECTION_CLOSE_METHOD)
+        amqp_send_method(connection, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &(amqp_connection_close_ok_t){0});
+    return -1;
+}
+
+static int channels_open(amqp_connection_state_t connection, enum purpose purpose, int64_t deadline_ms,
+                         struct fault *f)
+{
+    struct timeval left = timeval_of(deadline_ms - clock_ms());
+
+    amqp_set_rpc_timeout(connection, &left);
+    for (amqp_channel_t n = 1; n <= (purpose == TO_CONSUME ? 2 : 1); n++)
+        if (!amqp_channel_open(connection, n)) {
+            if (fault_set_reply(f, "opening a channel", amqp_get_rpc_reply(connection)) == 0)
+                fault_set(f, "opening a channel failed");
+            return -1;
+        }
+    if (purpose == TO_PUBLISH && !amqp_confirm_select(connection, 1)) {
+        if (fault_set_reply(f, "asking for publisher confirms", amqp_get_rpc_reply(connection)) == 0)
+            fault_set(f, "asking for publisher confirms failed");
+        return -1;
+    }
+    return 0;
+}
+
+static char *server_version(amqp_connection_state_t connection)
+{
+    const amqp_table_t *properties = amqp_get_server_properties(connection);
+
+    for (int i = 0; i < properties->num_entries; i++) {
+        const amqp_table_entry_t *e = &properties->entries[i];
+        if (slice_equal(slice_of_bytes(e->key), SLICE("version")) && e->value.kind == AMQP_FIELD_KIND_UTF8)
+            return mem_copy(e->value.value.bytes.bytes, e->value.value.bytes.len);
+    }
+    return mem_copy("unknown", 7);
+}
+
+static int attempt_make(struct attempt *a, const struct target *t, const struct address *to, struct fault *f)
+{
+    int64_t deadline_ms = clock_ms() + t->timeout_ms;
+    amqp_connection_state_t connection = amqp_new_connection();
+    struct tls tls;
+
+    if (!connection)
+        return fault_set(f, "no connection could be made");
+    if (to->tls && tls_start(&tls, connection, to->host, &t->tls, f))
+        goto failed;
+    if (host_open(connection, to->tls ? &tls : NULL, to, deadline_ms, f))
+        goto failed;
+    struct ssl_st *ssl = to->tls ? tls_finish(&tls) : NULL;
+    set_user_timeout(amqp_get_sockfd(connection), t->heartbeat_ms, t->timeout_ms);
+    if (login(connection, t, to, deadline_ms, f) || channels_open(connection, t->purpose, deadline_ms, f))
+        goto failed;
+    a->version = server_version(connection);
+    a->user = text_copy(to->user);
+    a->queue = text_copy(t->queue);
+    wire_init(&a->wire, connection, ssl);
+    return 0;
+failed:
+    amqp_destroy_connection(connection);
+    return -1;
+}
+
+void *attempt_run(void *arg)
+{
+    struct target *t = arg;
+    struct attempt *a = mem_zalloc(1, sizeof(*a));
+    struct address to;
+
+    a->wire.fd = -1;
+    if (target_address(t, &to, &a->fault) == 0) {
+        if (strlen(to.vhost) > SHORT_MAX)
+            fault_set(&a->fault, "the virtual host has more than 255 bytes");
+        else
+            attempt_make(a, t, &to, &a->fault);
+        address_deinit(&to);
+    }
+    target_free(t);
+    return a;
+}
+
+struct attempt *attempt_wait(struct target *t, int64_t deadline_ms, struct fault *f)
+{
+    struct job *job = job_start(attempt_run, attempt_drop, t);
+    void *result;
+
+    if (!job) {
+        target_free(t);
+        fault_set(f, "no thread could be started to connect to the broker");
+        return NULL;
+    }
+    for (;;) {
+        struct pollfd p = {.fd = job_fd(job), .events = POLLIN};
+        int64_t left = deadline_ms - clock_ms();
+        if (left > 0)
+            poll(&p, 1, (int)left);
+        if (job_take(job, &result))
+            break;
+        if (left <= 0) {
+            job_abandon(job);
+            fault_set(f, "connecting to the broker took too long");
+            return NULL;
+        }
+    }
+    struct attempt *a = result;
+    if (a->wire.connection)
+        return a;
+    *f = a->fault;
+    attempt_free(a);
+    return NULL;
+}

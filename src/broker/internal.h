@@ -1,0 +1,109 @@
+#pragma once
+
+/* Private to the broker's connection for one queue:
+ *
+ *   broker.c    making and freeing it, the queue of events, what asks about its state
+ *   methods.c   what the worker sends
+ *   frames.c    what the broker sends, and broker_next
+ *   channel.c   the life of a channel: opened, lost, opened again
+ */
+
+#include "broker/wire.h"
+#include "onceward/base/fault.h"
+#include "onceward/broker/broker.h"
+
+enum { CHANNEL_CONSUME = 1, CHANNEL_ASK = 2, OUT_MAX = 64 * 1024, FLUSH_AT = 16 * 1024 };
+
+enum channel_state {
+    CHANNEL_OPEN,
+    CHANNEL_CLOSING, /* we sent close; everything but its answer is dropped */
+    CHANNEL_OPENING, /* we sent open */
+};
+
+enum content_state {
+    CONTENT_NONE,
+    CONTENT_HEADER, /* its method came */
+    CONTENT_BODY,
+};
+
+/* A message being put together from its frames. */
+struct content {
+    enum content_state state;
+    struct message *message; /* NULL: it is being drained */
+    uint64_t tag, body_len, n_left;
+    uint32_t consumer;
+};
+
+struct channel {
+    uint16_t number;
+    enum channel_state state;
+    uint64_t generation;
+    struct content content;
+};
+
+struct queued_event {
+    struct queued_event *next;
+    struct broker_event event;
+};
+
+struct event_queue {
+    struct queued_event *first, **last;
+};
+
+enum depth_state { DEPTH_IDLE, DEPTH_WANTED, DEPTH_ASKED };
+
+/* Is the queue a stream? AMQP cannot be asked. A delivery with the header x-stream-offset makes one suspect,
+ * but messages that were moved from a stream to an ordinary queue carry it too. Then basic.get, on channel 2,
+ * is the question: a stream refuses it by closing the connection; anything else answers, and what it hands
+ * over is returned at once. What channel 1 delivers in the meantime waits in `held`. */
+enum stream_state { STREAM_UNSUSPECTED, STREAM_SUSPECTED, STREAM_ASKED, STREAM_NOT };
+
+enum close_state { CLOSE_NO, CLOSE_SENT, CLOSE_DONE };
+
+struct broker {
+    struct wire wire;
+    char *queue, *version;
+    struct channel consume, ask;
+    struct event_queue events, held;
+    size_t n_held_bytes;
+    enum depth_state depth;
+    enum stream_state stream;
+    enum close_state closing;
+};
+
+/* A new event at the end of a queue; its fields are zero but for the kind. */
+struct broker_event *event_add(struct event_queue *q, enum broker_event_kind kind);
+
+/* The same for an event of channel 1, which may have to wait. */
+struct broker_event *event_add_consume(struct broker *b, enum broker_event_kind kind);
+
+/* True: *ev is the first one, taken out. */
+bool event_take(struct event_queue *q, struct broker_event *ev);
+void events_free(struct event_queue *q);
+
+/* Does channel 1 wait for the answer about streams? */
+static inline bool is_holding(const struct broker *b)
+{
+    return b->stream == STREAM_SUSPECTED || b->stream == STREAM_ASKED;
+}
+
+/* It is no stream: what was held comes out. */
+void held_release(struct broker *b);
+
+/* The number that broker_consume was given; 0 for a foreign tag. */
+uint32_t consumer_of_tag(amqp_bytes_t tag);
+
+/* Sends what waited for the channel of questions to be open. */
+void questions_send(struct broker *b);
+
+uint64_t generation_next(void);
+void channel_open_again(struct broker *b, struct channel *c);
+
+/* Closes channel 1 from this side: its tags are void from now on. The fault says why. */
+void channel_give_up(struct broker *b, const struct fault *why);
+
+/* The broker closed it. 0, or -1: it refuses to be opened, the connection is of no use. */
+int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f);
+void channel_close_answered(struct broker *b, struct channel *c);
+void channel_opened(struct broker *b, struct channel *c);
+void content_drop(struct content *c);

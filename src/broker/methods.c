@@ -1,0 +1,139 @@
+/* What the worker sends. Everything is appended to the output buffer in the order of the calls; acks stay
+ * there until broker_flush (or 16 KiB of them, or the next time there is nothing to read), the rest goes out
+ * at once. Worker's thread. */
+
+#include "broker/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char tag_prefix[] = "onceward.";
+
+enum { FLAG_MULTIPLE = 1, NACK_REQUEUE = 2, REJECT_REQUEUE = 1 };
+
+uint32_t consumer_of_tag(amqp_bytes_t tag)
+{
+    size_t prefix = sizeof(tag_prefix) - 1;
+    const char *text = tag.bytes;
+    uint64_t number = 0;
+
+    if (tag.len <= prefix || tag.len > prefix + 10 || memcmp(text, tag_prefix, prefix))
+        return 0;
+    for (size_t i = prefix; i < tag.len; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return 0;
+        number = number * 10 + (uint64_t)(text[i] - '0');
+    }
+    return number > UINT32_MAX ? 0 : (uint32_t)number;
+}
+
+/* In a buffer of the caller's. */
+static amqp_bytes_t tag_of_consumer(uint32_t consumer, char text[32])
+{
+    int len = snprintf(text, 32, "%s%u", tag_prefix, consumer);
+
+    return (amqp_bytes_t){(size_t)len, text};
+}
+
+int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fault *f)
+{
+    char text[32];
+
+    if (!broker_channel_is_open(b))
+        return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
+    uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
+    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_QOS_METHOD,
+                    &(amqp_basic_qos_t){.prefetch_count = count});
+    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CONSUME_METHOD,
+                    &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(b->queue),
+                                            .consumer_tag = tag_of_consumer(consumer, text)});
+    return wire_flush(&b->wire, f);
+}
+
+int broker_cancel(struct broker *b, uint32_t consumer, struct fault *f)
+{
+    char text[32];
+
+    if (!broker_channel_is_open(b))
+        return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
+    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CANCEL_METHOD,
+                    &(amqp_basic_cancel_t){.consumer_tag = tag_of_consumer(consumer, text)});
+    return wire_flush(&b->wire, f);
+}
+
+void questions_send(struct broker *b)
+{
+    amqp_bytes_t queue = amqp_cstring_bytes(b->queue);
+
+    if (b->ask.state != CHANNEL_OPEN || b->closing != CLOSE_NO)
+        return;
+    if (b->depth == DEPTH_WANTED) {
+        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_QUEUE_DECLARE_METHOD,
+                        &(amqp_queue_declare_t){.queue = queue, .passive = 1});
+        b->depth = DEPTH_ASKED;
+    }
+    if (b->stream == STREAM_SUSPECTED) {
+        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_BASIC_GET_METHOD, &(amqp_basic_get_t){.queue = queue});
+        b->stream = STREAM_ASKED;
+    }
+}
+
+int broker_ask_depth(struct broker *b, struct fault *f)
+{
+    if (b->depth == DEPTH_IDLE) {
+        b->depth = DEPTH_WANTED;
+        questions_send(b);
+    }
+    return wire_flush(&b->wire, f);
+}
+
+static int settle(struct broker *b, struct broker_tag tag, amqp_method_number_t id, uint8_t flags,
+                  struct fault *f)
+{
+    if (b->wire.is_lost)
+        return wire_flush(&b->wire, f);
+    if (!broker_channel_is_open(b) || tag.generation != b->consume.generation || tag.number == 0)
+        return 1;
+    wire_put_settle(&b->wire, CHANNEL_CONSUME, id, tag.number, flags);
+    return wire_pending(&b->wire) >= FLUSH_AT ? wire_flush(&b->wire, f) : 0;
+}
+
+int broker_ack(struct broker *b, struct broker_tag tag, bool multiple, struct fault *f)
+{
+    return settle(b, tag, AMQP_BASIC_ACK_METHOD, multiple ? FLAG_MULTIPLE : 0, f);
+}
+
+int broker_return(struct broker *b, struct broker_tag tag, struct fault *f)
+{
+    return settle(b, tag, AMQP_BASIC_NACK_METHOD, NACK_REQUEUE, f);
+}
+
+int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f)
+{
+    return settle(b, tag, AMQP_BASIC_REJECT_METHOD, 0, f);
+}
+
+int broker_flush(struct broker *b, struct fault *f)
+{
+    return wire_flush(&b->wire, f);
+}
+
+int broker_tick(struct broker *b, struct fault *f)
+{
+    return wire_tick(&b->wire, f);
+}
+
+int broker_close(struct broker *b, struct fault *f)
+{
+    if (b->closing == CLOSE_NO && !b->wire.is_lost) {
+        if (b->consume.state == CHANNEL_OPEN)
+            wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
+                            &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                                    .reply_text = amqp_cstring_bytes("bye")});
+        wire_put_method(&b->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
+                        &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                                   .reply_text = amqp_cstring_bytes("bye")});
+        b->closing = CLOSE_SENT;
+    }
+    return wire_flush(&b->wire, f);
+}

@@ -1,0 +1,294 @@
+/* Publishing one message at a time with confirms, and looking at a queue: for commands, which may wait. Built
+ * on the same buffer and frames as the worker's connection, so every wait has a deadline, also that for a
+ * broker that does not read. One thread. */
+
+#include "broker/connect.h"
+#include "broker/encode.h"
+#include "broker/internal.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHANNEL_PUBLISH = 1, AHEAD_MAX = 256 * 1024, SHORT_MAX = 255, FRAME_AROUND = 8 };
+
+struct publisher {
+    struct wire wire;
+    char *user;
+    int64_t timeout_ms;
+    uint64_t n_published; /* of this connection: the confirm's delivery tag */
+    bool is_returned;     /* the message under way has no queue */
+    bool is_confirmed, is_refused;
+    char blocked[128]; /* the broker takes no messages at present, and why */
+};
+
+int publisher_open(const struct config_broker *c, const char *vhost, const char *instance,
+                   struct publisher **ret, struct fault *f)
+{
+    struct target *t = target_new(TO_PUBLISH, c, NULL, vhost, instance, f);
+    struct attempt *a = t ? attempt_wait(t, clock_ms() + c->connect_timeout_ms, f) : NULL;
+
+    if (!a)
+        return -1;
+    struct publisher *p = mem_zalloc(1, sizeof(*p));
+    *p = (struct publisher){.wire = a->wire, .user = a->user, .timeout_ms = c->connect_timeout_ms};
+    a->wire = (struct wire){.fd = -1};
+    a->user = NULL;
+    attempt_free(a);
+    *ret = p;
+    return 0;
+}
+
+static int on_settled(struct publisher *p, uint64_t tag, bool multiple, bool refused)
+{
+    if (tag == p->n_published || (multiple && (tag == 0 || tag > p->n_published))) {
+        p->is_confirmed = !refused;
+        p->is_refused = refused;
+    }
+    return 0;
+}
+
+static int on_method(struct publisher *p, const amqp_method_t *m, struct fault *f)
+{
+    switch (m->id) {
+    case AMQP_BASIC_ACK_METHOD: {
+        const amqp_basic_ack_t *ack = m->decoded;
+        return on_settled(p, ack->delivery_tag, ack->multiple, false);
+    }
+    case AMQP_BASIC_NACK_METHOD: {
+        const amqp_basic_nack_t *nack = m->decoded;
+        return on_settled(p, nack->delivery_tag, nack->multiple, true);
+    }
+    case AMQP_BASIC_RETURN_METHOD:
+        p->is_returned = true; /* its confirm follows */
+        return 0;
+    case AMQP_CHANNEL_CLOSE_METHOD: {
+        const amqp_channel_close_t *close = m->decoded;
+        p->wire.is_lost = true; /* of no more use: the next message needs a new connection */
+        return fault_set_close(f, "the broker closed the channel", close->reply_code, close->reply_text);
+    }
+    case AMQP_CONNECTION_CLOSE_METHOD: {
+        const amqp_connection_close_t *close = m->decoded;
+        p->wire.is_lost = true;
+        return fault_set_close(f, "the broker closed the connection", close->reply_code, close->reply_text);
+    }
+    case AMQP_CONNECTION_BLOCKED_METHOD: {
+        const amqp_connection_blocked_t *blocked = m->decoded;
+        size_t len =
+            blocked->reason.len < sizeof(p->blocked) - 1 ? blocked->reason.len : sizeof(p->blocked) - 1;
+        if (len)
+            memcpy(p->blocked, blocked->reason.bytes, len);
+        p->blocked[len] = '\0';
+        return 0;
+    }
+    case AMQP_CONNECTION_UNBLOCKED_METHOD:
+        p->blocked[0] = '\0';
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+/* Sends and receives once, waiting until the deadline at most. */
+static int pump(struct publisher *p, int64_t deadline_ms, struct fault *f)
+{
+    amqp_frame_t frame;
+    int r;
+
+    if (wire_flush(&p->wire, f))
+        return -1;
+    wire_wait(&p->wire, deadline_ms);
+    while ((r = wire_read(&p->wire, &frame, f)) > 0) {
+        r = frame.frame_type == AMQP_FRAME_METHOD ? on_method(p, &frame.payload.method, f) : 0;
+        wire_release(&p->wire, frame.channel);
+        if (r)
+            return -1;
+    }
+    return r < 0 ? -1 : wire_flush(&p->wire, f);
+}
+
+static int late(struct publisher *p, struct fault *f)
+{
+    p->wire.is_lost = true; /* a confirm that comes later must not be taken for the next message's */
+    if (p->blocked[0])
+        return fault_set(f, "the broker did not confirm within %lld ms; it takes no messages at present: %s",
+                         (long long)p->timeout_ms, p->blocked);
+    return fault_set(f, "the broker did not confirm within %lld ms", (long long)p->timeout_ms);
+}
+
+/* Waits until less than `most` is unsent. The deadline moves with the progress. */
+static int drain(struct publisher *p, size_t most, struct fault *f)
+{
+    int64_t deadline_ms = clock_ms() + p->timeout_ms;
+
+    while (wire_pending(&p->wire) > most) {
+        size_t before = wire_pending(&p->wire);
+        if (pump(p, deadline_ms, f))
+            return -1;
+        int64_t now = clock_ms();
+        if (wire_pending(&p->wire) < before)
+            deadline_ms = now + p->timeout_ms;
+        else if (now >= deadline_ms)
+            return late(p, f);
+    }
+    return 0;
+}
+
+/* Copies what may be published again; `headers` has room for all of them. */
+static struct message publishable(const struct publisher *p, const struct message *m, struct field *headers)
+{
+    struct message copy = *m;
+    struct slice *user = &copy.properties[PROPERTY_USER_ID];
+
+    copy.has_delivery_mode = true;
+    copy.delivery_mode = 2; /* persistent */
+    copy.properties[PROPERTY_EXPIRATION] = (struct slice){0};
+    if (user->data && !slice_equal(*user, slice_of(p->user)))
+        *user = (struct slice){0};
+    copy.headers = headers;
+    copy.n_headers = 0;
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (!slice_equal(m->headers[i].name, SLICE("CC")) && !slice_equal(m->headers[i].name, SLICE("BCC")))
+            headers[copy.n_headers++] = m->headers[i];
+    return copy;
+}
+
+static int header_build(const struct publisher *p, const struct message *m, struct buf *header,
+                        struct fault *f)
+{
+    struct field *headers = mem_zalloc(m->n_headers + 1, sizeof(*headers));
+    struct message copy = publishable(p, m, headers);
+    int r = message_encode(header, &copy, f);
+
+    free(headers);
+    if (r == 0 && header->len > p->wire.frame_max - FRAME_AROUND)
+        r = fault_set(f, "properties and headers take %zu bytes; the broker allows %zu", header->len,
+                      p->wire.frame_max - FRAME_AROUND);
+    return r;
+}
+
+static int body_send(struct publisher *p, const struct message *m, struct fault *f)
+{
+    size_t part = p->wire.frame_max - FRAME_AROUND;
+
+    for (size_t at = 0; at < m->body_len; at += part) {
+        size_t len = m->body_len - at < part ? m->body_len - at : part;
+        wire_put_frame(&p->wire, AMQP_FRAME_BODY, CHANNEL_PUBLISH, (struct slice){m->body + at, len});
+        if (drain(p, AHEAD_MAX, f))
+            return -1;
+    }
+    return 0;
+}
+
+int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f)
+{
+    struct buf header = {0};
+
+    if (p->wire.is_lost)
+        return fault_set(f, "the connection to the broker is lost");
+    if (strlen(queue) > SHORT_MAX)
+        return fault_set(f, "the queue's name has more than 255 bytes");
+    if (header_build(p, m, &header, f)) {
+        buf_deinit(&header);
+        return -1;
+    }
+    p->is_returned = p->is_confirmed = p->is_refused = false;
+    p->n_published++;
+    wire_put_method(&p->wire, CHANNEL_PUBLISH, AMQP_BASIC_PUBLISH_METHOD,
+                    &(amqp_basic_publish_t){.routing_key = amqp_cstring_bytes(queue), .mandatory = 1});
+    wire_put_frame(&p->wire, AMQP_FRAME_HEADER, CHANNEL_PUBLISH, buf_slice(&header));
+    buf_deinit(&header);
+    if (body_send(p, m, f) || drain(p, 0, f))
+        return -1;
+    int64_t deadline_ms = clock_ms() + p->timeout_ms;
+    while (!p->is_confirmed) {
+        if (p->is_refused)
+            return fault_set(f, "the broker refused the message (nack)");
+        if (clock_ms() >= deadline_ms)
+            return late(p, f);
+        if (pump(p, deadline_ms, f))
+            return -1;
+    }
+    return p->is_returned ? 1 : 0;
+}
+
+void publisher_close(struct publisher *p)
+{
+    struct fault ignored;
+
+    if (!p)
+        return;
+    if (!p->wire.is_lost) {
+        wire_put_method(&p->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
+                        &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                                   .reply_text = amqp_cstring_bytes("bye")});
+        /* The answer is waited for, so that the broker does not log a connection that broke off. */
+        int64_t deadline_ms = clock_ms() + (p->timeout_ms < 1000 ? p->timeout_ms : 1000);
+        while (clock_ms() < deadline_ms && pump(p, deadline_ms, &ignored) == 0)
+            ;
+    }
+    wire_deinit(&p->wire);
+    free(p->user);
+    free(p);
+}
+
+/* --- check --- */
+
+/* Waits for an event of this kind. 0, or -1: lost or late. */
+static int event_wait(struct broker *b, enum broker_event_kind kind, int64_t deadline_ms,
+                      struct broker_event *ev, struct fault *f)
+{
+    while (clock_ms() < deadline_ms) {
+        if (broker_next(b, 0, ev, f))
+            return -1;
+        if (ev->kind == kind)
+            return 0;
+        if (ev->kind == BROKER_NOTHING)
+            wire_wait(&b->wire, deadline_ms);
+    }
+    return fault_set(f, "the broker did not answer in time");
+}
+
+static int queue_check(struct broker *b, int64_t deadline_ms, struct fault *f)
+{
+    struct broker_event ev;
+
+    if (broker_ask_depth(b, f) || event_wait(b, BROKER_DEPTH, deadline_ms, &ev, f))
+        return fault_wrap(f, "looking for queue %s", b->queue);
+    if (ev.depth < 0) {
+        *f = ev.fault;
+        return fault_wrap(f, "looking for queue %s", b->queue);
+    }
+    if (ev.depth > 0)
+        return 0;
+    /* An empty queue can be asked whether it is a stream without taking a message from anybody. */
+    b->stream = STREAM_SUSPECTED;
+    questions_send(b);
+    while (is_holding(b)) {
+        if (clock_ms() >= deadline_ms)
+            return fault_set(f, "the broker did not answer in time");
+        if (broker_next(b, 0, &ev, f))
+            return -1;
+        wire_wait(&b->wire, is_holding(b) ? deadline_ms : 0);
+    }
+    return 0;
+}
+
+int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f)
+{
+    int64_t deadline_ms = clock_ms() + c->connect_timeout_ms;
+    struct target *t = target_new(TO_CONSUME, c, q->queue, q->vhost, "check", f);
+    struct attempt *a = t ? attempt_wait(t, deadline_ms, f) : NULL;
+    struct broker *b;
+    struct broker_event ev;
+    struct fault ignored;
+
+    if (!a || broker_attempt_take(a, &b, f))
+        return -1;
+    int r = queue_check(b, deadline_ms, f);
+    if (broker_close(b, &ignored) == 0)
+        event_wait(b, BROKER_CLOSED, deadline_ms, &ev, &ignored);
+    broker_free(b);
+    return r;
+}

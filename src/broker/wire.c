@@ -1,0 +1,244 @@
+/* Frames in and out of one connection. See wire.h for why writing does not go through the library. One thread
+ * at a time. */
+
+#include "broker/wire.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum {
+    METHOD_MAX = 2048,   /* our largest method: three short strings and an empty table */
+    RECORD_MAX = 16384,  /* one TLS record */
+    KEEP_MAX = 64 * 1024 /* of an empty buffer */
+};
+
+void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st *ssl)
+{
+    int heartbeat_s = amqp_get_heartbeat(connection);
+
+    *w = (struct wire){.connection = connection, .ssl = ssl};
+    w->fd = amqp_get_sockfd(connection);
+    w->frame_max = (size_t)amqp_get_frame_max(connection);
+    w->heartbeat_ms = heartbeat_s * INT64_C(1000);
+    w->sent_ms = w->received_ms = clock_ms();
+    /* From here on the library sends no heartbeats and closes nothing for want of them. */
+    amqp_tune_connection(connection, amqp_get_channel_max(connection), (int)w->frame_max, 0);
+}
+
+void wire_deinit(struct wire *w)
+{
+    if (w->connection)
+        amqp_destroy_connection(w->connection);
+    buf_deinit(&w->out);
+    *w = (struct wire){.fd = -1, .is_lost = true};
+}
+
+void wire_put_method(struct wire *w, uint16_t channel, amqp_method_number_t id, void *decoded)
+{
+    char *frame = buf_reserve(&w->out, METHOD_MAX);
+    int len = amqp_encode_method(id, decoded, (amqp_bytes_t){METHOD_MAX - 12, frame + 11});
+
+    assert(len >= 0); /* lengths are checked where they come from */
+    buf_add_char(&w->out, AMQP_FRAME_METHOD);
+    buf_add_u16(&w->out, channel);
+    buf_add_u32(&w->out, (uint32_t)len + 4);
+    buf_add_u32(&w->out, id);
+    w->out.len += (size_t)len;
+    buf_add_char(&w->out, (char)AMQP_FRAME_END);
+}
+
+void wire_put_settle(struct wire *w, uint16_t channel, amqp_method_number_t id, uint64_t tag, uint8_t flags)
+{
+    buf_reserve(&w->out, 21);
+    buf_add_char(&w->out, AMQP_FRAME_METHOD);
+    buf_add_u16(&w->out, channel);
+    buf_add_u32(&w->out, 13);
+    buf_add_u32(&w->out, id);
+    buf_add_u64(&w->out, tag);
+    buf_add_char(&w->out, (char)flags);
+    buf_add_char(&w->out, (char)AMQP_FRAME_END);
+}
+
+void wire_put_frame(struct wire *w, uint8_t type, uint16_t channel, struct slice payload)
+{
+    buf_add_char(&w->out, (char)type);
+    buf_add_u16(&w->out, channel);
+    buf_add_u32(&w->out, (uint32_t)payload.len);
+    buf_add_slice(&w->out, payload);
+    buf_add_char(&w->out, (char)AMQP_FRAME_END);
+}
+
+/* Bytes taken; 0: none now; -1: lost. */
+static ssize_t write_some(struct wire *w, const char *data, size_t len, struct fault *f)
+{
+    if (!w->ssl) {
+        ssize_t n = send(w->fd, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n >= 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+            return n < 0 ? 0 : n;
+        return fault_set(f, "sending to the broker: %s", strerror(errno));
+    }
+    /* After "not now" TLS wants the same bytes again, at least as many: what is left only grows, so it gets
+     * them. */
+    ERR_clear_error();
+    int n = SSL_write(w->ssl, data, (int)(len < RECORD_MAX ? len : RECORD_MAX));
+    if (n > 0)
+        return n;
+    int error = SSL_get_error(w->ssl, n);
+    if (error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ)
+        return 0;
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    return fault_set(f, "sending to the broker: %s",
+                     reason  ? reason
+                     : errno ? strerror(errno)
+                             : "TLS failed");
+}
+
+int wire_flush(struct wire *w, struct fault *f)
+{
+    if (w->is_lost)
+        return fault_set(f, "the connection to the broker is lost");
+    bool sent = false;
+    while (wire_pending(w)) {
+        ssize_t n = write_some(w, w->out.data + w->n_sent, wire_pending(w), f);
+        if (n < 0) {
+            w->is_lost = true;
+            return -1;
+        }
+        if (n == 0)
+            break;
+        w->n_sent += (size_t)n;
+        sent = true;
+    }
+    if (sent)
+        w->sent_ms = clock_ms();
+    if (!wire_pending(w)) {
+        if (w->out.cap > KEEP_MAX)
+            buf_deinit(&w->out);
+        buf_reset(&w->out);
+        w->n_sent = 0;
+    } else if (w->n_sent > w->out.len / 2) {
+        memmove(w->out.data, w->out.data + w->n_sent, wire_pending(w));
+        w->out.len -= w->n_sent;
+        w->n_sent = 0;
+    }
+    return 0;
+}
+
+bool wire_has_input(const struct wire *w)
+{
+    return amqp_frames_enqueued(w->connection) || amqp_data_in_buffer(w->connection);
+}
+
+/* Is there something to receive? It saves the library two system calls when there is not, and tells when the
+ * other side was last heard of. 1, 0, -1: lost. */
+static int socket_has_input(struct wire *w, struct fault *f)
+{
+    char byte;
+
+    if (w->ssl && SSL_has_pending(w->ssl))
+        return 1;
+    ssize_t n = recv(w->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0) {
+        w->received_ms = clock_ms();
+        return 1;
+    }
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return 0;
+    w->is_lost = true;
+    return fault_set(f, "the broker's connection was %s",
+                     n == 0 ? "closed by the other side" : strerror(errno));
+}
+
+int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
+{
+    if (w->is_lost)
+        return fault_set(f, "the connection to the broker is lost");
+    if (!wire_has_input(w)) {
+        int r = socket_has_input(w, f);
+        if (r <= 0)
+            return r;
+    }
+    int status = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
+    if (status == AMQP_STATUS_OK)
+        return 1;
+    if (status == AMQP_STATUS_TIMEOUT)
+        return 0;
+    w->is_lost = true;
+    return fault_set(f, "receiving from the broker: %s", amqp_error_string2(status));
+}
+
+void wire_release(struct wire *w, uint16_t channel)
+{
+    amqp_maybe_release_buffers_on_channel(w->connection, channel);
+}
+
+int wire_tick(struct wire *w, struct fault *f)
+{
+    int64_t now = clock_ms();
+
+    if (w->heartbeat_ms && !wire_pending(w) && now - w->sent_ms >= w->heartbeat_ms / 2)
+        wire_put_frame(w, AMQP_FRAME_HEARTBEAT, 0, (struct slice){0});
+    if (wire_flush(w, f))
+        return -1;
+    if (w->heartbeat_ms && now - w->received_ms > 2 * w->heartbeat_ms) {
+        /* We may be the one who slept: what lies in the socket counts. */
+        int r = socket_has_input(w, f);
+        if (r < 0)
+            return -1;
+        if (r == 0) {
+            w->is_lost = true;
+            return fault_set(f, "nothing heard from the broker for %lld ms (heartbeat %lld ms)",
+                             (long long)(now - w->received_ms), (long long)w->heartbeat_ms);
+        }
+    }
+    return 0;
+}
+
+void wire_wait(struct wire *w, int64_t deadline_ms)
+{
+    struct pollfd p = {.fd = w->fd, .events = (short)(POLLIN | (wire_pending(w) ? POLLOUT : 0))};
+    int64_t left = deadline_ms - clock_ms();
+
+    if (left > 0 && !wire_has_input(w))
+        poll(&p, 1, left > 1000 ? 1000 : (int)left);
+}
+
+int fault_set_close(struct fault *f, const char *what, uint16_t code, amqp_bytes_t text)
+{
+    fault_set(f, "%s: %u %.*s", what, code, (int)text.len, text.len ? (const char *)text.bytes : "");
+    snprintf(f->code, sizeof(f->code), "%u", code);
+    return -1;
+}
+
+int fault_set_reply(struct fault *f, const char *what, amqp_rpc_reply_t reply)
+{
+    switch (reply.reply_type) {
+    case AMQP_RESPONSE_NORMAL:
+        return 0;
+    case AMQP_RESPONSE_SERVER_EXCEPTION:
+        if (reply.reply.id == AMQP_CONNECTION_CLOSE_METHOD) {
+            const amqp_connection_close_t *m = reply.reply.decoded;
+            return fault_set_close(f, what, m->reply_code, m->reply_text);
+        }
+        if (reply.reply.id == AMQP_CHANNEL_CLOSE_METHOD) {
+            const amqp_channel_close_t *m = reply.reply.decoded;
+            return fault_set_close(f, what, m->reply_code, m->reply_text);
+        }
+        return fault_set(f, "%s: the broker answered with method 0x%08X", what, (unsigned)reply.reply.id);
+    case AMQP_RESPONSE_LIBRARY_EXCEPTION:
+        return fault_set(f, "%s: %s", what, amqp_error_string2(reply.library_error));
+    default:
+        return fault_set(f, "%s: no answer", what);
+    }
+}
