@@ -1,0 +1,17 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* assert() says less about what was being looked at. */
+#define MUST(condition)                                                                                      \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: must be: %s\n", __FILE__, __LINE__, #condition);                         \
+            abort();                                                                                         \
+        }                                                                                                    \
+    } while (0)
