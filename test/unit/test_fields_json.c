@@ -1,8 +1,12 @@
 /* AMQP header tables and properties as JSON, for people and exact. */
 
+#include "../fuzz/field_compare.h"
+#include "../fuzz/field_maker.h"
 #include "cmocka_all.h"
 #include "fields.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/config/json.h"
 #include "onceward/core/message.h"
 
 #include <math.h>
@@ -204,12 +208,53 @@ static void test_properties(void **state)
     buf_deinit(&out);
 }
 
+/* Random tables: what is written exactly is read back as it was. */
+static void test_read_back(void **state)
+{
+    static uint8_t bytes[1024];
+    uint64_t seed = 0x9E3779B97F4A7C15u;
+    struct buf out = {0};
+    size_t most = 0;
+    (void)state;
+
+    for (int round = 0; round < 3000; round++) {
+        struct fault f = {0};
+
+        for (size_t i = 0; i < sizeof(bytes); i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            bytes[i] = (uint8_t)(seed >> 56);
+        }
+        if (round % 2) /* short names and values, many of them the same */
+            for (size_t i = 0; i < sizeof(bytes); i++)
+                bytes[i] &= 0x23;
+        struct byte_source s = {bytes, bytes + sizeof(bytes)};
+        struct message *m = take_message(&s), *back = message_new();
+
+        buf_reset(&out);
+        fields_to_json(&out, m->headers, m->n_headers, true);
+        if (jsonread_fields(buf_slice(&out), back, &f) < 0)
+            fail_msg("%s in %s", f.text, buf_text(&out));
+        if (!tables_equal(m->headers, m->n_headers, back->headers, back->n_headers))
+            fail_msg("read back as another: %s", buf_text(&out));
+        buf_reset(&out);
+        properties_to_json(&out, m);
+        assert_int_equal(jsonread_properties(buf_slice(&out), back, &f), 0);
+        assert_true(properties_equal(m, back));
+        most = m->n_headers > most ? m->n_headers : most;
+        message_free(m);
+        message_free(back);
+    }
+    assert_int_equal(most, 15);
+    buf_deinit(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_kind), cmocka_unit_test(test_decimals_of_any_length),
         cmocka_unit_test(test_nested),     cmocka_unit_test(test_odd_names),
-        cmocka_unit_test(test_too_deep),   cmocka_unit_test(test_properties),
+        cmocka_unit_test(test_too_deep),   cmocka_unit_test(test_read_back),
+        cmocka_unit_test(test_properties),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
