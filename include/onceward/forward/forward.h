@@ -12,9 +12,8 @@ struct fault;
 
 /* The application, over HTTP/1.1: one curl multi handle of a worker, and the worker's only wait point. One thread.
  *
- * Never sends a request twice by itself: libcurl repeats a POST silently when a reused connection dies, which is switched off (the
- * body goes through a read function that cannot rewind; an empty body always takes a new connection). Redirects are not followed, proxies
- * from the environment are not used. */
+ * Never sends a request twice by itself: libcurl repeats a POST silently when a reused connection dies, which is switched off (it asks
+ * before every attempt, and the second is refused). Redirects are not followed, proxies from the environment are not used. */
 
 struct forward;
 
@@ -60,6 +59,9 @@ void forward_abandon(struct forward *w, uint64_t ref);
 /* The worker's wait point: waits for any of these, the requests in flight and the probe, at most timeout_ms (0: looks only; at most
  * INT_MAX). revents are filled as by poll(2). An fd of -1 is skipped. */
 void forward_wait(struct forward *w, struct pollfd *fds, size_t n, int64_t timeout_ms);
+
+/* Ends the present forward_wait, or the next one. Any thread; never blocks. */
+void forward_wake(struct forward *w);
 
 /* Starts a readiness probe: GET ready_url where configured (2xx is ready), else a TCP or Unix-socket connect to the forward URL.
  * A probe that is under way goes on. timeout: connect_timeout, for a GET another 2 s. */

@@ -1,0 +1,175 @@
+/* Where requests go: the URL taken apart, the options that every transfer has, and libcurl's errors in plain words. No state. */
+
+#include "forward/exchange.h"
+#include "onceward/base/mem.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/un.h>
+
+/* A part of a URL as a copy of our own, or NULL. */
+static char *part_of(CURLU *u, CURLUPart which, unsigned flags)
+{
+    char *text = NULL, *copy;
+
+    if (curl_url_get(u, which, &text, flags) != CURLUE_OK || !text)
+        return NULL;
+    copy = mem_copy(text, strlen(text));
+    curl_free(text);
+    return copy;
+}
+
+static char *name_of(CURLU *u)
+{
+    struct buf name = {0};
+    char *host = part_of(u, CURLUPART_HOST, 0), *port = part_of(u, CURLUPART_PORT, CURLU_DEFAULT_PORT);
+
+    buf_printf(&name, "%s:%s", host ? host : "", port ? port : "");
+    free(host);
+    free(port);
+    buf_text(&name);
+    return name.data;
+}
+
+int target_init(struct target *t, const char *url, const char *unix_socket, struct fault *f)
+{
+    CURLU *u = curl_url();
+    CURLUcode code = u ? curl_url_set(u, CURLUPART_URL, url, 0) : CURLUE_OUT_OF_MEMORY;
+    char *scheme = code == CURLUE_OK ? part_of(u, CURLUPART_SCHEME, 0) : NULL;
+    int r = 0;
+
+    if (code != CURLUE_OK)
+        r = fault_set(f, "URL \"%s\": %s", url, curl_url_strerror(code));
+    else if (!scheme || (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
+        r = fault_set(f, "URL \"%s\": neither http nor https", url);
+    else if (unix_socket && strlen(unix_socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+        r = fault_set(f, "the path of the Unix socket is longer than %zu bytes: %s",
+                      sizeof(((struct sockaddr_un *)0)->sun_path) - 1, unix_socket);
+    else
+        *t = (struct target){.url = mem_copy(url, strlen(url)),
+                             .unix_socket = unix_socket,
+                             .name = unix_socket ? mem_copy(unix_socket, strlen(unix_socket)) : name_of(u),
+                             .tls = strcmp(scheme, "https") == 0};
+    free(scheme);
+    curl_url_cleanup(u);
+    return r;
+}
+
+void target_deinit(struct target *t)
+{
+    mem_clear(&t->url);
+    mem_clear(&t->name);
+}
+
+bool target_same_host(const char *url_a, const char *url_b)
+{
+    struct target a = {0}, b = {0};
+    struct fault ignored;
+    bool same = target_init(&a, url_a, NULL, &ignored) == 0 && target_init(&b, url_b, NULL, &ignored) == 0 &&
+                a.tls == b.tls && strcasecmp(a.name, b.name) == 0;
+
+    target_deinit(&a);
+    target_deinit(&b);
+    return same;
+}
+
+#define SET(option, value)                                                                                   \
+    do {                                                                                                     \
+        CURLcode set_code = curl_easy_setopt(easy, option, value);                                           \
+        if (set_code != CURLE_OK)                                                                            \
+            return fault_set(f, "libcurl refuses " #option ": %s", curl_easy_strerror(set_code));            \
+    } while (0)
+
+static int tls_setup(CURL *easy, const struct config_tls *tls, struct fault *f)
+{
+    SET(CURLOPT_SSL_VERIFYPEER, tls->verify ? 1L : 0L);
+    SET(CURLOPT_SSL_VERIFYHOST, tls->verify ? 2L : 0L);
+    SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (tls->ca_file) {
+        SET(CURLOPT_CAINFO, tls->ca_file);
+        SET(CURLOPT_CAPATH, NULL); /* this file alone is trusted, not the system's store beside it */
+    }
+    if (tls->cert_file)
+        SET(CURLOPT_SSLCERT, tls->cert_file);
+    if (tls->key_file)
+        SET(CURLOPT_SSLKEY, tls->key_file);
+    return 0;
+}
+
+int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error, struct fault *f)
+{
+    SET(CURLOPT_ERRORBUFFER, error);
+    SET(CURLOPT_NOSIGNAL, 1L);
+    SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server when the handle goes away */
+    SET(CURLOPT_PROTOCOLS_STR, "http,https");
+    SET(CURLOPT_URL, t->url);
+    if (t->unix_socket)
+        SET(CURLOPT_UNIX_SOCKET_PATH, t->unix_socket);
+    SET(CURLOPT_PROXY, ""); /* whatever the environment says */
+    SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    SET(CURLOPT_FOLLOWLOCATION, 0L);
+    SET(CURLOPT_USERAGENT, "onceward/" ONCEWARD_VERSION);
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)c->connect_timeout_ms);
+    SET(CURLOPT_MAXAGE_CONN, 3L); /* below the 5 s after which common servers close an idle connection */
+    return t->tls ? tls_setup(easy, &c->tls, f) : 0;
+}
+
+static void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, const char *error)
+{
+    long os_errno = 0;
+
+    curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os_errno);
+    if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)
+        snprintf(out, size, "no connection to %s in time", t->name);
+    else if (code == CURLE_COULDNT_RESOLVE_HOST)
+        snprintf(out, size, "the name of %s cannot be resolved", t->name);
+    else if (code == CURLE_COULDNT_CONNECT && os_errno == ECONNREFUSED)
+        snprintf(out, size, "connection refused by %s", t->name);
+    else if (code == CURLE_COULDNT_CONNECT && os_errno)
+        snprintf(out, size, "cannot connect to %s: %s", t->name, strerror((int)os_errno));
+    else
+        snprintf(out, size, "cannot connect to %s: %s", t->name, error[0] ? error : curl_easy_strerror(code));
+}
+
+void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun, const char *error)
+{
+    const char *said = error[0] ? error : curl_easy_strerror(code);
+
+    if (!begun) {
+        connect_text(out, size, t, easy, code, error);
+        return;
+    }
+    switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+        snprintf(out, size, "no answer from %s in time", t->name);
+        break;
+    case CURLE_OK: /* nothing but interim answers */
+    case CURLE_GOT_NOTHING:
+    case CURLE_ABORTED_BY_CALLBACK: /* it would have been sent again */
+        snprintf(out, size, "connection closed by %s before an answer", t->name);
+        break;
+    case CURLE_PARTIAL_FILE:
+        snprintf(out, size, "connection closed by %s in the middle of its answer", t->name);
+        break;
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_BAD_CONTENT_ENCODING:
+    case CURLE_WRITE_ERROR:
+        snprintf(out, size, "%s answered what is not HTTP: %s", t->name, said);
+        break;
+    case CURLE_SEND_ERROR:
+        snprintf(out, size, "connection to %s broke while the request was sent: %s", t->name, said);
+        break;
+    case CURLE_RECV_ERROR:
+        if (strstr(said, strerror(ECONNRESET)))
+            snprintf(out, size, "connection reset by %s before the whole answer", t->name);
+        else
+            snprintf(out, size, "no whole answer from %s: %s", t->name, said);
+        break;
+    default:
+        snprintf(out, size, "no whole answer from %s: %s", t->name, said);
+    }
+}
