@@ -5,6 +5,7 @@
 
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/broker/broker.h"
 #include "onceward/base/slice.h"
 
 #include <stdlib.h>
@@ -162,4 +163,23 @@ void address_deinit(struct address *a)
     mem_clear(&a->password);
     mem_clear(&a->host);
     mem_clear(&a->vhost);
+}
+
+int broker_vhost(const struct config_broker *c, const struct config_queue *q, char **ret, struct fault *f)
+{
+    struct address a = {0};
+    char *url = NULL;
+
+    if (q->vhost) {
+        *ret = mem_copy(q->vhost, strlen(q->vhost));
+        return 0;
+    }
+    if (config_text_read(&c->url, &url, f))
+        return -1;
+    int r = address_parse(url ? url : "", &a, f);
+    if (!r)
+        *ret = mem_copy(a.vhost, strlen(a.vhost));
+    address_deinit(&a);
+    free(url);
+    return r;
 }
