@@ -384,6 +384,7 @@ static void test_cloudevents(void **state)
         F_STRING("cloudEvents", "x"),
         F_STRING("cloudevents:lower", "x"),
         F_STRING("cloudEvents:datacontenttype", "text/xml"),
+        F_STRING("id", "a plain header"),
     };
     struct message m = {.headers = headers, .n_headers = COUNT(headers)};
     size_t n_events = 0;
@@ -391,6 +392,7 @@ static void test_cloudevents(void **state)
 
     write_block(&m, &usual);
     assert_value("ce-id", "A%20%221%22");
+    assert_value("Amqp-Header-id", "a%20plain%20header");
     assert_value("ce-source", "urn%3A%C3%A4");
     assert_value("ce-time", "2000-02-29T00%3A00%3A00Z");
     assert_value("ce-flag", "true");
@@ -510,6 +512,14 @@ static void test_bytes_are_bounded(void **state)
     write_block(&m, &usual);
     assert_value("Amqp-Header-big", NULL);
     assert_value("Onceward-Headers-Dropped", "2");
+    /* One byte too many, which only the encoding shows. */
+    large[0] = '%';
+    headers[0].bytes.len = OPTIONAL_BYTES_MAX - overhead - 2;
+    write_block(&m, &usual);
+    assert_int_equal(strlen(value_of("Amqp-Header-big")), OPTIONAL_BYTES_MAX - overhead);
+    headers[0].bytes.len++;
+    write_block(&m, &usual);
+    assert_value("Amqp-Header-big", NULL);
     /* Fits as it is, but not percent-encoded. */
     memset(large, '%', sizeof(large));
     headers[0].bytes.len = OPTIONAL_BYTES_MAX / 3 + 1;
@@ -517,6 +527,24 @@ static void test_bytes_are_bounded(void **state)
     assert_value("Amqp-Header-big", NULL);
     assert_non_null(value_of("Amqp-Headers"));
     assert_value("Onceward-Headers-Dropped", "1");
+}
+
+/* The buffer grows at another place for each length. */
+static void test_every_length_of_id(void **state)
+{
+    static char id[255];
+    struct message m = {0};
+    struct request_facts r = usual;
+    (void)state;
+
+    memset(id, '/', sizeof(id));
+    for (size_t len = 1; len <= sizeof(id); len++) {
+        r.message_id = (struct slice){id, len};
+        header_block_deinit(&block);
+        write_block(&m, &r);
+        assert_int_equal(strlen(value_of("Onceward-Message-Id")), 3 * len);
+        assert_memory_equal(value_of("Onceward-Message-Id"), value_of("Idempotency-Key") + 1, 3 * len);
+    }
 }
 
 static void test_block_is_used_again(void **state)
@@ -552,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_plain_headers),
         cmocka_unit_test(test_many_headers),
         cmocka_unit_test(test_bytes_are_bounded),
+        cmocka_unit_test(test_every_length_of_id),
         cmocka_unit_test(test_block_is_used_again),
     };
 

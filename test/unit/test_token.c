@@ -145,7 +145,8 @@ static void test_malformed(void **state)
         TEXT("ow1.YwBp.AAEC__4FBgcICQoLDA0O8w=="),
         TEXT("ow1.YwBpaQ==." SECRET_TEXT),
         TEXT("ow1.YwBpaQ=." SECRET_TEXT),
-        TEXT("ow1.YwBpaR." SECRET_TEXT),  /* padding bits of the key */
+        TEXT("ow1.YwBpaR." SECRET_TEXT), /* padding bits of the key */
+        TEXT("ow1.YwBpA." SECRET_TEXT),
         TEXT("ow1.YwBpa." SECRET_TEXT),   /* length 1 mod 4 */
         TEXT("ow1.YwBpaWn." SECRET_TEXT), /* padding bits, two bytes left */
         TEXT("ow1.Yw.Bp." SECRET_TEXT),

@@ -14,11 +14,12 @@ enum { MESSAGE_ID_MAX = 255 }; /* bytes */
 
 enum identity_kind {
     IDENTITY_PROPERTY,    /* property:<name> */
-    IDENTITY_HEADER,      /* header:<name>: scalar AMQP header; integers in decimal, booleans true/false */
+    IDENTITY_HEADER,      /* header:<name>: scalar AMQP header; integers in decimal, booleans true/false. Arrays, tables and
+                             void are no id: it counts as absent */
     IDENTITY_JSON,        /* json:<pointer>, RFC 6901; bodies up to 256 KiB; strings, integers, booleans */
-    IDENTITY_CLOUDEVENTS, /* cloudEvents:id / cloudEvents_id header, joined with cloudEvents:source */
+    IDENTITY_CLOUDEVENTS, /* <source>/<id>, each percent-encoded, of the headers cloudEvents:… or cloudEvents_…; both needed */
     IDENTITY_BODY_SHA256, /* lower-case hex */
-    IDENTITY_JOIN,        /* several, all needed, joined with "/" after percent-encoding each */
+    IDENTITY_JOIN,        /* several, all needed, joined with "/" after percent-encoding each; empty when one of them is */
 };
 
 struct identity_source {

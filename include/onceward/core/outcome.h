@@ -34,11 +34,13 @@ struct outcome_rules {
 };
 
 /* kind and status (0 when there is none) to a verdict. permanent_status wins over every other row. 502 and 504 are
- * VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage). */
+ * VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage); 600 and above count as 5xx (RFC 9110, 15). An
+ * abandoned request is VERDICT_NOT_NOW: given back. */
 enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_rules *rules);
 
 const char *verdict_name(enum verdict v);
 
 /* Retry-After (RFC 9110, 10.2.3): seconds, or an HTTP date in any of its three forms (RFC 9110, 5.6.7). Answers milliseconds from
- * now, 0 for a date that is past, at most cap_ms, or -1: not well-formed. now_wall_ms: since 1970. */
+ * now, 0 for a date that is past, at most cap_ms, or -1: not well-formed. now_wall_ms: since 1970. Blanks around it are ignored;
+ * the day's name is not compared with the date. */
 int64_t retry_after_ms(const char *text, size_t len, int64_t now_wall_ms, int64_t cap_ms);
