@@ -1,0 +1,14 @@
+#pragma once
+
+#include <stddef.h>
+
+/* The memory of one configuration: everything lives as long as the whole. */
+
+struct config_arena;
+
+struct config_arena *arena_new(void);
+void arena_free(struct config_arena *a);
+
+/* Zeroed. */
+void *arena_alloc(struct config_arena *a, size_t n, size_t size);
+char *arena_copy(struct config_arena *a, const char *data, size_t len);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "config/read.h"
+#include "onceward/config/config.h"
+
+/* Checks across keys, when every key alone was read. */
+
+struct queue_reading {
+    struct reading reading;
+    struct config_queue queue;
+    char *path; /* "queues.payments" */
+};
+
+void cross_check_root(const struct reading *root);
+void cross_check_queue(const struct reading *root, const struct queue_reading *q);
+void cross_check_queues(const struct reading *root, const struct queue_reading *queues, size_t n);

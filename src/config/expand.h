@@ -1,0 +1,20 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+struct buf;
+struct fault;
+
+/* Texts that come from elsewhere. */
+
+enum { TEXT_FILE_MAX = 64 * 1024, CONFIG_FILE_MAX = 1024 * 1024 };
+
+/* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. What a variable holds is not expanded
+ * again. -1: f names what is missing. */
+int text_expand(struct buf *out, struct slice text, struct fault *f);
+
+/* Appends a whole file of at most max bytes. -1: f says why not. */
+int file_read(struct buf *out, const char *path, size_t max, struct fault *f);
+
+/* The same for a text: no NUL, and one line end at its end is dropped. */
+int text_file_read(struct buf *out, const char *path, struct fault *f);

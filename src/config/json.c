@@ -1,0 +1,157 @@
+/* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id; nothing of it is
+ * built. A member that stands twice counts as its last one, as most readers have it. Pure; any thread. */
+
+#include "onceward/config/json.h"
+
+#include "config/scan.h"
+#include "onceward/base/buf.h"
+
+#include <stdint.h>
+
+/* Where the search is: what is left of the pointer, and where the value goes. */
+struct search {
+    struct scan scan;
+    struct buf *out;
+    size_t start; /* of the value in out */
+    bool found;
+};
+
+static bool find(struct search *w, struct slice pointer);
+
+/* A new value takes the place of one found before under the same name. */
+static void forget(struct search *w)
+{
+    w->out->len = w->start;
+    w->found = false;
+}
+
+static bool find_here(struct search *w)
+{
+    struct slice raw;
+    bool integer;
+
+    switch (scan_peek(&w->scan)) {
+    case SCAN_STRING:
+        if (!scan_string(&w->scan, &raw))
+            return false;
+        scan_decode(w->out, raw);
+        w->found = true;
+        return true;
+    case SCAN_NUMBER:
+        if (!scan_number(&w->scan, &raw, &integer))
+            return false;
+        if (integer) {
+            buf_add_slice(w->out, slice_equal(raw, SLICE("-0")) ? SLICE("0") : raw);
+            w->found = true;
+        }
+        return true;
+    case SCAN_TRUE:
+    case SCAN_FALSE:
+        buf_add_text(w->out, *w->scan.at == 't' ? "true" : "false");
+        w->found = true;
+        return scan_literal(&w->scan);
+    default:
+        return scan_skip(&w->scan);
+    }
+}
+
+/* One reference token of the pointer, ~1 and ~0 undone. False: a ~ with something else behind it. */
+static bool take_token(struct slice *pointer, struct buf *token)
+{
+    size_t i = 1;
+
+    buf_reset(token);
+    for (; i < pointer->len && pointer->data[i] != '/'; i++) {
+        char c = pointer->data[i];
+
+        if (c == '~') {
+            if (++i == pointer->len || (pointer->data[i] != '0' && pointer->data[i] != '1'))
+                return false;
+            c = pointer->data[i] == '0' ? '~' : '/';
+        }
+        buf_add_char(token, c);
+    }
+    *pointer = (struct slice){pointer->data + i, pointer->len - i};
+    return true;
+}
+
+/* An array index: no sign, no leading zero. SIZE_MAX: it is none. */
+static size_t index_of(struct slice token)
+{
+    size_t index = 0;
+
+    if (!token.len || token.len > 9 || (token.len > 1 && token.data[0] == '0'))
+        return SIZE_MAX;
+    for (size_t i = 0; i < token.len; i++) {
+        if (token.data[i] < '0' || token.data[i] > '9')
+            return SIZE_MAX;
+        index = index * 10 + (size_t)(token.data[i] - '0');
+    }
+    return index;
+}
+
+static bool find_in_object(struct search *w, struct slice token, struct slice rest)
+{
+    struct slice key;
+    int more;
+
+    if (!scan_open(&w->scan))
+        return false;
+    for (bool first = true; (more = scan_next_member(&w->scan, first, &key)) == 1; first = false) {
+        if (scan_equal(key, token)) {
+            forget(w);
+            if (!find(w, rest))
+                return false;
+        } else if (!scan_skip(&w->scan)) {
+            return false;
+        }
+    }
+    return more == 0;
+}
+
+static bool find_in_array(struct search *w, struct slice token, struct slice rest)
+{
+    size_t wanted = index_of(token);
+    int more;
+
+    if (!scan_open(&w->scan))
+        return false;
+    for (size_t i = 0; (more = scan_next_item(&w->scan, i == 0)) == 1; i++)
+        if (i == wanted ? !find(w, rest) : !scan_skip(&w->scan))
+            return false;
+    return more == 0;
+}
+
+/* False: the body or the pointer is malformed. */
+static bool find(struct search *w, struct slice pointer)
+{
+    struct buf token = {0};
+    bool well_formed;
+
+    if (!pointer.len)
+        return find_here(w);
+    if (pointer.data[0] != '/' || !take_token(&pointer, &token))
+        well_formed = false;
+    else if (scan_peek(&w->scan) == SCAN_OBJECT)
+        well_formed = find_in_object(w, buf_slice(&token), pointer);
+    else if (scan_peek(&w->scan) == SCAN_ARRAY)
+        well_formed = find_in_array(w, buf_slice(&token), pointer);
+    else
+        well_formed = scan_skip(&w->scan);
+    buf_deinit(&token);
+    return well_formed;
+}
+
+int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out)
+{
+    size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3) ? 3 : 0; /* readers may ignore it: RFC 8259, 8.1 */
+    struct search w = {.out = out, .start = out->len};
+
+    if (!body.len || body.len > JSON_BODY_MAX || !slice_is_utf8(body))
+        return 1;
+    w.scan = (struct scan){.at = body.data + mark, .end = body.data + body.len};
+    if (find(&w, pointer) && w.found && scan_at_end(&w.scan))
+        return 0;
+    out->len = w.start;
+    return 1;
+}

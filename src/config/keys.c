@@ -1,0 +1,258 @@
+/* The table of keys and questions about it. Read-only data; any thread. */
+
+#include "config/keys.h"
+
+#include "config/checks.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/config/config.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* The field of a scope. Some fields share their name with nothing else, so the scope chooses the struct. */
+#define OFFSET_ROOT(field)  offsetof(struct config, field)
+#define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
+
+const struct key keys[] = {
+#define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                                               \
+    {SCOPE_##scope, path, TYPE_##type, KEY_##presence, fallback, range, check, OFFSET_##scope(field), sentence},
+#include "config/keys.def"
+#undef KEY
+};
+
+const size_t n_keys = sizeof(keys) / sizeof(keys[0]);
+
+_Static_assert(sizeof(keys) / sizeof(keys[0]) <= KEYS_MAX, "KEYS_MAX");
+
+const struct key *key_find(enum key_scope scope, struct slice path)
+{
+    for (size_t i = 0; i < n_keys; i++)
+        if (keys[i].scope == scope && slice_equal(path, slice_of(keys[i].path)))
+            return &keys[i];
+    return NULL;
+}
+
+const struct key *key_at(enum key_scope scope, size_t offset)
+{
+    for (size_t i = 0; i < n_keys; i++)
+        if (keys[i].scope == scope && keys[i].offset == offset)
+            return &keys[i];
+    assert(!"a key of that field");
+    return NULL;
+}
+
+static bool starts_with(const char *text, struct slice start)
+{
+    return strlen(text) >= start.len && (!start.len || !memcmp(text, start.data, start.len));
+}
+
+bool key_is_group(enum key_scope scope, struct slice path)
+{
+    for (size_t i = 0; i < n_keys; i++)
+        if (keys[i].scope == scope && starts_with(keys[i].path, path) && keys[i].path[path.len] == '.')
+            return true;
+    return false;
+}
+
+bool key_takes_file(const struct key *k)
+{
+    switch (k->type) {
+    case TYPE_TEXT:
+    case TYPE_SECRET:
+    case TYPE_DURATION:
+    case TYPE_DURATION_OFF:
+    case TYPE_SIZE:
+    case TYPE_SIZE_NONE:
+    case TYPE_CHOICE:
+    case TYPE_FLAG:
+        return true;
+    default:
+        return false; /* a path names a file already */
+    }
+}
+
+static int64_t read_bound(const struct key *k, struct slice text)
+{
+    char copy[32] = "";
+    int64_t value = 0;
+    size_t bytes;
+
+    assert(text.len && text.len < sizeof(copy));
+    memcpy(copy, text.data, text.len);
+    if (k->type == TYPE_DURATION || k->type == TYPE_DURATION_OFF) {
+        int bad = config_duration(copy, &value);
+        assert(!bad);
+    } else if (k->type == TYPE_SIZE || k->type == TYPE_SIZE_NONE) {
+        int bad = config_size(copy, &bytes);
+        assert(!bad);
+        value = (int64_t)bytes;
+    } else {
+        value = strtoll(copy, NULL, 10);
+    }
+    return value;
+}
+
+void key_bounds(const struct key *k, int64_t *low, int64_t *high)
+{
+    const char *dots = strstr(k->range, "..");
+
+    assert(dots);
+    *low = read_bound(k, (struct slice){k->range, (size_t)(dots - k->range)});
+    *high = read_bound(k, slice_of(dots + 2));
+}
+
+struct slice key_word(const char *words, size_t at)
+{
+    size_t len = strcspn(words, "|");
+
+    for (; at && words[len]; at--) {
+        words += len + 1;
+        len = strcspn(words, "|");
+    }
+    return at ? (struct slice){NULL, 0} : (struct slice){words, len};
+}
+
+static void expect_words(struct buf *out, const char *words)
+{
+    struct slice word;
+
+    for (size_t i = 0; (word = key_word(words, i)).len; i++) {
+        if (i)
+            buf_add_text(out, key_word(words, i + 1).len ? ", " : " or ");
+        buf_printf(out, "\"%.*s\"", (int)word.len, word.data);
+    }
+}
+
+static void expect_range(struct buf *out, const struct key *k, const char *what)
+{
+    const char *dots = strstr(k->range, "..");
+
+    buf_printf(out, "%s from %.*s to %s", what, (int)(dots - k->range), k->range, dots + 2);
+}
+
+void key_expected(struct buf *out, const struct key *k)
+{
+    switch (k->type) {
+    case TYPE_TEXT:
+    case TYPE_SECRET:
+    case TYPE_PATH:
+        expect_range(out, k, "a string");
+        buf_add_text(out, " bytes");
+        return;
+    case TYPE_INT:
+        expect_range(out, k, "a whole number");
+        return;
+    case TYPE_BOOL:
+        buf_add_text(out, "true or false");
+        return;
+    case TYPE_DURATION:
+    case TYPE_DURATION_OFF:
+        buf_add_text(out, k->type == TYPE_DURATION_OFF ? "\"off\" or " : "");
+        expect_range(out, k, "a duration");
+        buf_add_text(out, ", such as \"30s\" (units ms, s, m, h, d)");
+        return;
+    case TYPE_SIZE:
+    case TYPE_SIZE_NONE:
+        buf_add_text(out, k->type == TYPE_SIZE_NONE ? "\"none\" or " : "");
+        expect_range(out, k, "a size");
+        buf_add_text(out, ", such as \"16KiB\" (units B, KiB, MiB, GiB)");
+        return;
+    case TYPE_CHOICE:
+    case TYPE_FLAG:
+        expect_words(out, k->range);
+        return;
+    case TYPE_HEADERS:
+        buf_add_text(out, "an object of names and strings");
+        return;
+    case TYPE_IDENTITIES:
+        buf_add_text(out, "a list of strings and lists of strings, such as [\"property:message_id\"]");
+        return;
+    case TYPE_STATUSES:
+        expect_range(out, k, "a list of whole numbers");
+        return;
+    }
+}
+
+/* How many letters have to be added, dropped, changed or swapped with a neighbour (optimal string alignment). */
+static size_t edit_distance(struct slice a, struct slice b)
+{
+    enum { MAX = 40 };
+    uint8_t d[MAX + 1][MAX + 1];
+
+    if (a.len > MAX || b.len > MAX)
+        return SIZE_MAX;
+    for (size_t i = 0; i <= a.len; i++)
+        d[i][0] = (uint8_t)i;
+    for (size_t k = 0; k <= b.len; k++)
+        d[0][k] = (uint8_t)k;
+    for (size_t i = 1; i <= a.len; i++) {
+        for (size_t k = 1; k <= b.len; k++) {
+            char x = a.data[i - 1] | 0x20, y = b.data[k - 1] | 0x20;
+            unsigned best = d[i - 1][k - 1] + (x != y);
+
+            if (d[i - 1][k] + 1u < best)
+                best = d[i - 1][k] + 1u;
+            if (d[i][k - 1] + 1u < best)
+                best = d[i][k - 1] + 1u;
+            if (i > 1 && k > 1 && x == (b.data[k - 2] | 0x20) && (a.data[i - 2] | 0x20) == y && d[i - 2][k - 2] + 1u < best)
+                best = d[i - 2][k - 2] + 1u;
+            d[i][k] = (uint8_t)best;
+        }
+    }
+    return d[a.len][b.len];
+}
+
+struct nearest {
+    struct slice name;
+    size_t distance;
+    struct buf *out;
+};
+
+static void consider(struct nearest *n, struct slice candidate, size_t penalty, const char *prefix, struct slice shown)
+{
+    size_t limit = n->name.len < 6 ? 1 : n->name.len / 3;
+    size_t distance = edit_distance(n->name, candidate);
+
+    if (distance > limit || distance + penalty >= n->distance)
+        return;
+    n->distance = distance + penalty;
+    buf_reset(n->out);
+    buf_add_text(n->out, prefix);
+    buf_add_slice(n->out, shown);
+}
+
+static void consider_groups(struct nearest *n, const struct key *k, struct slice prefix)
+{
+    if (!starts_with(k->path, prefix))
+        return;
+    const char *start = k->path + prefix.len;
+    struct slice child = {start, strcspn(start, ".")};
+
+    consider(n, child, 0, "", child);
+}
+
+bool key_nearest(struct buf *out, enum key_scope scope, struct slice prefix, struct slice name)
+{
+    struct nearest n = {name, SIZE_MAX, out};
+
+    if (scope == SCOPE_ROOT && !prefix.len) {
+        consider(&n, SLICE("queues"), 0, "", SLICE("queues"));
+        consider(&n, SLICE("defaults"), 0, "", SLICE("defaults"));
+    }
+    for (size_t i = 0; i < n_keys; i++) {
+        const struct key *k = &keys[i];
+        const char *dot = strrchr(k->path, '.');
+        struct slice last = slice_of(dot ? dot + 1 : k->path);
+        bool elsewhere = k->scope == SCOPE_ROOT;
+
+        if (k->scope == scope)
+            consider_groups(&n, k, prefix);
+        if (k->scope == scope)
+            consider(&n, last, 1, scope == SCOPE_QUEUE ? "queues.<name>." : "", slice_of(k->path));
+        else
+            consider(&n, last, 2, elsewhere ? "" : "queues.<name>.", slice_of(k->path));
+    }
+    return n.distance != SIZE_MAX;
+}

@@ -1,0 +1,81 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+/* The table of keys, from keys.def. */
+
+enum key_scope { SCOPE_ROOT, SCOPE_QUEUE };
+
+enum key_type {
+    TYPE_TEXT,
+    TYPE_SECRET,
+    TYPE_PATH,
+    TYPE_INT,
+    TYPE_BOOL,
+    TYPE_DURATION,
+    TYPE_DURATION_OFF,
+    TYPE_SIZE,
+    TYPE_SIZE_NONE,
+    TYPE_CHOICE,
+    TYPE_FLAG,
+    TYPE_HEADERS,
+    TYPE_IDENTITIES,
+    TYPE_STATUSES,
+};
+
+enum key_presence { KEY_NEEDED, KEY_MAY, KEY_HAS };
+
+/* NULL: fine; else what was expected. */
+typedef const char *key_check_fn(const char *text);
+
+struct key {
+    enum key_scope scope;
+    const char *path; /* below its scope */
+    enum key_type type;
+    enum key_presence presence;
+    const char *fallback; /* the default, or in words what its absence means */
+    const char *range;
+    key_check_fn *check;
+    size_t offset; /* of the field in struct config or struct config_queue */
+    const char *sentence;
+};
+
+extern const struct key keys[];
+extern const size_t n_keys;
+
+/* Everything that is not an index into the table is smaller than this. */
+enum { KEYS_MAX = 128 };
+
+/* The key of that path, or NULL. */
+const struct key *key_find(enum key_scope scope, struct slice path);
+
+/* The same by the place of its field; it must be there. */
+const struct key *key_at(enum key_scope scope, size_t offset);
+
+/* Does some key lie below path ("forward" is such a group)? */
+bool key_is_group(enum key_scope scope, struct slice path);
+
+/* Is its value a string, so that K_file may stand for it? */
+bool key_takes_file(const struct key *k);
+
+/* The bounds of its range. Durations in ms, sizes in bytes. */
+void key_bounds(const struct key *k, int64_t *low, int64_t *high);
+
+/* "a duration from 2s to 1d, such as \"30s\"". */
+void key_expected(struct buf *out, const struct key *k);
+
+/* The word at that place of "a|b|c", or an empty slice. */
+struct slice key_word(const char *words, size_t at);
+
+/* What an unknown name below prefix ("" or "forward.") may have been meant to be; false: no idea. */
+bool key_nearest(struct buf *out, enum key_scope scope, struct slice prefix, struct slice name);
+
+/* "30s", "64KiB": the largest unit that divides it. */
+void duration_write(struct buf *out, int64_t ms);
+void size_write(struct buf *out, uint64_t bytes);

@@ -1,0 +1,262 @@
+/* A configuration from its file to its struct: reading, JSON, every key, then the checks across keys. One thread, at start. */
+
+#include "config/arena.h"
+#include "config/cross.h"
+#include "config/duplicates.h"
+#include "config/expand.h"
+#include "config/read.h"
+#include "config/report.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+#include "onceward/config/config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255 };
+
+/* --- JSON --- */
+
+/* The library's own messages hold a piece of the file, which may be a secret. */
+static const char *syntax_text(const json_error_t *e)
+{
+    static const struct {
+        const char *start, *text;
+    } known[] = {
+        {"']' expected", "expected , or ] in a list"},
+        {"'}' expected", "expected , or } in an object"},
+        {"':' expected", "expected : behind a name"},
+        {"string or '}' expected", "expected a name in double quotes (JSON has no comments and no comma before a closing brace)"},
+        {"'[' or '{' expected", "expected { at the start"},
+        {"unexpected token", "expected a value (JSON has no comma before a closing bracket)"},
+        {"unexpected newline", "a string goes over the end of its line; expected its closing quote (a line end is written \\n)"},
+        {"control character", "a control character in a string; expected an escape such as \\t"},
+        {"invalid escape", "an escape that JSON does not have; expected one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX"},
+        {"invalid Unicode", "half of a surrogate pair; expected both halves"},
+        {"invalid token", "expected a value, a name or punctuation of JSON"},
+    };
+
+    switch (json_error_code(e)) {
+    case json_error_invalid_utf8:
+        return "expected UTF-8";
+    case json_error_premature_end_of_input:
+        return "the file ends in the middle; expected the rest of the object";
+    case json_error_end_of_input_expected:
+        return "expected nothing behind the object";
+    case json_error_stack_overflow:
+        return "nested too deeply";
+    case json_error_numeric_overflow:
+        return "a number too large";
+    case json_error_null_byte_in_key:
+        return "a name with NUL; expected none";
+    case json_error_duplicate_key:
+        return "a name that is given twice in one object";
+    default:
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+            if (!strncmp(e->text, known[i].start, strlen(known[i].start)))
+                return known[i].text;
+        return "not well-formed JSON";
+    }
+}
+
+static void report_syntax(struct config_report *report, const char *name, const json_error_t *e)
+{
+    report_error(report, "", "%s, line %d, column %d: %s", name, e->line, e->column, syntax_text(e));
+}
+
+/* The root object, or NULL: reported. Names that stand twice are reported, and reading goes on with the last ones. */
+static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report)
+{
+    json_error_t e;
+
+    if (len > CONFIG_FILE_MAX) {
+        report_error(report, "", "%s is larger than %d KiB", name, CONFIG_FILE_MAX / 1024);
+        return NULL;
+    }
+    if (len >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2))) {
+        report_error(report, "", "%s is in UTF-16; expected UTF-8", name);
+        return NULL;
+    }
+    if (len >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
+        report_error(report, "", "%s starts with a byte order mark; expected UTF-8 without one", name);
+        return NULL;
+    }
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+    if (!root && json_error_code(&e) == json_error_duplicate_key) {
+        json_error_t twice = e;
+        size_t before = report->n_errors;
+
+        root = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+        if (root)
+            duplicates_report(report, (struct slice){text, len});
+        if (root && report->n_errors == before)
+            report_syntax(report, name, &twice);
+    }
+    if (!root) {
+        report_syntax(report, name, &e);
+    } else if (!json_is_object(root)) {
+        report_error(report, "", "%s: expected an object, got %s", name, kind_name(root));
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
+}
+
+/* --- queues --- */
+
+static void read_defaults(struct reading *r, struct config_queue *target, json_t *root, struct config *c,
+                          struct config_report *report)
+{
+    json_t *defaults = json_object_get(root, "defaults");
+
+    *r = (struct reading){.config = c, .report = report, .scope = SCOPE_QUEUE, .target = target, .prefix = "defaults"};
+    read_fallbacks(r);
+    r->origin = ORIGIN_DEFAULTS;
+    if (json_is_object(defaults))
+        read_object(r, defaults);
+    else if (defaults)
+        report_error(report, "defaults", "expected an object of queue keys, got %s", kind_name(defaults));
+}
+
+static bool is_queue_name(struct config_report *report, const char *path, const char *name)
+{
+    if (*name && strlen(name) <= QUEUE_NAME_MAX)
+        return true;
+    report_error(report, path, "expected a name of 1 to %d bytes for a queue", QUEUE_NAME_MAX);
+    return false;
+}
+
+static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name, json_t *object)
+{
+    struct config *c = defaults->config;
+    struct buf path = {0};
+
+    buf_add_text(&path, "queues");
+    path_add(&path, name);
+    q->path = arena_copy(c->arena, path.data, path.len);
+    buf_deinit(&path);
+    q->queue = *(const struct config_queue *)defaults->target;
+    q->queue.name = arena_copy(c->arena, name, strlen(name));
+    q->reading = *defaults;
+    q->reading.target = &q->queue;
+    q->reading.prefix = q->path;
+    q->reading.origin = ORIGIN_GIVEN;
+    if (!is_queue_name(defaults->report, q->path, name))
+        return;
+    if (json_is_object(object)) {
+        read_object(&q->reading, object);
+        read_missing(&q->reading);
+    } else {
+        report_error(defaults->report, q->path, "expected an object of queue keys, got %s", kind_name(object));
+    }
+    if (!q->queue.queue)
+        q->queue.queue = q->queue.name;
+    if (!q->queue.consumer)
+        q->queue.consumer = q->queue.queue;
+}
+
+static void read_queues(struct reading *root_reading, json_t *root)
+{
+    struct config *c = root_reading->config;
+    struct config_report *report = root_reading->report;
+    json_t *object = json_object_get(root, "queues"), *value;
+    struct config_queue template = {0};
+    struct reading defaults;
+    const char *name;
+    size_t n = 0;
+
+    read_defaults(&defaults, &template, root, c, report);
+    if (!object || !json_is_object(object) || !json_object_size(object)) {
+        report_error(report, "queues", "%s; expected an object with at least one queue, name to keys",
+                     object ? "no queue is given" : "missing");
+        return;
+    }
+    if (json_object_size(object) > QUEUES_MAX) {
+        report_error(report, "queues", "expected at most %d queues, got %zu", QUEUES_MAX, json_object_size(object));
+        return;
+    }
+    struct queue_reading *queues = mem_zalloc(json_object_size(object), sizeof(*queues));
+    json_object_foreach(object, name, value)
+    {
+        read_queue(&queues[n], &defaults, name, value);
+        if (queues[n].queue.queue)
+            cross_check_queue(root_reading, &queues[n++]);
+    }
+    cross_check_queues(root_reading, queues, n);
+    c->queues = arena_alloc(c->arena, n, sizeof(*c->queues));
+    c->n_queues = n;
+    for (size_t i = 0; i < n; i++)
+        c->queues[i] = queues[i].queue;
+    free(queues);
+}
+
+/* --- the whole --- */
+
+static void name_instance(struct config *c)
+{
+    char host[256] = "", name[256];
+
+    c->instance_is_set = c->instance != NULL;
+    if (c->instance)
+        return;
+    if (gethostname(host, sizeof(host) - 1) != 0 || !slice_is_text(slice_of(host)) || !*host)
+        snprintf(host, sizeof(host), "localhost");
+    int len = snprintf(name, sizeof(name), "%.200s-%ld-%" PRId64, host, (long)getpid(), clock_wall_ms());
+    c->instance = arena_copy(c->arena, name, (size_t)len);
+}
+
+int config_parse(const char *text, size_t len, const char *name, struct config **ret_config, struct config_report *report)
+{
+    *report = (struct config_report){0};
+    json_t *root = load_json(text, len, name, report);
+
+    if (!root)
+        return -1;
+    struct config_arena *arena = arena_new();
+    struct config *c = arena_alloc(arena, 1, sizeof(*c));
+    c->arena = arena;
+    c->broker.delivery_limit = -1;
+
+    struct reading r = {.config = c, .report = report, .scope = SCOPE_ROOT, .target = c, .prefix = ""};
+    read_fallbacks(&r);
+    r.origin = ORIGIN_GIVEN;
+    read_object(&r, root);
+    read_missing(&r);
+    cross_check_root(&r);
+    read_queues(&r, root);
+    name_instance(c);
+    json_decref(root);
+    if (report->n_errors) {
+        config_free(c);
+        return -1;
+    }
+    *ret_config = c;
+    return 0;
+}
+
+int config_load(const char *path, struct config **ret_config, struct config_report *report)
+{
+    struct buf text = {0};
+    struct fault f = {0};
+    int error;
+
+    if (file_read(&text, path, CONFIG_FILE_MAX, &f) < 0) {
+        *report = (struct config_report){0};
+        report_error(report, "", "%s", f.text);
+        error = -1;
+    } else {
+        error = config_parse(buf_text(&text), text.len, path, ret_config, report);
+    }
+    buf_deinit(&text);
+    return error;
+}
+
+void config_free(struct config *c)
+{
+    if (c)
+        arena_free(c->arena);
+}

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "config/keys.h"
+
+#include <jansson.h>
+
+struct config;
+struct config_report;
+
+/* Where a value came from. The marks tell the checks across keys whose fault a combination is. */
+enum { ORIGIN_NONE, ORIGIN_DEFAULTS, ORIGIN_GIVEN, ORIGIN_BAD };
+
+/* Reading one object of keys into one struct. */
+struct reading {
+    struct config *config; /* for its memory */
+    struct config_report *report;
+    enum key_scope scope;
+    void *target;       /* struct config or struct config_queue */
+    const char *prefix; /* "", "defaults" or "queues.payments" */
+    uint8_t origin;     /* the mark of what is read now */
+    uint8_t origins[KEYS_MAX];
+};
+
+/* Sets every key that has a default to it. */
+void read_fallbacks(struct reading *r);
+
+/* Reads the object's keys. "queues", "defaults" and "$schema" of the root are left to the caller. */
+void read_object(struct reading *r, json_t *object);
+
+/* Reports the needed keys that were not given. */
+void read_missing(struct reading *r);
+
+/* Appends a name from the file to a path: quoted when it is not plain, and cut. */
+void path_add(struct buf *out, const char *name);
+
+/* "a string", "an object", … */
+const char *kind_name(const json_t *value);

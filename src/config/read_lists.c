@@ -1,0 +1,239 @@
+/* The keys whose values are lists: header fields, sources of the message id, status codes. */
+
+#include "config/read_lists.h"
+
+#include "config/arena.h"
+#include "config/checks.h"
+#include "config/report.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/config/config.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <strings.h>
+
+enum { FIELD_VALUE_MAX = 8192, FIELD_NAME_MAX = 255 };
+
+static const char *item_path(struct buf *out, const char *path, size_t at)
+{
+    buf_reset(out);
+    buf_printf(out, "%s[%zu]", path, at);
+    return buf_text(out);
+}
+
+/* --- forward.headers --- */
+
+static struct config_header *find_header(struct config_header *headers, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcasecmp(headers[i].name, name))
+            return &headers[i];
+    return NULL;
+}
+
+static bool read_header(struct reading *r, const char *path, const char *name, json_t *value, struct config_header *out)
+{
+    struct buf text = {0};
+    const char *expected = check_field_name(name);
+
+    if (!expected && strlen(name) > FIELD_NAME_MAX)
+        expected = "a field name of at most 255 bytes";
+    if (!json_is_string(value)) {
+        report_error(r->report, path, "expected a string, got %s", kind_name(value));
+        expected = expected ? expected : "";
+    } else if (read_string(r, path, value, &text) == 0 && !expected) {
+        expected = check_field_value(buf_text(&text));
+        if (!expected && (!text.len || text.len > FIELD_VALUE_MAX))
+            expected = "a field value of 1 to 8192 bytes";
+    } else {
+        expected = expected ? expected : "";
+    }
+    if (!expected)
+        *out = (struct config_header){arena_copy(r->config->arena, name, strlen(name)),
+                                      arena_copy(r->config->arena, text.data, text.len)};
+    else if (*expected)
+        report_error(r->report, path, "expected %s", expected);
+    buf_deinit(&text);
+    return !expected;
+}
+
+/* Fields of the defaults stay, unless one of the same name (in any case) is given here. */
+static bool read_headers(struct reading *r, const struct key *k, const char *path, json_t *object)
+{
+    struct config_forward *forward = &((struct config_queue *)r->target)->forward;
+    size_t n_old = forward->n_headers, n = n_old;
+    struct config_header *all = arena_alloc(r->config->arena, n_old + json_object_size(object), sizeof(*all));
+    bool *is_new = arena_alloc(r->config->arena, n_old + json_object_size(object), sizeof(*is_new));
+    struct buf below = {0};
+    bool good = true;
+    int64_t low, high;
+    const char *name;
+    json_t *value;
+
+    if (n_old)
+        memcpy(all, forward->headers, n_old * sizeof(*all));
+    json_object_foreach(object, name, value)
+    {
+        struct config_header header = {0};
+
+        buf_reset(&below);
+        buf_add_text(&below, path);
+        path_add(&below, name);
+        if (!read_header(r, buf_text(&below), name, value, &header)) {
+            good = false;
+            continue;
+        }
+        struct config_header *same = find_header(all, n, name);
+        if (same && is_new[same - all]) {
+            report_error(r->report, buf_text(&below), "given twice; expected one field of a name, whatever its case");
+            good = false;
+            continue;
+        }
+        if (!same)
+            same = &all[n++];
+        *same = header;
+        is_new[same - all] = true;
+    }
+    buf_deinit(&below);
+    key_bounds(k, &low, &high);
+    if ((int64_t)n > high) {
+        report_error(r->report, path, "expected at most %" PRId64 " fields, got %zu", high, n);
+        good = false;
+    }
+    if (good) {
+        forward->headers = all;
+        forward->n_headers = n;
+    }
+    return good;
+}
+
+/* --- message_id --- */
+
+static bool read_source(struct reading *r, const char *path, json_t *value, struct identity_source *out)
+{
+    struct buf text = {0};
+    struct fault f = {0};
+    bool good = read_string(r, path, value, &text) == 0;
+
+    if (good) {
+        char *copy = arena_copy(r->config->arena, text.data, text.len); /* the source points into it */
+
+        good = identity_parse((struct slice){copy, text.len}, out, &f) == 0;
+        if (!good)
+            report_error(r->report, path, "%s", f.text);
+    }
+    buf_deinit(&text);
+    return good;
+}
+
+static bool read_joined(struct reading *r, const char *path, json_t *list, struct identity_source *out)
+{
+    size_t n = json_array_size(list);
+    struct identity_source *parts = arena_alloc(r->config->arena, n, sizeof(*parts));
+    struct buf below = {0};
+    bool good = n >= 1 && n <= 8;
+
+    if (!good)
+        report_error(r->report, path, "expected 1 to 8 strings to join, got %zu", n);
+    for (size_t i = 0; i < n; i++) {
+        json_t *value = json_array_get(list, i);
+
+        item_path(&below, path, i);
+        if (!json_is_string(value)) {
+            report_error(r->report, buf_text(&below), "expected a string, got %s", kind_name(value));
+            good = false;
+        } else if (!read_source(r, buf_text(&below), value, &parts[i])) {
+            good = false;
+        }
+    }
+    buf_deinit(&below);
+    *out = (struct identity_source){.kind = IDENTITY_JOIN, .parts = parts, .n_parts = n};
+    return good;
+}
+
+static bool read_identities(struct reading *r, const struct key *k, const char *path, json_t *list)
+{
+    struct config_queue *q = r->target;
+    size_t n = json_array_size(list);
+    struct identity_source *sources = arena_alloc(r->config->arena, n, sizeof(*sources));
+    struct buf below = {0};
+    int64_t low, high;
+
+    key_bounds(k, &low, &high);
+    bool good = (int64_t)n >= low && (int64_t)n <= high;
+    if (!good)
+        report_error(r->report, path, "expected %" PRId64 " to %" PRId64 " elements, got %zu", low, high, n);
+    for (size_t i = 0; i < n; i++) {
+        json_t *value = json_array_get(list, i);
+        bool read = false;
+
+        item_path(&below, path, i);
+        if (json_is_string(value))
+            read = read_source(r, buf_text(&below), value, &sources[i]);
+        else if (json_is_array(value))
+            read = read_joined(r, buf_text(&below), value, &sources[i]);
+        else
+            report_error(r->report, buf_text(&below), "expected a string or a list of strings, got %s", kind_name(value));
+        good &= read;
+    }
+    buf_deinit(&below);
+    if (good) {
+        q->message_id = sources;
+        q->n_message_id = n;
+    }
+    return good;
+}
+
+/* --- permanent_status --- */
+
+static bool read_statuses(struct reading *r, const struct key *k, const char *path, json_t *list)
+{
+    enum { STATUSES_MAX = 300 };
+    struct config_queue *q = r->target;
+    size_t n = json_array_size(list);
+    int *statuses = arena_alloc(r->config->arena, n, sizeof(*statuses));
+    bool seen[STATUSES_MAX] = {0};
+    struct buf below = {0};
+    bool good = true;
+    int64_t low, high;
+
+    key_bounds(k, &low, &high);
+    for (size_t i = 0; i < n; i++) {
+        json_t *value = json_array_get(list, i);
+        int64_t status = json_is_integer(value) ? json_integer_value(value) : -1;
+        const char *shown = item_path(&below, path, i);
+
+        if (!json_is_integer(value))
+            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %s", low, high, kind_name(value));
+        else if (status < low || status > high)
+            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %" PRId64, low, high, status);
+        else if (seen[status - low])
+            report_error(r->report, shown, "%" PRId64 " is given twice", status);
+        if (status < low || status > high || seen[status - low]) {
+            good = false;
+            continue;
+        }
+        seen[status - low] = true;
+        statuses[i] = (int)status;
+    }
+    buf_deinit(&below);
+    if (good) {
+        q->permanent_status = statuses;
+        q->n_permanent_status = n;
+    }
+    return good;
+}
+
+bool read_list(struct reading *r, const struct key *k, const char *path, json_t *value)
+{
+    switch (k->type) {
+    case TYPE_HEADERS:
+        return read_headers(r, k, path, value);
+    case TYPE_IDENTITIES:
+        return read_identities(r, k, path, value);
+    default:
+        assert(k->type == TYPE_STATUSES);
+        return read_statuses(r, k, path, value);
+    }
+}

@@ -1,0 +1,457 @@
+/* The configuration as a whole: what a good file gives, and that the samples, the schema, the documentation and the code list
+ * the same keys. ONCEWARD_UPDATE=1 writes what is generated anew instead of comparing. */
+
+#include "cmocka_all.h"
+#include "config/keys.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+#include "onceward/config/config.h"
+#include "onceward/config/keys.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SOURCE(path) ONCEWARD_SOURCE_DIR "/" path
+
+static bool is_update(void)
+{
+    const char *update = getenv("ONCEWARD_UPDATE");
+
+    return update && !strcmp(update, "1");
+}
+
+/* False: there is no such file. */
+static bool read_file(const char *path, struct buf *out)
+{
+    FILE *file = fopen(path, "r");
+    size_t n;
+
+    if (!file)
+        return false;
+    while ((n = fread(buf_reserve(out, 65536), 1, 65536, file)))
+        out->len += n;
+    fclose(file);
+    return true;
+}
+
+static void write_file(const char *path, const struct buf *content)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(content->data, 1, content->len, file), content->len);
+    assert_int_equal(fclose(file), 0);
+}
+
+static struct config *parse(const char *text)
+{
+    struct config *c = NULL;
+    struct config_report report;
+
+    if (config_parse(text, strlen(text), "test.json", &c, &report) < 0)
+        fail_msg("%s: %s", report.findings[0].path, report.findings[0].text);
+    config_report_deinit(&report);
+    return c;
+}
+
+static struct config *load(const char *path)
+{
+    struct config *c = NULL;
+    struct config_report report;
+
+    if (config_load(path, &c, &report) < 0)
+        fail_msg("%s: %s", report.findings[0].path, report.findings[0].text);
+    config_report_deinit(&report);
+    return c;
+}
+
+/* --- what is generated --- */
+
+static void test_schema_is_current(void **state)
+{
+    struct buf made = {0}, found = {0};
+
+    config_keys_schema(&made);
+    if (is_update())
+        write_file(SOURCE("conf/onceward.schema.json"), &made);
+    assert_true(read_file(SOURCE("conf/onceward.schema.json"), &found));
+    if (!slice_equal(buf_slice(&made), buf_slice(&found)))
+        fail_msg("conf/onceward.schema.json is not what the code makes; run this test with ONCEWARD_UPDATE=1");
+    json_t *parsed = json_loadb(made.data, made.len, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(parsed);
+    json_decref(parsed);
+    buf_deinit(&made);
+    buf_deinit(&found);
+}
+
+static void test_readme_is_current(void **state)
+{
+    static const char open[] = "<!-- keys -->\n", close[] = "<!-- /keys -->";
+    struct buf readme = {0}, table = {0}, updated = {0};
+
+    if (!read_file(SOURCE("README.md"), &readme))
+        skip();
+    const char *start = strstr(buf_text(&readme), open);
+    const char *end = start ? strstr(start, close) : NULL;
+    if (!end) {
+        buf_deinit(&readme);
+        skip();
+    }
+    start += strlen(open);
+    config_keys_markdown(&table);
+    if (is_update()) {
+        buf_add(&updated, readme.data, (size_t)(start - readme.data));
+        buf_add_slice(&updated, buf_slice(&table));
+        buf_add_text(&updated, end);
+        write_file(SOURCE("README.md"), &updated);
+    } else if (!slice_equal(buf_slice(&table), (struct slice){start, (size_t)(end - start)})) {
+        fail_msg("the table of keys in README.md is not what the code makes; run this test with ONCEWARD_UPDATE=1");
+    }
+    buf_deinit(&readme);
+    buf_deinit(&table);
+    buf_deinit(&updated);
+}
+
+static void test_markdown(void **state)
+{
+    struct buf table = {0};
+    size_t lines = 0;
+
+    config_keys_markdown(&table);
+    for (const char *p = buf_text(&table); (p = strchr(p, '\n')); p++)
+        lines++;
+    assert_int_equal(lines, n_keys + 2);
+    assert_non_null(strstr(table.data, "| `broker.url` | string | **required** | "));
+    assert_non_null(strstr(table.data, "| `queues.<name>.retry.max_age` | duration 1s to 3650d, or `off` | `off` | "));
+    assert_non_null(strstr(table.data, "| `queues.<name>.vhost` | string | the URL's | "));
+    buf_deinit(&table);
+}
+
+/* --- the samples --- */
+
+static json_t *at_path(json_t *object, const char *path)
+{
+    for (const char *dot; object && (dot = strchr(path, '.')); path = dot + 1)
+        object = json_object_getn(object, path, (size_t)(dot - path));
+    return json_object_get(object, path);
+}
+
+static size_t count_leaves(enum key_scope scope, json_t *object, const char *prefix)
+{
+    const char *name;
+    json_t *value;
+    size_t n = 0;
+
+    json_object_foreach(object, name, value)
+    {
+        struct buf path = {0};
+
+        buf_printf(&path, "%s%s%s", prefix, *prefix ? "." : "", name);
+        if (key_find(scope, buf_slice(&path)))
+            n++;
+        else if (key_is_group(scope, buf_slice(&path)))
+            n += count_leaves(scope, value, buf_text(&path));
+        else if (strcmp(buf_text(&path), "queues") != 0)
+            fail_msg("conf/full.json has %s, which is no key of the table", buf_text(&path));
+        buf_deinit(&path);
+    }
+    return n;
+}
+
+static void test_full_lists_every_key(void **state)
+{
+    json_t *root = json_load_file(SOURCE("conf/full.json"), JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    json_t *queue = at_path(root, "queues.payments");
+
+    assert_non_null(queue);
+    for (size_t i = 0; i < n_keys; i++)
+        if (!at_path(keys[i].scope == SCOPE_ROOT ? root : queue, keys[i].path))
+            fail_msg("conf/full.json lacks %s", keys[i].path);
+    assert_int_equal(count_leaves(SCOPE_ROOT, root, "") + count_leaves(SCOPE_QUEUE, queue, ""), n_keys);
+    json_decref(root);
+}
+
+static void test_full_is_valid(void **state)
+{
+    setenv("POD_UID", "0b7c", 1);
+    setenv("RABBITMQ_PASSWORD", "r", 1);
+    setenv("DATABASE_PASSWORD", "d", 1);
+    setenv("APP_TOKEN", "secret", 1);
+    struct config *c = load(SOURCE("conf/full.json"));
+
+    assert_string_equal(c->instance, "0b7c");
+    assert_true(c->instance_is_set);
+    assert_int_equal(c->broker.delivery_limit, 20);
+    assert_string_equal(c->broker.password.value, "r");
+    assert_string_equal(c->queues[0].forward.authorization.value, "Bearer secret");
+    assert_string_equal(c->queues[0].queue, "payments.v2");
+    assert_string_equal(c->queues[0].name, "payments");
+    assert_int_equal(c->queues[0].n_message_id, 3);
+    assert_int_equal(c->queues[0].message_id[1].kind, IDENTITY_JOIN);
+    assert_int_equal(c->queues[0].message_id[1].n_parts, 2);
+    assert_true(slice_equal(c->queues[0].message_id[1].parts[1].name, SLICE("x-id")));
+    assert_int_equal(c->queues[0].store_response_bytes, 16384);
+    config_free(c);
+}
+
+/* Every default of the design, once, by hand: the table must not drift. */
+static void test_minimal_and_defaults(void **state)
+{
+    struct config *c = load(SOURCE("conf/minimal.json"));
+    struct config_queue *q = &c->queues[0];
+    char pid[32];
+
+    snprintf(pid, sizeof(pid), "-%ld-", (long)getpid());
+    assert_false(c->instance_is_set);
+    assert_non_null(strstr(c->instance, pid));
+    assert_null(c->broker.user.value);
+    assert_null(c->broker.password.value);
+    assert_int_equal(c->broker.heartbeat_ms, 10000);
+    assert_int_equal(c->broker.connect_timeout_ms, 5000);
+    assert_int_equal(c->broker.delivery_limit, -1);
+    assert_null(c->broker.tls.ca_file);
+    assert_true(c->broker.tls.verify);
+    assert_int_equal(c->database.prepared, PREPARED_AUTO);
+    assert_int_equal(c->database.statement_timeout_ms, 10000);
+    assert_int_equal(c->database.connect_timeout_ms, 5000);
+    assert_int_equal(c->log.level, LOG_INFO);
+    assert_int_equal(c->log.messages, MESSAGES_NONE);
+    assert_int_equal(c->log.stats_interval_ms, 10000);
+    assert_string_equal(c->state_file, "/run/onceward/state");
+    assert_int_equal(c->shutdown_grace_ms, 25000);
+    assert_int_equal(c->n_queues, 1);
+    assert_string_equal(q->name, "payments");
+    assert_string_equal(q->queue, "payments");
+    assert_string_equal(q->consumer, "payments");
+    assert_null(q->vhost);
+    assert_null(q->takes_over);
+    assert_string_equal(q->forward.url, "http://localhost:8080/messages");
+    assert_null(q->forward.unix_socket);
+    assert_int_equal(q->forward.n_headers, 0);
+    assert_null(q->forward.authorization.value);
+    assert_true(q->forward.tls.verify);
+    assert_int_equal(q->forward.connect_timeout_ms, 1000);
+    assert_int_equal(q->forward.max_response_bytes, 65536);
+    assert_int_equal(q->forward.concurrency, 16);
+    assert_false(q->transaction);
+    assert_int_equal(q->token_window_ms, 30000);
+    assert_int_equal(q->max_window_ms, 1200000);
+    assert_int_equal(q->commit_grace_ms, 1000);
+    assert_int_equal(q->prefetch, 128);
+    assert_int_equal(q->max_parked, 1000);
+    assert_int_equal(q->max_bytes, 64 << 20);
+    assert_int_equal(q->max_message_bytes, 128 << 20);
+    assert_int_equal(q->max_hold_ms, 1500000);
+    assert_int_equal(q->pause_hold_ms, 30000);
+    assert_int_equal(q->n_message_id, 1);
+    assert_int_equal(q->message_id[0].kind, IDENTITY_PROPERTY);
+    assert_int_equal(q->max_attempts, 8);
+    assert_int_equal(q->backoff_ms, 1000);
+    assert_int_equal(q->max_backoff_ms, 300000);
+    assert_int_equal(q->max_age_ms, 0);
+    assert_int_equal(q->n_permanent_status, 5);
+    assert_int_equal(q->permanent_status[4], 422);
+    assert_int_equal(q->brake, 20);
+    assert_false(q->mismatch_is_duplicate);
+    assert_false(q->too_large_is_reject);
+    assert_int_equal(q->revive, 3);
+    assert_null(q->ready_url);
+    assert_int_equal(q->ready_interval_ms, 1000);
+    assert_int_equal(q->store_response_bytes, 0);
+    assert_int_equal(q->retention_ms, 7 * 86400000ll);
+    config_free(c);
+}
+
+/* --- merging --- */
+
+static void test_defaults_merge(void **state)
+{
+    struct config *c = parse("{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"},"
+                             " \"defaults\": {\"forward\": {\"url\": \"http://d/\", \"concurrency\": 4,"
+                             "   \"headers\": {\"X-A\": \"a\", \"X-B\": \"b\"}}, \"retry\": {\"backoff\": \"2s\", \"max_attempts\": 5},"
+                             "   \"permanent_status\": [400], \"message_id\": [\"cloudevents\"], \"completion\": \"transaction\"},"
+                             " \"queues\": {\"one\": {}, \"two\": {\"forward\": {\"concurrency\": 8,"
+                             "   \"headers\": {\"x-b\": \"2\", \"X-C\": \"c\"}}, \"retry\": {\"max_attempts\": 6},"
+                             "   \"permanent_status\": [], \"message_id\": [\"header:x\"], \"completion\": \"response\"}}}");
+    struct config_queue *one = &c->queues[0], *two = &c->queues[1];
+
+    assert_int_equal(c->n_queues, 2);
+    assert_string_equal(one->name, "one");
+    assert_string_equal(one->consumer, "one");
+    assert_string_equal(one->forward.url, "http://d/");
+    assert_int_equal(one->forward.concurrency, 4);
+    assert_int_equal(one->forward.n_headers, 2);
+    assert_int_equal(one->n_permanent_status, 1);
+    assert_int_equal(one->message_id[0].kind, IDENTITY_CLOUDEVENTS);
+    assert_true(one->transaction);
+    assert_string_equal(two->forward.url, "http://d/");
+    assert_int_equal(two->forward.concurrency, 8);
+    assert_int_equal(two->backoff_ms, 2000);
+    assert_int_equal(two->max_attempts, 6);
+    assert_int_equal(two->n_permanent_status, 0);
+    assert_int_equal(two->message_id[0].kind, IDENTITY_HEADER);
+    assert_false(two->transaction);
+    assert_int_equal(two->forward.n_headers, 3);
+    assert_string_equal(two->forward.headers[0].value, "a");
+    assert_string_equal(two->forward.headers[1].value, "2");
+    assert_string_equal(two->forward.headers[2].value, "c");
+    assert_string_equal(one->forward.headers[1].value, "b");
+    config_free(c);
+}
+
+/* --- texts from elsewhere --- */
+
+static void temporary(char path[64], const char *content, size_t len)
+{
+    snprintf(path, 64, "/tmp/onceward-test-XXXXXX");
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, content, len), (ssize_t)len);
+    close(fd);
+}
+
+static void test_files(void **state)
+{
+    char url[64], token[64], window[64], text[1024], *now = NULL;
+    struct fault f = {0};
+
+    temporary(url, "amqp://from-file\n", 17);
+    temporary(token, "Bearer ${NOT_EXPANDED}\r\n", 24);
+    temporary(window, "45s", 3);
+    setenv("TOKEN_FILE", token, 1);
+    snprintf(text, sizeof(text),
+             "{\"broker\": {\"url_file\": \"%s\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": {\"forward\": {\"authorization\": "
+             "\"old\"}}, \"queues\": {\"q\": {\"token_window_file\": \"%s\", \"forward\": {\"url\": \"http://h\", "
+             "\"authorization_file\": \"${TOKEN_FILE}\"}}}}",
+             url, window);
+    struct config *c = parse(text);
+
+    assert_string_equal(c->broker.url.value, "amqp://from-file");
+    assert_string_equal(c->broker.url.file, url);
+    assert_int_equal(c->queues[0].token_window_ms, 45000);
+    assert_string_equal(c->queues[0].forward.authorization.value, "Bearer ${NOT_EXPANDED}");
+    assert_string_equal(c->queues[0].forward.authorization.file, token);
+
+    /* read again: as it is now; only one line end is dropped */
+    FILE *file = fopen(token, "w");
+    assert_non_null(file);
+    fputs("Bearer new\n\n", file);
+    fclose(file);
+    assert_int_equal(config_text_read(&c->queues[0].forward.authorization, &now, &f), 0);
+    assert_string_equal(now, "Bearer new\n");
+    mem_clear(&now);
+    unlink(token);
+    assert_int_equal(config_text_read(&c->queues[0].forward.authorization, &now, &f), -1);
+    assert_null(now);
+    assert_non_null(strstr(f.text, token));
+    assert_int_equal(config_text_read(&c->database.url, &now, &f), 0);
+    assert_string_equal(now, "host=h");
+    mem_clear(&now);
+    assert_int_equal(config_text_read(&c->database.password, &now, &f), 0);
+    assert_null(now);
+    config_free(c);
+    unlink(url);
+    unlink(window);
+}
+
+/* A queue's own text takes the place of a file in the defaults. */
+static void test_text_replaces_file(void **state)
+{
+    char token[64], text[512];
+
+    temporary(token, "old", 3);
+    snprintf(text, sizeof(text),
+             "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": {\"forward\": "
+             "{\"authorization_file\": \"%s\"}}, \"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\", \"authorization\": \"new\"}}}}",
+             token);
+    struct config *c = parse(text);
+    assert_string_equal(c->queues[0].forward.authorization.value, "new");
+    assert_null(c->queues[0].forward.authorization.file);
+    config_free(c);
+    unlink(token);
+}
+
+static void test_variables(void **state)
+{
+    setenv("ONE", "1", 1);
+    setenv("NESTED", "${ONE}", 1);
+    setenv("EMPTY", "", 1);
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"${ONE}", "1"},         {"a${ONE}b${ONE}", "a1b1"}, {"$ONE", "$ONE"},       {"$${ONE}", "${ONE}"},   {"$$", "$$"},
+        {"$$${ONE}", "$${ONE}"}, {"${NESTED}", "${ONE}"},    {"x${EMPTY}y", "xy"},   {"a$", "a$"},            {"{ONE}", "{ONE}"},
+        {"$${", "${"},           {"100%", "100%"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+
+        snprintf(text, sizeof(text),
+                 "{\"broker\": {\"url\": \"amqp://h\", \"password\": \"%s\"}, \"database\": {\"url\": \"host=h\"}, \"queues\": {\"q\": "
+                 "{\"forward\": {\"url\": \"http://h\", \"headers\": {\"X\": \"-%s-\"}}}}}",
+                 cases[i].text, cases[i].text);
+        struct config *c = parse(text);
+        assert_string_equal(c->broker.password.value, cases[i].expected);
+        snprintf(text, sizeof(text), "-%s-", cases[i].expected);
+        assert_string_equal(c->queues[0].forward.headers[0].value, text);
+        config_free(c);
+    }
+}
+
+static void test_units(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } durations[] = {
+        {"0s", 0},   {"1ms", 1},   {"1500ms", 1500}, {"30s", 30000}, {"5m", 300000}, {"2h", 7200000}, {"7d", 604800000}, {"007s", 7000},
+        {"", -1},    {"s", -1},    {"5", -1},        {"-5s", -1},    {"+5s", -1},    {"5 s", -1},     {" 5s", -1},       {"5s ", -1},
+        {"1.5s", -1}, {"5S", -1},  {"5sec", -1},     {"1h30m", -1},  {"5us", -1},    {"99999999999999999999s", -1},
+        {"9223372036854775807d", -1}, {"9223372036854775807ms", INT64_MAX}, {"106751991168d", -1},
+    };
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {
+        {"0B", 0}, {"512B", 512}, {"64KiB", 65536}, {"64MiB", 64 << 20}, {"3GiB", 3ll << 30}, {"", -1}, {"64", -1}, {"64K", -1},
+        {"64KB", -1}, {"64kib", -1}, {"B", -1}, {"-1B", -1}, {"1.5KiB", -1}, {"99999999999GiB", -1}, {"1TiB", -1},
+    };
+
+    for (size_t i = 0; i < sizeof(durations) / sizeof(durations[0]); i++) {
+        int64_t ms = -1;
+
+        assert_int_equal(config_duration(durations[i].text, &ms), durations[i].ms < 0);
+        assert_int_equal(ms, durations[i].ms);
+    }
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        size_t bytes = (size_t)-1;
+
+        assert_int_equal(config_size(sizes[i].text, &bytes), sizes[i].bytes < 0);
+        assert_int_equal(bytes, (size_t)sizes[i].bytes);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schema_is_current),
+        cmocka_unit_test(test_readme_is_current),
+        cmocka_unit_test(test_markdown),
+        cmocka_unit_test(test_full_lists_every_key),
+        cmocka_unit_test(test_full_is_valid),
+        cmocka_unit_test(test_minimal_and_defaults),
+        cmocka_unit_test(test_defaults_merge),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_text_replaces_file),
+        cmocka_unit_test(test_variables),
+        cmocka_unit_test(test_units),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
