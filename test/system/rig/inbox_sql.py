@@ -83,6 +83,11 @@ class Session:
     def rollback(self):
         self.query("ROLLBACK")
 
+    def pages(self, sql, *parameters):
+        """Runs it, and answers how many pages were touched, also inside the functions."""
+        plan = self.value("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *parameters)[0]["Plan"]
+        return sum(plan[f"{kind} Blocks"] for kind in ("Shared Hit", "Shared Read"))
+
     @property
     def pid(self):
         return self.connection.info.backend_pid
@@ -177,10 +182,6 @@ class Inbox(Session):
         changes = ", ".join(f"{name} = {name} - %s * interval '1 ms'" for name in columns)
         self.query(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s AND message_id = %s", *columns.values(), self.consumer,
                    message_id)
-
-    def pages(self, sql, *parameters):
-        plan = self.value("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *parameters)[0]["Plan"]
-        return sum(plan[f"{kind} Blocks"] for kind in ("Shared Hit", "Shared Read"))
 
 
 def answers(rows):
