@@ -1,0 +1,177 @@
+/* onceward check: the configuration, and with --connect everything that it names. */
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/broker/broker.h"
+#include "onceward/config/config.h"
+#include "onceward/forward/forward.h"
+#include "onceward/inbox/admin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: onceward check --config FILE [--connect]\n"
+    "Validates the configuration, and lists everything that is wrong with it at once.\n"
+    "  --connect   also tries the database (roles, schema, consumers), the broker with each queue, and each application\n";
+
+/* A GET that hangs is ended by the probe itself; this is for what must not happen. */
+enum { PROBE_DEADLINE_MS = 30000 };
+
+struct findings {
+    int n_failed;
+    const char *where; /* what the lines are about */
+};
+
+static void say(void *ctx, bool ok, const char *text)
+{
+    struct findings *s = ctx;
+
+    printf("%s %s: %s\n", ok ? "ok  " : "FAIL", s->where, text);
+    fflush(stdout); /* the next server may take its time */
+    s->n_failed += !ok;
+}
+
+static void check_database(const struct config *c, struct findings *s)
+{
+    const char **vhosts = mem_zalloc(c->n_queues + 1, sizeof *vhosts);
+    char where[320];
+    struct fault f = {0};
+    struct admin *a;
+
+    s->where = "database";
+    for (size_t i = 0; i < c->n_queues; i++) {
+        char *vhost = NULL;
+
+        if (broker_vhost(&c->broker, &c->queues[i], &vhost, &f) == 0)
+            vhosts[i] = vhost;
+    }
+    if (admin_open(&c->database, &a, &f)) {
+        say(s, false, f.text);
+    } else {
+        snprintf(where, sizeof where, "database %s", admin_where(a));
+        s->where = where;
+        if (admin_check(a, c, vhosts, say, s, &f))
+            say(s, false, f.text);
+        admin_close(a);
+    }
+    for (size_t i = 0; i < c->n_queues; i++)
+        free((char *)vhosts[i]);
+    free(vhosts);
+}
+
+/* "amqp://host:5672": the URL without user, password, vhost and query. */
+static void add_server(struct buf *out, const struct config_broker *c)
+{
+    char *url = NULL, *start, *end, *at;
+    struct fault f = {0};
+
+    if (config_text_read(&c->url, &url, &f) || !url || !(start = strstr(url, "://"))) {
+        buf_add_text(out, "of broker.url");
+        free(url);
+        return;
+    }
+    start += 3;
+    end = start + strcspn(start, "/?#");
+    at = memrchr(start, '@', (size_t)(end - start));
+    buf_add(out, url, (size_t)(start - url));
+    buf_add(out, at ? at + 1 : start, (size_t)(end - (at ? at + 1 : start)));
+    free(url);
+}
+
+static void check_broker(const struct config *c, const struct config_queue *q, struct findings *s)
+{
+    struct buf where = {0};
+    char text[1200];
+    char *vhost = NULL;
+    struct fault f = {0};
+    bool ok = broker_vhost(&c->broker, q, &vhost, &f) == 0 && broker_check(&c->broker, q, &f) == 0;
+
+    buf_add_text(&where, "broker ");
+    add_server(&where, &c->broker);
+    buf_printf(&where, ", vhost %s", vhost ? vhost : "?");
+    if (ok)
+        snprintf(text, sizeof text, "queue %s exists", q->queue);
+    else
+        snprintf(text, sizeof text, "queue %s: %s", q->queue, f.text);
+    s->where = buf_text(&where);
+    say(s, ok, text);
+    buf_deinit(&where);
+    free(vhost);
+}
+
+/* The same question that a worker asks before it consumes. */
+static int probe(const struct config_queue *q, struct fault *f)
+{
+    int64_t deadline = clock_ms() + PROBE_DEADLINE_MS;
+    enum forward_probe_result result = PROBE_NONE;
+    struct forward_answer answer;
+    struct forward *w;
+
+    if (forward_new(q, &w, f))
+        return -1;
+    forward_probe(w);
+    while (result == PROBE_NONE && clock_ms() < deadline) {
+        forward_wait(w, NULL, 0, 200);
+        while (forward_step(w, &answer))
+            ; /* nothing was sent, but it is libcurl's turn */
+        result = forward_probe_result(w, f);
+    }
+    forward_free(w);
+    if (result == PROBE_NONE)
+        return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
+    return result == PROBE_READY ? 0 : -1;
+}
+
+static void check_application(const struct config_queue *q, struct findings *s)
+{
+    const char *url = q->ready_url ? q->ready_url : q->forward.url;
+    char where[320], text[1200];
+    struct fault f = {0};
+    bool ok = probe(q, &f) == 0;
+
+    snprintf(where, sizeof where, "application of %s", q->name);
+    if (ok)
+        snprintf(text, sizeof text, "%s %s", url, q->ready_url ? "answers that it is ready" : "takes connections");
+    else
+        snprintf(text, sizeof text, "%s: %s", url, f.text);
+    s->where = where;
+    say(s, ok, text);
+}
+
+static int check_connections(const struct config *c)
+{
+    struct findings s = {0};
+
+    check_database(c, &s);
+    for (size_t i = 0; i < c->n_queues; i++)
+        check_broker(c, &c->queues[i], &s);
+    forward_global_init();
+    for (size_t i = 0; i < c->n_queues; i++)
+        check_application(&c->queues[i], &s);
+    if (s.n_failed)
+        printf("\n%d of these must be mended.\n", s.n_failed);
+    else
+        printf("\nEverything answers.\n");
+    return s.n_failed ? STATUS_FAILED : STATUS_DONE;
+}
+
+int command_check(int argc, char **argv)
+{
+    const char *path = NULL;
+    int connect = 0, status = command_parse(argc, argv, help, "connect", &path, &connect);
+    struct config *c;
+
+    if (status >= 0)
+        return status;
+    c = command_config(path);
+    if (!c)
+        return STATUS_USAGE;
+    printf("ok   configuration %s: %zu queue%s\n", path, c->n_queues, c->n_queues == 1 ? "" : "s");
+    fflush(stdout);
+    status = connect ? check_connections(c) : STATUS_DONE;
+    config_free(c);
+    return status;
+}

@@ -1,0 +1,156 @@
+/* The table of subcommands, and what they share. Runs on the main thread; commands block. */
+
+#include "onceward/command/command.h"
+
+#include "command/common.h"
+#include "onceward/config/config.h"
+#include "onceward/inbox/admin.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct command commands[] = {
+    {"run", "--config FILE", "run the sidecar", command_run},
+    {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check},
+    {"migrate", "--config FILE", "bring the database schema up to date", command_migrate},
+    {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages", command_status},
+    {"dead", "list|show|redrive|discard …", "look at dead letters, bring them back, or drop them", command_dead},
+    {"health", "--live|--ready [--state FILE]", "for exec probes: how the running sidecar is", command_health},
+    {"drain", "[--state FILE]", "for a preStop hook: drain the running sidecar and wait", command_drain},
+    {"explain", "[EVENT]", "what an event of the log means, and what to do", command_explain},
+    {"version", "", "print the version", command_version},
+};
+
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void help_print(FILE *to)
+{
+    fputs("Onceward stands between a RabbitMQ queue and an application, and lets each message through once.\n\n"
+          "usage: onceward COMMAND [OPTIONS]\n\n",
+          to);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        const struct command *c = &commands[i];
+
+        fprintf(to, "  %-8s %-31s %s\n", c->name, c->arguments, c->does);
+    }
+    fputs("\n`onceward COMMAND --help` says more. Exit status: 0 done, 1 it failed, 2 usage or configuration.\n", to);
+}
+
+static const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int command_help(int argc, char **argv)
+{
+    static char flag[] = "--help";
+    const struct command *c = argc > 1 ? command_find(argv[1]) : NULL;
+    char *args[] = {argc > 1 ? argv[1] : NULL, flag, NULL};
+
+    if (argc > 1 && !c) {
+        fprintf(stderr, "onceward: there is no command \"%s\"; see `onceward --help`\n", argv[1]);
+        return STATUS_USAGE;
+    }
+    if (c)
+        return c->run(2, args);
+    help_print(stdout);
+    return STATUS_DONE;
+}
+
+int command_main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : NULL;
+    const struct command *c;
+
+    if (!name) {
+        help_print(stderr);
+        return STATUS_USAGE;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
+        return command_help(argc - 1, argv + 1);
+    if (strcmp(name, "--version") == 0)
+        return command_version(1, argv + 1);
+    c = command_find(name);
+    if (!c) {
+        fprintf(stderr, "onceward: there is no command \"%s\"; see `onceward --help`\n", name);
+        return STATUS_USAGE;
+    }
+    return c->run(argc - 1, argv + 1);
+}
+
+struct config *command_config(const char *path)
+{
+    struct config_report report = {0};
+    struct config *c = NULL;
+    int failed = config_load(path, &c, &report);
+
+    for (size_t i = 0; i < report.n; i++) {
+        const struct config_finding *finding = &report.findings[i];
+
+        fprintf(stderr, "%s%s: %s\n", finding->warning ? "warning: " : "", *finding->path ? finding->path : path, finding->text);
+    }
+    config_report_deinit(&report);
+    return failed ? NULL : c;
+}
+
+int command_fail(const struct fault *f)
+{
+    fprintf(stderr, "onceward: %s\n", f->text);
+    return STATUS_FAILED;
+}
+
+int command_open(const char *path, struct config **ret_config, struct admin **ret_admin)
+{
+    struct fault f = {0};
+    struct config *c = command_config(path);
+
+    if (!c)
+        return STATUS_USAGE;
+    if (admin_open(&c->database, ret_admin, &f)) {
+        config_free(c);
+        return command_fail(&f);
+    }
+    *ret_config = c;
+    return STATUS_DONE;
+}
+
+void command_close(struct config *c, struct admin *a)
+{
+    admin_close(a);
+    config_free(c);
+}
+
+static int usage(FILE *to, const char *help, int status)
+{
+    fputs(help, to);
+    return status;
+}
+
+int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config, int *ret_flag)
+{
+    const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {flag, no_argument, NULL, 'f'}, {0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'h')
+            return usage(stdout, help, STATUS_DONE);
+        else if (option == 'c')
+            *ret_config = optarg;
+        else if (option == 'f')
+            *ret_flag = 1;
+        else
+            return usage(stderr, help, STATUS_USAGE);
+    }
+    if (optind < argc)
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+    else if (!*ret_config)
+        fprintf(stderr, "%s: --config FILE is missing\n", argv[0]);
+    else
+        return -1;
+    return usage(stderr, help, STATUS_USAGE);
+}

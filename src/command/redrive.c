@@ -1,0 +1,403 @@
+/* onceward dead redrive: a letter at a time, its row first, then the broker, then the letter.
+ *
+ * It may be interrupted anywhere and run again. A row that was reset is found so and left; a message that was published but not
+ * confirmed is published again with the same id, and the inbox lets one of the copies through; a letter is deleted only behind the
+ * broker's confirm. So that the same holds for a letter that gets a new id, that id is made from the letter. */
+
+#include "command/common.h"
+#include "command/dead.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/sha256.h"
+#include "onceward/base/table.h"
+#include "onceward/broker/broker.h"
+#include "onceward/config/json.h"
+#include "onceward/core/identity.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LOCKED_TRIES = 25, LOCKED_PAUSE_MS = 200 };
+
+struct link {
+    char *vhost;
+    struct publisher *publisher;
+};
+
+struct redrive {
+    const struct dead_options *options;
+    const struct config *config;
+    struct admin *admin;
+    struct pace pace;
+    struct link *links; /* a connection to each vhost met so far */
+    size_t n_links;
+    struct fault fault;
+    int64_t n_seen, n_done, n_completed, n_left;
+};
+
+/* Where a letter goes, and how its queue finds message ids. */
+struct target {
+    const struct config_queue *q; /* NULL: this configuration does not have the consumer */
+    const char *queue;
+    char *vhost;
+};
+
+static int target_init(struct target *t, const struct config *c, const struct dead_letter *l, struct fault *f)
+{
+    *t = (struct target){.queue = l->queue};
+    for (size_t i = 0; i < c->n_queues && !t->q; i++)
+        if (strcmp(c->queues[i].consumer, l->consumer) == 0)
+            t->q = &c->queues[i];
+    /* The queue that it died in was renamed or rebuilt since. */
+    if (t->q && t->q->takes_over && strcmp(t->q->takes_over, l->queue) == 0) {
+        t->queue = t->q->queue;
+        return broker_vhost(&c->broker, t->q, &t->vhost, f);
+    }
+    t->vhost = mem_copy(l->vhost, strlen(l->vhost));
+    return 0;
+}
+
+/* Headers that speak of an earlier journey, and would act on this one: a high delivery count looks like the broker's limit, CC and
+ * BCC make the broker send copies to other queues. */
+static bool is_spent(struct slice name)
+{
+    static const char *const names[] = {"x-delivery-count", "x-acquired-count", "x-death", "CC", "BCC",
+                                        "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
+                                        "x-last-death-queue", "x-last-death-reason", "x-last-death-exchange"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (slice_equal(name, slice_of(names[i])))
+            return true;
+    return false;
+}
+
+/* The message as it was published, but for what belonged to its first journey. */
+static struct message *make_message(const struct dead_letter *l, struct fault *f)
+{
+    struct message *m = message_new();
+    size_t n = 0;
+
+    if ((l->headers && jsonread_fields(slice_of(l->headers), m, f)) ||
+        (l->properties && jsonread_properties(slice_of(l->properties), m, f))) {
+        fault_wrap(f, "the stored properties or headers cannot be read");
+        message_free(m);
+        return NULL;
+    }
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (!is_spent(m->headers[i].name))
+            m->headers[n++] = m->headers[i];
+    m->n_headers = n;
+    /* The broker would drop it again, or refuse to take it in another user's name. */
+    m->properties[PROPERTY_EXPIRATION] = (struct slice){0};
+    m->properties[PROPERTY_USER_ID] = (struct slice){0};
+    m->body_len = l->body_len;
+    m->body = l->body_len ? mem_copy(l->body, l->body_len) : NULL;
+    return m;
+}
+
+/* Would the sidecar find this id? */
+static bool has_id(const struct message *m, const struct config_queue *q, const char *id, struct buf *found)
+{
+    struct fault f = {0};
+
+    buf_reset(found);
+    return identity_find(q->message_id, q->n_message_id, m, jsonread_pointer, found, &f) == IDENTITY_FOUND &&
+           slice_equal(buf_slice(found), slice_of(id));
+}
+
+static void set_header(struct message *m, struct slice name, struct slice value)
+{
+    struct field *headers = message_alloc(m, (m->n_headers + 1) * sizeof *headers);
+    size_t n = 0;
+
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (!slice_equal(m->headers[i].name, name))
+            headers[n++] = m->headers[i];
+    headers[n++] = (struct field){.name = name, .kind = FIELD_STRING, .bytes = value};
+    m->headers = headers;
+    m->n_headers = n;
+}
+
+/* Puts the id where the queue looks for it. An id inside the body cannot be changed: the body is the publisher's. */
+static int set_id(struct message *m, const struct config_queue *q, const char *id, struct fault *f)
+{
+    struct slice value = message_keep(m, id, strlen(id));
+    struct buf found = {0};
+    bool ok = false;
+
+    if (!q) {
+        m->properties[PROPERTY_MESSAGE_ID] = value;
+        return 0;
+    }
+    for (size_t i = 0; i < q->n_message_id && !ok; i++) {
+        const struct identity_source *source = &q->message_id[i];
+        int property = source->kind == IDENTITY_PROPERTY ? property_find(source->name) : -1;
+        struct message before = *m;
+
+        if (property >= 0)
+            m->properties[property] = value;
+        else if (source->kind == IDENTITY_HEADER)
+            set_header(m, source->name, value);
+        else
+            continue;
+        ok = has_id(m, q, id, &found);
+        if (!ok) {
+            memcpy(m->properties, before.properties, sizeof m->properties);
+            m->headers = before.headers;
+            m->n_headers = before.n_headers;
+        }
+    }
+    buf_deinit(&found);
+    return ok ? 0
+              : fault_set(f, "queues.%s.message_id does not look in a property or header for it first, so it cannot be given a new id; "
+                             "`onceward dead show --body raw` writes the body",
+                          q->name);
+}
+
+/* UUID (RFC 9562, version 8) from what identifies the letter. */
+static void make_id(const struct dead_letter *l, char out[37])
+{
+    struct buf text = {0};
+    uint8_t digest[32];
+
+    buf_printf(&text, "onceward redrive\n%s\n%" PRId64 "\n%s\n%s", l->consumer, l->id, l->died_at,
+               l->fingerprint_hex ? l->fingerprint_hex : "");
+    sha256(text.data, text.len, digest);
+    digest[6] = (uint8_t)((digest[6] & 0x0F) | 0x80);
+    digest[8] = (uint8_t)((digest[8] & 0x3F) | 0x80);
+    buf_reset(&text);
+    buf_add_hex(&text, digest, 16);
+    snprintf(out, 37, "%.8s-%.4s-%.4s-%.4s-%.12s", text.data, text.data + 8, text.data + 12, text.data + 16, text.data + 20);
+    buf_deinit(&text);
+}
+
+/* The message under the id that it will have, or NULL: it must be left, and f says why. */
+static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l, char new_id[256],
+                               struct fault *f)
+{
+    struct message *m = make_message(l, f);
+    struct buf found = {0};
+    int failed = 0;
+
+    if (!m)
+        return NULL;
+    if (l->rowless) {
+        if (r->options->given_id)
+            snprintf(new_id, 256, "%s", r->options->given_id);
+        else
+            make_id(l, new_id);
+        failed = set_id(m, t->q, new_id, f);
+    } else if (t->q && !has_id(m, t->q, l->message_id, &found)) {
+        failed = fault_set(f, "with queues.%s.message_id as it is now, its id would be another one (\"%s\")", t->q->name, buf_text(&found));
+    }
+    buf_deinit(&found);
+    if (!failed)
+        return m;
+    message_free(m);
+    return NULL;
+}
+
+static int open_link(struct redrive *r, const char *vhost, struct publisher **ret)
+{
+    struct publisher *p;
+
+    for (size_t i = 0; i < r->n_links; i++) {
+        if (strcmp(r->links[i].vhost, vhost) == 0) {
+            *ret = r->links[i].publisher;
+            return 0;
+        }
+    }
+    if (publisher_open(&r->config->broker, vhost, r->config->instance, &p, &r->fault))
+        return -1;
+    r->links = mem_realloc(r->links, (r->n_links + 1) * sizeof *r->links);
+    r->links[r->n_links++] = (struct link){mem_copy(vhost, strlen(vhost)), p};
+    *ret = p;
+    return 0;
+}
+
+static void say(const struct dead_letter *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(const struct dead_letter *l, const char *format, ...)
+{
+    struct buf line = {0}, text = {0};
+    char words[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    letter_add_title(&line, l);
+    text_add_safe(&text, slice_of(words));
+    buf_printf(&line, ": %s", buf_text(&text));
+    printf("%s\n", buf_text(&line));
+    fflush(stdout); /* what was done must be said, also when the next step ends the program */
+    buf_deinit(&line);
+    buf_deinit(&text);
+}
+
+/* The row first. 0: publish; 1: nothing more to do; -1. */
+static int ready_row(struct redrive *r, const struct dead_letter *l)
+{
+    enum redrive_answer answer = REDRIVE_LOCKED;
+
+    for (int i = 0; i < LOCKED_TRIES && answer == REDRIVE_LOCKED; i++) {
+        if (i)
+            nanosleep(&(struct timespec){.tv_nsec = LOCKED_PAUSE_MS * 1000000L}, NULL);
+        if (admin_redrive_begin(r->admin, l->id, &answer, &r->fault))
+            return -1;
+    }
+    switch (answer) {
+    case REDRIVE_RESET:
+    case REDRIVE_OTHER: /* reset before, or in work by another copy: the inbox lets one of them through */
+        return 0;
+    case REDRIVE_COMPLETED:
+        say(l, "was completed meanwhile; the letter is deleted");
+        r->n_completed++;
+        return 1;
+    case REDRIVE_GONE:
+        say(l, "is gone");
+        return 1;
+    case REDRIVE_LOCKED:
+        say(l, "left: an application holds the lock of its row; `onceward status` says which. Run this again later");
+        r->n_left++;
+        return 1;
+    case REDRIVE_ROWLESS:
+        break;
+    }
+    return 0;
+}
+
+/* Then the broker, then the letter. */
+static int publish(struct redrive *r, const struct target *t, const struct dead_letter *l, const struct message *m, const char *new_id)
+{
+    struct publisher *p;
+    int answer;
+
+    if (open_link(r, t->vhost, &p))
+        return -1;
+    answer = l->rowless ? 0 : ready_row(r, l);
+    if (answer)
+        return answer < 0 ? -1 : 0;
+    answer = publisher_send(p, t->queue, m, &r->fault);
+    if (answer > 0) {
+        say(l, "left: there is no queue %s in vhost %s", t->queue, t->vhost);
+        r->n_left++;
+        return 0;
+    }
+    if (answer < 0) {
+        say(l, "not confirmed by the broker; the letter stays, run this again");
+        r->n_left++;
+        return -1;
+    }
+    if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
+        say(l, "published to %s, but the letter could not be deleted; run this again: a second copy does no harm", t->queue);
+        return -1;
+    }
+    if (new_id[0])
+        say(l, "redriven to %s with the id %s", t->queue, new_id);
+    else
+        say(l, "redriven to %s", t->queue);
+    r->n_done++;
+    return 0;
+}
+
+static int dry_run(struct redrive *r, const struct target *t, const struct dead_letter *l, const char *new_id)
+{
+    enum redrive_answer answer;
+
+    if (admin_redrive_look(r->admin, l->id, &answer, &r->fault))
+        return -1;
+    switch (answer) {
+    case REDRIVE_COMPLETED:
+        say(l, "was completed meanwhile: the letter would be deleted");
+        r->n_completed++;
+        break;
+    case REDRIVE_GONE:
+        say(l, "is gone");
+        break;
+    default:
+        say(l, "would be redriven to %s%s%s%s", t->queue, answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
+            new_id[0] ? " with the id " : "", new_id);
+        r->n_done++;
+    }
+    return 0;
+}
+
+static int leave(struct redrive *r, const struct dead_letter *l, const char *reason)
+{
+    say(l, "left: %s", reason);
+    r->n_left++;
+    return 0;
+}
+
+static int redrive_one(void *ctx, const struct dead_letter *l)
+{
+    struct redrive *r = ctx;
+    char new_id[256] = "";
+    struct fault f = {0};
+    struct target t;
+    struct message *m;
+    int answer;
+
+    r->n_seen++;
+    if (pace_wait(&r->pace))
+        return 1;
+    if (l->rowless && !r->options->new_id)
+        return leave(r, l, "it has no row of its own, so it needs another id: --new-id");
+    if (!l->rowless && r->options->given_id)
+        return leave(r, l, "it has an id and a row: redrive it without --new-id");
+    if (target_init(&t, r->config, l, &r->fault))
+        return -1;
+    m = prepare(r, &t, l, new_id, &f);
+    if (!m)
+        answer = leave(r, l, f.text);
+    else if (r->options->dry_run)
+        answer = dry_run(r, &t, l, new_id);
+    else
+        answer = publish(r, &t, l, m, new_id);
+    message_free(m);
+    free(t.vhost);
+    return answer;
+}
+
+static void summarize(const struct redrive *r, int answer)
+{
+    size_t named = r->options->filter.n_ids;
+
+    if (r->n_seen == 0 && !named)
+        printf("No dead letters match.\n");
+    else
+        printf("\n%" PRId64 " %s, %" PRId64 " completed meanwhile, %" PRId64 " left%s.\n", r->n_done,
+               r->options->dry_run ? "would be redriven" : "redriven", r->n_completed, r->n_left,
+               answer ? "; ended early, the others are untouched" : "");
+    if (answer == 0 && r->n_seen < (int64_t)named)
+        printf("%" PRId64 " of the %zu named are no letters (any more): redriven or discarded before.\n", (int64_t)named - r->n_seen, named);
+}
+
+int dead_redrive(const struct dead_options *o, const struct config *c, struct admin *a)
+{
+    struct redrive r = {.options = o, .config = c, .admin = a, .pace = {o->interval_us, 0}};
+    struct dead_filter filter = o->filter;
+    int answer;
+
+    if (o->given_id && (!*o->given_id || strlen(o->given_id) > MESSAGE_ID_MAX || !slice_is_text(slice_of(o->given_id)))) {
+        fprintf(stderr, "onceward dead redrive: an id has 1 to %d bytes of UTF-8\n", MESSAGE_ID_MAX);
+        return STATUS_USAGE;
+    }
+    filter.limit = filter.limit < 0 ? 0 : filter.limit;
+    pace_catch_signals();
+    answer = admin_dead_each(a, &filter, true, redrive_one, &r, &r.fault);
+    if (answer < 0)
+        command_fail(&r.fault);
+    summarize(&r, answer);
+    for (size_t i = 0; i < r.n_links; i++) {
+        publisher_close(r.links[i].publisher);
+        free(r.links[i].vhost);
+    }
+    free(r.links);
+    return answer || r.n_left ? STATUS_FAILED : STATUS_DONE;
+}

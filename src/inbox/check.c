@@ -1,0 +1,179 @@
+/* What `check --connect` asks of the database. Reads only. */
+
+#include "inbox/connect.h"
+#include "inbox/session.h"
+#include "inbox/sql.h"
+
+#include "onceward/base/buf.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum { OLDEST_SERVER = 140000 };
+
+struct check {
+    struct admin *a;
+    void (*say)(void *ctx, bool ok, const char *text);
+    void *ctx;
+};
+
+static void say(const struct check *k, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void say(const struct check *k, bool ok, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    k->say(k->ctx, ok, text);
+}
+
+static int check_server(const struct check *k, struct fault *f)
+{
+    int version = PQserverVersion(k->a->conn);
+    const char *user = PQuser(k->a->conn);
+    PGresult *r;
+
+    say(k, version >= OLDEST_SERVER, "connected as %s, PostgreSQL %d.%d%s%s", user, version / 10000, version % 10000,
+        k->a->pinned ? "" : ", through a pooler", version >= OLDEST_SERVER ? "" : ": 14 is the oldest that is supported");
+    if (session_once(k->a, "SELECT current_setting('server_encoding'), pg_is_in_recovery()", 0, NULL, &r, f))
+        return -1;
+    if (strcmp(field_text(r, 0, 0), "UTF8") != 0)
+        say(k, false, "the database's encoding is %s; it must be UTF8", field_text(r, 0, 0));
+    if (field_text(r, 0, 1)[0] == 't')
+        say(k, false, "the server is a standby: nothing can be written there");
+    PQclear(r);
+    return 0;
+}
+
+static int check_isolation(const struct check *k, struct fault *f)
+{
+    int answer = connection_check_isolation(k->a->conn, k->a->statement_timeout_ms, f);
+
+    PQsetnonblocking(k->a->conn, 0);
+    if (answer < 0)
+        return -1;
+    say(k, answer == 0, "%s", answer ? f->text : "transactions are READ COMMITTED");
+    return 0;
+}
+
+/* 1: without the schema nothing else can be checked. */
+static int check_schema(const struct check *k, struct fault *f)
+{
+    int answer = connection_check_schema(k->a->conn, k->a->statement_timeout_ms, f);
+
+    PQsetnonblocking(k->a->conn, 0);
+    if (answer < 0)
+        return -1;
+    if (answer)
+        say(k, false, "%s", f->text);
+    else
+        say(k, true, "schema onceward fits this program (version %d)", sql_newest());
+    return answer;
+}
+
+/* What `run` and the commands need, by the schema's own list of functions. */
+static int check_privileges(const struct check *k, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT string_agg(what, ', ' ORDER BY what) FROM ("
+        " SELECT p || ' on ' || t AS what FROM unnest('{onceward.inbox,onceward.dead_letter}'::text[]) t,"
+        "  unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
+        " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p"
+        "  WHERE NOT has_table_privilege('onceward.consumer', p)"
+        " UNION ALL SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p"
+        "  WHERE p.pronamespace = 'onceward'::regnamespace AND p.proname LIKE 'sidecar\\_%'"
+        "  AND NOT has_function_privilege(p.oid, 'EXECUTE')) missing";
+    const char *user = PQuser(k->a->conn), *missing;
+    PGresult *r;
+
+    if (session_once(k->a, sql, 0, NULL, &r, f))
+        return -1;
+    missing = field_text(r, 0, 0);
+    if (missing)
+        say(k, false, "role %s lacks %s: GRANT onceward_sidecar TO %s", user, missing, user);
+    else
+        say(k, true, "role %s may do all that the sidecar does", user);
+    PQclear(r);
+    return 0;
+}
+
+/* Every function that the program calls must be there: a half-restored dump is not. */
+static int check_functions(const struct check *k, struct fault *f)
+{
+    for (size_t i = 0; i < n_sql_files; i++) {
+        char name[80];
+        const char *const params[] = {name};
+        PGresult *r;
+
+        if (sscanf(sql_files[i].name, "functions/%79[a-z_].sql", name) != 1 || strncmp(name, "sidecar_", 8) != 0)
+            continue;
+        if (session_once(k->a, "SELECT FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND proname = $1", 1, params, &r, f))
+            return -1;
+        if (PQntuples(r) == 0)
+            say(k, false, "the function onceward.%s is missing: run `onceward migrate`", name);
+        PQclear(r);
+    }
+    return 0;
+}
+
+static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost, const PGresult *r)
+{
+    const char *other_vhost, *other_queue;
+
+    if (PQntuples(r) == 0) {
+        say(k, true, "consumer %s is new: the first run records it", q->consumer);
+        return;
+    }
+    other_vhost = field_text(r, 0, 0);
+    other_queue = field_text(r, 0, 1);
+    if (strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0))
+        say(k, true, "consumer %s belongs to queue %s", q->consumer, q->queue);
+    else if (q->takes_over && strcmp(other_queue, q->takes_over) == 0)
+        say(k, true, "consumer %s is taken over from queue %s by queue %s at the next run", q->consumer, other_queue, q->queue);
+    else
+        say(k, false,
+            "consumer %s belongs to queue %s in vhost %s, not to %s: give queues.%s a consumer of its own, or set takes_over to \"%s\""
+            " when the queue was renamed",
+            q->consumer, other_queue, other_vhost, q->queue, q->name, other_queue);
+}
+
+static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost, struct fault *f)
+{
+    const char *const params[] = {q->consumer};
+    PGresult *r;
+
+    if (session_once(k->a, "SELECT vhost, queue FROM onceward.consumer WHERE consumer = $1", 1, params, &r, f))
+        return -1;
+    say_registration(k, q, vhost, r);
+    PQclear(r);
+    return 0;
+}
+
+int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
+                void (*tell)(void *ctx, bool ok, const char *text), void *ctx, struct fault *f)
+{
+    const struct check k = {a, tell, ctx};
+    int schema;
+
+    if (check_server(&k, f) || check_isolation(&k, f))
+        return -1;
+    schema = check_schema(&k, f);
+    if (schema)
+        return schema < 0 ? -1 : 0;
+    if (check_functions(&k, f) || check_privileges(&k, f))
+        return -1;
+    for (size_t i = 0; i < c->n_queues; i++) {
+        int answer = check_consumer(&k, &c->queues[i], vhosts[i], f);
+
+        if (answer && strcmp(f->code, "42501") == 0)
+            break; /* said above */
+        if (answer)
+            return -1;
+    }
+    return 0;
+}

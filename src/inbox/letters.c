@@ -1,0 +1,266 @@
+/* The dead letters, as the commands see them.
+ *
+ * A walk reads a page of letters at a time without their bodies, which may be large, and one body when its letter's turn comes. Between
+ * calls nothing is open: a walk over a hundred thousand letters at one a second must not keep vacuum from its work. */
+
+#include "inbox/session.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE = 200 };
+
+/* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids; NULL: any. */
+#define MATCHES                                                                                                        \
+    " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"                       \
+    " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                                   \
+    " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"                       \
+    " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"
+
+enum { N_MATCH_PARAMS = 5, ANY = 8 };
+
+struct match {
+    struct buf ids;
+    char ago[24];
+    const char *params[ANY];
+};
+
+static void match_init(struct match *m, const struct dead_filter *filter)
+{
+    int64_t ms;
+
+    *m = (struct match){.params = {filter->consumer, filter->reason}};
+    if (filter->since && config_duration(filter->since, &ms) == 0) {
+        snprintf(m->ago, sizeof m->ago, "%" PRId64, ms);
+        m->params[3] = m->ago;
+    } else {
+        m->params[2] = filter->since;
+    }
+    if (!filter->n_ids)
+        return;
+    for (size_t i = 0; i < filter->n_ids; i++)
+        buf_printf(&m->ids, "%c%" PRId64, i ? ',' : '{', filter->ids[i]);
+    buf_add_char(&m->ids, '}');
+    m->params[4] = buf_text(&m->ids);
+}
+
+static char *copy_field(const PGresult *r, int row, int column)
+{
+    return PQgetisnull(r, row, column) ? NULL
+                                       : mem_copy(PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column));
+}
+
+static const char select_page[] =
+    "SELECT l.id, l.consumer, l.queue, l.vhost, l.message_id, encode(l.raw_id, 'hex'), l.reason, l.last_error, l.content_type,"
+    " l.properties::text, l.headers::text, l.exchange, l.routing_key, to_char(l.died_at AT TIME ZONE 'UTC',"
+    " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, l.rowless,"
+    " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint"
+    " FROM onceward.dead_letter l WHERE l.id > $6::bigint AND l.id <= $7::bigint AND" MATCHES
+    " ORDER BY l.id LIMIT $8::bigint";
+
+static void read_letter(const PGresult *r, int row, struct dead_letter *l)
+{
+    *l = (struct dead_letter){
+        .id = field_int(r, row, 0),
+        .consumer = copy_field(r, row, 1),
+        .queue = copy_field(r, row, 2),
+        .vhost = copy_field(r, row, 3),
+        .message_id = copy_field(r, row, 4),
+        .raw_id_hex = copy_field(r, row, 5),
+        .reason = copy_field(r, row, 6),
+        .last_error = copy_field(r, row, 7),
+        .content_type = copy_field(r, row, 8),
+        .properties = copy_field(r, row, 9),
+        .headers = copy_field(r, row, 10),
+        .exchange = copy_field(r, row, 11),
+        .routing_key = copy_field(r, row, 12),
+        .died_at = copy_field(r, row, 13),
+        .fingerprint_hex = copy_field(r, row, 14),
+        .attempts = (int)field_int(r, row, 15),
+        .http_status = (int)field_int(r, row, 16),
+        .rowless = PQgetvalue(r, row, 17)[0] == 't',
+        .body_len = (size_t)field_int(r, row, 18),
+        .age_ms = field_int(r, row, 19),
+    };
+}
+
+static void letter_deinit(struct dead_letter *l)
+{
+    char **const owned[] = {&l->consumer,     &l->queue,      &l->vhost,   &l->message_id, &l->raw_id_hex,
+                            &l->reason,       &l->last_error, &l->content_type, &l->properties, &l->headers,
+                            &l->exchange,     &l->routing_key, &l->died_at, &l->fingerprint_hex, &l->body};
+
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        mem_clear(owned[i]);
+}
+
+/* The body comes in binary: as text it would take twice the room. 0; 1: the letter is gone; -1. */
+static int read_body(struct admin *a, struct dead_letter *l, struct fault *f)
+{
+    static const char sql[] = "SELECT body FROM onceward.dead_letter WHERE id = $1::bigint";
+    char id[24];
+    const char *const params[] = {id};
+    PGresult *r;
+    int answer;
+
+    snprintf(id, sizeof id, "%" PRId64, l->id);
+    if (session_begin(a, a->statement_timeout_ms, 0, f) || session_query_binary(a, sql, 1, params, &r, f)) {
+        session_rollback(a);
+        return -1;
+    }
+    answer = PQntuples(r) == 1 ? 0 : 1;
+    if (answer == 0) {
+        l->body_len = (size_t)PQgetlength(r, 0, 0);
+        l->body = mem_copy(PQgetvalue(r, 0, 0), l->body_len);
+    }
+    PQclear(r);
+    return session_commit(a, f) ? -1 : answer;
+}
+
+struct walk {
+    struct admin *a;
+    struct match match;
+    bool with_body;
+    int (*each)(void *ctx, const struct dead_letter *letter);
+    void *ctx;
+    char after[24], newest[24], limit[24];
+    int64_t left; /* of the filter's limit; -1: no limit */
+};
+
+static int walk_one(struct walk *w, const PGresult *r, int row, struct fault *f)
+{
+    struct dead_letter l;
+    int answer;
+
+    read_letter(r, row, &l);
+    snprintf(w->after, sizeof w->after, "%" PRId64, l.id);
+    answer = w->with_body ? read_body(w->a, &l, f) : 0;
+    if (answer == 0)
+        answer = w->each(w->ctx, &l);
+    else if (answer == 1)
+        answer = 0;
+    letter_deinit(&l);
+    return answer;
+}
+
+/* One page. *ret_n: how many letters it had. */
+static int walk_page(struct walk *w, int *ret_n, struct fault *f)
+{
+    PGresult *r;
+    int answer = 0;
+
+    snprintf(w->limit, sizeof w->limit, "%" PRId64, w->left < 0 || w->left > PAGE ? (int64_t)PAGE : w->left);
+    if (session_once(w->a, select_page, ANY, w->match.params, &r, f))
+        return -1;
+    for (int i = 0; i < PQntuples(r) && answer == 0; i++)
+        answer = walk_one(w, r, i, f);
+    *ret_n = PQntuples(r);
+    if (w->left > 0)
+        w->left -= PQntuples(r);
+    PQclear(r);
+    return answer;
+}
+
+static int walk_start(struct walk *w, const struct dead_filter *filter, struct fault *f)
+{
+    PGresult *r;
+
+    match_init(&w->match, filter);
+    w->left = filter->limit > 0 ? filter->limit : -1;
+    w->match.params[5] = w->after;
+    w->match.params[6] = w->newest;
+    w->match.params[7] = w->limit;
+    snprintf(w->after, sizeof w->after, "0");
+    /* What dies again while it is redriven has a newer letter, and must not be met by the same walk. */
+    if (session_once(w->a, "SELECT coalesce(max(id), 0) FROM onceward.dead_letter", 0, NULL, &r, f))
+        return -1;
+    snprintf(w->newest, sizeof w->newest, "%s", field_text(r, 0, 0));
+    PQclear(r);
+    return 0;
+}
+
+int admin_dead_each(struct admin *a, const struct dead_filter *filter, bool with_body,
+                    int (*each)(void *ctx, const struct dead_letter *letter), void *ctx, struct fault *f)
+{
+    struct walk w = {.a = a, .with_body = with_body, .each = each, .ctx = ctx};
+    int answer = walk_start(&w, filter, f);
+
+    for (int n = 1; answer == 0 && n > 0 && w.left != 0;)
+        answer = walk_page(&w, &n, f);
+    buf_deinit(&w.match.ids);
+    return answer;
+}
+
+int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t *ret, struct fault *f)
+{
+    struct match m;
+    PGresult *r;
+    int answer;
+
+    match_init(&m, filter);
+    answer = session_once(a, "SELECT count(*) FROM onceward.dead_letter l WHERE" MATCHES, N_MATCH_PARAMS, m.params, &r, f);
+    buf_deinit(&m.ids);
+    if (answer)
+        return -1;
+    *ret = field_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+static int ask_redrive(struct admin *a, const char *sql, int64_t id, enum redrive_answer *ret, struct fault *f)
+{
+    static const char *const names[] = {"reset", "completed", "other", "rowless", "gone", "locked"};
+    char text[24];
+    const char *const params[] = {text};
+    PGresult *r;
+    int answer = -1;
+
+    snprintf(text, sizeof text, "%" PRId64, id);
+    if (session_once(a, sql, 1, params, &r, f))
+        return -1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(PQntuples(r) ? PQgetvalue(r, 0, 0) : "gone", names[i]) == 0) {
+            *ret = (enum redrive_answer)i;
+            answer = 0;
+        }
+    }
+    if (answer)
+        fault_set(f, "sidecar_redrive answered %s, which this program does not know", PQgetvalue(r, 0, 0));
+    PQclear(r);
+    return answer;
+}
+
+int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f)
+{
+    return ask_redrive(a, "SELECT onceward.sidecar_redrive($1::bigint)", id, ret, f);
+}
+
+int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f)
+{
+    return ask_redrive(a,
+                       "SELECT CASE WHEN l.rowless THEN 'rowless' WHEN i.status = 'completed' THEN 'completed'"
+                       " WHEN i.status = 'dead' OR i.status IS NULL THEN 'reset' ELSE 'other' END"
+                       " FROM onceward.dead_letter l LEFT JOIN onceward.inbox i"
+                       " ON i.consumer = l.consumer AND i.message_id = l.message_id WHERE l.id = $1::bigint",
+                       id, ret, f);
+}
+
+int admin_dead_delete(struct admin *a, int64_t id, struct fault *f)
+{
+    char text[24];
+    const char *const params[] = {text};
+    PGresult *r;
+    int answer;
+
+    snprintf(text, sizeof text, "%" PRId64, id);
+    if (session_once(a, "DELETE FROM onceward.dead_letter WHERE id = $1::bigint", 1, params, &r, f))
+        return -1;
+    answer = strcmp(PQcmdTuples(r), "0") == 0;
+    PQclear(r);
+    return answer;
+}

@@ -1,0 +1,218 @@
+/* Bringing the schema up to date: the order of things is described at the top of sql/0001_inbox.sql.
+ *
+ * Everything happens in one transaction that begins with an advisory lock, so that several programs may migrate at once, and a
+ * failure leaves nothing behind. The advisory lock is the database's, roles are the whole server's: what collides there, or with
+ * somebody else's DDL, is tried again. A lock on a busy table is waited for briefly only, because everybody
+ * else queues up behind the one who waits. */
+
+#include "inbox/session.h"
+#include "inbox/sql.h"
+
+#include "onceward/base/fault.h"
+#include "onceward/inbox/inbox.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+/* "onceward" in ASCII: the key of the lock. */
+#define LOCK_KEY "8029464473093894756"
+
+enum { TRIES = 30, PAUSE_MS = 300, ADVISORY_WAIT_MS = 60000, TABLE_WAIT_MS = 2000 };
+
+static int lock_schema(struct admin *a, struct fault *f)
+{
+    if (session_query(a, "SELECT pg_advisory_xact_lock(" LOCK_KEY ")", 0, NULL, NULL, f) == 0) {
+        char wait[12];
+
+        snprintf(wait, sizeof wait, "%d", TABLE_WAIT_MS);
+        return session_query(a, "SELECT set_config('lock_timeout', $1, true)", 1, (const char *const[]){wait}, NULL, f);
+    }
+    if (strcmp(f->code, "55P03") == 0) {
+        fault_set(f, "another migration of this database has been running for %d s: see pg_stat_activity", ADVISORY_WAIT_MS / 1000);
+        f->code[0] = '\0';
+    }
+    return -1;
+}
+
+/* Version 0: there is no schema yet. */
+static int read_version(struct admin *a, int *ret_version, int *ret_oldest, struct fault *f)
+{
+    PGresult *r;
+
+    *ret_version = *ret_oldest = 0;
+    if (session_query(a, "SELECT to_regclass('onceward.schema_version') IS NOT NULL", 0, NULL, &r, f))
+        return -1;
+    bool there = field_text(r, 0, 0)[0] == 't';
+
+    PQclear(r);
+    if (!there)
+        return 0;
+    if (session_query(a, "SELECT version, oldest_compatible FROM onceward.schema_version ORDER BY version DESC LIMIT 1", 0, NULL, &r, f))
+        return -1;
+    if (PQntuples(r) == 1) {
+        *ret_version = (int)field_int(r, 0, 0);
+        *ret_oldest = (int)field_int(r, 0, 1);
+    }
+    PQclear(r);
+    return 0;
+}
+
+static int was_run(struct admin *a, int version, bool *ret, struct fault *f)
+{
+    char number[12];
+    PGresult *r;
+
+    snprintf(number, sizeof number, "%d", version);
+    if (session_query(a, "SELECT FROM onceward.schema_version WHERE version = $1::integer", 1, (const char *const[]){number}, &r, f))
+        return -1;
+    *ret = PQntuples(r) > 0;
+    PQclear(r);
+    return 0;
+}
+
+static int run_files(struct admin *a, int from, struct fault *f)
+{
+    bool has_record = from > 0;
+
+    for (size_t i = 0; i < n_sql_files; i++) { /* sorted, so in the order of the numbers */
+        int version = sql_file_version(&sql_files[i]);
+        bool done = false;
+
+        if (version == 0)
+            continue;
+        if (has_record && was_run(a, version, &done, f))
+            return -1;
+        if (!done && session_script(a, sql_files[i].text, f))
+            return fault_wrap(f, "sql/%s", sql_files[i].name);
+        has_record = true;
+    }
+    for (size_t i = 0; i < n_sql_files; i++)
+        if (strncmp(sql_files[i].name, "functions/", 10) == 0 && session_script(a, sql_files[i].text, f))
+            return fault_wrap(f, "sql/%s", sql_files[i].name);
+    return 0;
+}
+
+/* 0; 1: the roles are missing and may not be created; -1. */
+static int make_roles(struct admin *a, struct fault *f)
+{
+    const struct sql_file *create = sql_file_find("roles_create.sql"), *grant = sql_file_find("roles_grant.sql");
+
+    assert(create && grant);
+    if (session_script(a, "SAVEPOINT roles", f))
+        return -1;
+    if (session_script(a, create->text, f)) {
+        if (strcmp(f->code, "42501") != 0)
+            return fault_wrap(f, "sql/%s", create->name);
+        return session_script(a, "ROLLBACK TO SAVEPOINT roles", f) ? -1 : 1;
+    }
+    if (session_script(a, grant->text, f))
+        return fault_wrap(f, "sql/%s", grant->name);
+    return 0;
+}
+
+enum attempt { ATTEMPT_DONE, ATTEMPT_NO_ROLES, ATTEMPT_NEWER, ATTEMPT_FAILED = -1 };
+
+static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, struct fault *f)
+{
+    int oldest, roles;
+
+    if (session_begin(a, 0, ADVISORY_WAIT_MS, f) || lock_schema(a, f) || read_version(a, ret_from, &oldest, f))
+        return ATTEMPT_FAILED;
+    *ret_to = sql_newest();
+    if (*ret_from > *ret_to) {
+        if (oldest > *ret_to) {
+            fault_set(f, "the schema is at version %d, which needs a program that knows version %d; this one knows %d: use a newer onceward",
+                      *ret_from, oldest, *ret_to);
+            f->code[0] = '\0';
+            return ATTEMPT_FAILED;
+        }
+        *ret_to = *ret_from;
+        session_rollback(a);
+        return ATTEMPT_NEWER;
+    }
+    if (run_files(a, *ret_from, f))
+        return ATTEMPT_FAILED;
+    roles = make_roles(a, f);
+    if (roles < 0 || session_commit(a, f))
+        return ATTEMPT_FAILED;
+    return roles ? ATTEMPT_NO_ROLES : ATTEMPT_DONE;
+}
+
+/* Does it pass by itself? Other people's locks and DDL, and roles made from another database in the same moment. */
+static bool passes(const struct fault *f)
+{
+    static const char *const codes[] = {"55P03", "40P01", "40001", "23505", "42710"};
+
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(f->code, codes[i]) == 0)
+            return true;
+    return strcmp(f->code, "XX000") == 0 && strstr(f->text, "tuple concurrently");
+}
+
+/* For the administrator: nothing but SQL and its comments, so that it can be given to psql as it is. */
+static void advise_roles(const struct admin *a, FILE *advice)
+{
+    fprintf(advice,
+            "-- The roles onceward_sidecar and onceward_app do not exist, and %s may not create roles.\n"
+            "-- The schema is ready all the same. An administrator may run this in %s:\n\n%s\n%s\n",
+            PQuser(a->conn), a->where, sql_file_find("roles_create.sql")->text, sql_file_find("roles_grant.sql")->text);
+}
+
+/* A role that nobody has is the commonest reason why an application is refused. */
+static void advise_members(struct admin *a, FILE *advice)
+{
+    struct fault f = {0};
+    PGresult *r;
+
+    if (session_once(a,
+                     "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
+                     " AND NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles u ON u.oid = m.member AND u.rolcanlogin"
+                     " WHERE m.roleid = r.oid) ORDER BY 1 DESC",
+                     0, NULL, &r, &f))
+        return;
+    for (int i = 0; i < PQntuples(r); i++) {
+        const char *role = field_text(r, i, 0);
+
+        fprintf(advice, "-- No login has the role %s yet: GRANT %s TO the login of the %s;\n", role, role,
+                strcmp(role, "onceward_app") == 0 ? "application" : "sidecar");
+    }
+    PQclear(r);
+}
+
+int admin_schema_newest(void)
+{
+    return sql_newest();
+}
+
+int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f)
+{
+    enum attempt answer = ATTEMPT_FAILED;
+    int from = 0, to = 0;
+
+    assert(sql_newest() == INBOX_SCHEMA_VERSION); /* a new migration raises both */
+    for (int i = 0; i < TRIES; i++) {
+        answer = migrate_once(a, &from, &to, f);
+        if (answer != ATTEMPT_FAILED)
+            break;
+        session_rollback(a);
+        if (PQstatus(a->conn) != CONNECTION_OK || !passes(f))
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
+    }
+    if (answer == ATTEMPT_FAILED) {
+        if (strcmp(f->code, "42501") == 0)
+            fault_wrap(f, "as %s, who must own the schema or may create it", PQuser(a->conn));
+        return -1;
+    }
+    if (answer == ATTEMPT_NEWER)
+        fprintf(advice, "-- The schema is newer than this program, and compatible with it: nothing was changed.\n");
+    else if (answer == ATTEMPT_NO_ROLES)
+        advise_roles(a, advice);
+    else
+        advise_members(a, advice);
+    *ret_from = from;
+    *ret_to = to;
+    return 0;
+}

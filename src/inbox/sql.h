@@ -1,0 +1,22 @@
+#pragma once
+
+#include <stddef.h>
+
+/* The files of sql/, compiled into the program. Sorted by name. */
+
+struct sql_file {
+    const char *name; /* "0001_inbox.sql", "functions/complete.sql", "roles_create.sql" */
+    const char *text;
+};
+
+extern const struct sql_file sql_files[];
+extern const size_t n_sql_files;
+
+/* The number of a migration file, or 0: it is none. */
+int sql_file_version(const struct sql_file *file);
+
+/* The file of that name, or NULL. */
+const struct sql_file *sql_file_find(const char *name);
+
+/* This program's version of the schema: the number of its newest migration. */
+int sql_newest(void);

@@ -1,0 +1,296 @@
+/* The answer of `onceward status`: three questions, then a table for people or JSON for programs.
+ *
+ * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every interval. */
+
+#include "inbox/connect.h"
+#include "inbox/session.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/table.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define AGE_MS(time)   "floor(1000 * extract(epoch FROM clock_timestamp() - " time "))::bigint"
+#define UNTIL_MS(time) "floor(1000 * extract(epoch FROM " time " - clock_timestamp()))::bigint"
+
+enum { C_CONSUMER, C_CONFIGURED, C_PROCESSING, C_FAILED, C_WAITING, C_COMPLETED, C_DEAD, C_LETTERS, C_OLDEST_MS };
+
+/* $1: the configured consumers as a JSON array; they are shown even when nothing has come yet. */
+static const char select_consumers[] =
+    "SELECT consumer, g.consumer IS NOT NULL, coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0),"
+    " coalesce(completed, 0), coalesce(dead, 0), coalesce(letters, 0), " AGE_MS("oldest")
+    " FROM (SELECT i.consumer::text, count(*) FILTER (WHERE i.status = 'processing') AS processing,"
+    "  count(*) FILTER (WHERE i.status = 'failed') AS failed, count(*) FILTER (WHERE i.status = 'waiting') AS waiting,"
+    "  count(*) FILTER (WHERE i.status = 'completed') AS completed, count(*) FILTER (WHERE i.status = 'dead') AS dead,"
+    "  min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS oldest"
+    "  FROM onceward.inbox i GROUP BY i.consumer) rows"
+    " FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)"
+    " FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)"
+    " ORDER BY consumer COLLATE \"C\"";
+
+enum { R_CONSUMER, R_REASON, R_COUNT, R_NEWEST_MS };
+
+static const char select_reasons[] = "SELECT consumer, reason, count(*), " AGE_MS("max(died_at)")
+    " FROM onceward.dead_letter GROUP BY consumer, reason ORDER BY 3 DESC, 1, 2";
+
+enum {
+    U_CONSUMER, U_ID, U_STATE, U_ATTEMPT, U_AGE_MS, U_NEXT_MS, U_WINDOW_MS, U_HOLDER, U_ERROR,
+    U_LOCK_PID, U_LOCK_APPLICATION, U_LOCK_USER, U_LOCK_STATE, U_LOCK_AGE_MS
+};
+
+/* The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax; pg_locks knows whose
+ * it is. Without pg_read_all_stats only the pid, the user and the application of other roles' sessions are told. */
+static const char select_unfinished[] =
+    "SELECT u.consumer, u.message_id, u.status, u.attempt, " AGE_MS("u.received_at") ","
+    " CASE WHEN u.status <> 'processing' THEN " UNTIL_MS("u.next_attempt_at") " END,"
+    " CASE WHEN u.status = 'processing' THEN " UNTIL_MS("u.token_expires_at") " END,"
+    " CASE WHEN u.status = 'processing' THEN u.claimed_by END, u.last_error,"
+    " k.pid, k.application_name, k.usename, k.state, " AGE_MS("k.xact_start")
+    " FROM (SELECT i.*, i.xmax AS holder FROM onceward.inbox i WHERE i.status IN ('processing', 'failed', 'waiting')"
+    "  ORDER BY i.received_at, i.consumer, i.message_id LIMIT 10) u"
+    " LEFT JOIN LATERAL (SELECT a.pid, a.application_name, a.usename, a.state, a.xact_start"
+    "  FROM pg_locks t JOIN pg_stat_activity a ON a.pid = t.pid"
+    "  WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock' AND t.transactionid = u.holder LIMIT 1) k ON true"
+    " ORDER BY u.received_at, u.consumer, u.message_id";
+
+struct status {
+    struct admin *a;
+    PGresult *consumers, *reasons, *unfinished;
+    FILE *out;
+};
+
+/* For people */
+
+static void print_consumers(const struct status *s)
+{
+    struct table t = {.n_columns = 8, .right = 0x7E};
+    static const char *const heads[] = {"CONSUMER", "PROCESSING", "FAILED", "WAITING", "COMPLETED",
+                                        "DEAD", "LETTERS", "OLDEST UNFINISHED"};
+    const PGresult *r = s->consumers;
+    bool foreign = false;
+
+    for (size_t i = 0; i < t.n_columns; i++)
+        table_add_text(&t, heads[i]);
+    for (int i = 0; i < PQntuples(r); i++) {
+        bool configured = field_text(r, i, C_CONFIGURED)[0] == 't';
+        struct buf name = {0};
+
+        buf_printf(&name, "%s%s", field_text(r, i, C_CONSUMER), configured ? "" : " *");
+        table_add(&t, buf_slice(&name));
+        buf_deinit(&name);
+        for (int column = C_PROCESSING; column <= C_LETTERS; column++)
+            table_add_int(&t, field_int(r, i, column));
+        if (field_text(r, i, C_OLDEST_MS))
+            table_add_age(&t, field_int(r, i, C_OLDEST_MS));
+        else
+            table_add_text(&t, NULL);
+        foreign |= !configured;
+    }
+    table_print(&t, s->out, text_width(s->out));
+    table_deinit(&t);
+    if (foreign)
+        fprintf(s->out, "* not in this configuration\n");
+}
+
+/* "in 4 min", "now", "token ends in 12 s", "token ended 3 min ago". */
+static void add_next(struct table *t, const PGresult *r, int row)
+{
+    bool processing = field_text(r, row, U_WINDOW_MS) != NULL;
+    int64_t ms = field_int(r, row, processing ? U_WINDOW_MS : U_NEXT_MS);
+    struct buf text = {0};
+
+    if (processing)
+        buf_add_text(&text, ms >= 0 ? "token ends in " : "token ended ");
+    else
+        buf_add_text(&text, ms > 0 ? "in " : "due for ");
+    text_add_age(&text, ms < 0 ? -ms : ms);
+    if (processing && ms < 0)
+        buf_add_text(&text, " ago");
+    table_add(t, buf_slice(&text));
+    buf_deinit(&text);
+}
+
+static void print_lock(const struct status *s, int row)
+{
+    const PGresult *r = s->unfinished;
+    struct buf line = {0};
+
+    if (!field_text(r, row, U_LOCK_PID))
+        return;
+    buf_add_text(&line, "Row ");
+    text_add_safe(&line, slice_of(field_text(r, row, U_ID)));
+    buf_printf(&line, " is locked by pid %s (application ", field_text(r, row, U_LOCK_PID));
+    text_add_safe(&line, slice_of(field_text(r, row, U_LOCK_APPLICATION)));
+    buf_add_text(&line, ", user ");
+    text_add_safe(&line, slice_of(field_text(r, row, U_LOCK_USER)));
+    if (field_text(r, row, U_LOCK_STATE)) {
+        buf_printf(&line, ", %s, transaction open for ", field_text(r, row, U_LOCK_STATE));
+        text_add_age(&line, field_int(r, row, U_LOCK_AGE_MS));
+    }
+    buf_printf(&line, "). To end it: SELECT pg_terminate_backend(%s);", field_text(r, row, U_LOCK_PID));
+    fprintf(s->out, "%s\n", buf_text(&line));
+    buf_deinit(&line);
+}
+
+static void print_unfinished(const struct status *s)
+{
+    static const char *const heads[] = {"AGE", "CONSUMER", "MESSAGE ID", "STATE", "ATTEMPT", "NEXT", "HOLDER", "LAST ERROR"};
+    struct table t = {.n_columns = 8, .right = 1 << 4};
+    const PGresult *r = s->unfinished;
+
+    if (PQntuples(r) == 0) {
+        fprintf(s->out, "\nNothing is unfinished.\n");
+        return;
+    }
+    fprintf(s->out, "\nThe oldest unfinished:\n");
+    for (size_t i = 0; i < t.n_columns; i++)
+        table_add_text(&t, heads[i]);
+    for (int i = 0; i < PQntuples(r); i++) {
+        table_add_age(&t, field_int(r, i, U_AGE_MS));
+        table_add_text(&t, field_text(r, i, U_CONSUMER));
+        table_add_text(&t, field_text(r, i, U_ID));
+        table_add_text(&t, field_text(r, i, U_STATE));
+        table_add_int(&t, field_int(r, i, U_ATTEMPT));
+        add_next(&t, r, i);
+        table_add_text(&t, field_text(r, i, U_HOLDER));
+        table_add_text(&t, field_text(r, i, U_ERROR));
+    }
+    table_print(&t, s->out, text_width(s->out));
+    table_deinit(&t);
+    for (int i = 0; i < PQntuples(r); i++)
+        print_lock(s, i);
+}
+
+static void print_reasons(const struct status *s)
+{
+    static const char *const heads[] = {"CONSUMER", "REASON", "LETTERS", "NEWEST"};
+    struct table t = {.n_columns = 4, .right = 1 << 2};
+    const PGresult *r = s->reasons;
+
+    if (PQntuples(r) == 0) {
+        fprintf(s->out, "\nThere are no dead letters.\n");
+        return;
+    }
+    fprintf(s->out, "\nDead letters:\n");
+    for (size_t i = 0; i < t.n_columns; i++)
+        table_add_text(&t, heads[i]);
+    for (int i = 0; i < PQntuples(r); i++) {
+        struct buf ago = {0};
+
+        text_add_age(&ago, field_int(r, i, R_NEWEST_MS));
+        buf_add_text(&ago, " ago");
+        table_add_text(&t, field_text(r, i, R_CONSUMER));
+        table_add_text(&t, field_text(r, i, R_REASON));
+        table_add_int(&t, field_int(r, i, R_COUNT));
+        table_add(&t, buf_slice(&ago));
+        buf_deinit(&ago);
+    }
+    table_print(&t, s->out, text_width(s->out));
+    table_deinit(&t);
+}
+
+static void print_text(const struct status *s)
+{
+    fprintf(s->out, "Database %s\n\n", s->a->where);
+    print_consumers(s);
+    print_unfinished(s);
+    print_reasons(s);
+}
+
+/* For programs */
+
+struct json_column {
+    int column;
+    const char *key;
+    bool number;
+};
+
+/* An array of objects, one a row. */
+static void add_json_rows(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n)
+{
+    buf_add_char(out, '[');
+    for (int row = 0; row < PQntuples(r); row++) {
+        buf_add_text(out, row ? ",{" : "{");
+        for (size_t i = 0; i < n; i++) {
+            const char *value = field_text(r, row, columns[i].column);
+
+            buf_printf(out, "%s\"%s\":", i ? "," : "", columns[i].key);
+            if (!value)
+                buf_add_text(out, "null");
+            else if (columns[i].number)
+                buf_add_text(out, value);
+            else
+                buf_add_json(out, slice_of(value));
+        }
+        buf_add_char(out, '}');
+    }
+    buf_add_char(out, ']');
+}
+
+#define N(array) (sizeof(array) / sizeof *(array))
+
+static void print_json(const struct status *s)
+{
+    static const struct json_column consumers[] = {
+        {C_CONSUMER, "consumer", false}, {C_PROCESSING, "processing", true}, {C_FAILED, "failed", true},
+        {C_WAITING, "waiting", true},    {C_COMPLETED, "completed", true},   {C_DEAD, "dead", true},
+        {C_LETTERS, "dead_letters", true}, {C_OLDEST_MS, "oldest_unfinished_ms", true}};
+    static const struct json_column unfinished[] = {
+        {U_CONSUMER, "consumer", false}, {U_ID, "message_id", false}, {U_STATE, "state", false}, {U_ATTEMPT, "attempt", true},
+        {U_AGE_MS, "age_ms", true}, {U_NEXT_MS, "next_attempt_ms", true}, {U_WINDOW_MS, "token_window_ms", true},
+        {U_HOLDER, "holder", false}, {U_ERROR, "last_error", false}, {U_LOCK_PID, "lock_pid", true},
+        {U_LOCK_APPLICATION, "lock_application", false}, {U_LOCK_USER, "lock_user", false},
+        {U_LOCK_STATE, "lock_state", false}, {U_LOCK_AGE_MS, "lock_age_ms", true}};
+    static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false}, {R_REASON, "reason", false},
+                                                 {R_COUNT, "count", true}, {R_NEWEST_MS, "newest_ms", true}};
+    struct buf out = {0};
+
+    buf_add_text(&out, "{\"consumers\":");
+    add_json_rows(&out, s->consumers, consumers, N(consumers));
+    buf_add_text(&out, ",\"oldest_unfinished\":");
+    add_json_rows(&out, s->unfinished, unfinished, N(unfinished));
+    buf_add_text(&out, ",\"dead_letters\":");
+    add_json_rows(&out, s->reasons, reasons, N(reasons));
+    buf_add_text(&out, "}\n");
+    fwrite(out.data, 1, out.len, s->out);
+    buf_deinit(&out);
+}
+
+static int ask(struct status *s, const struct config *c, struct fault *f)
+{
+    struct buf names = {0};
+    int answer;
+
+    for (size_t i = 0; i < c->n_queues; i++) {
+        buf_add_char(&names, i ? ',' : '[');
+        buf_add_json(&names, slice_of(c->queues[i].consumer));
+    }
+    buf_add_text(&names, c->n_queues ? "]" : "[]");
+    const char *const params[] = {buf_text(&names)};
+
+    answer = session_once(s->a, select_consumers, 1, params, &s->consumers, f) ||
+             session_once(s->a, select_reasons, 0, NULL, &s->reasons, f) ||
+             session_once(s->a, select_unfinished, 0, NULL, &s->unfinished, f);
+    buf_deinit(&names);
+    return answer ? -1 : 0;
+}
+
+int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f)
+{
+    struct status s = {.a = a, .out = out};
+    int answer = connection_check_schema(a->conn, a->statement_timeout_ms, f);
+
+    PQsetnonblocking(a->conn, 0);
+    if (answer)
+        return -1;
+    answer = ask(&s, c, f);
+    if (answer == 0 && json)
+        print_json(&s);
+    else if (answer == 0)
+        print_text(&s);
+    PQclear(s.consumers);
+    PQclear(s.reasons);
+    PQclear(s.unfinished);
+    return answer;
+}
