@@ -404,7 +404,7 @@ static void worker_wait(struct worker *w)
     int64_t timeout = wait_ms(w);
 
     if (w->broker)
-        fds[n++] = (struct pollfd){broker_fd(w->broker), POLLIN, 0};
+        fds[n++] = (struct pollfd){broker_fd(w->broker), (short)(POLLIN | (broker_wants_write(w->broker) ? POLLOUT : 0)), 0};
     if (w->inbox)
         fds[n++] = (struct pollfd){inbox_fd(w->inbox),
                                    (short)(POLLIN | (inbox_wants_write(w->inbox) ? POLLOUT : 0)), 0};

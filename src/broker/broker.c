@@ -98,7 +98,7 @@ int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *
     b->version = a->version;
     b->consume = (struct channel){.number = CHANNEL_CONSUME, .generation = generation_next()};
     b->ask = (struct channel){.number = CHANNEL_ASK, .generation = generation_next()};
-    event_add(&b->events, BROKER_CHANNEL_OPEN);
+    event_add(&b->events, BROKER_CHANNEL_OPEN)->tag.generation = b->consume.generation;
     free(a->user);
     free(a);
     *ret_broker = b;

@@ -104,7 +104,7 @@ void channel_opened(struct broker *b, struct channel *c)
     c->state = CHANNEL_OPEN;
     c->generation = generation_next();
     if (c == &b->consume)
-        event_add(&b->events, BROKER_CHANNEL_OPEN);
+        event_add(&b->events, BROKER_CHANNEL_OPEN)->tag.generation = b->consume.generation;
     else
         questions_send(b);
 }

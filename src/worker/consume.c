@@ -316,4 +316,5 @@ void worker_write_acks(struct worker *w)
     if (write_prefix(w, &f) || write_singles(w, &f) || write_each(w, DELIVERY_TO_REJECT, broker_reject, &f) ||
         write_each(w, DELIVERY_TO_RETURN, broker_return, &f))
         return;
+    broker_flush(w->broker, &f);
 }

@@ -50,7 +50,7 @@ enum broker_event_kind {
     BROKER_STOPPED,       /* cancel-ok for our cancel; consumer says which */
     BROKER_CANCELLED,     /* the broker cancelled the consumer. The adapter reopens the channel by itself: CHANNEL_LOST follows */
     BROKER_CHANNEL_LOST,  /* channel 1 was closed (code, text in fault); all its tags are void. It is being opened again */
-    BROKER_CHANNEL_OPEN,  /* channel 1 is open (also reported once after connecting); consume now */
+    BROKER_CHANNEL_OPEN,  /* channel 1 is open (also reported once after connecting); consume now; tag.generation is its */
     BROKER_DEPTH,         /* answer to broker_ask_depth; depth -1: not to be had, fault says why */
     BROKER_BLOCKED,       /* connection.blocked (reason in fault) */
     BROKER_UNBLOCKED,
