@@ -1,0 +1,1160 @@
+/* The broker adapter against a real RabbitMQ: ONCEWARD_TEST_AMQP is its URL (guest's, virtual host /).
+ * Without it everything is skipped (status 77). ONCEWARD_TEST_AMQPS (host name localhost, also reachable as
+ * 127.0.0.1), ONCEWARD_TEST_CA and ONCEWARD_TEST_OTHER_CA add TLS. ONCEWARD_TEST_COST=1 only measures the CPU
+ * a message.
+ *
+ * The test's own hands are a plain blocking connection of the library (admin), and a relay that can cut,
+ * swallow or stop a connection. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "broker/address.h"
+#include "broker/library.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/broker/broker.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 20000, MIB = 1 << 20 };
+
+static const char *url;
+static struct address at;
+static amqp_connection_state_t admin;
+static struct fault f;
+
+/* --- the test's own hands --- */
+
+static void admin_check(void)
+{
+    amqp_rpc_reply_t r = amqp_get_rpc_reply(admin);
+
+    if (r.reply_type != AMQP_RESPONSE_NORMAL)
+        fail_msg("admin: %s", amqp_error_string2(r.library_error));
+    amqp_maybe_release_buffers(admin);
+}
+
+static void queue_make(const char *queue, const char *type)
+{
+    amqp_table_entry_t entry = {amqp_cstring_bytes("x-queue-type"),
+                                {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(type)}};
+    amqp_table_t arguments = {1, &entry};
+
+    amqp_queue_delete(admin, 1, amqp_cstring_bytes(queue), 0, 0);
+    admin_check();
+    amqp_queue_declare(admin, 1, amqp_cstring_bytes(queue), 0, 1, 0, 0, arguments);
+    admin_check();
+}
+
+static void queue_delete(const char *queue)
+{
+    amqp_queue_delete(admin, 1, amqp_cstring_bytes(queue), 0, 0);
+    admin_check();
+}
+
+static int queue_depth(const char *queue)
+{
+    amqp_queue_declare_ok_t *ok =
+        amqp_queue_declare(admin, 1, amqp_cstring_bytes(queue), 1, 1, 0, 0, amqp_empty_table);
+
+    if (!ok)
+        admin_check();
+    int n = (int)ok->message_count;
+    amqp_maybe_release_buffers(admin);
+    return n;
+}
+
+static void depth_becomes(const char *queue, int n)
+{
+    int64_t deadline = clock_ms() + WAIT_MS;
+
+    while (queue_depth(queue) != n) {
+        if (clock_ms() > deadline)
+            fail_msg("depth of %s is %d, not %d", queue, queue_depth(queue), n);
+        usleep(5000);
+    }
+}
+
+static void publish(const char *queue, const void *body, size_t len, const amqp_basic_properties_t *p)
+{
+    assert_int_equal(amqp_basic_publish(admin, 1, amqp_cstring_bytes(""), amqp_cstring_bytes(queue), 0, 0, p,
+                                        (amqp_bytes_t){len, (void *)(uintptr_t)body}),
+                     0);
+}
+
+static void publish_numbers(const char *queue, int n)
+{
+    for (int i = 0; i < n; i++)
+        publish(queue, &i, sizeof(i), NULL);
+    depth_becomes(queue, n);
+}
+
+/* --- the adapter under test --- */
+
+static struct config_broker settings_of(const char *to)
+{
+    return (struct config_broker){.url.value = (char *)(uintptr_t)to,
+                                  .heartbeat_ms = 10000,
+                                  .connect_timeout_ms = 5000,
+                                  .tls.verify = true};
+}
+
+static struct broker *dial(const struct config_broker *c, const char *queue)
+{
+    struct config_queue q = {.queue = (char *)(uintptr_t)queue};
+    struct job *job = broker_connect(c, &q, "driver", &f);
+    struct broker *b = NULL;
+    void *result;
+
+    assert_non_null(job);
+    struct pollfd p = {.fd = job_fd(job), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
+    assert_true(job_take(job, &result));
+    if (broker_attempt_take(result, &b, &f))
+        return NULL;
+    return b;
+}
+
+/* The next event but NOTHING. */
+static struct broker_event next(struct broker *b, size_t room)
+{
+    struct broker_event ev;
+    int64_t deadline = clock_ms() + WAIT_MS;
+
+    for (;;) {
+        if (broker_next(b, room, &ev, &f))
+            fail_msg("lost: %s", f.text);
+        if (ev.kind != BROKER_NOTHING)
+            return ev;
+        if (broker_tick(b, &f))
+            fail_msg("lost: %s", f.text);
+        if (clock_ms() > deadline)
+            fail_msg("nothing came");
+        struct pollfd p = {.fd = broker_fd(b),
+                           .events = (short)(POLLIN | (broker_wants_write(b) ? POLLOUT : 0))};
+        poll(&p, 1, 100);
+    }
+}
+
+static struct broker_event next_is(struct broker *b, enum broker_event_kind kind)
+{
+    struct broker_event ev = next(b, 64 * MIB);
+
+    if (ev.kind != kind)
+        fail_msg("event %d came instead of %d: %s", ev.kind, kind, ev.fault.text);
+    return ev;
+}
+
+/* True when nothing comes for a while. */
+static bool is_quiet(struct broker *b)
+{
+    struct broker_event ev;
+    int64_t deadline = clock_ms() + 300;
+
+    while (clock_ms() < deadline) {
+        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        if (ev.kind != BROKER_NOTHING)
+            return false;
+        struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
+        poll(&p, 1, 50);
+    }
+    return true;
+}
+
+static struct broker *ready_at(const char *to, const char *queue)
+{
+    struct config_broker c = settings_of(to);
+    struct broker *b = dial(&c, queue);
+
+    if (!b)
+        fail_msg("%s", f.text);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    return b;
+}
+
+static struct broker *ready(const char *queue)
+{
+    return ready_at(url, queue);
+}
+
+static void consume(struct broker *b, uint32_t consumer, int prefetch)
+{
+    assert_int_equal(broker_consume(b, consumer, prefetch, &f), 0);
+    assert_int_equal(next_is(b, BROKER_CONSUMING).consumer, consumer);
+}
+
+static void finish(struct broker *b)
+{
+    assert_int_equal(broker_close(b, &f), 0);
+    next_is(b, BROKER_CLOSED);
+    broker_free(b);
+}
+
+static int number_of(const struct message *m)
+{
+    int i;
+
+    assert_int_equal(m->body_len, sizeof(i));
+    memcpy(&i, m->body, sizeof(i));
+    return i;
+}
+
+/* Takes a delivery and checks its number. */
+static struct broker_tag take(struct broker *b, int number)
+{
+    struct broker_event ev = next_is(b, BROKER_DELIVERY);
+
+    assert_int_equal(number_of(ev.message), number);
+    message_free(ev.message);
+    return ev.tag;
+}
+
+/* --- a relay between adapter and broker --- */
+
+struct relay {
+    pthread_t thread;
+    int listener;
+    char url[128];
+    atomic_int mode; /* 0: relay; 1: cut; 2: swallow everything; 3: do not read from the adapter; 4: end */
+};
+
+static void *relay_main(void *arg)
+{
+    struct relay *r = arg;
+    int client = accept(r->listener, NULL, NULL), server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)at.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char data[65536];
+
+    if (client < 0 || connect(server, (struct sockaddr *)&to, sizeof(to)))
+        abort();
+    while (atomic_load(&r->mode) != 4 && atomic_load(&r->mode) != 1) {
+        int mode = atomic_load(&r->mode);
+        struct pollfd p[2] = {{.fd = mode == 3 ? -1 : client, .events = POLLIN},
+                              {.fd = server, .events = POLLIN}};
+        if (poll(p, 2, 20) <= 0)
+            continue;
+        for (int i = 0; i < 2; i++) {
+            ssize_t n = p[i].revents ? recv(p[i].fd, data, sizeof(data), 0) : 0;
+            if (p[i].revents && n <= 0)
+                goto ended;
+            if (n > 0 && mode != 2 && send(i ? client : server, data, (size_t)n, MSG_NOSIGNAL) != n)
+                goto ended;
+        }
+    }
+ended:
+    close(client);
+    close(server);
+    return NULL;
+}
+
+static void relay_start(struct relay *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    int small = 4096;
+
+    r->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(r->listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    assert_int_equal(bind(r->listener, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(listen(r->listener, 1), 0);
+    getsockname(r->listener, (struct sockaddr *)&a, &len);
+    snprintf(r->url, sizeof(r->url), "amqp://guest:guest@127.0.0.1:%d", ntohs(a.sin_port));
+    atomic_init(&r->mode, 0);
+    assert_int_equal(pthread_create(&r->thread, NULL, relay_main, r), 0);
+}
+
+static void relay_stop(struct relay *r)
+{
+    atomic_store(&r->mode, 4);
+    pthread_join(r->thread, NULL);
+    close(r->listener);
+}
+
+/* --- tests --- */
+
+static void many_messages(void **state)
+{
+    enum { N = 20000 };
+    struct broker_tag last = {0};
+
+    (void)state;
+    for (int quorum = 0; quorum < 2; quorum++) {
+        queue_make("drv.many", quorum ? "quorum" : "classic");
+        publish_numbers("drv.many", N);
+        struct broker *b = ready("drv.many");
+        consume(b, 1, 500);
+        for (int i = 0; i < N; i++) {
+            struct broker_tag tag = take(b, i);
+            bool single = i / 1000 % 2;
+            assert_true(tag.generation > 0 &&
+                        (i == 0 || (tag.generation == last.generation && tag.number == last.number + 1)));
+            last = tag;
+            if (single || i % 100 == 99)
+                assert_int_equal(broker_ack(b, tag, !single, &f), 0);
+        }
+        finish(b);
+        depth_becomes("drv.many", 0);
+    }
+    queue_delete("drv.many");
+}
+
+static void ack_return_reject(void **state)
+{
+    (void)state;
+    queue_make("drv.kinds", "classic");
+    publish_numbers("drv.kinds", 4);
+    struct broker *b = ready("drv.kinds");
+    consume(b, 7, 10);
+    struct broker_tag zero = take(b, 0), one = take(b, 1), two = take(b, 2), three = take(b, 3);
+    assert_int_equal(broker_ack(b, (struct broker_tag){zero.generation, 0}, true, &f), 1);
+    assert_int_equal(broker_ack(b, (struct broker_tag){zero.generation - 1, zero.number}, false, &f), 1);
+    assert_int_equal(broker_reject(b, one, &f), 0);
+    assert_int_equal(broker_return(b, two, &f), 0);
+    assert_true(broker_wants_write(b));
+    assert_int_equal(broker_flush(b, &f), 0);
+    assert_false(broker_wants_write(b));
+    struct broker_event ev = next_is(b, BROKER_DELIVERY);
+    assert_int_equal(number_of(ev.message), 2);
+    assert_true(ev.message->redelivered);
+    assert_int_equal(ev.consumer, 7);
+    assert_true(slice_equal(ev.message->routing_key, SLICE("drv.kinds")));
+    assert_int_equal(ev.message->exchange.len, 0);
+    message_free(ev.message);
+    assert_int_equal(broker_ack(b, zero, false, &f), 0);
+    assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+    (void)three; /* stays unacked, so it comes back */
+    finish(b);
+    depth_becomes("drv.kinds", 1);
+    queue_delete("drv.kinds");
+}
+
+static void queue_deleted_and_made_again(void **state)
+{
+    (void)state;
+    queue_make("drv.gone", "classic");
+    publish_numbers("drv.gone", 2);
+    struct broker *b = ready("drv.gone");
+    consume(b, 1, 10);
+    struct broker_tag old = take(b, 0);
+    take(b, 1);
+    queue_delete("drv.gone");
+    assert_int_equal(next_is(b, BROKER_CANCELLED).consumer, 1);
+    assert_int_equal(broker_ack(b, old, false, &f), 1);
+    assert_int_equal(broker_consume(b, 2, 10, &f), 0); /* too early: nothing happens */
+    struct broker_event ev = next_is(b, BROKER_CHANNEL_LOST);
+    assert_non_null(strstr(ev.fault.text, "cancelled"));
+    assert_false(broker_channel_is_open(b));
+    next_is(b, BROKER_CHANNEL_OPEN);
+    assert_true(broker_channel_is_open(b));
+    assert_int_equal(broker_ack(b, old, false, &f), 1);
+    for (uint32_t i = 3; i < 6; i++) {
+        assert_int_equal(broker_consume(b, i, 10, &f), 0);
+        ev = next_is(b, BROKER_CHANNEL_LOST);
+        assert_string_equal(ev.fault.code, "404");
+        assert_non_null(strstr(ev.fault.text, "drv.gone"));
+        next_is(b, BROKER_CHANNEL_OPEN);
+    }
+    queue_make("drv.gone", "quorum");
+    publish_numbers("drv.gone", 1);
+    consume(b, 9, 10);
+    struct broker_tag fresh = take(b, 0);
+    assert_true(fresh.generation > old.generation);
+    assert_int_equal(broker_ack(b, fresh, false, &f), 0);
+    finish(b);
+    depth_becomes("drv.gone", 0);
+    queue_delete("drv.gone");
+}
+
+static void bad_ack_costs_the_channel(void **state)
+{
+    (void)state;
+    queue_make("drv.bad", "classic");
+    publish_numbers("drv.bad", 50);
+    struct broker *b = ready("drv.bad");
+    consume(b, 1, 20);
+    struct broker_tag old = take(b, 0);
+    assert_int_equal(broker_ack(b, (struct broker_tag){old.generation, 12345}, false, &f), 0);
+    assert_int_equal(broker_flush(b, &f), 0);
+    struct broker_event ev;
+    while ((ev = next(b, MIB)).kind == BROKER_DELIVERY)
+        message_free(ev.message);
+    assert_int_equal(ev.kind, BROKER_CHANNEL_LOST);
+    assert_string_equal(ev.fault.code, "406");
+    assert_int_equal(broker_ack(b, old, true, &f), 1);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    consume(b, 2, 50);
+    struct broker_tag last = {0};
+    for (int i = 0; i < 50; i++)
+        last = take(b, i);
+    assert_int_equal(broker_ack(b, last, true, &f), 0);
+    finish(b);
+    depth_becomes("drv.bad", 0);
+    queue_delete("drv.bad");
+}
+
+static char *pattern(size_t len)
+{
+    char *body = malloc(len + 1);
+
+    for (size_t i = 0; i < len; i++)
+        body[i] = (char)(i * 31 ^ i >> 11);
+    return body;
+}
+
+static void bodies_of_all_sizes(void **state)
+{
+    static const size_t sizes[] = {0, 1, 2, 131063, 131064, 131065, 262128, MIB, 3 * MIB + 17, 16 * MIB};
+    enum { N = sizeof(sizes) / sizeof(sizes[0]) };
+    char *body = pattern(16 * MIB);
+
+    (void)state;
+    queue_make("drv.sizes", "classic");
+    for (int i = 0; i < N; i++)
+        publish("drv.sizes", body, sizes[i], NULL);
+    depth_becomes("drv.sizes", N);
+    struct broker *b = ready("drv.sizes");
+    consume(b, 1, 100);
+    for (int i = 0; i < N; i++) {
+        struct broker_event ev = next_is(b, BROKER_DELIVERY);
+        assert_int_equal(ev.message->body_len, sizes[i]);
+        assert_int_equal(ev.body_len, sizes[i]);
+        if (sizes[i])
+            assert_memory_equal(ev.message->body, body, sizes[i]);
+        else
+            assert_null(ev.message->body);
+        message_free(ev.message);
+        assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+    }
+    finish(b);
+    free(body);
+    depth_becomes("drv.sizes", 0);
+    queue_delete("drv.sizes");
+}
+
+static void what_does_not_fit_is_drained(void **state)
+{
+    enum { N = 40 };
+    char *body = pattern(MIB);
+    int n_drained = 0;
+
+    (void)state;
+    queue_make("drv.drain", "classic");
+    for (int i = 0; i < N; i++)
+        publish("drv.drain", body, i % 2 ? MIB : 100, NULL);
+    depth_becomes("drv.drain", N);
+    struct broker *b = ready("drv.drain");
+    consume(b, 1, N);
+    for (int i = 0; i < N; i++) {
+        struct broker_event ev = next(b, 1000);
+        assert_int_equal(ev.kind, i % 2 ? BROKER_DRAINED : BROKER_DELIVERY);
+        assert_int_equal(ev.body_len, i % 2 ? MIB : 100);
+        assert_int_equal(ev.consumer, 1);
+        n_drained += ev.kind == BROKER_DRAINED;
+        assert_int_equal(ev.message == NULL, ev.kind == BROKER_DRAINED);
+        message_free(ev.message);
+        assert_int_equal(i % 2 ? broker_return(b, ev.tag, &f) : broker_ack(b, ev.tag, false, &f), 0);
+        if (i % 2 == 0)
+            assert_int_equal(broker_flush(b, &f), 0);
+    }
+    /* With room they come. */
+    for (int i = 0; i < n_drained; i++) {
+        struct broker_event ev = next(b, MIB);
+        if (ev.kind == BROKER_DRAINED)
+            fail_msg("drained again");
+        assert_true(ev.message->redelivered);
+        assert_memory_equal(ev.message->body, body, MIB);
+        message_free(ev.message);
+        assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+    }
+    finish(b);
+    free(body);
+    depth_becomes("drv.drain", 0);
+    queue_delete("drv.drain");
+}
+
+/* 200 headers: every kind, nested both ways. */
+static void headers_make(struct field *headers, struct field *inner)
+{
+    static const struct field kinds[] = {
+        {.kind = FIELD_BOOL, .boolean = true},
+        {.kind = FIELD_I8, .i = -1},
+        {.kind = FIELD_U8, .u = 255},
+        {.kind = FIELD_I16, .i = -300},
+        {.kind = FIELD_U16, .u = 65535},
+        {.kind = FIELD_I32, .i = INT32_MIN},
+        {.kind = FIELD_U32, .u = UINT32_MAX},
+        {.kind = FIELD_I64, .i = INT64_MIN},
+        {.kind = FIELD_F32, .d = 0.25},
+        {.kind = FIELD_F64, .d = 1e300},
+        {.kind = FIELD_DECIMAL, .decimal = {3, 1234567}},
+        {.kind = FIELD_STRING, .bytes = {"text\0\xff", 6}},
+        {.kind = FIELD_BYTES, .bytes = {"\0\1\2", 3}},
+        {.kind = FIELD_TIMESTAMP, .u = 1700000000},
+        {.kind = FIELD_VOID},
+    };
+    enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+    static char names[200][16];
+
+    for (int i = 0; i < 200; i++) {
+        headers[i] = kinds[i % N_KINDS];
+        snprintf(names[i], sizeof(names[i]), "h-%d", i);
+        headers[i].name = slice_of(names[i]);
+    }
+    for (int i = 0; i < N_KINDS; i++) {
+        inner[i] = kinds[i];
+        inner[i].name = slice_of(names[i]);
+        inner[N_KINDS + i] = kinds[i];
+        inner[N_KINDS + i].name = (struct slice){0};
+    }
+    inner[2 * N_KINDS] = (struct field){SLICE("array"), FIELD_ARRAY, .children = {inner + N_KINDS, N_KINDS}};
+    inner[2 * N_KINDS + 1] = (struct field){SLICE("table"), FIELD_TABLE, .children = {inner, N_KINDS}};
+    headers[198] = (struct field){slice_of(names[198]), FIELD_TABLE, .children = {inner + 2 * N_KINDS, 2}};
+    headers[199] = (struct field){slice_of(names[199]), FIELD_ARRAY, .children = {inner + N_KINDS, N_KINDS}};
+}
+
+static void fields_equal(const struct field *a, const struct field *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(a[i].kind, b[i].kind);
+        assert_true(slice_equal(a[i].name, b[i].name));
+        if (a[i].kind == FIELD_ARRAY || a[i].kind == FIELD_TABLE) {
+            assert_int_equal(a[i].children.n, b[i].children.n);
+            fields_equal(a[i].children.items, b[i].children.items, a[i].children.n);
+        } else if (a[i].kind == FIELD_STRING || a[i].kind == FIELD_BYTES) {
+            assert_true(slice_equal(a[i].bytes, b[i].bytes));
+        } else if (a[i].kind == FIELD_DECIMAL) {
+            assert_true(a[i].decimal.decimals == b[i].decimal.decimals &&
+                        a[i].decimal.value == b[i].decimal.value);
+        } else if (a[i].kind == FIELD_F32 || a[i].kind == FIELD_F64) {
+            assert_true(a[i].d == b[i].d);
+        } else if (a[i].kind == FIELD_BOOL) {
+            assert_int_equal(a[i].boolean, b[i].boolean);
+        } else if (a[i].kind != FIELD_VOID) {
+            assert_true(a[i].i == b[i].i);
+        }
+    }
+}
+
+static void published_messages_come_back_as_they_were(void **state)
+{
+    struct config_broker c = settings_of(url);
+    struct field headers[202], inner[40];
+    struct publisher *p;
+    char *body = pattern(2 * MIB);
+
+    (void)state;
+    queue_make("drv.publish", "quorum");
+    queue_make("drv.other", "classic");
+    headers_make(headers, inner);
+    struct field copy_to = {.kind = FIELD_STRING, .bytes = SLICE("drv.other")};
+    headers[200] = (struct field){SLICE("CC"), FIELD_ARRAY, .children = {&copy_to, 1}};
+    headers[201] = (struct field){SLICE("BCC"), FIELD_ARRAY, .children = {&copy_to, 1}};
+    struct message m = {.headers = headers,
+                        .n_headers = 202,
+                        .body = body,
+                        .body_len = 2 * MIB,
+                        .has_priority = true,
+                        .priority = 3,
+                        .has_timestamp = true,
+                        .timestamp = 1234567890123};
+    for (int i = 0; i < N_PROPERTIES; i++)
+        m.properties[i] = slice_of(property_name((enum property)i));
+    m.properties[PROPERTY_EXPIRATION] = SLICE("1");
+    if (publisher_open(&c, NULL, "driver", &p, &f))
+        fail_msg("%s", f.text);
+    assert_int_equal(publisher_send(p, "drv.nowhere", &m, &f), 1);
+    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), 0);
+    m.properties[PROPERTY_USER_ID] = SLICE("guest");
+    m.body_len = 0;
+    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), 0);
+    m.properties[PROPERTY_TYPE].len = 256;
+    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), -1);
+    m.properties[PROPERTY_TYPE].len = 4;
+    assert_int_equal(publisher_send(p, "drv.nowhere", &m, &f), 1);
+    publisher_close(p);
+    assert_int_equal(queue_depth("drv.other"), 0);
+
+    struct broker *b = ready("drv.publish");
+    consume(b, 1, 10);
+    for (int i = 0; i < 2; i++) {
+        struct broker_event ev = next_is(b, BROKER_DELIVERY);
+        struct message *got = ev.message;
+        assert_int_equal(got->n_headers, 200);
+        fields_equal(headers, got->headers, 200);
+        assert_true(got->has_delivery_mode && got->delivery_mode == 2 && got->has_priority &&
+                    got->priority == 3);
+        assert_true(got->timestamp == 1234567890123);
+        for (int k = 0; k < N_PROPERTIES; k++) {
+            if (k == PROPERTY_EXPIRATION || (k == PROPERTY_USER_ID && i == 0))
+                assert_null(got->properties[k].data);
+            else
+                assert_true(slice_equal(got->properties[k], m.properties[k]));
+        }
+        assert_int_equal(got->body_len, i ? 0 : 2 * MIB);
+        if (i == 0)
+            assert_memory_equal(got->body, body, 2 * MIB);
+        message_free(got);
+        assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+    }
+    finish(b);
+    free(body);
+    queue_delete("drv.publish");
+    queue_delete("drv.other");
+}
+
+static void deep_tables_do_no_harm(void **state)
+{
+    enum { DEPTH = 5000 };
+    static amqp_field_value_t nest[DEPTH];
+    amqp_table_entry_t entry = {amqp_cstring_bytes("n"), {.kind = AMQP_FIELD_KIND_ARRAY}};
+
+    (void)state;
+    for (int i = 0; i < DEPTH; i++) {
+        nest[i].kind = AMQP_FIELD_KIND_ARRAY;
+        if (i + 1 < DEPTH)
+            nest[i].value.array = (amqp_array_t){1, &nest[i + 1]};
+    }
+    entry.value.value.array = (amqp_array_t){1, nest};
+    amqp_basic_properties_t p = {._flags = AMQP_BASIC_HEADERS_FLAG, .headers = {1, &entry}};
+    queue_make("drv.deep", "classic");
+    publish("drv.deep", "x", 1, &p);
+    publish("drv.deep", "y", 1, NULL);
+    depth_becomes("drv.deep", 2);
+    struct broker *b = ready("drv.deep");
+    consume(b, 1, 10);
+    struct broker_event ev = next_is(b, BROKER_DELIVERY);
+    const struct field *h = &ev.message->headers[0];
+    int depth = 0;
+    while (h->kind == FIELD_ARRAY) {
+        assert_int_equal(h->children.n, 1);
+        h = h->children.items;
+        depth++;
+    }
+    assert_int_equal(depth, 64);
+    assert_true(slice_equal(h->bytes, SLICE("(nested too deeply)")));
+    message_free(ev.message);
+    ev = next_is(b, BROKER_DELIVERY);
+    message_free(ev.message);
+    finish(b);
+    queue_delete("drv.deep");
+}
+
+static void depth_is_answered(void **state)
+{
+    (void)state;
+    queue_make("drv.depth", "classic");
+    publish_numbers("drv.depth", 30);
+    struct broker *b = ready("drv.depth");
+    assert_int_equal(broker_ask_depth(b, &f), 0);
+    assert_int_equal(broker_ask_depth(b, &f), 0); /* ignored */
+    assert_int_equal(next_is(b, BROKER_DEPTH).depth, 30);
+    assert_true(is_quiet(b));
+    consume(b, 1, 1);
+    take(b, 0);
+    queue_delete("drv.depth");
+    next_is(b, BROKER_CANCELLED);
+    next_is(b, BROKER_CHANNEL_LOST);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(broker_ask_depth(b, &f), 0);
+        struct broker_event ev = next_is(b, BROKER_DEPTH);
+        assert_int_equal(ev.depth, -1);
+        assert_string_equal(ev.fault.code, "404");
+    }
+    assert_true(broker_channel_is_open(b));
+    queue_make("drv.depth", "classic");
+    assert_int_equal(broker_ask_depth(b, &f), 0);
+    assert_int_equal(next_is(b, BROKER_DEPTH).depth, 0);
+    finish(b);
+    queue_delete("drv.depth");
+}
+
+static void cancelling_gives_fresh_credit(void **state)
+{
+    struct broker_tag tags[30];
+
+    (void)state;
+    for (int quorum = 0; quorum < 2; quorum++) {
+        queue_make("drv.credit", quorum ? "quorum" : "classic");
+        publish_numbers("drv.credit", 30);
+        struct broker *b = ready("drv.credit");
+        for (int round = 0; round < 3; round++) {
+            consume(b, (uint32_t)round + 1, 10);
+            for (int i = 0; i < 10; i++)
+                tags[round * 10 + i] = take(b, round * 10 + i);
+            assert_true(is_quiet(b));
+            assert_int_equal(broker_cancel(b, (uint32_t)round + 1, &f), 0);
+            assert_int_equal(next_is(b, BROKER_STOPPED).consumer, round + 1);
+        }
+        for (int i = 0; i < 30; i++)
+            assert_int_equal(broker_ack(b, tags[i], false, &f), 0);
+        finish(b);
+        depth_becomes("drv.credit", 0);
+    }
+    queue_delete("drv.credit");
+}
+
+/* Ticks and reads until the connection is lost. Answers how long that took. */
+static int64_t lost_after(struct broker *b)
+{
+    struct broker_event ev;
+    int64_t start = clock_ms();
+
+    while (clock_ms() < start + WAIT_MS) {
+        if (broker_next(b, MIB, &ev, &f) || broker_tick(b, &f)) {
+            struct fault again;
+            assert_int_equal(broker_fd(b), -1);
+            assert_int_equal(broker_next(b, MIB, &ev, &again), -1);
+            return clock_ms() - start;
+        }
+        if (ev.kind == BROKER_DELIVERY)
+            message_free(ev.message);
+        if (ev.kind == BROKER_NOTHING) {
+            struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
+            poll(&p, 1, 50);
+        }
+    }
+    fail_msg("not lost");
+    return 0;
+}
+
+static void a_cut_connection_is_noticed(void **state)
+{
+    static struct relay r;
+
+    (void)state;
+    queue_make("drv.cut", "classic");
+    publish_numbers("drv.cut", 3);
+    relay_start(&r);
+    struct broker *b = ready_at(r.url, "drv.cut");
+    consume(b, 1, 10);
+    struct broker_tag tag = take(b, 0);
+    atomic_store(&r.mode, 1);
+    assert_true(lost_after(b) < 2000);
+    assert_int_equal(broker_ack(b, tag, false, &f), -1);
+    assert_false(broker_can_write(b, 1));
+    broker_free(b);
+    relay_stop(&r);
+    depth_becomes("drv.cut", 3);
+    queue_delete("drv.cut");
+}
+
+static void a_silent_broker_is_noticed(void **state)
+{
+    static struct relay r;
+
+    (void)state;
+    queue_make("drv.silent", "classic");
+    relay_start(&r);
+    struct config_broker c = settings_of(r.url);
+    c.heartbeat_ms = 1000;
+    struct broker *b = dial(&c, "drv.silent");
+    assert_non_null(b);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    atomic_store(&r.mode, 2);
+    int64_t ms = lost_after(b);
+    assert_true(ms >= 1000 && ms < 5000);
+    assert_non_null(strstr(f.text, "nothing heard"));
+    broker_free(b);
+    relay_stop(&r);
+    queue_delete("drv.silent");
+}
+
+static void heartbeats_keep_an_idle_connection(void **state)
+{
+    (void)state;
+    queue_make("drv.idle", "classic");
+    struct config_broker c = settings_of(url);
+    c.heartbeat_ms = 1000;
+    struct broker *b = dial(&c, "drv.idle");
+    assert_non_null(b);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    consume(b, 1, 10);
+    struct broker_event ev;
+    for (int64_t end = clock_ms() + 5000; clock_ms() < end;) {
+        assert_int_equal(broker_tick(b, &f), 0);
+        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        assert_int_equal(ev.kind, BROKER_NOTHING);
+        struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
+        poll(&p, 1, 200);
+    }
+    publish("drv.idle", "x", 1, NULL);
+    ev = next_is(b, BROKER_DELIVERY);
+    message_free(ev.message);
+    finish(b);
+    queue_delete("drv.idle");
+}
+
+static void a_broker_that_does_not_read_blocks_nothing(void **state)
+{
+    enum { N = 20000 };
+    static struct broker_tag tags[N];
+    static struct relay r;
+    int small = 4096, n_acked = 0;
+    bool was_full = false;
+    int64_t slowest = 0;
+
+    (void)state;
+    queue_make("drv.full", "classic");
+    publish_numbers("drv.full", N);
+    relay_start(&r);
+    struct broker *b = ready_at(r.url, "drv.full");
+    setsockopt(broker_fd(b), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    consume(b, 1, N);
+    for (int i = 0; i < N; i++)
+        tags[i] = take(b, i);
+    atomic_store(&r.mode, 3);
+    usleep(50000);
+    for (int64_t deadline = clock_ms() + WAIT_MS; n_acked < N;) {
+        int64_t start = clock_us();
+        if (broker_can_write(b, 1))
+            assert_int_equal(broker_ack(b, tags[n_acked++], false, &f), 0);
+        assert_int_equal(broker_flush(b, &f), 0);
+        assert_int_equal(broker_tick(b, &f), 0);
+        int64_t us = clock_us() - start;
+        slowest = us > slowest ? us : slowest;
+        if (!was_full && !broker_can_write(b, 1)) {
+            was_full = true;
+            assert_true(broker_wants_write(b));
+            assert_int_equal(broker_ask_depth(b, &f), 0); /* goes behind what is buffered */
+            atomic_store(&r.mode, 0);
+        }
+        if (!broker_can_write(b, 1)) {
+            struct pollfd p = {.fd = broker_fd(b), .events = POLLOUT};
+            poll(&p, 1, 100);
+        }
+        assert_true(clock_ms() < deadline);
+    }
+    assert_true(was_full);
+    assert_true(slowest < 500000);
+    next_is(b, BROKER_DEPTH);
+    finish(b);
+    relay_stop(&r);
+    depth_becomes("drv.full", 0);
+    queue_delete("drv.full");
+}
+
+static void failures_to_connect_are_told(void **state)
+{
+    char text[256];
+    static struct relay silent;
+    struct config_broker c = settings_of(text);
+    struct config_text secret = {.value = (char *)(uintptr_t) "wrong"};
+
+    (void)state;
+    snprintf(text, sizeof(text), "%s", url);
+    c.password = secret;
+    assert_null(dial(&c, "q"));
+    assert_non_null(strstr(f.text, "ACCESS_REFUSED"));
+    assert_string_equal(f.code, "403");
+    c.password.value = NULL;
+    snprintf(text, sizeof(text), "amqp://%s:%s@%s:%d/nowhere", at.user, at.password, at.host, at.port);
+    assert_null(dial(&c, "q"));
+    assert_non_null(strstr(f.text, "nowhere"));
+    snprintf(text, sizeof(text), "amqp://127.0.0.1:1");
+    assert_null(dial(&c, "q"));
+    assert_non_null(strstr(f.text, "refused"));
+    snprintf(text, sizeof(text), "amqp://no-such-host.invalid");
+    assert_null(dial(&c, "q"));
+    assert_non_null(strstr(f.text, "no-such-host.invalid"));
+    snprintf(text, sizeof(text), "amqps://%s:%d", at.host, at.port); /* TLS to a plain port */
+    c.connect_timeout_ms = 2000;
+    assert_null(dial(&c, "q"));
+    /* Somebody who accepts and says nothing. */
+    relay_start(&silent);
+    atomic_store(&silent.mode, 2);
+    snprintf(text, sizeof(text), "%s", silent.url);
+    c.connect_timeout_ms = 500;
+    int64_t start = clock_ms();
+    assert_null(dial(&c, "q"));
+    assert_true(clock_ms() - start < 3000);
+    relay_stop(&silent);
+    struct publisher *p;
+    snprintf(text, sizeof(text), "amqp://127.0.0.1:1");
+    assert_int_equal(publisher_open(&c, NULL, "driver", &p, &f), -1);
+}
+
+static void check_looks_at_the_queue(void **state)
+{
+    struct config_broker c = settings_of(url);
+    struct config_queue q = {.queue = (char *)(uintptr_t) "drv.check"};
+
+    (void)state;
+    queue_make("drv.check", "classic");
+    if (broker_check(&c, &q, &f))
+        fail_msg("%s", f.text);
+    publish_numbers("drv.check", 5);
+    assert_int_equal(broker_check(&c, &q, &f), 0);
+    assert_int_equal(queue_depth("drv.check"), 5);
+    queue_make("drv.check", "quorum");
+    assert_int_equal(broker_check(&c, &q, &f), 0);
+    queue_delete("drv.check");
+    assert_int_equal(broker_check(&c, &q, &f), -1);
+    assert_non_null(strstr(f.text, "no queue"));
+    queue_make("drv.check", "stream");
+    assert_int_equal(broker_check(&c, &q, &f), -1);
+    assert_non_null(strstr(f.text, "streams are not supported"));
+    queue_delete("drv.check");
+}
+
+static void streams_are_refused(void **state)
+{
+    struct broker_event ev;
+
+    (void)state;
+    queue_make("drv.stream", "stream");
+    struct broker *b = ready("drv.stream");
+    consume(b, 1, 10);
+    for (int i = 0; i < 20; i++)
+        publish("drv.stream", &i, sizeof(i), NULL);
+    for (int64_t deadline = clock_ms() + WAIT_MS;;) {
+        assert_true(clock_ms() < deadline);
+        if (broker_next(b, MIB, &ev, &f))
+            break;
+        assert_int_equal(ev.kind, BROKER_NOTHING); /* no delivery is handed over */
+        struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
+        poll(&p, 1, 100);
+    }
+    assert_non_null(strstr(f.text, "streams are not supported"));
+    assert_string_equal(f.code, "540");
+    broker_free(b);
+    queue_delete("drv.stream");
+}
+
+static void messages_that_were_in_a_stream_are_taken(void **state)
+{
+    amqp_table_entry_t entry = {amqp_cstring_bytes("x-stream-offset"), {.kind = AMQP_FIELD_KIND_I64}};
+    amqp_basic_properties_t p = {._flags = AMQP_BASIC_HEADERS_FLAG, .headers = {1, &entry}};
+
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        int n = 20;
+        queue_make("drv.moved", "classic");
+        for (int i = 0; i < n; i++) {
+            entry.value.value.i64 = i;
+            publish("drv.moved", &i, sizeof(i), &p);
+        }
+        depth_becomes("drv.moved", n);
+        struct broker *b = ready("drv.moved");
+        /* With a small prefetch basic.get takes one, which then comes later. */
+        consume(b, 1, more ? 5 : 100);
+        int sum = 0;
+        for (int i = 0; i < n; i++) {
+            struct broker_event ev = next_is(b, BROKER_DELIVERY);
+            sum += number_of(ev.message);
+            message_free(ev.message);
+            assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+        }
+        assert_int_equal(sum, n * (n - 1) / 2);
+        finish(b);
+        depth_becomes("drv.moved", 0);
+    }
+    queue_delete("drv.moved");
+}
+
+static void tls_is_verified(void **state)
+{
+    char *tls_url = getenv("ONCEWARD_TEST_AMQPS"), by_address[256];
+    struct config_broker c = settings_of(tls_url);
+    struct publisher *p;
+
+    (void)state;
+    if (!tls_url)
+        skip();
+    struct address to;
+    assert_int_equal(address_parse(tls_url, &to, &f), 0);
+    queue_make("drv.tls", "classic");
+    assert_null(dial(&c, "drv.tls")); /* not in the system's store */
+    assert_non_null(strstr(f.text, "certificate"));
+    c.tls.ca_file = getenv("ONCEWARD_TEST_OTHER_CA");
+    assert_null(dial(&c, "drv.tls"));
+    assert_non_null(strstr(f.text, "certificate"));
+    c.tls.verify = false;
+    struct broker *b = dial(&c, "drv.tls");
+    assert_non_null(b);
+    broker_free(b);
+    c.tls.verify = true;
+    c.tls.ca_file = getenv("ONCEWARD_TEST_CA");
+    b = dial(&c, "drv.tls");
+    if (!b)
+        fail_msg("%s", f.text);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    publish_numbers("drv.tls", 5000);
+    consume(b, 1, 1000);
+    for (int i = 0; i < 5000; i++)
+        assert_int_equal(broker_ack(b, take(b, i), i % 3 == 0, &f), 0);
+    finish(b);
+    depth_becomes("drv.tls", 0);
+    assert_int_equal(publisher_open(&c, NULL, "driver", &p, &f), 0);
+    char *body = pattern(5 * MIB);
+    struct message m = {.body = body, .body_len = 5 * MIB};
+    assert_int_equal(publisher_send(p, "drv.tls", &m, &f), 0);
+    publisher_close(p);
+    b = dial(&c, "drv.tls");
+    next_is(b, BROKER_CHANNEL_OPEN);
+    consume(b, 1, 1000);
+    struct broker_event ev = next_is(b, BROKER_DELIVERY);
+    assert_memory_equal(ev.message->body, body, 5 * MIB);
+    message_free(ev.message);
+    free(body);
+    broker_free(b);
+    /* The certificate is for the name and for the address 127.0.0.1, but for no other address. */
+    snprintf(by_address, sizeof(by_address), "amqps://guest:guest@127.0.0.1:%d", to.port);
+    c.url.value = by_address;
+    b = dial(&c, "drv.tls");
+    if (!b)
+        fail_msg("%s", f.text);
+    broker_free(b);
+    snprintf(by_address, sizeof(by_address), "amqps://guest:guest@127.0.0.2:%d", to.port);
+    assert_null(dial(&c, "drv.tls"));
+    c.tls.key_file = c.tls.cert_file = (char *)(uintptr_t) "/nonexistent";
+    assert_null(dial(&c, "drv.tls"));
+    assert_non_null(strstr(f.text, "/nonexistent"));
+    address_deinit(&to);
+    queue_delete("drv.tls");
+}
+
+static void an_abandoned_attempt_cleans_up(void **state)
+{
+    struct config_broker c = settings_of(url);
+    struct config_queue q = {.queue = (char *)(uintptr_t) "drv.none"};
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct job *job = broker_connect(&c, &q, "driver", &f);
+        assert_non_null(job);
+        usleep((useconds_t)i * 3000);
+        job_abandon(job);
+    }
+    usleep(300000);
+}
+
+/* --- cost --- */
+
+static double cpu_us(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_THREAD, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static void cost(const char *to, const char *ca, const char *what, int every)
+{
+    enum { N = 100000 };
+    char body[512] = {0};
+    struct config_broker c = settings_of(to);
+
+    c.tls.ca_file = (char *)(uintptr_t)ca;
+    queue_make("drv.cost", "classic");
+    for (int i = 0; i < N; i++)
+        publish("drv.cost", body, sizeof(body), NULL);
+    depth_becomes("drv.cost", N);
+    struct broker *b = dial(&c, "drv.cost");
+    if (!b)
+        fail_msg("%s", f.text);
+    next_is(b, BROKER_CHANNEL_OPEN);
+    double cpu = cpu_us();
+    int64_t start = clock_us();
+    broker_consume(b, 1, 500, &f);
+    struct broker_event ev;
+    struct broker_tag tag = {0};
+    for (int n = 0; n < N;) {
+        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        if (ev.kind == BROKER_DELIVERY) {
+            message_free(ev.message);
+            tag = ev.tag;
+            if (++n % every == 0)
+                broker_ack(b, tag, every > 1, &f);
+        } else if (ev.kind == BROKER_NOTHING) {
+            struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
+            poll(&p, 1, 100);
+        }
+    }
+    broker_flush(b, &f);
+    cpu = cpu_us() - cpu;
+    printf("%s, ack every %d: %.2f us CPU a message, %.0f messages/s\n", what, every, cpu / N,
+           N * 1e6 / (double)(clock_us() - start));
+    finish(b);
+    queue_delete("drv.cost");
+}
+
+static int admin_open(void)
+{
+    if (address_parse(url, &at, &f))
+        return -1;
+    admin = amqp_new_connection();
+    if (amqp_socket_open(amqp_tcp_socket_new(admin), at.host, at.port))
+        return -1;
+    if (amqp_login(admin, at.vhost, 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, at.user, at.password).reply_type !=
+        AMQP_RESPONSE_NORMAL)
+        return -1;
+    return amqp_channel_open(admin, 1) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failures_to_connect_are_told),
+        cmocka_unit_test(an_abandoned_attempt_cleans_up),
+        cmocka_unit_test(many_messages),
+        cmocka_unit_test(ack_return_reject),
+        cmocka_unit_test(queue_deleted_and_made_again),
+        cmocka_unit_test(bad_ack_costs_the_channel),
+        cmocka_unit_test(bodies_of_all_sizes),
+        cmocka_unit_test(what_does_not_fit_is_drained),
+        cmocka_unit_test(published_messages_come_back_as_they_were),
+        cmocka_unit_test(deep_tables_do_no_harm),
+        cmocka_unit_test(depth_is_answered),
+        cmocka_unit_test(cancelling_gives_fresh_credit),
+        cmocka_unit_test(a_cut_connection_is_noticed),
+        cmocka_unit_test(a_silent_broker_is_noticed),
+        cmocka_unit_test(heartbeats_keep_an_idle_connection),
+        cmocka_unit_test(a_broker_that_does_not_read_blocks_nothing),
+        cmocka_unit_test(check_looks_at_the_queue),
+        cmocka_unit_test(streams_are_refused),
+        cmocka_unit_test(messages_that_were_in_a_stream_are_taken),
+        cmocka_unit_test(tls_is_verified),
+    };
+
+    url = getenv("ONCEWARD_TEST_AMQP");
+    if (!url) {
+        fprintf(stderr, "skipped: ONCEWARD_TEST_AMQP is not set\n");
+        return 77;
+    }
+    if (admin_open()) {
+        fprintf(stderr, "the broker of ONCEWARD_TEST_AMQP does not answer\n");
+        return 1;
+    }
+    int r = 0;
+    if (getenv("ONCEWARD_TEST_COST")) {
+        cost(url, NULL, "plain", 50);
+        cost(url, NULL, "plain", 1);
+        if (getenv("ONCEWARD_TEST_AMQPS"))
+            cost(getenv("ONCEWARD_TEST_AMQPS"), getenv("ONCEWARD_TEST_CA"), "TLS", 1);
+    } else {
+        r = cmocka_run_group_tests(tests, NULL, NULL);
+    }
+    amqp_destroy_connection(admin);
+    address_deinit(&at);
+    return r;
+}
