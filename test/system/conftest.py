@@ -110,7 +110,7 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if report.failed and hasattr(item, "bed"):
         report.sections += item.bed.report()
-    if report.failed and SERVERS in os.environ:
+    if report.failed and call.when == "call" and SERVERS in os.environ:
         described = json.loads(os.environ[SERVERS])
         report.sections.append(("PostgreSQL", process.tail(servers.PostgreSQL.described(described["postgres"]).log, 15)))
         report.sections.append(("RabbitMQ", process.tail(servers.RabbitMQ.described(described["rabbitmq"]).log, 10)))

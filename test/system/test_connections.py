@@ -231,14 +231,14 @@ def test_tls_to_the_database_is_verified(bed, certificates):
     sidecar = bed.sidecar(top={"database": {"url": url.replace(certificates.other_ca, certificates.ca)}})
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1")
-    assert bed.rows("SELECT FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'sidecar_login' AND ssl")
+    assert bed.rows("SELECT 1 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'sidecar_login' AND ssl")
 
 
 # secrets
 
 def test_passwords_come_from_the_configuration_and_files(bed, tmp_path):
     password = bed.postgres.PASSWORD
-    if not bed.postgres.query("SELECT FROM pg_roles WHERE rolname = 'with_password'"):
+    if not bed.postgres.query("SELECT 1 FROM pg_roles WHERE rolname = 'with_password'"):
         bed.postgres.query("CREATE ROLE with_password LOGIN IN ROLE onceward_sidecar PASSWORD %s", (password,))
     secret, broker = tmp_path / "secret", tmp_path / "broker"
     secret.write_text(password + "\n")

@@ -416,11 +416,19 @@ def test_revival_by_more_deaths_at_the_broker(inbox, other):
         dead = other.claim("m1", deaths=life)[0]
         assert (dead.answer, dead.attempt, dead.detail) == ("dead", 1, "it failed")
     inbox.age("m1", alive_since=3_600_000)
+    inbox.begin()
+    inbox.query("SELECT FROM onceward.inbox WHERE consumer = %s FOR UPDATE", inbox.consumer)
+    assert answers(quickly(lambda: other.claim("m1", deaths=4))) == ["locked"]
+    inbox.rollback()
     revived = other.claim("m1", deaths=4)[0]
     assert (revived.answer, revived.attempt, revived.age_ms, revived.taken_over) == ("claimed", 1, 0, False)
     other.bury(("m1", Letter(deaths=4)))
     assert answers(other.claim("m1", deaths=5)) == ["dead"]
     assert answers(other.claim("m1", deaths=5, revive=4)) == ["claimed"]
+    inbox.claim("discarded", deaths=1)
+    inbox.bury(("discarded", Letter(deaths=1)))
+    inbox.query("DELETE FROM onceward.dead_letter WHERE consumer = %s AND message_id = 'discarded'", inbox.consumer)
+    assert answers(inbox.claim("discarded", deaths=2)) == ["dead"]
 
 
 def test_redrive(inbox, app):

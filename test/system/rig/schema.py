@@ -37,7 +37,7 @@ def migrate(postgres):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         assert done.returncode == 0, "onceward migrate: " + done.stdout.decode(errors="replace")
         for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
-            if not postgres.query("SELECT FROM pg_roles WHERE rolname = %s", (login,)):
+            if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (login,)):
                 postgres.query(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
         postgres.query("CREATE SCHEMA IF NOT EXISTS app AUTHORIZATION app_login")
         postgres.query("CREATE TABLE IF NOT EXISTS app.ledger (application text NOT NULL, message_id text NOT NULL, note text,"

@@ -211,7 +211,11 @@ class Sidecar:
         return faults
 
     def report(self, lines=120):
-        return process.tail(self.log_path, lines) + "".join("! " + f + "\n" for f in self.check()) + self.stderr()[-4000:]
+        log = process.tail(self.log_path, 2000).splitlines(keepends=True)
+        is_stats = ['"event":"stats"' in line for line in log]
+        last = max((i for i, yes in enumerate(is_stats) if yes), default=-1)
+        kept = [line for i, line in enumerate(log) if not is_stats[i] or i == last]  # the others seldom say more
+        return "".join(kept[-lines:]) + "".join("! " + f + "\n" for f in self.check()) + self.stderr()[-4000:]
 
     # what it uses
 
@@ -223,8 +227,14 @@ class Sidecar:
                     return int(line.split()[1])
         raise KeyError(field)
 
-    def wait_for_quiet(self, field="in_flight", deadline=30.0):
-        """Until a stats line says that nothing is in flight and nothing is parked."""
+    def wait_for_nothing_held(self, deadline=20.0):
+        """Until a stats line says that no delivery is held, and one more has followed it."""
         since = self.mark()
-        wait_until(lambda: [e for e in self.find("stats", since) if e.get("in_flight") == 0 and e.get("parked") == 0],
+        self.wait_for("stats", since=since, held=0, deadline=deadline)
+        self.wait_for("stats", n=len(self.find("stats", since)) + 1, since=since, deadline=deadline)
+
+    def wait_for_quiet(self, deadline=30.0):
+        """Until a stats line says that nothing is in flight and nothing is held."""
+        since = self.mark()
+        wait_until(lambda: [e for e in self.find("stats", since) if e.get("in_flight") == 0 and e.get("held") == 0],
                    "a stats line with nothing in flight", deadline, 0.05)
