@@ -32,15 +32,16 @@ int fault_set(struct fault *f, const char *format, ...)
 
 int fault_wrap(struct fault *f, const char *format, ...)
 {
-    char text[sizeof(f->text)];
+    char text[2 * sizeof(f->text) + 4];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    vsnprintf(text, sizeof(f->text), format, args);
     va_end(args);
     size_t len = strlen(text);
     snprintf(text + len, sizeof(text) - len, ": %s", f->text);
-    memcpy(f->text, text, sizeof(text));
+    text[sizeof(f->text) - 1] = '\0';
+    memcpy(f->text, text, sizeof(f->text));
     flatten(f->text);
     return -1;
 }

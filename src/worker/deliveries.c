@@ -147,11 +147,19 @@ static enum delivery_event parked_timer_event(struct worker *w, struct delivery 
         return DELIVERY_EV_RETURN;
     }
     if (!d->leader) {
-        if (leader_find(w, delivery_id(d))) {
-            d->delay_ms = HELD_LOOK_MS;
+        struct delivery *leader = leader_find(w, delivery_id(d));
+
+        if (leader && leader->followers.len < N_FOLLOWERS_MAX) {
+            d->leader = leader;
+            list_push(&leader->followers, &d->in_leader);
+            return DELIVERY_EV_FOLLOW;
+        }
+        if (leader) {
+            d->delay_ms = SURPLUS_LOOK_MS;
             return DELIVERY_EV_NOT_NOW;
         }
         leader_add(w, d);
+        return DELIVERY_EV_TIMER;
     }
     if (d->suspect)
         return DELIVERY_EV_ALONE;
@@ -432,8 +440,8 @@ static void delivery_joins(struct worker *w, struct delivery *d)
         delivery_event(w, d, DELIVERY_EV_FOLLOW);
         return;
     }
-    d->wait = WAIT_HELD;
-    d->delay_ms = HELD_LOOK_MS;
+    d->wait = WAIT_DUE;
+    d->delay_ms = SURPLUS_LOOK_MS;
     delivery_event(w, d, DELIVERY_EV_NOT_NOW);
 }
 

@@ -36,6 +36,7 @@ enum {
     BATCH_MAX = 256,
     N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
     HELD_LOOK_MS = 1000,
+    SURPLUS_LOOK_MS = 50, /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
     LOCK_FIRST_MS = 20,
     LOCK_LAST_MS = 1000,
     ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
