@@ -59,8 +59,10 @@ static bool is_host_and_port(struct slice s)
     return s.data[host] == ':' && is_port((struct slice){s.data + host + 1, s.len - host - 1});
 }
 
-/* The part between :// and the next / ? or #, and what is behind it. False: the scheme is neither of the two. */
-static bool split_url(const char *text, const char *plain, const char *secure, struct slice *authority, const char **rest)
+/* The part between :// and the next / ? or #, and what is behind it. False: the scheme is neither of the two.
+ */
+static bool split_url(const char *text, const char *plain, const char *secure, struct slice *authority,
+                      const char **rest)
 {
     const char *colon = strstr(text, "://");
     size_t len = colon ? (size_t)(colon - text) : 0;
@@ -91,7 +93,8 @@ const char *check_broker_url(const char *text)
     if (!split_url(text, "amqp", "amqps", &authority, &rest))
         return "a URL that starts with amqp:// or amqps://";
     if (!is_url_text(text))
-        return "a URL without white space, in which % stands before two hex digits (or use broker.user and broker.password)";
+        return "a URL without white space, in which % stands before two hex digits (or use broker.user and "
+               "broker.password)";
     struct slice host = after_last_at(authority);
     if (authority.len > host.len + 1 && memchr(authority.data, '@', authority.len - host.len - 1))
         return "one @ in the URL (percent-encode those of the password, or use broker.password)";
@@ -124,12 +127,14 @@ const char *check_database_url(const char *text)
     const char *rest;
 
     if (split_url(text, "postgres", "postgresql", &authority, &rest))
-        return is_url_text(text) ? NULL : "a URL without white space, in which % stands before two hex digits (or use database.password)";
+        return is_url_text(text) ? NULL
+                                 : "a URL without white space, in which % stands before two hex digits (or "
+                                   "use database.password)";
     if (strstr(text, "://") && (!strchr(text, '=') || strstr(text, "://") < strchr(text, '=')))
         return "a URL that starts with postgres:// or postgresql://";
-    return strchr(text, '=') && text[0] != '='
-               ? NULL
-               : "a URL that starts with postgres:// or postgresql://, or keywords and values such as \"host=db dbname=app\"";
+    return strchr(text, '=') && text[0] != '=' ? NULL
+                                               : "a URL that starts with postgres:// or postgresql://, or "
+                                                 "keywords and values such as \"host=db dbname=app\"";
 }
 
 const char *check_socket_path(const char *text)
@@ -151,19 +156,26 @@ const char *check_field_value(const char *text)
 const char *check_field_name(const char *text)
 {
     static const char *const own[] = {
-        "Idempotency-Key", "Content-Length", "Content-Type", "Content-Encoding", "Transfer-Encoding",
-        "Host", "Connection", "Expect", "Upgrade", "TE", "Trailer", "traceparent", "tracestate",
+        "Idempotency-Key",   "Content-Length",
+        "Content-Type",      "Content-Encoding",
+        "Transfer-Encoding", "Host",
+        "Connection",        "Expect",
+        "Upgrade",           "TE",
+        "Trailer",           "traceparent",
+        "tracestate",
     };
     static const char *const families[] = {"Onceward-", "Amqp-", "ce-"};
 
-    if (!*text || text[strspn(text, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")])
+    if (!*text ||
+        text[strspn(text, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")])
         return "a field name of letters, digits and !#$%&'*+-.^_`|~";
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (!strcasecmp(text, own[i]))
             return "another name: this field is written by onceward itself";
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (!strncasecmp(text, families[i], strlen(families[i])))
-            return "another name: fields that start with Onceward-, Amqp- and ce- are written by onceward itself";
+            return "another name: fields that start with Onceward-, Amqp- and ce- are written by onceward "
+                   "itself";
     return NULL;
 }
 

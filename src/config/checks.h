@@ -2,8 +2,8 @@
 
 #include "onceward/base/slice.h"
 
-/* What a text of the configuration must look like beyond its length. NULL: it is fine; else what was expected. None of them repeats
- * the text: it may be a secret. */
+/* What a text of the configuration must look like beyond its length. NULL: it is fine; else what was
+ * expected. None of them repeats the text: it may be a secret. */
 
 const char *check_broker_url(const char *text);
 const char *check_database_url(const char *text);
@@ -16,5 +16,6 @@ const char *check_field_value(const char *text);
 /* A field name (RFC 9110, 5.1) that this program does not write itself. */
 const char *check_field_name(const char *text);
 
-/* The vhost that an AMQP URL names, percent-decoded into out (of at least 256 bytes); "/" when it names none. */
+/* The vhost that an AMQP URL names, percent-decoded into out (of at least 256 bytes); "/" when it names none.
+ */
 void broker_url_vhost(const char *url, char *out, size_t size);

@@ -1,5 +1,5 @@
-/* Impossible combinations of keys. A combination is reported at the key that was given; when it was given in the defaults,
- * there, once. A key that is wrong by itself takes no part. */
+/* Impossible combinations of keys. A combination is reported at the key that was given; when it was given in
+ * the defaults, there, once. A key that is wrong by itself takes no part. */
 
 #include "config/cross.h"
 
@@ -22,7 +22,8 @@
 enum { TAKEOVER_GRACE_MS = 2000, CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
 /* A token holds the longest consumer name, NUL and the longest message id in base64url. */
-_Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX, "the longest token");
+_Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX,
+               "the longest token");
 
 struct shown {
     char text[32];
@@ -106,7 +107,8 @@ static void check_tls_file(const struct reading *r, const char *key, const char 
 }
 
 /* names: ca_file, cert_file, key_file, verify as paths. */
-static void check_tls(const struct reading *r, const struct config_tls *t, const char *const names[4], bool secure)
+static void check_tls(const struct reading *r, const struct config_tls *t, const char *const names[4],
+                      bool secure)
 {
     check_tls_file(r, names[0], t->ca_file);
     check_tls_file(r, names[1], t->cert_file);
@@ -127,7 +129,8 @@ static bool is_secure(const char *url, const char *scheme)
 
 void cross_check_root(const struct reading *root)
 {
-    static const char *const names[] = {"broker.tls.ca_file", "broker.tls.cert_file", "broker.tls.key_file", "broker.tls.verify"};
+    static const char *const names[] = {"broker.tls.ca_file", "broker.tls.cert_file", "broker.tls.key_file",
+                                        "broker.tls.verify"};
     const struct config *c = root->target;
 
     if (is_set(root, "broker.url"))
@@ -141,19 +144,23 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
     int64_t held_ms = q->token_window_ms + TAKEOVER_GRACE_MS + q->commit_grace_ms;
 
     if (q->max_window_ms < q->token_window_ms)
-        clash(r, false, "max_window", "token_window", "max_window (%s) is below token_window (%s); expected at least as much",
+        clash(r, false, "max_window", "token_window",
+              "max_window (%s) is below token_window (%s); expected at least as much",
               show_ms(q->max_window_ms).text, show_ms(q->token_window_ms).text);
     if (held_ms > q->max_hold_ms)
         clash(r, false, "token_window", "max_hold",
-              "token_window (%s) with 2s of grace and commit_grace (%s) is above max_hold (%s); expected at most as much",
-              show_ms(q->token_window_ms).text, show_ms(q->commit_grace_ms).text, show_ms(q->max_hold_ms).text);
+              "token_window (%s) with 2s of grace and commit_grace (%s) is above max_hold (%s); expected at "
+              "most as much",
+              show_ms(q->token_window_ms).text, show_ms(q->commit_grace_ms).text,
+              show_ms(q->max_hold_ms).text);
     else if (q->max_window_ms > q->max_hold_ms)
         clash(r, true, "max_window", "max_hold",
               "max_window (%s) is above max_hold (%s): a job that is extended so far outlives its delivery",
               show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text);
     if (q->max_hold_ms > CONSUMER_TIMEOUT_MS)
         clash(r, true, "max_hold", NULL,
-              "max_hold (%s) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised with it",
+              "max_hold (%s) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised "
+              "with it",
               show_ms(q->max_hold_ms).text);
     if (q->pause_hold_ms > q->max_hold_ms)
         clash(r, true, "pause_hold", "max_hold", "pause_hold (%s) is above max_hold (%s), which comes first",
@@ -170,8 +177,10 @@ static void check_retry(const struct reading *r, const struct config_queue *q)
               show_ms(q->max_backoff_ms).text, show_ms(q->backoff_ms).text);
     if (q->retention_ms < longest_ms && origin(r, "retry.max_backoff") != ORIGIN_BAD)
         clash(r, false, "retention", "retry.max_attempts",
-              "retention (%s) is below the longest retry, retry.max_attempts (%d) times retry.max_backoff (%s); expected at least %s",
-              show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->max_backoff_ms).text, show_ms(longest_ms).text);
+              "retention (%s) is below the longest retry, retry.max_attempts (%d) times retry.max_backoff "
+              "(%s); expected at least %s",
+              show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->max_backoff_ms).text,
+              show_ms(longest_ms).text);
     else if (q->retention_ms < q->max_hold_ms)
         clash(r, true, "retention", "max_hold",
               "retention (%s) is below max_hold (%s): a copy that is held so long is no longer known for one",
@@ -182,7 +191,8 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
 {
     if (q->prefetch < q->forward.concurrency)
         clash(r, false, "prefetch", "forward.concurrency",
-              "prefetch (%d) is below forward.concurrency (%d); expected at least as much", q->prefetch, q->forward.concurrency);
+              "prefetch (%d) is below forward.concurrency (%d); expected at least as much", q->prefetch,
+              q->forward.concurrency);
     if (is_set(r, "max_bytes") && !is_set(r, "max_message") && q->max_message_bytes > q->max_bytes)
         clash(r, true, "max_bytes", "max_message",
               "max_bytes is %s, and one message alone may still take max_message (%s); set that too",
@@ -193,13 +203,14 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
               show_bytes(q->store_response_bytes).text, show_bytes(q->forward.max_response_bytes).text);
     if (q->store_response_bytes && q->transaction)
         clash(r, true, "store_response", "completion",
-              "has no effect with completion \"transaction\": the application keeps a result with onceward.complete(token, result)");
+              "has no effect with completion \"transaction\": the application keeps a result with "
+              "onceward.complete(token, result)");
 }
 
 static void check_forward(const struct reading *r, const struct config_queue *q)
 {
-    static const char *const names[] = {"forward.tls.ca_file", "forward.tls.cert_file", "forward.tls.key_file",
-                                        "forward.tls.verify"};
+    static const char *const names[] = {"forward.tls.ca_file", "forward.tls.cert_file",
+                                        "forward.tls.key_file", "forward.tls.verify"};
     const struct config_forward *w = &q->forward;
 
     if (is_set(r, "forward.url"))
@@ -207,7 +218,8 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
     for (size_t i = 0; i < w->n_headers; i++)
         if (w->authorization.value && !strcasecmp(w->headers[i].name, "Authorization"))
             clash(r, false, "forward.authorization", "forward.headers",
-                  "forward.authorization is given beside an Authorization field in forward.headers; expected only one of the two");
+                  "forward.authorization is given beside an Authorization field in forward.headers; expected "
+                  "only one of the two");
 }
 
 void cross_check_queue(const struct reading *root, const struct queue_reading *q)
@@ -221,9 +233,11 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_forward(r, &q->queue);
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms && origin(root, "shutdown_grace") != ORIGIN_BAD &&
-        origin(r, "token_window") != ORIGIN_BAD && (is_set(root, "shutdown_grace") || is_set(r, "token_window")))
+        origin(r, "token_window") != ORIGIN_BAD &&
+        (is_set(root, "shutdown_grace") || is_set(r, "token_window")))
         report_warning(r->report, "shutdown_grace",
-                       "shutdown_grace (%s) is below token_window (%s) of %s: work in flight may be cut off at a shutdown",
+                       "shutdown_grace (%s) is below token_window (%s) of %s: work in flight may be cut off "
+                       "at a shutdown",
                        show_ms(c->shutdown_grace_ms).text, show_ms(q->queue.token_window_ms).text, q->path);
 }
 
@@ -238,16 +252,20 @@ static bool same_vhost(const char *a, const char *b, const char *of_url)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static void check_pair(const struct queue_reading *first, const struct queue_reading *second, const char *vhost)
+static void check_pair(const struct queue_reading *first, const struct queue_reading *second,
+                       const char *vhost)
 {
     const struct reading *r = &second->reading;
-    bool same_queue = !strcmp(first->queue.queue, second->queue.queue) && same_vhost(first->queue.vhost, second->queue.vhost, vhost);
+    bool same_queue = !strcmp(first->queue.queue, second->queue.queue) &&
+                      same_vhost(first->queue.vhost, second->queue.vhost, vhost);
 
     if (same_queue && origin(r, "vhost") != ORIGIN_BAD)
-        clash(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once", first->path);
+        clash(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once",
+              first->path);
     else if (!strcmp(first->queue.consumer, second->queue.consumer))
         clash(r, false, "consumer", NULL,
-              "the same consumer name as %s; expected a name of its own, since messages of one queue would count as "
+              "the same consumer name as %s; expected a name of its own, since messages of one queue would "
+              "count as "
               "completed in the other",
               first->path);
 }

@@ -33,11 +33,13 @@ static void add_type(struct buf *out, const struct key *k)
         return;
     case TYPE_DURATION:
     case TYPE_DURATION_OFF:
-        buf_printf(out, "duration %.*s to %s%s", (int)low.len, low.data, high, k->type == TYPE_DURATION_OFF ? ", or `off`" : "");
+        buf_printf(out, "duration %.*s to %s%s", (int)low.len, low.data, high,
+                   k->type == TYPE_DURATION_OFF ? ", or `off`" : "");
         return;
     case TYPE_SIZE:
     case TYPE_SIZE_NONE:
-        buf_printf(out, "size %.*s to %s%s", (int)low.len, low.data, high, k->type == TYPE_SIZE_NONE ? ", or `none`" : "");
+        buf_printf(out, "size %.*s to %s%s", (int)low.len, low.data, high,
+                   k->type == TYPE_SIZE_NONE ? ", or `none`" : "");
         return;
     case TYPE_CHOICE:
     case TYPE_FLAG:
@@ -114,9 +116,10 @@ static json_t *schema_of_identities(const struct key *k)
     int64_t low, high;
 
     key_bounds(k, &low, &high);
-    return json_pack("{s:s, s:I, s:I, s:{s:[o, {s:s, s:i, s:i, s:o}]}}", "type", "array", "minItems", (json_int_t)low, "maxItems",
-                     (json_int_t)high, "items", "anyOf", string_of_pattern(source), "type", "array", "minItems", 1, "maxItems",
-                     8, "items", string_of_pattern(source));
+    return json_pack("{s:s, s:I, s:I, s:{s:[o, {s:s, s:i, s:i, s:o}]}}", "type", "array", "minItems",
+                     (json_int_t)low, "maxItems", (json_int_t)high, "items", "anyOf",
+                     string_of_pattern(source), "type", "array", "minItems", 1, "maxItems", 8, "items",
+                     string_of_pattern(source));
 }
 
 static json_t *schema_of_value(const struct key *k)
@@ -130,7 +133,8 @@ static json_t *schema_of_value(const struct key *k)
         return schema_of_text(k);
     case TYPE_INT:
         key_bounds(k, &low, &high);
-        return json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)low, "maximum", (json_int_t)high);
+        return json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)low, "maximum",
+                         (json_int_t)high);
     case TYPE_BOOL:
         return json_pack("{s:s}", "type", "boolean");
     case TYPE_DURATION:
@@ -146,14 +150,14 @@ static json_t *schema_of_value(const struct key *k)
         return schema_of_words(k->range);
     case TYPE_HEADERS:
         key_bounds(k, &low, &high);
-        return json_pack("{s:s, s:I, s:{s:s, s:i}}", "type", "object", "maxProperties", (json_int_t)high, "additionalProperties",
-                         "type", "string", "minLength", 1);
+        return json_pack("{s:s, s:I, s:{s:s, s:i}}", "type", "object", "maxProperties", (json_int_t)high,
+                         "additionalProperties", "type", "string", "minLength", 1);
     case TYPE_IDENTITIES:
         return schema_of_identities(k);
     case TYPE_STATUSES:
         key_bounds(k, &low, &high);
-        return json_pack("{s:s, s:b, s:{s:s, s:I, s:I}}", "type", "array", "uniqueItems", 1, "items", "type", "integer",
-                         "minimum", (json_int_t)low, "maximum", (json_int_t)high);
+        return json_pack("{s:s, s:b, s:{s:s, s:I, s:I}}", "type", "array", "uniqueItems", 1, "items", "type",
+                         "integer", "minimum", (json_int_t)low, "maximum", (json_int_t)high);
     }
     return NULL;
 }
@@ -176,7 +180,8 @@ static json_t *describe(const struct key *k)
 
 static json_t *default_of(const struct key *k)
 {
-    return key_takes_file(k) || k->type == TYPE_PATH ? json_string(k->fallback) : json_loads(k->fallback, JSON_DECODE_ANY, NULL);
+    return key_takes_file(k) || k->type == TYPE_PATH ? json_string(k->fallback)
+                                                     : json_loads(k->fallback, JSON_DECODE_ANY, NULL);
 }
 
 static json_t *object_schema(void)
@@ -212,9 +217,9 @@ static void add_file_variant(json_t *group, const struct key *k, const char *nam
     json_object_set_new(json_object_get(group, "properties"), file,
                         json_pack("{s:s, s:s, s:i}", "description", text, "type", "string", "minLength", 1));
     json_t *not = json_object_get(group, "not");
-    if (!not) {
+    if (!not ) {
         not = json_pack("{s:[]}", "anyOf");
-        json_object_set_new(group, "not", not);
+        json_object_set_new(group, "not", not );
     }
     json_array_append_new(json_object_get(not, "anyOf"), json_pack("{s:[s, s]}", "required", name, file));
 }
@@ -238,7 +243,8 @@ static void add_key(json_t *scope, const struct key *k)
         char file[80];
 
         snprintf(file, sizeof(file), "%s_file", name);
-        json_object_set_new(group, "anyOf", json_pack("[{s:[s]}, {s:[s]}]", "required", name, "required", file));
+        json_object_set_new(group, "anyOf",
+                            json_pack("[{s:[s]}, {s:[s]}]", "required", name, "required", file));
     }
 }
 
@@ -246,21 +252,26 @@ void config_keys_schema(struct buf *out)
 {
     json_t *root = object_schema(), *queue = object_schema();
     json_t *properties = json_object_get(root, "properties");
-    json_t *whole = json_pack("{s:s, s:s, s:s}", "$schema", "https://json-schema.org/draft/2020-12/schema", "title",
-                              "The configuration of onceward", "description",
-                              "In every string, ${NAME} is replaced by an environment variable; $${ is a literal ${.");
+    json_t *whole =
+        json_pack("{s:s, s:s, s:s}", "$schema", "https://json-schema.org/draft/2020-12/schema", "title",
+                  "The configuration of onceward", "description",
+                  "In every string, ${NAME} is replaced by an environment variable; $${ is a literal ${.");
 
-    json_object_set_new(properties, "$schema", json_pack("{s:s, s:s}", "type", "string", "description", "Where this schema lies; for editors."));
+    json_object_set_new(
+        properties, "$schema",
+        json_pack("{s:s, s:s}", "type", "string", "description", "Where this schema lies; for editors."));
     for (size_t i = 0; i < n_keys; i++)
         add_key(keys[i].scope == SCOPE_ROOT ? root : queue, &keys[i]);
     json_object_set_new(properties, "defaults",
-                        json_pack("{s:s, s:s}", "description", "Keys for every queue, where the queue's own entry does not give them.",
+                        json_pack("{s:s, s:s}", "description",
+                                  "Keys for every queue, where the queue's own entry does not give them.",
                                   "$ref", "#/$defs/queue"));
     json_object_set_new(properties, "queues",
                         json_pack("{s:s, s:s, s:i, s:i, s:{s:i, s:i}, s:{s:s}}", "description",
-                                  "The queues to consume, by the names that stand in the log.", "type", "object",
-                                  "minProperties", 1, "maxProperties", 256, "propertyNames", "minLength", 1, "maxLength", 255,
-                                  "additionalProperties", "$ref", "#/$defs/queue"));
+                                  "The queues to consume, by the names that stand in the log.", "type",
+                                  "object", "minProperties", 1, "maxProperties", 256, "propertyNames",
+                                  "minLength", 1, "maxLength", 255, "additionalProperties", "$ref",
+                                  "#/$defs/queue"));
     json_object_set_new(root, "required", json_pack("[s, s, s]", "broker", "database", "queues"));
     json_object_update(whole, root);
     json_object_set_new(whole, "$defs", json_pack("{s:o}", "queue", queue));

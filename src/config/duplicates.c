@@ -1,5 +1,5 @@
-/* Names that stand twice in one object. The JSON library stops at the first one and does not say where it lies; here all are found,
- * with their paths, so that they can be listed with the other faults. */
+/* Names that stand twice in one object. The JSON library stops at the first one and does not say where it
+ * lies; here all are found, with their paths, so that they can be listed with the other faults. */
 
 #include "config/duplicates.h"
 
@@ -35,7 +35,8 @@ enum { NAMES_MAX = 2000 }; /* in one object; comparing each with each stays shor
 
 static void search_value(struct search *w, const char *path);
 
-static void report_if_known(struct search *w, const char *path, const struct name *names, size_t n, struct slice decoded)
+static void report_if_known(struct search *w, const char *path, const struct name *names, size_t n,
+                            struct slice decoded)
 {
     for (size_t i = 0; i < n && n < NAMES_MAX; i++) {
         if (!scan_equal(names[i].raw, decoded))
@@ -105,7 +106,8 @@ static void search_value(struct search *w, const char *path)
 
 void duplicates_report(struct config_report *report, struct slice text)
 {
-    struct search w = {.scan = {.at = text.data, .end = text.data + text.len}, .start = text.data, .report = report};
+    struct search w = {
+        .scan = {.at = text.data, .end = text.data + text.len}, .start = text.data, .report = report};
 
     search_value(&w, "");
 }

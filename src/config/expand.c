@@ -35,7 +35,8 @@ static int expand_variable(struct buf *out, struct slice text, size_t *used, str
     size_t len = name_length(text);
 
     if (!len || len == text.len || text.data[len] != '}')
-        return fault_set(f, "expected ${NAME}, where NAME has letters, digits and _ (a literal ${ is written $${)");
+        return fault_set(
+            f, "expected ${NAME}, where NAME has letters, digits and _ (a literal ${ is written $${)");
     char *name = mem_copy(text.data, len);
     const char *value = getenv(name);
     int error = 0;

@@ -9,8 +9,8 @@ struct fault;
 
 enum { TEXT_FILE_MAX = 64 * 1024, CONFIG_FILE_MAX = 1024 * 1024 };
 
-/* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. What a variable holds is not expanded
- * again. -1: f names what is missing. */
+/* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. What a variable
+ * holds is not expanded again. -1: f names what is missing. */
 int text_expand(struct buf *out, struct slice text, struct fault *f);
 
 /* Appends a whole file of at most max bytes. -1: f says why not. */

@@ -1,5 +1,6 @@
-/* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id; nothing of it is
- * built. A member that stands twice counts as its last one, as most readers have it. Pure; any thread. */
+/* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id;
+ * nothing of it is built. A member that stands twice counts as its last one, as most readers have it. Pure;
+ * any thread. */
 
 #include "onceward/config/json.h"
 
@@ -144,7 +145,9 @@ static bool find(struct search *w, struct slice pointer)
 
 int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out)
 {
-    size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3) ? 3 : 0; /* readers may ignore it: RFC 8259, 8.1 */
+    size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3)
+                      ? 3
+                      : 0; /* readers may ignore it: RFC 8259, 8.1 */
     struct search w = {.out = out, .start = out->len};
 
     if (!body.len || body.len > JSON_BODY_MAX || !slice_is_utf8(body))

@@ -1,5 +1,6 @@
-/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. What is read is this program's own
- * writing, but it went through a database that people can edit: every value is checked. Pure; any thread. */
+/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. What is
+ * read is this program's own writing, but it went through a database that people can edit: every value is
+ * checked. Pure; any thread. */
 
 #include "config/scan.h"
 #include "onceward/base/buf.h"
@@ -87,7 +88,8 @@ static int read_base64(struct reader *r, struct slice *out)
         int value = base64_sextet(raw.data[i]);
 
         if (value < 0) {
-            bool padding = raw.data[i] == '=' && i + 2 >= raw.len && (i + 1 == raw.len || raw.data[i + 1] == '=');
+            bool padding =
+                raw.data[i] == '=' && i + 2 >= raw.len && (i + 1 == raw.len || raw.data[i + 1] == '=');
 
             if (!padding)
                 return malformed(r, "base64");
@@ -104,7 +106,8 @@ static int read_base64(struct reader *r, struct slice *out)
     return 0;
 }
 
-/* A NUL-terminated copy of a number as it is written: bare, or in a string when it is too large for other readers. */
+/* A NUL-terminated copy of a number as it is written: bare, or in a string when it is too large for other
+ * readers. */
 static int read_number_text(struct reader *r, const char **out, bool *integer)
 {
     struct slice raw;
@@ -266,8 +269,9 @@ static int read_odd_names(struct reader *r, struct field_list *l)
     for (bool first = true; (more = scan_next_item(&r->scan, first)) == 1; first = false) {
         struct field *f = list_add(l);
 
-        if (scan_peek(&r->scan) != SCAN_ARRAY || !scan_open(&r->scan) || scan_next_item(&r->scan, true) != 1 ||
-            read_base64(r, &f->name) < 0 || scan_next_item(&r->scan, false) != 1 || read_value(r, f) < 0 ||
+        if (scan_peek(&r->scan) != SCAN_ARRAY || !scan_open(&r->scan) ||
+            scan_next_item(&r->scan, true) != 1 || read_base64(r, &f->name) < 0 ||
+            scan_next_item(&r->scan, false) != 1 || read_value(r, f) < 0 ||
             scan_next_item(&r->scan, false) != 0)
             return malformed(r, "a pair of name and value");
     }
@@ -332,7 +336,8 @@ static int read_items(struct reader *r, struct field_list *l)
     return more == 0 ? 0 : malformed(r, "the end of an array");
 }
 
-/* A bare number: I where it fits, else l, else d. A database that normalises numbers may have taken a double's exponent away. */
+/* A bare number: I where it fits, else l, else d. A database that normalises numbers may have taken a
+ * double's exponent away. */
 static int read_bare_number(struct reader *r, struct field *out)
 {
     const char *text;

@@ -16,8 +16,9 @@
 #define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
 
 const struct key keys[] = {
-#define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                                               \
-    {SCOPE_##scope, path, TYPE_##type, KEY_##presence, fallback, range, check, OFFSET_##scope(field), sentence},
+#define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                            \
+    {SCOPE_##scope, path,  TYPE_##type,           KEY_##presence, fallback,                                  \
+     range,         check, OFFSET_##scope(field), sentence},
 #include "config/keys.def"
 #undef KEY
 };
@@ -138,8 +139,8 @@ void key_expected(struct buf *out, const struct key *k)
     case TYPE_TEXT:
     case TYPE_SECRET:
     case TYPE_PATH:
-        expect_range(out, k, "a string");
-        buf_add_text(out, " bytes");
+        buf_printf(out, "a string of %.*s to %s bytes", (int)strcspn(k->range, "."), k->range,
+                   strstr(k->range, "..") + 2);
         return;
     case TYPE_INT:
         expect_range(out, k, "a whole number");
@@ -175,7 +176,8 @@ void key_expected(struct buf *out, const struct key *k)
     }
 }
 
-/* How many letters have to be added, dropped, changed or swapped with a neighbour (optimal string alignment). */
+/* How many letters have to be added, dropped, changed or swapped with a neighbour (optimal string alignment).
+ */
 static size_t edit_distance(struct slice a, struct slice b)
 {
     enum { MAX = 40 };
@@ -196,7 +198,8 @@ static size_t edit_distance(struct slice a, struct slice b)
                 best = d[i - 1][k] + 1u;
             if (d[i][k - 1] + 1u < best)
                 best = d[i][k - 1] + 1u;
-            if (i > 1 && k > 1 && x == (b.data[k - 2] | 0x20) && (a.data[i - 2] | 0x20) == y && d[i - 2][k - 2] + 1u < best)
+            if (i > 1 && k > 1 && x == (b.data[k - 2] | 0x20) && (a.data[i - 2] | 0x20) == y &&
+                d[i - 2][k - 2] + 1u < best)
                 best = d[i - 2][k - 2] + 1u;
             d[i][k] = (uint8_t)best;
         }
@@ -210,7 +213,8 @@ struct nearest {
     struct buf *out;
 };
 
-static void consider(struct nearest *n, struct slice candidate, size_t penalty, const char *prefix, struct slice shown)
+static void consider(struct nearest *n, struct slice candidate, size_t penalty, const char *prefix,
+                     struct slice shown)
 {
     size_t limit = n->name.len < 6 ? 1 : n->name.len / 3;
     size_t distance = edit_distance(n->name, candidate);

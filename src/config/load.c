@@ -1,4 +1,5 @@
-/* A configuration from its file to its struct: reading, JSON, every key, then the checks across keys. One thread, at start. */
+/* A configuration from its file to its struct: reading, JSON, every key, then the checks across keys. One
+ * thread, at start. */
 
 #include "config/arena.h"
 #include "config/cross.h"
@@ -30,12 +31,15 @@ static const char *syntax_text(const json_error_t *e)
         {"']' expected", "expected , or ] in a list"},
         {"'}' expected", "expected , or } in an object"},
         {"':' expected", "expected : behind a name"},
-        {"string or '}' expected", "expected a name in double quotes (JSON has no comments and no comma before a closing brace)"},
+        {"string or '}' expected",
+         "expected a name in double quotes (JSON has no comments and no comma before a closing brace)"},
         {"'[' or '{' expected", "expected { at the start"},
         {"unexpected token", "expected a value (JSON has no comma before a closing bracket)"},
-        {"unexpected newline", "a string goes over the end of its line; expected its closing quote (a line end is written \\n)"},
+        {"unexpected newline",
+         "a string goes over the end of its line; expected its closing quote (a line end is written \\n)"},
         {"control character", "a control character in a string; expected an escape such as \\t"},
-        {"invalid escape", "an escape that JSON does not have; expected one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX"},
+        {"invalid escape",
+         "an escape that JSON does not have; expected one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX"},
         {"invalid Unicode", "half of a surrogate pair; expected both halves"},
         {"invalid token", "expected a value, a name or punctuation of JSON"},
     };
@@ -68,13 +72,18 @@ static void report_syntax(struct config_report *report, const char *name, const 
     report_error(report, "", "%s, line %d, column %d: %s", name, e->line, e->column, syntax_text(e));
 }
 
-/* The root object, or NULL: reported. Names that stand twice are reported, and reading goes on with the last ones. */
+/* The root object, or NULL: reported. Names that stand twice are reported, and reading goes on with the last
+ * ones. */
 static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report)
 {
     json_error_t e;
 
     if (len > CONFIG_FILE_MAX) {
         report_error(report, "", "%s is larger than %d KiB", name, CONFIG_FILE_MAX / 1024);
+        return NULL;
+    }
+    if (!len) {
+        report_error(report, "", "%s is empty; expected an object", name);
         return NULL;
     }
     if (len >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2))) {
@@ -113,7 +122,8 @@ static void read_defaults(struct reading *r, struct config_queue *target, json_t
 {
     json_t *defaults = json_object_get(root, "defaults");
 
-    *r = (struct reading){.config = c, .report = report, .scope = SCOPE_QUEUE, .target = target, .prefix = "defaults"};
+    *r = (struct reading){
+        .config = c, .report = report, .scope = SCOPE_QUEUE, .target = target, .prefix = "defaults"};
     read_fallbacks(r);
     r->origin = ORIGIN_DEFAULTS;
     if (json_is_object(defaults))
@@ -130,7 +140,8 @@ static bool is_queue_name(struct config_report *report, const char *path, const 
     return false;
 }
 
-static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name, json_t *object)
+static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name,
+                       json_t *object)
 {
     struct config *c = defaults->config;
     struct buf path = {0};
@@ -151,7 +162,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         read_object(&q->reading, object);
         read_missing(&q->reading);
     } else {
-        report_error(defaults->report, q->path, "expected an object of queue keys, got %s", kind_name(object));
+        report_error(defaults->report, q->path, "expected an object of queue keys, got %s",
+                     kind_name(object));
     }
     if (!q->queue.queue)
         q->queue.queue = q->queue.name;
@@ -176,7 +188,8 @@ static void read_queues(struct reading *root_reading, json_t *root)
         return;
     }
     if (json_object_size(object) > QUEUES_MAX) {
-        report_error(report, "queues", "expected at most %d queues, got %zu", QUEUES_MAX, json_object_size(object));
+        report_error(report, "queues", "expected at most %d queues, got %zu", QUEUES_MAX,
+                     json_object_size(object));
         return;
     }
     struct queue_reading *queues = mem_zalloc(json_object_size(object), sizeof(*queues));
@@ -209,7 +222,8 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
-int config_parse(const char *text, size_t len, const char *name, struct config **ret_config, struct config_report *report)
+int config_parse(const char *text, size_t len, const char *name, struct config **ret_config,
+                 struct config_report *report)
 {
     *report = (struct config_report){0};
     json_t *root = load_json(text, len, name, report);

@@ -1,5 +1,5 @@
-/* From a JSON object to a struct, by the table of keys. Goes on after every fault, so that all of them are reported at once.
- * No message repeats a string's value: any of them may be a secret. */
+/* From a JSON object to a struct, by the table of keys. Goes on after every fault, so that all of them are
+ * reported at once. No message repeats a string's value: any of them may be a secret. */
 
 #include "config/read.h"
 
@@ -42,7 +42,8 @@ void path_add(struct buf *out, const char *name)
 
     if (out->len)
         buf_add_char(out, '.');
-    if (s.len && s.len <= SHOWN_MAX && !name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.$")]) {
+    if (s.len && s.len <= SHOWN_MAX &&
+        !name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.$")]) {
         buf_add_text(out, name);
         return;
     }
@@ -99,7 +100,8 @@ static bool is_length(struct reading *r, const struct key *k, const char *path, 
 }
 
 /* file: where the text was read from, or NULL. */
-static bool store_text(struct reading *r, const struct key *k, const char *path, struct buf *text, const char *file)
+static bool store_text(struct reading *r, const struct key *k, const char *path, struct buf *text,
+                       const char *file)
 {
     char *field = (char *)r->target + k->offset;
     const char *expected;
@@ -149,7 +151,8 @@ static bool store_quantity(struct reading *r, const struct key *k, const char *p
     bool duration = k->type == TYPE_DURATION || k->type == TYPE_DURATION_OFF;
     int64_t ms = 0;
     size_t bytes = 0;
-    bool none = (k->type == TYPE_DURATION_OFF && !strcmp(text, "off")) || (k->type == TYPE_SIZE_NONE && !strcmp(text, "none"));
+    bool none = (k->type == TYPE_DURATION_OFF && !strcmp(text, "off")) ||
+                (k->type == TYPE_SIZE_NONE && !strcmp(text, "none"));
 
     if (!none) {
         if (duration ? config_duration(text, &ms) : config_size(text, &bytes)) {
@@ -184,7 +187,8 @@ static bool store_choice(struct reading *r, const struct key *k, const char *pat
     return false;
 }
 
-static bool store_string(struct reading *r, const struct key *k, const char *path, struct buf *text, const char *file)
+static bool store_string(struct reading *r, const struct key *k, const char *path, struct buf *text,
+                         const char *file)
 {
     switch (k->type) {
     case TYPE_TEXT:
@@ -284,24 +288,14 @@ void read_fallbacks(struct reading *r)
 
         if (k->scope != r->scope || k->presence != KEY_HAS)
             continue;
-        json_t *value = key_takes_file(k) || k->type == TYPE_PATH ? json_string(k->fallback)
-                                                                  : json_loads(k->fallback, JSON_DECODE_ANY, NULL);
+        json_t *value = key_takes_file(k) || k->type == TYPE_PATH
+                            ? json_string(k->fallback)
+                            : json_loads(k->fallback, JSON_DECODE_ANY, NULL);
         assert(value);
         bool good = read_value(r, k, k->path, value);
         assert(good);
         json_decref(value);
     }
-}
-
-static void report_unknown(struct reading *r, const char *path, struct slice group, const char *name)
-{
-    struct buf nearest = {0};
-
-    if (key_nearest(&nearest, r->scope, group, slice_of(name)))
-        report_error(r->report, path, "unknown key; did you mean %s?", buf_text(&nearest));
-    else
-        report_error(r->report, path, "unknown key");
-    buf_deinit(&nearest);
 }
 
 /* The key whose K_file this is, or NULL. */
@@ -311,13 +305,31 @@ static const struct key *find_file_key(enum key_scope scope, struct slice path)
 
     if (path.len <= end.len || memcmp(path.data + path.len - end.len, end.data, end.len) != 0)
         return NULL;
-    const struct key *k = key_find(scope, (struct slice){path.data, path.len - end.len});
-    return k && key_takes_file(k) ? k : NULL;
+    return key_find(scope, (struct slice){path.data, path.len - end.len});
+}
+
+/* below: group and name. */
+static void report_unknown(struct reading *r, const char *path, struct slice group, const char *name,
+                           struct slice below)
+{
+    struct buf nearest = {0};
+
+    if (strchr(name, '.') && key_find(r->scope, below))
+        report_error(r->report, path,
+                     "unknown key; expected nested objects, such as {\"forward\": {\"url\": …}}");
+    else if (find_file_key(r->scope, below))
+        report_error(r->report, path, "unknown key; only strings can be taken from a file");
+    else if (key_nearest(&nearest, r->scope, group, slice_of(name)))
+        report_error(r->report, path, "unknown key; did you mean %s?", buf_text(&nearest));
+    else
+        report_error(r->report, path, "unknown key");
+    buf_deinit(&nearest);
 }
 
 static void read_group(struct reading *r, json_t *object, struct slice group);
 
-static void read_member(struct reading *r, json_t *object, struct slice group, const char *name, json_t *value)
+static void read_member(struct reading *r, json_t *object, struct slice group, const char *name,
+                        json_t *value)
 {
     struct buf below = {0}, path = {0};
     const struct key *k;
@@ -333,23 +345,22 @@ static void read_member(struct reading *r, json_t *object, struct slice group, c
     path_add(&path, name);
 
     const char *shown = buf_text(&path);
-    if (strchr(name, '.') && key_find(r->scope, buf_slice(&below))) {
-        report_error(r->report, shown, "unknown key; expected nested objects, such as {\"forward\": {\"url\": …}}");
-    } else if (strchr(name, '.')) {
-        report_unknown(r, shown, group, name);
+    if (strchr(name, '.')) {
+        report_unknown(r, shown, group, name, buf_slice(&below));
     } else if ((k = key_find(r->scope, buf_slice(&below)))) {
         read_key(r, k, shown, value, false);
-    } else if ((k = find_file_key(r->scope, buf_slice(&below)))) {
+    } else if ((k = find_file_key(r->scope, buf_slice(&below))) && key_takes_file(k)) {
         struct slice plain = {name, strlen(name) - 5};
 
         if (json_object_getn(object, plain.data, plain.len)) {
-            report_error(r->report, shown, "given beside %.*s; expected only one of the two", (int)plain.len, plain.data);
+            report_error(r->report, shown, "given beside %.*s; expected only one of the two", (int)plain.len,
+                         plain.data);
             r->origins[k - keys] = ORIGIN_BAD;
         } else {
             read_key(r, k, shown, value, true);
         }
     } else if (!key_is_group(r->scope, buf_slice(&below))) {
-        report_unknown(r, shown, group, name);
+        report_unknown(r, shown, group, name, buf_slice(&below));
     } else if (!json_is_object(value)) {
         report_error(r->report, shown, "expected an object of keys, got %s", kind_name(value));
     } else {
@@ -394,7 +405,8 @@ void read_missing(struct reading *r)
         buf_add_text(&path, k->path);
         buf_reset(&expected);
         key_expected(&expected, k);
-        report_error(r->report, buf_text(&path), "missing; expected %s", buf_text(&expected));
+        report_error(r->report, buf_text(&path), "missing; expected %s",
+                     k->check ? k->check("") : buf_text(&expected));
     }
     buf_deinit(&path);
     buf_deinit(&expected);

@@ -32,7 +32,8 @@ static struct config_header *find_header(struct config_header *headers, size_t n
     return NULL;
 }
 
-static bool read_header(struct reading *r, const char *path, const char *name, json_t *value, struct config_header *out)
+static bool read_header(struct reading *r, const char *path, const char *name, json_t *value,
+                        struct config_header *out)
 {
     struct buf text = {0};
     const char *expected = check_field_name(name);
@@ -86,7 +87,8 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
         }
         struct config_header *same = find_header(all, n, name);
         if (same && is_new[same - all]) {
-            report_error(r->report, buf_text(&below), "given twice; expected one field of a name, whatever its case");
+            report_error(r->report, buf_text(&below),
+                         "given twice; expected one field of a name, whatever its case");
             good = false;
             continue;
         }
@@ -174,7 +176,8 @@ static bool read_identities(struct reading *r, const struct key *k, const char *
         else if (json_is_array(value))
             read = read_joined(r, buf_text(&below), value, &sources[i]);
         else
-            report_error(r->report, buf_text(&below), "expected a string or a list of strings, got %s", kind_name(value));
+            report_error(r->report, buf_text(&below), "expected a string or a list of strings, got %s",
+                         kind_name(value));
         good &= read;
     }
     buf_deinit(&below);
@@ -205,9 +208,11 @@ static bool read_statuses(struct reading *r, const struct key *k, const char *pa
         const char *shown = item_path(&below, path, i);
 
         if (!json_is_integer(value))
-            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %s", low, high, kind_name(value));
+            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %s", low,
+                         high, kind_name(value));
         else if (status < low || status > high)
-            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %" PRId64, low, high, status);
+            report_error(r->report, shown, "expected a status from %" PRId64 " to %" PRId64 ", got %" PRId64,
+                         low, high, status);
         else if (seen[status - low])
             report_error(r->report, shown, "%" PRId64 " is given twice", status);
         if (status < low || status > high || seen[status - low]) {

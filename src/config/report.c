@@ -11,7 +11,8 @@
 
 enum { FINDINGS_MAX = 200 }; /* nobody reads more, and the search for repetitions stays short */
 
-static void add(struct config_report *r, bool warning, const char *path, const char *format, va_list args)
+static void __attribute__((format(printf, 4, 0)))
+add(struct config_report *r, bool warning, const char *path, const char *format, va_list args)
 {
     char *text = NULL;
 

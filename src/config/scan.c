@@ -1,4 +1,5 @@
-/* Walking JSON text. Pure; any thread. Recursion ends at SCAN_DEPTH_MAX, since the text comes from publishers. */
+/* Walking JSON text. Pure; any thread. Recursion ends at SCAN_DEPTH_MAX, since the text comes from
+ * publishers. */
 
 #include "config/scan.h"
 
@@ -127,7 +128,7 @@ static size_t decode_unicode(struct buf *out, const char *p, size_t left)
 
 void scan_decode(struct buf *out, struct slice raw)
 {
-    static const char plain[256] = {['"'] = '"', ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
+    static const char plain[256] = {['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
                                     ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t'};
 
     for (size_t i = 0; i < raw.len;) {
@@ -264,7 +265,8 @@ static bool skip_children(struct scan *s, bool object)
 
     if (!scan_open(s))
         return false;
-    for (bool first = true; (more = object ? scan_next_member(s, first, &key) : scan_next_item(s, first)) == 1; first = false)
+    for (bool first = true;
+         (more = object ? scan_next_member(s, first, &key) : scan_next_item(s, first)) == 1; first = false)
         if (!scan_skip(s))
             return false;
     return more == 0;

@@ -6,8 +6,9 @@
 
 struct buf;
 
-/* A strict reader of JSON text (RFC 8259) that builds nothing: it walks. It takes integers of any size and leaves numbers as
- * they are written, so what another program could publish can be read here. UTF-8 is checked by the caller, once. */
+/* A strict reader of JSON text (RFC 8259) that builds nothing: it walks. It takes integers of any size and
+ * leaves numbers as they are written, so what another program could publish can be read here. UTF-8 is
+ * checked by the caller, once. */
 
 enum { SCAN_DEPTH_MAX = 1000 };
 
@@ -16,7 +17,16 @@ struct scan {
     int depth;
 };
 
-enum scan_kind { SCAN_BAD, SCAN_OBJECT, SCAN_ARRAY, SCAN_STRING, SCAN_NUMBER, SCAN_TRUE, SCAN_FALSE, SCAN_NULL };
+enum scan_kind {
+    SCAN_BAD,
+    SCAN_OBJECT,
+    SCAN_ARRAY,
+    SCAN_STRING,
+    SCAN_NUMBER,
+    SCAN_TRUE,
+    SCAN_FALSE,
+    SCAN_NULL
+};
 
 /* Steps over white space and tells what kind of value starts there. */
 enum scan_kind scan_peek(struct scan *s);
@@ -39,8 +49,8 @@ bool scan_literal(struct scan *s);
 /* Steps over any one value. */
 bool scan_skip(struct scan *s);
 
-/* Walking an object or an array: open, then next until it answers something else than 1: 0 at its end, -1 when malformed.
- * After 1 the caller reads exactly one value. */
+/* Walking an object or an array: open, then next until it answers something else than 1: 0 at its end, -1
+ * when malformed. After 1 the caller reads exactly one value. */
 bool scan_open(struct scan *s);
 int scan_next_member(struct scan *s, bool first, struct slice *raw_key);
 int scan_next_item(struct scan *s, bool first);

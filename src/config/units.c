@@ -11,7 +11,8 @@ struct unit {
     int64_t factor;
 };
 
-static const struct unit duration_units[] = {{"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
+static const struct unit duration_units[] = {
+    {"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
 static const struct unit size_units[] = {{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}};
 
 /* Digits, then one of the units, then nothing. */
@@ -56,7 +57,8 @@ int config_size(const char *text, size_t *ret_bytes)
 {
     int64_t bytes;
 
-    if (read_quantity(text, size_units, sizeof(size_units) / sizeof(size_units[0]), &bytes) || (uint64_t)bytes > SIZE_MAX)
+    if (read_quantity(text, size_units, sizeof(size_units) / sizeof(size_units[0]), &bytes) ||
+        (uint64_t)bytes > SIZE_MAX)
         return 1;
     *ret_bytes = (size_t)bytes;
     return 0;

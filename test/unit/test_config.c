@@ -1,5 +1,5 @@
-/* The configuration as a whole: what a good file gives, and that the samples, the schema, the documentation and the code list
- * the same keys. ONCEWARD_UPDATE=1 writes what is generated anew instead of comparing. */
+/* The configuration as a whole: what a good file gives, and that the samples, the schema, the documentation
+ * and the code list the same keys. ONCEWARD_UPDATE=1 writes what is generated anew instead of comparing. */
 
 #include "cmocka_all.h"
 #include "config/keys.h"
@@ -79,7 +79,8 @@ static void test_schema_is_current(void **state)
         write_file(SOURCE("conf/onceward.schema.json"), &made);
     assert_true(read_file(SOURCE("conf/onceward.schema.json"), &found));
     if (!slice_equal(buf_slice(&made), buf_slice(&found)))
-        fail_msg("conf/onceward.schema.json is not what the code makes; run this test with ONCEWARD_UPDATE=1");
+        fail_msg(
+            "conf/onceward.schema.json is not what the code makes; run this test with ONCEWARD_UPDATE=1");
     json_t *parsed = json_loadb(made.data, made.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(parsed);
     json_decref(parsed);
@@ -108,7 +109,8 @@ static void test_readme_is_current(void **state)
         buf_add_text(&updated, end);
         write_file(SOURCE("README.md"), &updated);
     } else if (!slice_equal(buf_slice(&table), (struct slice){start, (size_t)(end - start)})) {
-        fail_msg("the table of keys in README.md is not what the code makes; run this test with ONCEWARD_UPDATE=1");
+        fail_msg("the table of keys in README.md is not what the code makes; run this test with "
+                 "ONCEWARD_UPDATE=1");
     }
     buf_deinit(&readme);
     buf_deinit(&table);
@@ -125,7 +127,8 @@ static void test_markdown(void **state)
         lines++;
     assert_int_equal(lines, n_keys + 2);
     assert_non_null(strstr(table.data, "| `broker.url` | string | **required** | "));
-    assert_non_null(strstr(table.data, "| `queues.<name>.retry.max_age` | duration 1s to 3650d, or `off` | `off` | "));
+    assert_non_null(
+        strstr(table.data, "| `queues.<name>.retry.max_age` | duration 1s to 3650d, or `off` | `off` | "));
     assert_non_null(strstr(table.data, "| `queues.<name>.vhost` | string | the URL's | "));
     buf_deinit(&table);
 }
@@ -270,13 +273,15 @@ static void test_minimal_and_defaults(void **state)
 
 static void test_defaults_merge(void **state)
 {
-    struct config *c = parse("{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"},"
-                             " \"defaults\": {\"forward\": {\"url\": \"http://d/\", \"concurrency\": 4,"
-                             "   \"headers\": {\"X-A\": \"a\", \"X-B\": \"b\"}}, \"retry\": {\"backoff\": \"2s\", \"max_attempts\": 5},"
-                             "   \"permanent_status\": [400], \"message_id\": [\"cloudevents\"], \"completion\": \"transaction\"},"
-                             " \"queues\": {\"one\": {}, \"two\": {\"forward\": {\"concurrency\": 8,"
-                             "   \"headers\": {\"x-b\": \"2\", \"X-C\": \"c\"}}, \"retry\": {\"max_attempts\": 6},"
-                             "   \"permanent_status\": [], \"message_id\": [\"header:x\"], \"completion\": \"response\"}}}");
+    struct config *c = parse(
+        "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"},"
+        " \"defaults\": {\"forward\": {\"url\": \"http://d/\", \"concurrency\": 4,"
+        "   \"headers\": {\"X-A\": \"a\", \"X-B\": \"b\"}}, \"retry\": {\"backoff\": \"2s\", "
+        "\"max_attempts\": 5},"
+        "   \"permanent_status\": [400], \"message_id\": [\"cloudevents\"], \"completion\": \"transaction\"},"
+        " \"queues\": {\"one\": {}, \"two\": {\"forward\": {\"concurrency\": 8,"
+        "   \"headers\": {\"x-b\": \"2\", \"X-C\": \"c\"}}, \"retry\": {\"max_attempts\": 6},"
+        "   \"permanent_status\": [], \"message_id\": [\"header:x\"], \"completion\": \"response\"}}}");
     struct config_queue *one = &c->queues[0], *two = &c->queues[1];
 
     assert_int_equal(c->n_queues, 2);
@@ -324,11 +329,13 @@ static void test_files(void **state)
     temporary(token, "Bearer ${NOT_EXPANDED}\r\n", 24);
     temporary(window, "45s", 3);
     setenv("TOKEN_FILE", token, 1);
-    snprintf(text, sizeof(text),
-             "{\"broker\": {\"url_file\": \"%s\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": {\"forward\": {\"authorization\": "
-             "\"old\"}}, \"queues\": {\"q\": {\"token_window_file\": \"%s\", \"forward\": {\"url\": \"http://h\", "
-             "\"authorization_file\": \"${TOKEN_FILE}\"}}}}",
-             url, window);
+    snprintf(
+        text, sizeof(text),
+        "{\"broker\": {\"url_file\": \"%s\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": "
+        "{\"forward\": {\"authorization\": "
+        "\"old\"}}, \"queues\": {\"q\": {\"token_window_file\": \"%s\", \"forward\": {\"url\": \"http://h\", "
+        "\"authorization_file\": \"${TOKEN_FILE}\"}}}}",
+        url, window);
     struct config *c = parse(text);
 
     assert_string_equal(c->broker.url.value, "amqp://from-file");
@@ -366,8 +373,10 @@ static void test_text_replaces_file(void **state)
 
     temporary(token, "old", 3);
     snprintf(text, sizeof(text),
-             "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": {\"forward\": "
-             "{\"authorization_file\": \"%s\"}}, \"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\", \"authorization\": \"new\"}}}}",
+             "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": "
+             "{\"forward\": "
+             "{\"authorization_file\": \"%s\"}}, \"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\", "
+             "\"authorization\": \"new\"}}}}",
              token);
     struct config *c = parse(text);
     assert_string_equal(c->queues[0].forward.authorization.value, "new");
@@ -384,16 +393,17 @@ static void test_variables(void **state)
     static const struct {
         const char *text, *expected;
     } cases[] = {
-        {"${ONE}", "1"},         {"a${ONE}b${ONE}", "a1b1"}, {"$ONE", "$ONE"},       {"$${ONE}", "${ONE}"},   {"$$", "$$"},
-        {"$$${ONE}", "$${ONE}"}, {"${NESTED}", "${ONE}"},    {"x${EMPTY}y", "xy"},   {"a$", "a$"},            {"{ONE}", "{ONE}"},
-        {"$${", "${"},           {"100%", "100%"},
+        {"${ONE}", "1"}, {"a${ONE}b${ONE}", "a1b1"}, {"$ONE", "$ONE"},        {"$${ONE}", "${ONE}"},
+        {"$$", "$$"},    {"$$${ONE}", "$${ONE}"},    {"${NESTED}", "${ONE}"}, {"x${EMPTY}y", "xy"},
+        {"a$", "a$"},    {"{ONE}", "{ONE}"},         {"$${", "${"},           {"100%", "100%"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
 
         snprintf(text, sizeof(text),
-                 "{\"broker\": {\"url\": \"amqp://h\", \"password\": \"%s\"}, \"database\": {\"url\": \"host=h\"}, \"queues\": {\"q\": "
+                 "{\"broker\": {\"url\": \"amqp://h\", \"password\": \"%s\"}, \"database\": {\"url\": "
+                 "\"host=h\"}, \"queues\": {\"q\": "
                  "{\"forward\": {\"url\": \"http://h\", \"headers\": {\"X\": \"-%s-\"}}}}}",
                  cases[i].text, cases[i].text);
         struct config *c = parse(text);
@@ -410,17 +420,39 @@ static void test_units(void **state)
         const char *text;
         int64_t ms;
     } durations[] = {
-        {"0s", 0},   {"1ms", 1},   {"1500ms", 1500}, {"30s", 30000}, {"5m", 300000}, {"2h", 7200000}, {"7d", 604800000}, {"007s", 7000},
-        {"", -1},    {"s", -1},    {"5", -1},        {"-5s", -1},    {"+5s", -1},    {"5 s", -1},     {" 5s", -1},       {"5s ", -1},
-        {"1.5s", -1}, {"5S", -1},  {"5sec", -1},     {"1h30m", -1},  {"5us", -1},    {"99999999999999999999s", -1},
-        {"9223372036854775807d", -1}, {"9223372036854775807ms", INT64_MAX}, {"106751991168d", -1},
+        {"0s", 0},
+        {"1ms", 1},
+        {"1500ms", 1500},
+        {"30s", 30000},
+        {"5m", 300000},
+        {"2h", 7200000},
+        {"7d", 604800000},
+        {"007s", 7000},
+        {"", -1},
+        {"s", -1},
+        {"5", -1},
+        {"-5s", -1},
+        {"+5s", -1},
+        {"5 s", -1},
+        {" 5s", -1},
+        {"5s ", -1},
+        {"1.5s", -1},
+        {"5S", -1},
+        {"5sec", -1},
+        {"1h30m", -1},
+        {"5us", -1},
+        {"99999999999999999999s", -1},
+        {"9223372036854775807d", -1},
+        {"9223372036854775807ms", INT64_MAX},
+        {"106751991168d", -1},
     };
     static const struct {
         const char *text;
         int64_t bytes;
     } sizes[] = {
-        {"0B", 0}, {"512B", 512}, {"64KiB", 65536}, {"64MiB", 64 << 20}, {"3GiB", 3ll << 30}, {"", -1}, {"64", -1}, {"64K", -1},
-        {"64KB", -1}, {"64kib", -1}, {"B", -1}, {"-1B", -1}, {"1.5KiB", -1}, {"99999999999GiB", -1}, {"1TiB", -1},
+        {"0B", 0}, {"512B", 512}, {"64KiB", 65536}, {"64MiB", 64 << 20},    {"3GiB", 3ll << 30},
+        {"", -1},  {"64", -1},    {"64K", -1},      {"64KB", -1},           {"64kib", -1},
+        {"B", -1}, {"-1B", -1},   {"1.5KiB", -1},   {"99999999999GiB", -1}, {"1TiB", -1},
     };
 
     for (size_t i = 0; i < sizeof(durations) / sizeof(durations[0]); i++) {

@@ -33,8 +33,9 @@ static void assert_found(struct slice body, const char *pointer, const char *exp
 
 static void test_pointer(void **state)
 {
-    static const char rfc[] = "{\"foo\": [\"bar\", \"baz\"], \"\": 0, \"a/b\": 1, \"c%d\": 2, \"e^f\": 3, \"g|h\": 4, "
-                              "\"i\\\\j\": 5, \"k\\\"l\": 6, \" \": 7, \"m~n\": 8, \"~1\": 9}";
+    static const char rfc[] =
+        "{\"foo\": [\"bar\", \"baz\"], \"\": 0, \"a/b\": 1, \"c%d\": 2, \"e^f\": 3, \"g|h\": 4, "
+        "\"i\\\\j\": 5, \"k\\\"l\": 6, \" \": 7, \"m~n\": 8, \"~1\": 9}";
     static const struct {
         const char *body, *pointer, *expected;
     } cases[] = {
@@ -91,7 +92,9 @@ static void test_pointer(void **state)
         {"{\"id\": \"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "/id", "\"\\/\b\f\n\r\t"},
         {"{\"id\": \"\\u00e9\\u20AC\\ud83d\\ude00\"}", "/id", "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"},
         {"{\"id\": \"\\ud83d\"}", "/id", "\xEF\xBF\xBD"},
-        {"{\"id\": \"\\ud83d\\u0041\"}", "/id", "\xEF\xBF\xBD" "A"},
+        {"{\"id\": \"\\ud83d\\u0041\"}", "/id",
+         "\xEF\xBF\xBD"
+         "A"},
         {"\xEF\xBB\xBF{\"id\": \"marked\"}", "/id", "marked"},
         /* malformed anywhere */
         {"", "", NULL},
@@ -158,10 +161,12 @@ static void test_pointer_bounds(void **state)
     buf_deinit(&body);
 }
 
-/* Whatever a body is cut or changed to, both readers agree on whether it is JSON; jansson's limits on numbers aside. */
+/* Whatever a body is cut or changed to, both readers agree on whether it is JSON; jansson's limits on numbers
+ * aside. */
 static void test_agrees_with_jansson(void **state)
 {
-    static const char seed[] = "{\"a\": [1, -2.5e+3, true, false, null, \"x\\u00e9\\n\", {\"b\": {}}, []], \"c\": \"\"}";
+    static const char seed[] =
+        "{\"a\": [1, -2.5e+3, true, false, null, \"x\\u00e9\\n\", {\"b\": {}}, []], \"c\": \"\"}";
     unsigned random = 12345;
 
     for (int round = 0; round < 20000; round++) {
@@ -235,24 +240,56 @@ static void test_fields_round_trip(void **state)
 {
     struct field one[] = {F_INT("n", FIELD_I64, 5)};
     struct field tagged_alone[] = {F_STRING("!l", "5")}; /* looks like a tag */
-    struct field items[] = {F_INT(NULL, FIELD_I32, 1), F_STRING(NULL, "two"), F_CHILDREN(NULL, FIELD_TABLE, one), F_VOID(NULL),
+    struct field items[] = {F_INT(NULL, FIELD_I32, 1),
+                            F_STRING(NULL, "two"),
+                            F_CHILDREN(NULL, FIELD_TABLE, one),
+                            F_VOID(NULL),
                             {.kind = FIELD_ARRAY}};
     struct field fields[] = {
-        F_BOOL("t", true), F_BOOL("f", false), F_INT("b", FIELD_I8, INT8_MIN), F_UINT("B", FIELD_U8, 255),
-        F_INT("s", FIELD_I16, INT16_MIN), F_UINT("u", FIELD_U16, UINT16_MAX), F_INT("I", FIELD_I32, INT32_MIN),
-        F_INT("I2", FIELD_I32, INT32_MAX), F_UINT("i", FIELD_U32, UINT32_MAX), F_INT("l", FIELD_I64, 0),
-        F_INT("l2", FIELD_I64, INT64_MIN), F_INT("l3", FIELD_I64, INT64_MAX), F_INT("l4", FIELD_I64, (int64_t)INT32_MAX + 1),
-        F_UINT("L", FIELD_U64, 0), F_UINT("L2", FIELD_U64, UINT64_MAX), F_FLOAT("f32", FIELD_F32, 1.5),
-        F_FLOAT("f32n", FIELD_F32, (double)-INFINITY), F_FLOAT("d", FIELD_F64, 0.1), F_FLOAT("d0", FIELD_F64, -0.0),
-        F_FLOAT("d1", FIELD_F64, 1e300), F_FLOAT("d2", FIELD_F64, 5e-324), F_FLOAT("dn", FIELD_F64, (double)NAN),
-        F_FLOAT("di", FIELD_F64, (double)INFINITY), F_DECIMAL("D", 2, 123), F_DECIMAL("D0", 0, 7), F_DECIMAL("D5", 5, 1),
-        F_DECIMAL("Dm", 255, UINT32_MAX), F_STRING("S", "text \"quoted\" \xE2\x82\xAC \x01"), F_STRING("S0", ""),
-        F_STRING("Sbad", "\xFF\0x"), F_BYTES("x", "\0\x01\xFE"), F_BYTES("x0", ""), F_UINT("T", FIELD_TIMESTAMP, 1700000000),
-        F_UINT("T2", FIELD_TIMESTAMP, UINT64_MAX), F_VOID("V"), F_CHILDREN("A", FIELD_ARRAY, items),
-        F_CHILDREN("F", FIELD_TABLE, one), F_CHILDREN("F2", FIELD_TABLE, tagged_alone), {.name = SLICE("A0"), .kind = FIELD_ARRAY},
+        F_BOOL("t", true),
+        F_BOOL("f", false),
+        F_INT("b", FIELD_I8, INT8_MIN),
+        F_UINT("B", FIELD_U8, 255),
+        F_INT("s", FIELD_I16, INT16_MIN),
+        F_UINT("u", FIELD_U16, UINT16_MAX),
+        F_INT("I", FIELD_I32, INT32_MIN),
+        F_INT("I2", FIELD_I32, INT32_MAX),
+        F_UINT("i", FIELD_U32, UINT32_MAX),
+        F_INT("l", FIELD_I64, 0),
+        F_INT("l2", FIELD_I64, INT64_MIN),
+        F_INT("l3", FIELD_I64, INT64_MAX),
+        F_INT("l4", FIELD_I64, (int64_t)INT32_MAX + 1),
+        F_UINT("L", FIELD_U64, 0),
+        F_UINT("L2", FIELD_U64, UINT64_MAX),
+        F_FLOAT("f32", FIELD_F32, 1.5),
+        F_FLOAT("f32n", FIELD_F32, (double)-INFINITY),
+        F_FLOAT("d", FIELD_F64, 0.1),
+        F_FLOAT("d0", FIELD_F64, -0.0),
+        F_FLOAT("d1", FIELD_F64, 1e300),
+        F_FLOAT("d2", FIELD_F64, 5e-324),
+        F_FLOAT("dn", FIELD_F64, (double)NAN),
+        F_FLOAT("di", FIELD_F64, (double)INFINITY),
+        F_DECIMAL("D", 2, 123),
+        F_DECIMAL("D0", 0, 7),
+        F_DECIMAL("D5", 5, 1),
+        F_DECIMAL("Dm", 255, UINT32_MAX),
+        F_STRING("S", "text \"quoted\" \xE2\x82\xAC \x01"),
+        F_STRING("S0", ""),
+        F_STRING("Sbad", "\xFF\0x"),
+        F_BYTES("x", "\0\x01\xFE"),
+        F_BYTES("x0", ""),
+        F_UINT("T", FIELD_TIMESTAMP, 1700000000),
+        F_UINT("T2", FIELD_TIMESTAMP, UINT64_MAX),
+        F_VOID("V"),
+        F_CHILDREN("A", FIELD_ARRAY, items),
+        F_CHILDREN("F", FIELD_TABLE, one),
+        F_CHILDREN("F2", FIELD_TABLE, tagged_alone),
+        {.name = SLICE("A0"), .kind = FIELD_ARRAY},
         {.name = SLICE("F0"), .kind = FIELD_TABLE},
         /* names that need the list of names; they come last, where the reader puts them */
-        F_STRING("!names", "x"), F_STRING("!l", "y"), F_STRING("\xFF", "z"),
+        F_STRING("!names", "x"),
+        F_STRING("!l", "y"),
+        F_STRING("\xFF", "z"),
     };
     struct message *m = message_new();
     struct buf json = {0};
@@ -264,7 +301,8 @@ static void test_fields_round_trip(void **state)
     assert_int_equal(m->n_headers, COUNT(fields));
     for (size_t i = 0; i < COUNT(fields); i++)
         if (!same_field(&fields[i], &m->headers[i]))
-            fail_msg("field %zu (%.*s) differs: %s", i, (int)fields[i].name.len, fields[i].name.data, buf_text(&json));
+            fail_msg("field %zu (%.*s) differs: %s", i, (int)fields[i].name.len, fields[i].name.data,
+                     buf_text(&json));
     buf_deinit(&json);
     message_free(m);
 
@@ -297,17 +335,52 @@ static void test_fields_normalised(void **state)
 static void test_fields_refused(void **state)
 {
     static const char *const bad[] = {
-        "", " ", "[]", "1", "null", "{", "{}x", "{\"a\"}", "{\"a\": }", "{\"a\": 1,}",
-        "{\"a\": {\"!q\": 1}}", "{\"a\": {\"!unknown\": 1}}", "{\"a\": {\"!l\": 1, \"b\": 2}}", "{\"a\": {\"!l\": \"x\"}}",
-        "{\"a\": {\"!l\": 1.5}}", "{\"a\": {\"!l\": 9223372036854775808}}", "{\"a\": {\"!b\": 128}}", "{\"a\": {\"!b\": -129}}",
-        "{\"a\": {\"!B\": -1}}", "{\"a\": {\"!B\": 256}}", "{\"a\": {\"!L\": \"18446744073709551616\"}}",
-        "{\"a\": {\"!L\": -1}}", "{\"a\": {\"!S\": \"x\"}}", "{\"a\": {\"!S\": \"ab=c\"}}", "{\"a\": {\"!S\": \"====\"}}",
-        "{\"a\": {\"!S\": \"a-_b\"}}", "{\"a\": {\"!S\": 5}}", "{\"a\": {\"!bytes\": null}}", "{\"a\": {\"!decimal\": \"-1\"}}",
-        "{\"a\": {\"!decimal\": \"\"}}", "{\"a\": {\"!decimal\": \"1.2.3\"}}", "{\"a\": {\"!decimal\": \"4294967296\"}}",
-        "{\"a\": {\"!timestamp\": -5}}", "{\"a\": {\"!double\": \"many\"}}", "{\"a\": {\"!f\": true}}",
-        "{\"!names\": {}}", "{\"!names\": [1]}", "{\"!names\": [[]]}", "{\"!names\": [[\"YQ==\"]]}",
-        "{\"!names\": [[\"YQ==\", 1, 2]]}", "{\"!names\": [[\"Y\", 1]]}", "{\"b\": 1, \"!l\": 2}", "{\"!l\": 2}",
-        "{\"a\": \"\xFF\"}", "{\"a\": [1}", "{\"a\": nul}",
+        "",
+        " ",
+        "[]",
+        "1",
+        "null",
+        "{",
+        "{}x",
+        "{\"a\"}",
+        "{\"a\": }",
+        "{\"a\": 1,}",
+        "{\"a\": {\"!q\": 1}}",
+        "{\"a\": {\"!unknown\": 1}}",
+        "{\"a\": {\"!l\": 1, \"b\": 2}}",
+        "{\"a\": {\"!l\": \"x\"}}",
+        "{\"a\": {\"!l\": 1.5}}",
+        "{\"a\": {\"!l\": 9223372036854775808}}",
+        "{\"a\": {\"!b\": 128}}",
+        "{\"a\": {\"!b\": -129}}",
+        "{\"a\": {\"!B\": -1}}",
+        "{\"a\": {\"!B\": 256}}",
+        "{\"a\": {\"!L\": \"18446744073709551616\"}}",
+        "{\"a\": {\"!L\": -1}}",
+        "{\"a\": {\"!S\": \"x\"}}",
+        "{\"a\": {\"!S\": \"ab=c\"}}",
+        "{\"a\": {\"!S\": \"====\"}}",
+        "{\"a\": {\"!S\": \"a-_b\"}}",
+        "{\"a\": {\"!S\": 5}}",
+        "{\"a\": {\"!bytes\": null}}",
+        "{\"a\": {\"!decimal\": \"-1\"}}",
+        "{\"a\": {\"!decimal\": \"\"}}",
+        "{\"a\": {\"!decimal\": \"1.2.3\"}}",
+        "{\"a\": {\"!decimal\": \"4294967296\"}}",
+        "{\"a\": {\"!timestamp\": -5}}",
+        "{\"a\": {\"!double\": \"many\"}}",
+        "{\"a\": {\"!f\": true}}",
+        "{\"!names\": {}}",
+        "{\"!names\": [1]}",
+        "{\"!names\": [[]]}",
+        "{\"!names\": [[\"YQ==\"]]}",
+        "{\"!names\": [[\"YQ==\", 1, 2]]}",
+        "{\"!names\": [[\"Y\", 1]]}",
+        "{\"b\": 1, \"!l\": 2}",
+        "{\"!l\": 2}",
+        "{\"a\": \"\xFF\"}",
+        "{\"a\": [1}",
+        "{\"a\": nul}",
     };
 
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -362,8 +435,18 @@ static void test_properties_round_trip(void **state)
 static void test_properties_refused(void **state)
 {
     static const char *const bad[] = {
-        "", "[]", "{\"type\": 5}", "{\"type\": null}", "{\"nothing\": \"x\"}", "{\"priority\": 256}", "{\"priority\": \"x\"}",
-        "{\"delivery_mode\": -1}", "{\"timestamp\": 1.5}", "{\"type\": \"x\"", "{\"type\": \"x\"} y", "{\"type\": {\"!l\": 5}}",
+        "",
+        "[]",
+        "{\"type\": 5}",
+        "{\"type\": null}",
+        "{\"nothing\": \"x\"}",
+        "{\"priority\": 256}",
+        "{\"priority\": \"x\"}",
+        "{\"delivery_mode\": -1}",
+        "{\"timestamp\": 1.5}",
+        "{\"type\": \"x\"",
+        "{\"type\": \"x\"} y",
+        "{\"type\": {\"!l\": 5}}",
     };
 
     for (size_t i = 0; i < COUNT(bad); i++) {
