@@ -80,12 +80,7 @@ BEGIN
                               AND (r.token_expires_at <= v_stale OR (p_own AND r.claimed_by = p_instance)))
                       WHEN 'failed' THEN r.next_attempt_at <= v_now AND r.attempt < p_max_attempts
                       WHEN 'waiting' THEN r.next_attempt_at <= v_now
-                      WHEN 'dead' THEN
-                          i.deaths > (SELECT l.deaths FROM onceward.dead_letter l
-                                      WHERE l.consumer = p_consumer AND l.message_id = i.id AND NOT l.rowless
-                                      ORDER BY l.consumer DESC, l.message_id DESC, l.id DESC LIMIT 1)
-                          AND p_revive >= (SELECT count(*) FROM onceward.dead_letter l
-                                           WHERE l.consumer = p_consumer AND l.message_id = i.id AND NOT l.rowless)
+                      WHEN 'dead' THEN onceward.letter_revives(p_consumer, i.id, i.deaths, p_revive)
                       ELSE false END
                 LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
         ), changed AS (
@@ -131,7 +126,7 @@ BEGIN
                WHEN 'mismatch' THEN json_build_object(
                    'fingerprint', encode(i.fingerprint, 'hex'), 'first_fingerprint', encode(r.fingerprint, 'hex'),
                    'first_status', r.status, 'first_received_at', r.received_at, 'first_completed_at', r.completed_at)::text END
-    FROM unnest(p_ids, p_tokens, p_fingerprints) WITH ORDINALITY i (id, token, fingerprint, ord)
+    FROM unnest(p_ids, p_tokens, p_fingerprints, p_deaths) WITH ORDINALITY i (id, token, fingerprint, deaths, ord)
     LEFT JOIN LATERAL (
         SELECT r.status, r.attempt, r.token, r.fingerprint, r.token_expires_at, r.next_attempt_at, r.claimed_by, r.received_at,
                r.alive_since, r.completed_at, r.last_error
@@ -142,7 +137,8 @@ BEGIN
             WHEN r.status IS NULL THEN 'vanished'
             WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
             WHEN r.status = 'completed' THEN 'completed'
-            WHEN r.status = 'dead' THEN 'dead'
+            WHEN r.status = 'dead' THEN
+                CASE WHEN onceward.letter_revives(p_consumer, i.id, i.deaths, p_revive) THEN 'locked' ELSE 'dead' END
             WHEN r.status = 'processing' AND r.token = i.token THEN
                 CASE WHEN r.token_expires_at >= v_until THEN 'claimed' ELSE 'locked' END
             WHEN r.status = 'processing' AND r.token_expires_at > v_stale THEN

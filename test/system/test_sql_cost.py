@@ -67,8 +67,9 @@ def test_pages_do_not_depend_on_the_size(pg):
     inbox.query("SELECT onceward.sidecar_register('c', '/', 'q', NULL)")
     swept = inbox.pages("SELECT onceward.sidecar_sweep('c', 3600000, 10)")
     print(purged, swept)
-    assert 100 < purged < 300
-    assert 8_192 < swept < 9_000
+    # The pages they were asked for, and what planning reads the first time; the table has 38,000.
+    assert 100 < purged < 1_000
+    assert 8_192 < swept < 9_200
     inbox.close()
     app.close()
 

@@ -1,0 +1,27 @@
+-- May a dead message be claimed afresh? When it has been dead-lettered by the broker more often than its newest letter says (somebody
+-- moved it back), and not revived too often yet.
+--
+-- Without a letter it may not: somebody discarded it, and the dead row stands for that.
+--
+-- Locks: none. Rows: none. Repeating it: it only reads.
+CREATE OR REPLACE FUNCTION onceward.letter_revives(p_consumer text, p_message_id text, p_deaths bigint, p_revive integer)
+RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    IF p_deaths <= 0 OR p_revive <= 0 THEN
+        RETURN false;
+    END IF;
+    RETURN coalesce(p_deaths > (SELECT l.deaths FROM onceward.dead_letter l
+                                WHERE l.consumer = p_consumer AND l.message_id = p_message_id AND NOT l.rowless
+                                ORDER BY l.consumer DESC, l.message_id DESC, l.id DESC LIMIT 1)
+                    AND p_revive >= (SELECT count(*) FROM onceward.dead_letter l
+                                     WHERE l.consumer = p_consumer AND l.message_id = p_message_id AND NOT l.rowless), false);
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.letter_revives(text, text, bigint, integer) FROM PUBLIC;
