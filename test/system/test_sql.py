@@ -761,3 +761,52 @@ def test_what_commits_asynchronously(inbox, other, app):
     assert setting(inbox, lambda: inbox.settle("m3"), "remote_apply") == "remote_apply"
     assert setting(app, lambda: app.extend(inbox.token("m4"), 5), "off") == "on"
     assert setting(app, lambda: app.complete(inbox.token("m4")), "off") == "on"
+
+
+def test_whatever_races_each_message_is_completed_once(pg, request):
+    """Windows of nothing: everybody takes over from everybody, fails, gives back, commits, rolls back, dies. No error but the fence's."""
+    consumer, ids = request.node.name, [f"m{n:02}" for n in range(30)]
+    done, errors = [], []
+
+    def run(number):
+        inbox, app, chance = Inbox(pg, consumer, str(number)), Application(pg), random.Random(number)
+        end = time.monotonic() + 3
+        try:
+            while time.monotonic() < end:
+                some = chance.sample(ids, 8)
+                got = [i for i, r in zip(sorted(some), inbox.claim(*some, window=0, grace=0, max_attempts=10 ** 6)) if r.answer == "claimed"]
+                for i in got:
+                    what = chance.random()
+                    if what < 0.2:
+                        inbox.fail(i, delay=0, only_expired=chance.random() < 0.5)
+                    elif what < 0.3:
+                        inbox.release(i)
+                    elif what < 0.9:
+                        try:
+                            app.begin()
+                            app.complete(inbox.token(i))
+                            if chance.random() < 0.03:
+                                app.commit()
+                                done.append(i)
+                                with Refused("OW003"):
+                                    app.complete(inbox.token(i))
+                            else:
+                                app.rollback()
+                        except psycopg2.Error as error:
+                            app.rollback()
+                            assert error.pgcode == "OW001", error
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            inbox.close()
+            app.close()
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert len(done) == len(set(done)) and len(done) > 5
+    completed = pg.query("SELECT count(*) FROM onceward.inbox WHERE consumer = %s AND status = 'completed'", (consumer,))[0][0]
+    assert completed == len(done)
