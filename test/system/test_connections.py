@@ -48,7 +48,8 @@ def test_a_broker_that_restarts_is_consumed_again_and_work_in_flight_is_not_repe
 
     own.app.handler = handler
     sidecar = own.sidecar(token_window="60s")
-    own.queue.publish("held")
+    own.queue.channel.confirm_delivery()
+    own.queue.publish("held")  # confirmed, so it survives
     gate.wait_for_waiting()
     own.rabbitmq.stop()
     sidecar.wait_for("disconnected", peer="broker")

@@ -60,7 +60,7 @@ def slow_drip(request, reply):
 
 
 def endless_headers(request, reply):
-    reply.raw(b"HTTP/1.1 200 OK\r\n")
+    reply.raw(b"HTTP/1.1 500 Oh\r\n")
     for _ in range(200):
         reply.raw(b"X-More: " + b"y" * 8000 + b"\r\n")
     reply.close()

@@ -119,7 +119,8 @@ def test_nothing_is_consumed_before_the_application_is_ready(bed):
     bed.queue.publish("m1")
     sidecar = bed.sidecar(wait=False)
     sidecar.wait_for("paused")
-    assert bed.queue.n_consumers == 0 and bed.queue.n_ready == 1 and bed.row("m1") is None
+    bed.queue.wait_for_ready(1)
+    assert bed.queue.n_consumers == 0 and bed.row("m1") is None
     bed.app.start()
     sidecar.wait_for("completed", message_id="m1")
     assert [r.attempt for r in bed.app.posts()] == [1]
