@@ -404,7 +404,8 @@ static void worker_wait(struct worker *w)
     int64_t timeout = wait_ms(w);
 
     if (w->broker)
-        fds[n++] = (struct pollfd){broker_fd(w->broker), (short)(POLLIN | (broker_wants_write(w->broker) ? POLLOUT : 0)), 0};
+        fds[n++] = (struct pollfd){broker_fd(w->broker),
+                                   (short)(POLLIN | (broker_wants_write(w->broker) ? POLLOUT : 0)), 0};
     if (w->inbox)
         fds[n++] = (struct pollfd){inbox_fd(w->inbox),
                                    (short)(POLLIN | (inbox_wants_write(w->inbox) ? POLLOUT : 0)), 0};
@@ -496,7 +497,7 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
 
     w->config = c;
     w->q = q;
-    w->allowed = 1;
+    w->allowed = q->forward.concurrency;
     w->depth = -1;
     w->pauses = 1u << PAUSE_APPLICATION; /* until it is known to be ready; not worth a line yet */
     for (int s = 0; s < N_DELIVERY_STATES; s++)

@@ -213,6 +213,8 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);
         w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;
+        if (d->verdict != VERDICT_UNAVAILABLE && d->verdict != VERDICT_DIED)
+            worker_trickle(w, 1);
         if (d->verdict == VERDICT_COMPLETE)
             delivery_keep_result(w, d, a->body);
     }

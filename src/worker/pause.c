@@ -79,8 +79,9 @@ void pause_clear(struct worker *w, enum pause_reason r)
     if (!is_paused(w, r))
         return;
     w->pauses &= ~(1u << r);
-    w->allowed = r == PAUSE_PARKED_FULL ? w->allowed : 1;
     if (w->pause_told[r]) {
+        w->allowed =
+            r == PAUSE_PARKED_FULL ? w->allowed : 1; /* the trickle; a first start is not a resumption */
         log_begin(&l, EVENT_RESUMED, w->q->name);
         log_text(&l, "reason", pause_name(r));
         log_int(&l, "paused_for_ms", w->now_ms - w->paused_since_ms[r]);
@@ -150,9 +151,15 @@ void worker_success(struct worker *w)
     w->n_pauses_in_a_row = 0;
     w->n_brakes = 0;
     w->had_success = true;
-    if (w->allowed < w->q->forward.concurrency)
-        w->allowed++;
+    worker_trickle(w, 1);
     pause_clear(w, PAUSE_EVERYTHING_FAILS);
+}
+
+void worker_trickle(struct worker *w, int more)
+{
+    int most = w->pauses & 1u << PAUSE_EVERYTHING_FAILS ? 1 : w->q->forward.concurrency;
+
+    w->allowed = w->allowed + more < most ? w->allowed + more : most;
 }
 
 /* While there are other messages whose answers will tell whether the message or the application is at fault,
@@ -234,6 +241,7 @@ void worker_pause_tick(struct worker *w)
     size_t n = 0;
     unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE);
 
+    worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
     if (!whole || w->drain || !w->generation)
         return;
     enum pause_reason r = whole & 1u << PAUSE_APPLICATION ? PAUSE_APPLICATION : PAUSE_DATABASE;

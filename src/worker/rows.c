@@ -157,7 +157,8 @@ static void give_up(struct worker *w, struct delivery *d, const char *reason, bo
                    rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
 }
 
-/* Takes over the fingerprint of the first body, from the answer's JSON: with on_body_mismatch: duplicate this copy stands for that. */
+/* Takes over the fingerprint of the first body, from the answer's JSON: with on_body_mismatch: duplicate this
+ * copy stands for that. */
 static bool fingerprint_adopt(struct delivery *d, struct slice detail)
 {
     static const char key[] = "\"first_fingerprint\" : \"";

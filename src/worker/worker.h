@@ -255,6 +255,7 @@ bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);
 void worker_success(struct worker *w);
+void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
 void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
 void worker_pause_tick(struct worker *w);
