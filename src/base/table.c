@@ -11,11 +11,12 @@
 
 enum { CELL_MAX = 200 };
 
-/* Code points that act on a terminal instead of being shown: C0, DEL, C1, and what turns the direction of text around. */
+/* Code points that act on a terminal instead of being shown: C0, DEL, C1, and what turns the direction of
+ * text around. */
 static bool is_dangerous(uint32_t c)
 {
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200E && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
-           (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200E && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
 static uint32_t decode(const char *p, size_t step)
@@ -62,7 +63,8 @@ void text_add_safe(struct buf *out, struct slice s)
 
 static bool is_layout(struct slice s, size_t i)
 {
-    return s.data[i] == '\n' || s.data[i] == '\t' || (s.data[i] == '\r' && i + 1 < s.len && s.data[i + 1] == '\n');
+    return s.data[i] == '\n' || s.data[i] == '\t' ||
+           (s.data[i] == '\r' && i + 1 < s.len && s.data[i + 1] == '\n');
 }
 
 void text_add_safe_lines(struct buf *out, struct slice s)

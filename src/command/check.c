@@ -15,7 +15,8 @@
 static const char help[] =
     "usage: onceward check --config FILE [--connect]\n"
     "Validates the configuration, and lists everything that is wrong with it at once.\n"
-    "  --connect   also tries the database (roles, schema, consumers), the broker with each queue, and each application\n";
+    "  --connect   also tries the database (roles, schema, consumers), the broker with each queue, and each "
+    "application\n";
 
 /* A GET that hangs is ended by the probe itself; this is for what must not happen. */
 enum { PROBE_DEADLINE_MS = 30000 };
@@ -134,7 +135,8 @@ static void check_application(const struct config_queue *q, struct findings *s)
 
     snprintf(where, sizeof where, "application of %s", q->name);
     if (ok)
-        snprintf(text, sizeof text, "%s %s", url, q->ready_url ? "answers that it is ready" : "takes connections");
+        snprintf(text, sizeof text, "%s %s", url,
+                 q->ready_url ? "answers that it is ready" : "takes connections");
     else
         snprintf(text, sizeof text, "%s: %s", url, f.text);
     s->where = where;

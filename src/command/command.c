@@ -14,9 +14,12 @@ static const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run},
     {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check},
     {"migrate", "--config FILE", "bring the database schema up to date", command_migrate},
-    {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages", command_status},
-    {"dead", "list|show|redrive|discard …", "look at dead letters, bring them back, or drop them", command_dead},
-    {"health", "--live|--ready [--state FILE]", "for exec probes: how the running sidecar is", command_health},
+    {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages",
+     command_status},
+    {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
+     command_dead},
+    {"health", "--live|--ready [--state FILE]", "for exec probes: how the running sidecar is",
+     command_health},
     {"drain", "[--state FILE]", "for a preStop hook: drain the running sidecar and wait", command_drain},
     {"explain", "[EVENT]", "what an event of the log means, and what to do", command_explain},
     {"version", "", "print the version", command_version},
@@ -26,15 +29,18 @@ enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_print(FILE *to)
 {
-    fputs("Onceward stands between a RabbitMQ queue and an application, and lets each message through once.\n\n"
-          "usage: onceward COMMAND [OPTIONS]\n\n",
-          to);
+    fputs(
+        "Onceward stands between a RabbitMQ queue and an application, and lets each message through once.\n\n"
+        "usage: onceward COMMAND [OPTIONS]\n\n",
+        to);
     for (size_t i = 0; i < N_COMMANDS; i++) {
         const struct command *c = &commands[i];
 
         fprintf(to, "  %-8s %-31s %s\n", c->name, c->arguments, c->does);
     }
-    fputs("\n`onceward COMMAND --help` says more. Exit status: 0 done, 1 it failed, 2 usage or configuration.\n", to);
+    fputs("\n`onceward COMMAND --help` says more. Exit status: 0 done, 1 it failed, 2 usage or "
+          "configuration.\n",
+          to);
 }
 
 static const struct command *command_find(const char *name)
@@ -91,7 +97,8 @@ struct config *command_config(const char *path)
     for (size_t i = 0; i < report.n; i++) {
         const struct config_finding *finding = &report.findings[i];
 
-        fprintf(stderr, "%s%s: %s\n", finding->warning ? "warning: " : "", *finding->path ? finding->path : path, finding->text);
+        fprintf(stderr, "%s%s: %s\n", finding->warning ? "warning: " : "",
+                *finding->path ? finding->path : path, finding->text);
     }
     config_report_deinit(&report);
     return failed ? NULL : c;
@@ -130,10 +137,13 @@ static int usage(FILE *to, const char *help, int status)
     return status;
 }
 
-int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config, int *ret_flag)
+int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
+                  int *ret_flag)
 {
-    const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {flag, no_argument, NULL, 'f'}, {0}};
+    const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                     {"help", no_argument, NULL, 'h'},
+                                     {flag, no_argument, NULL, 'f'},
+                                     {0}};
     int option;
 
     while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {

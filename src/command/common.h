@@ -10,12 +10,15 @@
 struct admin;
 struct config;
 
-/* Loads the configuration and opens its database; says what is wrong on standard error. STATUS_DONE, or the exit status that is due. */
+/* Loads the configuration and opens its database; says what is wrong on standard error. STATUS_DONE, or the
+ * exit status that is due. */
 int command_open(const char *path, struct config **ret_config, struct admin **ret_admin);
 void command_close(struct config *c, struct admin *a);
 
 /* "onceward: TEXT" on standard error. Answers STATUS_FAILED. */
 int command_fail(const struct fault *f);
 
-/* For the subcommands that take --config FILE and --help, and perhaps one flag: parses, and answers -1 to go on, or the exit status. */
-int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config, int *ret_flag);
+/* For the subcommands that take --config FILE and --help, and perhaps one flag: parses, and answers -1 to go
+ * on, or the exit status. */
+int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
+                  int *ret_flag);

@@ -1,4 +1,4 @@
-/* onceward dead: arguments, list, show, discard. redrive.c has the way back. */
+/* onceward dead: arguments, and discard. dead_show.c looks, redrive.c has the way back. */
 
 #include "command/dead.h"
 
@@ -8,7 +8,6 @@
 #include "onceward/base/mem.h"
 #include "onceward/base/table.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -17,28 +16,35 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIST_LIMIT = 50 };
-
 static const char help[] =
     "usage: onceward dead list    --config FILE [FILTER] [ID…]\n"
     "       onceward dead show    --config FILE [--body raw] ID…\n"
-    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--new-id [NEWID]] ID… | --all\n"
+    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--new-id [NEWID]] ID… | "
+    "--all\n"
     "       onceward dead discard --config FILE [FILTER] [--rate N/s] [--dry-run] ID… | --all\n"
     "\n"
     "  list      the letters, oldest first (the first 50, unless --limit says otherwise; 0: all)\n"
-    "  show      everything about a letter, with its body; --body raw writes the bytes of one body and nothing else\n"
-    "  redrive   publishes letters to their queues again, with the same message id, so that a message that went through\n"
-    "            meanwhile is not done twice; deletes each letter when the broker has confirmed. May be interrupted and repeated\n"
+    "  show      everything about a letter, with its body; --body raw writes the bytes of one body and "
+    "nothing else\n"
+    "  redrive   publishes letters to their queues again, with the same message id, so that a message that "
+    "went through\n"
+    "            meanwhile is not done twice; deletes each letter when the broker has confirmed. May be "
+    "interrupted and repeated\n"
     "  discard   deletes letters; the message stays dead in the inbox until the retention\n"
     "\n"
-    "FILTER (redrive and discard want one of them, or IDs, or --all):\n"
-    "  --consumer C   of this consumer       --reason R   dead for this reason (`onceward status` lists them)\n"
+    "FILTER (redrive and discard want one of them, or IDs, or --all; letters of consumers that this "
+    "configuration does not have are\n"
+    "left where they are, unless discard is given their ID or --consumer):\n"
+    "  --consumer C   of this consumer       --reason R   dead for this reason (`onceward status` lists "
+    "them)\n"
     "  --since T      died since then: \"2h\", or 2026-01-31T03:00:00Z\n"
     "  --limit N      at most so many\n"
     "  --rate N/s     not faster than this\n"
     "  --dry-run      says what would be done\n"
-    "  --new-id       for a letter without a usable id, or with another body under a known id: publishes it with NEWID\n"
-    "                 (--new-id=NEWID where it is a number), or with one that is made from the letter, so the same when repeated\n";
+    "  --new-id       for a letter without a usable id, or with another body under a known id: publishes it "
+    "with NEWID\n"
+    "                 (--new-id=NEWID where it is a number), or with one that is made from the letter, so "
+    "the same when repeated\n";
 
 static volatile sig_atomic_t stop_asked;
 
@@ -86,180 +92,23 @@ void letter_add_title(struct buf *out, const struct dead_letter *l)
     buf_add_char(out, ')');
 }
 
-/* list */
-
-struct list {
-    struct table table;
-    int64_t n, limit; /* 0: no limit */
-    bool more;
-};
-
-enum { LIST_COLUMNS = 8, LIST_PAGE = 200 };
-
-static int list_one(void *ctx, const struct dead_letter *l)
+const struct config_queue *consumer_find(const struct config *c, const char *consumer)
 {
-    static const char *const heads[LIST_COLUMNS] = {"ID",       "DIED",       "CONSUMER",   "REASON",
-                                                    "ATTEMPTS", "BODY", "MESSAGE ID", "LAST ERROR"};
-    struct list *list = ctx;
-    struct buf text = {0};
-
-    if (list->limit && list->n == list->limit) {
-        list->more = true;
-        return 1;
-    }
-    if (list->n % LIST_PAGE == 0) {
-        table_print(&list->table, stdout, text_width(stdout));
-        for (int i = 0; i < LIST_COLUMNS; i++)
-            table_add_text(&list->table, heads[i]);
-    }
-    list->n++;
-    table_add_int(&list->table, l->id);
-    text_add_age(&text, l->age_ms);
-    buf_add_text(&text, " ago");
-    table_add(&list->table, buf_slice(&text));
-    table_add_text(&list->table, l->consumer);
-    table_add_text(&list->table, l->reason);
-    table_add_int(&list->table, l->attempts);
-    buf_reset(&text);
-    text_add_size(&text, l->body_len);
-    table_add(&list->table, buf_slice(&text));
-    table_add_text(&list->table, l->message_id);
-    table_add_text(&list->table, l->last_error);
-    buf_deinit(&text);
-    return 0;
-}
-
-static int dead_list(const struct dead_options *o, const struct config *c, struct admin *a)
-{
-    struct list list = {.table = {.n_columns = LIST_COLUMNS, .right = 0x31}, .limit = o->filter.limit};
-    struct dead_filter filter = o->filter;
-    struct fault f = {0};
-    int64_t total;
-    int answer;
-
-    (void)c;
-    if (list.limit < 0)
-        list.limit = LIST_LIMIT;
-    filter.limit = list.limit ? list.limit + 1 : 0; /* one more tells whether there are more */
-    answer = admin_dead_each(a, &filter, false, list_one, &list, &f);
-    table_print(&list.table, stdout, text_width(stdout));
-    table_deinit(&list.table);
-    if (answer < 0)
-        return command_fail(&f);
-    if (list.n == 0) {
-        printf("No dead letters%s.\n", filter.consumer || filter.reason || filter.since || filter.n_ids ? " that match" : "");
-        return STATUS_DONE;
-    }
-    if (list.more && admin_dead_count(a, &filter, &total, &f) == 0)
-        printf("… %" PRId64 " in all: --limit N shows more, --limit 0 all of them.\n", total);
-    printf("\nNext: `onceward dead show --config %s ID`; when its cause is mended, `onceward dead redrive --config %s ID…`.\n",
-           o->config, o->config);
-    return STATUS_DONE;
-}
-
-/* show */
-
-struct show {
-    const struct dead_options *options;
-    int64_t n;
-};
-
-static void show_field(const char *name, const char *value)
-{
-    struct buf text = {0};
-
-    if (!value || !*value)
-        return;
-    text_add_safe(&text, slice_of(value));
-    printf("%-13s %s\n", name, buf_text(&text));
-    buf_deinit(&text);
-}
-
-static void show_body(const struct dead_letter *l)
-{
-    struct slice body = {l->body, l->body_len};
-    struct buf size = {0};
-
-    text_add_size(&size, l->body_len);
-    if (text_is_safe(body)) {
-        printf("%-13s %s\n\n", "body", buf_text(&size));
-        fwrite(body.data, 1, body.len, stdout);
-        if (body.len && body.data[body.len - 1] != '\n')
-            putchar('\n');
-    } else {
-        printf("%-13s %s that are not plain text; `--body raw` writes them. They begin with:\n\n", "body", buf_text(&size));
-        for (size_t i = 0; i < body.len && i < 64; i++)
-            printf("%02x%s", (uint8_t)body.data[i], i % 16 == 15 || i + 1 == body.len || i == 63 ? "\n" : " ");
-    }
-    buf_deinit(&size);
-}
-
-static int show_one(void *ctx, const struct dead_letter *l)
-{
-    struct show *s = ctx;
-    struct buf text = {0};
-
-    s->n++;
-    if (s->options->body_raw)
-        return fwrite(l->body, 1, l->body_len, stdout) == l->body_len ? 0 : 1;
-    printf("%s%-13s %" PRId64 "\n", s->n > 1 ? "\n" : "", "letter", l->id);
-    show_field("consumer", l->consumer);
-    show_field("queue", l->queue);
-    show_field("vhost", l->vhost);
-    show_field("message id", l->message_id);
-    show_field("id, in hex", l->raw_id_hex);
-    text_add_age(&text, l->age_ms);
-    printf("%-13s %s, %s ago\n", "died", l->died_at, buf_text(&text));
-    buf_deinit(&text);
-    show_field("reason", l->reason);
-    printf("%-13s %d\n", "attempts", l->attempts);
-    if (l->http_status)
-        printf("%-13s %d\n", "HTTP status", l->http_status);
-    show_field("last error", l->last_error);
-    if (l->rowless)
-        printf("%-13s none of its own: `onceward dead redrive --config %s %" PRId64 " --new-id` gives it another id\n", "row",
-               s->options->config, l->id);
-    show_field("exchange", *l->exchange ? l->exchange : "(default)");
-    show_field("routing key", l->routing_key);
-    show_field("content type", l->content_type);
-    show_field("properties", l->properties);
-    show_field("headers", l->headers);
-    show_field("fingerprint", l->fingerprint_hex);
-    show_body(l);
-    return 0;
-}
-
-static int dead_show(const struct dead_options *o, const struct config *c, struct admin *a)
-{
-    struct show s = {o, 0};
-    struct dead_filter filter = o->filter;
-    struct fault f = {0};
-    int answer;
-
-    (void)c;
-    filter.limit = filter.limit < 0 ? 0 : filter.limit;
-    answer = admin_dead_each(a, &filter, true, show_one, &s, &f);
-    if (answer < 0)
-        return command_fail(&f);
-    if (answer > 0 || fflush(stdout)) {
-        fprintf(stderr, "onceward: cannot write the body: %s\n", strerror(errno));
-        return STATUS_FAILED;
-    }
-    if (s.n < (int64_t)filter.n_ids) {
-        fprintf(stderr, "onceward: %" PRId64 " of %zu letters do not exist (any more)\n", (int64_t)filter.n_ids - s.n, filter.n_ids);
-        return STATUS_FAILED;
-    }
-    return STATUS_DONE;
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].consumer, consumer) == 0)
+            return &c->queues[i];
+    return NULL;
 }
 
 /* discard */
 
 struct discard {
     const struct dead_options *options;
+    const struct config *config;
     struct admin *a;
     struct pace pace;
     struct fault fault;
-    int64_t n, n_gone;
+    int64_t n, n_gone, n_left;
 };
 
 static int discard_one(void *ctx, const struct dead_letter *l)
@@ -271,6 +120,13 @@ static int discard_one(void *ctx, const struct dead_letter *l)
     if (pace_wait(&d->pace))
         return 1;
     letter_add_title(&title, l);
+    if (!d->options->filter.consumer && !d->options->filter.n_ids && !consumer_find(d->config, l->consumer)) {
+        printf("%s: left: this configuration does not have its consumer; name it by ID or --consumer\n",
+               buf_text(&title));
+        d->n_left++;
+        buf_deinit(&title);
+        return 0;
+    }
     if (!d->options->dry_run)
         answer = admin_dead_delete(d->a, l->id, &d->fault);
     if (answer == 0)
@@ -285,19 +141,19 @@ static int discard_one(void *ctx, const struct dead_letter *l)
 
 static int dead_discard(const struct dead_options *o, const struct config *c, struct admin *a)
 {
-    struct discard d = {.options = o, .a = a, .pace = {o->interval_us, 0}};
+    struct discard d = {.options = o, .config = c, .a = a, .pace = {o->interval_us, 0}};
     struct dead_filter filter = o->filter;
     int answer;
 
-    (void)c;
     filter.limit = filter.limit < 0 ? 0 : filter.limit;
     pace_catch_signals();
     answer = admin_dead_each(a, &filter, false, discard_one, &d, &d.fault);
     if (answer < 0)
         command_fail(&d.fault);
-    printf("\n%" PRId64 " %s, %" PRId64 " gone before%s.\n", d.n, o->dry_run ? "would be discarded" : "discarded", d.n_gone,
-           answer > 0 ? "; interrupted, the others are untouched" : "");
-    return answer ? STATUS_FAILED : STATUS_DONE;
+    printf("\n%" PRId64 " %s, %" PRId64 " gone before, %" PRId64 " left%s.\n", d.n,
+           o->dry_run ? "would be discarded" : "discarded", d.n_gone, d.n_left,
+           answer ? "; ended early, the others are untouched" : "");
+    return answer || d.n_left ? STATUS_FAILED : STATUS_DONE;
 }
 
 /* arguments */
@@ -352,7 +208,8 @@ static int check_since(const char *text)
 
     if (config_duration(text, &ms) == 0)
         return 0;
-    return sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day, &n) != 3 || n != 10 || (text[10] && !strchr("Tt ", text[10]));
+    return sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day, &n) != 3 || n != 10 ||
+           (text[10] && !strchr("Tt ", text[10]));
 }
 
 static int wrong(const char *option, const char *value, const char *expected)
@@ -361,7 +218,17 @@ static int wrong(const char *option, const char *value, const char *expected)
     return 1;
 }
 
-enum { OPTION_CONSUMER = 256, OPTION_REASON, OPTION_SINCE, OPTION_LIMIT, OPTION_RATE, OPTION_DRY_RUN, OPTION_NEW_ID, OPTION_ALL, OPTION_BODY };
+enum {
+    OPTION_CONSUMER = 256,
+    OPTION_REASON,
+    OPTION_SINCE,
+    OPTION_LIMIT,
+    OPTION_RATE,
+    OPTION_DRY_RUN,
+    OPTION_NEW_ID,
+    OPTION_ALL,
+    OPTION_BODY
+};
 
 static int read_option(struct dead_options *o, int option)
 {
@@ -377,7 +244,9 @@ static int read_option(struct dead_options *o, int option)
         return 0;
     case OPTION_SINCE:
         o->filter.since = optarg;
-        return check_since(optarg) ? wrong("--since", optarg, "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)") : 0;
+        return check_since(optarg)
+                   ? wrong("--since", optarg, "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)")
+                   : 0;
     case OPTION_LIMIT:
         return read_number(optarg, &o->filter.limit) ? wrong("--limit", optarg, "a number") : 0;
     case OPTION_RATE:
@@ -400,7 +269,8 @@ static int read_option(struct dead_options *o, int option)
     }
 }
 
-/* `--new-id NEWID` without an equals sign: ids of letters are numbers, so a word that is none is the new id. */
+/* `--new-id NEWID` without an equals sign: ids of letters are numbers, so a word that is none is the new id.
+ */
 static int read_operands(struct dead_options *o, int argc, char **argv)
 {
     size_t n = 0;
@@ -429,7 +299,8 @@ static int check_options(const struct dead_options *o, const struct action *acti
     if (!o->config)
         complaint = "--config FILE is missing";
     else if (action->changes && !named && !o->all)
-        complaint = "name letters by ID, or by --consumer, --reason or --since; --all means every letter in the database";
+        complaint = "name letters by ID, or by --consumer, --reason or --since; --all means every letter of "
+                    "this configuration";
     else if (action->run == dead_show && !named)
         complaint = "name letters by ID";
     else if (o->body_raw && (action->run != dead_show || filter->n_ids != 1))

@@ -1,4 +1,5 @@
-/* onceward explain: what the events of the log mean. Made from the table of events, like the documentation. */
+/* onceward explain: what the events of the log mean. Made from the table of events, like the documentation.
+ */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -64,7 +65,8 @@ static int explain_event(const char *name)
         const struct event_info *info = event_info(i);
 
         if (strcmp(info->name, name) == 0) {
-            printf("%s (%s)\n  %s\n  %s\n", info->name, log_level_name(info->level), info->sentence, info->advice);
+            printf("%s (%s)\n  %s\n  %s\n", info->name, log_level_name(info->level), info->sentence,
+                   info->advice);
             return STATUS_DONE;
         }
     }
@@ -83,8 +85,10 @@ static int explain_event(const char *name)
 
 int command_explain(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"list", no_argument, NULL, 'l'}, {"markdown", no_argument, NULL, 'm'}, {"help", no_argument, NULL, 'h'}, {0}};
+    static const struct option options[] = {{"list", no_argument, NULL, 'l'},
+                                            {"markdown", no_argument, NULL, 'm'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     bool markdown = false, list = false;
     int option;
 

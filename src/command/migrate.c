@@ -5,10 +5,13 @@
 
 static const char help[] =
     "usage: onceward migrate --config FILE\n"
-    "Brings the schema `onceward` in the configured database up to date: makes it where there is none, runs the migrations\n"
-    "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app. Where the login may not\n"
+    "Brings the schema `onceward` in the configured database up to date: makes it where there is none, runs "
+    "the migrations\n"
+    "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app. Where "
+    "the login may not\n"
     "make roles, it prints the statements for an administrator, and has succeeded all the same.\n"
-    "Safe to run again, by several at once, and while sidecars run. The login must own the schema, or may create it.\n";
+    "Safe to run again, by several at once, and while sidecars run. The login must own the schema, or may "
+    "create it.\n";
 
 int command_migrate(int argc, char **argv)
 {

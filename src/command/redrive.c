@@ -1,8 +1,9 @@
 /* onceward dead redrive: a letter at a time, its row first, then the broker, then the letter.
  *
- * It may be interrupted anywhere and run again. A row that was reset is found so and left; a message that was published but not
- * confirmed is published again with the same id, and the inbox lets one of the copies through; a letter is deleted only behind the
- * broker's confirm. So that the same holds for a letter that gets a new id, that id is made from the letter. */
+ * It may be interrupted anywhere and run again. A row that was reset is found so and left; a message that was
+ * published but not confirmed is published again with the same id, and the inbox lets one of the copies
+ * through; a letter is deleted only behind the broker's confirm. So that the same holds for a letter that
+ * gets a new id, that id is made from the letter. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -41,19 +42,17 @@ struct redrive {
 
 /* Where a letter goes, and how its queue finds message ids. */
 struct target {
-    const struct config_queue *q; /* NULL: this configuration does not have the consumer */
+    const struct config_queue *q;
     const char *queue;
     char *vhost;
 };
 
-static int target_init(struct target *t, const struct config *c, const struct dead_letter *l, struct fault *f)
+static int target_init(struct target *t, const struct config *c, const struct config_queue *q,
+                       const struct dead_letter *l, struct fault *f)
 {
-    *t = (struct target){.queue = l->queue};
-    for (size_t i = 0; i < c->n_queues && !t->q; i++)
-        if (strcmp(c->queues[i].consumer, l->consumer) == 0)
-            t->q = &c->queues[i];
+    *t = (struct target){.q = q, .queue = l->queue};
     /* The queue that it died in was renamed or rebuilt since. */
-    if (t->q && t->q->takes_over && strcmp(t->q->takes_over, l->queue) == 0) {
+    if (t->q->takes_over && strcmp(t->q->takes_over, l->queue) == 0) {
         t->queue = t->q->queue;
         return broker_vhost(&c->broker, t->q, &t->vhost, f);
     }
@@ -61,13 +60,21 @@ static int target_init(struct target *t, const struct config *c, const struct de
     return 0;
 }
 
-/* Headers that speak of an earlier journey, and would act on this one: a high delivery count looks like the broker's limit, CC and
- * BCC make the broker send copies to other queues. */
+/* Headers that speak of an earlier journey, and would act on this one: a high delivery count looks like the
+ * broker's limit, CC and BCC make the broker send copies to other queues. */
 static bool is_spent(struct slice name)
 {
-    static const char *const names[] = {"x-delivery-count", "x-acquired-count", "x-death", "CC", "BCC",
-                                        "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
-                                        "x-last-death-queue", "x-last-death-reason", "x-last-death-exchange"};
+    static const char *const names[] = {"x-delivery-count",
+                                        "x-acquired-count",
+                                        "x-death",
+                                        "CC",
+                                        "BCC",
+                                        "x-first-death-queue",
+                                        "x-first-death-reason",
+                                        "x-first-death-exchange",
+                                        "x-last-death-queue",
+                                        "x-last-death-reason",
+                                        "x-last-death-exchange"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (slice_equal(name, slice_of(names[i])))
@@ -122,17 +129,14 @@ static void set_header(struct message *m, struct slice name, struct slice value)
     m->n_headers = n;
 }
 
-/* Puts the id where the queue looks for it. An id inside the body cannot be changed: the body is the publisher's. */
+/* Puts the id where the queue looks for it. An id inside the body cannot be changed: the body is the
+ * publisher's. */
 static int set_id(struct message *m, const struct config_queue *q, const char *id, struct fault *f)
 {
     struct slice value = message_keep(m, id, strlen(id));
     struct buf found = {0};
     bool ok = false;
 
-    if (!q) {
-        m->properties[PROPERTY_MESSAGE_ID] = value;
-        return 0;
-    }
     for (size_t i = 0; i < q->n_message_id && !ok; i++) {
         const struct identity_source *source = &q->message_id[i];
         int property = source->kind == IDENTITY_PROPERTY ? property_find(source->name) : -1;
@@ -153,8 +157,10 @@ static int set_id(struct message *m, const struct config_queue *q, const char *i
     }
     buf_deinit(&found);
     return ok ? 0
-              : fault_set(f, "queues.%s.message_id does not look in a property or header for it first, so it cannot be given a new id; "
-                             "`onceward dead show --body raw` writes the body",
+              : fault_set(f,
+                          "queues.%s.message_id does not look in a property or header for it first, so it "
+                          "cannot be given a new id; "
+                          "`onceward dead show --body raw` writes the body",
                           q->name);
 }
 
@@ -171,13 +177,14 @@ static void make_id(const struct dead_letter *l, char out[37])
     digest[8] = (uint8_t)((digest[8] & 0x3F) | 0x80);
     buf_reset(&text);
     buf_add_hex(&text, digest, 16);
-    snprintf(out, 37, "%.8s-%.4s-%.4s-%.4s-%.12s", text.data, text.data + 8, text.data + 12, text.data + 16, text.data + 20);
+    snprintf(out, 37, "%.8s-%.4s-%.4s-%.4s-%.12s", text.data, text.data + 8, text.data + 12, text.data + 16,
+             text.data + 20);
     buf_deinit(&text);
 }
 
 /* The message under the id that it will have, or NULL: it must be left, and f says why. */
-static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l, char new_id[256],
-                               struct fault *f)
+static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l,
+                               char new_id[256], struct fault *f)
 {
     struct message *m = make_message(l, f);
     struct buf found = {0};
@@ -191,8 +198,9 @@ static struct message *prepare(const struct redrive *r, const struct target *t, 
         else
             make_id(l, new_id);
         failed = set_id(m, t->q, new_id, f);
-    } else if (t->q && !has_id(m, t->q, l->message_id, &found)) {
-        failed = fault_set(f, "with queues.%s.message_id as it is now, its id would be another one (\"%s\")", t->q->name, buf_text(&found));
+    } else if (!has_id(m, t->q, l->message_id, &found)) {
+        failed = fault_set(f, "with queues.%s.message_id as it is now, its id would be another one (\"%s\")",
+                           t->q->name, buf_text(&found));
     }
     buf_deinit(&found);
     if (!failed)
@@ -262,7 +270,8 @@ static int ready_row(struct redrive *r, const struct dead_letter *l)
         say(l, "is gone");
         return 1;
     case REDRIVE_LOCKED:
-        say(l, "left: an application holds the lock of its row; `onceward status` says which. Run this again later");
+        say(l, "left: an application holds the lock of its row; `onceward status` says which. Run this again "
+               "later");
         r->n_left++;
         return 1;
     case REDRIVE_ROWLESS:
@@ -272,7 +281,8 @@ static int ready_row(struct redrive *r, const struct dead_letter *l)
 }
 
 /* Then the broker, then the letter. */
-static int publish(struct redrive *r, const struct target *t, const struct dead_letter *l, const struct message *m, const char *new_id)
+static int publish(struct redrive *r, const struct target *t, const struct dead_letter *l,
+                   const struct message *m, const char *new_id)
 {
     struct publisher *p;
     int answer;
@@ -294,7 +304,10 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
         return -1;
     }
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
-        say(l, "published to %s, but the letter could not be deleted; run this again: a second copy does no harm", t->queue);
+        say(l,
+            "published to %s, but the letter could not be deleted; run this again: a second copy does no "
+            "harm",
+            t->queue);
         return -1;
     }
     if (new_id[0])
@@ -320,7 +333,8 @@ static int dry_run(struct redrive *r, const struct target *t, const struct dead_
         say(l, "is gone");
         break;
     default:
-        say(l, "would be redriven to %s%s%s%s", t->queue, answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
+        say(l, "would be redriven to %s%s%s%s", t->queue,
+            answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
             new_id[0] ? " with the id " : "", new_id);
         r->n_done++;
     }
@@ -337,6 +351,7 @@ static int leave(struct redrive *r, const struct dead_letter *l, const char *rea
 static int redrive_one(void *ctx, const struct dead_letter *l)
 {
     struct redrive *r = ctx;
+    const struct config_queue *q = consumer_find(r->config, l->consumer);
     char new_id[256] = "";
     struct fault f = {0};
     struct target t;
@@ -346,11 +361,14 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     r->n_seen++;
     if (pace_wait(&r->pace))
         return 1;
+    /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
+    if (!q)
+        return leave(r, l, "this configuration does not have its consumer: use the one that does");
     if (l->rowless && !r->options->new_id)
         return leave(r, l, "it has no row of its own, so it needs another id: --new-id");
     if (!l->rowless && r->options->given_id)
         return leave(r, l, "it has an id and a row: redrive it without --new-id");
-    if (target_init(&t, r->config, l, &r->fault))
+    if (target_init(&t, r->config, q, l, &r->fault))
         return -1;
     m = prepare(r, &t, l, new_id, &f);
     if (!m)
@@ -375,7 +393,8 @@ static void summarize(const struct redrive *r, int answer)
                r->options->dry_run ? "would be redriven" : "redriven", r->n_completed, r->n_left,
                answer ? "; ended early, the others are untouched" : "");
     if (answer == 0 && r->n_seen < (int64_t)named)
-        printf("%" PRId64 " of the %zu named are no letters (any more): redriven or discarded before.\n", (int64_t)named - r->n_seen, named);
+        printf("%" PRId64 " of the %zu named are no letters (any more): redriven or discarded before.\n",
+               (int64_t)named - r->n_seen, named);
 }
 
 int dead_redrive(const struct dead_options *o, const struct config *c, struct admin *a)
@@ -384,7 +403,8 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
     struct dead_filter filter = o->filter;
     int answer;
 
-    if (o->given_id && (!*o->given_id || strlen(o->given_id) > MESSAGE_ID_MAX || !slice_is_text(slice_of(o->given_id)))) {
+    if (o->given_id &&
+        (!*o->given_id || strlen(o->given_id) > MESSAGE_ID_MAX || !slice_is_text(slice_of(o->given_id)))) {
         fprintf(stderr, "onceward dead redrive: an id has 1 to %d bytes of UTF-8\n", MESSAGE_ID_MAX);
         return STATUS_USAGE;
     }

@@ -7,7 +7,8 @@
 
 static const char help[] =
     "usage: onceward status --config FILE [--json]\n"
-    "Shows how many rows each consumer has in each state, the ten oldest unfinished messages (state, attempt, when it goes on,\n"
+    "Shows how many rows each consumer has in each state, the ten oldest unfinished messages (state, "
+    "attempt, when it goes on,\n"
     "who holds it, the last error, who locks the row), and the dead letters by reason. Changes nothing.\n"
     "  --json   one JSON object instead\n";
 
@@ -27,7 +28,9 @@ int command_status(int argc, char **argv)
     if (admin_status(a, c, json, stdout, &f))
         status = command_fail(&f);
     else if (!json)
-        printf("\nNext: `onceward dead list --config %s` shows letters; `onceward check --config %s --connect` tries every server.\n",
+        printf("\nNext:\n"
+               "  onceward dead list --config %s          the letters\n"
+               "  onceward check --config %s --connect    does everything answer?\n",
                path, path);
     command_close(c, a);
     return status;

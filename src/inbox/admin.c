@@ -1,6 +1,7 @@
 /* The connection of the commands: blocking libpq, one thread, one transaction at a time.
  *
- * Nothing of the session is relied on, because a pooler may stand in between: isolation and timeouts are set in each transaction. */
+ * Nothing of the session is relied on, because a pooler may stand in between: isolation and timeouts are set
+ * in each transaction. */
 
 #include "inbox/connect.h"
 #include "inbox/session.h"
@@ -20,7 +21,8 @@ static void describe(const PGconn *conn, char *out, size_t size)
 {
     const char *host = PQhost(conn), *port = PQport(conn);
 
-    snprintf(out, size, "%s:%s/%s", host && *host ? host : "localhost", port && *port ? port : "5432", PQdb(conn));
+    snprintf(out, size, "%s:%s/%s", host && *host ? host : "localhost", port && *port ? port : "5432",
+             PQdb(conn));
 }
 
 int admin_open(const struct config_database *c, struct admin **ret, struct fault *f)
@@ -92,7 +94,8 @@ int session_query(struct admin *a, const char *sql, int n, const char *const *pa
     return take(a, PQexecParams(a->conn, sql, n, NULL, params, NULL, NULL, 0), ret, f);
 }
 
-int session_query_binary(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret, struct fault *f)
+int session_query_binary(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
+                         struct fault *f)
 {
     return take(a, PQexecParams(a->conn, sql, n, NULL, params, NULL, NULL, 1), ret, f);
 }

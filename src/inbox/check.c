@@ -19,7 +19,8 @@ struct check {
     void *ctx;
 };
 
-static void say(const struct check *k, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(const struct check *k, bool ok, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void say(const struct check *k, bool ok, const char *format, ...)
 {
@@ -38,8 +39,9 @@ static int check_server(const struct check *k, struct fault *f)
     const char *user = PQuser(k->a->conn);
     PGresult *r;
 
-    say(k, version >= OLDEST_SERVER, "connected as %s, PostgreSQL %d.%d%s%s", user, version / 10000, version % 10000,
-        k->a->pinned ? "" : ", through a pooler", version >= OLDEST_SERVER ? "" : ": 14 is the oldest that is supported");
+    say(k, version >= OLDEST_SERVER, "connected as %s, PostgreSQL %d.%d%s%s", user, version / 10000,
+        version % 10000, k->a->pinned ? "" : ", through a pooler",
+        version >= OLDEST_SERVER ? "" : ": 14 is the oldest that is supported");
     if (session_once(k->a, "SELECT current_setting('server_encoding'), pg_is_in_recovery()", 0, NULL, &r, f))
         return -1;
     if (strcmp(field_text(r, 0, 0), "UTF8") != 0)
@@ -110,9 +112,12 @@ static int check_functions(const struct check *k, struct fault *f)
         const char *const params[] = {name};
         PGresult *r;
 
-        if (sscanf(sql_files[i].name, "functions/%79[a-z_].sql", name) != 1 || strncmp(name, "sidecar_", 8) != 0)
+        if (sscanf(sql_files[i].name, "functions/%79[a-z_].sql", name) != 1 ||
+            strncmp(name, "sidecar_", 8) != 0)
             continue;
-        if (session_once(k->a, "SELECT FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND proname = $1", 1, params, &r, f))
+        if (session_once(k->a,
+                         "SELECT FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND proname = $1",
+                         1, params, &r, f))
             return -1;
         if (PQntuples(r) == 0)
             say(k, false, "the function onceward.%s is missing: run `onceward migrate`", name);
@@ -121,7 +126,8 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost, const PGresult *r)
+static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost,
+                             const PGresult *r)
 {
     const char *other_vhost, *other_queue;
 
@@ -134,20 +140,24 @@ static void say_registration(const struct check *k, const struct config_queue *q
     if (strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0))
         say(k, true, "consumer %s belongs to queue %s", q->consumer, q->queue);
     else if (q->takes_over && strcmp(other_queue, q->takes_over) == 0)
-        say(k, true, "consumer %s is taken over from queue %s by queue %s at the next run", q->consumer, other_queue, q->queue);
+        say(k, true, "consumer %s is taken over from queue %s by queue %s at the next run", q->consumer,
+            other_queue, q->queue);
     else
         say(k, false,
-            "consumer %s belongs to queue %s in vhost %s, not to %s: give queues.%s a consumer of its own, or set takes_over to \"%s\""
+            "consumer %s belongs to queue %s in vhost %s, not to %s: give queues.%s a consumer of its own, "
+            "or set takes_over to \"%s\""
             " when the queue was renamed",
             q->consumer, other_queue, other_vhost, q->queue, q->name, other_queue);
 }
 
-static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost, struct fault *f)
+static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
+                          struct fault *f)
 {
     const char *const params[] = {q->consumer};
     PGresult *r;
 
-    if (session_once(k->a, "SELECT vhost, queue FROM onceward.consumer WHERE consumer = $1", 1, params, &r, f))
+    if (session_once(k->a, "SELECT vhost, queue FROM onceward.consumer WHERE consumer = $1", 1, params, &r,
+                     f))
         return -1;
     say_registration(k, q, vhost, r);
     PQclear(r);

@@ -1,7 +1,8 @@
 /* The dead letters, as the commands see them.
  *
- * A walk reads a page of letters at a time without their bodies, which may be large, and one body when its letter's turn comes. Between
- * calls nothing is open: a walk over a hundred thousand letters at one a second must not keep vacuum from its work. */
+ * A walk reads a page of letters at a time without their bodies, which may be large, and one body when its
+ * letter's turn comes. Between calls nothing is open: a walk over a hundred thousand letters at one a second
+ * must not keep vacuum from its work. */
 
 #include "inbox/session.h"
 
@@ -16,10 +17,10 @@
 enum { PAGE = 200 };
 
 /* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids; NULL: any. */
-#define MATCHES                                                                                                        \
-    " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"                       \
-    " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                                   \
-    " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"                       \
+#define MATCHES                                                                                              \
+    " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"             \
+    " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                         \
+    " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"             \
     " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"
 
 enum { N_MATCH_PARAMS = 5, ANY = 8 };
@@ -51,14 +52,17 @@ static void match_init(struct match *m, const struct dead_filter *filter)
 
 static char *copy_field(const PGresult *r, int row, int column)
 {
-    return PQgetisnull(r, row, column) ? NULL
-                                       : mem_copy(PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column));
+    return PQgetisnull(r, row, column)
+               ? NULL
+               : mem_copy(PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column));
 }
 
 static const char select_page[] =
-    "SELECT l.id, l.consumer, l.queue, l.vhost, l.message_id, encode(l.raw_id, 'hex'), l.reason, l.last_error, l.content_type,"
+    "SELECT l.id, l.consumer, l.queue, l.vhost, l.message_id, encode(l.raw_id, 'hex'), l.reason, "
+    "l.last_error, l.content_type,"
     " l.properties::text, l.headers::text, l.exchange, l.routing_key, to_char(l.died_at AT TIME ZONE 'UTC',"
-    " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, l.rowless,"
+    " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, "
+    "l.rowless,"
     " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint"
     " FROM onceward.dead_letter l WHERE l.id > $6::bigint AND l.id <= $7::bigint AND" MATCHES
     " ORDER BY l.id LIMIT $8::bigint";
@@ -91,9 +95,10 @@ static void read_letter(const PGresult *r, int row, struct dead_letter *l)
 
 static void letter_deinit(struct dead_letter *l)
 {
-    char **const owned[] = {&l->consumer,     &l->queue,      &l->vhost,   &l->message_id, &l->raw_id_hex,
-                            &l->reason,       &l->last_error, &l->content_type, &l->properties, &l->headers,
-                            &l->exchange,     &l->routing_key, &l->died_at, &l->fingerprint_hex, &l->body};
+    char **const owned[] = {&l->consumer,   &l->queue,           &l->vhost,      &l->message_id,
+                            &l->raw_id_hex, &l->reason,          &l->last_error, &l->content_type,
+                            &l->properties, &l->headers,         &l->exchange,   &l->routing_key,
+                            &l->died_at,    &l->fingerprint_hex, &l->body};
 
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         mem_clear(owned[i]);
@@ -203,7 +208,8 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
     int answer;
 
     match_init(&m, filter);
-    answer = session_once(a, "SELECT count(*) FROM onceward.dead_letter l WHERE" MATCHES, N_MATCH_PARAMS, m.params, &r, f);
+    answer = session_once(a, "SELECT count(*) FROM onceward.dead_letter l WHERE" MATCHES, N_MATCH_PARAMS,
+                          m.params, &r, f);
     buf_deinit(&m.ids);
     if (answer)
         return -1;
@@ -212,7 +218,8 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
     return 0;
 }
 
-static int ask_redrive(struct admin *a, const char *sql, int64_t id, enum redrive_answer *ret, struct fault *f)
+static int ask_redrive(struct admin *a, const char *sql, int64_t id, enum redrive_answer *ret,
+                       struct fault *f)
 {
     static const char *const names[] = {"reset", "completed", "other", "rowless", "gone", "locked"};
     char text[24];
@@ -242,12 +249,13 @@ int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, s
 
 int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f)
 {
-    return ask_redrive(a,
-                       "SELECT CASE WHEN l.rowless THEN 'rowless' WHEN i.status = 'completed' THEN 'completed'"
-                       " WHEN i.status = 'dead' OR i.status IS NULL THEN 'reset' ELSE 'other' END"
-                       " FROM onceward.dead_letter l LEFT JOIN onceward.inbox i"
-                       " ON i.consumer = l.consumer AND i.message_id = l.message_id WHERE l.id = $1::bigint",
-                       id, ret, f);
+    return ask_redrive(
+        a,
+        "SELECT CASE WHEN l.rowless THEN 'rowless' WHEN i.status = 'completed' THEN 'completed'"
+        " WHEN i.status = 'dead' OR i.status IS NULL THEN 'reset' ELSE 'other' END"
+        " FROM onceward.dead_letter l LEFT JOIN onceward.inbox i"
+        " ON i.consumer = l.consumer AND i.message_id = l.message_id WHERE l.id = $1::bigint",
+        id, ret, f);
 }
 
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f)

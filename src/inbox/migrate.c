@@ -1,9 +1,9 @@
 /* Bringing the schema up to date: the order of things is described at the top of sql/0001_inbox.sql.
  *
- * Everything happens in one transaction that begins with an advisory lock, so that several programs may migrate at once, and a
- * failure leaves nothing behind. The advisory lock is the database's, roles are the whole server's: what collides there, or with
- * somebody else's DDL, is tried again. A lock on a busy table is waited for briefly only, because everybody
- * else queues up behind the one who waits. */
+ * Everything happens in one transaction that begins with an advisory lock, so that several programs may
+ * migrate at once, and a failure leaves nothing behind. The advisory lock is the database's, roles are the
+ * whole server's: what collides there, or with somebody else's DDL, is tried again. A lock on a busy table is
+ * waited for briefly only, because everybody else queues up behind the one who waits. */
 
 #include "inbox/session.h"
 #include "inbox/sql.h"
@@ -27,10 +27,12 @@ static int lock_schema(struct admin *a, struct fault *f)
         char wait[12];
 
         snprintf(wait, sizeof wait, "%d", TABLE_WAIT_MS);
-        return session_query(a, "SELECT set_config('lock_timeout', $1, true)", 1, (const char *const[]){wait}, NULL, f);
+        return session_query(a, "SELECT set_config('lock_timeout', $1, true)", 1, (const char *const[]){wait},
+                             NULL, f);
     }
     if (strcmp(f->code, "55P03") == 0) {
-        fault_set(f, "another migration of this database has been running for %d s: see pg_stat_activity", ADVISORY_WAIT_MS / 1000);
+        fault_set(f, "another migration of this database has been running for %d s: see pg_stat_activity",
+                  ADVISORY_WAIT_MS / 1000);
         f->code[0] = '\0';
     }
     return -1;
@@ -49,7 +51,9 @@ static int read_version(struct admin *a, int *ret_version, int *ret_oldest, stru
     PQclear(r);
     if (!there)
         return 0;
-    if (session_query(a, "SELECT version, oldest_compatible FROM onceward.schema_version ORDER BY version DESC LIMIT 1", 0, NULL, &r, f))
+    if (session_query(
+            a, "SELECT version, oldest_compatible FROM onceward.schema_version ORDER BY version DESC LIMIT 1",
+            0, NULL, &r, f))
         return -1;
     if (PQntuples(r) == 1) {
         *ret_version = (int)field_int(r, 0, 0);
@@ -65,7 +69,8 @@ static int was_run(struct admin *a, int version, bool *ret, struct fault *f)
     PGresult *r;
 
     snprintf(number, sizeof number, "%d", version);
-    if (session_query(a, "SELECT FROM onceward.schema_version WHERE version = $1::integer", 1, (const char *const[]){number}, &r, f))
+    if (session_query(a, "SELECT FROM onceward.schema_version WHERE version = $1::integer", 1,
+                      (const char *const[]){number}, &r, f))
         return -1;
     *ret = PQntuples(r) > 0;
     PQclear(r);
@@ -97,7 +102,8 @@ static int run_files(struct admin *a, int from, struct fault *f)
 /* 0; 1: the roles are missing and may not be created; -1. */
 static int make_roles(struct admin *a, struct fault *f)
 {
-    const struct sql_file *create = sql_file_find("roles_create.sql"), *grant = sql_file_find("roles_grant.sql");
+    const struct sql_file *create = sql_file_find("roles_create.sql"),
+                          *grant = sql_file_find("roles_grant.sql");
 
     assert(create && grant);
     if (session_script(a, "SAVEPOINT roles", f))
@@ -118,12 +124,15 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
 {
     int oldest, roles;
 
-    if (session_begin(a, 0, ADVISORY_WAIT_MS, f) || lock_schema(a, f) || read_version(a, ret_from, &oldest, f))
+    if (session_begin(a, 0, ADVISORY_WAIT_MS, f) || lock_schema(a, f) ||
+        read_version(a, ret_from, &oldest, f))
         return ATTEMPT_FAILED;
     *ret_to = sql_newest();
     if (*ret_from > *ret_to) {
         if (oldest > *ret_to) {
-            fault_set(f, "the schema is at version %d, which needs a program that knows version %d; this one knows %d: use a newer onceward",
+            fault_set(f,
+                      "the schema is at version %d, which needs a program that knows version %d; this one "
+                      "knows %d: use a newer onceward",
                       *ret_from, oldest, *ret_to);
             f->code[0] = '\0';
             return ATTEMPT_FAILED;
@@ -140,7 +149,8 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
     return roles ? ATTEMPT_NO_ROLES : ATTEMPT_DONE;
 }
 
-/* Does it pass by itself? Other people's locks and DDL, and roles made from another database in the same moment. */
+/* Does it pass by itself? Other people's locks and DDL, and roles made from another database in the same
+ * moment. */
 static bool passes(const struct fault *f)
 {
     static const char *const codes[] = {"55P03", "40P01", "40001", "23505", "42710"};
@@ -157,7 +167,8 @@ static void advise_roles(const struct admin *a, FILE *advice)
     fprintf(advice,
             "-- The roles onceward_sidecar and onceward_app do not exist, and %s may not create roles.\n"
             "-- The schema is ready all the same. An administrator may run this in %s:\n\n%s\n%s\n",
-            PQuser(a->conn), a->where, sql_file_find("roles_create.sql")->text, sql_file_find("roles_grant.sql")->text);
+            PQuser(a->conn), a->where, sql_file_find("roles_create.sql")->text,
+            sql_file_find("roles_grant.sql")->text);
 }
 
 /* A role that nobody has is the commonest reason why an application is refused. */
@@ -166,11 +177,13 @@ static void advise_members(struct admin *a, FILE *advice)
     struct fault f = {0};
     PGresult *r;
 
-    if (session_once(a,
-                     "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
-                     " AND NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles u ON u.oid = m.member AND u.rolcanlogin"
-                     " WHERE m.roleid = r.oid) ORDER BY 1 DESC",
-                     0, NULL, &r, &f))
+    if (session_once(
+            a,
+            "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
+            " AND NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles u ON u.oid = m.member AND "
+            "u.rolcanlogin"
+            " WHERE m.roleid = r.oid) ORDER BY 1 DESC",
+            0, NULL, &r, &f))
         return;
     for (int i = 0; i < PQntuples(r); i++) {
         const char *role = field_text(r, i, 0);
@@ -207,7 +220,8 @@ int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, str
         return -1;
     }
     if (answer == ATTEMPT_NEWER)
-        fprintf(advice, "-- The schema is newer than this program, and compatible with it: nothing was changed.\n");
+        fprintf(advice,
+                "-- The schema is newer than this program, and compatible with it: nothing was changed.\n");
     else if (answer == ATTEMPT_NO_ROLES)
         advise_roles(a, advice);
     else

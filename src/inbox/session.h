@@ -14,25 +14,29 @@ struct admin {
     char where[300]; /* "host:port/database", for messages: never a password */
 };
 
-/* Begins a transaction: READ COMMITTED, with statement_timeout (0: none) and lock_timeout (0: the default) for it alone, since
- * settings of the session may not be ours behind a pooler. */
+/* Begins a transaction: READ COMMITTED, with statement_timeout (0: none) and lock_timeout (0: the default)
+ * for it alone, since settings of the session may not be ours behind a pooler. */
 int session_begin(struct admin *a, int64_t statement_timeout_ms, int64_t lock_timeout_ms, struct fault *f);
 int session_commit(struct admin *a, struct fault *f);
 
 /* Rolls back; what goes wrong with that shows at the next statement. */
 void session_rollback(struct admin *a);
 
-/* One statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with the SQLSTATE as its code. */
-int session_query(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret, struct fault *f);
+/* One statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with
+ * the SQLSTATE as its code. */
+int session_query(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
+                  struct fault *f);
 
 /* The same with rows in binary. */
-int session_query_binary(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret, struct fault *f);
+int session_query_binary(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
+                         struct fault *f);
 
 /* Several statements without parameters or rows: a file. */
 int session_script(struct admin *a, const char *sql, struct fault *f);
 
 /* One statement in a transaction of its own. */
-int session_once(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret, struct fault *f);
+int session_once(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
+                 struct fault *f);
 
 /* A field, NULL when it is null. Valid as long as the result. */
 const char *field_text(const PGresult *r, int row, int column);

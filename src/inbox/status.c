@@ -1,6 +1,7 @@
 /* The answer of `onceward status`: three questions, then a table for people or JSON for programs.
  *
- * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every interval. */
+ * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every
+ * interval. */
 
 #include "inbox/connect.h"
 #include "inbox/session.h"
@@ -14,45 +15,115 @@
 #define AGE_MS(time)   "floor(1000 * extract(epoch FROM clock_timestamp() - " time "))::bigint"
 #define UNTIL_MS(time) "floor(1000 * extract(epoch FROM " time " - clock_timestamp()))::bigint"
 
-enum { C_CONSUMER, C_CONFIGURED, C_PROCESSING, C_FAILED, C_WAITING, C_COMPLETED, C_DEAD, C_LETTERS, C_OLDEST_MS };
+enum {
+    C_CONSUMER,
+    C_CONFIGURED,
+    C_PROCESSING,
+    C_FAILED,
+    C_WAITING,
+    C_COMPLETED,
+    C_DEAD,
+    C_LETTERS,
+    C_OLDEST_MS
+};
 
 /* $1: the configured consumers as a JSON array; they are shown even when nothing has come yet. */
 static const char select_consumers[] =
-    "SELECT consumer, g.consumer IS NOT NULL, coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0),"
-    " coalesce(completed, 0), coalesce(dead, 0), coalesce(letters, 0), " AGE_MS("oldest")
-    " FROM (SELECT i.consumer::text, count(*) FILTER (WHERE i.status = 'processing') AS processing,"
-    "  count(*) FILTER (WHERE i.status = 'failed') AS failed, count(*) FILTER (WHERE i.status = 'waiting') AS waiting,"
-    "  count(*) FILTER (WHERE i.status = 'completed') AS completed, count(*) FILTER (WHERE i.status = 'dead') AS dead,"
-    "  min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS oldest"
-    "  FROM onceward.inbox i GROUP BY i.consumer) rows"
-    " FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)"
-    " FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)"
-    " ORDER BY consumer COLLATE \"C\"";
+    "SELECT consumer, g.consumer IS NOT NULL, coalesce(processing, 0), coalesce(failed, 0), "
+    "coalesce(waiting, 0),"
+    " coalesce(completed, 0), coalesce(dead, 0), coalesce(letters, 0), " AGE_MS(
+        "oldest") " FROM (SELECT i.consumer::text, count(*) FILTER (WHERE i.status = 'processing') AS "
+                  "processing,"
+                  "  count(*) FILTER (WHERE i.status = 'failed') AS failed, count(*) FILTER (WHERE i.status "
+                  "= 'waiting') AS waiting,"
+                  "  count(*) FILTER (WHERE i.status = 'completed') AS completed, count(*) FILTER (WHERE "
+                  "i.status = 'dead') AS dead,"
+                  "  min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS "
+                  "oldest"
+                  "  FROM onceward.inbox i GROUP BY i.consumer) rows"
+                  " FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l "
+                  "GROUP BY l.consumer) l USING (consumer)"
+                  " FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g "
+                  "USING (consumer)"
+                  " ORDER BY consumer COLLATE \"C\"";
 
 enum { R_CONSUMER, R_REASON, R_COUNT, R_NEWEST_MS };
 
-static const char select_reasons[] = "SELECT consumer, reason, count(*), " AGE_MS("max(died_at)")
-    " FROM onceward.dead_letter GROUP BY consumer, reason ORDER BY 3 DESC, 1, 2";
+static const char select_reasons[] = "SELECT consumer, reason, count(*), " AGE_MS(
+    "max(died_at)") " FROM onceward.dead_letter GROUP BY consumer, reason ORDER BY 3 DESC, 1, 2";
 
 enum {
-    U_CONSUMER, U_ID, U_STATE, U_ATTEMPT, U_AGE_MS, U_NEXT_MS, U_WINDOW_MS, U_HOLDER, U_ERROR,
-    U_LOCK_PID, U_LOCK_APPLICATION, U_LOCK_USER, U_LOCK_STATE, U_LOCK_AGE_MS
+    U_CONSUMER,
+    U_ID,
+    U_STATE,
+    U_ATTEMPT,
+    U_AGE_MS,
+    U_NEXT_MS,
+    U_WINDOW_MS,
+    U_HOLDER,
+    U_ERROR,
+    U_LOCK_PID,
+    U_LOCK_APPLICATION,
+    U_LOCK_USER,
+    U_LOCK_STATE,
+    U_LOCK_AGE_MS
 };
 
-/* The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax; pg_locks knows whose
- * it is. Without pg_read_all_stats only the pid, the user and the application of other roles' sessions are told. */
-static const char select_unfinished[] =
-    "SELECT u.consumer, u.message_id, u.status, u.attempt, " AGE_MS("u.received_at") ","
-    " CASE WHEN u.status <> 'processing' THEN " UNTIL_MS("u.next_attempt_at") " END,"
-    " CASE WHEN u.status = 'processing' THEN " UNTIL_MS("u.token_expires_at") " END,"
-    " CASE WHEN u.status = 'processing' THEN u.claimed_by END, u.last_error,"
-    " k.pid, k.application_name, k.usename, k.state, " AGE_MS("k.xact_start")
-    " FROM (SELECT i.*, i.xmax AS holder FROM onceward.inbox i WHERE i.status IN ('processing', 'failed', 'waiting')"
-    "  ORDER BY i.received_at, i.consumer, i.message_id LIMIT 10) u"
-    " LEFT JOIN LATERAL (SELECT a.pid, a.application_name, a.usename, a.state, a.xact_start"
-    "  FROM pg_locks t JOIN pg_stat_activity a ON a.pid = t.pid"
-    "  WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock' AND t.transactionid = u.holder LIMIT 1) k ON true"
-    " ORDER BY u.received_at, u.consumer, u.message_id";
+/* The version of a row that somebody has updated or locked, but not committed, names that transaction in
+ * xmax; pg_locks knows whose it is. Without pg_read_all_stats only the pid, the user and the application of
+ * other roles' sessions are told. */
+static const char select_unfinished[] = "SELECT u.consumer, u.message_id, u.status, u.attempt, " AGE_MS(
+    "u.received_at") ","
+                     " CASE WHEN u.status <> 'processing' THEN " UNTIL_MS(
+                         "u.next_attempt_at") " END,"
+                                              " CASE WHEN u.status = 'processing' THEN " UNTIL_MS(
+                                                  "u.token_expires_at") " END,"
+                                                                        " CASE WHEN u.status = 'processing' "
+                                                                        "THEN u.claimed_by END, u.last_error,"
+                                                                        " k.pid, k.application_name, "
+                                                                        "k.usename, k.state, " AGE_MS(
+                                                                            "k.xact_start") " FROM (SELECT "
+                                                                                            "i.*, i.xmax AS "
+                                                                                            "holder FROM "
+                                                                                            "onceward.inbox "
+                                                                                            "i WHERE "
+                                                                                            "i.status IN "
+                                                                                            "('processing', "
+                                                                                            "'failed', "
+                                                                                            "'waiting')"
+                                                                                            "  ORDER BY "
+                                                                                            "i.received_at, "
+                                                                                            "i.consumer, "
+                                                                                            "i.message_id "
+                                                                                            "LIMIT 10) u"
+                                                                                            " LEFT JOIN "
+                                                                                            "LATERAL (SELECT "
+                                                                                            "a.pid, "
+                                                                                            "a.application_"
+                                                                                            "name, "
+                                                                                            "a.usename, "
+                                                                                            "a.state, "
+                                                                                            "a.xact_start"
+                                                                                            "  FROM pg_locks "
+                                                                                            "t JOIN "
+                                                                                            "pg_stat_"
+                                                                                            "activity a ON "
+                                                                                            "a.pid = t.pid"
+                                                                                            "  WHERE "
+                                                                                            "t.locktype = "
+                                                                                            "'transactionid' "
+                                                                                            "AND t.granted "
+                                                                                            "AND t.mode = "
+                                                                                            "'ExclusiveLock' "
+                                                                                            "AND "
+                                                                                            "t.transactionid "
+                                                                                            "= u.holder "
+                                                                                            "LIMIT 1) k ON "
+                                                                                            "true"
+                                                                                            " ORDER BY "
+                                                                                            "u.received_at, "
+                                                                                            "u.consumer, "
+                                                                                            "u.message_id";
 
 struct status {
     struct admin *a;
@@ -65,8 +136,8 @@ struct status {
 static void print_consumers(const struct status *s)
 {
     struct table t = {.n_columns = 8, .right = 0x7E};
-    static const char *const heads[] = {"CONSUMER", "PROCESSING", "FAILED", "WAITING", "COMPLETED",
-                                        "DEAD", "LETTERS", "OLDEST UNFINISHED"};
+    static const char *const heads[] = {"CONSUMER",  "PROCESSING", "FAILED",  "WAITING",
+                                        "COMPLETED", "DEAD",       "LETTERS", "OLDEST UNFINISHED"};
     const PGresult *r = s->consumers;
     bool foreign = false;
 
@@ -135,7 +206,8 @@ static void print_lock(const struct status *s, int row)
 
 static void print_unfinished(const struct status *s)
 {
-    static const char *const heads[] = {"AGE", "CONSUMER", "MESSAGE ID", "STATE", "ATTEMPT", "NEXT", "HOLDER", "LAST ERROR"};
+    static const char *const heads[] = {"AGE",     "CONSUMER", "MESSAGE ID", "STATE",
+                                        "ATTEMPT", "NEXT",     "HOLDER",     "LAST ERROR"};
     struct table t = {.n_columns = 8, .right = 1 << 4};
     const PGresult *r = s->unfinished;
 
@@ -233,17 +305,28 @@ static void add_json_rows(struct buf *out, const PGresult *r, const struct json_
 static void print_json(const struct status *s)
 {
     static const struct json_column consumers[] = {
-        {C_CONSUMER, "consumer", false}, {C_PROCESSING, "processing", true}, {C_FAILED, "failed", true},
-        {C_WAITING, "waiting", true},    {C_COMPLETED, "completed", true},   {C_DEAD, "dead", true},
+        {C_CONSUMER, "consumer", false},   {C_PROCESSING, "processing", true},
+        {C_FAILED, "failed", true},        {C_WAITING, "waiting", true},
+        {C_COMPLETED, "completed", true},  {C_DEAD, "dead", true},
         {C_LETTERS, "dead_letters", true}, {C_OLDEST_MS, "oldest_unfinished_ms", true}};
-    static const struct json_column unfinished[] = {
-        {U_CONSUMER, "consumer", false}, {U_ID, "message_id", false}, {U_STATE, "state", false}, {U_ATTEMPT, "attempt", true},
-        {U_AGE_MS, "age_ms", true}, {U_NEXT_MS, "next_attempt_ms", true}, {U_WINDOW_MS, "token_window_ms", true},
-        {U_HOLDER, "holder", false}, {U_ERROR, "last_error", false}, {U_LOCK_PID, "lock_pid", true},
-        {U_LOCK_APPLICATION, "lock_application", false}, {U_LOCK_USER, "lock_user", false},
-        {U_LOCK_STATE, "lock_state", false}, {U_LOCK_AGE_MS, "lock_age_ms", true}};
-    static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false}, {R_REASON, "reason", false},
-                                                 {R_COUNT, "count", true}, {R_NEWEST_MS, "newest_ms", true}};
+    static const struct json_column unfinished[] = {{U_CONSUMER, "consumer", false},
+                                                    {U_ID, "message_id", false},
+                                                    {U_STATE, "state", false},
+                                                    {U_ATTEMPT, "attempt", true},
+                                                    {U_AGE_MS, "age_ms", true},
+                                                    {U_NEXT_MS, "next_attempt_ms", true},
+                                                    {U_WINDOW_MS, "token_window_ms", true},
+                                                    {U_HOLDER, "holder", false},
+                                                    {U_ERROR, "last_error", false},
+                                                    {U_LOCK_PID, "lock_pid", true},
+                                                    {U_LOCK_APPLICATION, "lock_application", false},
+                                                    {U_LOCK_USER, "lock_user", false},
+                                                    {U_LOCK_STATE, "lock_state", false},
+                                                    {U_LOCK_AGE_MS, "lock_age_ms", true}};
+    static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false},
+                                                 {R_REASON, "reason", false},
+                                                 {R_COUNT, "count", true},
+                                                 {R_NEWEST_MS, "newest_ms", true}};
     struct buf out = {0};
 
     buf_add_text(&out, "{\"consumers\":");

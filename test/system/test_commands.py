@@ -453,7 +453,7 @@ def test_dead_list_is_a_table_and_filters(place):
     assert lines[0].split()[:4] == ["ID", "DIED", "CONSUMER", "REASON"]
     assert [int(line.split()[0]) for line in lines[1:4]] == [old, new, other] and "3 d 0 h ago" in lines[1]
     assert "answered 400\\nsecond \\u202eline" in lines[2]
-    assert "dead redrive --config " + place.path in out
+    assert f"dead redrive --config {place.path} ID" in out
 
     def ids(*arguments):
         out = good("dead", "list", "--config", place.path, *arguments)
@@ -528,6 +528,18 @@ def test_discard_deletes_the_letter_and_leaves_the_row(place):
     good("dead", "discard", "--config", place.path, "--reason", "permanent")
     assert place.letters() == [second]
     good("dead", "discard", "--config", place.path, "--all")
+    assert place.letters() == []
+
+
+def test_what_changes_letters_leaves_those_of_other_configurations(place):
+    mine, other, named = place.letter("m1"), place.letter("m2", consumer="other"), place.letter("m3", consumer="other")
+    done = run("dead", "discard", "--config", place.path, "--all")
+    assert done.status == 1 and done.out.count("does not have its consumer") == 2 and place.letters() == [other, named], done.text
+    good("dead", "discard", "--config", place.path, named)
+    done = run("dead", "redrive", "--config", place.path, other)
+    assert done.status == 1 and "does not have its consumer" in done.out and place.letters() == [other], done.text
+    assert place.queue.n_ready == 0 and mine
+    good("dead", "discard", "--config", place.path, "--consumer", "other")
     assert place.letters() == []
 
 

@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Text for people at a terminal: aligned columns, ages, sizes. What came from outside (message ids, errors) may hold
- * anything; here it can neither move the cursor nor break a line. */
+/* Text for people at a terminal: aligned columns, ages, sizes. What came from outside (message ids, errors)
+ * may hold anything; here it can neither move the cursor nor break a line. */
 
-/* Appends text with control characters and bidirectional overrides written as \x1b or \u202e, and bytes that are not UTF-8 as \xff. */
+/* Appends text with control characters and bidirectional overrides written as \x1b or \u202e, and bytes that
+ * are not UTF-8 as \xff. */
 void text_add_safe(struct buf *out, struct slice s);
 
 /* As text_add_safe; line feeds and tabs stay. For bodies. */
@@ -27,7 +28,8 @@ void text_add_size(struct buf *out, uint64_t bytes);
 /* The width of the terminal behind a stream, or 0: it is none. */
 int text_width(FILE *stream);
 
-/* A table: cells are added row by row; the first row is the heading. {0} with n_columns set is an empty one. */
+/* A table: cells are added row by row; the first row is the heading. {0} with n_columns set is an empty one.
+ */
 struct table {
     size_t n_columns;
     uint32_t right; /* bit i: column i is aligned to the right */
@@ -36,7 +38,7 @@ struct table {
     size_t n, cap;
 };
 
-void table_add(struct table *t, struct slice cell); /* made safe; cut at 200 characters; empty: "-" */
+void table_add(struct table *t, struct slice cell);     /* made safe; cut at 200 characters; empty: "-" */
 void table_add_text(struct table *t, const char *cell); /* NULL: "-" */
 void table_add_int(struct table *t, int64_t value);
 void table_add_age(struct table *t, int64_t ms);

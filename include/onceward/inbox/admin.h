@@ -13,7 +13,8 @@ struct buf;
 
 struct admin;
 
-/* Connects. Each transaction pins READ COMMITTED and its own timeouts, so that a pooler may stand in between. */
+/* Connects. Each transaction pins READ COMMITTED and its own timeouts, so that a pooler may stand in between.
+ */
 int admin_open(const struct config_database *c, struct admin **ret, struct fault *f);
 void admin_close(struct admin *a);
 
@@ -23,15 +24,17 @@ const char *admin_where(const struct admin *a);
 /* This program's version of the schema: the number of its newest migration. */
 int admin_schema_newest(void);
 
-/* Brings the schema up to date: each numbered file of sql/ once, in one transaction under an advisory transaction lock, then the
- * functions (each replaced), the roles, the grants. *ret_from and *ret_to are versions (0: there was none). What the role may not do
- * (CREATE ROLE) is printed to `advice` as the statements an administrator must run. Safe to run twice, at once, and while a sidecar runs. */
+/* Brings the schema up to date: each numbered file of sql/ once, in one transaction under an advisory
+ * transaction lock, then the functions (each replaced), the roles, the grants. *ret_from and *ret_to are
+ * versions (0: there was none). What the role may not do (CREATE ROLE) is printed to `advice` as the
+ * statements an administrator must run. Safe to run twice, at once, and while a sidecar runs. */
 int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f);
 
-/* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one). vhosts: that of each
- * queue, NULL where it is not known. Each finding is given to say(ctx, ok, text). -1: the connection broke. */
-int admin_check(struct admin *a, const struct config *c, const char *const *vhosts, void (*say)(void *ctx, bool ok, const char *text), void *ctx,
-                struct fault *f);
+/* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one).
+ * vhosts: that of each queue, NULL where it is not known. Each finding is given to say(ctx, ok, text). -1:
+ * the connection broke. */
+int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
+                void (*say)(void *ctx, bool ok, const char *text), void *ctx, struct fault *f);
 
 /* Writes the answer of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
@@ -47,7 +50,8 @@ struct dead_letter {
     int64_t id;
     char *consumer, *queue, *vhost, *message_id; /* message_id NULL: it is not text or there was none */
     char *raw_id_hex;
-    char *reason, *last_error, *content_type, *properties, *headers, *exchange, *routing_key, *died_at, *fingerprint_hex;
+    char *reason, *last_error, *content_type, *properties, *headers, *exchange, *routing_key, *died_at,
+        *fingerprint_hex;
     int attempts;
     int http_status; /* 0: none */
     int64_t age_ms;  /* since it died, by the database's clock */
@@ -56,22 +60,32 @@ struct dead_letter {
     size_t body_len;
 };
 
-/* Walks letters in id order, oldest first, up to the newest that there is at the start. each answers 0 to go on, else the walk ends with
- * that. with_body: else body is NULL, body_len set. A letter is valid during the call only. No transaction is open during the call, so each
- * may use `a` itself; a letter that is gone when its turn comes is left out. */
+/* Walks letters in id order, oldest first, up to the newest that there is at the start. each answers 0 to go
+ * on, else the walk ends with that. with_body: else body is NULL, body_len set. A letter is valid during the
+ * call only. No transaction is open during the call, so each may use `a` itself; a letter that is gone when
+ * its turn comes is left out. */
 int admin_dead_each(struct admin *a, const struct dead_filter *filter, bool with_body,
                     int (*each)(void *ctx, const struct dead_letter *letter), void *ctx, struct fault *f);
 
 /* How many letters the filter names (its limit is ignored). */
 int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t *ret, struct fault *f);
 
-enum redrive_answer { REDRIVE_RESET, REDRIVE_COMPLETED, REDRIVE_OTHER, REDRIVE_ROWLESS, REDRIVE_GONE, REDRIVE_LOCKED };
+enum redrive_answer {
+    REDRIVE_RESET,
+    REDRIVE_COMPLETED,
+    REDRIVE_OTHER,
+    REDRIVE_ROWLESS,
+    REDRIVE_GONE,
+    REDRIVE_LOCKED
+};
 
-/* First half of a redrive: resets the dead row (committed); a completed row's letter is deleted and REDRIVE_COMPLETED answered. */
+/* First half of a redrive: resets the dead row (committed); a completed row's letter is deleted and
+ * REDRIVE_COMPLETED answered. */
 int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f);
 
 /* What admin_redrive_begin would answer now; changes nothing. (A row that is locked is not seen as such.) */
 int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f);
 
-/* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was gone. */
+/* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was
+ * gone. */
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f);
