@@ -50,7 +50,7 @@ void batch_fill(struct batch *b, const struct inbox_item *const *items, size_t n
         b->cap = n;
     }
     for (size_t i = 0; i < n; i++)
-        b->entries[i] = (struct batch_entry){items[i]->ref, call_item_bytes(items[i]), false};
+        b->entries[i] = (struct batch_entry){items[i]->ref, call_item_bytes(b->op, items[i]), false};
     call_encode(b->op, b->arrays, items, n);
     b->n = n;
     b->at = 0;
@@ -125,7 +125,7 @@ void batch_answer(struct batch *b, PGresult *result)
     b->row = 0;
     b->sweep = b->at;
     b->state = BATCH_ANSWERING;
-    failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
+    failure_set(b, ROW_RETRY, "", "");
 }
 
 void batch_fail(struct batch *b, enum row_answer answer, const char *sqlstate, const char *detail)
@@ -217,6 +217,8 @@ bool batch_next(struct batch *b, struct inbox_row *row)
 
         if (e->answered)
             continue;
+        if (b->result)
+            failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
         row_fail(b, row);
         row->ref = e->ref;
         e->answered = true;

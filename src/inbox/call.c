@@ -370,9 +370,9 @@ size_t call_n_arrays(enum inbox_op op)
     return n;
 }
 
-size_t call_item_bytes(const struct inbox_item *item)
+size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item)
 {
-    const struct inbox_letter *l = item->letter;
+    const struct inbox_letter *l = op == INBOX_BURY ? item->letter : NULL;
 
     return BODY_SPARE_BYTES + item->message_id.len +
            (l ? l->body.len + l->headers_json.len + l->properties_json.len

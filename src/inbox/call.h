@@ -57,7 +57,7 @@ size_t call_n_arrays(enum inbox_op op);
 void call_encode(enum inbox_op op, struct array *arrays, const struct inbox_item *const *items, size_t n);
 
 /* How many bytes an item takes, for what is split by bytes: bodies and headers. */
-size_t call_item_bytes(const struct inbox_item *item);
+size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item);
 
 /* The parameters for the arrays' next n elements. Valid as long as the arrays' slices are. */
 void call_params(enum inbox_op op, const struct call_scalars *scalars, struct array *arrays, size_t n, struct call_params *ret);

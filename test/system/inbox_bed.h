@@ -13,7 +13,8 @@
 
 #include <libpq-fe.h>
 
-/* What the tests of the inbox stand on: a database, a connection of the adapter to it, items and the answers to them. */
+/* What the tests of the inbox stand on: a database, a connection of the adapter to it, items and the answers
+ * to them. */
 
 enum { BED_MAX_ITEMS = 1024, BED_MAX_ROWS = 4096 };
 
