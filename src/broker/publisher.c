@@ -121,18 +121,23 @@ static int late(struct publisher *p, struct fault *f)
 static int drain(struct publisher *p, size_t most, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
+    size_t before = SIZE_MAX;
 
-    while (wire_pending(&p->wire) > most) {
-        size_t before = wire_pending(&p->wire);
-        if (pump(p, deadline_ms, f))
+    for (;;) {
+        if (wire_flush(&p->wire, f))
             return -1;
+        size_t pending = wire_pending(&p->wire);
+        if (pending <= most)
+            return 0;
         int64_t now = clock_ms();
-        if (wire_pending(&p->wire) < before)
+        if (pending < before)
             deadline_ms = now + p->timeout_ms;
         else if (now >= deadline_ms)
             return late(p, f);
+        before = pending;
+        if (pump(p, deadline_ms, f))
+            return -1;
     }
-    return 0;
 }
 
 /* Copies what may be published again; `headers` has room for all of them. */

@@ -1152,6 +1152,8 @@ int main(void)
         if (getenv("ONCEWARD_TEST_AMQPS"))
             cost(getenv("ONCEWARD_TEST_AMQPS"), getenv("ONCEWARD_TEST_CA"), "TLS", 1);
     } else {
+        if (getenv("ONCEWARD_TEST_FILTER"))
+            cmocka_set_test_filter(getenv("ONCEWARD_TEST_FILTER"));
         r = cmocka_run_group_tests(tests, NULL, NULL);
     }
     amqp_destroy_connection(admin);
