@@ -1,9 +1,11 @@
-/* One POST and its answer: a libcurl easy handle that is used again and again, the functions that libcurl calls while the answer comes
- * in, and what the end of the transfer means.
+/* One POST and its answer: a libcurl easy handle that is used again and again, the functions that libcurl
+ * calls while the answer comes in, and what the end of the transfer means.
  *
- * A request is never sent twice. libcurl would: when a reused connection dies before the first byte of an answer, it repeats the
- * request on another one, whatever the method. It asks prereq_seen before every attempt, so the second attempt is refused there, unless
- * the kernel had not taken a single byte of the first. The same call is the evidence that something may have been sent.
+ * A request is never sent twice. libcurl would: when a reused connection dies before the first byte of an
+ * answer, it repeats the request on another one, whatever the method. It asks prereq_seen before every
+ * attempt, so the second attempt is refused there (and socket_open before, so that it does not even connect),
+ * unless the kernel had not taken a single byte of the first. The same call is the evidence that something
+ * may have been sent.
  *
  * The body is given by pointer: below 64 KiB it leaves in one write with the header fields. */
 
@@ -12,26 +14,51 @@
 #include "onceward/base/mem.h"
 
 #include <limits.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 enum { QUOTE_MAX = 160 };
+
+/* Is it certain that the application saw no byte of the request? Over TLS a failed write may have sent whole
+ * records before the one that failed, so that holds for a request of one record only: part of a record means
+ * nothing to anybody. */
+static bool is_unsent(struct exchange *x)
+{
+    long sent = 0;
+
+    if (!x->begun)
+        return true;
+    curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &sent);
+    return !sent && !x->status && (!x->w->target.tls || x->lines.len + x->body_len <= TLS_RECORD_SAFE);
+}
+
+static curl_socket_t socket_open(void *p, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    struct exchange *x = p;
+
+    (void)purpose;
+    if (!is_unsent(x))
+        return CURL_SOCKET_BAD;
+    x->fd = socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+    return x->fd;
+}
 
 static int prereq_seen(void *p, char *ip, char *local_ip, int port, int local_port)
 {
     struct exchange *x = p;
-    long sent = 0;
-    (void)ip, (void)local_ip, (void)port, (void)local_port;
+    (void)ip, (void)local_ip, (void)port;
 
-    if (x->begun) {
-        curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &sent);
-        if (sent || x->w->target.tls || x->status)
-            return CURL_PREREQFUNC_ABORT;
-    }
-    /* The process may have been stopped since libcurl looked at its clock. What nobody waits for is not sent. */
+    if (!is_unsent(x))
+        return CURL_PREREQFUNC_ABORT;
+    /* The process may have been stopped since libcurl looked at its clock. What nobody waits for is not sent.
+     */
     if (clock_ms() >= x->deadline_ms)
         return CURL_PREREQFUNC_ABORT;
+    x->local_port = local_port;
     x->begun = true;
     return CURL_PREREQFUNC_OK;
 }
@@ -69,8 +96,8 @@ static int status_of(const char *line, size_t len)
     return status;
 }
 
-/* The empty line behind a header. Interim answers are over with it. 101 was not asked for, so there is no HTTP behind it. Answers false
- * when the transfer has nothing more to give. */
+/* The empty line behind a header. Interim answers are over with it. 101 was not asked for, so there is no
+ * HTTP behind it. Answers false when the transfer has nothing more to give. */
 static bool header_end(struct exchange *x)
 {
     curl_off_t sent = 0;
@@ -80,7 +107,7 @@ static bool header_end(struct exchange *x)
     x->final = true;
     if (x->status == 101)
         return false;
-    if (x->status < 300 || x->body_len < SMALL_BODY_MAX)
+    if (x->status < 300 || !exchange_is_large(x))
         return true;
     curl_easy_getinfo(x->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
     x->early = (size_t)sent < x->body_len;
@@ -130,6 +157,69 @@ static size_t body_seen(char *data, size_t one, size_t len, void *p)
     return 0;
 }
 
+bool exchange_is_large(const struct exchange *x)
+{
+    return x->body_len >= SMALL_BODY_MAX;
+}
+
+static int port_of(int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+
+    if (getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        return 0;
+    return a.ss_family == AF_INET    ? ntohs(((struct sockaddr_in *)&a)->sin_port)
+           : a.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&a)->sin6_port)
+                                     : 0;
+}
+
+/* The exchange whose connection this is, among those that may have been refused in the middle of their body.
+ */
+static struct exchange *sender_of(struct forward *w, int fd)
+{
+    int port = w->target.unix_socket ? 0 : port_of(fd);
+
+    list_each(&w->out, k)
+    {
+        struct exchange *x = container_of(k, struct exchange, link);
+
+        if (exchange_is_large(x) && x->begun && !x->final &&
+            (w->target.unix_socket ? x->fd == fd : port && x->local_port == port))
+            return x;
+    }
+    return NULL;
+}
+
+static void last_words_parse(struct exchange *x, char *text, size_t len)
+{
+    char *end = memmem(text, len, "\r\n\r\n", 4), *line = text;
+
+    if (!end || len < 5 || memcmp(text, "HTTP/", 5) != 0)
+        return;
+    for (char *eol; !x->final && line < end + 4; line = eol + 1) {
+        eol = memchr(line, '\n', (size_t)(end + 4 - line));
+        if (!header_seen(line, 1, (size_t)(eol + 1 - line), x))
+            break;
+    }
+    if (x->final && line < text + len)
+        body_seen(line, 1, (size_t)(text + len - line), x);
+}
+
+/* An application that refuses a large body, say with 413, answers and closes while the body is still coming.
+ * libcurl may see the broken connection first and would close it with the answer unread. */
+static int socket_close(void *p, curl_socket_t fd)
+{
+    struct forward *w = p;
+    struct exchange *x = w->n_large && !w->target.tls ? sender_of(w, fd) : NULL;
+    char text[16 * 1024];
+    ssize_t n = x ? recv(fd, text, sizeof(text), MSG_DONTWAIT) : 0;
+
+    if (n > 0)
+        last_words_parse(x, text, (size_t)n);
+    return close(fd);
+}
+
 static int options_set(struct exchange *x, struct fault *f)
 {
     CURL *easy = x->easy;
@@ -139,6 +229,10 @@ static int options_set(struct exchange *x, struct fault *f)
         return -1;
     bad |= curl_easy_setopt(easy, CURLOPT_PRIVATE, x) != CURLE_OK;
     bad |= curl_easy_setopt(easy, CURLOPT_POST, 1L) != CURLE_OK;
+    bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, socket_open) != CURLE_OK;
+    bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, x) != CURLE_OK;
+    bad |= curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, socket_close) != CURLE_OK;
+    bad |= curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, x->w) != CURLE_OK;
     bad |= curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, prereq_seen) != CURLE_OK;
     bad |= curl_easy_setopt(easy, CURLOPT_PREREQDATA, x) != CURLE_OK;
     bad |= curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, header_seen) != CURLE_OK;
@@ -180,6 +274,8 @@ int exchange_begin(struct exchange *x, const struct forward_request *r, struct f
     x->start_us = clock_us();
     x->deadline_ms = x->start_us / 1000 + timeout_ms;
     x->body_len = r->body.len;
+    x->fd = -1;
+    x->local_port = 0;
     x->header_bytes = 0;
     x->status = 0;
     x->retry_after_ms = -1;
@@ -189,11 +285,14 @@ int exchange_begin(struct exchange *x, const struct forward_request *r, struct f
     bad |= curl_easy_setopt(x->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len) != CURLE_OK;
     bad |= curl_easy_setopt(x->easy, CURLOPT_POSTFIELDS, r->body.len ? r->body.data : "") != CURLE_OK;
     bad |= curl_easy_setopt(x->easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms) != CURLE_OK;
+    /* A Unix socket has no port to know it by (see sender_of), and a new one is cheap beside such a body. */
+    bad |= curl_easy_setopt(x->easy, CURLOPT_FRESH_CONNECT,
+                            x->w->target.unix_socket && exchange_is_large(x) ? 1L : 0L) != CURLE_OK;
     return bad ? fault_set(f, "libcurl refuses the request") : 0;
 }
 
-/* With TLS 1.3 the server judges the client's certificate after the client's first record has left, and its alert about it says that
- * the handshake failed: nothing was handed to the application. */
+/* With TLS 1.3 the server judges the client's certificate after the client's first record has left, and its
+ * alert about it says that the handshake failed: nothing was handed to the application. */
 static bool is_certificate_alert(const struct exchange *x)
 {
     return x->w->target.tls && !x->status && strstr(x->error, "alert") &&
@@ -202,19 +301,15 @@ static bool is_certificate_alert(const struct exchange *x)
 
 static enum answer_kind kind_of(struct exchange *x, CURLcode code)
 {
-    long sent = 0;
-
     if (x->final && (code == CURLE_OK || x->cut))
         return ANSWER_STATUS;
-    /* An error was said in full; that the text behind it broke off changes nothing. A success counts when it is whole. */
+    /* An error was said in full; that the text behind it broke off changes nothing. A success counts when it
+     * is whole. */
     if (x->final && x->status >= 300) {
         x->cut = true;
         return ANSWER_STATUS;
     }
-    if (!x->begun || is_certificate_alert(x))
-        return ANSWER_UNREACHABLE;
-    curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &sent);
-    if (!sent && !x->w->target.tls && code != CURLE_OK)
+    if (is_unsent(x) || is_certificate_alert(x))
         return ANSWER_UNREACHABLE;
     return code == CURLE_OPERATION_TIMEDOUT ? ANSWER_TIMEOUT : ANSWER_DIED;
 }
@@ -227,7 +322,8 @@ static bool is_control(struct slice s, size_t at, size_t len)
     return len == 1 ? c < ' ' || c == 0x7F : c == 0xC2 && (unsigned char)s.data[at + 1] < 0xA0;
 }
 
-/* Adds the start of a body in quotes when it is text. Runs of blanks and control characters become one blank. */
+/* Adds the start of a body in quotes when it is text. Runs of blanks and control characters become one blank.
+ */
 static void quote_add(struct forward_answer *a, struct slice body)
 {
     char text[QUOTE_MAX + 1];

@@ -15,8 +15,9 @@
 enum {
     RESPONSE_HEADERS_MAX = 64 * 1024, /* of all answers to one request, interim ones included */
     RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
-    BUF_KEEP_MAX = 4096,              /* a larger buffer is given back when the exchange is over */
-    SMALL_BODY_MAX = 64 * 1024,       /* below, the body leaves together with the header fields */
+    BUF_KEEP_MAX = 4096,        /* a larger buffer is given back when the exchange is over */
+    SMALL_BODY_MAX = 64 * 1024, /* below, the body leaves together with the header fields */
+    TLS_RECORD_SAFE = 8 * 1024, /* a request of this size is one TLS record with its fields of ours */
 };
 
 /* Where a URL leads, and how it is called in messages. */
@@ -27,7 +28,8 @@ struct target {
     bool tls;
 };
 
-/* One POST and what came back of it so far. Belongs to the list of those that are out, or to that of the idle ones. */
+/* One POST and what came back of it so far. Belongs to the list of those that are out, or to that of the idle
+ * ones. */
 struct exchange {
     CURL *easy;
     struct forward *w;
@@ -40,6 +42,8 @@ struct exchange {
     struct curl_slist *nodes;
     size_t n_nodes; /* how many there is room for */
     size_t body_len;
+    int fd, local_port; /* the connection: the socket that was opened for this request, and the port it uses;
+                           -1 and 0: none */
 
     struct buf body;
     size_t header_bytes;
@@ -69,6 +73,7 @@ struct forward {
     CURLM *multi;
     struct target target;
     struct list out, idle;
+    size_t n_large; /* of those that are out, how many have a body that is sent piece by piece */
     struct hash by_ref;
     bool undrained; /* forward_step has not answered 0 since it last let libcurl run */
 
@@ -94,10 +99,12 @@ void target_deinit(struct target *t);
 bool target_same_host(const char *url_a, const char *url_b);
 
 /* What every transfer has in common. -1: libcurl refused an option. */
-int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error, struct fault *f);
+int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error,
+                   struct fault *f);
 
 /* Why a transfer ended without an answer, in words. */
-void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun, const char *error);
+void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun,
+                   const char *error);
 
 /* request.c */
 int request_init(struct forward *w, struct fault *f);
@@ -111,6 +118,7 @@ void exchange_free(struct exchange *x);
 int exchange_begin(struct exchange *x, const struct forward_request *r, struct fault *f);
 void exchange_answer(struct exchange *x, CURLcode code, struct forward_answer *a);
 void exchange_reset(struct exchange *x);
+bool exchange_is_large(const struct exchange *x);
 
 /* probe.c */
 void probe_deinit(struct forward *w);

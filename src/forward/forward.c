@@ -1,8 +1,9 @@
-/* The adapter as a whole: the multi handle, the requests that are out and those that wait for use, and the wait. One thread, but for
- * forward_wake.
+/* The adapter as a whole: the multi handle, the requests that are out and those that wait for use, and the
+ * wait. One thread, but for forward_wake.
  *
- * An exchange is in exactly one of the two lists; it is in by_ref exactly while it is out. libcurl does not announce a finished transfer
- * to the wait, so forward_wait does not sleep until forward_step has answered 0. */
+ * An exchange is in exactly one of the two lists; it is in by_ref exactly while it is out. libcurl does not
+ * announce a finished transfer to the wait, so forward_wait does not sleep until forward_step has answered 0.
+ */
 
 #include "onceward/forward/forward.h"
 
@@ -60,6 +61,7 @@ void forward_free(struct forward *w)
 {
     if (!w)
         return;
+    w->n_large = 0; /* sockets that are closed from here on have nobody to tell */
     list_each(&w->out, k)
     {
         struct exchange *x = container_of(k, struct exchange, link);
@@ -106,6 +108,7 @@ static void take_out(struct forward *w, struct exchange *x)
     curl_multi_remove_handle(w->multi, x->easy);
     hash_remove(&w->by_ref, &x->by_ref);
     list_remove(&w->out, &x->link);
+    w->n_large -= exchange_is_large(x);
 }
 
 /* The one used last: its memory is warm. */
@@ -140,6 +143,7 @@ int forward_send(struct forward *w, const struct forward_request *r, struct faul
         return fault_set(f, "libcurl takes no further request: %s", curl_multi_strerror(code));
     }
     list_push(&w->out, &x->link);
+    w->n_large += exchange_is_large(x);
     hash_insert(&w->by_ref, &x->by_ref, hash_number(r->ref));
     return 0;
 }
@@ -167,7 +171,8 @@ int forward_step(struct forward *w, struct forward_answer *a)
     int n;
 
     if (!w->undrained) {
-        /* Errors of the whole multi handle are misuse or the end of memory; every request would be in doubt. */
+        /* Errors of the whole multi handle are misuse or the end of memory; every request would be in doubt.
+         */
         code = curl_multi_perform(w->multi, &n);
         assert(code == CURLM_OK);
         (void)code;

@@ -1,5 +1,6 @@
-/* The readiness probe: a GET, or a connect alone, on the same multi handle. It never takes a connection of the forwards and never leaves
- * one to them: the test is whether a new one can be made. At most one probe at a time. */
+/* The readiness probe: a GET, or a connect alone, on the same multi handle. It never takes a connection of
+ * the forwards and never leaves one to them: the test is whether a new one can be made. At most one probe at
+ * a time. */
 
 #include "forward/exchange.h"
 
@@ -34,7 +35,8 @@ static int options_set(struct forward *w, struct fault *f)
     if (transfer_setup(p->easy, &p->target, c, p->error, f) < 0)
         return -1;
     p->headers = curl_slist_append(NULL, "Connection: close");
-    bad |= curl_easy_setopt(p->easy, CURLOPT_TIMEOUT_MS, (long)(timeout_ms > INT_MAX ? INT_MAX : timeout_ms)) != CURLE_OK;
+    bad |= curl_easy_setopt(p->easy, CURLOPT_TIMEOUT_MS,
+                            (long)(timeout_ms > INT_MAX ? INT_MAX : timeout_ms)) != CURLE_OK;
     bad |= curl_easy_setopt(p->easy, CURLOPT_FRESH_CONNECT, 1L) != CURLE_OK;
     bad |= curl_easy_setopt(p->easy, CURLOPT_FORBID_REUSE, 1L) != CURLE_OK;
     bad |= curl_easy_setopt(p->easy, CURLOPT_CONNECT_ONLY, p->get ? 0L : 1L) != CURLE_OK;
@@ -48,7 +50,8 @@ static int options_set(struct forward *w, struct fault *f)
     return bad || !p->headers ? fault_set(f, "libcurl refuses an option it must have") : 0;
 }
 
-/* The readiness URL is on the application's Unix socket when it names the same host and port as the forward URL. */
+/* The readiness URL is on the application's Unix socket when it names the same host and port as the forward
+ * URL. */
 static int probe_make(struct forward *w, struct fault *f)
 {
     struct probe *p = &w->probe;

@@ -1,6 +1,7 @@
-/* The header lines of a request, as a list for libcurl whose nodes and texts are the exchange's own: one block for the texts, one for
- * the nodes, both kept from request to request. Behind them hangs the list that all requests share: what is configured, and the fields
- * that libcurl would add and must not. libcurl reads the list and never changes it. */
+/* The header lines of a request, as a list for libcurl whose nodes and texts are the exchange's own: one
+ * block for the texts, one for the nodes, both kept from request to request. Behind them hangs the list that
+ * all requests share: what is configured, and the fields that libcurl would add and must not. libcurl reads
+ * the list and never changes it. */
 
 #include "forward/exchange.h"
 #include "onceward/base/clock.h"
@@ -54,11 +55,12 @@ static int authorization_read(struct forward *w, struct fault *f)
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
-    return a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ino == b->st_ino &&
-           a->st_size == b->st_size;
+    return a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+           a->st_ino == b->st_ino && a->st_size == b->st_size;
 }
 
-/* Reads the mounted secret again when it was replaced. While it cannot be read, as in the middle of a rotation, what is known stays. */
+/* Reads the mounted secret again when it was replaced. While it cannot be read, as in the middle of a
+ * rotation, what is known stays. */
 void request_refresh(struct forward *w)
 {
     const char *file = w->q->forward.authorization.file;

@@ -1,4 +1,5 @@
-/* Where requests go: the URL taken apart, the options that every transfer has, and libcurl's errors in plain words. No state. */
+/* Where requests go: the URL taken apart, the options that every transfer has, and libcurl's errors in plain
+ * words. No state. */
 
 #include "forward/exchange.h"
 #include "onceward/base/mem.h"
@@ -99,7 +100,8 @@ static int tls_setup(CURL *easy, const struct config_tls *tls, struct fault *f)
     return 0;
 }
 
-int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error, struct fault *f)
+int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error,
+                   struct fault *f)
 {
     SET(CURLOPT_ERRORBUFFER, error);
     SET(CURLOPT_NOSIGNAL, 1L);
@@ -117,7 +119,8 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_forwa
     return t->tls ? tls_setup(easy, &c->tls, f) : 0;
 }
 
-static void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, const char *error)
+static void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
+                         const char *error)
 {
     long os_errno = 0;
 
@@ -134,7 +137,8 @@ static void connect_text(char *out, size_t size, const struct target *t, CURL *e
         snprintf(out, size, "cannot connect to %s: %s", t->name, error[0] ? error : curl_easy_strerror(code));
 }
 
-void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun, const char *error)
+void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun,
+                   const char *error)
 {
     const char *said = error[0] ? error : curl_easy_strerror(code);
 
@@ -148,7 +152,8 @@ void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, C
         break;
     case CURLE_OK: /* nothing but interim answers */
     case CURLE_GOT_NOTHING:
-    case CURLE_ABORTED_BY_CALLBACK: /* it would have been sent again */
+    case CURLE_COULDNT_CONNECT: /* it would have been sent again */
+    case CURLE_ABORTED_BY_CALLBACK:
         snprintf(out, size, "connection closed by %s before an answer", t->name);
         break;
     case CURLE_PARTIAL_FILE:
