@@ -7,12 +7,15 @@
 
 #include "onceward/base/clock.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static void count_is(const struct answers *a, enum row_answer answer, size_t n)
 {
@@ -669,6 +672,29 @@ static void test_connecting(void **state)
     connect_is(b, INBOX_SCHEMA, "onceward migrate");
 }
 
+/* Of several hosts one refuses, one accepts and says nothing, one is good: it is found in bounded time. */
+static void test_several_hosts(void **state)
+{
+    struct bed *b = *state;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int silent = socket(AF_INET, SOCK_STREAM, 0);
+    char url[1200], *good = b->database.url.value;
+
+    assert_int_equal(bind(silent, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(silent, 5), 0);
+    assert_int_equal(getsockname(silent, (struct sockaddr *)&address, &len), 0);
+    snprintf(url, sizeof(url), "host=127.0.0.1,127.0.0.1,%s port=1,%d,%s user=%s dbname=%s", PQhost(b->sql),
+             ntohs(address.sin_port), PQport(b->sql), PQuser(b->sql), b->name);
+    b->database.url.value = url;
+    int64_t start_ms = clock_ms();
+    bed_connect(b);
+    assert_in_range(clock_ms() - start_ms, 1000, 6000);
+    claim_all(b, 3);
+    b->database.url.value = good;
+    close(silent);
+}
+
 static void test_consumers(void **state)
 {
     struct bed *b = *state;
@@ -795,6 +821,7 @@ int main(int argc, char **argv)
         TEST(test_killed_between_ranges),
         TEST(test_stopped_server),
         TEST(test_connecting),
+        TEST(test_several_hosts),
         TEST(test_consumers),
         TEST(test_sessions),
         TEST(test_abandoned),
