@@ -6,11 +6,15 @@ The rows and letters are put into the tables here, so that each test says exactl
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
+import tempfile
 import time
 import uuid
 
+import psycopg2
 import pytest
 
 from rig import process, schema
@@ -20,7 +24,7 @@ from rig.wait import wait_until
 SECRET = "s3cret-marker"
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
                "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
-COMMANDS = ["run", "check", "migrate", "status", "dead", "explain", "version"]
+COMMANDS = ["run", "check", "migrate", "status", "dead", "health", "drain", "explain", "version"]
 
 
 class Done:
@@ -112,7 +116,7 @@ def test_help_is_on_standard_output_and_no_failure(command):
 
 def test_the_program_itself_has_help_and_a_version():
     out = good("--help")
-    assert all(re.search(rf"^  {command}\b", out, re.M) for command in COMMANDS + ["health", "drain"])
+    assert all(re.search(rf"^  {command}\b", out, re.M) for command in COMMANDS)
     assert good("version") == good("--version") and re.match(r"^onceward \d+\.\d+\.\d+ \(schema \d+\)$", good("version").strip())
 
 
@@ -129,6 +133,9 @@ def test_the_program_itself_has_help_and_a_version():
     (["check", "--config"], "--config"),
     (["check", "--config", "x", "y"], '"y"'),
     (["version", "please"], "usage"),
+    (["health"], "usage"),
+    (["health", "--live", "--ready"], "usage"),
+    (["drain", "now"], "usage"),
     (["explain", "no_such_event"], "no_such_event"),
     (["explain", "paused", "resumed"], "usage"),
     (["dead"], "list, show, redrive or discard"),
@@ -330,8 +337,6 @@ def test_a_newer_schema_is_left_alone_or_refused(tmp_path, empty):
 # check
 
 def test_check_says_ok_for_each_thing_that_answers(place):
-    import socket
-
     listener = socket.create_server(("127.0.0.1", 0))
     path = place.write(forward={"url": f"http://127.0.0.1:{listener.getsockname()[1]}/"})
     out = good("check", "--config", path, "--connect")
@@ -724,3 +729,126 @@ def test_killed_anywhere_redrive_loses_nothing(place):
     while place.queue.n_ready:
         seen.add(place.queue.get()[1].message_id)
     assert seen == {f"m{i}" for i in range(30)} and place.letters() == []
+
+
+# health and drain
+
+def state_file(folder, pid=1, age=0.0, draining=False, **queue):
+    path = os.path.join(str(folder), "state")
+    with open(path, "w") as f:
+        json.dump({"pid": pid, "written_ms": int((time.time() - age) * 1000), "draining": draining,
+                   "queues": [{"queue": "a", "turned_ms_ago": 5, "ready": True, "fits": True},
+                              {"queue": "b", "turned_ms_ago": 5, "ready": True, "fits": True, **queue}]}, f)
+    return path
+
+
+@pytest.mark.parametrize("state, live, ready", [
+    ({}, "live", "ready"),
+    ({"ready": False}, "live", "b: has not started yet"),
+    ({"fits": False}, "live", "b: cannot be consumed as configured"),
+    ({"turned_ms_ago": 31000}, "b: its loop has not turned", "ready"),
+    ({"turned_ms_ago": 20000, "age": 15}, "b: its loop has not turned", "ready"),
+    ({"age": 60}, "written 60 s ago", "written 60 s ago"),
+])
+def test_health_by_the_state_file(tmp_path, state, live, ready):
+    path = state_file(tmp_path, **state)
+    for flag, said in (("--live", live), ("--ready", ready)):
+        done = run("health", flag, "--state", path)
+        assert said in done.out and done.status == (0 if said in ("live", "ready") else 1), done.text
+
+
+def test_health_and_drain_without_a_sidecar(tmp_path):
+    for arguments in (["health", "--live"], ["health", "--ready"], ["drain"]):
+        done = run(*arguments, "--state", tmp_path / "none")
+        assert done.status == 1 and "no sidecar is running here" in done.err, done.text
+    (tmp_path / "other").write_text('{"some": "thing"}')
+    assert "not the state" in run("health", "--live", "--state", tmp_path / "other").err
+
+
+def test_drain_does_not_signal_a_process_by_an_old_file(tmp_path):
+    child = process.spawn(["sleep", "60"])
+    done = run("drain", "--state", state_file(tmp_path, pid=child.pid, age=60))
+    assert done.status == 1 and "left over" in done.err and child.poll() is None, done.text
+    process.kill(child)
+    assert run("drain", "--state", state_file(tmp_path, pid=child.pid)).out.startswith("no sidecar")
+
+
+def test_drain_signals_once_and_waits_for_the_end(tmp_path):
+    script = "import signal, time; signal.signal(signal.SIGTERM, lambda *a: (print('x', flush=True), time.sleep(0.5), exit(0)));" \
+             "print('up', flush=True); time.sleep(60)"
+    for draining in (False, True):
+        child = process.spawn(["python3", "-c", script], stdout=subprocess.PIPE)
+        assert child.stdout.readline() == b"up\n"
+        path = state_file(tmp_path, pid=child.pid, draining=draining)
+        drain = process.spawn([schema.require_binary(), "drain", "--state", path], stdout=subprocess.PIPE, env=ENVIRONMENT)
+        if draining:  # somebody asked before: only waited for
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.7)
+            child.terminate()
+        assert drain.communicate(timeout=20)[0] == b"drained\n" and drain.returncode == 0
+        assert child.wait(5) == 0
+        process.reap(child)
+        process.reap(drain)
+
+
+def test_health_and_drain_of_a_running_sidecar(bed):
+    sidecar = bed.sidecar(start=False)
+    state = sidecar.config["state_file"]
+    assert run("health", "--live", "--state", state).status == 1
+    sidecar.start()
+    sidecar.wait_for("consuming")
+    for flag in ("--live", "--ready"):
+        wait_until(lambda: run("health", flag, "--state", state).status == 0, f"health {flag}", 10, 0.2)
+    assert good("drain", "--state", state) == "drained\n"
+    assert sidecar.wait(5) == 0 and sidecar.find("drained")
+
+
+# through a pooler
+
+@pytest.fixture
+def pooler(place):
+    """PgBouncer in transaction mode, where settings of a session are nobody's."""
+    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+    if not program:
+        pytest.skip("pgbouncer is not installed")
+    port = process.free_port()
+    folder = tempfile.mkdtemp(prefix="onceward-pooler-")
+    os.chmod(folder, 0o777)
+    path = os.path.join(folder, "pgbouncer.ini")
+    with open(path, "w") as f:
+        f.write(f"[databases]\n{place.postgres.database} = host=127.0.0.1 port={place.postgres.port} user=postgres\n"
+                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\npool_mode = transaction\n"
+                f"default_pool_size = 1\nunix_socket_dir =\n")
+    user = ["-u", "postgres"] if os.geteuid() == 0 else []
+    with open(os.path.join(folder, "log"), "wb") as log:
+        child = process.spawn([program, *user, path], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: listens(port), lambda: "pgbouncer listens: " + process.tail(os.path.join(folder, "log")))
+        yield port
+    finally:
+        process.kill(child)
+        shutil.rmtree(folder)
+
+
+def listens(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_every_command_works_through_a_pooler(place, pooler):
+    other = psycopg2.connect(place.postgres.dsn(port=pooler))  # whose settings the pool keeps
+    other.autocommit = True
+    with other.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'serializable'; SET search_path = nowhere; SET synchronous_commit = off")
+    other.close()
+    path = place.write(top={"database": {"url": place.postgres.dsn(port=pooler)}})
+    place.row("m1", "dead")
+    letter, other_letter = place.letter("m1"), place.letter("m2")
+    assert "is at version" in good("migrate", "--config", path)
+    assert f"{place.queue.name}" in good("status", "--config", path)
+    assert "m1" in good("dead", "list", "--config", path) and "hello" in good("dead", "show", "--config", path, letter)
+    good("dead", "redrive", "--config", path, letter)
+    good("dead", "discard", "--config", path, other_letter)
+    assert place.status_of("m1") == ("waiting", 0) and place.letters() == []
+    done = run("check", "--config", path, "--connect")
+    assert "through a pooler" in done.out and "default_transaction_isolation" in done.out, done.text

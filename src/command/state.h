@@ -1,0 +1,30 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fault;
+
+/* The state file of a running sidecar, as the supervisor writes it every second and removes at its end. */
+
+#define STATE_FILE_DEFAULT "/run/onceward/state"
+
+enum { STATE_STALE_MS = 30000 };
+
+struct state_queue {
+    char *name;
+    int64_t turned_ms_ago; /* its loop, when the file was written */
+    bool ready, fits;      /* past its first start; configuration and schema are good */
+};
+
+struct state {
+    int64_t pid, age_ms; /* since it was written */
+    bool draining;
+    struct state_queue *queues;
+    size_t n_queues;
+};
+
+/* -1: there is no running sidecar, or the file is not its state. */
+int state_read(const char *path, struct state *ret, struct fault *f);
+void state_deinit(struct state *s);
