@@ -54,6 +54,9 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
         row_error(w, row);
         d->not_before_ms = w->now_ms + (is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
     }
+    /* A letter without a row may have been written: only a redelivered one is looked for before it is inserted. */
+    if (d->state == DELIVERY_BURYING && d->message)
+        d->message->redelivered = true;
     delivery_event(w, d, DELIVERY_EV_REPEAT);
 }
 
