@@ -5,8 +5,8 @@
 
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
-#include "onceward/broker/broker.h"
 #include "onceward/base/slice.h"
+#include "onceward/broker/broker.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -111,8 +111,10 @@ void broker_free(struct broker *b)
 
     if (!b)
         return;
-    if (!b->wire.is_lost && b->closing == CLOSE_NO)
-        broker_close(b, &ignored);
+    if (!b->wire.is_lost && (b->closing == CLOSE_NO || b->closing == CLOSE_CHANNEL_SENT)) {
+        connection_close(b);
+        wire_flush(&b->wire, &ignored);
+    }
     content_drop(&b->consume.content);
     content_drop(&b->ask.content);
     events_free(&b->events);

@@ -236,7 +236,7 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
 
     wire_put_method(&b->wire, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &(amqp_connection_close_ok_t){0});
     wire_flush(&b->wire, &ignored);
-    if (b->closing == CLOSE_SENT) {
+    if (b->closing != CLOSE_NO) {
         b->closing = CLOSE_DONE;
         event_add(&b->events, BROKER_CLOSED);
         return 0;
@@ -276,14 +276,30 @@ static int on_connection_method(struct broker *b, const amqp_method_t *m, struct
     }
 }
 
+/* Only the end of channel 1 is of interest. */
+static void on_frame_while_closing(struct broker *b, const amqp_frame_t *frame)
+{
+    if (b->closing != CLOSE_CHANNEL_SENT || frame->channel != CHANNEL_CONSUME ||
+        frame->frame_type != AMQP_FRAME_METHOD)
+        return;
+    amqp_method_number_t id = frame->payload.method.id;
+    if (id == AMQP_CHANNEL_CLOSE_METHOD)
+        wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_OK_METHOD,
+                        &(amqp_channel_close_ok_t){0});
+    if (id == AMQP_CHANNEL_CLOSE_METHOD || id == AMQP_CHANNEL_CLOSE_OK_METHOD)
+        connection_close(b);
+}
+
 static int on_frame(struct broker *b, const amqp_frame_t *frame, size_t room, struct broker_event *ev,
                     struct fault *f)
 {
     if (frame->channel == 0)
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
                                                       : 0;
-    if (b->closing != CLOSE_NO)
+    if (b->closing != CLOSE_NO) {
+        on_frame_while_closing(b, frame);
         return 0;
+    }
     if (frame->channel == CHANNEL_CONSUME)
         return on_channel_frame(b, &b->consume, frame, room, ev, f);
     if (frame->channel == CHANNEL_ASK)

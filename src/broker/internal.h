@@ -58,7 +58,9 @@ enum depth_state { DEPTH_IDLE, DEPTH_WANTED, DEPTH_ASKED };
  * over is returned at once. What channel 1 delivers in the meantime waits in `held`. */
 enum stream_state { STREAM_UNSUSPECTED, STREAM_SUSPECTED, STREAM_ASKED, STREAM_NOT };
 
-enum close_state { CLOSE_NO, CLOSE_SENT, CLOSE_DONE };
+/* The connection is closed only after the answer to channel.close: the broker throws away what a channel has
+ * not worked on yet when its connection closes, acks among it. */
+enum close_state { CLOSE_NO, CLOSE_CHANNEL_SENT, CLOSE_SENT, CLOSE_DONE };
 
 struct broker {
     struct wire wire;
@@ -95,6 +97,9 @@ uint32_t consumer_of_tag(amqp_bytes_t tag);
 
 /* Sends what waited for the channel of questions to be open. */
 void questions_send(struct broker *b);
+
+/* Sends connection.close. */
+void connection_close(struct broker *b);
 
 uint64_t generation_next(void);
 void channel_open_again(struct broker *b, struct channel *c);

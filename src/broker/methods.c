@@ -123,17 +123,26 @@ int broker_tick(struct broker *b, struct fault *f)
     return wire_tick(&b->wire, f);
 }
 
+void connection_close(struct broker *b)
+{
+    wire_put_method(&b->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
+                    &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                               .reply_text = amqp_cstring_bytes("bye")});
+    b->closing = CLOSE_SENT;
+}
+
 int broker_close(struct broker *b, struct fault *f)
 {
     if (b->closing == CLOSE_NO && !b->wire.is_lost) {
-        if (b->consume.state == CHANNEL_OPEN)
-            wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
-                            &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
-                                                    .reply_text = amqp_cstring_bytes("bye")});
-        wire_put_method(&b->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
-                        &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
-                                                   .reply_text = amqp_cstring_bytes("bye")});
-        b->closing = CLOSE_SENT;
+        if (b->consume.state == CHANNEL_OPENING) {
+            connection_close(b);
+        } else {
+            if (b->consume.state == CHANNEL_OPEN)
+                wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
+                                &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                                        .reply_text = amqp_cstring_bytes("bye")});
+            b->closing = CLOSE_CHANNEL_SENT;
+        }
     }
     return wire_flush(&b->wire, f);
 }

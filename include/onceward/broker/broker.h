@@ -26,8 +26,8 @@ struct job *broker_connect(const struct config_broker *c, const struct config_qu
 /* Unpacks the result: 0 and *ret_broker, or -1 and the fault. Frees the attempt either way. */
 int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *f);
 
-/* Frees it. When it is neither lost nor closed, connection.close is sent first, without waiting for the answer (broker_close and
- * BROKER_CLOSED do that). NULL is ignored. */
+/* Frees it. When it is neither lost nor closed, connection.close is sent first, without waiting for the answer; the broker may then
+ * forget the latest acks. broker_close and BROKER_CLOSED do it properly. NULL is ignored. */
 void broker_free(struct broker *b);
 
 /* The descriptor to poll for reading, or -1: lost. */
@@ -112,7 +112,8 @@ int broker_return(struct broker *b, struct broker_tag tag, struct fault *f);
 /* basic.reject(requeue=false): dead. As broker_ack. */
 int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f);
 
-/* Sends channel.close and connection.close; BROKER_CLOSED follows. Unacked deliveries should be returned before. */
+/* Sends channel.close, and once that was answered (so every ack before it counts) connection.close; BROKER_CLOSED follows: call
+ * broker_next until then. Nothing can be sent any more. Unacked deliveries should be returned before. */
 int broker_close(struct broker *b, struct fault *f);
 
 /* --- for commands: blocking, each with the connect timeout as its deadline --- */
