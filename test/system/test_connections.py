@@ -59,6 +59,7 @@ def test_a_broker_that_restarts_is_consumed_again_and_work_in_flight_is_not_repe
     own.rabbitmq.start()
     sidecar.wait_for("consuming", since=mark, deadline=60)
     wait_until(lambda: sidecar.find("duplicate", message_id="held"), "its redelivery is acked")
+    own.queue.forget_connection()
     own.queue.publish("next")
     sidecar.wait_for("completed", message_id="next")
     assert len(own.app.posts("held")) == 1

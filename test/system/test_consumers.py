@@ -110,8 +110,12 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(bed):
 def test_a_stream_is_refused(bed):
     stream = bed.new_queue("-stream", arguments={"x-queue-type": "stream"})
     sidecar = bed.sidecar(queue=stream, wait=False)
-    stream.publish("m1")  # an older broker shows that it is a stream only with a delivery
-    wait_until(lambda: any("stream" in str(e.get("reason")) for e in sidecar.events), "it says so", 20)
+
+    def is_said():
+        stream.publish("m1")  # an older broker shows only with a delivery that it is a stream
+        return any("stream" in str(e.get("reason")) for e in sidecar.events)
+
+    wait_until(is_said, "it says so", 20, 0.2)
     assert bed.app.posts() == []
     if sidecar.child.poll() is not None:
         assert sidecar.wait() != 0

@@ -105,9 +105,8 @@ def test_202_and_completion_later(bed):
     gate = Gate()
 
     def handler(request, reply):
-        reply.status(202)
-        gate.wait()
-        bed.app.commit(request)
+        bed.app.later(lambda: (gate.wait(), bed.app.commit(request)))
+        return 202
 
     bed.app.handler = handler
     sidecar = bed.sidecar(token_window="20s", commit_grace="100ms", prefetch=8, forward={"concurrency": 2})

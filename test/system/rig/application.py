@@ -302,6 +302,18 @@ class Application:
         finally:
             self.give_back(database)
 
+    def later(self, work):
+        """Runs work beside the connection's thread, which goes on to the next request."""
+
+        def run():
+            try:
+                work()
+            except Exception as e:  # noqa: BLE001 - as in _handle
+                with self._lock:
+                    self.errors.append(f"later: {type(e).__name__}: {e}")
+
+        threading.Thread(target=run, daemon=True).start()
+
     def commit_and_answer(self, request, reply):
         """The well-behaved application of `completion: transaction`."""
         self.commit(request)

@@ -34,6 +34,10 @@ class Queue:
         if self._connection and self._connection.is_open:
             self._connection.close()
 
+    def forget_connection(self):
+        """The broker restarted: the next use connects again."""
+        self._connection = None
+
     def publish(self, message_id=None, body=b'{"marker":"body-marker"}', exchange="", routing_key=None, **properties):
         """Publishes one message; it is at the broker when sync() returns."""
         properties.setdefault("delivery_mode", 2)
