@@ -203,6 +203,21 @@ static void forward_steps(struct worker *w)
         worker_answer(w, &a);
 }
 
+/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing depends on it. */
+static void inbox_slim(struct worker *w)
+{
+    if (!w->inbox || !inbox_is_swollen(w->inbox) || worker_n_out(w))
+        return;
+    for (int s = 0; s < N_DELIVERY_STATES; s++)
+        if (delivery_is_at_database((enum delivery_state)s) && worker_n(w, (enum delivery_state)s))
+            return;
+    inbox_free(w->inbox);
+    w->inbox = NULL;
+    w->inbox_life++;
+    w->claim_sent_us = 0;
+    w->to_inbox.at_ms = w->now_ms;
+}
+
 /* --- once a second --- */
 
 static void return_what_is_too_old(struct worker *w)
@@ -241,6 +256,7 @@ static void worker_tick(struct worker *w)
         return;
     }
     return_what_is_too_old(w);
+    inbox_slim(w);
     worker_pause_tick(w);
     if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS)
         pause_set(w, PAUSE_DATABASE,
