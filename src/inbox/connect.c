@@ -34,13 +34,20 @@ static void option_add(struct options *o, const char *key, const char *value)
 static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
 {
     PQconninfoOption *parsed = PQconninfoParse(url, NULL);
+    bool host_is_bad = false;
 
     if (!parsed)
         return fault_set(f, "database.url is not a PostgreSQL URI or connection string");
-    for (PQconninfoOption *o = parsed; o->keyword; o++)
+    for (PQconninfoOption *o = parsed; o->keyword; o++) {
         if (strcmp(o->keyword, "options") == 0 && o->val)
             buf_printf(ret, "%s ", o->val);
+        /* The rest of a password with a raw '@' would be taken for a host, and repeated in the error. */
+        if (strcmp(o->keyword, "host") == 0 && o->val && *o->val != '/' && strchr(o->val, '@'))
+            host_is_bad = true;
+    }
     PQconninfoFree(parsed);
+    if (host_is_bad)
+        return fault_set(f, "database.url has more than one @: in a user name or password it is written %%40");
     buf_printf(ret,
                "-c default_transaction_isolation=read\\ committed -c jit=off -c statement_timeout=%" PRId64,
                c->statement_timeout_ms);
