@@ -111,7 +111,7 @@ void broker_free(struct broker *b)
 
     if (!b)
         return;
-    if (!b->wire.is_lost && (b->closing == CLOSE_NO || b->closing == CLOSE_CHANNEL_SENT)) {
+    if (!b->wire.is_lost && b->closing < CLOSE_SENT) {
         connection_close(b);
         wire_flush(&b->wire, &ignored);
     }

@@ -279,8 +279,8 @@ static int on_connection_method(struct broker *b, const amqp_method_t *m, struct
 /* Only the end of channel 1 is of interest. */
 static void on_frame_while_closing(struct broker *b, const amqp_frame_t *frame)
 {
-    if (b->closing != CLOSE_CHANNEL_SENT || frame->channel != CHANNEL_CONSUME ||
-        frame->frame_type != AMQP_FRAME_METHOD)
+    if ((b->closing != CLOSE_CHANNEL_SENT && b->closing != CLOSE_LINGERING) ||
+        frame->channel != CHANNEL_CONSUME || frame->frame_type != AMQP_FRAME_METHOD)
         return;
     amqp_method_number_t id = frame->payload.method.id;
     if (id == AMQP_CHANNEL_CLOSE_METHOD)
@@ -329,5 +329,6 @@ int broker_next(struct broker *b, size_t room, struct broker_event *ev, struct f
             return 0;
     }
     event_init(ev, BROKER_NOTHING);
+    close_step(b);
     return wire_flush(&b->wire, f);
 }

@@ -58,9 +58,14 @@ enum depth_state { DEPTH_IDLE, DEPTH_WANTED, DEPTH_ASKED };
  * over is returned at once. What channel 1 delivers in the meantime waits in `held`. */
 enum stream_state { STREAM_UNSUSPECTED, STREAM_SUSPECTED, STREAM_ASKED, STREAM_NOT };
 
-/* The connection is closed only after the answer to channel.close: the broker throws away what a channel has
- * not worked on yet when its connection closes, acks among it. */
-enum close_state { CLOSE_NO, CLOSE_CHANNEL_SENT, CLOSE_SENT, CLOSE_DONE };
+/* Closing goes in steps, for the sake of the latest acks. A quorum queue's channel forgets those that it has
+ * not passed on yet when it is closed (https://github.com/rabbitmq/rabbitmq-server/issues/10327) and nothing
+ * tells when it has: so it lingers. And every channel forgets what it has not worked on when its connection
+ * is closed: so the answer to channel.close is waited for. What is forgotten is only delivered again, but
+ * that would count against its message. */
+enum close_state { CLOSE_NO, CLOSE_LINGERING, CLOSE_CHANNEL_SENT, CLOSE_SENT, CLOSE_DONE };
+
+enum { LINGER_MS = 300 };
 
 struct broker {
     struct wire wire;
@@ -100,6 +105,9 @@ void questions_send(struct broker *b);
 
 /* Sends connection.close. */
 void connection_close(struct broker *b);
+
+/* Sends channel.close when it has lingered long enough. */
+void close_step(struct broker *b);
 
 uint64_t generation_next(void);
 void channel_open_again(struct broker *b, struct channel *c);

@@ -3,6 +3,7 @@
  * at once. Worker's thread. */
 
 #include "broker/internal.h"
+#include "onceward/base/clock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +121,7 @@ int broker_flush(struct broker *b, struct fault *f)
 
 int broker_tick(struct broker *b, struct fault *f)
 {
+    close_step(b);
     return wire_tick(&b->wire, f);
 }
 
@@ -131,18 +133,26 @@ void connection_close(struct broker *b)
     b->closing = CLOSE_SENT;
 }
 
+void close_step(struct broker *b)
+{
+    if (b->closing != CLOSE_LINGERING || wire_pending(&b->wire) || clock_ms() < b->wire.sent_ms + LINGER_MS)
+        return;
+    wire_put_method(
+        &b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
+        &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS, .reply_text = amqp_cstring_bytes("bye")});
+    b->closing = CLOSE_CHANNEL_SENT;
+}
+
 int broker_close(struct broker *b, struct fault *f)
 {
     if (b->closing == CLOSE_NO && !b->wire.is_lost) {
-        if (b->consume.state == CHANNEL_OPENING) {
+        if (b->consume.state == CHANNEL_OPENING)
             connection_close(b);
-        } else {
-            if (b->consume.state == CHANNEL_OPEN)
-                wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
-                                &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
-                                                        .reply_text = amqp_cstring_bytes("bye")});
-            b->closing = CLOSE_CHANNEL_SENT;
-        }
+        else
+            b->closing = b->consume.state == CHANNEL_OPEN ? CLOSE_LINGERING : CLOSE_CHANNEL_SENT;
     }
+    if (wire_flush(&b->wire, f))
+        return -1;
+    close_step(b);
     return wire_flush(&b->wire, f);
 }

@@ -112,8 +112,8 @@ int broker_return(struct broker *b, struct broker_tag tag, struct fault *f);
 /* basic.reject(requeue=false): dead. As broker_ack. */
 int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f);
 
-/* Sends channel.close, and once that was answered (so every ack before it counts) connection.close; BROKER_CLOSED follows: call
- * broker_next until then. Nothing can be sent any more. Unacked deliveries should be returned before. */
+/* Closes in steps, so that the latest acks count: lingers for 0.3 s after the last byte sent, channel.close, its answer,
+ * connection.close. BROKER_CLOSED follows; until then call broker_next and broker_tick as ever. Nothing else can be sent any more. Unacked deliveries should be returned before. */
 int broker_close(struct broker *b, struct fault *f);
 
 /* --- for commands: blocking, each with the connect timeout as its deadline --- */
