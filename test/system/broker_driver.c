@@ -757,6 +757,21 @@ static void a_cut_connection_is_noticed(void **state)
     queue_delete("drv.cut");
 }
 
+static void a_connection_closed_by_the_broker_is_told(void **state)
+{
+    (void)state;
+    queue_make("drv.closed", "classic");
+    struct broker *b = ready("drv.closed");
+    consume(b, 1, 10);
+    assert_int_equal(broker_consume(b, 1, 10, &f),
+                     0); /* a tag used twice is an error of the whole connection */
+    assert_true(lost_after(b) < 5000);
+    assert_string_equal(f.code, "530");
+    assert_non_null(strstr(f.text, "NOT_ALLOWED"));
+    broker_free(b);
+    queue_delete("drv.closed");
+}
+
 static void a_silent_broker_is_noticed(void **state)
 {
     static struct relay r;
@@ -1131,6 +1146,7 @@ int main(void)
         cmocka_unit_test(depth_is_answered),
         cmocka_unit_test(cancelling_gives_fresh_credit),
         cmocka_unit_test(a_cut_connection_is_noticed),
+        cmocka_unit_test(a_connection_closed_by_the_broker_is_told),
         cmocka_unit_test(a_silent_broker_is_noticed),
         cmocka_unit_test(heartbeats_keep_an_idle_connection),
         cmocka_unit_test(a_broker_that_does_not_read_blocks_nothing),
