@@ -209,8 +209,8 @@ static void *server_main(void *p)
         *start = (struct connection_start){s, at};
         s->fds[at] = fd;
         s->n_open++;
-        pthread_create(&s->threads[at], NULL, connection_main, start);
         s->n_connections++;
+        pthread_create(&s->threads[at], NULL, connection_main, start);
     }
 }
 
