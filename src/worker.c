@@ -106,10 +106,12 @@ static void broker_step(struct worker *w)
             redial_failed(w, r, "broker", f.text);
     }
     if (r->job && redial_result(w, r, "broker", &result)) {
-        if (broker_attempt_take(result, &w->broker, &f))
+        if (broker_attempt_take(result, &w->broker, &f)) {
             redial_failed(w, r, "broker", f.text);
-        else
+        } else {
+            worker_learn_limit(w);
             redial_succeeded(w, r, "broker", broker_version(w->broker));
+        }
     }
     for (int n = 0; w->broker && n < N_DELIVERIES_A_TURN; n++) {
         if (broker_next(w->broker, worker_body_room(w), &ev, &f)) {
@@ -203,7 +205,8 @@ static void forward_steps(struct worker *w)
         worker_answer(w, &a);
 }
 
-/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing depends on it. */
+/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing
+ * depends on it. */
 static void inbox_slim(struct worker *w)
 {
     if (!w->inbox || !inbox_is_swollen(w->inbox) || worker_n_out(w))
@@ -257,6 +260,7 @@ static void worker_tick(struct worker *w)
     }
     return_what_is_too_old(w);
     inbox_slim(w);
+    worker_watch_consumer(w);
     worker_pause_tick(w);
     if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS)
         pause_set(w, PAUSE_DATABASE,

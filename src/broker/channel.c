@@ -108,3 +108,11 @@ void channel_opened(struct broker *b, struct channel *c)
     else
         questions_send(b);
 }
+
+void broker_reopen(struct broker *b, const char *why)
+{
+    struct fault f = {0};
+
+    fault_set(&f, "%s", why);
+    channel_give_up(b, &f);
+}

@@ -138,6 +138,7 @@ static void consumer_is_active(struct worker *w)
     struct log_line l;
 
     w->consumer = CONSUMER_ACTIVE;
+    w->arrived_ms = w->now_ms;
     if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
         log_begin(&l, EVENT_CONSUMING, w->q->name);
         log_int(&l, "prefetch", w->consumer_prefetch);
@@ -170,6 +171,8 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
 
     switch (ev->kind) {
     case BROKER_DELIVERY:
+        w->arrived_ms = w->now_ms;
+        w->n_stuck = 0;
         if (ev->tag.generation == w->generation)
             worker_delivery_arrives(w, ev);
         else
@@ -216,6 +219,45 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
     case BROKER_NOTHING:
         break;
     }
+}
+
+/* --- the broker's delivery limit --- */
+
+/* RabbitMQ 4 drops or dead-letters what was delivered too often to a quorum queue's consumers: 20 times
+ * unless it was told otherwise (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). Earlier
+ * ones have no limit of their own. */
+void worker_learn_limit(struct worker *w)
+{
+    enum { DEFAULT_LIMIT = 20, SINCE_VERSION = 4 };
+    int configured = w->config->broker.delivery_limit;
+    long major = strtol(broker_version(w->broker), NULL, 10);
+
+    w->delivery_limit = configured >= 0 ? configured : major >= SINCE_VERSION ? DEFAULT_LIMIT : 0;
+}
+
+/* A return may cost a delivery. Near the limit it is held instead. */
+bool delivery_may_return(const struct worker *w, const struct delivery *d)
+{
+    return !w->delivery_limit || !d->message ||
+           message_delivery_count(d->message) < w->delivery_limit - 2 * LIMIT_SPARE;
+}
+
+/* --- connected, and nothing comes --- */
+
+void worker_watch_consumer(struct worker *w)
+{
+    struct log_line l;
+
+    if (w->consumer != CONSUMER_ACTIVE || w->depth <= 0 || w->credit_used >= (size_t)w->consumer_prefetch ||
+        w->now_ms - w->arrived_ms < STUCK_MS || w->now_ms < w->stuck_at_ms)
+        return;
+    log_begin(&l, w->n_stuck < 2 ? EVENT_STUCK : EVENT_STANDBY, w->q->name);
+    log_int(&l, "depth", w->depth);
+    log_int(&l, "nothing_for_ms", w->now_ms - w->arrived_ms);
+    log_end(&l);
+    w->stuck_at_ms = w->now_ms + ((int64_t)STUCK_AGAIN_MS << (w->n_stuck < 6 ? w->n_stuck : 6));
+    if (w->n_stuck++ < 2)
+        broker_reopen(w->broker, "nothing was delivered, though the queue is not empty");
 }
 
 /* --- acks, rejects, returns --- */

@@ -455,6 +455,8 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
     if (d->n_bytes > w->largest_body)
         w->largest_body = d->n_bytes;
     d->deaths = message_deaths(d->message);
+    d->last_chance =
+        w->delivery_limit && message_delivery_count(d->message) >= w->delivery_limit - LIMIT_SPARE;
     fingerprint_make(d->message->body, d->message->body_len, d->fingerprint);
     enum identity_result found =
         identity_find(w->q->message_id, w->q->n_message_id, d->message, jsonread_pointer, &id, &f);

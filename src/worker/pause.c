@@ -226,7 +226,7 @@ static void return_all(struct worker *w, enum delivery_state s, const char *why,
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (!d->message)
+        if (!d->message || !delivery_may_return(w, d))
             continue;
         delivery_event(w, d, DELIVERY_EV_RETURN);
         ++*n;

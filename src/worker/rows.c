@@ -54,7 +54,8 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
         row_error(w, row);
         d->not_before_ms = w->now_ms + (is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
     }
-    /* A letter without a row may have been written: only a redelivered one is looked for before it is inserted. */
+    /* A letter without a row may have been written: only a redelivered one is looked for before it is
+     * inserted. */
     if (d->state == DELIVERY_BURYING && d->message)
         d->message->redelivered = true;
     delivery_event(w, d, DELIVERY_EV_REPEAT);
@@ -203,6 +204,10 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
     if (w->q->max_age_ms && row->age_ms > w->q->max_age_ms) {
         delivery_set_error(d, "older than max_age");
         d->reason = "too_old";
+        delivery_event(w, d, DELIVERY_EV_GIVE_UP);
+    } else if (d->last_chance) {
+        delivery_set_error(d, "the broker has delivered it almost as often as its delivery limit allows");
+        d->reason = "delivery_limit";
         delivery_event(w, d, DELIVERY_EV_GIVE_UP);
     } else if (!worker_may_forward(w)) {
         d->delay_ms = 0;

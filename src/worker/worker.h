@@ -41,6 +41,9 @@ enum {
     LOCK_LAST_MS = 1000,
     ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
     N_DELIVERIES_A_TURN = 512,
+    LIMIT_SPARE = 2, /* what arrives this near the delivery limit is buried */
+    STUCK_MS = 60000,
+    STUCK_AGAIN_MS = 600000, /* doubling */
 };
 
 enum wait_kind { WAIT_DUE, WAIT_HELD, WAIT_LOCKED }; /* why a delivery is parked */
@@ -68,8 +71,9 @@ struct delivery {
     size_t id_len;
     uint8_t fingerprint[16];
     uint8_t token[16];
-    bool has_token; /* the token may be in the row */
-    bool suspect;   /* the application died with it: it goes alone from now on */
+    bool has_token;   /* the token may be in the row */
+    bool last_chance; /* near the broker's delivery limit: buried before the broker drops it */
+    bool suspect;     /* the application died with it: it goes alone from now on */
     int64_t deaths;
     int attempt;
     int n_reclaims, n_locks, n_given_back;
@@ -170,6 +174,10 @@ struct worker {
     size_t largest_body, largest_before;
     int64_t largest_since_ms;
     bool bytes_full;
+    int delivery_limit;  /* of quorum queues on this broker, 0: none */
+    int64_t arrived_ms;  /* the last delivery, or the start of consuming */
+    int64_t stuck_at_ms; /* not before this is the channel opened again */
+    int n_stuck;         /* in a row, without a delivery between */
     bool blocked;
     bool more; /* the broker has more than a turn takes */
 
@@ -247,6 +255,9 @@ void worker_update_consumer(struct worker *w);
 void worker_write_acks(struct worker *w);
 void worker_broker_event(struct worker *w, struct broker_event *ev);
 size_t worker_body_room(const struct worker *w);
+void worker_watch_consumer(struct worker *w);
+bool delivery_may_return(const struct worker *w, const struct delivery *d);
+void worker_learn_limit(struct worker *w);
 
 /* pause.c */
 void pause_set(struct worker *w, enum pause_reason r, const char *text);
