@@ -21,6 +21,7 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 UNIT_PATIENCE, SYSTEM_PATIENCE = 120, 480
+SKIPPED = 77
 
 
 class Count:
@@ -62,6 +63,8 @@ def run_unit_tests(build, only, count):
             process.kill(child)
             text = f"{test['name']} did not end within {UNIT_PATIENCE} s\n"
         process.reap(child)
+        if child.returncode == SKIPPED:
+            continue  # it needs a server: the system tests run it
         passed = len(re.findall(r"^\s*ok \d+", text, re.M))
         failed = len(re.findall(r"^\s*not ok \d+", text, re.M))
         if child.returncode and not failed:
