@@ -41,7 +41,7 @@ def say(text):
 def run_unit_tests(build, only, count):
     """Each program writes TAP; one that dies counts as one failure more than it told."""
     listed = subprocess.run(["meson", "introspect", "--tests", build], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    tests = [t for t in json.loads(listed.stdout) if not only or re.search(only, t["name"], re.I)]
+    tests = [t for t in json.loads(listed.stdout) if not only or re.search(re.sub(r"\s+or\s+", "|", only), t["name"], re.I)]
     targets = subprocess.run(["meson", "introspect", "--targets", build], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     files = {t["id"]: t["filename"][0] for t in json.loads(targets.stdout)}
     wanted = sorted({os.path.relpath(files[d], build) for t in tests for d in t["depends"] if d in files})
@@ -105,7 +105,7 @@ def run_pytest(name, arguments, folder, count):
 
 def run_system_tests(options, folder, count):
     files = list(QUICK) if options.quick else ["."]
-    common = (["-k", options.only] if options.only else []) + (["--keep-servers"] if options.keep else [])
+    common = (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
     workers = str(max(2, min(8, 2 * (os.cpu_count() or 1))))
     run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count)
     if not options.quick:
