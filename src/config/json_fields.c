@@ -131,7 +131,7 @@ static int read_number_text(struct reader *r, const char **out, bool *integer)
 
 static int read_unsigned(struct reader *r, uint64_t max, uint64_t *out)
 {
-    const char *text;
+    const char *text = "";
     bool integer;
 
     if (read_number_text(r, &text, &integer) < 0)
@@ -146,7 +146,7 @@ static int read_unsigned(struct reader *r, uint64_t max, uint64_t *out)
 
 static int read_signed(struct reader *r, int64_t min, int64_t max, int64_t *out)
 {
-    const char *text;
+    const char *text = "";
     bool integer;
 
     if (read_number_text(r, &text, &integer) < 0)
@@ -161,7 +161,7 @@ static int read_signed(struct reader *r, int64_t min, int64_t max, int64_t *out)
 
 static int read_double(struct reader *r, double *out)
 {
-    const char *text;
+    const char *text = "";
     bool integer;
     char *end;
 

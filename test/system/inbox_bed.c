@@ -282,7 +282,8 @@ const char *bed_detail(struct bed *b, uint64_t ref)
     return b->answers.details[row_find(b, ref, -1)];
 }
 
-static PGresult *sql_format(struct bed *b, const char *format, va_list args)
+static PGresult *__attribute__((format(printf, 2, 0)))
+sql_format(struct bed *b, const char *format, va_list args)
 {
     char sql[4000];
 

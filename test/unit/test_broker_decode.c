@@ -241,8 +241,10 @@ static void deep_nesting_is_cut(void **state)
     struct message m = {.headers = nest, .n_headers = 1};
 
     (void)state;
+    /* From 0.14 on the library itself refuses more than 100 levels. */
+    int deep = amqp_version_number() < AMQP_VERSION_CODE(0, 14, 0, 0) ? DEPTH : 90;
     for (int arrays = 0; arrays < 2; arrays++) {
-        int n = arrays ? DEPTH : 64;
+        int n = arrays ? deep : 64;
         for (int i = 0; i < n; i++) {
             nest[i] = (struct field){.name = i ? (struct slice){0} : SLICE("n"), .kind = FIELD_ARRAY};
             if (i + 1 < n)
