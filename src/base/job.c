@@ -7,9 +7,24 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { RUNNING, ENDED, ABANDONED };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    size_t n;
+} running = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+
+static void running_add(int by)
+{
+    pthread_mutex_lock(&running.lock);
+    running.n += (size_t)by;
+    pthread_cond_broadcast(&running.ended);
+    pthread_mutex_unlock(&running.lock);
+}
 
 struct job {
     void *(*run)(void *);
@@ -56,6 +71,7 @@ static void *job_thread(void *p)
     if (write(info.wake, &one, sizeof(one)) < 0)
         one = 0; /* nobody looks any more */
     close(info.wake);
+    running_add(-1);
     return NULL;
 }
 
@@ -77,10 +93,12 @@ struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void 
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, 8 << 20);
+    running_add(1);
     int failed = pthread_create(&thread, &attr, job_thread, info);
     pthread_attr_destroy(&attr);
     if (!failed)
         return j;
+    running_add(-1);
 no:
     if (info->wake >= 0)
         close(info->wake);
@@ -113,4 +131,23 @@ void job_abandon(struct job *j)
         return;
     j->drop(j->result);
     job_free(j);
+}
+
+bool job_wait_all(int timeout_ms)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&running.lock);
+    while (running.n && pthread_cond_timedwait(&running.ended, &running.lock, &until) == 0)
+        continue;
+    bool all = running.n == 0;
+    pthread_mutex_unlock(&running.lock);
+    return all;
 }

@@ -196,6 +196,8 @@ void worker_failure(struct worker *w, const struct delivery *d)
     int n = w->n_failed_in_a_row < 64 ? w->n_failed_in_a_row : 64;
 
     if (is_paused(w, PAUSE_EVERYTHING_FAILS)) {
+        if (w->now_ms < w->brake_at_ms)
+            return; /* it was out before the brake came */
         w->brake_at_ms =
             w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
         return;

@@ -19,3 +19,7 @@ bool job_take(struct job *j, void **result);
 
 /* Gives the job up: frees it as soon as its thread is done with it. */
 void job_abandon(struct job *j);
+
+/* Waits until every job of the process has ended, at most timeout_ms. False: some still run, and the process must end by _exit: the
+ * libraries clean up after themselves in exit(), under the feet of such a thread. */
+bool job_wait_all(int timeout_ms);
