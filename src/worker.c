@@ -109,6 +109,7 @@ static void broker_step(struct worker *w)
         if (broker_attempt_take(result, &w->broker, &f)) {
             redial_failed(w, r, "broker", f.text);
         } else {
+            FAILPOINT(BROKER_CONNECTED);
             worker_learn_limit(w);
             redial_succeeded(w, r, "broker", broker_version(w->broker));
         }
@@ -141,6 +142,7 @@ static void inbox_arrived(struct worker *w, void *result)
 
     switch (inbox_attempt_take(result, &w->inbox, &f)) {
     case 0:
+        FAILPOINT(INBOX_CONNECTED);
         redial_succeeded(w, r, "database", NULL);
         atomic_store(&w->is_fatal, false);
         w->inbox_life++;
@@ -360,6 +362,7 @@ static void drain_close(struct worker *w)
 {
     struct fault f = {0};
 
+    FAILPOINT(CLOSE_BEFORE);
     w->drain = DRAIN_CLOSING;
     w->drain_until_ms = w->now_ms + CLOSE_MS;
     if (!w->broker || broker_close(w->broker, &f))
@@ -446,6 +449,7 @@ static void worker_turn(struct worker *w)
     broker_step(w);
     w->more = w->counts.received.total - received >= N_DELIVERIES_A_TURN / 2;
     inbox_step(w);
+    FAILPOINT_IF(worker_n_out(w), FORWARD_WAITING);
     forward_steps(w);
     worker_run_timers(w);
     worker_tick(w);

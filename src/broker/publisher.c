@@ -6,6 +6,7 @@
 #include "broker/encode.h"
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
 #include "onceward/base/mem.h"
 
 #include <stdlib.h>
@@ -206,6 +207,7 @@ int publisher_send(struct publisher *p, const char *queue, const struct message 
     buf_deinit(&header);
     if (body_send(p, m, f) || drain(p, 0, f))
         return -1;
+    FAILPOINT(REDRIVE_PUBLISHED);
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
     while (!p->is_confirmed) {
         if (p->is_refused)

@@ -9,6 +9,7 @@
 #include "command/dead.h"
 
 #include "onceward/base/buf.h"
+#include "onceward/base/failpoint.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/sha256.h"
 #include "onceward/base/table.h"
@@ -289,9 +290,11 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
 
     if (open_link(r, t->vhost, &p))
         return -1;
+    FAILPOINT(REDRIVE_BEFORE);
     answer = l->rowless ? 0 : ready_row(r, l);
     if (answer)
         return answer < 0 ? -1 : 0;
+    FAILPOINT(REDRIVE_RESET);
     answer = publisher_send(p, t->queue, m, &r->fault);
     if (answer > 0) {
         say(l, "left: there is no queue %s in vhost %s", t->queue, t->vhost);
@@ -303,6 +306,7 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
         r->n_left++;
         return -1;
     }
+    FAILPOINT(REDRIVE_CONFIRMED);
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
         say(l,
             "published to %s, but the letter could not be deleted; run this again: a second copy does no "
@@ -310,6 +314,7 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
             t->queue);
         return -1;
     }
+    FAILPOINT(REDRIVE_DELETED);
     if (new_id[0])
         say(l, "redriven to %s with the id %s", t->queue, new_id);
     else

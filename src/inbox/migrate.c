@@ -8,6 +8,7 @@
 #include "inbox/session.h"
 #include "inbox/sql.h"
 
+#include "onceward/base/failpoint.h"
 #include "onceward/base/fault.h"
 #include "onceward/inbox/inbox.h"
 
@@ -144,8 +145,12 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
     if (run_files(a, *ret_from, f))
         return ATTEMPT_FAILED;
     roles = make_roles(a, f);
-    if (roles < 0 || session_commit(a, f))
+    if (roles < 0)
         return ATTEMPT_FAILED;
+    FAILPOINT(MIGRATE_BEFORE);
+    if (session_commit(a, f))
+        return ATTEMPT_FAILED;
+    FAILPOINT(MIGRATE_COMMITTED);
     return roles ? ATTEMPT_NO_ROLES : ATTEMPT_DONE;
 }
 

@@ -42,6 +42,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(w),
     };
+    FAILPOINT(FORWARD_BEFORE);
     if (forward_send(w->forward, &r, &f)) {
         delivery_set_error(d, f.text);
         d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
@@ -53,6 +54,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
     d->alone = worker_n_out(w) == 0;
     d->verdict = -1;
     delivery_event(w, d, DELIVERY_EV_SENT);
+    FAILPOINT(FORWARD_SENT);
 }
 
 /* Sends what has a token, while there are slots. What waited so long that a tenth of its window is gone gets
@@ -206,6 +208,7 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
 
     if (!d || !delivery_is_out(d->state))
         return;
+    FAILPOINT(FORWARD_ANSWERED);
     d->http_status = a->status;
     d->retry_after_ms = a->retry_after_ms;
     d->verdict = (int)outcome_of(a->kind, a->status, &rules);

@@ -39,7 +39,9 @@ static void batch_send(struct worker *w, enum inbox_op op, struct delivery **bat
 
     if (!n)
         return;
+    FAILPOINT_AT(failpoint_of(batch[0]->state, FAILPOINT_STEP_BEFORE));
     inbox_submit(w->inbox, op, w->items, n, &f);
+    FAILPOINT_AT(failpoint_of(batch[0]->state, FAILPOINT_STEP_SENT));
     for (size_t i = 0; i < n; i++)
         delivery_event(w, batch[i], DELIVERY_EV_SENT);
 }

@@ -119,13 +119,17 @@ void worker_update_consumer(struct worker *w)
         return;
     bool want = worker_may_consume(w);
     if (w->consumer == CONSUMER_ACTIVE && (!want || needs_renewal(w))) {
+        FAILPOINT(CANCEL_BEFORE);
         if (!broker_cancel(w->broker, w->consumer_number, &f))
             w->consumer = CONSUMER_STOPPING;
+        FAILPOINT(CANCEL_SENT);
     } else if (w->consumer == CONSUMER_NONE && want && w->now_ms >= w->consume_at_ms) {
         int prefetch = wanted_prefetch(w);
 
+        FAILPOINT(CONSUME_BEFORE);
         if (broker_consume(w->broker, w->consumer_number + 1, prefetch, &f))
             return;
+        FAILPOINT(CONSUME_SENT);
         w->consumer_number++;
         w->consumer_prefetch = prefetch;
         w->credit_used = w->credit_parked = 0;
@@ -171,6 +175,7 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
 
     switch (ev->kind) {
     case BROKER_DELIVERY:
+        FAILPOINT(DELIVERED);
         w->arrived_ms = w->now_ms;
         w->n_stuck = 0;
         if (ev->tag.generation == w->generation)
@@ -183,10 +188,12 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
             worker_delivery_drained(w, ev);
         break;
     case BROKER_CONSUMING:
+        FAILPOINT(CONSUME_ANSWERED);
         if (ev->consumer == w->consumer_number && w->consumer == CONSUMER_STARTING)
             consumer_is_active(w);
         break;
     case BROKER_STOPPED:
+        FAILPOINT(CANCEL_ANSWERED);
         if (ev->consumer == w->consumer_number)
             w->consumer = CONSUMER_NONE;
         break;
@@ -280,7 +287,9 @@ static int write_prefix(struct worker *w, struct fault *f)
         return 0;
     struct broker_tag tag = last->tag;
     bool multiple = container_of(w->unacked.head.next, struct delivery, in_tags) != last;
+    FAILPOINT(ACK_BEFORE);
     int r = broker_ack(w->broker, tag, multiple, f);
+    FAILPOINT(ACK_WRITTEN);
 
     if (r < 0)
         return r;
@@ -320,7 +329,9 @@ static int write_singles(struct worker *w, struct fault *f)
     }
     qsort(ready, n, sizeof(struct delivery *), by_tag);
     for (size_t i = 0; i < n; i++) {
+        FAILPOINT(ACK_BEFORE);
         int r = broker_ack(w->broker, ready[i]->tag, false, f);
+        FAILPOINT(ACK_WRITTEN);
 
         if (r < 0)
             return r;
@@ -337,8 +348,10 @@ static int write_each(struct worker *w, enum delivery_state s,
     for (int n = 0; n < N_WRITES_A_TURN && (k = list_first(&w->states[s])); n++) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
+        FAILPOINT_AT(failpoint_of(s, FAILPOINT_STEP_BEFORE));
         if (write_one(w->broker, d->tag, f) < 0)
             return -1;
+        FAILPOINT_AT(failpoint_of(s, FAILPOINT_STEP_SENT));
         delivery_event(w, d, DELIVERY_EV_SENT);
     }
     return 0;
@@ -350,7 +363,9 @@ void worker_write_acks(struct worker *w)
 
     if (!w->broker || !w->generation || !broker_channel_is_open(w->broker))
         return;
-    if (!worker_n(w, DELIVERY_TO_ACK) && !worker_n(w, DELIVERY_TO_REJECT) && !worker_n(w, DELIVERY_TO_RETURN))
+    size_t n_acks = worker_n(w, DELIVERY_TO_ACK), n_rejects = worker_n(w, DELIVERY_TO_REJECT),
+           n_returns = worker_n(w, DELIVERY_TO_RETURN);
+    if (!n_acks && !n_rejects && !n_returns)
         return;
     if (!broker_can_write(w->broker, 3 * N_WRITES_A_TURN + 1))
         return;
@@ -359,4 +374,7 @@ void worker_write_acks(struct worker *w)
         write_each(w, DELIVERY_TO_RETURN, broker_return, &f))
         return;
     broker_flush(w->broker, &f);
+    FAILPOINT_IF(worker_n(w, DELIVERY_TO_ACK) < n_acks, ACK_FLUSHED);
+    FAILPOINT_IF(worker_n(w, DELIVERY_TO_REJECT) < n_rejects, REJECT_FLUSHED);
+    FAILPOINT_IF(worker_n(w, DELIVERY_TO_RETURN) < n_returns, RETURN_FLUSHED);
 }

@@ -519,6 +519,7 @@ void worker_row(struct worker *w, const struct inbox_row *row)
     }
     if (!d || !delivery_is_at_database(d->state))
         return; /* given back meanwhile */
+    FAILPOINT_AT(failpoint_of(d->state, FAILPOINT_STEP_ANSWERED));
     if (row->answer != ROW_RETRY && row->answer != ROW_LOCKED && row->answer != ROW_UNKNOWN)
         d->not_before_ms = 0;
     switch (row->op) {

@@ -13,6 +13,7 @@
  */
 
 #include "onceward/base/buf.h"
+#include "onceward/base/failpoint.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
@@ -236,6 +237,42 @@ size_t worker_n(const struct worker *w, enum delivery_state s);
 size_t worker_n_out(const struct worker *w);
 int64_t delivery_backoff_ms(const struct worker *w, int n); /* after failure number n */
 int64_t delivery_lock_wait_ms(struct delivery *d);          /* 20 ms, doubling to 1 s */
+
+/* The failpoint of a step of the call that a delivery in this state is about to make, or has made. */
+static inline enum failpoint failpoint_of(enum delivery_state s, enum failpoint_step step)
+{
+    switch (s) {
+    case DELIVERY_TO_CHECK:
+    case DELIVERY_CHECKING:
+        return (enum failpoint)(FAILPOINT_CHECK_BEFORE + step);
+    case DELIVERY_TO_LOOK:
+    case DELIVERY_LOOKING:
+        return (enum failpoint)(FAILPOINT_LOOK_BEFORE + step);
+    case DELIVERY_TO_SETTLE:
+    case DELIVERY_SETTLING:
+        return (enum failpoint)(FAILPOINT_SETTLE_BEFORE + step);
+    case DELIVERY_TO_FAIL:
+    case DELIVERY_FAILING:
+        return (enum failpoint)(FAILPOINT_FAIL_BEFORE + step);
+    case DELIVERY_TO_REVOKE:
+    case DELIVERY_REVOKING:
+        return (enum failpoint)(FAILPOINT_REVOKE_BEFORE + step);
+    case DELIVERY_TO_RELEASE:
+    case DELIVERY_RELEASING:
+        return (enum failpoint)(FAILPOINT_RELEASE_BEFORE + step);
+    case DELIVERY_TO_BURY:
+    case DELIVERY_BURYING:
+        return (enum failpoint)(FAILPOINT_BURY_BEFORE + step);
+    case DELIVERY_TO_REJECT: /* its steps are before, written and flushed; so are those of the next two */
+        return (enum failpoint)(FAILPOINT_REJECT_BEFORE + step);
+    case DELIVERY_TO_RETURN:
+        return (enum failpoint)(FAILPOINT_RETURN_BEFORE + step);
+    case DELIVERY_TO_ACK:
+        return (enum failpoint)(FAILPOINT_ACK_BEFORE + step);
+    default:
+        return (enum failpoint)(FAILPOINT_CLAIM_BEFORE + step);
+    }
+}
 
 /* batches.c */
 void worker_submit_batches(struct worker *w);

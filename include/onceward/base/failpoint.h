@@ -1,0 +1,41 @@
+#pragma once
+
+/* Failpoints: places where a test can end, stop or slow the program. See failpoint.def for the list.
+ *
+ * They exist only in a build with -DONCEWARD_FAILPOINTS; in others FAILPOINT is nothing, and none of the names
+ * is in the program. ONCEWARD_FAILPOINT="name:action[:n]" says what happens where:
+ *
+ *   kill       SIGKILL to itself when the point is reached for the n-th time (1: the first)
+ *   stop       SIGSTOP to itself then
+ *   delay=MS   waits there, from the n-th time on
+ *
+ * Several are separated by commas. */
+
+enum failpoint {
+#define OUTCOME(id, sentence)
+#define FAILPOINT(id, name, where, transaction, response) FAILPOINT_##id,
+#include "onceward/base/failpoint.def"
+#undef FAILPOINT
+#undef OUTCOME
+    N_FAILPOINTS
+};
+
+/* The points of one call follow each other in the list. */
+enum failpoint_step { FAILPOINT_STEP_BEFORE, FAILPOINT_STEP_SENT, FAILPOINT_STEP_ANSWERED };
+
+#ifdef ONCEWARD_FAILPOINTS
+/* Reads the environment. Writes to standard error and exits with 2 when it cannot be understood. Before there
+ * are threads. */
+void failpoint_init(void);
+void failpoint_reached(enum failpoint p);
+
+#define FAILPOINT_INIT()       failpoint_init()
+#define FAILPOINT_AT(p)        failpoint_reached(p)
+#define FAILPOINT_IF(when, id) ((when) ? failpoint_reached(FAILPOINT_##id) : (void)0)
+#else
+#define FAILPOINT_INIT()       ((void)0)
+#define FAILPOINT_AT(p)        ((void)sizeof(p))
+#define FAILPOINT_IF(when, id) ((void)sizeof(when))
+#endif
+
+#define FAILPOINT(id) FAILPOINT_AT(FAILPOINT_##id)
