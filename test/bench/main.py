@@ -1,0 +1,99 @@
+"""The bench: private servers, Onceward beside what one would write by hand and beside the bounds, round by round."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "system")]
+
+from rig import process  # noqa: E402
+
+from lib import plot, report, scenarios  # noqa: E402
+from lib.bed import Bed  # noqa: E402
+
+QUICK_MESSAGES = 20000
+
+
+def parse(arguments):
+    p = argparse.ArgumentParser(prog="test/bench/run", description="Measures Onceward beside the alternatives.")
+    p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all); see --list")
+    p.add_argument("--list", action="store_true", help="list the scenarios")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 20,000)")
+    p.add_argument("--quick", action="store_true", help="one round, few messages, the most important groups")
+    p.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="leave one out (node, python, …)")
+    p.add_argument("--only", default="", metavar="TEXT", help="only groups whose title contains it")
+    p.add_argument("--binary", help="an onceward to measure (default: a release build of this tree)")
+    p.add_argument("--out", default="", metavar="FOLDER", help="where the JSON and the plots go (default: .bench in the tree)")
+    p.add_argument("--keep", action="store_true", help="keep the servers' files")
+    o = p.parse_args(arguments)
+    if o.quick:
+        o.rounds = 1
+    o.messages = o.messages or (QUICK_MESSAGES if o.quick else 200000)
+    o.scenarios = o.scenarios or list(scenarios.ALL)
+    unknown = [s for s in o.scenarios if s not in scenarios.ALL]
+    if unknown:
+        p.error(f"no such scenario: {', '.join(unknown)}; see --list")
+    o.peers = lambda names: [n for n in names if n not in o.without]
+    o.out = o.out or os.path.join(os.path.dirname(os.path.dirname(HERE)), ".bench")
+    return o
+
+
+def say(text):
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def run_group(bed, series, rounds):
+    """Everybody once, then everybody again in the opposite order."""
+    for number in range(rounds):
+        order = series.group.entries if number % 2 == 0 else series.group.entries[::-1]
+        for label, function in order:
+            start = time.monotonic()
+            try:
+                result = function(bed)
+            except (AssertionError, RuntimeError, OSError) as e:
+                result = {"faults": [f"round {number + 1}: {e}"]}
+            series.add(label, result)
+            rate = f"{result['rate']:,.0f}/s, " if result.get("rate") else ""
+            say(f"{series.group.title}, round {number + 1}/{rounds}, {label}: {rate}{time.monotonic() - start:.0f} s")
+
+
+def main():
+    o = parse(sys.argv[1:])
+    if o.list:
+        for name, function in scenarios.ALL.items():
+            print(f"{name:12} {function.__doc__}")
+        return 0
+    process.interrupt_on_signals()
+    groups = [(name, g) for name in o.scenarios for g in scenarios.ALL[name](o) if o.only in g.title]
+    bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node", "python") if p not in o.without])
+    done = []
+    try:
+        bed.start()
+        for name, group in groups:
+            series = report.Series(name, group)
+            done.append(series)
+            run_group(bed, series, o.rounds)
+            print("\n" + series.table() + "\n", flush=True)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    finally:
+        bed.stop(o.keep)
+        if done:
+            os.makedirs(o.out, exist_ok=True)
+            path = os.path.join(o.out, "bench.json")
+            revision = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
+                                      stderr=subprocess.DEVNULL, text=True).stdout.strip()
+            document = report.write(path, done, {"rounds": o.rounds, "messages": o.messages, "quick": o.quick,
+                                                 "revision": revision})
+            for made in [path, *plot.write_all(o.out, document)]:
+                say(f"wrote {made}")
+    return 1 if any(s.faults for s in done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+/* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a steady rate
+ * (open loop: the times of publishing do not depend on anybody). Every body starts with {"t":"<monotonic ns>", for rates the
+ * time of the publish, else zeros, so that a copy has the same body. Prints the number of different ids.
+ */
+#include "options.h"
+
+#include <amqp.h>
+#include <amqp_tcp_socket.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { WINDOW = 4000, LOOK_EVERY = 100 };
+
+static amqp_connection_state_t connection;
+static uint64_t n_confirmed;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void open_connection(int port)
+{
+    connection = amqp_new_connection();
+    amqp_socket_t *socket = amqp_tcp_socket_new(connection);
+    if (amqp_socket_open(socket, "127.0.0.1", port))
+        fail("loader: cannot connect");
+    if (amqp_login(connection, "/", 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest").reply_type !=
+        AMQP_RESPONSE_NORMAL)
+        fail("loader: cannot log in");
+    amqp_channel_open(connection, 1);
+    amqp_confirm_select(connection, 1);
+    if (amqp_get_rpc_reply(connection).reply_type != AMQP_RESPONSE_NORMAL)
+        fail("loader: no channel");
+}
+
+/* Reads what is there; waits for the first frame when asked to. */
+static void take_confirms(bool wait)
+{
+    struct timeval now = {0}, patience = {.tv_sec = 30};
+    amqp_frame_t frame;
+
+    for (;;) {
+        int status = amqp_simple_wait_frame_noblock(connection, &frame, wait ? &patience : &now);
+        if (status == AMQP_STATUS_TIMEOUT && !wait)
+            return;
+        if (status != AMQP_STATUS_OK)
+            fail("loader: %s", amqp_error_string2(status));
+        if (frame.frame_type != AMQP_FRAME_METHOD || frame.payload.method.id != AMQP_BASIC_ACK_METHOD)
+            fail("loader: the broker did not confirm");
+        const amqp_basic_ack_t *ack = frame.payload.method.decoded;
+        n_confirmed = ack->multiple ? ack->delivery_tag : n_confirmed + 1;
+        amqp_maybe_release_buffers_on_channel(connection, 1);
+        wait = false;
+    }
+}
+
+static uint64_t random_next(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static void id_make(char *id, size_t size, long prefix, uint64_t index)
+{
+    uint64_t seed = ((uint64_t)prefix << 40) + index;
+    uint64_t a = random_next(&seed), b = random_next(&seed);
+
+    snprintf(id, size, "%08x-%04x-%04x-%04x-%012" PRIx64, (unsigned)(a >> 32), (unsigned)(a >> 16) & 0xffff,
+             (unsigned)a & 0xffff, (unsigned)(b >> 48), b & 0xffffffffffffu);
+}
+
+static void sleep_until(uint64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) {
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *queue = option(argc, argv, "queue", "bench");
+    uint64_t n = (uint64_t)option_number(argc, argv, "count", 1000);
+    size_t size = (size_t)option_number(argc, argv, "size", 256);
+    long rate = option_number(argc, argv, "rate", 0);
+    long prefix = option_number(argc, argv, "prefix", 0);
+    uint64_t duplicates = (uint64_t)option_number(argc, argv, "duplicates", 0);
+    uint64_t n_ids = 0, dice = 42;
+    char *body = malloc(size < 64 ? 64 : size), id[64];
+    amqp_basic_properties_t properties = {
+        ._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
+        .content_type = amqp_cstring_bytes("application/json"),
+        .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+    };
+
+    if (!body)
+        fail("loader: no memory");
+    open_connection((int)option_number(argc, argv, "port", 5672));
+    memset(body, 'x', size);
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < n; i++) {
+        bool copy = n_ids && random_next(&dice) % 100 < duplicates;
+        uint64_t index = copy ? random_next(&dice) % n_ids : n_ids++;
+
+        if (rate)
+            sleep_until(start + i * 1000000000u / (uint64_t)rate);
+        id_make(id, sizeof id, prefix, index);
+        int len = snprintf(body, 64, "{\"t\":\"%020" PRIu64 "\",\"x\":\"", rate ? now_ns() : 0);
+        body[len] = 'x';
+        if (size >= 34)
+            memcpy(body + size - 2, "\"}", 2);
+        properties.message_id = amqp_cstring_bytes(id);
+        int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0, &properties,
+                                        (amqp_bytes_t){size, body});
+        if (status)
+            fail("loader: %s", amqp_error_string2(status));
+        if (rate || i % LOOK_EVERY == 0)
+            take_confirms(false);
+        while (!rate && i + 1 - n_confirmed > WINDOW)
+            take_confirms(true);
+    }
+    while (n_confirmed < n)
+        take_confirms(true);
+    printf("%" PRIu64 "\n", n_ids);
+    amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
+    amqp_destroy_connection(connection);
+    free(body);
+    return 0;
+}
