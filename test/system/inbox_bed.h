@@ -1,11 +1,6 @@
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "../unit/cmocka_all.h"
 
 #include "onceward/base/fault.h"
 #include "onceward/config/config.h"

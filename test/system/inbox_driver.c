@@ -67,7 +67,7 @@ static void test_claims_and_settles(void **state)
     bed_submit(b, INBOX_LOOK);
     a = bed_collect(b, 256);
     count_is(a, ROW_CLAIMED, 256);
-    assert_in_range(a->rows[0].wait_ms, 20000, 30000);
+    assert_int_in_range(a->rows[0].wait_ms, 20000, 30000);
 
     b->items[3].token[0] ^= 1; /* somebody else's */
     for (size_t k = 0; k < 256; k++) {
@@ -122,7 +122,7 @@ static void test_fails_and_releases(void **state)
     bed_collect(b, 4);
     assert_int_equal(bed_row(b, 0)->answer, ROW_FAILED);
     assert_int_equal(bed_row(b, 1)->answer, ROW_EXTENDED);
-    assert_in_range(bed_row(b, 1)->wait_ms, 20000, 30000);
+    assert_int_in_range(bed_row(b, 1)->wait_ms, 20000, 30000);
     /* U+FFFD for the half character, the NUL gone, 1,024 bytes at most, no character cut */
     assert_string_equal(
         bed_text(
@@ -146,7 +146,7 @@ static void test_fails_and_releases(void **state)
     bed_submit(b, INBOX_CLAIM);
     bed_collect(b, 4);
     assert_int_equal(bed_row(b, 0)->answer, ROW_NOT_DUE);
-    assert_in_range(bed_row(b, 0)->wait_ms, 50000, 60000);
+    assert_int_in_range(bed_row(b, 0)->wait_ms, 50000, 60000);
     assert_int_equal(strlen(bed_detail(b, 0)), 1023);
     assert_int_equal(bed_row(b, 1)->answer, ROW_CLAIMED);
     assert_int_equal(bed_row(b, 1)->attempt, 1);
@@ -628,7 +628,7 @@ static void test_stopped_server(void **state)
     start_ms = clock_ms();
     bed_submit(b, INBOX_LOOK);
     count_is(bed_collect(b, 1), ROW_UNKNOWN, 1);
-    assert_in_range(clock_ms() - start_ms, 5500, 9000);
+    assert_int_in_range(clock_ms() - start_ms, 5500, 9000);
     lost_is(b, "no answer in time");
     bed_disconnect(b);
     kill(pid, SIGCONT);
@@ -689,7 +689,7 @@ static void test_several_hosts(void **state)
     b->database.url.value = url;
     int64_t start_ms = clock_ms();
     bed_connect(b);
-    assert_in_range(clock_ms() - start_ms, 1000, 6000);
+    assert_int_in_range(clock_ms() - start_ms, 1000, 6000);
     claim_all(b, 3);
     b->database.url.value = good;
     close(silent);
