@@ -126,16 +126,20 @@ COMMENT ON COLUMN onceward.dead_letter.rowless IS 'The death was not that of the
 COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-death when it died: more than that means somebody moved it back.';
 COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: over everything that identifies the copy, so that a redelivery of it is recognised.';
 
--- Which queue a consumer name belongs to, and where the sweep goes on.
+-- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_housekeep).
 CREATE TABLE onceward.consumer (
     consumer      text COLLATE "C" PRIMARY KEY,
     vhost         text        NOT NULL,
     queue         text        NOT NULL,
     first_used_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    sweep_page    bigint      NOT NULL DEFAULT 0
+    keeper        text,
+    kept_until    timestamptz,
+    keeper_page   bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
+COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
+COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
 
 REVOKE ALL ON SCHEMA onceward FROM PUBLIC;
 REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.consumer FROM PUBLIC;

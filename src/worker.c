@@ -405,6 +405,8 @@ static int64_t wait_ms(const struct worker *w)
 
     if (timer < until)
         until = timer;
+    if (worker_next_housekeeping_ms(w) < until)
+        until = worker_next_housekeeping_ms(w);
     if (w->pauses & 1u << PAUSE_APPLICATION && !w->probing && w->probe_at_ms < until)
         until = w->probe_at_ms;
     if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS && w->brake_at_ms > w->now_ms && w->brake_at_ms < until)
@@ -457,6 +459,7 @@ static void worker_turn(struct worker *w)
     drain_step(w);
     worker_forward_claimed(w);
     worker_submit_batches(w);
+    worker_keep_house(w);
     worker_update_consumer(w);
     worker_write_acks(w);
     worker_reap(w);

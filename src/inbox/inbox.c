@@ -6,6 +6,7 @@
 
 #include "pipeline.h"
 
+#include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 
@@ -41,6 +42,11 @@ bool inbox_wants_write(const struct inbox *i)
 bool inbox_is_free(const struct inbox *i, enum inbox_op op)
 {
     return !i->lost && i->batches[op].state == BATCH_FREE;
+}
+
+int64_t inbox_waiting_ms(const struct inbox *i)
+{
+    return i->lost || !i->n_segments ? 0 : clock_ms() - i->waiting_since_ms;
 }
 
 bool inbox_gave_up_prepared(const struct inbox *i)
@@ -124,21 +130,4 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f)
         if (!pipeline_read(i))
             return 0;
     }
-}
-
-void inbox_ask_figures(struct inbox *i)
-{
-    if (i->lost || i->asked_figures)
-        return;
-    i->asked_figures = true;
-    pipeline_send_figures(i);
-}
-
-bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
-{
-    if (!i->have_figures)
-        return false;
-    i->have_figures = false;
-    *ret = i->figures;
-    return true;
 }

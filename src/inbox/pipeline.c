@@ -133,19 +133,16 @@ void pipeline_send(struct inbox *i, struct batch *b)
     flush(i);
 }
 
-void pipeline_send_figures(struct inbox *i)
+void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params)
 {
-    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
-    const Oid types[] = {25};
-
-    if (!PQsendQueryParams(i->conn,
-                           "SELECT dead_letters, oldest_snapshot_ms FROM onceward.sidecar_figures($1)", 1,
-                           types, params, NULL, NULL, 1) ||
+    assert(!i->lost && i->answers[q].state != QUESTION_ASKED);
+    if (!PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||
         !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
         return;
     }
-    segment_push(i, (struct segment){.op = SEGMENT_FIGURES});
+    i->answers[q].state = QUESTION_ASKED;
+    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q});
     flush(i);
 }
 
@@ -225,18 +222,6 @@ static void statement_failed(struct inbox *i, struct batch *b, const struct segm
 
 /* --- reading --- */
 
-static void figures_take(struct inbox *i, const PGresult *rows)
-{
-    struct inbox_figures figures = {0};
-
-    i->asked_figures = false;
-    if (!rows || PQntuples(rows) != 1 || !call_int8(rows, 0, 0, &figures.dead_letters) ||
-        !call_int8(rows, 0, 1, &figures.oldest_snapshot_ms))
-        return;
-    i->figures = figures;
-    i->have_figures = true;
-}
-
 /* Its Sync was read: the segment is over, and committed unless it failed. */
 static void segment_end(struct inbox *i)
 {
@@ -247,8 +232,8 @@ static void segment_end(struct inbox *i)
     i->first_segment = (i->first_segment + 1) % PIPELINE_MAX;
     i->n_segments--;
     i->waiting_since_ms = clock_ms();
-    if (s.op == SEGMENT_FIGURES) {
-        figures_take(i, error ? NULL : rows);
+    if (s.op >= SEGMENT_QUESTION) {
+        question_take(i, (enum question)(s.op - SEGMENT_QUESTION), error ? NULL : rows, error);
     } else {
         struct batch *b = &i->batches[s.op];
 

@@ -2,6 +2,7 @@
 
 #include "batch.h"
 #include "call.h"
+#include "question.h"
 
 #include "onceward/base/fault.h"
 #include "onceward/inbox/inbox.h"
@@ -13,10 +14,10 @@
 
 /* What is out on a connection: segments, each one call and one Sync, answered in the order in which they were sent. */
 
-enum { SEGMENT_FIGURES = N_INBOX_OPS, PIPELINE_MAX = N_INBOX_OPS + 1 };
+enum { SEGMENT_QUESTION = N_INBOX_OPS, PIPELINE_MAX = N_INBOX_OPS + N_QUESTIONS };
 
 struct segment {
-    int op;        /* enum inbox_op, or SEGMENT_FIGURES */
+    int op;        /* enum inbox_op, or SEGMENT_QUESTION + enum question */
     bool prepares; /* it prepares its statement first */
     bool prepared; /* it uses a prepared statement */
     size_t bytes;
@@ -41,8 +42,7 @@ struct inbox {
     bool gave_up_prepared;
     bool swollen;
 
-    bool asked_figures, have_figures;
-    struct inbox_figures figures;
+    struct question_answer answers[N_QUESTIONS];
 
     bool lost;
     struct fault fault; /* why */
@@ -55,8 +55,8 @@ struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, con
 /* TO_SEND to OUT: sends the batch's present range. Loses the connection when it cannot. */
 void pipeline_send(struct inbox *i, struct batch *b);
 
-/* Sends the question for the figures. */
-void pipeline_send_figures(struct inbox *i);
+/* Sends a question that is not out; the parameters are text. */
+void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params);
 
 /* Reads what has come. true: something changed: a segment was answered, or the connection is lost. */
 bool pipeline_read(struct inbox *i);

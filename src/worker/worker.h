@@ -9,6 +9,7 @@
  *   answers.c                  requests to the application, and what its answers mean
  *   consume.c                  the consumer's credit, acks, rejects, returns
  *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
+ *   housekeeping.c             the purge and the sweep
  *   report.c                   log lines and figures
  */
 
@@ -23,6 +24,7 @@
 #include "onceward/core/delivery.h"
 #include "onceward/core/headers.h"
 #include "onceward/core/outcome.h"
+#include "onceward/core/pace.h"
 #include "onceward/core/stats.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
@@ -135,6 +137,23 @@ struct rate_limit {
     int n;
 };
 
+struct tally {
+    int64_t n; /* not yet said */
+    int64_t not_before_ms;
+};
+
+struct housekeeping {
+    struct pace pace;
+    int64_t at_ms; /* of the next call */
+    int64_t page;  /* where it goes on */
+    bool asked;
+    uint32_t inbox_life; /* worker.inbox_life that all this belongs to */
+    int n_failures;
+    int64_t put_off_since_ms;
+    int64_t n_orphans; /* in this walk so far */
+    struct tally purged, swept, orphans;
+};
+
 struct timers {
     struct delivery **heap; /* 1-based */
     size_t n, cap;
@@ -214,6 +233,7 @@ struct worker {
     char depth_reason[128];
     struct inbox_figures figures;
     bool has_figures;
+    struct housekeeping housekeeping;
 
     struct header_block headers;
     struct buf token_text, json[2];
@@ -308,6 +328,10 @@ void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
 void worker_pause_tick(struct worker *w);
 const char *pause_name(enum pause_reason r);
+
+/* housekeeping.c */
+void worker_keep_house(struct worker *w);
+int64_t worker_next_housekeeping_ms(const struct worker *w);
 
 /* report.c */
 bool worker_may_say(struct worker *w, enum event e);

@@ -240,7 +240,8 @@ def test_locked_rows_are_answered_at_once(inbox, other, app):
     assert answers(quickly(lambda: other.claim("claim", "new"))) == ["locked", "claimed"]
     assert answers(quickly(lambda: inbox.claim("claim", again=True))) == ["locked"]
     assert answers(quickly(lambda: inbox.look("claim"))) == ["claimed"]
-    assert quickly(lambda: inbox.value("SELECT onceward.sidecar_sweep(%s, 0, 100)", inbox.consumer)) == 0
+    inbox.query("SELECT onceward.sidecar_register(%s, '/', 'q', NULL)", inbox.consumer)
+    assert quickly(lambda: inbox.housekeep(late=0)).swept == 0
     assert not inbox.letters()
     app.commit()
     for call in (inbox.settle, inbox.fail, inbox.release):
@@ -458,59 +459,123 @@ def test_redrive(inbox, app):
     assert [x.id for x in inbox.letters()] == [rowless]
 
 
-# sweep, purge, figures
+# housekeeping, figures
 
 
-def test_sweep(inbox, app, sessions):
-    sweeper = sessions(Inbox, "b")
+@pytest.fixture
+def house(inbox):
     inbox.query("SELECT onceward.sidecar_register(%s, '/', 'q', NULL)", inbox.consumer)
+    return inbox
 
-    def sweep(limit=100):
-        return quickly(lambda: sweeper.value("SELECT onceward.sidecar_sweep(%s, 3600000, %s)", inbox.consumer, limit))
 
-    inbox.claim("fresh", "old1", "old2", "old3", "locked", "completed")
-    inbox.settle("completed")
-    for i in ("old1", "old2", "old3", "locked", "completed"):
-        inbox.age(i, token_expires_at=4_000_000)
+def test_sweep(house, app, sessions):
+    sweeper = sessions(Inbox, "b")
+    sweep = lambda: quickly(lambda: sweeper.housekeep()).swept
+    house.claim("fresh", "old1", "old2", "locked", "completed")
+    house.settle("completed")
+    for i in ("old1", "old2", "locked", "completed"):
+        house.age(i, token_expires_at=4_000_000)
     app.begin()
-    app.complete(inbox.token("locked"))
-    assert sweep(2) == 2
-    assert sweep() == 1
+    app.complete(house.token("locked"))
+    assert sweep() == 2
     assert sweep() == 0
     app.rollback()
     assert sweep() == 1
-    assert [inbox.row(i).status for i in ("fresh", "completed", "old1")] == ["processing", "completed", "failed"]
-    assert inbox.row("old1").last_error == "token expired without an answer"
+    assert [house.row(i).status for i in ("fresh", "completed", "old1")] == ["processing", "completed", "failed"]
+    assert house.row("old1").last_error == "token expired without an answer"
     with Refused("OW001"):
-        app.complete(inbox.token("old1"))
+        app.complete(house.token("old1"))
     assert sweeper.claim("old1")[0][1:3] == ("claimed", 2)
 
 
-def test_purge(inbox, app):
-    def purge(page=0, pages=8_192, limit=100):
-        return tuple(quickly(lambda: inbox.query("SELECT * FROM onceward.sidecar_purge(%s, 3600000, %s, %s, %s)", inbox.consumer,
-                                                 page, pages, limit))[0])
+def test_purge(house):
+    house.claim("new", "old1", "old2", "old3", "letter", "tombstone", "processing", "failed", "waiting")
+    house.settle("new", "old1", "old2", "old3")
+    house.fail("failed")
+    house.release("waiting")
+    house.bury(("letter", Letter()), ("tombstone", Letter()))
+    house.query("DELETE FROM onceward.dead_letter WHERE consumer = %s AND message_id = 'tombstone'", house.consumer)
+    for i in ("old1", "old2", "old3", "letter", "tombstone", "processing", "failed", "waiting"):
+        house.age(i, completed_at=4_000_000, token_expires_at=4_000_000, received_at=4_000_000)
+    assert quickly(lambda: house.housekeep(retention=5_000_000, late=5_000_000)).purged == 0
+    done = quickly(lambda: house.housekeep(late=5_000_000))
+    assert (done.purged, done.swept, done.away_ms) == (4, 0, 0)
+    left = house.query("SELECT message_id FROM onceward.inbox WHERE consumer = %s", house.consumer)
+    assert {r.message_id for r in left} == {"new", "letter", "processing", "failed", "waiting"}
+    assert answers(house.claim("old1")) == ["claimed"]
 
-    inbox.claim("new", "old1", "old2", "old3", "letter", "tombstone", "processing", "failed")
-    inbox.settle("new", "old1", "old2", "old3")
-    inbox.fail("failed")
-    inbox.bury(("letter", Letter()), ("tombstone", Letter()))
-    inbox.query("DELETE FROM onceward.dead_letter WHERE consumer = %s AND message_id = 'tombstone'", inbox.consumer)
-    for i in ("old1", "old2", "old3", "letter", "tombstone", "processing", "failed"):
-        inbox.age(i, completed_at=4_000_000, token_expires_at=4_000_000, received_at=4_000_000)
-    assert purge(limit=2) == (2, 0)
-    # One page after the other, and round again.
-    deleted = page = steps = 0
-    while True:
-        n, page = purge(page, 1)
-        deleted, steps = deleted + n, steps + 1
-        if page == 0:
-            break
-    assert deleted == 2 and steps == inbox.value("SELECT pg_relation_size('onceward.inbox') / 8192")
-    assert purge(10 ** 6) == (0, 0)
-    left = inbox.query("SELECT message_id FROM onceward.inbox WHERE consumer = %s", inbox.consumer)
-    assert {r.message_id for r in left} == {"new", "letter", "processing", "failed"}
-    assert answers(inbox.claim("old1")) == ["claimed"]
+
+def test_a_row_that_is_locked_is_not_purged(house, sessions):
+    house.claim("m1", "m2")
+    house.settle("m1", "m2")
+    for i in ("m1", "m2"):
+        house.age(i, completed_at=4_000_000)
+    holder = sessions(Inbox, "b")
+    holder.begin()
+    holder.query("SELECT FROM onceward.inbox WHERE consumer = %s AND message_id = 'm1' FOR UPDATE", house.consumer)
+    assert quickly(lambda: house.housekeep()).purged == 1
+    holder.commit()
+    assert quickly(lambda: house.housekeep()).purged == 1
+
+
+def test_orphans_are_counted_and_left_alone(house):
+    house.claim("due", "not due", "fresh", "given back")
+    house.fail("due", "not due", "fresh")
+    house.release("given back")
+    for i in ("due", "not due", "given back"):
+        house.age(i, token_expires_at=4_000_000, next_attempt_at=4_000_000)
+    house.age("not due", next_attempt_at=-8_000_000)
+    assert (house.housekeep().orphans, house.housekeep().swept) == (2, 0)
+    assert house.row("due").status == "failed"
+
+
+def test_a_walk_goes_on_where_it_was_and_ends(house):
+    """With no time at all it reads a piece a call."""
+    n = 2_000
+    house.query("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, alive_since,"
+                " token_expires_at, max_expires_at, completed_at, claimed_by)"
+                " SELECT %s, i::text, 'completed', 1, gen_random_uuid(), '\\x00', t, t, t, t, t, 'a'"
+                " FROM generate_series(1, %s) i, LATERAL (SELECT clock_timestamp() - interval '2 h') AS x (t)", house.consumer, n)
+    purged, page, calls = 0, -1, 0
+    while page != 0:
+        done = house.housekeep(page=page, budget_us=0)
+        assert done.purged <= 1_000 and done.away_ms == 0
+        assert done.next_page == 0 or done.next_page >= page
+        purged, page, calls = purged + done.purged, done.next_page, calls + 1
+    assert purged == n and calls > 5
+    assert house.housekeep(page=10 ** 9).next_page == 0
+
+
+def test_one_keeper_at_a_time(house, sessions):
+    other = sessions(Inbox, "b")
+    other.consumer = house.consumer
+    other.instance = "b"
+    assert house.housekeep().away_ms == 0
+    away = other.housekeep()
+    assert 0 < away.away_ms <= 60_000 and away.next_page == -1
+    assert house.housekeep().away_ms == 0
+    # The lease is not written by every call.
+    before = house.value("SELECT xmin::text FROM onceward.consumer WHERE consumer = %s", house.consumer)
+    house.housekeep()
+    assert house.value("SELECT xmin::text FROM onceward.consumer WHERE consumer = %s", house.consumer) == before
+    # It has run out, or was made by a clock that ran ahead: somebody else takes it.
+    for end, first, second in (("-1 s", other, house), ("1 day", house, other)):
+        house.query("UPDATE onceward.consumer SET kept_until = clock_timestamp() + %s::interval WHERE consumer = %s", end,
+                    house.consumer)
+        assert first.housekeep().away_ms == 0
+        assert second.housekeep().away_ms > 0
+    # Another session writes the lease at this moment.
+    house.query("UPDATE onceward.consumer SET kept_until = NULL WHERE consumer = %s", house.consumer)
+    house.begin()
+    house.query("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE", house.consumer)
+    assert quickly(lambda: other.housekeep()).away_ms == 1_000
+    house.commit()
+    # Or another consumer's call is at work.
+    house.begin()
+    house.query("SELECT pg_advisory_xact_lock(1869505329, 64)")
+    assert quickly(lambda: other.housekeep()).away_ms == 100
+    house.commit()
+    assert other.housekeep().away_ms == 0
 
 
 def test_figures(inbox, sessions):

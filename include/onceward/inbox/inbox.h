@@ -106,6 +106,29 @@ struct inbox_figures {
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 
+/* Housekeeping: one bounded call of sidecar_housekeep, asked in the pipeline. What it does and how it shares the work with other
+ * sidecars stands there. */
+struct inbox_housekeep {
+    int64_t retention_ms, late_ms;
+    int64_t from_page; /* next_page of the call before; -1: none */
+    int64_t budget_us; /* it ends as soon as so much time has gone */
+};
+struct inbox_housekept {
+    int64_t n_purged, n_swept, n_orphans;
+    int64_t next_page; /* 0: the end of the table was reached */
+    int64_t took_us;
+    int64_t away_ms; /* not 0: another sidecar keeps house; ask again after that. next_page is -1 */
+};
+
+/* Asks, unless it is asked already. */
+void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
+
+/* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
+int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
+
+/* How long the oldest call that is out has been waited for; 0: none is out. */
+int64_t inbox_waiting_ms(const struct inbox *i);
+
 /* The unprepared fall-back of database.prepared: auto was taken (a pooler lost our statements). For the log, once. */
 bool inbox_gave_up_prepared(const struct inbox *i);
 

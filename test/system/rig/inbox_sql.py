@@ -137,6 +137,10 @@ class Inbox(Session):
         return self.query("SELECT * FROM onceward.sidecar_look(%s, %s, %s::text[], %s::uuid[], %s::bytea[])", self.consumer, grace,
                           list(ids), [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * len(ids))
 
+    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000):
+        return self.query("SELECT * FROM onceward.sidecar_housekeep(%s, %s, %s, %s, %s, %s)", self.consumer, self.instance, retention,
+                          late, page, budget_us)[0]
+
     def settle(self, *ids, secret=None, status=200, result=None, explain=False):
         ids = sorted(ids)
         n = len(ids)

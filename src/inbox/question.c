@@ -1,0 +1,121 @@
+/* What a worker asks the database beside its batches: the figures of the stats line, and housekeeping. One
+ * thread, the worker's. A question that is out when the connection is lost is never answered: it goes with
+ * the inbox. */
+#include "question.h"
+
+#include "onceward/inbox/inbox.h"
+#include "pipeline.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static const struct {
+    const char *sql;
+    int n_values;
+} questions[N_QUESTIONS] = {
+    [QUESTION_FIGURES] = {"SELECT dead_letters, oldest_snapshot_ms FROM onceward.sidecar_figures($1)", 2},
+    [QUESTION_HOUSEKEEP] = {"SELECT purged, swept, orphans, next_page, took_us, away_ms "
+                            "FROM onceward.sidecar_housekeep($1, $2, $3, $4, $5, $6)",
+                            6},
+};
+
+const char *question_sql(enum question q)
+{
+    return questions[q].sql;
+}
+
+void question_take(struct inbox *i, enum question q, const PGresult *rows, const PGresult *error)
+{
+    struct question_answer *a = &i->answers[q];
+    const char *code = error ? PQresultErrorField(error, PG_DIAG_SQLSTATE) : NULL;
+    const char *text = error ? PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY) : NULL;
+    int n = 0;
+
+    a->state = QUESTION_FAILED;
+    if (rows && PQntuples(rows) == 1)
+        while (n < questions[q].n_values && call_int8(rows, 0, n, &a->values[n]))
+            n++;
+    if (n == questions[q].n_values) {
+        a->state = QUESTION_ANSWERED;
+        return;
+    }
+    fault_set(&a->fault, "%s", text ? text : "the database answered something else than was asked");
+    snprintf(a->fault.code, sizeof(a->fault.code), "%s", code ? code : "");
+}
+
+static bool may_ask(const struct inbox *i, enum question q)
+{
+    return !i->lost && i->answers[q].state != QUESTION_ASKED;
+}
+
+/* 1: answered, and forgotten; 0: not; -1: it failed: f. */
+static int answer_take(struct inbox *i, enum question q, struct fault *f)
+{
+    struct question_answer *a = &i->answers[q];
+    enum question_state state = a->state;
+
+    if (state == QUESTION_IDLE || state == QUESTION_ASKED)
+        return 0;
+    a->state = QUESTION_IDLE;
+    if (state == QUESTION_ANSWERED)
+        return 1;
+    *f = a->fault;
+    return -1;
+}
+
+/* --- figures --- */
+
+void inbox_ask_figures(struct inbox *i)
+{
+    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
+    static const Oid types[] = {25};
+
+    if (may_ask(i, QUESTION_FIGURES))
+        pipeline_ask(i, QUESTION_FIGURES, 1, types, params);
+}
+
+bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
+{
+    const int64_t *v = i->answers[QUESTION_FIGURES].values;
+    struct fault f;
+
+    if (answer_take(i, QUESTION_FIGURES, &f) <= 0)
+        return false;
+    *ret = (struct inbox_figures){.dead_letters = v[0], .oldest_snapshot_ms = v[1]};
+    return true;
+}
+
+/* --- housekeeping --- */
+
+void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h)
+{
+    const int64_t numbers[] = {h->retention_ms, h->late_ms, h->from_page, h->budget_us};
+    static const Oid types[] = {25, 25, 20, 20, 20, 20};
+    const char *params[6] = {i->scalars.value[SCALAR_CONSUMER], i->scalars.value[SCALAR_INSTANCE]};
+    char texts[4][24];
+
+    if (!may_ask(i, QUESTION_HOUSEKEEP))
+        return;
+    for (int k = 0; k < 4; k++) {
+        snprintf(texts[k], sizeof(texts[k]), "%" PRId64, numbers[k]);
+        params[2 + k] = texts[k];
+    }
+    pipeline_ask(i, QUESTION_HOUSEKEEP, 6, types, params);
+}
+
+int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f)
+{
+    const int64_t *v = i->answers[QUESTION_HOUSEKEEP].values;
+    int got = answer_take(i, QUESTION_HOUSEKEEP, f);
+
+    if (got > 0)
+        *ret = (struct inbox_housekept){.n_purged = v[0],
+                                        .n_swept = v[1],
+                                        .n_orphans = v[2],
+                                        .next_page = v[3],
+                                        .took_us = v[4],
+                                        .away_ms = v[5]};
+    return got;
+}

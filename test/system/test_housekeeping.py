@@ -1,0 +1,147 @@
+"""The purge of what is past the retention, and the sweep for tokens that nobody came back for: done by one sidecar, said once."""
+
+import itertools
+
+from rig.wait import wait_until
+
+OLD = "2 hours"
+_numbers = itertools.count()
+
+
+def put(bed, message_id, status, age=OLD, letter=False):
+    """A row as it was left so long ago."""
+    bed.rows("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, alive_since,"
+             " token_expires_at, max_expires_at, next_attempt_at, completed_at, claimed_by)"
+             " SELECT %s, %s, %s, 1, gen_random_uuid(), '\\x00', t, t, t, t, CASE WHEN %s IN ('failed', 'waiting') THEN t END,"
+             " CASE WHEN %s = 'completed' THEN t END, 'somebody' FROM (SELECT clock_timestamp() - %s::interval AS t) x",
+             bed.queue.name, message_id, status, status, status, age)
+    if letter:
+        bed.rows("INSERT INTO onceward.dead_letter (consumer, vhost, queue, message_id, rowless, reason, attempts, body, exchange,"
+                 " routing_key, deaths, died_at) VALUES (%s, '/', 'q', %s, false, 'attempts', 1, '', '', 'q', 0, clock_timestamp())",
+                 bed.queue.name, message_id)
+
+
+def ids(bed):
+    return {r["message_id"] for r in bed.rows("SELECT message_id FROM onceward.inbox WHERE consumer = %s", bed.queue.name)}
+
+
+def n_said(event, *sidecars):
+    return sum(line["n"] for s in sidecars for line in s.find(event))
+
+
+def next_walk(bed, sidecar):
+    """Until a walk that began after this call has swept a row, so that it has been over the whole of a small table."""
+    for _ in range(2):
+        mark = f"mark-{next(_numbers)}"
+        put(bed, mark, "processing")
+        bed.wait_for_status(mark, "failed", deadline=30)
+
+
+def test_what_is_past_the_retention_is_purged_and_nothing_else(bed):
+    for status in ("processing", "failed", "waiting", "dead", "completed"):
+        put(bed, status + "-old", status, letter=status == "dead")
+    put(bed, "tombstone", "dead")
+    put(bed, "young", "completed", "1 second")
+    sidecar = bed.sidecar(retention="1h", retry={"max_backoff": "200ms"})
+    sidecar.wait_for("purged", n=1)
+    wait_until(lambda: ids(bed) == {"processing-old", "failed-old", "waiting-old", "dead-old", "young"},
+               lambda: f"the rows that stay; there are {ids(bed)}")
+    next_walk(bed, sidecar)
+    assert {"processing-old", "failed-old", "waiting-old", "dead-old", "young"} <= ids(bed)
+    assert n_said("purged", sidecar) == 2 and len(bed.letters()) == 1
+
+
+def test_an_id_is_forgotten_after_the_retention(bed):
+    sidecar = bed.sidecar(retention="1s")
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.publish("m1")
+    sidecar.wait_for("duplicate", message_id="m1")
+    wait_until(lambda: bed.row("m1") is None, "the row is gone")
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", n=2, message_id="m1")
+    assert len(bed.app.posts("m1")) == 2
+
+
+def test_one_of_two_sidecars_purges_and_the_other_takes_over(bed):
+    first, second = bed.sidecar(retention="1s"), bed.sidecar(retention="1s")
+    count, total = 40, 0
+    for n in range(2):
+        bed.queue.publish_many([f"m{n}-{i}" for i in range(count)])
+        total += count
+        wait_until(lambda: n_said("purged", first, second) == total,
+                   lambda: f"{total} rows are purged; {n_said('purged', first, second)} are", 30)
+    lines = [s.find("purged") for s in (first, second)]
+    keeper, other = (first, second) if lines[0] else (second, first)
+    assert not other.find("purged")
+    assert all(line["level"] == "info" and line["queue"] == bed.queue.name for line in keeper.find("purged"))
+    # It is killed; its lease runs out.
+    keeper.kill()
+    bed.rows("UPDATE onceward.consumer SET kept_until = clock_timestamp() WHERE consumer = %s", bed.queue.name)
+    third = bed.sidecar(retention="1s")
+    bed.queue.publish("late")
+    wait_until(lambda: n_said("purged", other, third) == 1, "somebody else purges", 30)
+    assert not ids(bed)
+
+
+def test_tokens_that_expired_long_ago_are_swept(bed):
+    put(bed, "lost1", "processing", "11 min")
+    put(bed, "lost2", "processing", "11 min")
+    put(bed, "not yet", "processing", "5 min")
+    sidecar = bed.sidecar()
+    assert sidecar.wait_for("swept")["n"] == 2
+    assert bed.row("lost1")["status"] == bed.row("lost2")["status"] == "failed"
+    assert bed.row("lost1")["last_error"] == "token expired without an answer"
+    assert bed.status("not yet") == "processing"
+    assert not sidecar.find("orphans")
+    # Its message comes after all.
+    bed.queue.publish("lost1", b"")
+    line = sidecar.wait_for("dead", message_id="lost1")  # another body than that of the row
+    assert line["reason"] == "body_mismatch"
+
+
+def test_the_sweep_waits_for_ten_windows(bed):
+    put(bed, "m1", "processing", "15 min")
+    sidecar = bed.sidecar(token_window="2m", retention="1h", retry={"max_backoff": "200ms"})
+    put(bed, "old", "completed")
+    wait_until(lambda: bed.row("old") is None, "a walk", 60)
+    assert bed.status("m1") == "processing" and not sidecar.find("swept")
+
+
+def test_rows_that_nobody_comes_for_are_said_once_an_interval(bed):
+    put(bed, "failed", "failed", "11 min")
+    put(bed, "waiting", "waiting", "11 min")
+    put(bed, "not yet", "failed", "5 min")
+    sidecar = bed.sidecar(retention="1s", top={"log": {"stats_interval": "1h"}})
+    line = sidecar.wait_for("orphans")
+    assert line["n"] == 2 and line["level"] == "warning"
+    next_walk(bed, sidecar)
+    assert len(sidecar.find("orphans")) == 1
+    assert bed.status("failed") == "failed" and bed.status("waiting") == "waiting"
+
+
+def test_housekeeping_that_fails_disturbs_nothing_else(bed):
+    function = "FUNCTION onceward.sidecar_housekeep(text, text, bigint, bigint, bigint, bigint)"
+    bed.rows(f"REVOKE EXECUTE ON {function} FROM onceward_sidecar")
+    try:
+        sidecar = bed.sidecar(retention="1s")
+        line = sidecar.wait_for("database_error")
+        assert (line["sqlstate"], line["during"]) == ("42501", "housekeeping")
+        bed.queue.publish_many(["m1", "m2"])
+        bed.wait_for_effects(["m1", "m2"])
+        assert not sidecar.find("paused", reason="database_down")
+    finally:
+        bed.rows(f"GRANT EXECUTE ON {function} TO onceward_sidecar")
+    sidecar.wait_for("purged", deadline=40)
+
+
+def test_what_was_purged_is_said_at_the_latest_at_the_end(bed):
+    sidecar = bed.sidecar(retention="1s", top={"log": {"stats_interval": "1h"}})
+    bed.queue.publish("m1")
+    sidecar.wait_for("purged")
+    bed.queue.publish("m2")
+    sidecar.wait_for("completed", message_id="m2")
+    wait_until(lambda: not ids(bed), "m2 is purged")
+    assert len(sidecar.find("purged")) == 1
+    assert sidecar.term() == 0
+    assert n_said("purged", sidecar) == 2
