@@ -15,6 +15,7 @@
 
 #include <limits.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -47,6 +48,20 @@ static curl_socket_t socket_open(void *p, curlsocktype purpose, struct curl_sock
     return x->fd;
 }
 
+/* Was the kept connection that libcurl chose closed meanwhile? From 8.22 on libcurl asks only once a second,
+ * and in that time would use up one attempt for each connection that a restarted application had open. Plain
+ * HTTP has nothing to say on a connection at rest; TLS may. */
+static bool is_stale(const struct exchange *x)
+{
+    curl_socket_t fd = CURL_SOCKET_BAD;
+
+    if (!x->w->looks_at_kept || x->fd >= 0 ||
+        curl_easy_getinfo(x->easy, CURLINFO_ACTIVESOCKET, &fd) != CURLE_OK || fd == CURL_SOCKET_BAD)
+        return false;
+    struct pollfd p = {.fd = fd, .events = POLLIN | POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (!x->w->target.tls || (p.revents & (POLLRDHUP | POLLHUP | POLLERR)));
+}
+
 static int prereq_seen(void *p, char *ip, char *local_ip, int port, int local_port)
 {
     struct exchange *x = p;
@@ -57,6 +72,9 @@ static int prereq_seen(void *p, char *ip, char *local_ip, int port, int local_po
     /* The process may have been stopped since libcurl looked at its clock. What nobody waits for is not sent.
      */
     if (clock_ms() >= x->deadline_ms)
+        return CURL_PREREQFUNC_ABORT;
+    x->stale = is_stale(x);
+    if (x->stale)
         return CURL_PREREQFUNC_ABORT;
     x->local_port = local_port;
     x->begun = true;
@@ -279,7 +297,7 @@ int exchange_begin(struct exchange *x, const struct forward_request *r, struct f
     x->header_bytes = 0;
     x->status = 0;
     x->retry_after_ms = -1;
-    x->begun = x->final = x->empty = x->early = x->cut = false;
+    x->begun = x->stale = x->final = x->empty = x->early = x->cut = false;
     x->error[0] = '\0';
     bad |= curl_easy_setopt(x->easy, CURLOPT_HTTPHEADER, request_lines(x, r->headers)) != CURLE_OK;
     bad |= curl_easy_setopt(x->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len) != CURLE_OK;

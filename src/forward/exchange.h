@@ -50,6 +50,7 @@ struct exchange {
     int status;             /* of the answer being read, interim or final; 0: none yet */
     int64_t retry_after_ms; /* of the same */
     bool begun;             /* the request was handed to a connection */
+    bool stale;             /* it was not: libcurl had chosen a connection that was closed */
     bool final;             /* the header of the final answer is whole */
     bool empty;             /* it said Content-Length: 0 */
     bool early;             /* it is an error that came before the request was sent: the rest is not sent */
@@ -75,7 +76,8 @@ struct forward {
     struct list out, idle;
     size_t n_large; /* of those that are out, how many have a body that is sent piece by piece */
     struct hash by_ref;
-    bool undrained; /* forward_step has not answered 0 since it last let libcurl run */
+    bool looks_at_kept; /* libcurl does not do so before each request */
+    bool undrained;     /* forward_step has not answered 0 since it last let libcurl run */
 
     struct curl_slist *fixed; /* the end of every request's header list */
     struct buf fixed_lines;

@@ -28,6 +28,7 @@ static int start(struct forward *w, struct fault *f)
 {
     const struct config_forward *c = &w->q->forward;
 
+    w->looks_at_kept = curl_version_info(CURLVERSION_NOW)->version_num >= CURL_VERSION_BITS(8, 22, 0);
     w->multi = curl_multi_init();
     if (!w->multi)
         return fault_set(f, "libcurl gives no multi handle");
@@ -164,6 +165,16 @@ static void answer(struct forward *w, struct exchange *x, CURLcode code, struct 
     retire(w, x);
 }
 
+/* With the closed connection gone libcurl takes the next, or makes one. Each time there is one less. */
+static bool start_again(struct forward *w, struct exchange *x)
+{
+    if (!x->stale)
+        return false;
+    x->stale = false;
+    curl_multi_remove_handle(w->multi, x->easy);
+    return curl_multi_add_handle(w->multi, x->easy) == CURLM_OK;
+}
+
 int forward_step(struct forward *w, struct forward_answer *a)
 {
     struct CURLMsg *msg;
@@ -189,6 +200,8 @@ int forward_step(struct forward *w, struct forward_answer *a)
             continue;
         }
         curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &x);
+        if (start_again(w, x))
+            continue;
         answer(w, x, result, a);
         return 1;
     }
