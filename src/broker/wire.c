@@ -1,13 +1,16 @@
-/* Frames in and out of one connection. See wire.h for why writing does not go through the library. One thread
+/* Frames in and out of one connection. See wire.h for why writing does not go through the library. Reading
+ * does not either, so that a header can be mended before the library refuses it (see nesting.h). One thread
  * at a time. */
 
 #include "broker/wire.h"
 
+#include "broker/nesting.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -18,9 +21,12 @@
 #include <sys/socket.h>
 
 enum {
-    METHOD_MAX = 2048,   /* our largest method: three short strings and an empty table */
-    RECORD_MAX = 16384,  /* one TLS record */
-    KEEP_MAX = 64 * 1024 /* of an empty buffer */
+    METHOD_MAX = 2048,    /* our largest method: three short strings and an empty table */
+    RECORD_MAX = 16384,   /* one TLS record */
+    KEEP_MAX = 64 * 1024, /* of an empty buffer */
+    FRAME_HEAD = 7,       /* type, channel, length */
+    FRAME_AROUND = FRAME_HEAD + 1,
+    RECEIVE_MIN = 16 * 1024, /* room for one call, at least */
 };
 
 void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st *ssl)
@@ -41,6 +47,7 @@ void wire_deinit(struct wire *w)
     if (w->connection)
         amqp_destroy_connection(w->connection);
     buf_deinit(&w->out);
+    buf_deinit(&w->in);
     *w = (struct wire){.fd = -1, .is_lost = true};
 }
 
@@ -135,13 +142,37 @@ int wire_flush(struct wire *w, struct fault *f)
     return 0;
 }
 
-bool wire_has_input(const struct wire *w)
+/* What the frame at the front says of its length; 0: not there yet. */
+static size_t frame_announced(const struct wire *w)
+{
+    uint32_t len;
+
+    if (w->in.len - w->n_read < FRAME_HEAD)
+        return 0;
+    memcpy(&len, w->in.data + w->n_read + 3, sizeof(len));
+    return FRAME_AROUND + (size_t)be32toh(len);
+}
+
+/* Length of the frame at the front; 0: it is not whole. */
+static size_t frame_len(const struct wire *w)
+{
+    size_t len = frame_announced(w);
+
+    return len <= w->in.len - w->n_read ? len : 0;
+}
+
+/* What came with the answers to the login lies in the library. */
+static bool library_has_input(const struct wire *w)
 {
     return amqp_frames_enqueued(w->connection) || amqp_data_in_buffer(w->connection);
 }
 
-/* Is there something to receive? It saves the library two system calls when there is not, and tells when the
- * other side was last heard of. 1, 0, -1: lost. */
+bool wire_has_input(const struct wire *w)
+{
+    return library_has_input(w) || frame_len(w);
+}
+
+/* Is there something to receive? It tells when the other side was last heard of. 1, 0, -1: lost. */
 static int socket_has_input(struct wire *w, struct fault *f)
 {
     char byte;
@@ -160,22 +191,111 @@ static int socket_has_input(struct wire *w, struct fault *f)
                      n == 0 ? "closed by the other side" : strerror(errno));
 }
 
+/* Bytes received; 0: none now; -1: lost. */
+static ssize_t read_some(struct wire *w, char *to, size_t room, struct fault *f)
+{
+    ssize_t n;
+
+    if (!w->ssl) {
+        n = recv(w->fd, to, room, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+            return 0;
+        if (n > 0)
+            return n;
+        return fault_set(f, "the broker's connection was %s",
+                         n == 0 ? "closed by the other side" : strerror(errno));
+    }
+    ERR_clear_error();
+    n = SSL_read(w->ssl, to, (int)room);
+    if (n > 0)
+        return n;
+    int error = SSL_get_error(w->ssl, (int)n), system = errno;
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        return 0;
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    return fault_set(f, "the broker's connection was %s",
+                     error == SSL_ERROR_ZERO_RETURN         ? "closed by the other side"
+                     : reason                               ? reason
+                     : error == SSL_ERROR_SYSCALL && system ? strerror(system)
+                                                            : "closed by the other side");
+}
+
+/* 1: something came; 0: nothing now; -1: lost. */
+static int receive(struct wire *w, struct fault *f)
+{
+    size_t rest = w->in.len - w->n_read;
+
+    if (w->n_read) {
+        memmove(w->in.data, w->in.data + w->n_read, rest);
+        w->in.len = rest;
+        w->n_read = 0;
+    }
+    size_t room = rest < w->frame_max ? w->frame_max - rest : 0;
+    if (room < RECEIVE_MIN)
+        room = RECEIVE_MIN;
+    ssize_t n = read_some(w, buf_reserve(&w->in, room), room, f);
+    if (n > 0) {
+        w->in.len += (size_t)n;
+        w->received_ms = clock_ms();
+    }
+    return n > 0 ? 1 : (int)n;
+}
+
+/* Hands the library one whole frame. 1: here it is; 0: it is none that matters; -1: lost. */
+static int frame_decode(struct wire *w, size_t len, amqp_frame_t *frame, struct fault *f)
+{
+    char *data = w->in.data + w->n_read;
+
+    if (*data == AMQP_FRAME_HEADER)
+        nesting_cut(data + FRAME_HEAD, len - FRAME_AROUND);
+    int n = amqp_handle_input(w->connection, (amqp_bytes_t){len, data}, frame);
+    w->n_read += len;
+    if (n < 0)
+        return fault_set(f, "receiving from the broker: %s", amqp_error_string2(n));
+    if (frame->frame_type == AMQP_FRAME_HEARTBEAT)
+        amqp_maybe_release_buffers_on_channel(w->connection, 0);
+    return frame->frame_type != 0 && frame->frame_type != AMQP_FRAME_HEARTBEAT;
+}
+
+/* As wire_read, from our own buffer and the socket. */
+static int frame_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
+{
+    for (;;) {
+        size_t len = frame_len(w);
+        int r;
+
+        if (len) {
+            r = frame_decode(w, len, frame, f);
+            if (r)
+                return r;
+        } else {
+            if (frame_announced(w) > w->frame_max)
+                return fault_set(f, "the broker broke the protocol: a frame longer than agreed");
+            r = receive(w, f);
+            if (r <= 0)
+                return r;
+        }
+    }
+}
+
 int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
 {
+    int r;
+
     if (w->is_lost)
         return fault_set(f, "the connection to the broker is lost");
-    if (!wire_has_input(w)) {
-        int r = socket_has_input(w, f);
-        if (r <= 0)
-            return r;
+    if (library_has_input(w)) {
+        r = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
+        if (r == AMQP_STATUS_OK)
+            return 1;
+        if (r != AMQP_STATUS_TIMEOUT) {
+            w->is_lost = true;
+            return fault_set(f, "receiving from the broker: %s", amqp_error_string2(r));
+        }
     }
-    int status = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
-    if (status == AMQP_STATUS_OK)
-        return 1;
-    if (status == AMQP_STATUS_TIMEOUT)
-        return 0;
-    w->is_lost = true;
-    return fault_set(f, "receiving from the broker: %s", amqp_error_string2(status));
+    r = frame_read(w, frame, f);
+    w->is_lost = r < 0;
+    return r;
 }
 
 void wire_release(struct wire *w, uint16_t channel)

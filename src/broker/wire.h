@@ -9,7 +9,8 @@
 struct fault;
 struct ssl_st;
 
-/* A connection that is logged in: frames in through the library, frames out through one buffer of ours.
+/* A connection that is logged in: frames in and out through buffers of ours. The library decodes what comes
+ * in.
  *
  * After the login the library writes nothing any more: its heartbeats are switched off, and no function of it
  * that sends is called. Everything goes to `out` as whole frames and from there to the socket as far as it
@@ -22,6 +23,8 @@ struct wire {
     bool is_lost;
     struct buf out;
     size_t n_sent;        /* of out */
+    struct buf in;        /* received: whole frames and the start of one */
+    size_t n_read;        /* of in */
     int64_t heartbeat_ms; /* as agreed; 0: none */
     int64_t sent_ms, received_ms;
     size_t frame_max;
@@ -54,7 +57,7 @@ int wire_flush(struct wire *w, struct fault *f);
 /* 1: a frame, good until wire_release of its channel; 0: none now; -1: lost. */
 int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f);
 
-/* Is a part of what was received still in memory, where polling the descriptor cannot see it? */
+/* Is a received frame still in memory, where polling the descriptor cannot see it? */
 bool wire_has_input(const struct wire *w);
 
 /* Forgets the frames of a channel that were read. */

@@ -530,8 +530,22 @@ static void headers_make(struct field *headers, struct field *inner)
     headers[199] = (struct field){slice_of(names[199]), FIELD_ARRAY, .children = {inner + N_KINDS, N_KINDS}};
 }
 
-static void fields_equal(const struct field *a, const struct field *b, size_t n)
+static int field_order(const void *a, const void *b)
 {
+    const struct field *one = a, *other = b;
+    size_t n = one->name.len < other->name.len ? one->name.len : other->name.len;
+    int order = n ? memcmp(one->name.data, other->name.data, n) : 0;
+
+    return order ? order : (one->name.len > other->name.len) - (one->name.len < other->name.len);
+}
+
+/* Sorts tables by name, as RabbitMQ does from 4.0 on. */
+static void fields_equal(struct field *a, struct field *b, size_t n)
+{
+    if (n && a[0].name.len) {
+        qsort(a, n, sizeof(*a), field_order);
+        qsort(b, n, sizeof(*b), field_order);
+    }
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(a[i].kind, b[i].kind);
         assert_true(slice_equal(a[i].name, b[i].name));
@@ -627,9 +641,11 @@ static void deep_tables_do_no_harm(void **state)
     amqp_table_entry_t entry = {amqp_cstring_bytes("n"), {.kind = AMQP_FIELD_KIND_ARRAY}};
 
     (void)state;
-    for (int i = 0; i < DEPTH; i++) {
+    /* The library refuses to send more from 0.14 on; test_bodies.py sends more. */
+    int deep = amqp_version_number() < AMQP_VERSION_CODE(0, 14, 0, 0) ? DEPTH : 90;
+    for (int i = 0; i < deep; i++) {
         nest[i].kind = AMQP_FIELD_KIND_ARRAY;
-        if (i + 1 < DEPTH)
+        if (i + 1 < deep)
             nest[i].value.array = (amqp_array_t){1, &nest[i + 1]};
     }
     entry.value.value.array = (amqp_array_t){1, nest};

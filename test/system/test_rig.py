@@ -40,7 +40,8 @@ def test_the_servers_answer(worker_database, rabbitmq):
 def test_a_queue_keeps_what_is_published(rabbitmq):
     queue = Queue(rabbitmq, "rig-queue").declare()
     queue.publish_many(["a", "b"])
-    assert (queue.n_ready, queue.n_consumers) == (2, 0)
+    queue.wait_for_ready(2)
+    assert queue.n_consumers == 0
     assert queue.get()[1].message_id == "a"
     queue.delete()
     queue.close()

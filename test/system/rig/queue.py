@@ -51,7 +51,7 @@ class Queue:
         self.sync()
 
     def sync(self):
-        """One channel's methods are worked off in order."""
+        """One channel's methods are worked off in order. (The count of messages may still lag behind.)"""
         self._look()
 
     def _look(self):
