@@ -20,7 +20,8 @@ sys.path.insert(0, os.path.join(TEST, "system"))
 from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
-UNIT_PATIENCE, SYSTEM_PATIENCE = 120, 480
+UNIT_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 600, 300
+CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
 
 
@@ -112,6 +113,25 @@ def run_system_tests(options, folder, count):
         run_pytest("alone", [*files, *common, "-m", "alone"], folder, count)
 
 
+def run_chaos(options, count):
+    """A short one, with the same schedule each time; test/chaos makes longer ones with others."""
+    if options.quick or (options.only and not re.search(options.only, "chaos", re.I)):
+        return
+    say("Chaos run")
+    command = [sys.executable, os.path.join(TEST, "chaos.d", "chaos.py"), *CHAOS, *(["--keep"] if options.keep else [])]
+    child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+    try:
+        text = child.communicate(timeout=CHAOS_PATIENCE)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        text = f"The chaos run did not end within {CHAOS_PATIENCE} s.\n"
+    finally:
+        process.reap(child, ((signal.SIGTERM, 20.0),))
+    say(text)
+    closing = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", text, re.M)
+    count.add(*(map(int, closing.groups()) if closing else (0, 1)))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -128,6 +148,7 @@ def main():
         run_unit_tests(options.build, options.only, count)
         say("System tests")
         run_system_tests(options, folder, count)
+        run_chaos(options, count)
     except KeyboardInterrupt:
         say("Interrupted.")
         status = 130

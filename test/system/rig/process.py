@@ -3,14 +3,17 @@
 Should this program be killed itself, the kernel ends them (parent death signal)."""
 
 import atexit
+import concurrent.futures
 import ctypes
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 _running = {}
+_spawner = concurrent.futures.ThreadPoolExecutor(1, "spawner")
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
@@ -21,6 +24,13 @@ def _die_with_parent():
 
 def spawn(arguments, own_session=True, **options):
     """subprocess.Popen of a child that is remembered until reap()."""
+    if threading.current_thread() is threading.main_thread():
+        return _spawn(arguments, own_session, options)
+    # The signal is sent when the thread that made the child ends: one that outlives all others makes it.
+    return _spawner.submit(_spawn, arguments, own_session, options).result()
+
+
+def _spawn(arguments, own_session, options):
     child = subprocess.Popen(arguments, start_new_session=own_session, preexec_fn=_die_with_parent, **options)
     child.in_own_session = own_session
     child.made_by = os.getpid()

@@ -1,0 +1,178 @@
+"""The application of one pod, as a process of its own, so that it can be killed and stopped.
+
+What it does to a message is told by the message's `kind`. An effect is a row of app.effect, which has no unique key: a doubled one
+is seen. Each request is noted, before anything is done, in a file that survives kill -9."""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import urllib.parse
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
+
+import psycopg2  # noqa: E402
+
+from rig.application import Application  # noqa: E402
+
+
+class Refused(Exception):
+    """The database refused the completion: the token is not ours any more."""
+
+
+class Pod(Application):
+    def __init__(self, options):
+        super().__init__(options.name, None)
+        self.dsn, self.port = options.dsn, options.port
+        self.log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.handler = self.handle
+        self.seen = set()
+
+    def note(self, **fields):
+        os.write(self.log, (json.dumps(fields) + "\n").encode())
+
+    # effects
+
+    def act(self, request, message, at):
+        """One transaction. With transaction completion it completes the token first, as the README says."""
+        queue = request.header("Onceward-Queue")
+        with self._lock:
+            database = self._databases.pop() if self._databases else None
+        try:
+            if database is None:
+                database = psycopg2.connect(self.dsn)
+            with database.cursor() as cursor:
+                if "transaction" in queue:
+                    cursor.execute("SELECT onceward.complete(%s)", (request.token,))
+                cursor.execute("INSERT INTO app.effect (queue, message_id, version, token, pod, attempt, arrived) VALUES"
+                               " (%s, %s, %s, %s, %s, %s, to_timestamp(%s))",
+                               (queue, request.message_id, message["version"], request.token, self.name, request.attempt, at))
+            database.commit()
+        except psycopg2.Error as e:
+            if e.pgcode and e.pgcode.startswith("OW"):
+                database.rollback()
+                self.give_back(database)
+                raise Refused(e.pgcode) from None
+            if database is not None:
+                database.close()
+            raise
+        self.give_back(database)
+
+    def first_time(self, request):
+        """In this life."""
+        key = (request.message_id, request.header("Onceward-Queue"))
+        with self._lock:
+            known = key in self.seen
+            self.seen.add(key)
+        return not known
+
+    # what becomes of a request
+
+    def handle(self, request, reply):
+        at = time.time()
+        message = json.loads(request.body)
+        queue = urllib.parse.unquote(request.header("Onceward-Queue"))
+        self.note(at=at, queue=queue, id=request.message_id, token=request.token, attempt=request.attempt, pod=self.name,
+                  key=request.header("Idempotency-Key"), version=message["version"], redelivered=request.header("Onceward-Redelivered"))
+        try:
+            return getattr(self, "do_" + message["kind"])(request, reply, message, at)
+        except Refused:
+            return 409
+        except psycopg2.Error:
+            return 503
+
+    def do_plain(self, request, reply, message, at):
+        self.act(request, message, at)
+        return 200
+
+    do_large = do_mismatch = do_plain
+
+    def do_slow(self, request, reply, message, at):
+        time.sleep(message["serial"] % 10 / 10)
+        return self.do_plain(request, reply, message, at)
+
+    def do_fails_once(self, request, reply, message, at):
+        return 500 if request.attempt < 2 else self.do_plain(request, reply, message, at)
+
+    def do_fails_twice(self, request, reply, message, at):
+        return 500 if request.attempt < 3 else self.do_plain(request, reply, message, at)
+
+    def do_not_now(self, request, reply, message, at):
+        return 429 if self.first_time(request) else self.do_plain(request, reply, message, at)
+
+    def do_busy(self, request, reply, message, at):
+        return 503 if self.first_time(request) else self.do_plain(request, reply, message, at)
+
+    def do_acts_then_fails(self, request, reply, message, at):
+        self.act(request, message, at)
+        return 500 if request.attempt < 2 else 200
+
+    def do_answers_early(self, request, reply, message, at):
+        if "transaction" not in request.header("Onceward-Queue"):
+            return self.do_plain(request, reply, message, at)
+        self.later(lambda: (time.sleep(0.05), self.try_act(request, message, at)))
+        return 200
+
+    def do_accepted(self, request, reply, message, at):
+        if "transaction" not in request.header("Onceward-Queue"):
+            return self.do_plain(request, reply, message, at)
+        self.later(lambda: (time.sleep(message["serial"] % 20 / 10), self.try_act(request, message, at)))
+        return 202
+
+    def try_act(self, request, message, at):
+        try:
+            self.act(request, message, at)
+        except (Refused, psycopg2.Error):
+            pass
+
+    def do_hangs(self, request, reply, message, at):
+        if request.attempt < 2:
+            time.sleep(request.window_ms / 1000 + message["serial"] % 10 / 5)
+        return self.do_plain(request, reply, message, at)
+
+    def do_extends(self, request, reply, message, at):
+        if request.attempt < 2:
+            with psycopg2.connect(self.dsn) as database, database.cursor() as cursor:
+                try:
+                    cursor.execute("SELECT onceward.extend(%s, 6)", (request.token,))
+                except psycopg2.Error as e:
+                    raise Refused(e.pgcode) from None
+            time.sleep(4)
+        return self.do_plain(request, reply, message, at)
+
+    def do_resets_before(self, request, reply, message, at):
+        if self.first_time(request):
+            reply.reset()
+            return None
+        return self.do_plain(request, reply, message, at)
+
+    def do_resets_after(self, request, reply, message, at):
+        self.act(request, message, at)
+        if self.first_time(request):
+            reply.reset()
+            return None
+        return 200
+
+    def do_poison(self, request, reply, message, at):
+        return 422
+
+    def do_fails(self, request, reply, message, at):
+        return 500
+
+    def do_kills(self, request, reply, message, at):
+        os._exit(1)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("name", "dsn", "log"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    Pod(parser.parse_args()).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,374 @@
+"""The chaos run: messages of every kind through two to four pods, while everything that can be killed, cut, frozen or stopped is.
+
+A seed makes the schedule (schedule.py); how the parties take it depends on the machine. In the end the oracle (oracle.py) compares
+what was published with the ledger, the inbox, the dead letters and the broker. The last line is `N passed, N failed`."""
+
+import argparse
+import collections
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "system"))
+sys.path.insert(0, HERE)
+
+from rig import process, schema, servers  # noqa: E402
+from rig.queue import Queue  # noqa: E402
+from rig.wait import Overdue, wait_until  # noqa: E402
+
+import schedule  # noqa: E402
+from oracle import Oracle  # noqa: E402
+from pod import Pod  # noqa: E402
+from publisher import Publisher  # noqa: E402
+
+QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
+SETTLE_PATIENCE = 120.0
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Run:
+    def __init__(self, options):
+        self.options = options
+        self.seconds = options.minutes * 60
+        self.faults = schedule.make_faults(options.seed, self.seconds)
+        self.messages = schedule.make_messages(options.seed, self.seconds, options.rate, QUEUES)
+        self.servers = servers.Servers("onceward-chaos-")
+        self.folder = self.servers.folder
+        self.count = collections.Counter()
+        self.disturbances = []  # start, end, kind, pod's name or None
+        self.threads = []
+        self.heavy = {"database": threading.Lock(), "broker": threading.Lock()}
+        self.over = threading.Event()
+        self.trouble = []
+
+    # the parties
+
+    def start(self):
+        # A message's effect is lost with the database's crash where it was not flushed: as in production, it is.
+        self.servers.start(postgres={"synchronous_commit": "on", "fsync": "off", "max_connections": 400})
+        self.postgres = self.servers.postgres.create_database("chaos")
+        schema.migrate(self.postgres)
+        self.postgres.query("CREATE TABLE app.effect (queue text, message_id text, version int, token text, pod text, attempt int,"
+                            " arrived timestamptz, at timestamptz DEFAULT clock_timestamp())")
+        self.postgres.query("ALTER TABLE app.effect OWNER TO app_login")
+        for name in QUEUES:
+            Queue(self.servers.rabbitmq, name, {"x-queue-type": name.split("-")[0]}).declare().close()
+        self.pods = [Pod(i, self.folder, schema.require_binary(), self.servers.rabbitmq, self.postgres, QUEUES)
+                     for i in range(schedule.MAX_PODS)]
+        for pod in self.pods[:schedule.MIN_PODS]:
+            pod.start()
+        self.publishers = [Publisher(self.servers.rabbitmq, name, [m for m in self.messages if m.queue == name]) for name in QUEUES]
+
+    # faults: each on a thread of its own; answers True when it met something
+
+    def play(self, fault):
+        pod = self.pods[fault.pod] if fault.kind not in ("scale",) else None
+        begin = time.time()
+        self.trace(f"{fault.kind} {pod.name if pod else fault.pod} {fault.seconds:.2f} s {fault.detail or ''}")
+        try:
+            met = getattr(self, fault.kind)(pod if pod else fault.pod, fault)
+        except Exception:  # noqa: BLE001 - the run's own trouble is told at the end
+            self.trouble.append(f"{fault}: {traceback.format_exc()}")
+            return
+        if met is not False:
+            self.count[fault.kind] += 1
+            everybody = fault.kind in ("crash_database", "restart_database", "kill_broker", "restart_broker")
+            self.disturbances.append((begin, time.time(), fault.kind, None if everybody else pod.name if pod else None))
+
+    def trace(self, text):
+        with open(os.path.join(self.folder, "schedule.log"), "a") as f:
+            f.write(f"{time.time():.3f} {text}\n")
+
+    def pause(self, seconds):
+        self.over.wait(seconds)
+
+    def scale(self, n, fault):
+        for i, pod in enumerate(self.pods):
+            if i < n and not pod.up:
+                pod.start()
+            elif i >= n and pod.up:
+                begin = time.time()
+                pod.stop()
+                self.disturbances.append((begin, time.time(), "scale", pod.name))
+
+    def restart_sidecar(self, pod, fault):
+        self.pause(fault.seconds)
+        if pod.up:
+            pod.start_sidecar()
+
+    def kill_sidecar(self, pod, fault):
+        return pod.kill_sidecar() and self.restart_sidecar(pod, fault)
+
+    def term_sidecar(self, pod, fault):
+        return pod.term_sidecar() and self.restart_sidecar(pod, fault)
+
+    def stop_sidecar(self, pod, fault):
+        if not pod.signal_sidecar(signal.SIGSTOP):
+            return False
+        self.pause(fault.seconds)
+        pod.signal_sidecar(signal.SIGCONT)
+
+    def kill_application(self, pod, fault):
+        if not pod.kill_application():
+            return False
+        self.pause(fault.seconds)
+        if pod.up:
+            pod.start_application()
+
+    def stop_application(self, pod, fault):
+        if not pod.signal_application(signal.SIGSTOP):
+            return False
+        self.pause(fault.seconds)
+        pod.signal_application(signal.SIGCONT)
+
+    def kill_pod(self, pod, fault):
+        if not pod.kill_application() or not pod.kill_sidecar():
+            return False
+        self.pause(fault.seconds)
+        if pod.up:
+            pod.start()
+
+    def cut(self, pod, peer):
+        if not pod.links[peer].n_open:
+            return False
+        pod.links[peer].cut()
+
+    def cut_broker(self, pod, fault):
+        return self.cut(pod, "broker")
+
+    def cut_database(self, pod, fault):
+        return self.cut(pod, "database")
+
+    def cut_application(self, pod, fault):
+        return self.cut(pod, "application")
+
+    def freeze(self, pod, peer, fault):
+        if not pod.up:
+            return False
+        pod.links[peer].freeze(up=fault.detail != "down", down=fault.detail != "up")
+        self.pause(fault.seconds)
+        pod.links[peer].thaw()
+
+    def freeze_broker(self, pod, fault):
+        return self.freeze(pod, "broker", fault)
+
+    def freeze_database(self, pod, fault):
+        return self.freeze(pod, "database", fault)
+
+    def freeze_application(self, pod, fault):
+        return self.freeze(pod, "application", fault)
+
+    def refuse(self, pod, peer, fault):
+        with pod.lock:
+            if not pod.up or pod.links[peer]._listener is None:
+                return False
+            pod.links[peer].refuse()
+        pod.links[peer].cut()
+        self.pause(fault.seconds)
+        with pod.lock:
+            if pod.links[peer]._listener is None:
+                pod.links[peer].mend()
+
+    def refuse_broker(self, pod, fault):
+        return self.refuse(pod, "broker", fault)
+
+    def refuse_database(self, pod, fault):
+        return self.refuse(pod, "database", fault)
+
+    def end_sessions(self, pod, fault):
+        """As an administrator does it: the sidecar's and the application's sessions."""
+        with self.heavy["database"]:
+            self.postgres.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name IN (%s, %s)",
+                                (pod.name, f"app-{pod.name}"))
+
+    def with_server(self, which, end, start, fault):
+        if not self.heavy[which].acquire(blocking=False):
+            return False
+        try:
+            end()
+            self.pause(fault.seconds)
+            start()
+        finally:
+            self.heavy[which].release()
+
+    def crash_database(self, pod, fault):
+        return self.with_server("database", self.servers.postgres.crash, self.servers.postgres.start, fault)
+
+    def restart_database(self, pod, fault):
+        return self.with_server("database", self.servers.postgres.stop, self.servers.postgres.start, fault)
+
+    def kill_broker(self, pod, fault):
+        return self.with_server("broker", self.servers.rabbitmq.stop, self.servers.rabbitmq.start, fault)
+
+    def restart_broker(self, pod, fault):
+        return self.with_server("broker", self.servers.rabbitmq.stop_politely, self.servers.rabbitmq.start, fault)
+
+    # the run
+
+    def look_after(self):
+        while not self.over.wait(0.2):
+            for pod in self.pods:
+                if pod.lock.acquire(blocking=False):
+                    try:
+                        pod.look_after()
+                    finally:
+                        pod.lock.release()
+
+    def run(self):
+        start = time.monotonic()
+        keeper = threading.Thread(target=self.look_after, daemon=True)
+        keeper.start()
+        for p in self.publishers:
+            p.start(start)
+        for fault in self.faults:
+            time.sleep(max(0.0, start + fault.at - time.monotonic()))
+            thread = threading.Thread(target=self.play, args=(fault,), daemon=True)
+            thread.start()
+            self.threads.append(thread)
+        time.sleep(max(0.0, start + self.seconds - time.monotonic()))
+        for thread in self.threads:
+            thread.join(60)
+            if thread.is_alive():
+                self.trouble.append("a fault of the schedule did not end")
+        for p in self.publishers:
+            p.thread.join(60)
+            if p.thread.is_alive():
+                self.trouble.append(f"{p.queue}: not everything could be published")
+
+    def mend(self):
+        for pod in self.pods:
+            pod.mend()
+            with pod.lock:
+                if pod.up:
+                    pod.signal_application(signal.SIGCONT)
+                    pod.signal_sidecar(signal.SIGCONT)
+                    pod.start()
+        for pod in self.pods[:schedule.MIN_PODS]:
+            pod.start()
+
+    def depths(self):
+        queues = [Queue(self.servers.rabbitmq, name) for name in QUEUES]
+        try:
+            return {queue.name: queue.n_ready for queue in queues}
+        finally:
+            for queue in queues:
+                queue.close()
+
+    def unsettled(self):
+        return self.postgres.query("SELECT consumer, message_id, status::text, attempt, last_error, claimed_by FROM onceward.inbox"
+                                   " WHERE status NOT IN ('completed', 'dead')")
+
+    def is_quiet(self):
+        held = [pod.held() for pod in self.pods if pod.up]
+        if any(h is None or h for h in held) or any(self.depths().values()) or self.unsettled():
+            return False
+        return True
+
+    def state(self):
+        held = {pod.name: pod.held() for pod in self.pods if pod.up}
+        return f"held {held}, ready {self.depths()}, unsettled {self.unsettled()[:10]}"
+
+    def settle(self):
+        """Nothing is done to anybody any more. Answers what is wrong."""
+        begin = time.monotonic()
+        for pod in self.pods:
+            pod.mark()
+        faults = []
+        try:
+            wait_until(self.is_quiet, self.state, SETTLE_PATIENCE, 0.5)
+        except Overdue as e:
+            faults.append(str(e))
+        self.settled_in = process.seconds_since(begin)
+        self.over.set()
+        for pod in self.pods:
+            pod.stop()
+        left = {name: n for name, n in self.depths().items() if n}
+        if left:
+            faults.append(f"not acked: {left}")
+        return faults
+
+    # the end
+
+    def figures(self, oracle):
+        n = lambda *kinds: sum(self.count[k] for k in kinds)
+        effects = sum(len(e) for e in oracle.effects.values())
+        letters = sum(len(x) for x in oracle.letters.values())
+        published = sum(p.n_confirmed for p in self.publishers)
+        say(f"  published {published} messages ({len({(m.queue, m.message_id) for m in self.messages})} ids, "
+            f"{sum(m.copy for m in self.messages)} copies, {sum(p.n_again for p in self.publishers)} published again), "
+            f"{sum(map(len, oracle.requests.values()))} POSTs, {effects} effects, {letters} dead letters")
+        say(f"  kills: {n('kill_sidecar', 'kill_pod')} of sidecars, {n('kill_application', 'kill_pod')} of applications "
+            f"({sum(pod.n_endings for pod in self.pods)} ended by a message), {n('crash_database')} of PostgreSQL, {n('kill_broker')} of RabbitMQ")
+        say(f"  restarts: {n('term_sidecar')} of sidecars, {n('restart_database')} of PostgreSQL, {n('restart_broker')} of RabbitMQ; "
+            f"{n('scale')} changes of the number of pods; {sum(pod.sidecar.n_starts for pod in self.pods)} lives of sidecars")
+        say(f"  links: {n('cut_broker', 'cut_database', 'cut_application')} cuts, "
+            f"{n('freeze_broker', 'freeze_database', 'freeze_application')} freezes, {n('refuse_broker', 'refuse_database')} refused for a while, "
+            f"{n('end_sessions')} sessions ended")
+        say(f"  stops: {n('stop_sidecar')} of sidecars, {n('stop_application')} of applications")
+        say(f"  repeated in the documented window (response): {getattr(oracle, 'n_repeated', 0)}; settled {self.settled_in:.1f} s after the last fault")
+
+    def judge(self, settle_faults):
+        oracle = Oracle(self.messages, self.publishers, self.pods, self.disturbances, self.postgres, QUEUES)
+        results = [("everything acked, and the run's own parties worked", settle_faults + self.trouble)]
+        results += [(name, check()) for name, check in oracle.checks()]
+        self.figures(oracle)
+        for name, faults in results:
+            say(f"  {'FAILED' if faults else 'ok'}: {name}" + (f" ({len(faults)})" if faults else ""))
+            for fault in faults[:self.options.show]:
+                say(f"      {fault}")
+        return sum(not faults for _, faults in results), sum(bool(faults) for _, faults in results)
+
+    def deinit(self, keep):
+        self.over.set()
+        for pod in getattr(self, "pods", ()):
+            pod.deinit()
+        self.servers.stop(keep=True)
+        if keep:
+            say(f"Kept: {self.folder}")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="test/chaos", description=__doc__)
+    parser.add_argument("--seed", default=None, help="repeats the schedule of a run")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of publishing and faults (3)")
+    parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")
+    parser.add_argument("--show", type=int, default=8, help="faults told of each kind (8)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs also when all is well")
+    options = parser.parse_args()
+    options.seed = options.seed or str(random.SystemRandom().randrange(1_000_000))
+    process.interrupt_on_signals()
+    passed, failed, run = 0, 1, None
+    try:
+        run = Run(options)
+        say(f"Chaos with --seed {options.seed} for {options.minutes:g} minutes: {len(run.messages)} messages, {len(run.faults)} faults")
+        run.start()
+        run.run()
+        run.mend()
+        passed, failed = run.judge(run.settle())
+    except KeyboardInterrupt:
+        say("Interrupted.")
+    except Exception:  # noqa: BLE001 - counted as a failure
+        traceback.print_exc()
+    finally:
+        if run:
+            run.deinit(options.keep or failed)
+        process.kill_all()
+    if failed:
+        say(f"Repeat the schedule with: test/chaos --seed {options.seed} --minutes {options.minutes:g} --rate {options.rate:g}")
+    say(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
