@@ -221,6 +221,8 @@ static void run(enum kind k, int64_t us, bool counts)
 
     kind = k;
     stretch.n = 0;
+    pace.share = k == PURGE ? PACE_MOST : PACE_LEAST; /* as after a while of it */
+    keep_at_us = start;
     tally = (struct tally){0};
     while (now < start + us) {
         arrive(now);
