@@ -6,13 +6,17 @@ import subprocess
 import sys
 import time
 
+import pika
+import psycopg2
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "system")]
 
 from rig import process  # noqa: E402
 
-from lib import plot, report, scenarios  # noqa: E402
+from lib import check, plot, report, scenarios  # noqa: E402
 from lib.bed import Bed  # noqa: E402
+from lib.drain import Stalled  # noqa: E402
 
 QUICK_MESSAGES = 20000
 
@@ -24,6 +28,7 @@ def parse(arguments):
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 20,000)")
     p.add_argument("--quick", action="store_true", help="one round, few messages, the most important groups")
+    p.add_argument("--check", action="store_true", help="only what does not depend on the machine: exit status 1 when it does not hold")
     p.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="leave one out (node, python, …)")
     p.add_argument("--only", default="", metavar="TEXT", help="only groups whose title contains it")
     p.add_argument("--binary", help="an onceward to measure (default: a release build of this tree)")
@@ -54,11 +59,23 @@ def run_group(bed, series, rounds):
             start = time.monotonic()
             try:
                 result = function(bed)
-            except (AssertionError, RuntimeError, OSError) as e:
+            except (AssertionError, Stalled, OSError, psycopg2.Error, pika.exceptions.AMQPError) as e:
                 result = {"faults": [f"round {number + 1}: {e}"]}
             series.add(label, result)
             rate = f"{result['rate']:,.0f}/s, " if result.get("rate") else ""
             say(f"{series.group.title}, round {number + 1}/{rounds}, {label}: {rate}{time.monotonic() - start:.0f} s")
+
+
+def run_check(o):
+    bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node",) if p not in o.without])
+    try:
+        bed.start()
+        return check.report(*check.check(bed, min(o.messages, 2 * QUICK_MESSAGES), "node" not in o.without))
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    finally:
+        bed.stop(o.keep)
 
 
 def main():
@@ -68,6 +85,8 @@ def main():
             print(f"{name:12} {function.__doc__}")
         return 0
     process.interrupt_on_signals()
+    if o.check:
+        return run_check(o)
     groups = [(name, g) for name in o.scenarios for g in scenarios.ALL[name](o) if o.only in g.title]
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node", "python") if p not in o.without])
     done = []

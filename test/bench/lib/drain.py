@@ -136,8 +136,8 @@ class Drain:
         for child in self.children:
             for port, values in probe.tcp(child.pid).items():
                 tcp[port] = values
-        left = self._stop_politely()
-        return self._result(seconds, used, wal, images, commits, tcp, left, figures)
+        self._stop_politely()
+        return self._result(seconds, used, wal, images, commits, tcp, figures)
 
     def _wait_for_end(self, cpu):
         last, moved, looks = None, time.monotonic(), 0
@@ -162,7 +162,7 @@ class Drain:
         return getattr(self.contender, "forwards", True)
 
     def _stop_politely(self):
-        """Ends the contender as a rollout does it; answers what it left in the queue."""
+        """Ends the contender as a rollout does it, and looks whether it left anything in the queue."""
         if self.contender.n_completed(self.sql.cursor()) is not None and self.case.completion == "response" \
                 and not self.keeps_database:
             wait_until(lambda: self.contender.n_completed(self.sql.cursor()) >= self.n_ids, "all rows completed", 20, 0.1)
@@ -170,12 +170,15 @@ class Drain:
             process.reap(child, ((signal.SIGTERM, 20.0),))
             if child.returncode:
                 self.faults.append(f"{self.contender.name} ended with {child.returncode}")
+        if self.app:
+            self.app.stop()
+        # A backend adds what it did to the statistics at its end.
+        wait_until(lambda: not probe.Database(self.bed.admin).backends(self.case.database), "all backends ended", 15, 0.05)
         left = self._ready()
         if left:
             self.faults.append(f"{left} messages left")
-        return left
 
-    def _result(self, seconds, used, wal, images, commits, tcp, left, figures):
+    def _result(self, seconds, used, wal, images, commits, tcp, figures):
         n = self.count
         sql = self.sql.cursor()
         hot = None

@@ -4,8 +4,11 @@ An entry is (label, function): the function takes the bed and answers a dictiona
 
 import functools
 
+from . import growth
+from .application import committing, slow
 from .counts import counted, idle
 from .drain import drain
+from .latency import steady
 
 EVERYBODY = ("onceward", "onceward-unix", "node", "python", "forwards-only", "acks-only")
 
@@ -28,6 +31,14 @@ COSTS = [("rate", "messages/s", 0), ("cpu_us.consumer", "CPU consumer", 1), ("cp
 COUNTED = [("allocations", "allocations", 2), ("frees", "frees", 2), ("writes", "writes", 3), ("reads", "reads", 3),
            ("waits", "waits", 3), ("syncs", "pipeline syncs", 4)]
 IDLE = [("rss_idle", "RssAnon MiB", 2), ("rss_file", "file pages MiB", 1)]
+
+
+LATENCY = [("p50_ms", "p50 ms", 2), ("p99_ms", "p99 ms", 2), ("p999_ms", "p99.9 ms", 2), ("max_ms", "max ms", 1),
+           ("cpu_us.consumer", "CPU µs", 1)]
+SLOW = [("rate", "messages/s", 0), ("of_possible", "of concurrency / time", 3), ("cpu_us.consumer", "CPU µs", 1)]
+SHARES = [("rate", "messages/s", 0), ("ratio", "of reference", 2), ("share.consumer", "consumer's CPU share", 3),
+          ("cpu_us.consumer", "CPU consumer", 1), ("cpu_us.database", "database", 1), ("cpu_us.application", "application", 1),
+          ("cpu_us.broker", "broker", 1), ("commits", "commits", 3)]
 
 
 def entries(names, count, **fields):
@@ -55,7 +66,87 @@ def scenario_costs(o):
         for name in o.peers(("onceward", "forwards-only", "node"))], COUNTED))
     groups.append(Group("memory of an idle consumer", [
         (f"{name}, {n} queue" + "s" * (n > 1), functools.partial(idle, contender=name, n_queues=n))
-        for name, n in (("onceward", 1), ("onceward", 5), ("node", 1), ("python", 1)) if name in o.peers((name,))], IDLE))
+        for name, n in (("onceward", 1), ("onceward", 6), ("node", 1), ("python", 1)) if name in o.peers((name,))], IDLE))
+    return groups
+
+
+def scenario_transaction(o):
+    """the same backlog; an application that commits its own row and onceward.complete in one transaction"""
+    def run(bed, contender, **fields):
+        mode = "textbook" if contender != "onceward" else "complete"
+        result = drain(bed, contender, o.messages // 4, completion="transaction", application=committing(mode), **fields)
+        total = sum(result["cpu_us"][k] for k in ("consumer", "database", "application", "broker"))
+        return dict(result, share={k: v / total for k, v in result["cpu_us"].items()})
+
+    return [Group(f"transaction, 256 B, {kind}, application commits each message",
+                  [(name, functools.partial(run, contender=name, queue_type=kind))
+                   for name in o.peers(("onceward", "node", "python", "forwards-only"))], SHARES)
+            for kind in (("quorum",) if o.quick else ("quorum", "classic"))]
+
+
+def scenario_latency(o):
+    """steady rates: from publish to POST, and from publish to ack"""
+    seconds = 4 if o.quick else 20
+    names = o.peers(("onceward", "node", "python", "forwards-only"))
+    return [Group(f"latency at {rate}/s, publish to {'POST' if upto == 'post' else 'ack'}", [
+        (name, functools.partial(steady, contender=name, rate=rate, seconds=seconds, upto=upto)) for name in names
+        if not (rate > (100 if name == "python" else 1000) and name in ("node", "python"))], LATENCY)
+        for rate in ((1000,) if o.quick else (100, 1000, 5000)) for upto in ("post", "ack")]
+
+
+def scenario_slow(o):
+    """an application that takes 5 ms, 100 ms, 1 s; concurrency 64"""
+    def run(bed, contender, ms, count):
+        result = drain(bed, contender, count, concurrency=64, prefetch=1024, application=slow(ms), n_processes=64)
+        return dict(result, of_possible=result["rate"] / (64 * 1000 / ms))
+
+    groups = []
+    for ms, most in ((5, 100000), (100, 6400), (1000, 640)):
+        count = max(640, min(most, o.messages // (1 if ms < 100 else 10)))
+        groups.append(Group(f"slow application, {ms} ms, concurrency 64", [
+            (name, functools.partial(run, contender=name, ms=ms, count=count))
+            for name in o.peers(("onceward", "forwards-only"))], SLOW))
+    return groups
+
+
+def scenario_duplicates(o):
+    """copies of messages among the backlog: 0 %, 50 %, 99 %"""
+    columns = RATE[:3] + [("ids", "different ids", 0)] + RATE[4:]
+    groups = [Group("duplicates, onceward", [(f"{d} %", functools.partial(drain, contender="onceward", count=o.messages, duplicates=d))
+                                             for d in (0, 50, 99)], columns)]
+    if "node" in o.peers(("node",)) and not o.quick:
+        groups.append(Group("duplicates, node", [(f"{d} %", functools.partial(drain, contender="node", count=o.messages, duplicates=d))
+                                                 for d in (0, 50, 99)], columns))
+    return groups
+
+
+def scenario_growth(o):
+    """large inboxes, more queues, more sidecars, prefetch and concurrency, a purge, a long snapshot"""
+    def one(**fields):
+        return functools.partial(drain, contender="onceward", count=o.messages, **fields)
+
+    databases = growth.Databases()
+    sizes = (0, 100000) if o.quick else (0, 1000000, 10000000)
+    groups = [
+        Group("growth: rows in the inbox", [(f"{n:,} rows", functools.partial(growth.with_rows, databases=databases, rows=n, count=o.messages))
+                                            for n in sizes], RATE),
+        Group("growth: queues in one sidecar", [(f"{n} queues", one(n_queues=n)) for n in (1, 4, 16)], RATE),
+        Group("growth: sidecars on one queue", [(f"{n} sidecars", one(n_sidecars=n)) for n in (1, 2, 4)], RATE),
+        Group("growth: while something else goes on", [
+            ("nothing", one()),
+            ("a purge", functools.partial(growth.purging, rows=o.messages, count=o.messages)),
+            ("a long snapshot", functools.partial(growth.with_snapshot, count=o.messages))],
+            RATE + [("purged", "rows purged", 0), ("hot", "HOT", 3)]),
+    ]
+    for kind in (("quorum",) if o.quick else ("quorum", "classic")):
+        steps = (1, 16, 64, 1024) if o.quick else (1, 4, 16, 64, 256, 1024)
+        part = lambda n: max(200, o.messages // (20 if n < 16 else 4))
+        groups.append(Group(f"growth: concurrency (and a prefetch of 1,024), {kind}", [
+            (f"concurrency {n}", functools.partial(drain, contender="onceward", count=part(n), concurrency=n, queue_type=kind))
+            for n in steps], RATE, "concurrency 64"))
+        groups.append(Group(f"growth: prefetch (and a concurrency of up to 64), {kind}", [
+            (f"prefetch {n}", functools.partial(drain, contender="onceward", count=part(n), prefetch=n, concurrency=min(n, 64),
+                                                queue_type=kind)) for n in steps], RATE, "prefetch 1024"))
     return groups
 
 
