@@ -232,7 +232,7 @@ static void test_minimal_and_defaults(void **state)
     assert_string_equal(q->consumer, "payments");
     assert_null(q->vhost);
     assert_null(q->takes_over);
-    assert_string_equal(q->forward.url, "http://localhost:8080/messages");
+    assert_string_equal(q->forward.url, "http://127.0.0.1:8080/payments");
     assert_null(q->forward.unix_socket);
     assert_int_equal(q->forward.n_headers, 0);
     assert_null(q->forward.authorization.value);
