@@ -19,11 +19,14 @@
 
 enum {
     TICK_MS = 1000,
+    TICK_DRAINING_MS = 50,
+    PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
     REDIAL_FIRST_MS = 250,
     REDIAL_LAST_MS = 15000,
     JOB_EXTRA_MS = 15000,  /* beyond the connect timeout, for several hosts and name resolution */
     PAUSE_AFTER_MS = 1000, /* without a database */
     CLOSE_MS = 2000,
+    RETURN_ALL_MS = 500,   /* for writing the returns */
     HELD_RETURN_MS = 3000, /* at the end of the grace, for the last words to database and broker */
 };
 
@@ -35,6 +38,7 @@ static void redial_failed(struct worker *w, struct redial *r, const char *peer, 
     int64_t wait = backoff_ms(REDIAL_FIRST_MS, REDIAL_LAST_MS, ++r->n_failures, random_below(UINT64_MAX));
 
     r->at_ms = w->now_ms + wait;
+    r->up_ms = 0;
     if (!r->since_ms)
         r->since_ms = w->now_ms;
     log_begin(&l, EVENT_DISCONNECTED, w->q->name);
@@ -58,7 +62,7 @@ static void redial_succeeded(struct worker *w, struct redial *r, const char *pee
     if (r->since_ms)
         log_int(&l, "after_ms", w->now_ms - r->since_ms);
     log_end(&l);
-    r->n_failures = 0;
+    r->up_ms = w->now_ms;
     r->since_ms = 0;
 }
 
@@ -86,10 +90,16 @@ static void broker_lost(struct worker *w, const struct fault *f)
     worker_channel_lost(w);
     if (w->n_consume_failures < 0)
         w->n_consume_failures = 0;
-    if (w->drain == DRAIN_CLOSING)
+    if (w->drain == DRAIN_CLOSING) {
         w->drain = DRAIN_ENDED;
-    else
-        redial_failed(w, &w->to_broker, "broker", f->text);
+        return;
+    }
+    redial_failed(w, &w->to_broker, "broker", f->text);
+    if (!strcmp(f->code, "stream")) {
+        w->to_broker.at_ms = w->now_ms + REDIAL_LAST_MS;
+        pause_set(w, PAUSE_REFUSED, f->text);
+        report_text(w, EVENT_REFUSED, f->text);
+    }
 }
 
 static void broker_step(struct worker *w)
@@ -114,13 +124,16 @@ static void broker_step(struct worker *w)
             redial_succeeded(w, r, "broker", broker_version(w->broker));
         }
     }
+    w->more = w->broker;
     for (int n = 0; w->broker && n < N_DELIVERIES_A_TURN; n++) {
         if (broker_next(w->broker, worker_body_room(w), &ev, &f)) {
             broker_lost(w, &f);
             return;
         }
-        if (ev.kind == BROKER_NOTHING)
+        if (ev.kind == BROKER_NOTHING) {
+            w->more = false;
             break;
+        }
         worker_broker_event(w, &ev);
     }
 }
@@ -147,10 +160,12 @@ static void inbox_arrived(struct worker *w, void *result)
         atomic_store(&w->is_fatal, false);
         w->inbox_life++;
         pause_clear(w, PAUSE_DATABASE);
+        pause_clear(w, PAUSE_REFUSED);
         break;
     case INBOX_SCHEMA:
     case INBOX_REFUSED:
         atomic_store(&w->is_fatal, true);
+        pause_set(w, PAUSE_REFUSED, f.text);
         redial_failed(w, r, "database", f.text);
         r->at_ms = w->now_ms + REDIAL_LAST_MS;
         report_text(w, EVENT_REFUSED, f.text);
@@ -238,7 +253,7 @@ static void return_what_is_too_old(struct worker *w)
             break; /* in the order of arrival */
         if (!delivery_is_idle(d->state))
             continue;
-        delivery_event(w, d, DELIVERY_EV_RETURN);
+        delivery_return(w, d);
         n++;
     }
     if (!n)
@@ -249,24 +264,16 @@ static void return_what_is_too_old(struct worker *w)
     log_end(&l);
 }
 
-static void worker_tick(struct worker *w)
+static void redial_proven(const struct worker *w, struct redial *r)
+{
+    if (r->up_ms && w->now_ms - r->up_ms >= PROVEN_MS)
+        r->n_failures = 0;
+}
+
+static void worker_stats(struct worker *w)
 {
     struct fault f = {0};
 
-    if (w->now_ms < w->tick_at_ms)
-        return;
-    w->tick_at_ms = w->now_ms + TICK_MS;
-    if (w->broker && broker_tick(w->broker, &f)) {
-        broker_lost(w, &f);
-        return;
-    }
-    return_what_is_too_old(w);
-    inbox_slim(w);
-    worker_watch_consumer(w);
-    worker_pause_tick(w);
-    if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS)
-        pause_set(w, PAUSE_DATABASE,
-                  atomic_load(&w->is_fatal) ? "the schema or the consumer does not fit" : "not connected");
     if (w->now_ms < w->stats_at_ms)
         return;
     if (w->stats_at_ms) {
@@ -277,6 +284,28 @@ static void worker_tick(struct worker *w)
             broker_ask_depth(w->broker, &f);
     }
     w->stats_at_ms = w->now_ms + w->config->log.stats_interval_ms;
+}
+
+static void worker_tick(struct worker *w)
+{
+    struct fault f = {0};
+
+    if (w->now_ms < w->tick_at_ms)
+        return;
+    w->tick_at_ms = w->now_ms + (w->drain ? TICK_DRAINING_MS : TICK_MS);
+    redial_proven(w, &w->to_broker);
+    redial_proven(w, &w->to_inbox);
+    if (w->broker && broker_tick(w->broker, &f)) {
+        broker_lost(w, &f);
+        return;
+    }
+    return_what_is_too_old(w);
+    inbox_slim(w);
+    worker_watch_consumer(w);
+    worker_pause_tick(w);
+    if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS &&
+        !atomic_load(&w->is_fatal))
+        pause_set(w, PAUSE_DATABASE, "not connected");
 }
 
 /* --- draining --- */
@@ -307,11 +336,11 @@ static void return_idle(struct worker *w)
             if (idle[i] == DELIVERY_FOLLOWING && d->leader && !delivery_is_idle(d->leader->state) &&
                 w->drain == DRAIN_FINISHING)
                 continue; /* it may yet be acked with the one that is in flight */
-            delivery_event(w, d, DELIVERY_EV_RETURN);
+            delivery_return(w, d);
         }
     }
     while ((k = list_first(&w->states[DELIVERY_PARKED])))
-        delivery_event(w, container_of(k, struct delivery, in_state), DELIVERY_EV_RETURN);
+        delivery_return(w, container_of(k, struct delivery, in_state));
     while ((k = list_first(&w->states[DELIVERY_CLAIMED]))) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
@@ -322,9 +351,9 @@ static void return_idle(struct worker *w)
     }
 }
 
-/* The grace is over. With transaction completion the fence makes it safe to take the tokens back; with
- * response completion they are left to expire, since a release could let a second POST begin while the first
- * is still at work. */
+/* The grace is over: the attempts are given back. With transaction completion the fence makes it safe for the
+ * next holder to begin at once; with response completion it must not before the window would have ended,
+ * since the application may still be at work. */
 static void give_up_in_flight(struct worker *w)
 {
     static const enum delivery_state out[] = {DELIVERY_FORWARDING, DELIVERY_TO_REVOKE, DELIVERY_WATCHING,
@@ -338,9 +367,26 @@ static void give_up_in_flight(struct worker *w)
             if (delivery_is_out(d->state))
                 forward_abandon(w->forward, d->ref);
             delivery_set_error(d, "the sidecar stopped before it was answered");
-            d->delay_ms = 0;
+            d->delay_ms = w->q->transaction ? 0 : d->window_ends_ms - w->now_ms + TAKEOVER_GRACE_MS;
             d->release_to = RELEASE_RETURN;
-            delivery_event(w, d, w->q->transaction ? DELIVERY_EV_GIVE_BACK : DELIVERY_EV_RETURN);
+            delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+        }
+    }
+}
+
+/* The last resort, with a database that does not answer: their rows stay as they are. Closing with them
+ * unacked would cost every one of them a delivery on some brokers, and a return on fewer. */
+static void return_everything(struct worker *w)
+{
+    for (int s = 0; s < N_DELIVERY_STATES; s++) {
+        if (s == DELIVERY_GONE || s == DELIVERY_TO_ACK || s == DELIVERY_TO_REJECT || s == DELIVERY_TO_RETURN)
+            continue;
+        for (struct link *k; (k = list_first(&w->states[s]));) {
+            struct delivery *d = container_of(k, struct delivery, in_state);
+
+            if (delivery_is_out(d->state))
+                forward_abandon(w->forward, d->ref);
+            delivery_event(w, d, DELIVERY_EV_RETURN);
         }
     }
 }
@@ -379,6 +425,8 @@ static void drain_step(struct worker *w)
         drain_begin(w);
     if (asked > 1 && w->drain == DRAIN_FINISHING)
         w->drain_until_ms = w->now_ms;
+    if (w->drain == DRAIN_RETURNING)
+        give_up_in_flight(w);
     if (w->drain <= DRAIN_RETURNING) {
         /* Without credit nothing new comes; what was returned must not come back at once. */
         if (w->consumer == CONSUMER_NONE || !w->broker)
@@ -389,9 +437,10 @@ static void drain_step(struct worker *w)
     if (w->drain == DRAIN_FINISHING && w->now_ms >= w->drain_until_ms) {
         w->drain = DRAIN_RETURNING;
         w->drain_until_ms = w->now_ms + HELD_RETURN_MS;
-        give_up_in_flight(w);
-    } else if (w->drain == DRAIN_RETURNING && w->now_ms >= w->drain_until_ms) {
+    } else if (w->drain == DRAIN_RETURNING && w->now_ms >= w->drain_until_ms + RETURN_ALL_MS) {
         drain_close(w);
+    } else if (w->drain == DRAIN_RETURNING && w->now_ms >= w->drain_until_ms) {
+        return_everything(w);
     } else if (w->drain == DRAIN_CLOSING && w->now_ms >= w->drain_until_ms) {
         w->drain = DRAIN_ENDED;
     }
@@ -401,7 +450,8 @@ static void drain_step(struct worker *w)
 
 static int64_t wait_ms(const struct worker *w)
 {
-    int64_t until = w->tick_at_ms, timer = worker_next_timer_ms(w);
+    int64_t until = w->tick_at_ms < w->stats_at_ms ? w->tick_at_ms : w->stats_at_ms,
+            timer = worker_next_timer_ms(w);
 
     if (timer < until)
         until = timer;
@@ -447,14 +497,13 @@ static void worker_turn(struct worker *w)
 {
     w->now_ms = clock_ms();
     atomic_store(&w->turned_ms, w->now_ms);
-    uint64_t received = w->counts.received.total;
     broker_step(w);
-    w->more = w->counts.received.total - received >= N_DELIVERIES_A_TURN / 2;
     inbox_step(w);
     FAILPOINT_IF(worker_n_out(w), FORWARD_WAITING);
     forward_steps(w);
     worker_run_timers(w);
     worker_tick(w);
+    worker_stats(w);
     worker_probe(w);
     drain_step(w);
     worker_forward_claimed(w);

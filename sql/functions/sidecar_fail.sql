@@ -9,7 +9,7 @@
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail(
     p_consumer text, p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
-    p_only_expired boolean[])
+    p_only_expired boolean[], p_give_back boolean[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -34,9 +34,10 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, f.tid
-        FROM unnest(p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired)
-             i (id, token, error, http_status, delay, only_expired)
+        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, f.tid
+        FROM unnest(p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired,
+                    coalesce(p_give_back, '{}'))
+             i (id, token, error, http_status, delay, only_expired, give_back)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
@@ -44,7 +45,9 @@ BEGIN
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
-    SET status = 'failed', next_attempt_at = v_now + coalesce(t.delay, 0) * interval '1 ms', http_status = t.http_status,
+    SET status = CASE WHEN t.give_back THEN 'waiting' ELSE 'failed' END,
+        attempt = CASE WHEN t.give_back THEN greatest(r.attempt - 1, 0) ELSE r.attempt END,
+        next_attempt_at = v_now + coalesce(t.delay, 0) * interval '1 ms', http_status = t.http_status,
         last_error = onceward.error_cut(t.error)
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing'
@@ -63,6 +66,7 @@ BEGIN
             WHEN r.status = 'completed' THEN 'completed'
             WHEN r.token <> i.token THEN 'lost'
             WHEN r.status = 'failed' THEN 'failed'
+            WHEN r.status = 'waiting' THEN 'released'
             WHEN r.status <> 'processing' THEN 'lost'
             WHEN i.only_expired AND r.token_expires_at > v_now THEN 'extended'
             ELSE 'locked' END AS answer
@@ -71,4 +75,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_fail(text, text[], uuid[], text[], integer[], bigint[], boolean[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_fail(text, text[], uuid[], text[], integer[], bigint[], boolean[], boolean[]) FROM PUBLIC;

@@ -7,6 +7,7 @@
 #include "broker/internal.h"
 #include "onceward/base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { N_FRAMES_MAX = 128 }; /* read without an event before others get their turn */
@@ -24,6 +25,7 @@ static void event_init(struct broker_event *ev, enum broker_event_kind kind)
     ev->consumer = 0;
     ev->message = NULL;
     ev->body_len = 0;
+    ev->delivery_count = 0;
     ev->depth = 0;
     ev->fault.text[0] = ev->fault.code[0] = '\0';
 }
@@ -53,6 +55,7 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     ev->consumer = done.consumer;
     ev->message = done.message;
     ev->body_len = done.body_len;
+    ev->delivery_count = done.delivery_count;
     if (holding && done.message)
         b->n_held_bytes += done.body_len;
     return !holding;
@@ -81,6 +84,8 @@ static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *fr
     if (t->message) {
         room -= room < b->n_held_bytes ? room : b->n_held_bytes;
         if (len > room) {
+            message_decode(t->message, frame->payload.properties.decoded);
+            t->delivery_count = message_delivery_count(t->message);
             message_free(t->message);
             t->message = NULL;
         } else {
@@ -245,6 +250,7 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
     if (b->stream == STREAM_ASKED && m->reply_code == AMQP_NOT_IMPLEMENTED) {
         struct fault text = *f;
         fault_set(f, "queue %s is a stream; streams are not supported (%s)", b->queue, text.text);
+        snprintf(f->code, sizeof(f->code), "stream");
         memcpy(f->code, text.code, sizeof(f->code));
     }
     b->wire.is_lost = true;

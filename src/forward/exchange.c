@@ -71,7 +71,7 @@ static int prereq_seen(void *p, char *ip, char *local_ip, int port, int local_po
         return CURL_PREREQFUNC_ABORT;
     /* The process may have been stopped since libcurl looked at its clock. What nobody waits for is not sent.
      */
-    if (clock_ms() >= x->deadline_ms)
+    if (clock_ms() >= x->deadline_ms || (x->send_by_ms && clock_ms() >= x->send_by_ms))
         return CURL_PREREQFUNC_ABORT;
     x->stale = is_stale(x);
     if (x->stale)
@@ -291,6 +291,7 @@ int exchange_begin(struct exchange *x, const struct forward_request *r, struct f
     x->ref = r->ref;
     x->start_us = clock_us();
     x->deadline_ms = x->start_us / 1000 + timeout_ms;
+    x->send_by_ms = r->send_by_ms;
     x->body_len = r->body.len;
     x->fd = -1;
     x->local_port = 0;
@@ -385,10 +386,11 @@ void exchange_answer(struct exchange *x, CURLcode code, struct forward_answer *a
     a->retry_after_ms = -1;
     a->body = (struct slice){NULL, 0};
     a->cut = false;
-    a->error[0] = '\0';
+    a->error[0] = a->brief[0] = '\0';
     a->took_us = clock_us() - x->start_us;
     if (a->kind != ANSWER_STATUS) {
         transfer_text(a->error, sizeof(a->error), &x->w->target, x->easy, code, x->begun, x->error);
+        snprintf(a->brief, sizeof(a->brief), "%.*s", (int)sizeof(a->brief) - 1, a->error);
         return;
     }
     a->status = x->status;
@@ -397,6 +399,7 @@ void exchange_answer(struct exchange *x, CURLcode code, struct forward_answer *a
     a->body = buf_slice(&x->body);
     if (a->status < 200 || a->status >= 300) {
         snprintf(a->error, sizeof(a->error), "answered %d", a->status);
+        snprintf(a->brief, sizeof(a->brief), "answered %d", a->status);
         quote_add(a, a->body);
     }
 }

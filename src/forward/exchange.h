@@ -36,7 +36,7 @@ struct exchange {
     struct link link;
     struct hash_link by_ref;
     uint64_t ref;
-    int64_t start_us, deadline_ms;
+    int64_t start_us, deadline_ms, send_by_ms;
 
     struct buf lines; /* the request's own header lines */
     struct curl_slist *nodes;

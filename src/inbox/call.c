@@ -142,6 +142,11 @@ static void add_only_expired(struct array *a, const struct inbox_item *i)
     array_add_bool(a, i->only_expired);
 }
 
+static void add_give_back(struct array *a, const struct inbox_item *i)
+{
+    array_add_bool(a, i->give_back);
+}
+
 static void add_reason(struct array *a, const struct inbox_item *i)
 {
     array_add_text(a, slice_of(i->letter->reason), NAME_MAX_BYTES);
@@ -230,6 +235,7 @@ static void add_letter_deaths(struct array *a, const struct inbox_item *i)
     COLUMN(ERRORS, TEXT, 0, add_error)                                                                       \
     COLUMN(DELAYS, INT8, 8, add_delay)                                                                       \
     COLUMN(ONLY_EXPIRED, BOOL, 1, add_only_expired)                                                          \
+    COLUMN(GIVE_BACK, BOOL, 1, add_give_back)                                                                \
     COLUMN(REASONS, TEXT, 16, add_reason)                                                                    \
     COLUMN(ROWLESS, BOOL, 1, add_rowless)                                                                    \
     COLUMN(REDELIVERED, BOOL, 1, add_redelivered)                                                            \
@@ -327,9 +333,9 @@ static const struct call calls[N_INBOX_OPS] = {
                       {FIELD_END}},
     [INBOX_FAIL] = {"fail",
                     "SELECT ord, answer, wait_ms FROM onceward.sidecar_fail("
-                    "$1, $2, $3, $4, $5, $6, $7)",
-                    PARAMS(S(CONSUMER), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS),
-                           C(ONLY_EXPIRED)),
+                    "$1, $2, $3, $4, $5, $6, $7, $8)",
+                    PARAMS(S(CONSUMER), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS), C(ONLY_EXPIRED),
+                           C(GIVE_BACK)),
                     {FIELD_WAIT, FIELD_END}},
     [INBOX_RELEASE] = {"release",
                        "SELECT ord, answer FROM onceward.sidecar_release($1, $2, $3, $4, $5)",

@@ -41,6 +41,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .headers = &w->headers,
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(w),
+        .send_by_ms = d->window_ends_ms, /* from then on another holder's token may live */
     };
     FAILPOINT(FORWARD_BEFORE);
     if (forward_send(w->forward, &r, &f)) {
@@ -92,7 +93,7 @@ void worker_forward_claimed(struct worker *w)
 
 /* The database connection broke during the life of the forward: that may have aborted the application's
  * transaction. */
-static bool is_tainted(const struct worker *w, const struct delivery *d)
+bool delivery_is_tainted(const struct worker *w, const struct delivery *d)
 {
     return d->inbox_life != w->inbox_life || !w->inbox;
 }
@@ -108,9 +109,9 @@ static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, en
  * reason for one. */
 static void delivery_charge(struct worker *w, struct delivery *d, const char *death)
 {
-    if (!is_tainted(w, d))
+    if (!delivery_is_tainted(w, d))
         worker_failure(w, d);
-    if (is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+    if (delivery_is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
         give_back(w, d, delivery_backoff_ms(w, ++d->n_given_back), d->suspect ? RELEASE_ALONE : RELEASE_PARK);
         return;
     }
@@ -150,6 +151,10 @@ void delivery_apply_verdict(struct worker *w, struct delivery *d)
     enum verdict v = (enum verdict)d->verdict;
 
     d->verdict = -1;
+    d->http_status = d->answered_status;
+    free(d->error);
+    d->error = d->answered;
+    d->answered = NULL;
     d->only_expired = false;
     switch (v) {
     case VERDICT_COMPLETE:
@@ -209,10 +214,13 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
     if (!d || !delivery_is_out(d->state))
         return;
     FAILPOINT(FORWARD_ANSWERED);
-    d->http_status = a->status;
     d->retry_after_ms = a->retry_after_ms;
     d->verdict = (int)outcome_of(a->kind, a->status, &rules);
-    delivery_set_error(d, a->error);
+    d->answered_status = a->status;
+    free(d->answered);
+    d->answered = mem_copy(a->brief, strlen(a->brief));
+    free(d->said);
+    d->said = strcmp(a->error, a->brief) != 0 ? mem_copy(a->error, strlen(a->error)) : NULL;
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);
         w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;

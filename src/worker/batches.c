@@ -22,9 +22,10 @@ static void item_fill(struct worker *w, size_t i, const struct delivery *d)
         .deaths = d->deaths,
         .http_status = d->http_status,
         .result = {d->result, d->result_len},
-        .error = slice_of(d->error),
+        .error = slice_of(d->said ? d->said : d->error),
         .delay_ms = d->delay_ms,
         .only_expired = d->only_expired,
+        .give_back = d->give_back,
     };
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];
@@ -80,6 +81,14 @@ static void submit_settles(struct worker *w)
 static void submit_fails(struct worker *w)
 {
     struct delivery *batch[BATCH_MAX];
+
+    /* A window's end is charged like any other failure, or not. */
+    list_each(&w->states[DELIVERY_TO_REVOKE], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        d->give_back = delivery_is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS;
+    }
     size_t n = batch_gather(w, DELIVERY_TO_REVOKE, batch, 0, BATCH_MAX);
 
     n = batch_gather(w, DELIVERY_TO_FAIL, batch, n, BATCH_MAX);
@@ -204,7 +213,7 @@ static void claim_prepare(struct worker *w, struct delivery *d)
         random_bytes(d->token, sizeof(d->token));
     d->has_token = true;
     d->window_ends_ms = w->now_ms + w->q->token_window_ms;
-    d->exhausted = d->rowless = d->only_expired = d->charged = d->alone = false;
+    d->exhausted = d->rowless = d->only_expired = d->give_back = d->charged = d->alone = false;
     d->verdict = -1;
     d->http_status = 0;
     d->n_locks = 0;
@@ -217,9 +226,13 @@ static size_t gather_suspect(struct worker *w, struct delivery **batch)
 {
     struct link *k = list_first(&w->states[DELIVERY_SUSPECT]);
 
-    if (!k || worker_n_out(w) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
+    if (!k || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
         return 0;
     batch[0] = container_of(k, struct delivery, in_state);
+    /* What survived the death is waited for, but not for longer than a window: a long job must not stop the
+     * queue. */
+    if (!is_due(w, batch[0]) || (worker_n_out(w) && w->now_ms - batch[0]->ready_ms < w->q->token_window_ms))
+        return 0;
     claim_prepare(w, batch[0]);
     item_fill(w, 0, batch[0]);
     return 1;

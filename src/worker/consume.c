@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { N_WRITES_A_TURN = 256, LARGEST_FORGET_MS = 60000 };
+enum { N_WRITES_A_TURN = 256, LARGEST_FORGET_MS = 60000, REGROW_MS = 1000 };
 
 size_t worker_body_room(const struct worker *w)
 {
@@ -95,9 +95,18 @@ static void update_bytes(struct worker *w)
         w->largest_body = 0;
         w->largest_since_ms = w->now_ms;
     }
-    if (w->bytes_full && (!w->n_held_bytes || (w->n_held_bytes + largest_body(w) <= w->q->max_bytes &&
-                                               w->n_held_bytes <= w->q->max_bytes / 2)))
-        w->bytes_full = false;
+    char text[128];
+
+    if (!(w->pauses & 1u << PAUSE_BYTES_FULL))
+        return;
+    if (!w->n_held_bytes ||
+        (w->n_held_bytes + largest_body(w) <= w->q->max_bytes && w->n_held_bytes <= w->q->max_bytes / 2)) {
+        pause_clear(w, PAUSE_BYTES_FULL);
+        return;
+    }
+    snprintf(text, sizeof(text), "%zu bytes of bodies are held, the largest lately has %zu, max_bytes is %zu",
+             w->n_held_bytes, largest_body(w), w->q->max_bytes);
+    snprintf(w->pause_text[PAUSE_BYTES_FULL], sizeof(w->pause_text[0]), "%s", text);
 }
 
 /* Is the credit of the present consumer used up by what only waits, or larger than what fits? */
@@ -106,7 +115,12 @@ static bool needs_renewal(const struct worker *w)
     if (w->credit_parked > (size_t)w->consumer_prefetch / 2)
         return true;
     size_t largest = largest_body(w);
-    return w->consumer_prefetch > 1 && largest * (size_t)w->consumer_prefetch > w->q->max_bytes;
+    if (w->consumer_prefetch > 1 && largest * (size_t)w->consumer_prefetch > w->q->max_bytes)
+        return true;
+    /* It grows back, when it is what limits. */
+    return w->now_ms - w->renewed_ms >= REGROW_MS && w->consumer_prefetch < w->q->prefetch &&
+           w->credit_used * 2 >= (size_t)w->consumer_prefetch &&
+           wanted_prefetch(w) >= 2 * w->consumer_prefetch;
 }
 
 void worker_update_consumer(struct worker *w)
@@ -132,6 +146,7 @@ void worker_update_consumer(struct worker *w)
         FAILPOINT(CONSUME_SENT);
         w->consumer_number++;
         w->consumer_prefetch = prefetch;
+        w->renewed_ms = w->now_ms;
         w->credit_used = w->credit_parked = 0;
         w->consumer = CONSUMER_STARTING;
     }
@@ -162,11 +177,13 @@ static void channel_lost(struct worker *w, const struct broker_event *ev, bool c
     log_begin(&l, cancelled ? EVENT_CANCELLED : EVENT_DISCONNECTED, w->q->name);
     if (!cancelled)
         log_text(&l, "peer", "broker");
-    log_text(&l, "reason", ev->fault.text);
-    log_end(&l);
+    log_text(&l, "reason", *ev->fault.text ? ev->fault.text : "the broker cancelled the consumer");
     if (w->n_consume_failures < 0)
         w->n_consume_failures = 0;
-    w->consume_at_ms = w->now_ms + backoff_ms(1000, 30000, ++w->n_consume_failures, random_below(UINT64_MAX));
+    int64_t wait = backoff_ms(1000, 30000, ++w->n_consume_failures, random_below(UINT64_MAX));
+    w->consume_at_ms = w->now_ms + wait;
+    log_int(&l, "next_try_ms", wait);
+    log_end(&l);
 }
 
 void worker_broker_event(struct worker *w, struct broker_event *ev)
@@ -245,8 +262,7 @@ void worker_learn_limit(struct worker *w)
 /* A return may cost a delivery. Near the limit it is held instead. */
 bool delivery_may_return(const struct worker *w, const struct delivery *d)
 {
-    return !w->delivery_limit || !d->message ||
-           message_delivery_count(d->message) < w->delivery_limit - 2 * LIMIT_SPARE;
+    return !w->delivery_limit || d->n_delivered < w->delivery_limit - 2 * LIMIT_SPARE;
 }
 
 /* --- connected, and nothing comes --- */

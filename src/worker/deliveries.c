@@ -67,6 +67,7 @@ void delivery_set_error(struct delivery *d, const char *text)
 
     free(d->error);
     d->error = copy;
+    mem_clear(&d->said); /* it was said of something else */
 }
 
 int64_t delivery_backoff_ms(const struct worker *w, int n)
@@ -139,28 +140,80 @@ int64_t worker_next_timer_ms(const struct worker *w)
     return w->timers.n ? w->timers.heap[1]->timer_ms : INT64_MAX;
 }
 
+/* A body that did not fit: it comes again when there is room for it, or when it was held for long enough. */
+static enum delivery_event drained_timer_event(struct worker *w, struct delivery *d)
+{
+    size_t room = delivery_may_return(w, d) ? worker_body_room(w) : w->n_held_bytes ? 0 : SIZE_MAX;
+
+    if (d->rowless || d->body_len <= room)
+        return DELIVERY_EV_RETURN;
+    d->delay_ms = ROOM_LOOK_MS;
+    return DELIVERY_EV_NOT_NOW;
+}
+
+/* Is the leader's body that of the row? Only a claim tells. */
+static bool leader_knows_its_row(const struct delivery *leader)
+{
+    return leader->has_token && !leader->rowless && !delivery_is_idle(leader->state) &&
+           leader->state != DELIVERY_CLAIMING && leader->state != DELIVERY_LOOKING;
+}
+
+static void mismatch_here(struct worker *w, struct delivery *d, const struct delivery *leader)
+{
+    struct buf text = {0};
+    struct log_line l;
+
+    buf_add_text(&text, "{\"fingerprint\" : \"");
+    buf_add_hex(&text, d->fingerprint, sizeof(d->fingerprint));
+    buf_add_text(&text, "\", \"first_fingerprint\" : \"");
+    buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
+    buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
+               (clock_us() - leader->received_us) / 1000);
+    delivery_set_error(d, buf_text(&text));
+    d->reason = "body_mismatch";
+    d->rowless = true;
+    if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
+        report_delivery_begin(&l, EVENT_BODY_MISMATCH, w, d);
+        log_text(&l, "first", "in flight here");
+        log_end(&l);
+    }
+    buf_deinit(&text);
+}
+
+/* Where a copy stands beside others of its id. `alone`: the event when there are none. */
+static enum delivery_event join_event(struct worker *w, struct delivery *d, enum delivery_event alone)
+{
+    struct delivery *leader = leader_find(w, delivery_id(d));
+
+    if (!leader) {
+        leader_add(w, d);
+        return alone;
+    }
+    bool same = w->q->mismatch_is_duplicate ||
+                memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint)) == 0;
+    if (!same && leader_knows_its_row(leader)) {
+        mismatch_here(w, d, leader);
+        return DELIVERY_EV_GIVE_UP;
+    }
+    if (same && leader->followers.len < N_FOLLOWERS_MAX) {
+        d->leader = leader;
+        list_push(&leader->followers, &d->in_leader);
+        return DELIVERY_EV_FOLLOW;
+    }
+    d->wait = WAIT_DUE;
+    d->delay_ms = SURPLUS_LOOK_MS;
+    return DELIVERY_EV_NOT_NOW;
+}
+
 /* What the end of a wait means depends on what was waited for. */
 static enum delivery_event parked_timer_event(struct worker *w, struct delivery *d)
 {
-    if (!d->message) {
-        pause_clear(w, PAUSE_TOO_LARGE);
-        return DELIVERY_EV_RETURN;
-    }
-    if (!d->leader) {
-        struct delivery *leader = leader_find(w, delivery_id(d));
-
-        if (leader && leader->followers.len < N_FOLLOWERS_MAX) {
-            d->leader = leader;
-            list_push(&leader->followers, &d->in_leader);
-            return DELIVERY_EV_FOLLOW;
-        }
-        if (leader) {
-            d->delay_ms = SURPLUS_LOOK_MS;
-            return DELIVERY_EV_NOT_NOW;
-        }
-        leader_add(w, d);
-        return DELIVERY_EV_TIMER;
-    }
+    if (!d->message)
+        return drained_timer_event(w, d);
+    if (d->rowless)
+        return DELIVERY_EV_GIVE_UP; /* its letter was refused: again */
+    if (!d->leader)
+        return join_event(w, d, DELIVERY_EV_TIMER);
     if (d->suspect)
         return DELIVERY_EV_ALONE;
     return d->wait == WAIT_HELD ? DELIVERY_EV_LOOK : DELIVERY_EV_TIMER;
@@ -237,6 +290,8 @@ void delivery_destroy(struct worker *w, struct delivery *d)
     message_free(d->message);
     free(d->id);
     free(d->error);
+    free(d->said);
+    free(d->answered);
     free(d->result);
     free(d);
 }
@@ -299,6 +354,8 @@ static void delivery_enter(struct worker *w, struct delivery *d)
     case DELIVERY_GONE: {
         bool led = d->leader == d;
 
+        if (!d->message && d->rowless)
+            pause_clear(w, PAUSE_TOO_LARGE);
         delivery_drop_id(w, d);
         if (led)
             followers_promote(w, d);
@@ -311,6 +368,7 @@ static void delivery_enter(struct worker *w, struct delivery *d)
         delivery_set_timer(w, d, w->now_ms + delivery_lock_wait_ms(d));
         break;
     case DELIVERY_TO_CLAIM:
+    case DELIVERY_SUSPECT:
     case DELIVERY_TO_BURY:
         d->ready_ms = w->now_ms;
         /* fall through */
@@ -357,6 +415,8 @@ static void delivery_bug(struct worker *w, struct delivery *d, enum delivery_eve
 {
     struct log_line l;
 
+    if (delivery_is_out(d->state))
+        forward_abandon(w->forward, d->ref); /* the body must outlive the request */
     report_delivery_begin(&l, EVENT_BUG, w, d);
     log_text(&l, "state", delivery_state_name(d->state));
     log_text(&l, "on", delivery_event_name(e));
@@ -366,6 +426,8 @@ static void delivery_bug(struct worker *w, struct delivery *d, enum delivery_eve
     delivery_move(w, d, DELIVERY_TO_RETURN);
     delivery_enter(w, d);
 }
+
+static void delivery_lose_tag(struct worker *w, struct delivery *d);
 
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e)
 {
@@ -377,8 +439,37 @@ void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e)
     }
     delivery_move(w, d, (enum delivery_state)next);
     delivery_enter(w, d);
-    if (d->state == (enum delivery_state)next && tag_is_lost(w, d) && lives_by_its_tag(d->state))
+    if (d->state != (enum delivery_state)next)
+        return;
+    if (tag_is_lost(w, d) && lives_by_its_tag(d->state))
+        delivery_lose_tag(w, d);
+    else if (d->state == DELIVERY_TO_CLAIM && d->suspect)
+        delivery_event(w, d, DELIVERY_EV_ALONE);
+}
+
+/* It only waits here, but the row may hold its claim, if only as an answer that got lost: that is given back
+ * first, so that the next holder neither waits for its end nor is charged for it. */
+static bool release_idle_claim(struct worker *w, struct delivery *d)
+{
+    if (!d->has_token || !delivery_is_idle(d->state) || delivery_next(d->state, DELIVERY_EV_GIVE_BACK) < 0)
+        return false;
+    d->delay_ms = 0;
+    d->release_to = RELEASE_RETURN;
+    delivery_set_error(d, "given back before it was sent");
+    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+    return true;
+}
+
+static void delivery_lose_tag(struct worker *w, struct delivery *d)
+{
+    if (!release_idle_claim(w, d))
         delivery_event(w, d, DELIVERY_EV_TAG_LOST);
+}
+
+void delivery_return(struct worker *w, struct delivery *d)
+{
+    if (!release_idle_claim(w, d))
+        delivery_event(w, d, DELIVERY_EV_RETURN);
 }
 
 /* --- arrival --- */
@@ -392,6 +483,8 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
     d->consumer = ev->consumer;
     d->message = ev->message;
     d->n_bytes = ev->message ? ev->message->body_len : 0;
+    d->body_len = ev->body_len;
+    d->n_delivered = ev->message ? message_delivery_count(ev->message) : ev->delivery_count;
     d->received_us = clock_us();
     d->verdict = -1;
     d->state = DELIVERY_TO_CLAIM;
@@ -414,37 +507,6 @@ static void give_up_at_arrival(struct worker *w, struct delivery *d, const char 
     delivery_event(w, d, DELIVERY_EV_GIVE_UP);
 }
 
-static void delivery_joins(struct worker *w, struct delivery *d)
-{
-    struct delivery *leader = leader_find(w, delivery_id(d));
-    struct log_line l;
-
-    if (!leader) {
-        leader_add(w, d);
-        d->ready_ms = w->now_ms;
-        return;
-    }
-    if (memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint)) != 0 &&
-        !w->q->mismatch_is_duplicate) {
-        if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
-            report_delivery_begin(&l, EVENT_BODY_MISMATCH, w, d);
-            log_text(&l, "first", "in flight here");
-            log_end(&l);
-        }
-        give_up_at_arrival(w, d, "body_mismatch", "another body under this id is in flight here");
-        return;
-    }
-    if (leader->followers.len < N_FOLLOWERS_MAX) {
-        d->leader = leader;
-        list_push(&leader->followers, &d->in_leader);
-        delivery_event(w, d, DELIVERY_EV_FOLLOW);
-        return;
-    }
-    d->wait = WAIT_DUE;
-    d->delay_ms = SURPLUS_LOOK_MS;
-    delivery_event(w, d, DELIVERY_EV_NOT_NOW);
-}
-
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
 {
     struct delivery *d = delivery_new(w, ev);
@@ -456,7 +518,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
         w->largest_body = d->n_bytes;
     d->deaths = message_deaths(d->message);
     d->last_chance =
-        w->delivery_limit && message_delivery_count(d->message) >= w->delivery_limit - LIMIT_SPARE;
+        w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
     fingerprint_make(d->message->body, d->message->body_len, d->fingerprint);
     enum identity_result found =
         identity_find(w->q->message_id, w->q->n_message_id, d->message, jsonread_pointer, &id, &f);
@@ -464,7 +526,11 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
     d->id_len = id.len;
     buf_deinit(&id);
     if (found == IDENTITY_FOUND) {
-        delivery_joins(w, d);
+        enum delivery_event e = join_event(w, d, DELIVERY_EV_TIMER);
+
+        d->ready_ms = w->now_ms;
+        if (e != DELIVERY_EV_TIMER)
+            delivery_event(w, d, e);
         return;
     }
     bool missing = found == IDENTITY_MISSING || found == IDENTITY_EMPTY;
@@ -481,8 +547,10 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
         w->largest_body = ev->body_len;
     struct delivery *d = delivery_new(w, &copy);
     if (ev->body_len <= w->q->max_message_bytes) {
-        w->bytes_full = true;
-        delivery_event(w, d, DELIVERY_EV_RETURN);
+        pause_quietly(w, PAUSE_BYTES_FULL, "max_bytes of bodies are held");
+        d->wait = WAIT_HELD;
+        d->delay_ms = ROOM_LOOK_MS;
+        delivery_event(w, d, DELIVERY_EV_NOT_NOW);
         return;
     }
     snprintf(text, sizeof(text), "a message of %" PRIu64 " bytes, max_message is %zu", ev->body_len,
@@ -522,7 +590,12 @@ void worker_channel_lost(struct worker *w)
         struct list *l = &w->states[states[sizeof(states) / sizeof(states[0]) - 1 - i]];
 
         while ((k = list_first(l)))
-            delivery_event(w, container_of(k, struct delivery, in_state), DELIVERY_EV_TAG_LOST);
+            delivery_lose_tag(w, container_of(k, struct delivery, in_state));
     }
+    /* Their letters are still to be written; the redelivered copy may be quicker, and must then be found. */
+    list_each(&w->states[DELIVERY_TO_BURY], bury) container_of(bury, struct delivery, in_state)
+        ->message->redelivered = true;
+    list_each(&w->states[DELIVERY_BURYING], buried) container_of(buried, struct delivery, in_state)
+        ->message->redelivered = true;
     pause_clear(w, PAUSE_TOO_LARGE);
 }

@@ -12,7 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PROBE_MAX_MS = 10000, BRAKE_MAX_MS = 30000 };
+enum {
+    PROBE_MAX_MS = 10000,
+    BRAKE_MAX_MS = 30000,
+    DATABASE_TRY_MS = 1000,
+    DATABASE_TRY_MAX_MS = 30000,
+    TELL_LATE_MS = 2000,
+};
 
 const char *pause_name(enum pause_reason r)
 {
@@ -22,6 +28,8 @@ const char *pause_name(enum pause_reason r)
         [PAUSE_EVERYTHING_FAILS] = "everything_fails",
         [PAUSE_PARKED_FULL] = "parked_full",
         [PAUSE_TOO_LARGE] = "too_large",
+        [PAUSE_BYTES_FULL] = "bytes_full",
+        [PAUSE_REFUSED] = "refused",
     };
 
     return names[r];
@@ -30,6 +38,12 @@ const char *pause_name(enum pause_reason r)
 static bool is_paused(const struct worker *w, enum pause_reason r)
 {
     return w->pauses & 1u << r;
+}
+
+/* Nothing new is taken from the broker, what is here goes on. */
+static bool stops_only_consuming(enum pause_reason r)
+{
+    return r == PAUSE_PARKED_FULL || r == PAUSE_BYTES_FULL || r == PAUSE_TOO_LARGE;
 }
 
 /* Claims made for nothing go back; their attempts too. */
@@ -62,14 +76,34 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
                                                     w->n_pauses_in_a_row, random_below(UINT64_MAX));
         }
     }
+    if (r == PAUSE_DATABASE)
+        w->database_try_ms = w->now_ms + backoff_ms(DATABASE_TRY_MS, DATABASE_TRY_MAX_MS,
+                                                    ++w->n_database_tries, random_below(UINT64_MAX));
     snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
     w->pause_told[r] = true;
     log_begin(&l, EVENT_PAUSED, w->q->name);
     log_text(&l, "reason", pause_name(r));
     log_text(&l, "detail", w->pause_text[r]);
     log_end(&l);
-    if (r != PAUSE_PARKED_FULL)
+    if (!stops_only_consuming(r))
         release_claimed(w, "the queue came to pause before it was sent");
+}
+
+void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
+{
+    if (is_paused(w, r))
+        return;
+    w->pauses |= 1u << r;
+    w->paused_since_ms[r] = w->now_ms;
+    snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text);
+}
+
+/* Once a second: what was not worth a line when it began may have lasted. */
+static void tell_late_pauses(struct worker *w)
+{
+    if (is_paused(w, PAUSE_BYTES_FULL) && !w->pause_told[PAUSE_BYTES_FULL] &&
+        w->now_ms - w->paused_since_ms[PAUSE_BYTES_FULL] >= TELL_LATE_MS)
+        pause_set(w, PAUSE_BYTES_FULL, w->pause_text[PAUSE_BYTES_FULL]);
 }
 
 void pause_clear(struct worker *w, enum pause_reason r)
@@ -81,7 +115,7 @@ void pause_clear(struct worker *w, enum pause_reason r)
     w->pauses &= ~(1u << r);
     if (w->pause_told[r]) {
         w->allowed =
-            r == PAUSE_PARKED_FULL ? w->allowed : 1; /* the trickle; a first start is not a resumption */
+            stops_only_consuming(r) ? w->allowed : 1; /* the trickle; a first start is not a resumption */
         log_begin(&l, EVENT_RESUMED, w->q->name);
         log_text(&l, "reason", pause_name(r));
         log_int(&l, "paused_for_ms", w->now_ms - w->paused_since_ms[r]);
@@ -92,7 +126,7 @@ void pause_clear(struct worker *w, enum pause_reason r)
 
 bool worker_may_forward(const struct worker *w)
 {
-    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE;
+    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED;
 
     if (w->pauses & stop || w->drain || !w->inbox)
         return false;
@@ -108,7 +142,7 @@ bool worker_may_consume(const struct worker *w)
 
     if (!w->unacked.len)
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS); /* it needs a message to try */
-    return !pauses && !w->drain && w->inbox && !w->bytes_full;
+    return !pauses && !w->drain && w->inbox;
 }
 
 /* --- the application's readiness --- */
@@ -228,9 +262,9 @@ static void return_all(struct worker *w, enum delivery_state s, const char *why,
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (!d->message || !delivery_may_return(w, d))
+        if (!delivery_may_return(w, d) || (!d->message && d->rowless))
             continue;
-        delivery_event(w, d, DELIVERY_EV_RETURN);
+        delivery_return(w, d);
         ++*n;
     }
 }
@@ -241,12 +275,19 @@ void worker_pause_tick(struct worker *w)
                                                DELIVERY_PARKED, DELIVERY_SUSPECT};
     struct log_line l;
     size_t n = 0;
-    unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE);
+    unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED);
+
+    tell_late_pauses(w);
+    /* A statement that failed for long may work again: only a try can tell. */
+    if (is_paused(w, PAUSE_DATABASE) && w->inbox && w->now_ms >= w->database_try_ms)
+        pause_clear(w, PAUSE_DATABASE);
 
     worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
     if (!whole || w->drain || !w->generation)
         return;
-    enum pause_reason r = whole & 1u << PAUSE_APPLICATION ? PAUSE_APPLICATION : PAUSE_DATABASE;
+    enum pause_reason r = whole & 1u << PAUSE_APPLICATION ? PAUSE_APPLICATION
+                          : whole & 1u << PAUSE_DATABASE  ? PAUSE_DATABASE
+                                                          : PAUSE_REFUSED;
     if (w->now_ms - w->paused_since_ms[r] < w->q->pause_hold_ms)
         return;
     for (size_t i = 0; i < sizeof(idle) / sizeof(idle[0]); i++)

@@ -28,12 +28,15 @@ bool worker_may_say(struct worker *w, enum event e)
 void report_delivery_begin(struct log_line *l, enum event e, const struct worker *w, const struct delivery *d)
 {
     log_begin(l, e, w->q->name);
-    log_slice(l, "message_id", delivery_id(d));
+    if (d->id_len)
+        log_slice(l, "message_id", delivery_id(d));
+    else
+        log_null(l, "message_id");
     if (d->attempt)
         log_int(l, "attempt", d->attempt);
     if (d->http_status)
         log_int(l, "http_status", d->http_status);
-    if (d->error && e != EVENT_COMPLETED && e != EVENT_DUPLICATE && e != EVENT_TAKEN_OVER)
+    if (d->error && *d->error && e != EVENT_COMPLETED && e != EVENT_DUPLICATE && e != EVENT_TAKEN_OVER)
         log_text(l, "error", d->error);
 }
 
@@ -54,6 +57,18 @@ void report_delivery(struct worker *w, enum event e, const struct delivery *d)
     log_end(&l);
 }
 
+void report_dead_again(struct worker *w, const struct delivery *d)
+{
+    struct log_line l;
+
+    if (!worker_may_say(w, EVENT_DEAD_AGAIN))
+        return;
+    report_delivery_begin(&l, EVENT_DEAD_AGAIN, w, d);
+    log_text(&l, "consumer", w->q->consumer);
+    log_text(&l, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
+    log_end(&l);
+}
+
 void report_text(struct worker *w, enum event e, const char *reason)
 {
     struct log_line l;
@@ -71,6 +86,8 @@ const char *worker_state_name(const struct worker *w)
         return "disconnected";
     if (!atomic_load(&w->is_ready) && !w->pauses)
         return "starting";
+    if (worker_n(w, DELIVERY_SUSPECT) && !w->pauses)
+        return "suspects";
     return w->pauses || !w->inbox ? "paused" : w->consumer == CONSUMER_NONE ? "waiting" : "consuming";
 }
 

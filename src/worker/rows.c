@@ -73,7 +73,7 @@ static void row_locked(struct worker *w, struct delivery *d)
     struct log_line l;
 
     d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
-    if (d->n_locks == 1)
+    if (!d->locked_since_ms)
         d->locked_since_ms = w->now_ms;
     else if (w->now_ms - d->locked_since_ms > w->q->token_window_ms && worker_may_say(w, EVENT_ROW_LOCKED)) {
         report_delivery_begin(&l, EVENT_ROW_LOCKED, w, d);
@@ -86,7 +86,7 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
 {
     struct log_line l;
 
-    d->has_token = false;
+    d->has_token = row->answer == ROW_LOCKED && d->has_token; /* the locked row may hold it */
     switch (row->answer) {
     case ROW_HELD:
         d->wait = WAIT_HELD;
@@ -117,6 +117,19 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
     delivery_event(w, d, DELIVERY_EV_NOT_NOW);
 }
 
+/* Said at most once a minute: it is a matter of how the application is built. */
+static void early_answer(struct worker *w, const struct delivery *d, bool completed)
+{
+    struct log_line l;
+
+    if (w->early_answer_told_ms && w->now_ms - w->early_answer_told_ms < 60000)
+        return;
+    w->early_answer_told_ms = w->now_ms;
+    report_delivery_begin(&l, EVENT_ANSWERED_BEFORE_COMMIT, w, d);
+    log_bool(&l, "completed", completed);
+    log_end(&l);
+}
+
 /* Completed, by whomever. How it came to be known decides what is said and counted. */
 static void row_completed(struct worker *w, struct delivery *d)
 {
@@ -130,7 +143,9 @@ static void row_completed(struct worker *w, struct delivery *d)
         return;
     }
     if (s == DELIVERY_FAILING || s == DELIVERY_RELEASING || s == DELIVERY_BURYING || s == DELIVERY_REVOKING) {
-        if (worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) {
+        if (d->http_status / 100 == 2) {
+            early_answer(w, d, true);
+        } else if (worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) {
             report_delivery_begin(&l, EVENT_ANSWER_CONTRADICTS_ROW, w, d);
             log_text(&l, "answer", d->error);
             log_end(&l);
@@ -197,12 +212,16 @@ static void row_mismatch(struct worker *w, struct delivery *d, const struct inbo
 
 static void row_claimed(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
+    char text[320];
+
     d->attempt = row->attempt;
     if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
         report_delivery(w, EVENT_TAKEN_OVER, d);
     delivery_event(w, d, DELIVERY_EV_CLAIMED);
     if (w->q->max_age_ms && row->age_ms > w->q->max_age_ms) {
-        delivery_set_error(d, "older than max_age");
+        snprintf(text, sizeof(text), "older than max_age%s%s", d->error && *d->error ? "; last: " : "",
+                 d->error && *d->error ? d->error : "");
+        delivery_set_error(d, text);
         d->reason = "too_old";
         delivery_event(w, d, DELIVERY_EV_GIVE_UP);
     } else if (d->last_chance) {
@@ -231,12 +250,19 @@ static void row_of_claim(struct worker *w, struct delivery *d, const struct inbo
         row_park(w, d, row);
         break;
     case ROW_EXHAUSTED:
+        if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+            d->wait = WAIT_DUE;
+            d->has_token = false;
+            d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
+            delivery_event(w, d, DELIVERY_EV_NOT_NOW); /* nothing dies while the brake is on */
+            break;
+        }
         d->attempt = row->attempt;
         d->exhausted = true;
         give_up(w, d, "attempts", false, row->detail);
         break;
     case ROW_DEAD:
-        report_delivery(w, EVENT_DEAD_AGAIN, d);
+        report_dead_again(w, d);
         delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
         break;
     case ROW_MISMATCH:
@@ -282,7 +308,6 @@ static void row_of_look(struct worker *w, struct delivery *d, const struct inbox
  * be, completed. */
 static void row_not_completed_yet(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    struct log_line l;
     char text[120];
 
     if (d->watch == WATCH_ACCEPTED && w->now_ms + row->wait_ms > d->watch_until_ms)
@@ -297,29 +322,17 @@ static void row_not_completed_yet(struct worker *w, struct delivery *d, const st
     } else {
         snprintf(text, sizeof(text), "answered %d without completing the token", d->http_status);
         delivery_set_error(d, text);
-        if (w->now_ms - w->early_answer_told_ms >= 60000 || !w->early_answer_told_ms) {
-            w->early_answer_told_ms = w->now_ms;
-            report_delivery_begin(&l, EVENT_ANSWERED_BEFORE_COMMIT, w, d);
-            log_bool(&l, "completed", false);
-            log_end(&l);
-        }
+        early_answer(w, d, false);
     }
     delivery_fail(w, d);
 }
 
 static void row_of_check(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    struct log_line l;
-
     switch (row->answer) {
     case ROW_COMPLETED:
-        if (d->n_locks && d->watch == WATCH_COMMIT &&
-            (w->now_ms - w->early_answer_told_ms >= 60000 || !w->early_answer_told_ms)) {
-            w->early_answer_told_ms = w->now_ms;
-            report_delivery_begin(&l, EVENT_ANSWERED_BEFORE_COMMIT, w, d);
-            log_bool(&l, "completed", true);
-            log_end(&l);
-        }
+        if (d->n_locks && d->watch == WATCH_COMMIT)
+            early_answer(w, d, true);
         row_completed(w, d);
         break;
     case ROW_CLAIMED:
@@ -367,18 +380,28 @@ static void row_failed(struct worker *w, struct delivery *d, const struct inbox_
     struct log_line l;
     bool revoked = d->state == DELIVERY_REVOKING;
 
-    (void)row;
     if (revoked)
         forward_abandon(w->forward, d->ref);
+    free(d->answered);
+    d->answered = NULL;
+    d->verdict = -1;
     if (d->only_expired && worker_may_say(w, EVENT_TOKEN_EXPIRED))
         report_delivery(w, EVENT_TOKEN_EXPIRED, d);
-    counter_add(&w->counts.retried, 1);
-    if (worker_may_say(w, EVENT_RETRY)) {
-        report_delivery_begin(&l, EVENT_RETRY, w, d);
-        log_int(&l, "next_attempt_ms", d->delay_ms);
-        log_end(&l);
+    if (row->answer == ROW_RELEASED) {
+        counter_add(&w->counts.given_back, 1);
+        if (worker_may_say(w, EVENT_GIVEN_BACK))
+            report_delivery(w, EVENT_GIVEN_BACK, d);
+    } else if (d->attempt >= w->q->max_attempts) {
+        d->delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
+    } else {
+        counter_add(&w->counts.retried, 1);
+        if (worker_may_say(w, EVENT_RETRY)) {
+            report_delivery_begin(&l, EVENT_RETRY, w, d);
+            log_int(&l, "next_attempt_ms", d->delay_ms);
+            log_end(&l);
+        }
     }
-    if (revoked)
+    if (revoked && row->answer == ROW_FAILED)
         worker_failure(w, d);
     d->wait = WAIT_DUE;
     d->has_token = false;
@@ -389,6 +412,7 @@ static void row_of_fail(struct worker *w, struct delivery *d, const struct inbox
 {
     switch (row->answer) {
     case ROW_FAILED:
+    case ROW_RELEASED:
         row_failed(w, d, row);
         return;
     case ROW_COMPLETED:
@@ -465,18 +489,20 @@ static void row_of_release(struct worker *w, struct delivery *d, const struct in
 static void row_of_bury(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
+    char letter[24];
 
     switch (row->answer) {
     case ROW_BURIED:
         counter_add(&w->counts.dead, 1);
         report_delivery_begin(&l, EVENT_DEAD, w, d);
         log_text(&l, "reason", d->reason);
-        log_slice(&l, "letter", row->id);
+        snprintf(letter, sizeof(letter), "%.*s", (int)row->id.len, row->id.len ? row->id.data : "");
+        log_int(&l, "letter", strtoll(letter, NULL, 10));
         log_end(&l);
         delivery_event(w, d, DELIVERY_EV_DONE);
         break;
     case ROW_DEAD:
-        report_delivery(w, EVENT_DEAD_AGAIN, d);
+        report_dead_again(w, d);
         delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
         break;
     case ROW_COMPLETED:
@@ -514,7 +540,7 @@ void worker_row(struct worker *w, const struct inbox_row *row)
     }
     if (row->answer != ROW_UNKNOWN && row->answer != ROW_RETRY && row->answer != ROW_INVALID &&
         w->n_inbox_errors) {
-        w->n_inbox_errors = 0;
+        w->n_inbox_errors = w->n_database_tries = 0;
         pause_clear(w, PAUSE_DATABASE);
     }
     if (!d || !delivery_is_at_database(d->state))
@@ -522,6 +548,8 @@ void worker_row(struct worker *w, const struct inbox_row *row)
     FAILPOINT_AT(failpoint_of(d->state, FAILPOINT_STEP_ANSWERED));
     if (row->answer != ROW_RETRY && row->answer != ROW_LOCKED && row->answer != ROW_UNKNOWN)
         d->not_before_ms = 0;
+    if (row->answer != ROW_LOCKED)
+        d->locked_since_ms = 0;
     switch (row->op) {
     case INBOX_CLAIM:
         row_of_claim(w, d, row);

@@ -40,6 +40,7 @@ enum {
     N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
     HELD_LOOK_MS = 1000,
     SURPLUS_LOOK_MS = 50, /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
+    ROOM_LOOK_MS = 250,   /* a body that did not fit */
     LOCK_FIRST_MS = 20,
     LOCK_LAST_MS = 1000,
     ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
@@ -68,6 +69,8 @@ struct delivery {
     enum delivery_state state;
     struct broker_tag tag;
     uint32_t consumer;       /* whose credit it holds */
+    uint64_t body_len;       /* also of a body that was not taken */
+    int64_t n_delivered;     /* before, as the broker counts it */
     struct message *message; /* NULL: its body was not taken */
     size_t n_bytes;
     char *id;
@@ -92,6 +95,8 @@ struct delivery {
     int verdict;         /* of an answer that came while the window was being asked about; -1: none */
     int http_status;
     int64_t retry_after_ms;
+    char *answered; /* beside verdict: in words */
+    int answered_status;
     int64_t delay_ms; /* until the next attempt */
     bool only_expired;
     bool alone;            /* no other request was out when it went */
@@ -100,7 +105,9 @@ struct delivery {
     bool charged;          /* what is being written counts against the brake */
     const char *reason;    /* of its death */
     bool rowless, exhausted;
-    char *error; /* what went wrong last, in words */
+    bool give_back; /* the window ended, and it is not the message's fault */
+    char *error;    /* what went wrong last, in words: for the log */
+    char *said;     /* the same with what the application wrote, for the row and the letter; NULL: error */
     char *result;
     size_t result_len;
 };
@@ -111,6 +118,8 @@ enum pause_reason {
     PAUSE_EVERYTHING_FAILS,
     PAUSE_PARKED_FULL,
     PAUSE_TOO_LARGE,
+    PAUSE_BYTES_FULL,
+    PAUSE_REFUSED,
     N_PAUSE_REASONS
 };
 
@@ -125,7 +134,8 @@ struct redial {
     int64_t deadline_ms; /* of the job */
     int n_failures;
     int64_t since_ms; /* without a connection */
-    bool was_up, told;
+    int64_t up_ms;    /* with one */
+    bool was_up;
 };
 
 struct counters {
@@ -193,7 +203,7 @@ struct worker {
     size_t credit_used, credit_parked; /* of the present consumer */
     size_t largest_body, largest_before;
     int64_t largest_since_ms;
-    bool bytes_full;
+    int64_t renewed_ms;  /* when the consumer was last started again for a larger prefetch */
     int delivery_limit;  /* of quorum queues on this broker, 0: none */
     int64_t arrived_ms;  /* the last delivery, or the start of consuming */
     int64_t stuck_at_ms; /* not before this is the channel opened again */
@@ -206,6 +216,8 @@ struct worker {
     bool pause_told[N_PAUSE_REASONS];
     char pause_text[N_PAUSE_REASONS][256];
     int64_t probe_at_ms;
+    int64_t database_try_ms; /* a pause for the database's errors ends then, to try again */
+    int n_database_tries;
     bool probing;
     int n_pauses_in_a_row; /* of the application, without a success between */
     int allowed;           /* requests at once: the trickle */
@@ -245,6 +257,7 @@ struct worker {
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
+void delivery_return(struct worker *w, struct delivery *d); /* what only waits: back to the broker */
 struct delivery *worker_find(struct worker *w, uint64_t ref);
 void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
 void worker_run_timers(struct worker *w);
@@ -306,6 +319,8 @@ void worker_forward_claimed(struct worker *w);
 void worker_answer(struct worker *w, const struct forward_answer *a);
 void delivery_apply_verdict(struct worker *w, struct delivery *d);
 void delivery_fail(struct worker *w, struct delivery *d);
+bool delivery_is_tainted(const struct worker *w,
+                         const struct delivery *d); /* the database link broke during its forward */
 
 /* consume.c */
 void worker_update_consumer(struct worker *w);
@@ -318,6 +333,7 @@ void worker_learn_limit(struct worker *w);
 
 /* pause.c */
 void pause_set(struct worker *w, enum pause_reason r, const char *text);
+void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* said only when it lasts */
 void pause_clear(struct worker *w, enum pause_reason r);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
@@ -338,6 +354,7 @@ bool worker_may_say(struct worker *w, enum event e);
 void report_delivery(struct worker *w, enum event e, const struct delivery *d);
 void report_delivery_begin(struct log_line *l, enum event e, const struct worker *w,
                            const struct delivery *d);
+void report_dead_again(struct worker *w, const struct delivery *d);
 void report_stats(struct worker *w);
 void report_text(struct worker *w, enum event e, const char *reason);
 const char *worker_state_name(const struct worker *w);

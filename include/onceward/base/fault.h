@@ -9,7 +9,7 @@
  * is a named result that the caller must handle. Outputs are left alone on failure. */
 struct fault {
     char text[768];
-    char code[8]; /* SQLSTATE, AMQP reply code, curl code: where there is one, else empty */
+    char code[8]; /* SQLSTATE, AMQP reply code, or "stream" for a queue that is one: where there is one, else empty */
 };
 
 /* Sets the text, cut to fit; control characters become spaces. Always answers -1, for `return fault_set(...)`. */

@@ -69,6 +69,7 @@ struct broker_event {
     uint32_t consumer; /* number given to broker_consume */
     struct message *message;
     uint64_t body_len;
+    int64_t delivery_count; /* drained: x-delivery-count */
     int64_t depth;
     struct fault fault;
 };

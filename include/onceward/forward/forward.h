@@ -29,6 +29,7 @@ struct forward_request {
     const struct header_block *headers; /* copied */
     struct slice body;                  /* must stay until the answer */
     int64_t timeout_ms;                 /* from now, the whole exchange */
+    int64_t send_by_ms;                 /* clock_ms() from which on it must not be sent any more, 0: none */
 };
 
 /* Sends a POST. -1: it could not even be begun (f), nothing was sent. */
@@ -46,6 +47,7 @@ struct forward_answer {
     bool cut;
     char error[256]; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "closed before an answer"; the start of a
                         textual error body is added in quotes, control characters removed */
+    char brief[128]; /* the same without anything that the application wrote: for the log */
     int64_t took_us;
 };
 

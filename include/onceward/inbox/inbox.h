@@ -70,6 +70,7 @@ struct inbox_item {
     struct slice error;        /* fail, release, bury; cut at 1 KiB, made text */
     int64_t delay_ms;          /* fail, release: until the next attempt */
     bool only_expired;         /* fail: revoke at the end of the window, unless extended */
+    bool give_back;            /* fail: the token ends, and the attempt is not charged; answered as released */
     const struct inbox_letter *letter;
 };
 
