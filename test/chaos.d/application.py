@@ -75,7 +75,7 @@ class Pod(Application):
         message = json.loads(request.body)
         queue = urllib.parse.unquote(request.header("Onceward-Queue"))
         self.note(at=at, queue=queue, id=request.message_id, token=request.token, attempt=request.attempt, pod=self.name,
-                  key=request.header("Idempotency-Key"), version=message["version"], redelivered=request.header("Onceward-Redelivered"))
+                  window=request.window_ms / 1000, key=request.header("Idempotency-Key"), version=message["version"], redelivered=request.header("Onceward-Redelivered"))
         try:
             return getattr(self, "do_" + message["kind"])(request, reply, message, at)
         except Refused:

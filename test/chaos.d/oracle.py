@@ -1,6 +1,7 @@
 """Compares what was published with what came of it. Each check answers a list of faults; an empty one is a pass."""
 
 import collections
+import datetime
 import json
 import urllib.parse
 
@@ -125,6 +126,24 @@ class Oracle:
             faults += [f"{key}: {n} requests with one token" for n in tokens.values() if n > 1]
         return faults
 
+    def no_living_token_taken(self):
+        """Nobody takes a message over while its token lives: its window, as told with the request, and the grace must be over."""
+        faults, self.n_taken_over = [], 0
+        for pod in self.pods:
+            for e in pod.sidecar.find("taken_over"):
+                at = datetime.datetime.fromisoformat(e["ts"].replace("Z", "+00:00")).timestamp()
+                self.n_taken_over += 1
+                before = [r for r in self.requests[e["queue"], e["message_id"]] if r["at"] < at]
+                if not before:
+                    continue
+                last = before[-1]
+                own = self.is_transaction(e["queue"]) and last["pod"] == pod.name and "instance" in pod.sidecar.config
+                held_up = any(d[2].startswith(("freeze", "stop")) for d in self.disturbed({last["pod"]}, last["at"] - 20, last["at"]))
+                if at < last["at"] + last["window"] + GRACE - TOLERANCE and not own and not held_up:
+                    faults.append(f"{e['queue']}, {e['message_id']}: taken over by {pod.name} {at - last['at']:.3f} s after its POST by "
+                                  f"{last['pod']}, whose window was {last['window']:.3f} s")
+        return faults
+
     def all_settled(self):
         """No row is left in between, and there is no row that nobody published."""
         faults = [f"{key}: {row}" for key, row in self.rows.items() if row["status"] not in ("completed", "dead")]
@@ -167,6 +186,8 @@ class Oracle:
         return (("lost 0", self.nothing_lost), ("doubled 0 (transaction)", self.nothing_doubled),
                 ("every completion has its effect (response)", self.completed_has_effect),
                 ("repeated only in the documented window (response)", self.repeats_explained),
-                ("no POST for a completed row", self.never_posted_completed), ("one Idempotency-Key a message, one request a token", self.keys_are_the_same),
+                ("no POST for a completed row", self.never_posted_completed),
+                ("no living token taken over", self.no_living_token_taken),
+                ("one Idempotency-Key a message, one request a token", self.keys_are_the_same),
                 ("nothing left unsettled", self.all_settled), ("every dead letter explained", self.letters_explained),
                 ("nothing wrong in the logs", self.no_bugs_said))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ class Pod:
         self.application = None
         self.links = {"broker": Proxy(rabbitmq.port), "database": Proxy(postgres.port), "application": Proxy(self.application_port)}
         for link in self.links.values():
+            link.port = process.free_port()
             link.start()
         self.sidecar = Sidecar(binary, self.folder, self.config(rabbitmq, queues), self.name)
         self.faults = []
@@ -82,6 +84,7 @@ class Pod:
     @guarded
     def start_sidecar(self):
         if self.sidecar.child is None:
+            self.life = self.sidecar.mark()
             self.sidecar.start()
 
     @guarded
@@ -122,9 +125,11 @@ class Pod:
         if not self.sidecar_is_alive():
             return False
         self.sidecar.thaw()
+        since = self.life
         try:
             status = self.sidecar.term(SHUTDOWN_GRACE + 12.0)
-            if status:
+            # Before it has said that it started, it may not have come to take the signal.
+            if status and (status != -signal.SIGTERM or self.sidecar.find("started", since)):
                 self.faults.append(f"{self.name} ended with status {status} after SIGTERM")
         except Overdue as e:
             self.faults.append(f"{e} after SIGTERM")
@@ -142,6 +147,7 @@ class Pod:
     def kill_application(self):
         if self.application is not None and self.application.poll() is None:
             process.kill(self.application)
+            self.application = None
             return True
         return False
 

@@ -73,7 +73,7 @@ def body_of(serial, kind, chance, version=0):
     return json.dumps({"serial": serial, "kind": kind, "version": version, "fill": fill}).encode()
 
 
-def make_messages(seed, seconds, rate, queues):
+def make_messages(seed, seconds, rate, queues, without=()):
     """Messages in the order in which they are published; copies follow their originals after a while."""
     chance = random.Random(f"{seed} messages")
     messages, killer_at = [], 20.0
@@ -83,6 +83,8 @@ def make_messages(seed, seconds, rate, queues):
         kind = weighted(chance, KINDS)[0]
         if at >= killer_at and at < seconds - 5:
             kind, killer_at = "kills", killer_at + 45.0
+        if kind in without:
+            kind = "plain"
         message_id = None if kind == "no_id" else f"bad\0{serial}" if kind == "bad_id" else f"m{serial}"
         body = body_of(serial, kind, chance)
         messages.append(Message(at, queue, message_id, kind, body))

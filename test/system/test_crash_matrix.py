@@ -217,7 +217,7 @@ def test_redrive_killed_there_is_run_again(bed, point):
     bed.wait_for_status("m1", "dead")
     sidecar.wait_for_nothing_held()
     assert sidecar.term() == 0
-    done = command(bed, "dead", "redrive", "--all", failpoint=f"{point.name}:kill")
+    done = command(bed, "dead", "redrive", "--consumer", bed.queue.name, failpoint=f"{point.name}:kill")
     assert done.returncode == -signal.SIGKILL, done.stdout
     letters, status, ready = len(bed.letters()), bed.status("m1"), bed.queue.n_ready
     if point.transaction == "LETTER":
@@ -228,7 +228,7 @@ def test_redrive_killed_there_is_run_again(bed, point):
         assert (letters, status) == (1, "waiting") and (ready == 1 or point.name == "redrive_published")
     else:
         assert (point.transaction, letters, status, ready) == ("REDRIVEN", 0, "waiting", 1)
-    again = command(bed, "dead", "redrive", "--all")
+    again = command(bed, "dead", "redrive", "--consumer", bed.queue.name)
     assert again.returncode == 0, again.stdout
     assert not bed.letters()
     bed.app.handler = bed.app.commit_and_answer

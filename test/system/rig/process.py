@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -91,11 +92,16 @@ _given_ports = set()
 
 
 def free_port():
-    """A loopback port that nobody listens on now and that was not given before."""
+    """A loopback port that nobody listens on now and that was not given before.
+
+    Below those that the kernel gives to outgoing connections: a server that starts again must find its port free."""
     while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
         if port not in _given_ports:
             _given_ports.add(port)
             return port
