@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,13 @@ def run_group(bed, series, rounds):
             say(f"{series.group.title}, round {number + 1}/{rounds}, {label}: {rate}{time.monotonic() - start:.0f} s")
 
 
+def end(bed, keep):
+    """Ends the servers; a second Ctrl-C does not leave half of them behind."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    bed.stop(keep)
+
+
 def run_check(o):
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node",) if p not in o.without])
     try:
@@ -75,7 +83,7 @@ def run_check(o):
         say("interrupted")
         return 130
     finally:
-        bed.stop(o.keep)
+        end(bed, o.keep)
 
 
 def main():
@@ -101,7 +109,7 @@ def main():
         say("interrupted")
         return 130
     finally:
-        bed.stop(o.keep)
+        end(bed, o.keep)
         if done:
             os.makedirs(o.out, exist_ok=True)
             path = os.path.join(o.out, "bench.json")
