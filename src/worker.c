@@ -143,6 +143,7 @@ static void inbox_lost(struct worker *w, const struct fault *f)
     inbox_free(w->inbox);
     w->inbox = NULL;
     w->inbox_life++;
+    w->locked_ref = 0;
     w->has_figures = false;
     w->claim_sent_us = 0;
     redial_failed(w, &w->to_inbox, "database", f->text);
@@ -202,6 +203,9 @@ static void inbox_step(struct worker *w)
         inbox_lost(w, &f);
         return;
     }
+    struct inbox_holder holder;
+    if (inbox_holder(w->inbox, &holder))
+        worker_holder(w, &holder);
     if (inbox_figures(w->inbox, &w->figures))
         w->has_figures = true;
     if (inbox_gave_up_prepared(w->inbox) && !w->said_unprepared) {

@@ -21,6 +21,10 @@
 /* A takeover waits so long after the expiry of a token. */
 enum { TAKEOVER_GRACE_MS = 2000, CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
+/* Deliveries are returned before the broker would drop their messages; with a smaller limit there is no room
+ * for that. */
+enum { DELIVERY_LIMIT_MIN = 5 };
+
 /* A token holds the longest consumer name, NUL and the longest message id in base64url. */
 _Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX,
                "the longest token");
@@ -135,6 +139,9 @@ void cross_check_root(const struct reading *root)
 
     if (is_set(root, "broker.url"))
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
+    if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
+        clash(root, false, "broker.delivery_limit", NULL, "expected 0 (there is none) or at least %d, got %d",
+              DELIVERY_LIMIT_MIN, c->broker.delivery_limit);
 }
 
 /* --- one queue --- */
@@ -213,6 +220,11 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
                                         "forward.tls.key_file", "forward.tls.verify"};
     const struct config_forward *w = &q->forward;
 
+    if (w->connect_timeout_ms >= q->token_window_ms)
+        clash(r, false, "forward.connect_timeout", "token_window",
+              "forward.connect_timeout (%s) is not below token_window (%s): the window would be over before the "
+              "message is sent; expected less",
+              show_ms(w->connect_timeout_ms).text, show_ms(q->token_window_ms).text);
     if (is_set(r, "forward.url"))
         check_tls(r, &w->tls, names, is_secure(w->url, "https") || is_secure(q->ready_url, "https"));
     for (size_t i = 0; i < w->n_headers; i++)
@@ -231,6 +243,9 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_retry(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
+    if (q->queue.takes_over && !strcmp(q->queue.takes_over, q->queue.queue))
+        clash(r, true, "takes_over", NULL,
+              "names the queue itself, so it has no effect; expected the former queue of this consumer");
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms && origin(root, "shutdown_grace") != ORIGIN_BAD &&
         origin(r, "token_window") != ORIGIN_BAD &&

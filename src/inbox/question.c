@@ -3,6 +3,7 @@
  * the inbox. */
 #include "question.h"
 
+#include "onceward/base/mem.h"
 #include "onceward/inbox/inbox.h"
 #include "pipeline.h"
 
@@ -10,15 +11,17 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const struct {
     const char *sql;
-    int n_values;
+    int n_values, n_texts;
 } questions[N_QUESTIONS] = {
     [QUESTION_FIGURES] = {"SELECT dead_letters, oldest_snapshot_ms FROM onceward.sidecar_figures($1)", 2},
     [QUESTION_HOUSEKEEP] = {"SELECT purged, swept, orphans, next_page, took_us, away_ms "
                             "FROM onceward.sidecar_housekeep($1, $2, $3, $4, $5, $6)",
                             6},
+    [QUESTION_HOLDER] = {"SELECT pid, age_ms, application, state FROM onceward.sidecar_holder($1, $2)", 2, 2},
 };
 
 const char *question_sql(enum question q)
@@ -37,6 +40,9 @@ void question_take(struct inbox *i, enum question q, const PGresult *rows, const
     if (rows && PQntuples(rows) == 1)
         while (n < questions[q].n_values && call_int8(rows, 0, n, &a->values[n]))
             n++;
+    for (int k = 0; n == questions[q].n_values && k < questions[q].n_texts; k++)
+        snprintf(a->texts[k], sizeof(a->texts[k]), "%.*s", PQgetlength(rows, 0, n + k),
+                 PQgetvalue(rows, 0, n + k));
     if (n == questions[q].n_values) {
         a->state = QUESTION_ANSWERED;
         return;
@@ -118,4 +124,33 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
                                         .took_us = v[4],
                                         .away_ms = v[5]};
     return got;
+}
+
+/* --- the holder of a row's lock --- */
+
+void inbox_ask_holder(struct inbox *i, struct slice message_id)
+{
+    static const Oid types[] = {25, 25};
+    const char *params[2] = {i->scalars.value[SCALAR_CONSUMER]};
+
+    if (!may_ask(i, QUESTION_HOLDER))
+        return;
+    char *id = mem_copy(message_id.data, message_id.len);
+    params[1] = id;
+    pipeline_ask(i, QUESTION_HOLDER, 2, types, params);
+    free(id);
+}
+
+bool inbox_holder(struct inbox *i, struct inbox_holder *ret)
+{
+    const struct question_answer *a = &i->answers[QUESTION_HOLDER];
+    struct fault f;
+
+    if (answer_take(i, QUESTION_HOLDER, &f) <= 0)
+        return false;
+    ret->pid = a->values[0];
+    ret->age_ms = a->values[1];
+    snprintf(ret->application, sizeof(ret->application), "%s", a->texts[0]);
+    snprintf(ret->state, sizeof(ret->state), "%s", a->texts[1]);
+    return true;
 }

@@ -7,16 +7,17 @@
 #include <stdint.h>
 
 /* Questions: calls that are not about deliveries. Each is one call of one function of the schema, asked in the pipeline between the
- * batches, at most once at a time, and answered by one row of bigints, or by a fault. */
-enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, N_QUESTIONS };
+ * batches, at most once at a time, and answered by one row of bigints, behind them texts (cut), or by a fault. */
+enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, QUESTION_HOLDER, N_QUESTIONS };
 
-enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8 };
+enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8, QUESTION_MAX_TEXTS = 2, QUESTION_TEXT = 64 };
 
 enum question_state { QUESTION_IDLE, QUESTION_ASKED, QUESTION_ANSWERED, QUESTION_FAILED };
 
 struct question_answer {
     enum question_state state;
     int64_t values[QUESTION_MAX_VALUES];
+    char texts[QUESTION_MAX_TEXTS][QUESTION_TEXT];
     struct fault fault;
 };
 

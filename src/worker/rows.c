@@ -70,16 +70,33 @@ static void row_again(struct worker *w, struct delivery *d)
 
 static void row_locked(struct worker *w, struct delivery *d)
 {
-    struct log_line l;
-
     d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
     if (!d->locked_since_ms)
         d->locked_since_ms = w->now_ms;
-    else if (w->now_ms - d->locked_since_ms > w->q->token_window_ms && worker_may_say(w, EVENT_ROW_LOCKED)) {
-        report_delivery_begin(&l, EVENT_ROW_LOCKED, w, d);
-        log_int(&l, "locked_ms", w->now_ms - d->locked_since_ms);
-        log_end(&l);
+    else if (w->inbox && w->now_ms >= w->locked_told_ms &&
+             w->now_ms - d->locked_since_ms > w->q->token_window_ms) {
+        w->locked_ref = d->ref;
+        w->locked_told_ms = w->now_ms + w->config->log.stats_interval_ms;
+        inbox_ask_holder(w->inbox, delivery_id(d));
     }
+}
+
+/* The holder of the lock is known: said once an interval. */
+void worker_holder(struct worker *w, const struct inbox_holder *h)
+{
+    struct delivery *d = worker_find(w, w->locked_ref);
+    struct log_line l;
+
+    w->locked_ref = 0;
+    if (!d || !d->locked_since_ms || !h->pid)
+        return;
+    report_delivery_begin(&l, EVENT_ROW_LOCKED, w, d);
+    log_int(&l, "locked_ms", w->now_ms - d->locked_since_ms);
+    log_int(&l, "pid", h->pid);
+    log_text(&l, "application", h->application);
+    log_text(&l, "state", h->state);
+    log_int(&l, "age_ms", h->age_ms);
+    log_end(&l);
 }
 
 static void row_park(struct worker *w, struct delivery *d, const struct inbox_row *row)

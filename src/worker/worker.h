@@ -241,6 +241,8 @@ struct worker {
     struct histogram forward_us, end_to_end_us, claim_batch;
     struct rate_limit limits[N_EVENTS];
     int64_t early_answer_told_ms;
+    uint64_t locked_ref; /* whose row's holder is asked for, 0: none */
+    int64_t locked_told_ms;
     int64_t depth;
     char depth_reason[128];
     struct inbox_figures figures;
@@ -313,6 +315,7 @@ struct slice delivery_id(const struct delivery *d);
 
 /* rows.c */
 void worker_row(struct worker *w, const struct inbox_row *row);
+void worker_holder(struct worker *w, const struct inbox_holder *h);
 
 /* answers.c */
 void worker_forward_claimed(struct worker *w);

@@ -107,6 +107,14 @@ struct inbox_figures {
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 
+/* Who holds the lock of a row: for the log. pid 0: nobody, any more. The texts are cut. */
+struct inbox_holder {
+    int64_t pid, age_ms; /* of its transaction */
+    char application[64], state[64];
+};
+void inbox_ask_holder(struct inbox *i, struct slice message_id);
+bool inbox_holder(struct inbox *i, struct inbox_holder *ret);
+
 /* Housekeeping: one bounded call of sidecar_housekeep, asked in the pipeline. What it does and how it shares the work with other
  * sidecars stands there. */
 struct inbox_housekeep {
