@@ -198,7 +198,7 @@ def test_ids_that_need_quoting_in_every_layer(bed):
 
 def test_ids_that_need_quoting_die_and_fail_like_others(bed):
     bed.app.handler = lambda request, reply: 500 if request.attempt == 1 else 400
-    sidecar = bed.sidecar(brake=1000)
+    sidecar = bed.sidecar(brake=0)
     bed.queue.publish_many(IDS)
     sidecar.wait_for("dead", n=len(IDS))
     assert sorted(letter["message_id"] for letter in bed.letters()) == sorted(IDS)

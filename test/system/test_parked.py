@@ -18,7 +18,7 @@ def test_more_deliveries_in_backoff_than_the_prefetch_and_the_others_go_on(bed, 
         return bed.app.commit_and_answer(request, reply)
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(queue=bed.queue, prefetch=8, forward={"concurrency": 4}, brake=1000,
+    sidecar = bed.sidecar(queue=bed.queue, prefetch=8, forward={"concurrency": 4}, brake=0,
                           retry={"max_attempts": 1000, "backoff": "2s", "max_backoff": "4s"})
     bad = [f"bad{i}" for i in range(40)]
     good = [f"good{i}" for i in range(40)]
@@ -36,7 +36,7 @@ def test_more_deliveries_in_backoff_than_the_prefetch_and_the_others_go_on(bed, 
 def test_at_max_parked_it_says_so_and_goes_on_when_one_is_due(bed):
     mended = Gate()
     bed.app.handler = lambda request, reply: bed.app.commit_and_answer(request, reply) if mended._event.is_set() else 500
-    sidecar = bed.sidecar(prefetch=8, max_parked=20, forward={"concurrency": 4}, brake=1000,
+    sidecar = bed.sidecar(prefetch=8, max_parked=20, forward={"concurrency": 4}, brake=0,
                           retry={"max_attempts": 1000, "backoff": "1s", "max_backoff": "2s"})
     ids = [f"m{i}" for i in range(60)]
     bed.queue.publish_many(ids)
