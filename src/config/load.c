@@ -7,13 +7,16 @@
 #include "config/expand.h"
 #include "config/read.h"
 #include "config/report.h"
+#include "config/scan.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/config.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -53,8 +56,6 @@ static const char *syntax_text(const json_error_t *e)
         return "expected nothing behind the object";
     case json_error_stack_overflow:
         return "nested too deeply";
-    case json_error_numeric_overflow:
-        return "a number too large";
     case json_error_null_byte_in_key:
         return "a name with NUL; expected none";
     case json_error_duplicate_key:
@@ -72,29 +73,55 @@ static void report_syntax(struct config_report *report, const char *name, const 
     report_error(report, "", "%s, line %d, column %d: %s", name, e->line, e->column, syntax_text(e));
 }
 
+static bool number_is_too_large(struct slice raw, bool integer)
+{
+    char *copy = mem_copy(raw.data, raw.len);
+    bool too_large;
+
+    errno = 0;
+    if (integer) {
+        strtoll(copy, NULL, 10);
+        too_large = errno == ERANGE;
+    } else {
+        too_large = isinf(strtod(copy, NULL));
+    }
+    free(copy);
+    return too_large;
+}
+
+/* The library stops at a number that it cannot hold. Each such number is replaced by one that it can, and that
+ * is wrong wherever a number may stand, so that the fault is reported by its key path among the others. */
+static void numbers_tame(char *text, size_t len)
+{
+    struct scan s = {.at = text, .end = text + len};
+    struct slice raw;
+    bool integer;
+
+    while (s.at < s.end) {
+        enum scan_kind kind = scan_peek(&s);
+
+        if (kind == SCAN_STRING && scan_string(&s, &raw))
+            continue;
+        if (kind != SCAN_NUMBER || !scan_number(&s, &raw, &integer)) {
+            s.at += s.at < s.end;
+            continue;
+        }
+        if (raw.len >= sizeof(NUMBER_TOO_LARGE) - 1 && number_is_too_large(raw, integer)) {
+            char *number = text + (raw.data - text);
+
+            memset(number, ' ', raw.len);
+            memcpy(number, NUMBER_TOO_LARGE, sizeof(NUMBER_TOO_LARGE) - 1);
+        }
+    }
+}
+
 /* The root object, or NULL: reported. Names that stand twice are reported, and reading goes on with the last
  * ones. */
-static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report)
+static json_t *load_tame(const char *text, size_t len, const char *name, struct config_report *report)
 {
     json_error_t e;
-
-    if (len > CONFIG_FILE_MAX) {
-        report_error(report, "", "%s is larger than %d KiB", name, CONFIG_FILE_MAX / 1024);
-        return NULL;
-    }
-    if (!len) {
-        report_error(report, "", "%s is empty; expected an object", name);
-        return NULL;
-    }
-    if (len >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2))) {
-        report_error(report, "", "%s is in UTF-16; expected UTF-8", name);
-        return NULL;
-    }
-    if (len >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
-        report_error(report, "", "%s starts with a byte order mark; expected UTF-8 without one", name);
-        return NULL;
-    }
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+
     if (!root && json_error_code(&e) == json_error_duplicate_key) {
         json_error_t twice = e;
         size_t before = report->n_errors;
@@ -112,6 +139,32 @@ static json_t *load_json(const char *text, size_t len, const char *name, struct 
         json_decref(root);
         root = NULL;
     }
+    return root;
+}
+
+static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report)
+{
+    if (len > CONFIG_FILE_MAX) {
+        report_error(report, "", "%s is larger than %d KiB", name, CONFIG_FILE_MAX / 1024);
+        return NULL;
+    }
+    if (!len) {
+        report_error(report, "", "%s is empty; expected an object", name);
+        return NULL;
+    }
+    if (len >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2))) {
+        report_error(report, "", "%s is in UTF-16; expected UTF-8", name);
+        return NULL;
+    }
+    if (len >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
+        report_error(report, "", "%s starts with a byte order mark; expected UTF-8 without one", name);
+        return NULL;
+    }
+    char *copy = mem_copy(text, len);
+
+    numbers_tame(copy, len);
+    json_t *root = load_tame(copy, len, name, report);
+    free(copy);
     return root;
 }
 

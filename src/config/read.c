@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 const char *kind_name(const json_t *value)
 {
@@ -26,6 +27,8 @@ const char *kind_name(const json_t *value)
     case JSON_INTEGER:
         return "a number";
     case JSON_REAL:
+        if (json_real_value(value) == strtod(NUMBER_TOO_LARGE, NULL))
+            return "a number too large";
         return "a number with a fraction or an exponent";
     case JSON_TRUE:
     case JSON_FALSE:

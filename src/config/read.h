@@ -33,5 +33,8 @@ void read_missing(struct reading *r);
 /* Appends a name from the file to a path: quoted when it is not plain, and cut. */
 void path_add(struct buf *out, const char *name);
 
+/* Stands for a number that is larger than what the library holds. */
+#define NUMBER_TOO_LARGE "1e308"
+
 /* "a string", "an object", … */
 const char *kind_name(const json_t *value);
