@@ -4,6 +4,7 @@
 
 #include "config/arena.h"
 #include "config/checks.h"
+#include "config/expand.h"
 #include "config/report.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
@@ -32,31 +33,59 @@ static struct config_header *find_header(struct config_header *headers, size_t n
     return NULL;
 }
 
-static bool read_header(struct reading *r, const char *path, const char *name, json_t *value,
+/* The name of the field that NAME_file gives, or one of length 0: it is no such name. */
+static struct slice header_of_file(const char *name)
+{
+    const struct slice end = SLICE("_file");
+    size_t len = strlen(name);
+
+    if (len <= end.len || memcmp(name + len - end.len, end.data, end.len) != 0)
+        return (struct slice){0};
+    return (struct slice){name, len - end.len};
+}
+
+/* The value, or what the file holds that it names. False: reported. */
+static bool read_header_value(struct reading *r, const char *path, json_t *value, bool from_file,
+                              struct buf *out)
+{
+    struct buf file = {0};
+    struct fault f = {0};
+    bool good = false;
+
+    if (!json_is_string(value))
+        report_error(r->report, path, "expected %s, got %s", from_file ? "the path of a file" : "a string",
+                     kind_name(value));
+    else if (!from_file)
+        good = read_string(r, path, value, out) == 0;
+    else if (read_string(r, path, value, &file) == 0 && text_file_read(out, buf_text(&file), &f) == 0)
+        good = true;
+    else if (f.text[0])
+        report_error(r->report, path, "%s", f.text);
+    buf_deinit(&file);
+    return good;
+}
+
+static bool read_header(struct reading *r, const char *path, struct slice name, json_t *value, bool from_file,
                         struct config_header *out)
 {
     struct buf text = {0};
-    const char *expected = check_field_name(name);
+    char *copy = arena_copy(r->config->arena, name.data, name.len);
+    bool good = read_header_value(r, path, value, from_file, &text);
+    const char *expected = check_field_name(copy);
 
-    if (!expected && strlen(name) > FIELD_NAME_MAX)
+    if (!expected && name.len > FIELD_NAME_MAX)
         expected = "a field name of at most 255 bytes";
-    if (!json_is_string(value)) {
-        report_error(r->report, path, "expected a string, got %s", kind_name(value));
-        expected = expected ? expected : "";
-    } else if (read_string(r, path, value, &text) == 0 && !expected) {
+    if (!expected && good)
         expected = check_field_value(buf_text(&text));
-        if (!expected && (!text.len || text.len > FIELD_VALUE_MAX))
-            expected = "a field value of 1 to 8192 bytes";
-    } else {
-        expected = expected ? expected : "";
-    }
-    if (!expected)
-        *out = (struct config_header){arena_copy(r->config->arena, name, strlen(name)),
-                                      arena_copy(r->config->arena, text.data, text.len)};
-    else if (*expected)
+    if (!expected && good && (!text.len || text.len > FIELD_VALUE_MAX))
+        expected = "a field value of 1 to 8192 bytes";
+    if (expected)
         report_error(r->report, path, "expected %s", expected);
+    good = good && !expected;
+    if (good)
+        *out = (struct config_header){copy, arena_copy(r->config->arena, text.data, text.len)};
     buf_deinit(&text);
-    return !expected;
+    return good;
 }
 
 /* Fields of the defaults stay, unless one of the same name (in any case) is given here. */
@@ -81,14 +110,16 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
         buf_reset(&below);
         buf_add_text(&below, path);
         path_add(&below, name);
-        if (!read_header(r, buf_text(&below), name, value, &header)) {
+        struct slice of_file = header_of_file(name);
+        if (!read_header(r, buf_text(&below), of_file.len ? of_file : slice_of(name), value, of_file.len > 0,
+                         &header)) {
             good = false;
             continue;
         }
-        struct config_header *same = find_header(all, n, name);
+        struct config_header *same = find_header(all, n, header.name);
         if (same && is_new[same - all]) {
             report_error(r->report, buf_text(&below),
-                         "given twice; expected one field of a name, whatever its case");
+                         "given twice; expected one field of a name, whatever its case, by value or by file");
             good = false;
             continue;
         }

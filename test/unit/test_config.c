@@ -366,6 +366,29 @@ static void test_files(void **state)
     unlink(window);
 }
 
+/* A field by file stands under its name, and takes the place of one in the defaults, as any field does. */
+static void test_header_files(void **state)
+{
+    char token[64], text[1024];
+
+    temporary(token, "k ${NOT_EXPANDED}\n", 18);
+    setenv("TOKEN_FILE", token, 1);
+    snprintf(text, sizeof(text),
+             "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": "
+             "{\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Key\": \"old\", \"X-Other_file\": \"%s\"}}}, "
+             "\"queues\": {\"q\": {\"forward\": {\"headers\": {\"x-key_file\": \"${TOKEN_FILE}\"}}}}}",
+             token);
+    struct config *c = parse(text);
+    const struct config_forward *w = &c->queues[0].forward;
+    assert_int_equal(w->n_headers, 2);
+    assert_string_equal(w->headers[0].name, "x-key");
+    assert_string_equal(w->headers[0].value, "k ${NOT_EXPANDED}");
+    assert_string_equal(w->headers[1].name, "X-Other");
+    assert_string_equal(w->headers[1].value, "k ${NOT_EXPANDED}");
+    config_free(c);
+    unlink(token);
+}
+
 /* A queue's own text takes the place of a file in the defaults. */
 static void test_text_replaces_file(void **state)
 {
@@ -479,7 +502,7 @@ int main(void)
         cmocka_unit_test(test_full_is_valid),
         cmocka_unit_test(test_minimal_and_defaults),
         cmocka_unit_test(test_defaults_merge),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_files), cmocka_unit_test(test_header_files),
         cmocka_unit_test(test_text_replaces_file),
         cmocka_unit_test(test_variables),
         cmocka_unit_test(test_units),
