@@ -326,14 +326,18 @@ def test_at_the_end_of_the_grace_tokens_are_released_and_nothing_is_charged(bed)
     bed.assert_once("m1")
 
 
-def test_at_the_end_of_the_grace_response_completion_leaves_its_tokens_to_expire(bed):
+def test_at_the_end_of_the_grace_response_completion_holds_its_messages_back_until_the_window_would_have_ended(bed):
     gate = Gate()
     bed.app.handler = lambda request, reply: gate.wait()
     sidecar = bed.sidecar(completion="response", token_window="20s", top={"shutdown_grace": "1s"})
     bed.queue.publish("m1")
     gate.wait_for_waiting()
     assert sidecar.term() == 0
-    assert bed.status("m1") == "processing" and bed.queue.n_ready == 1
+    row = bed.rows("SELECT status, attempt, next_attempt_at - clock_timestamp() AS wait FROM onceward.inbox WHERE consumer = %s",
+                   bed.queue.name)[0]
+    assert row["status"] == "waiting" and row["attempt"] == 0, "a shutdown is not charged"
+    assert row["wait"].total_seconds() > 10, "the application may still be at work: no second POST before its window is over"
+    assert bed.queue.n_ready == 1
     gate.open()
 
 

@@ -5,6 +5,7 @@ return a status. It runs on the connection's own thread, so it may wait. Its eff
 transaction with onceward.complete(token), as a real application does it; the ledger has no unique key, so a doubled effect is seen."""
 
 import os
+import random
 import socket
 import struct
 import threading
@@ -115,12 +116,24 @@ class Application:
         else:
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", self.port or 0))
-            self.port = listener.getsockname()[1]
+            self._bind(listener)
         listener.listen(128)
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return self
+
+    def _bind(self, listener):
+        """On a port that no outgoing connection is given by chance: it must still be free after a restart."""
+        for _ in range(1000):
+            port = self.port or random.randrange(20000, 32000)
+            try:
+                listener.bind(("127.0.0.1", port))
+                self.port = port
+                return
+            except OSError:
+                if self.port:
+                    raise
+        raise OSError("no free port")
 
     @property
     def url(self):
