@@ -92,7 +92,7 @@ struct config *command_config(const char *path)
 {
     struct config_report report = {0};
     struct config *c = NULL;
-    int failed = config_load(path, &c, &report);
+    int failed = config_load(path, admin_check_url, &c, &report);
 
     for (size_t i = 0; i < report.n; i++) {
         const struct config_finding *finding = &report.findings[i];

@@ -4,6 +4,7 @@
 #include "onceward/command/command.h"
 #include "onceward/config/config.h"
 #include "onceward/forward/forward.h"
+#include "onceward/inbox/admin.h"
 #include "onceward/supervisor.h"
 
 #include <getopt.h>
@@ -62,7 +63,7 @@ int command_run(int argc, char **argv)
     memory_tune();
     log_start(STDOUT_FILENO);
     int status = STATUS_USAGE;
-    int failed = config_load(path, &config, &report);
+    int failed = config_load(path, admin_check_url, &config, &report);
     if (!failed)
         log_set_level(config->log.level);
     for (size_t i = 0; i < report.n; i++)

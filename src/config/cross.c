@@ -6,6 +6,7 @@
 #include "config/checks.h"
 #include "config/report.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
 #include "onceward/core/identity.h"
 #include "onceward/core/token.h"
 
@@ -131,12 +132,15 @@ static bool is_secure(const char *url, const char *scheme)
     return url && !strncasecmp(url, scheme, strlen(scheme)) && url[strlen(scheme)] == ':';
 }
 
-void cross_check_root(const struct reading *root)
+void cross_check_root(const struct reading *root, config_database_check *check)
 {
     static const char *const names[] = {"broker.tls.ca_file", "broker.tls.cert_file", "broker.tls.key_file",
                                         "broker.tls.verify"};
     const struct config *c = root->target;
+    struct fault f = {0};
 
+    if (check && is_set(root, "database.url") && check(c->database.url.value, &f))
+        clash(root, false, "database.url", NULL, "%s", f.text);
     if (is_set(root, "broker.url"))
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)

@@ -11,6 +11,7 @@ struct queue_reading {
     char *path; /* "queues.payments" */
 };
 
-void cross_check_root(const struct reading *root);
+/* check may be NULL. */
+void cross_check_root(const struct reading *root, config_database_check *check);
 void cross_check_queue(const struct reading *root, const struct queue_reading *q);
 void cross_check_queues(const struct reading *root, const struct queue_reading *queues, size_t n);

@@ -275,8 +275,8 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
-int config_parse(const char *text, size_t len, const char *name, struct config **ret_config,
-                 struct config_report *report)
+int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
+                 struct config **ret_config, struct config_report *report)
 {
     *report = (struct config_report){0};
     json_t *root = load_json(text, len, name, report);
@@ -293,7 +293,7 @@ int config_parse(const char *text, size_t len, const char *name, struct config *
     r.origin = ORIGIN_GIVEN;
     read_object(&r, root);
     read_missing(&r);
-    cross_check_root(&r);
+    cross_check_root(&r, check);
     read_queues(&r, root);
     name_instance(c);
     json_decref(root);
@@ -305,7 +305,8 @@ int config_parse(const char *text, size_t len, const char *name, struct config *
     return 0;
 }
 
-int config_load(const char *path, struct config **ret_config, struct config_report *report)
+int config_load(const char *path, config_database_check *check, struct config **ret_config,
+                struct config_report *report)
 {
     struct buf text = {0};
     struct fault f = {0};
@@ -316,7 +317,7 @@ int config_load(const char *path, struct config **ret_config, struct config_repo
         report_error(report, "", "%s", f.text);
         error = -1;
     } else {
-        error = config_parse(buf_text(&text), text.len, path, ret_config, report);
+        error = config_parse(buf_text(&text), text.len, path, check, ret_config, report);
     }
     buf_deinit(&text);
     return error;

@@ -8,6 +8,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/inbox/admin.h"
 #include "onceward/inbox/inbox.h"
 
 #include <inttypes.h>
@@ -29,25 +30,78 @@ static void option_add(struct options *o, const char *key, const char *value)
     o->keys[o->n] = o->values[o->n] = NULL;
 }
 
-/* The server settings of the URL, with ours behind them: the later one counts. -1: it is no connection
- * string. libpq's own words are not repeated: they may quote the password. */
-static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
+/* The name that libpq's words say it does not know, or an empty slice: they say something else, or what they
+ * quote may be a piece of a password that was not encoded. */
+static struct slice unknown_name(const char *url, const char *words)
 {
-    PQconninfoOption *parsed = PQconninfoParse(url, NULL);
+    static const char *const starts[] = {"invalid URI query parameter: \"", "invalid connection option \""};
+    const char *query = strstr(url, "://") ? strchr(url, '?') : NULL;
+
+    if (strcasestr(url, "pass") || (query && strchr(query, '@')))
+        return (struct slice){0};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        const char *name = words + strlen(starts[i]);
+
+        if (strncmp(words, starts[i], strlen(starts[i])) != 0)
+            continue;
+        size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+        return len <= 40 && name[len] == '"' ? (struct slice){name, len} : (struct slice){0};
+    }
+    return (struct slice){0};
+}
+
+/* 0: *ret is the caller's. libpq's own words are not repeated: they may quote the password. */
+static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
+{
+    char *words = NULL;
+    PQconninfoOption *parsed = PQconninfoParse(url, &words);
     bool host_is_bad = false;
 
-    if (!parsed)
-        return fault_set(f, "database.url is not a PostgreSQL URI or connection string");
-    for (PQconninfoOption *o = parsed; o->keyword; o++) {
-        if (strcmp(o->keyword, "options") == 0 && o->val)
-            buf_printf(ret, "%s ", o->val);
-        /* The rest of a password with a raw '@' would be taken for a host, and repeated in the error. */
+    if (!parsed) {
+        struct slice name = words ? unknown_name(url, words) : (struct slice){0};
+
+        if (name.len)
+            fault_set(f, "the parameter \"%.*s\" is none that libpq knows", (int)name.len, name.data);
+        else
+            fault_set(f, "not a PostgreSQL URI or connection string that libpq reads, or it has a parameter that "
+                         "libpq does not know");
+        PQfreemem(words);
+        return -1;
+    }
+    /* The rest of a password with a raw '@' would be taken for a host, and repeated in the error. */
+    for (const PQconninfoOption *o = parsed; o->keyword; o++)
         if (strcmp(o->keyword, "host") == 0 && o->val && *o->val != '/' && strchr(o->val, '@'))
             host_is_bad = true;
+    if (host_is_bad) {
+        PQconninfoFree(parsed);
+        return fault_set(f, "more than one @: in a user name or password it is written %%40");
     }
+    *ret = parsed;
+    return 0;
+}
+
+int admin_check_url(const char *url, struct fault *f)
+{
+    PQconninfoOption *parsed;
+
+    if (url_parse(url, &parsed, f))
+        return -1;
     PQconninfoFree(parsed);
-    if (host_is_bad)
-        return fault_set(f, "database.url has more than one @: in a user name or password it is written %%40");
+    return 0;
+}
+
+/* The server settings of the URL, with ours behind them: the later one counts. -1: it is no connection
+ * string. */
+static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
+{
+    PQconninfoOption *parsed;
+
+    if (url_parse(url, &parsed, f))
+        return fault_wrap(f, "database.url");
+    for (const PQconninfoOption *o = parsed; o->keyword; o++)
+        if (strcmp(o->keyword, "options") == 0 && o->val)
+            buf_printf(ret, "%s ", o->val);
+    PQconninfoFree(parsed);
     buf_printf(ret,
                "-c default_transaction_isolation=read\\ committed -c jit=off -c statement_timeout=%" PRId64,
                c->statement_timeout_ms);

@@ -152,6 +152,31 @@ def test_a_secret_never_stands_in_a_message(tmp_path):
     assert status == 2 and "secret-marker" not in text, text
 
 
+@pytest.mark.parametrize("url, said", [
+    ("postgresql://h/?bogus=1", '"bogus"'),
+    ("postgresql://u:secret-marker@h/x?sslmode=require&sslmodus=disable", '"sslmodus"'),
+    ("host=h bogus=1", '"bogus"'),
+    ("postgresql://u@h,[/x", "libpq"),
+    ("host=h secret-marker", "libpq"),
+    # Where the name may be a piece of the password, it is not repeated.
+    ("postgresql://u:pa/x?secret-marker=1@h/x", "libpq"),
+    ("postgresql://h/?password=1&secret-marker=2", "libpq"),
+    ("host=h password=one secret-marker=two", "libpq"),
+    ("postgresql://u:one@secret-marker@h/x", "more than one @"),
+])
+def test_a_database_url_that_libpq_does_not_read(tmp_path, url, said):
+    config = changed("database.url", url)
+    config["queues"]["orders"]["prefetch"] = 0  # it is listed with the others
+    status, text = check(tmp_path, config)
+    assert status == 2 and re.search(rf"^database\.url: .*{said}", text, re.M) and "secret-marker" not in text, text
+    assert "orders.prefetch" in text, text
+    done = subprocess.run([schema.require_binary(), "run", "--config", str(tmp_path / "config.json")], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 2 and "secret-marker" not in str(done), done
+    assert [e for e in events if e["event"] == "config_error" and e["path"] == "database.url"], done
+
+
 def test_a_warning_does_not_refuse(tmp_path):
     config = changed("shutdown_grace", "1s")
     status, text = check(tmp_path, config)

@@ -51,7 +51,7 @@ static struct config *parse(const char *text)
     struct config *c = NULL;
     struct config_report report;
 
-    if (config_parse(text, strlen(text), "test.json", &c, &report) < 0)
+    if (config_parse(text, strlen(text), "test.json", NULL, &c, &report) < 0)
         fail_msg("%s: %s", report.findings[0].path, report.findings[0].text);
     config_report_deinit(&report);
     return c;
@@ -62,7 +62,7 @@ static struct config *load(const char *path)
     struct config *c = NULL;
     struct config_report report;
 
-    if (config_load(path, &c, &report) < 0)
+    if (config_load(path, NULL, &c, &report) < 0)
         fail_msg("%s: %s", report.findings[0].path, report.findings[0].text);
     config_report_deinit(&report);
     return c;

@@ -65,7 +65,7 @@ static void check_case(const struct fault_case *k, bool warnings)
     struct buf text = {0};
 
     write_case(&text, k->where, k->json);
-    int result = config_parse(text.data, text.len, "test.json", &c, &report);
+    int result = config_parse(text.data, text.len, "test.json", NULL, &c, &report);
     size_t n_expected = k->text ? 1 : 0;
     bool good = result == (warnings || !k->text ? 0 : -1) && (c != NULL) == (result == 0);
 
@@ -627,7 +627,7 @@ static void test_all_at_once(void **state)
     struct config_report report;
 
     unsetenv("UNSET");
-    assert_int_equal(config_parse(text, sizeof(text) - 1, "test.json", &c, &report), -1);
+    assert_int_equal(config_parse(text, sizeof(text) - 1, "test.json", NULL, &c, &report), -1);
     assert_null(c);
     print_report(&report);
     assert_int_equal(report.n_errors, n);
@@ -647,7 +647,7 @@ static void test_defaults_once(void **state)
     struct config *c = NULL;
     struct config_report report;
 
-    assert_int_equal(config_parse(text, sizeof(text) - 1, "test.json", &c, &report), -1);
+    assert_int_equal(config_parse(text, sizeof(text) - 1, "test.json", NULL, &c, &report), -1);
     assert_int_equal(report.n, 2);
     assert_string_equal(report.findings[0].path, "defaults.prefetch");
     assert_string_equal(report.findings[1].path, "queues.c.prefetch");
@@ -675,7 +675,7 @@ static void test_no_secrets(void **state)
             memcpy(copy, text, sizeof(text));
             if (change && len < sizeof(text) - 1 && !strchr("HUS", copy[len]))
                 copy[len] = "\n\x01\xFF"[change - 1];
-            int result = config_parse(copy, change ? sizeof(text) - 1 : len, "test.json", &c, &report);
+            int result = config_parse(copy, change ? sizeof(text) - 1 : len, "test.json", NULL, &c, &report);
             assert_int_equal(result, -1);
             assert_true(report.n_errors > 0);
             for (size_t i = 0; i < report.n; i++, n_reports++)
@@ -698,11 +698,11 @@ static void test_huge_and_deep(void **state)
                         "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"}}}}");
     while (text.len < 1024 * 1024)
         buf_add_char(&text, ' ');
-    assert_int_equal(config_parse(text.data, text.len, "test.json", &c, &report), 0);
+    assert_int_equal(config_parse(text.data, text.len, "test.json", NULL, &c, &report), 0);
     config_free(c);
     config_report_deinit(&report);
     buf_add_char(&text, ' ');
-    assert_int_equal(config_parse(text.data, text.len, "test.json", &c, &report), -1);
+    assert_int_equal(config_parse(text.data, text.len, "test.json", NULL, &c, &report), -1);
     assert_string_equal(report.findings[0].text, "test.json is larger than 1024 KiB");
     config_report_deinit(&report);
 
@@ -715,7 +715,7 @@ static void test_huge_and_deep(void **state)
         for (int i = 0; i < depth; i++)
             buf_add_char(&text, ']');
         buf_add_char(&text, '}');
-        assert_int_equal(config_parse(text.data, text.len, "test.json", &c, &report), -1);
+        assert_int_equal(config_parse(text.data, text.len, "test.json", NULL, &c, &report), -1);
         assert_true(report.n_errors > 0);
         config_report_deinit(&report);
     }
@@ -726,7 +726,7 @@ static void test_huge_and_deep(void **state)
     for (int i = 0; text.len < 1000 * 1000; i++)
         buf_printf(&text, ", \"k%d\": 1", i / 2);
     buf_add_char(&text, '}');
-    assert_int_equal(config_parse(text.data, text.len, "test.json", &c, &report), -1);
+    assert_int_equal(config_parse(text.data, text.len, "test.json", NULL, &c, &report), -1);
     assert_int_equal(report.n, 200);
     assert_string_equal(report.findings[199].text, "there is more; correct these first");
     config_report_deinit(&report);
@@ -748,7 +748,7 @@ static void test_file_faults(void **state)
         struct config *c = NULL;
         struct config_report report;
 
-        assert_int_equal(config_load(cases[i].path, &c, &report), -1);
+        assert_int_equal(config_load(cases[i].path, NULL, &c, &report), -1);
         assert_int_equal(report.n, 1);
         assert_string_equal(report.findings[0].path, "");
         assert_string_equal(report.findings[0].text, cases[i].text);

@@ -121,12 +121,16 @@ struct config_report {
 
 void config_report_deinit(struct config_report *r);
 
-/* Reads, expands and validates a file. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
+/* Judges database.url: what it may hold is known to a library that the configuration does not use. -1: f says what is wrong with it,
+ * without a piece of it that may be secret. */
+typedef int config_database_check(const char *url, struct fault *f);
+
+/* Reads, expands and validates a file. check may be NULL. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
  * errors at once; *ret_config is left alone. Values of secrets never stand in a report. */
-int config_load(const char *path, struct config **ret_config, struct config_report *report);
+int config_load(const char *path, config_database_check *check, struct config **ret_config, struct config_report *report);
 
 /* The same from memory; name is used in messages. */
-int config_parse(const char *text, size_t len, const char *name, struct config **ret_config,
+int config_parse(const char *text, size_t len, const char *name, config_database_check *check, struct config **ret_config,
                  struct config_report *report);
 
 void config_free(struct config *c);

@@ -13,6 +13,10 @@ struct buf;
 
 struct admin;
 
+/* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it, without
+ * a piece of the password. Fits config_database_check. */
+int admin_check_url(const char *url, struct fault *f);
+
 /* Connects. Each transaction pins READ COMMITTED and its own timeouts, so that a pooler may stand in between.
  */
 int admin_open(const struct config_database *c, struct admin **ret, struct fault *f);
