@@ -22,7 +22,7 @@ def quoted(line):
 
 
 def main(out, depfile, folder):
-    folders = [folder, os.path.join(folder, "functions")]
+    folders = [folder, os.path.join(folder, "functions"), os.path.join(folder, "queries")]
     paths = sorted(os.path.join(f, name) for f in folders for name in os.listdir(f) if name.endswith(".sql"))
     with open(out, "w", encoding="ascii") as c:
         c.write("/* Made from sql/ by embed.py. */\n\n#include \"inbox/sql.h\"\n\nconst struct sql_file sql_files[] = {\n")

@@ -5,15 +5,13 @@
 
 #include "inbox/connect.h"
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/table.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-#define AGE_MS(time)   "floor(1000 * extract(epoch FROM clock_timestamp() - " time "))::bigint"
-#define UNTIL_MS(time) "floor(1000 * extract(epoch FROM " time " - clock_timestamp()))::bigint"
 
 enum {
     C_CONSUMER,
@@ -27,30 +25,7 @@ enum {
     C_OLDEST_MS
 };
 
-/* $1: the configured consumers as a JSON array; they are shown even when nothing has come yet. */
-static const char select_consumers[] =
-    "SELECT consumer, g.consumer IS NOT NULL, coalesce(processing, 0), coalesce(failed, 0), "
-    "coalesce(waiting, 0),"
-    " coalesce(completed, 0), coalesce(dead, 0), coalesce(letters, 0), " AGE_MS(
-        "oldest") " FROM (SELECT i.consumer::text, count(*) FILTER (WHERE i.status = 'processing') AS "
-                  "processing,"
-                  "  count(*) FILTER (WHERE i.status = 'failed') AS failed, count(*) FILTER (WHERE i.status "
-                  "= 'waiting') AS waiting,"
-                  "  count(*) FILTER (WHERE i.status = 'completed') AS completed, count(*) FILTER (WHERE "
-                  "i.status = 'dead') AS dead,"
-                  "  min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS "
-                  "oldest"
-                  "  FROM onceward.inbox i GROUP BY i.consumer) rows"
-                  " FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l "
-                  "GROUP BY l.consumer) l USING (consumer)"
-                  " FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g "
-                  "USING (consumer)"
-                  " ORDER BY consumer COLLATE \"C\"";
-
 enum { R_CONSUMER, R_REASON, R_COUNT, R_NEWEST_MS };
-
-static const char select_reasons[] = "SELECT consumer, reason, count(*), " AGE_MS(
-    "max(died_at)") " FROM onceward.dead_letter GROUP BY consumer, reason ORDER BY 3 DESC, 1, 2";
 
 enum {
     U_CONSUMER,
@@ -68,62 +43,6 @@ enum {
     U_LOCK_STATE,
     U_LOCK_AGE_MS
 };
-
-/* The version of a row that somebody has updated or locked, but not committed, names that transaction in
- * xmax; pg_locks knows whose it is. Without pg_read_all_stats only the pid, the user and the application of
- * other roles' sessions are told. */
-static const char select_unfinished[] = "SELECT u.consumer, u.message_id, u.status, u.attempt, " AGE_MS(
-    "u.received_at") ","
-                     " CASE WHEN u.status <> 'processing' THEN " UNTIL_MS(
-                         "u.next_attempt_at") " END,"
-                                              " CASE WHEN u.status = 'processing' THEN " UNTIL_MS(
-                                                  "u.token_expires_at") " END,"
-                                                                        " CASE WHEN u.status = 'processing' "
-                                                                        "THEN u.claimed_by END, u.last_error,"
-                                                                        " k.pid, k.application_name, "
-                                                                        "k.usename, k.state, " AGE_MS(
-                                                                            "k.xact_start") " FROM (SELECT "
-                                                                                            "i.*, i.xmax AS "
-                                                                                            "holder FROM "
-                                                                                            "onceward.inbox "
-                                                                                            "i WHERE "
-                                                                                            "i.status IN "
-                                                                                            "('processing', "
-                                                                                            "'failed', "
-                                                                                            "'waiting')"
-                                                                                            "  ORDER BY "
-                                                                                            "i.received_at, "
-                                                                                            "i.consumer, "
-                                                                                            "i.message_id "
-                                                                                            "LIMIT 10) u"
-                                                                                            " LEFT JOIN "
-                                                                                            "LATERAL (SELECT "
-                                                                                            "a.pid, "
-                                                                                            "a.application_"
-                                                                                            "name, "
-                                                                                            "a.usename, "
-                                                                                            "a.state, "
-                                                                                            "a.xact_start"
-                                                                                            "  FROM pg_locks "
-                                                                                            "t JOIN "
-                                                                                            "pg_stat_"
-                                                                                            "activity a ON "
-                                                                                            "a.pid = t.pid"
-                                                                                            "  WHERE "
-                                                                                            "t.locktype = "
-                                                                                            "'transactionid' "
-                                                                                            "AND t.granted "
-                                                                                            "AND t.mode = "
-                                                                                            "'ExclusiveLock' "
-                                                                                            "AND "
-                                                                                            "t.transactionid "
-                                                                                            "= u.holder "
-                                                                                            "LIMIT 1) k ON "
-                                                                                            "true"
-                                                                                            " ORDER BY "
-                                                                                            "u.received_at, "
-                                                                                            "u.consumer, "
-                                                                                            "u.message_id";
 
 struct status {
     struct admin *a;
@@ -352,9 +271,11 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
     buf_add_text(&names, c->n_queues ? "]" : "[]");
     const char *const params[] = {buf_text(&names)};
 
-    answer = session_once(s->a, select_consumers, 1, params, &s->consumers, f) ||
-             session_once(s->a, select_reasons, 0, NULL, &s->reasons, f) ||
-             session_once(s->a, select_unfinished, 0, NULL, &s->unfinished, f);
+    answer =
+        session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
+                     f) ||
+        session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
+        session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished, f);
     buf_deinit(&names);
     return answer ? -1 : 0;
 }

@@ -1,0 +1,19 @@
+-- Rows by state and letters, a row a consumer. $1: the configured consumers as a JSON array; they are shown even when nothing has come yet.
+--
+-- Locks: none. Reads the inbox whole: for a person, not for a timer. Repeating it: only reads.
+SELECT consumer,
+       g.consumer IS NOT NULL,
+       coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(completed, 0), coalesce(dead, 0),
+       coalesce(letters, 0),
+       floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint
+FROM (SELECT i.consumer::text,
+             count(*) FILTER (WHERE i.status = 'processing') AS processing,
+             count(*) FILTER (WHERE i.status = 'failed') AS failed,
+             count(*) FILTER (WHERE i.status = 'waiting') AS waiting,
+             count(*) FILTER (WHERE i.status = 'completed') AS completed,
+             count(*) FILTER (WHERE i.status = 'dead') AS dead,
+             min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS oldest
+      FROM onceward.inbox i GROUP BY i.consumer) rows
+FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)
+FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)
+ORDER BY consumer COLLATE "C"

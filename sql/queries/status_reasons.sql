@@ -1,0 +1,7 @@
+-- Letters by consumer and reason, and how long ago the newest died.
+--
+-- Locks: none. Repeating it: only reads.
+SELECT consumer, reason, count(*), floor(1000 * extract(epoch FROM clock_timestamp() - max(died_at)))::bigint
+FROM onceward.dead_letter
+GROUP BY consumer, reason
+ORDER BY 3 DESC, 1, 2

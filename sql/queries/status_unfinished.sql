@@ -1,0 +1,27 @@
+-- The ten oldest rows that are not settled: state, next try, what is left of the window, holder, last error, and who holds the row's lock.
+--
+-- The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax; pg_locks knows whose
+-- it is. Without pg_read_all_stats only the pid, the user and the application of other roles' sessions are told.
+--
+-- Locks: none. Repeating it: only reads.
+SELECT u.consumer, u.message_id, u.status, u.attempt,
+       floor(1000 * extract(epoch FROM clock_timestamp() - u.received_at))::bigint,
+       CASE WHEN u.status <> 'processing'
+            THEN floor(1000 * extract(epoch FROM u.next_attempt_at - clock_timestamp()))::bigint END,
+       CASE WHEN u.status = 'processing'
+            THEN floor(1000 * extract(epoch FROM u.token_expires_at - clock_timestamp()))::bigint END,
+       CASE WHEN u.status = 'processing' THEN u.claimed_by END,
+       u.last_error,
+       k.pid, k.application_name, k.usename, k.state,
+       floor(1000 * extract(epoch FROM clock_timestamp() - k.xact_start))::bigint
+FROM (SELECT i.*, i.xmax AS holder
+      FROM onceward.inbox i
+      WHERE i.status IN ('processing', 'failed', 'waiting')
+      ORDER BY i.received_at, i.consumer, i.message_id LIMIT 10) u
+LEFT JOIN LATERAL (
+    SELECT a.pid, a.application_name, a.usename, a.state, a.xact_start
+    FROM pg_locks t
+    JOIN pg_stat_activity a ON a.pid = t.pid
+    WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock' AND t.transactionid = u.holder
+    LIMIT 1) k ON true
+ORDER BY u.received_at, u.consumer, u.message_id
