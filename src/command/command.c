@@ -6,6 +6,7 @@
 #include "onceward/config/config.h"
 #include "onceward/inbox/admin.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static int command_help(int argc, char **argv)
     return STATUS_DONE;
 }
 
-int command_main(int argc, char **argv)
+static int command_choose(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL;
     const struct command *c;
@@ -86,6 +87,18 @@ int command_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     return c->run(argc - 1, argv + 1);
+}
+
+int command_main(int argc, char **argv)
+{
+    int status = command_choose(argc, argv);
+
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "onceward: cannot write to standard output%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return status == STATUS_DONE ? STATUS_FAILED : status;
 }
 
 struct config *command_config(const char *path)

@@ -5,7 +5,6 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/table.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -172,10 +171,8 @@ int dead_show(const struct dead_options *o, const struct config *c, struct admin
     answer = admin_dead_each(a, &filter, true, show_one, &s, &f);
     if (answer < 0)
         return command_fail(&f);
-    if (answer > 0 || fflush(stdout)) {
-        fprintf(stderr, "onceward: cannot write the body: %s\n", strerror(errno));
-        return STATUS_FAILED;
-    }
+    if (answer > 0)
+        return STATUS_FAILED; /* standard output takes no more, which command_main says */
     if (s.n < (int64_t)filter.n_ids) {
         fprintf(stderr, "onceward: %" PRId64 " of %zu letters do not exist (any more)\n",
                 (int64_t)filter.n_ids - s.n, filter.n_ids);
