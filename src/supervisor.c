@@ -6,6 +6,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/log.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/process.h"
 #include "onceward/worker.h"
 
 #include <errno.h>
@@ -36,8 +37,9 @@ static void state_text(const struct supervisor *s, struct buf *out)
 {
     buf_printf(
         out,
-        "{\"pid\":%d,\"version\":\"%s\",\"started_ms\":%lld,\"written_ms\":%lld,\"draining\":%s,\"queues\":[",
-        (int)getpid(), ONCEWARD_VERSION, (long long)s->started_ms, (long long)clock_wall_ms(),
+        "{\"pid\":%d,\"process_started\":%lld,\"version\":\"%s\",\"started_ms\":%lld,\"written_ms\":%lld,"
+        "\"draining\":%s,\"queues\":[",
+        (int)getpid(), (long long)process_started(getpid()), ONCEWARD_VERSION, (long long)s->started_ms, (long long)clock_wall_ms(),
         s->n_asked ? "true" : "false");
     for (size_t i = 0; i < s->n_workers; i++) {
         struct worker_pulse p;

@@ -6,6 +6,7 @@
 
 #include "command/common.h"
 #include "command/state.h"
+#include "onceward/base/process.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -39,6 +40,10 @@ static int drain(const char *path, struct fault *f)
     int answer = state_read(path, &again, f) ? 1 : 0; /* it has removed its file: it is at its end */
     if (answer == 0) {
         bool same = again.pid == first.pid && again.age_ms <= STATE_STALE_MS;
+        int64_t started = process_started(again.pid);
+
+        if (again.process_started > 0 && started > 0 && started != again.process_started)
+            same = false; /* its number belongs to another process now */
 
         /* A second signal would end the grace at once. */
         if (!same)

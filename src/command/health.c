@@ -7,7 +7,7 @@
 
 static const char help[] =
     "usage: onceward health --live|--ready [--state FILE]\n"
-    "For exec probes. Exit status 0: yes, 1: no, with the reason.\n"
+    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed is neither.\n"
     "  --live    each queue's loop turned within the last 30 s\n"
     "  --ready   configuration and schema are good, and each queue is past its first start\n"
     "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n";
@@ -23,6 +23,10 @@ static int judge(const struct state *s, bool ready)
     if (s->age_ms > STATE_STALE_MS) {
         printf("the state file was written %lld s ago: the sidecar hangs, or was killed\n",
                (long long)s->age_ms / 1000);
+        return STATUS_FAILED;
+    }
+    if (!state_is_running(s)) {
+        printf("the sidecar, process %lld, does not run any more: it was killed\n", (long long)s->pid);
         return STATUS_FAILED;
     }
     for (size_t i = 0; i < s->n_queues; i++) {

@@ -7,6 +7,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/process.h"
 #include "onceward/config/json.h"
 
 #include <errno.h>
@@ -78,6 +79,7 @@ int state_read(const char *path, struct state *ret, struct fault *f)
 
     if (answer == 0) {
         s.pid = number_at(&text, "/pid", &value);
+        s.process_started = number_at(&text, "/process_started", &value);
         s.age_ms = clock_wall_ms() - number_at(&text, "/written_ms", &value);
         s.draining = flag_at(&text, "/draining", &value);
         while (read_queue(&text, s.n_queues, &s, &value))
@@ -92,6 +94,15 @@ int state_read(const char *path, struct state *ret, struct fault *f)
     else
         *ret = s;
     return answer;
+}
+
+bool state_is_running(const struct state *s)
+{
+    int64_t started = process_started(s->pid);
+
+    if (started < 0 || (started > 0 && s->process_started <= 0))
+        return true; /* it cannot be told, but there is a process of that number */
+    return started == s->process_started;
 }
 
 void state_deinit(struct state *s)

@@ -19,7 +19,8 @@ struct state_queue {
 };
 
 struct state {
-    int64_t pid, age_ms; /* since it was written */
+    int64_t pid, age_ms;     /* since it was written */
+    int64_t process_started; /* of that pid, in clock ticks; 0 or less: not said */
     bool draining;
     struct state_queue *queues;
     size_t n_queues;
@@ -27,4 +28,7 @@ struct state {
 
 /* -1: there is no running sidecar, or the file is not its state. */
 int state_read(const char *path, struct state *ret, struct fault *f);
+/* Does the process that wrote it still run? False also when its number belongs to another one now. */
+bool state_is_running(const struct state *s);
+
 void state_deinit(struct state *s);

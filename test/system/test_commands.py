@@ -174,6 +174,40 @@ def test_a_database_that_does_not_answer_is_a_failure_with_its_reason(place):
         assert done.status == 1 and "refused" in done.err, done.text
 
 
+def closed(*arguments, close="", output=None, timeout=60):
+    """Runs with descriptors closed as the shell closes them ("<&- >&-")."""
+    return subprocess.run(["sh", "-c", f'exec "$@" {close}', "sh", schema.require_binary(), *map(str, arguments)], timeout=timeout,
+                          stdin=subprocess.DEVNULL, stdout=output or subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["explain"], ["check", "--config", "CONFIG"],
+                                       ["status", "--config", "CONFIG"], ["dead", "list", "--config", "CONFIG"]])
+def test_an_output_that_cannot_be_written_is_a_failure(place, arguments):
+    arguments = [place.path if a == "CONFIG" else a for a in arguments]
+    good(*arguments)
+    with open("/dev/full", "wb") as full:
+        for done in (closed(*arguments, output=full), closed(*arguments, close=">&-")):
+            assert done.returncode == 1 and b"cannot write to standard output" in done.stderr, done
+
+
+def test_missing_standard_descriptors_are_not_given_to_sockets(bed):
+    """What the program opens must not become standard output, which the log is written to."""
+    path = os.path.join(bed.folder, "config.json")
+    with open(path, "w") as f:
+        json.dump({**bed.config(), "state_file": os.path.join(bed.folder, "state")}, f)
+    child = process.spawn(["sh", "-c", 'exec "$0" run --config "$1" <&- >&- 2>&-', schema.require_binary(), path], env=ENVIRONMENT)
+    try:
+        bed.queue.publish("m1")
+        bed.wait_for_status("m1", "completed")
+        for fd in "012":
+            assert os.readlink(f"/proc/{child.pid}/fd/{fd}") == "/dev/null"
+        bed.assert_once("m1")
+    finally:
+        child.terminate()
+        assert child.wait(20) == 0
+        process.reap(child)
+
+
 # explain
 
 def test_every_event_of_the_source_is_explained_and_in_the_documentation():
@@ -517,7 +551,7 @@ def test_dead_show_of_a_closed_output_fails(place):
     with open("/dev/full", "wb") as full:
         done = subprocess.run([schema.require_binary(), "dead", "show", "--config", place.path, "--body", "raw", str(letter)],
                               stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=30)
-    assert done.returncode == 1 and b"cannot write" in done.stderr
+    assert done.returncode == 1 and done.stderr.count(b"cannot write") == 1
 
 
 # dead discard
@@ -733,10 +767,10 @@ def test_killed_anywhere_redrive_loses_nothing(place):
 
 # health and drain
 
-def state_file(folder, pid=1, age=0.0, draining=False, **queue):
+def state_file(folder, pid=1, age=0.0, draining=False, process_started=None, **queue):
     path = os.path.join(str(folder), "state")
     with open(path, "w") as f:
-        json.dump({"pid": pid, "written_ms": int((time.time() - age) * 1000), "draining": draining,
+        json.dump({"pid": pid, **({"process_started": process_started} if process_started else {}), "written_ms": int((time.time() - age) * 1000), "draining": draining,
                    "queues": [{"queue": "a", "turned_ms_ago": 5, "ready": True, "fits": True},
                               {"queue": "b", "turned_ms_ago": 5, "ready": True, "fits": True, **queue}]}, f)
     return path
@@ -755,6 +789,33 @@ def test_health_by_the_state_file(tmp_path, state, live, ready):
     for flag, said in (("--live", live), ("--ready", ready)):
         done = run("health", flag, "--state", path)
         assert said in done.out and done.status == (0 if said in ("live", "ready") else 1), done.text
+
+
+def test_health_of_a_process_that_has_ended_or_is_another(tmp_path):
+    child = process.spawn(["sleep", "60"])
+    with open(f"/proc/{child.pid}/stat") as f:
+        started = int(f.read().rsplit(")", 1)[1].split()[19])
+    for flag in ("--live", "--ready"):
+        assert run("health", flag, "--state", state_file(tmp_path, pid=child.pid)).status == 0
+        assert run("health", flag, "--state", state_file(tmp_path, pid=child.pid, process_started=started)).status == 0
+        done = run("health", flag, "--state", state_file(tmp_path, pid=child.pid, process_started=started - 1))
+        assert done.status == 1 and "does not run any more" in done.out, done.text
+    done = run("drain", "--state", state_file(tmp_path, pid=child.pid, process_started=started - 1))
+    assert done.status == 1 and "left over" in done.err and child.poll() is None, done.text
+    process.kill(child)
+    done = run("health", "--live", "--state", state_file(tmp_path, pid=child.pid, process_started=started))
+    assert done.status == 1 and "does not run any more" in done.out, done.text
+
+
+def test_a_sidecar_that_was_killed_is_not_live_from_then_on(bed):
+    sidecar = bed.sidecar()
+    state = sidecar.config["state_file"]
+    wait_until(lambda: run("health", "--ready", "--state", state).status == 0, "health --ready", 10, 0.2)
+    with open(state) as f:
+        seen = json.load(f)
+    sidecar.kill()
+    wait_until(lambda: run("health", "--live", "--state", state).status == 1, "it is not live", 5, 0.1)
+    assert time.time() * 1000 - seen["written_ms"] < 20000 and seen["process_started"] > 0
 
 
 def test_health_and_drain_without_a_sidecar(tmp_path):
