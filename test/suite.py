@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(TEST, "system"))
 from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
-UNIT_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 600, 300
+UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 400, 600, 300
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30", "--without", "kills")
 SKIPPED = 77
 
@@ -76,6 +76,26 @@ def run_unit_tests(build, only, count):
         say(f"  unit {test['name']}: {passed} passed, {failed} failed")
         if failed:
             say(text)
+
+
+def run_model(options, count):
+    """The protocol, checked by spin: see model/run."""
+    if options.quick or (options.only and not re.search(options.only, "model", re.I)):
+        return
+    say("Models")
+    child = process.spawn([os.path.join(TEST, "model", "run")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        text = child.communicate(timeout=MODEL_PATIENCE)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        text = f"The models were not checked within {MODEL_PATIENCE} s.\n"
+    finally:
+        process.reap(child)
+    counts = re.search(r"^(\d+) passed, (\d+) failed$", text, re.M)
+    passed, failed = (int(counts[1]), int(counts[2])) if counts else (0, 1)
+    count.add(passed, failed)
+    say(f"  models: {passed} passed, {failed} failed")
+    if failed:
+        say(text)
 
 
 def run_pytest(name, arguments, folder, count):
@@ -146,6 +166,7 @@ def main():
     try:
         say("Unit tests")
         run_unit_tests(options.build, options.only, count)
+        run_model(options, count)
         say("System tests")
         run_system_tests(options, folder, count)
         run_chaos(options, count)
