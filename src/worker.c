@@ -20,6 +20,7 @@
 enum {
     TICK_MS = 1000,
     TICK_DRAINING_MS = 50,
+    TARGET_LOOK_MS = 20,
     PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
     REDIAL_FIRST_MS = 250,
     REDIAL_LAST_MS = 15000,
@@ -471,6 +472,9 @@ static int64_t wait_ms(const struct worker *w)
         until = w->to_inbox.at_ms;
     if (worker_n(w, DELIVERY_TO_ACK) && w->broker && until > w->now_ms + ACK_SINGLE_MS)
         until = w->now_ms + ACK_SINGLE_MS;
+    /* Another queue's suspect is alone with the application, or ours waits to be. */
+    if ((!target_is_free(w) || worker_n(w, DELIVERY_SUSPECT)) && until > w->now_ms + TARGET_LOOK_MS)
+        until = w->now_ms + TARGET_LOOK_MS;
     if (w->drain && until > w->drain_until_ms)
         until = w->drain_until_ms;
     return until > w->now_ms ? until - w->now_ms : 0;
@@ -556,6 +560,7 @@ static void worker_free(struct worker *w)
             delivery_destroy(w, container_of(k, struct delivery, in_state));
         }
     }
+    worker_leave_target(w);
     if (w->forward)
         forward_free(w->forward);
     hash_deinit(&w->by_ref);
@@ -583,6 +588,7 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
     for (int s = 0; s < N_DELIVERY_STATES; s++)
         list_init(&w->states[s]);
     list_init(&w->unacked);
+    worker_join_target(w);
     w->now_ms = clock_ms();
     w->paused_since_ms[PAUSE_APPLICATION] = w->now_ms;
     atomic_init(&w->turned_ms, w->now_ms);

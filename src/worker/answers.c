@@ -45,14 +45,13 @@ static void delivery_forward(struct worker *w, struct delivery *d)
     };
     FAILPOINT(FORWARD_BEFORE);
     if (forward_send(w->forward, &r, &f)) {
+        target_leave(w);
         delivery_set_error(d, f.text);
         d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
         delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
         return;
     }
     d->inbox_life = w->inbox ? w->inbox_life : 0;
-    d->n_th_forward = ++w->n_forwards;
-    d->alone = worker_n_out(w) == 0;
     d->verdict = -1;
     delivery_event(w, d, DELIVERY_EV_SENT);
     FAILPOINT(FORWARD_SENT);
@@ -86,6 +85,8 @@ void worker_forward_claimed(struct worker *w)
                 log_end(&l);
             }
         }
+        if (!target_enter(w, d))
+            break;
         d->n_reclaims = 0;
         delivery_forward(w, d);
     }
@@ -134,7 +135,7 @@ void delivery_fail(struct worker *w, struct delivery *d)
  * died again, is charged. */
 static void delivery_died(struct worker *w, struct delivery *d)
 {
-    if (d->suspect && d->alone && w->n_forwards == d->n_th_forward) {
+    if (d->suspect && target_was_alone(w, d)) {
         delivery_fail(w, d);
         return;
     }

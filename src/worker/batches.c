@@ -231,7 +231,7 @@ static size_t gather_suspect(struct worker *w, struct delivery **batch)
     batch[0] = container_of(k, struct delivery, in_state);
     /* What survived the death is waited for, but not for longer than a window: a long job must not stop the
      * queue. */
-    if (!is_due(w, batch[0]) || (worker_n_out(w) && w->now_ms - batch[0]->ready_ms < w->q->token_window_ms))
+    if (!is_due(w, batch[0]) || !target_take_place(w, w->now_ms - batch[0]->ready_ms < w->q->token_window_ms))
         return 0;
     claim_prepare(w, batch[0]);
     item_fill(w, 0, batch[0]);
@@ -257,7 +257,7 @@ static void submit_claims(struct worker *w)
     struct delivery *batch[BATCH_MAX];
     size_t n = 0;
 
-    if (!worker_may_forward(w))
+    if (!worker_may_forward(w) || !target_is_free(w))
         return;
     if (worker_n(w, DELIVERY_SUSPECT)) {
         n = gather_suspect(w, batch);
@@ -297,6 +297,8 @@ void worker_submit_batches(struct worker *w)
     static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE,
                                                      INBOX_BURY,   INBOX_LOOK, INBOX_CLAIM};
 
+    if (!suspect_is_on_its_way(w))
+        target_give_place(w);
     for (size_t i = 0; i < N_INBOX_OPS && w->inbox; i++)
         if (inbox_is_free(w->inbox, order[i]))
             submit[order[i]](w);

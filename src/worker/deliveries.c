@@ -397,6 +397,8 @@ static void delivery_enter(struct worker *w, struct delivery *d)
 static void delivery_move(struct worker *w, struct delivery *d, enum delivery_state next)
 {
     count_parked(w, d, -1);
+    if (delivery_is_out(d->state) && !delivery_is_out(next))
+        target_leave(w);
     list_remove(&w->states[d->state], &d->in_state);
     timer_clear(w, d);
     d->state = next;

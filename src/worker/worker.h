@@ -8,6 +8,7 @@
  *   rows.c                     what comes back from it
  *   answers.c                  requests to the application, and what its answers mean
  *   consume.c                  the consumer's credit, acks, rejects, returns
+ *   target.c                   the application as all workers of the process see it: who is alone with it
  *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
  *   housekeeping.c             the purge and the sweep
  *   report.c                   log lines and figures
@@ -100,7 +101,7 @@ struct delivery {
     int64_t delay_ms; /* until the next attempt */
     bool only_expired;
     bool alone;            /* no other request was out when it went */
-    uint64_t n_th_forward; /* worker.n_forwards then */
+    uint64_t n_th_forward; /* of the target's, when it went */
     bool looked;           /* a read-only look was made while it waited for a slot */
     bool charged;          /* what is being written counts against the brake */
     const char *reason;    /* of its death */
@@ -221,7 +222,8 @@ struct worker {
     bool probing;
     int n_pauses_in_a_row; /* of the application, without a success between */
     int allowed;           /* requests at once: the trickle */
-    uint64_t n_forwards;   /* requests begun */
+    struct target *target; /* the application, shared with the workers of other queues */
+    uint64_t n_in_target;  /* of its requests that are out, ours */
     bool had_success;
     int n_failed_in_a_row;
     uint64_t failed_ids[64];
@@ -333,6 +335,16 @@ size_t worker_body_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 bool delivery_may_return(const struct worker *w, const struct delivery *d);
 void worker_learn_limit(struct worker *w);
+
+/* target.c */
+void worker_join_target(struct worker *w);
+void worker_leave_target(struct worker *w);
+bool target_is_free(const struct worker *w);             /* nobody else is alone with it */
+bool target_enter(struct worker *w, struct delivery *d); /* a request begins; false: not now */
+void target_leave(struct worker *w);                     /* a request has ended */
+bool target_was_alone(const struct worker *w, const struct delivery *d); /* from its begin until now */
+bool target_take_place(struct worker *w, bool patient); /* for a suspect; patient: only when nothing is out */
+void target_give_place(struct worker *w);
 
 /* pause.c */
 void pause_set(struct worker *w, enum pause_reason r, const char *text);

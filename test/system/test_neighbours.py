@@ -31,8 +31,7 @@ class Mortal:
         return 204
 
 
-@pytest.mark.parametrize("same", [True, pytest.param(False, marks=pytest.mark.xfail(
-    reason="suspects of different queues of one application are not kept apart", strict=True))], ids=["same-queue", "another-queue"])
+@pytest.mark.parametrize("same", [True, False], ids=["same-queue", "another-queue"])
 def test_a_killer_is_charged_and_its_neighbour_is_not(bed, same):
     other = bed.queue if same else bed.new_queue("-other")
     config = bed.config(completion="response", retry={"max_attempts": 4})
