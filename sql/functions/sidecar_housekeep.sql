@@ -154,7 +154,8 @@ BEGIN
     IF swept > 0 THEN
         PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
     END IF;
-    next_page := CASE WHEN v_page < v_pages THEN v_page ELSE 0 END;
+    -- 0 says that the walk has ended. What is left in the middle of the first piece goes on behind page 0, whose rows went first.
+    next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;
     took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;
 END
 $$;
