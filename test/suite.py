@@ -21,7 +21,7 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 400, 600, 300
-CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30", "--without", "kills")
+CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
 
 
