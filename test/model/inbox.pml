@@ -27,7 +27,7 @@
  *                     PARKED, TO_LOOK, SUSPECT and FOLLOWING are to_claim: they hold nothing, and end in a claim. watch_commit
  *                     and watch_accepted are TO_CHECK, CHECKING, WATCHING after a 2xx and after a 202. REVOKING is a step at `out`.
  *   sidecar_claim     the steps at to_claim; sidecar_settle, _fail, _release, _bury: those at to_settle, to_fail, to_release, to_bury;
- *   sidecar_look      those at watch_…; sidecar_sweep, _purge, onceward.complete and .extend: the process World;
+ *   sidecar_look      those at watch_…; sidecar_housekeep (the sweep and the purge), onceward.complete, .extend: in World;
  *   sidecar_redrive   the process Redrive, as src/command/redrive.c.
  *
  * The application is as bad as can be: an answer of any kind may come at any moment, whatever its transactions do (transaction), and
@@ -43,8 +43,7 @@
  * messages that come back from the broker's dead letter exchange (x-death); `discard` (a person's decision).
  * Left out, though it could matter: a statement that the database executes only after its client has given the connection up and made the
  * next one.
- *
- * Where the model does more than the code: see `leave`. */
+ * A return at the very end of a drain, with the token left in the row because the database is silent, is a kill here: it is charged. */
 
 #define LIVE 0
 #define OVER 1
@@ -174,19 +173,11 @@ inline again()
     at = (tag -> to_claim : idle)
 }
 
-#define MINE (db.status == processing && db.token == t)
-
 /* A delivery that waits for a claim loses its tag or is returned. A claim whose answer is unknown may be in the row: it is released.
- * Today's worker forgets it (TO_CLAIM on TAG_LOST and RETURN), and the takeover then charges an attempt to a message that was never
- * forwarded: -DBUG_FORGETS_UNKNOWN_CLAIM. */
+ * Forgotten, it would expire, and the takeover would charge an attempt to a message that was never forwarded. */
 inline leave()
 {
-#ifdef BUG_FORGETS_UNKNOWN_CLAIM
-    PROMISE(charged_without_fault, !MINE);
-    again()
-#else
     at = (t != 0 -> to_release : idle)
-#endif
 }
 
 /* The row gets the token x: from a claim. */
@@ -206,6 +197,7 @@ inline take(x)
 #define OFFER (_pid + 1)                /* what a sidecar offers in a claim */
 
 #define FREE (lock == 0)
+#define MINE (db.status == processing && db.token == t)
 
 #ifdef BUG_CLAIM_IGNORES_EXPIRY
 #define TAKEABLE true
@@ -232,7 +224,8 @@ inline take(x)
 #define CLAIMS_EXPIRED (db.status == processing && db.token != t && HAS_ATTEMPTS && TAKEABLE)
 #define CLAIMS_FAILED (db.status == failed && HAS_ATTEMPTS)
 #define CLAIMS_WAITING (db.status == waiting)
-#define USED_UP (db.attempt >= N_ATTEMPTS && (db.status == failed || (db.status == processing && db.token != t && window[db.token] == STALE)))
+#define EXPIRED (db.status == processing && db.token != t && window[db.token] == STALE)
+#define USED_UP (db.attempt >= N_ATTEMPTS && (db.status == failed || EXPIRED))
 
 /* A row that is locked is not here: the statements that write it ask for FREE. */
 inline bury()
@@ -282,7 +275,7 @@ end:
         :: at == to_claim -> leave()
         :: else
         fi }
-    :: atomic { CHAOS && at != idle ->  /* kill -9 */
+    :: atomic { CHAOS && at != idle ->  /* kill -9; the end of a drain without a database */
         if
         :: tag -> tag = false; n_ready++
         :: else
@@ -386,7 +379,8 @@ end:
     :: atomic { CHAOS && at == out -> at = to_release } /* not now, unreachable, died; the end of shutdown_grace (transaction) */
     :: atomic { at == out -> at = to_fail }
     :: atomic { at == out -> at = to_bury } /* a permanent answer; the last attempt */
-    :: atomic { at == out && (window[t] != LIVE || (extended[t] && !told)) && !(MINE && window[t] != LIVE && !FREE) -> /* the window's timer: revoke, if it is over */
+    /* the window's timer: revoke, if the row agrees that it is over */
+    :: atomic { at == out && (window[t] != LIVE || (extended[t] && !told)) && !(MINE && window[t] != LIVE && !FREE) ->
         if
         :: MINE && window[t] == LIVE ->
 #ifdef BUG_REVOKES_EXTENDED
@@ -401,7 +395,12 @@ end:
 #endif
         :: MINE && window[t] != LIVE ->
             PROMISE(ended_token_changed_row, !ended[t]);
-            db.status = failed; n_charged++; finish(t); flush();
+            if
+            :: db.status = failed; n_charged++
+            :: CHAOS -> db.status = waiting; db.attempt-- /* p_give_back */
+            fi;
+            finish(t);
+            flush();
             if
             :: again()
             :: CHAOS
@@ -490,7 +489,8 @@ end:
     :: atomic { (at == to_bury || at == to_bury_used_up) && db.status == dead ->
         PROMISE(rejected_before_letter, disk.status == dead && disk.letters != 0);
         know(to_reject) }
-    :: atomic { at == to_bury && db.status != completed && db.status != dead && (db.token != t || db.status == none || db.status == waiting) ->
+    :: atomic { at == to_bury && (db.status == none || db.status == waiting ||
+                                  ((db.status == processing || db.status == failed) && db.token != t)) ->
         again() }
     :: atomic { at == to_bury_used_up && db.status != completed && db.status != dead && !USED_UP -> again() }
     od
@@ -629,8 +629,7 @@ end:
         db.attempt = 0;
         db.effects = 0;                 /* what happens from here on may happen again */
         n_charged = 0;
-        was_completed = false;
-        flush() }
+        was_completed = false }         /* commits asynchronously */
 #endif
     :: atomic { disk.status != db.status || disk.token != db.token -> flush() } /* the WAL writer */
     :: atomic { CHAOS && (disk.status != db.status || disk.token != db.token || lock != 0) -> /* crash */
