@@ -17,13 +17,16 @@
 #include <time.h>
 
 static const char help[] =
-    "usage: onceward dead list    --config FILE [FILTER] [ID…]\n"
-    "       onceward dead show    --config FILE [--body raw] ID…\n"
-    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--new-id [NEWID]] ID… | "
-    "--all\n"
-    "       onceward dead discard --config FILE [FILTER] [--rate N/s] [--dry-run] ID… | --all\n"
+    "usage: onceward dead list    --config FILE [FILTER] [--json] [ID…]\n"
+    "       onceward dead show    --config FILE [--json | --body raw] ID…\n"
+    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] [--new-id "
+    "[NEWID]] "
+    "ID… | --all\n"
+    "       onceward dead discard --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] ID… | --all\n"
     "\n"
-    "  list      the letters, oldest first (the first 50, unless --limit says otherwise; 0: all)\n"
+    "  list      the letters, oldest first (the first 50, unless --limit says otherwise, 0: all; with IDs or "
+    "--json "
+    "all)\n"
     "  show      everything about a letter, with its body; --body raw writes the bytes of one body and "
     "nothing else\n"
     "  redrive   publishes letters to their queues again, with the same message id, so that a message that "
@@ -34,17 +37,28 @@ static const char help[] =
     "\n"
     "FILTER (redrive and discard want one of them, or IDs, or --all; letters of consumers that this "
     "configuration does not have are\n"
-    "left where they are, unless discard is given their ID or --consumer):\n"
+    "left alone, unless they are named by ID or --consumer: then discard deletes them, and redrive says that "
+    "it "
+    "cannot):\n"
     "  --consumer C   of this consumer       --reason R   dead for this reason (`onceward status` lists "
     "them)\n"
     "  --since T      died since then: \"2h\", or 2026-01-31T03:00:00Z\n"
     "  --limit N      at most so many\n"
     "  --rate N/s     not faster than this\n"
     "  --dry-run      says what would be done\n"
+    "  --json         a JSON object a letter, a line each. redrive and discard: in the form of the log, with "
+    "the "
+    "events redriven,\n"
+    "                 discarded and letter_left\n"
     "  --new-id       for a letter without a usable id, or with another body under a known id: publishes it "
     "with NEWID\n"
     "                 (--new-id=NEWID where it is a number), or with one that is made from the letter, so "
-    "the same when repeated\n";
+    "the same when repeated\n"
+    "\n"
+    "Exit status 1 also for an ID that does not exist (said on standard error); for redrive that is 0, since "
+    "it may "
+    "be repeated and\n"
+    "deletes what it has redriven.\n";
 
 static volatile sig_atomic_t stop_asked;
 
@@ -79,19 +93,6 @@ int pace_wait(struct pace *p)
     return stop_asked;
 }
 
-void letter_add_title(struct buf *out, const struct dead_letter *l)
-{
-    buf_printf(out, "letter %" PRId64 " (", l->id);
-    text_add_safe(out, slice_of(l->consumer));
-    if (l->message_id) {
-        buf_add_text(out, ", message ");
-        text_add_safe(out, slice_of(l->message_id));
-    } else {
-        buf_add_text(out, ", no usable message id");
-    }
-    buf_add_char(out, ')');
-}
-
 const struct config_queue *consumer_find(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
@@ -104,36 +105,28 @@ const struct config_queue *consumer_find(const struct config *c, const char *con
 
 struct discard {
     const struct dead_options *options;
-    const struct config *config;
     struct admin *a;
     struct pace pace;
     struct fault fault;
-    int64_t n, n_gone, n_left;
+    int64_t n, n_gone;
 };
 
 static int discard_one(void *ctx, const struct dead_letter *l)
 {
     struct discard *d = ctx;
-    struct buf title = {0};
+    const struct dead_options *o = d->options;
     int answer = 0;
 
     if (pace_wait(&d->pace))
         return 1;
-    letter_add_title(&title, l);
-    if (!d->options->filter.consumer && !d->options->filter.n_ids && !consumer_find(d->config, l->consumer)) {
-        printf("%s: left: this configuration does not have its consumer; name it by ID or --consumer\n",
-               buf_text(&title));
-        d->n_left++;
-        buf_deinit(&title);
-        return 0;
-    }
-    if (!d->options->dry_run)
+    letter_seen(o, l);
+    if (!o->dry_run)
         answer = admin_dead_delete(d->a, l->id, &d->fault);
     if (answer == 0)
-        printf("%s: %s\n", buf_text(&title), d->options->dry_run ? "would be discarded" : "discarded");
+        letter_tell(o, l, &(struct letter_news){.event = EVENT_DISCARDED}, "%s",
+                    o->dry_run ? "would be discarded" : "discarded");
     else if (answer > 0)
-        printf("%s: was gone\n", buf_text(&title));
-    buf_deinit(&title);
+        letter_tell(o, l, &(struct letter_news){.event = EVENT_LETTER_LEFT}, "gone meanwhile");
     d->n += answer == 0;
     d->n_gone += answer > 0;
     return answer < 0 ? -1 : 0;
@@ -141,19 +134,29 @@ static int discard_one(void *ctx, const struct dead_letter *l)
 
 static int dead_discard(const struct dead_options *o, const struct config *c, struct admin *a)
 {
-    struct discard d = {.options = o, .config = c, .a = a, .pace = {o->interval_us, 0}};
+    struct discard d = {.options = o, .a = a, .pace = {o->interval_us, 0}};
     struct dead_filter filter = o->filter;
+    int64_t n_others;
     int answer;
 
     filter.limit = filter.limit < 0 ? 0 : filter.limit;
+    if (dead_narrow(a, c, &filter, &n_others, &d.fault))
+        return command_fail(&d.fault);
     pace_catch_signals();
     answer = admin_dead_each(a, &filter, false, discard_one, &d, &d.fault);
     if (answer < 0)
         command_fail(&d.fault);
-    printf("\n%" PRId64 " %s, %" PRId64 " gone before, %" PRId64 " left%s.\n", d.n,
-           o->dry_run ? "would be discarded" : "discarded", d.n_gone, d.n_left,
-           answer ? "; ended early, the others are untouched" : "");
-    return answer || d.n_left ? STATUS_FAILED : STATUS_DONE;
+    if (!o->json) {
+        printf("\n%" PRId64 " %s, %" PRId64 " gone before%s.\n", d.n,
+               o->dry_run ? "would be discarded" : "discarded", d.n_gone,
+               answer ? "; ended early, the others are untouched" : "");
+        if (n_others)
+            printf("%" PRId64 " of consumers that this configuration does not have were left alone.\n",
+                   n_others);
+    }
+    if (answer)
+        return STATUS_FAILED;
+    return !filter.limit && letters_tell_missing(o) ? STATUS_FAILED : STATUS_DONE;
 }
 
 /* arguments */
@@ -227,7 +230,8 @@ enum {
     OPTION_DRY_RUN,
     OPTION_NEW_ID,
     OPTION_ALL,
-    OPTION_BODY
+    OPTION_BODY,
+    OPTION_JSON
 };
 
 static int read_option(struct dead_options *o, int option)
@@ -261,6 +265,9 @@ static int read_option(struct dead_options *o, int option)
     case OPTION_ALL:
         o->all = true;
         return 0;
+    case OPTION_JSON:
+        o->json = true;
+        return 0;
     case OPTION_BODY:
         o->body_raw = strcmp(optarg, "raw") == 0;
         return o->body_raw ? 0 : wrong("--body", optarg, "\"raw\"");
@@ -276,6 +283,7 @@ static int read_operands(struct dead_options *o, int argc, char **argv)
     size_t n = 0;
 
     o->ids = mem_zalloc((size_t)argc + 1, sizeof *o->ids);
+    o->seen = mem_zalloc((size_t)argc + 1, sizeof *o->seen);
     for (int i = optind; i < argc; i++) {
         if (read_number(argv[i], &o->ids[n]) == 0)
             n++;
@@ -305,6 +313,8 @@ static int check_options(const struct dead_options *o, const struct action *acti
         complaint = "name letters by ID";
     else if (o->body_raw && (action->run != dead_show || filter->n_ids != 1))
         complaint = "--body raw is for `show` and one ID";
+    else if (o->body_raw && o->json)
+        complaint = "--body raw writes the body alone; expected it without --json";
     else if (o->new_id && action->run != dead_redrive)
         complaint = "--new-id is for `redrive`";
     else if (o->given_id && filter->n_ids != 1)
@@ -326,6 +336,7 @@ static const struct option long_options[] = {{"config", required_argument, NULL,
                                              {"new-id", optional_argument, NULL, OPTION_NEW_ID},
                                              {"all", no_argument, NULL, OPTION_ALL},
                                              {"body", required_argument, NULL, OPTION_BODY},
+                                             {"json", no_argument, NULL, OPTION_JSON},
                                              {"help", no_argument, NULL, 'h'},
                                              {0}};
 
@@ -337,13 +348,14 @@ static int usage(FILE *to, int status)
 
 static int dead_run(const struct action *action, const struct dead_options *o)
 {
+    struct fault f = {0};
     struct config *c;
     struct admin *a;
     int status = command_open(o->config, &c, &a);
 
     if (status)
         return status;
-    status = action->run(o, c, a);
+    status = admin_check_schema(a, &f) ? command_fail(&f) : action->run(o, c, a);
     command_close(c, a);
     return status;
 }
@@ -374,5 +386,6 @@ int command_dead(int argc, char **argv)
     else
         status = dead_run(action, &o);
     free(o.ids);
+    free(o.seen);
     return status;
 }

@@ -13,6 +13,7 @@ enum { LIST_LIMIT = 50 };
 /* list */
 
 struct list {
+    const struct dead_options *options;
     struct table table;
     int64_t n, limit; /* 0: no limit */
     bool more;
@@ -30,6 +31,12 @@ static int list_one(void *ctx, const struct dead_letter *l)
     if (list->limit && list->n == list->limit) {
         list->more = true;
         return 1;
+    }
+    letter_seen(list->options, l);
+    if (list->options->json) {
+        list->n++;
+        letter_print_json(l);
+        return 0;
     }
     if (list->n % LIST_PAGE == 0) {
         table_print(&list->table, stdout, text_width(stdout));
@@ -53,35 +60,46 @@ static int list_one(void *ctx, const struct dead_letter *l)
     return 0;
 }
 
-int dead_list(const struct dead_options *o, const struct config *c, struct admin *a)
+/* What stands below the table. */
+static void list_end(const struct list *list, const struct dead_filter *filter, struct admin *a)
 {
-    struct list list = {.table = {.n_columns = LIST_COLUMNS, .right = 0x31}, .limit = o->filter.limit};
-    struct dead_filter filter = o->filter;
+    const char *path = list->options->config;
     struct fault f = {0};
     int64_t total;
+
+    if (list->n == 0) {
+        printf("No dead letters%s.\n",
+               filter->consumer || filter->reason || filter->since || filter->n_ids ? " that match" : "");
+        return;
+    }
+    if (list->more && admin_dead_count(a, filter, &total, &f) == 0)
+        printf("… %" PRId64 " in all: --limit N shows more, --limit 0 all of them.\n", total);
+    printf("\nNext:\n"
+           "  onceward dead show --config %s ID       everything about one\n"
+           "  onceward dead redrive --config %s ID    once more, when the cause is mended\n",
+           path, path);
+}
+
+int dead_list(const struct dead_options *o, const struct config *c, struct admin *a)
+{
+    struct list list = {
+        .options = o, .table = {.n_columns = LIST_COLUMNS, .right = 0x31}, .limit = o->filter.limit};
+    struct dead_filter filter = o->filter;
+    struct fault f = {0};
     int answer;
 
     (void)c;
     if (list.limit < 0)
-        list.limit = LIST_LIMIT;
+        list.limit = o->json || filter.n_ids ? 0 : LIST_LIMIT;
     filter.limit = list.limit ? list.limit + 1 : 0; /* one more tells whether there are more */
     answer = admin_dead_each(a, &filter, false, list_one, &list, &f);
     table_print(&list.table, stdout, text_width(stdout));
     table_deinit(&list.table);
     if (answer < 0)
         return command_fail(&f);
-    if (list.n == 0) {
-        printf("No dead letters%s.\n",
-               filter.consumer || filter.reason || filter.since || filter.n_ids ? " that match" : "");
-        return STATUS_DONE;
-    }
-    if (list.more && admin_dead_count(a, &filter, &total, &f) == 0)
-        printf("… %" PRId64 " in all: --limit N shows more, --limit 0 all of them.\n", total);
-    printf("\nNext:\n"
-           "  onceward dead show --config %s ID       everything about one\n"
-           "  onceward dead redrive --config %s ID    once more, when the cause is mended\n",
-           o->config, o->config);
-    return STATUS_DONE;
+    if (!o->json)
+        list_end(&list, &filter, a);
+    return !list.more && letters_tell_missing(o) ? STATUS_FAILED : STATUS_DONE;
 }
 
 /* show */
@@ -129,6 +147,11 @@ static int show_one(void *ctx, const struct dead_letter *l)
     struct buf text = {0};
 
     s->n++;
+    letter_seen(s->options, l);
+    if (s->options->json) {
+        letter_print_json(l);
+        return 0;
+    }
     if (s->options->body_raw)
         return fwrite(l->body, 1, l->body_len, stdout) == l->body_len ? 0 : 1;
     printf("%s%-13s %" PRId64 "\n", s->n > 1 ? "\n" : "", "letter", l->id);
@@ -173,10 +196,5 @@ int dead_show(const struct dead_options *o, const struct config *c, struct admin
         return command_fail(&f);
     if (answer > 0)
         return STATUS_FAILED; /* standard output takes no more, which command_main says */
-    if (s.n < (int64_t)filter.n_ids) {
-        fprintf(stderr, "onceward: %" PRId64 " of %zu letters do not exist (any more)\n",
-                (int64_t)filter.n_ids - s.n, filter.n_ids);
-        return STATUS_FAILED;
-    }
-    return STATUS_DONE;
+    return !filter.limit && letters_tell_missing(o) ? STATUS_FAILED : STATUS_DONE;
 }

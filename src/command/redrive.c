@@ -12,13 +12,11 @@
 #include "onceward/base/failpoint.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/sha256.h"
-#include "onceward/base/table.h"
 #include "onceward/broker/broker.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -228,25 +226,8 @@ static int open_link(struct redrive *r, const char *vhost, struct publisher **re
     return 0;
 }
 
-static void say(const struct dead_letter *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(const struct dead_letter *l, const char *format, ...)
-{
-    struct buf line = {0}, text = {0};
-    char words[1024];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
-    letter_add_title(&line, l);
-    text_add_safe(&text, slice_of(words));
-    buf_printf(&line, ": %s", buf_text(&text));
-    printf("%s\n", buf_text(&line));
-    fflush(stdout); /* what was done must be said, also when the next step ends the program */
-    buf_deinit(&line);
-    buf_deinit(&text);
-}
+/* The letter stays. */
+#define LEFT (&(struct letter_news){.event = EVENT_LETTER_LEFT})
 
 /* The row first. 0: publish; 1: nothing more to do; -1. */
 static int ready_row(struct redrive *r, const struct dead_letter *l)
@@ -264,15 +245,17 @@ static int ready_row(struct redrive *r, const struct dead_letter *l)
     case REDRIVE_OTHER: /* reset before, or in work by another copy: the inbox lets one of them through */
         return 0;
     case REDRIVE_COMPLETED:
-        say(l, "was completed meanwhile; the letter is deleted");
+        letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
+                    "was completed meanwhile; the letter is deleted");
         r->n_completed++;
         return 1;
     case REDRIVE_GONE:
-        say(l, "is gone");
+        letter_tell(r->options, l, LEFT, "gone meanwhile");
         return 1;
     case REDRIVE_LOCKED:
-        say(l, "left: an application holds the lock of its row; `onceward status` says which. Run this again "
-               "later");
+        letter_tell(
+            r->options, l, LEFT,
+            "an application holds the lock of its row; `onceward status` says which. Run this again later");
         r->n_left++;
         return 1;
     case REDRIVE_ROWLESS:
@@ -297,28 +280,27 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
     FAILPOINT(REDRIVE_RESET);
     answer = publisher_send(p, t->queue, m, &r->fault);
     if (answer > 0) {
-        say(l, "left: there is no queue %s in vhost %s", t->queue, t->vhost);
+        letter_tell(r->options, l, LEFT, "there is no queue %s in vhost %s", t->queue, t->vhost);
         r->n_left++;
         return 0;
     }
     if (answer < 0) {
-        say(l, "not confirmed by the broker; the letter stays, run this again");
+        letter_tell(r->options, l, LEFT, "not confirmed by the broker; run this again");
         r->n_left++;
         return -1;
     }
     FAILPOINT(REDRIVE_CONFIRMED);
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
-        say(l,
+        letter_tell(
+            r->options, l, LEFT,
             "published to %s, but the letter could not be deleted; run this again: a second copy does no "
             "harm",
             t->queue);
         return -1;
     }
     FAILPOINT(REDRIVE_DELETED);
-    if (new_id[0])
-        say(l, "redriven to %s with the id %s", t->queue, new_id);
-    else
-        say(l, "redriven to %s", t->queue);
+    letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, new_id}, "redriven to %s%s%s",
+                t->queue, new_id[0] ? " with the id " : "", new_id);
     r->n_done++;
     return 0;
 }
@@ -331,16 +313,18 @@ static int dry_run(struct redrive *r, const struct target *t, const struct dead_
         return -1;
     switch (answer) {
     case REDRIVE_COMPLETED:
-        say(l, "was completed meanwhile: the letter would be deleted");
+        letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
+                    "was completed meanwhile: the letter would be deleted");
         r->n_completed++;
         break;
     case REDRIVE_GONE:
-        say(l, "is gone");
+        letter_tell(r->options, l, LEFT, "gone meanwhile");
         break;
     default:
-        say(l, "would be redriven to %s%s%s%s", t->queue,
-            answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
-            new_id[0] ? " with the id " : "", new_id);
+        letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, new_id},
+                    "would be redriven to %s%s%s%s", t->queue,
+                    answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
+                    new_id[0] ? " with the id " : "", new_id);
         r->n_done++;
     }
     return 0;
@@ -348,7 +332,7 @@ static int dry_run(struct redrive *r, const struct target *t, const struct dead_
 
 static int leave(struct redrive *r, const struct dead_letter *l, const char *reason)
 {
-    say(l, "left: %s", reason);
+    letter_tell(r->options, l, LEFT, "%s", reason);
     r->n_left++;
     return 0;
 }
@@ -366,6 +350,7 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     r->n_seen++;
     if (pace_wait(&r->pace))
         return 1;
+    letter_seen(r->options, l);
     /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
     if (!q)
         return leave(r, l, "this configuration does not have its consumer: use the one that does");
@@ -387,25 +372,23 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     return answer;
 }
 
-static void summarize(const struct redrive *r, int answer)
+static void summarize(const struct redrive *r, int answer, int64_t n_others)
 {
-    size_t named = r->options->filter.n_ids;
-
-    if (r->n_seen == 0 && !named)
+    if (r->n_seen == 0 && !r->options->filter.n_ids)
         printf("No dead letters match.\n");
     else
         printf("\n%" PRId64 " %s, %" PRId64 " completed meanwhile, %" PRId64 " left%s.\n", r->n_done,
                r->options->dry_run ? "would be redriven" : "redriven", r->n_completed, r->n_left,
                answer ? "; ended early, the others are untouched" : "");
-    if (answer == 0 && r->n_seen < (int64_t)named)
-        printf("%" PRId64 " of the %zu named are no letters (any more): redriven or discarded before.\n",
-               (int64_t)named - r->n_seen, named);
+    if (n_others)
+        printf("%" PRId64 " of consumers that this configuration does not have were left alone.\n", n_others);
 }
 
 int dead_redrive(const struct dead_options *o, const struct config *c, struct admin *a)
 {
     struct redrive r = {.options = o, .config = c, .admin = a, .pace = {o->interval_us, 0}};
     struct dead_filter filter = o->filter;
+    int64_t n_others;
     int answer;
 
     if (o->given_id &&
@@ -414,11 +397,16 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
         return STATUS_USAGE;
     }
     filter.limit = filter.limit < 0 ? 0 : filter.limit;
+    if (dead_narrow(a, c, &filter, &n_others, &r.fault))
+        return command_fail(&r.fault);
     pace_catch_signals();
     answer = admin_dead_each(a, &filter, true, redrive_one, &r, &r.fault);
     if (answer < 0)
         command_fail(&r.fault);
-    summarize(&r, answer);
+    if (!o->json)
+        summarize(&r, answer, n_others);
+    if (answer == 0 && !filter.limit)
+        letters_tell_missing(o); /* no failure: they may have been redriven, when this is run again */
     for (size_t i = 0; i < r.n_links; i++) {
         publisher_close(r.links[i].publisher);
         free(r.links[i].vhost);

@@ -54,6 +54,14 @@ const char *admin_where(const struct admin *a)
     return a->where;
 }
 
+int admin_check_schema(struct admin *a, struct fault *f)
+{
+    int answer = connection_check_schema(a->conn, a->statement_timeout_ms, f);
+
+    PQsetnonblocking(a->conn, 0);
+    return answer ? -1 : 0;
+}
+
 /* Says what the server said, with its hint: it was written for whoever reads this. */
 static int fault_of_result(struct admin *a, const PGresult *r, struct fault *f)
 {

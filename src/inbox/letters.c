@@ -16,17 +16,19 @@
 
 enum { PAGE = 200 };
 
-/* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids; NULL: any. */
+/* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids, $6 consumers as a JSON
+ * list; NULL: any. */
 #define MATCHES                                                                                              \
     " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"             \
     " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                         \
     " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"             \
-    " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"
+    " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"                                               \
+    " AND ($6::jsonb IS NULL OR $6::jsonb ? l.consumer)"
 
-enum { N_MATCH_PARAMS = 5, ANY = 8 };
+enum { N_MATCH_PARAMS = 6, ANY = 9 };
 
 struct match {
-    struct buf ids;
+    struct buf ids, consumers;
     char ago[24];
     const char *params[ANY];
 };
@@ -42,12 +44,26 @@ static void match_init(struct match *m, const struct dead_filter *filter)
     } else {
         m->params[2] = filter->since;
     }
+    for (size_t i = 0; filter->of && i < filter->of->n_queues; i++) {
+        buf_add_char(&m->consumers, i ? ',' : '[');
+        buf_add_json(&m->consumers, slice_of(filter->of->queues[i].consumer));
+    }
+    if (filter->of) {
+        buf_add_char(&m->consumers, ']');
+        m->params[5] = buf_text(&m->consumers);
+    }
     if (!filter->n_ids)
         return;
     for (size_t i = 0; i < filter->n_ids; i++)
         buf_printf(&m->ids, "%c%" PRId64, i ? ',' : '{', filter->ids[i]);
     buf_add_char(&m->ids, '}');
     m->params[4] = buf_text(&m->ids);
+}
+
+static void match_deinit(struct match *m)
+{
+    buf_deinit(&m->ids);
+    buf_deinit(&m->consumers);
 }
 
 static char *copy_field(const PGresult *r, int row, int column)
@@ -64,8 +80,8 @@ static const char select_page[] =
     " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, "
     "l.rowless,"
     " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint"
-    " FROM onceward.dead_letter l WHERE l.id > $6::bigint AND l.id <= $7::bigint AND" MATCHES
-    " ORDER BY l.id LIMIT $8::bigint";
+    " FROM onceward.dead_letter l WHERE l.id > $7::bigint AND l.id <= $8::bigint AND" MATCHES
+    " ORDER BY l.id LIMIT $9::bigint";
 
 static void read_letter(const PGresult *r, int row, struct dead_letter *l)
 {
@@ -177,9 +193,9 @@ static int walk_start(struct walk *w, const struct dead_filter *filter, struct f
 
     match_init(&w->match, filter);
     w->left = filter->limit > 0 ? filter->limit : -1;
-    w->match.params[5] = w->after;
-    w->match.params[6] = w->newest;
-    w->match.params[7] = w->limit;
+    w->match.params[N_MATCH_PARAMS] = w->after;
+    w->match.params[N_MATCH_PARAMS + 1] = w->newest;
+    w->match.params[N_MATCH_PARAMS + 2] = w->limit;
     snprintf(w->after, sizeof w->after, "0");
     /* What dies again while it is redriven has a newer letter, and must not be met by the same walk. */
     if (session_once(w->a, "SELECT coalesce(max(id), 0) FROM onceward.dead_letter", 0, NULL, &r, f))
@@ -197,7 +213,7 @@ int admin_dead_each(struct admin *a, const struct dead_filter *filter, bool with
 
     for (int n = 1; answer == 0 && n > 0 && w.left != 0;)
         answer = walk_page(&w, &n, f);
-    buf_deinit(&w.match.ids);
+    match_deinit(&w.match);
     return answer;
 }
 
@@ -210,7 +226,7 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
     match_init(&m, filter);
     answer = session_once(a, "SELECT count(*) FROM onceward.dead_letter l WHERE" MATCHES, N_MATCH_PARAMS,
                           m.params, &r, f);
-    buf_deinit(&m.ids);
+    match_deinit(&m);
     if (answer)
         return -1;
     *ret = field_int(r, 0, 0);

@@ -283,10 +283,9 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f)
 {
     struct status s = {.a = a, .out = out};
-    int answer = connection_check_schema(a->conn, a->statement_timeout_ms, f);
+    int answer;
 
-    PQsetnonblocking(a->conn, 0);
-    if (answer)
+    if (admin_check_schema(a, f))
         return -1;
     answer = ask(&s, c, f);
     if (answer == 0 && json)

@@ -155,6 +155,7 @@ def test_the_program_itself_has_help_and_a_version():
     (["dead", "redrive", "1", "2", "--new-id=a", "--config", "x"], "one ID"),
     (["dead", "discard", "1", "--new-id", "--config", "x"], "redrive"),
     (["dead", "list", "--rate", "1/s", "--config", "x"], "--rate"),
+    (["dead", "show", "1", "--body", "raw", "--json", "--config", "x"], "--json"),
     (["status", "--config", "/nonexistent/config.json"], "config.json"),
     (["dead", "list", "--config", "/nonexistent/config.json"], "config.json"),
 ])
@@ -543,7 +544,7 @@ def test_dead_show_of_an_empty_body_and_of_none(place):
     assert "0 B" in out and "ff00" in out and "--new-id" in out
     assert run("dead", "show", "--config", place.path, "--body", "raw", letter).raw == b""
     done = run("dead", "show", "--config", place.path, letter + 1000)
-    assert done.status == 1 and "do not exist" in done.err
+    assert done.status == 1 and f"there is no letter {letter + 1000}:" in done.err
 
 
 def test_dead_show_of_a_closed_output_fails(place):
@@ -552,6 +553,64 @@ def test_dead_show_of_a_closed_output_fails(place):
         done = subprocess.run([schema.require_binary(), "dead", "show", "--config", place.path, "--body", "raw", str(letter)],
                               stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=30)
     assert done.returncode == 1 and done.stderr.count(b"cannot write") == 1
+
+
+def test_an_id_that_does_not_exist_is_said(place):
+    letter = place.letter("m1")
+    for action, status in (("list", 1), ("show", 1), ("redrive", 0), ("discard", 1)):
+        dry_run = ["--dry-run"] if action in ("redrive", "discard") else []
+        done = run("dead", action, "--config", place.path, *dry_run, letter, letter, letter + 7, 9223372036854775807)
+        assert done.status == status and done.err.count("there is no letter") == 2, done.text
+        assert f"there is no letter {letter + 7}:" in done.err and "letter 9223372036854775807:" in done.err, done.text
+        assert run("dead", action, "--config", place.path, *dry_run, letter).status == 0
+    done = run("dead", "list", "--config", place.path, letter, "--reason", "permanent")
+    assert done.status == 1 and f"there is no letter {letter} that matches" in done.err, done.text
+
+
+def test_every_dead_command_says_that_the_schema_is_missing(tmp_path, empty):
+    path = config_for(tmp_path, empty)
+    for arguments in (["list"], ["show", "1"], ["redrive", "--all"], ["discard", "1"], ["list", "--json"]):
+        done = run("dead", *arguments, "--config", path)
+        assert done.status == 1 and "run `onceward migrate`" in done.err and "relation" not in done.text and done.out == "", done.text
+
+
+def json_lines(out):
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_dead_list_and_show_as_json(place):
+    letters = [place.letter(f"m{i}", body=b"gr\xc3\xbc\xc3\x9fe\n", headers={"n": 1}) for i in range(60)]
+    raw = place.letter(None, body=b"\xff\x00", raw_id=b"\xff", rowless=True, reason="invalid_message_id", properties={})
+    seen = json_lines(good("dead", "list", "--config", place.path, "--json"))
+    assert [s["letter"] for s in seen] == letters + [raw] and all("body" not in s for s in seen)
+    assert good("dead", "list", "--config", place.path, "--json", "--reason", "none") == ""
+    first, last = json_lines(good("dead", "show", "--config", place.path, "--json", letters[0], raw))
+    assert (first["consumer"], first["message_id"], first["reason"], first["attempts"], first["http_status"], first["body"]) == (
+        place.queue.name, "m0", "attempts", 8, 500, "grüße\n")
+    assert first["headers"] == {"n": 1} and first["properties"]["message_id"] == "m0" and first["body_bytes"] == 8
+    assert last["message_id"] is None and last["raw_id_hex"] == "ff" and last["body_base64url"] == "_wA" and last["rowless"] is True
+
+
+def test_redrive_and_discard_as_lines_of_the_log(place):
+    place.row("m1", "dead")
+    place.row("m2", "completed")
+    letters = [place.letter("m1"), place.letter("m2"), place.letter(None, rowless=True, reason="no_message_id"),
+               place.letter("m4", queue="gone-" + place.queue.name)]
+    expected = [("redriven", "info", "m1"), ("discarded", "info", "m2"), ("letter_left", "warning", None)]
+    for dry_run in (["--dry-run"], []):
+        done = run("dead", "redrive", "--config", place.path, "--json", *dry_run, "--all")
+        lines = json_lines(done.out)
+        assert done.status == 1 and [(e["event"], e["level"], e["message_id"]) for e in lines[:3]] == expected, done.text
+        assert [e["letter"] for e in lines] == letters and all(e["consumer"] == place.queue.name for e in lines)
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", e["ts"]) for e in lines)
+        assert all(e.get("dry_run", False) == bool(dry_run) for e in lines)
+        assert lines[0]["queue"] == place.queue.name and "--new-id" in lines[2]["reason"]
+    assert lines[3]["event"] == "letter_left" and "there is no queue" in lines[3]["reason"]
+    line, = json_lines(good("dead", "redrive", "--config", place.path, "--json", letters[2], "--new-id=n1"))
+    assert (line["event"], line["message_id"], line["letter"]) == ("redriven", "n1", letters[2])
+    line, = json_lines(good("dead", "discard", "--config", place.path, "--json", letters[3]))
+    assert (line["event"], line["message_id"], line["letter"]) == ("discarded", "m4", letters[3])
+    assert place.letters() == [] and [place.queue.get()[1].message_id for _ in range(2)] == ["m1", "n1"]
 
 
 # dead discard
@@ -571,13 +630,23 @@ def test_discard_deletes_the_letter_and_leaves_the_row(place):
 
 
 def test_what_changes_letters_leaves_those_of_other_configurations(place):
-    mine, other, named = place.letter("m1"), place.letter("m2", consumer="other"), place.letter("m3", consumer="other")
+    _, other, named = place.letter("m1"), place.letter("m2", consumer="other"), place.letter("m3", consumer="other")
     done = run("dead", "discard", "--config", place.path, "--all")
-    assert done.status == 1 and done.out.count("does not have its consumer") == 2 and place.letters() == [other, named], done.text
+    assert done.status == 0 and "1 discarded" in done.out and f"letter {other}" not in done.out, done.text
+    assert "\n2 of consumers that this configuration does not have were left alone" in done.out and place.letters() == [other, named]
+    place.letter("m4", consumer="other")
+    mine = place.letter("m5")
+    for arguments in (["--all", "--dry-run"], ["--reason", "attempts", "--limit", "1"]):
+        done = run("dead", "redrive", "--config", place.path, *arguments)
+        assert done.status == 0 and f"letter {mine} " in done.out and f"letter {other} " not in done.out, done.text
+        assert "3 of consumers that this configuration does not have" in done.out, done.text
+    assert mine not in place.letters() and len(place.letters()) == 3 and place.queue.get()[1].message_id == "m5"
+    done = run("dead", "redrive", "--config", place.path, "--consumer", "other")
+    assert done.status == 1 and done.out.count("does not have its consumer") == 3, done.text
     good("dead", "discard", "--config", place.path, named)
     done = run("dead", "redrive", "--config", place.path, other)
-    assert done.status == 1 and "does not have its consumer" in done.out and place.letters() == [other], done.text
-    assert place.queue.n_ready == 0 and mine
+    assert done.status == 1 and "does not have its consumer" in done.out and other in place.letters(), done.text
+    assert place.queue.n_ready == 0
     good("dead", "discard", "--config", place.path, "--consumer", "other")
     assert place.letters() == []
 
@@ -611,8 +680,8 @@ def test_redrive_that_was_interrupted_is_run_again(place, status):
     letter = place.letter("m1")
     good("dead", "redrive", "--config", place.path, letter)
     assert place.status_of("m1") == (status, 1) and place.letters() == [] and place.queue.get()[1].message_id == "m1"
-    out = good("dead", "redrive", "--config", place.path, letter)
-    assert "1 of the 1 named" in out and place.queue.n_ready == 0
+    done = run("dead", "redrive", "--config", place.path, letter)
+    assert done.status == 0 and f"there is no letter {letter}: it never was, or it was redriven" in done.err and place.queue.n_ready == 0
 
 
 def test_redrive_of_a_purged_row(place):

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is said.
  *
@@ -66,3 +67,6 @@ void log_double(struct log_line *l, const char *key, double value);
 void log_bool(struct log_line *l, const char *key, bool value);
 void log_null(struct log_line *l, const char *key);
 void log_end(struct log_line *l);
+
+/* Instead of log_end, for a command whose output is such lines: writes it to a stream, at once. */
+void log_print(struct log_line *l, FILE *out);

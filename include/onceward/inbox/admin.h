@@ -28,6 +28,9 @@ const char *admin_where(const struct admin *a);
 /* This program's version of the schema: the number of its newest migration. */
 int admin_schema_newest(void);
 
+/* Does the schema suit this program? -1: f says what to do. */
+int admin_check_schema(struct admin *a, struct fault *f);
+
 /* Brings the schema up to date: each numbered file of sql/ once, in one transaction under an advisory
  * transaction lock, then the functions (each replaced), the roles, the grants. *ret_from and *ret_to are
  * versions (0: there was none). What the role may not do (CREATE ROLE) is printed to `advice` as the
@@ -48,6 +51,7 @@ struct dead_filter {
     int64_t limit;                         /* 0: none */
     const int64_t *ids;
     size_t n_ids;
+    const struct config *of; /* only letters of its consumers; NULL: any */
 };
 
 struct dead_letter {
