@@ -39,8 +39,8 @@ static void state_text(const struct supervisor *s, struct buf *out)
         out,
         "{\"pid\":%d,\"process_started\":%lld,\"version\":\"%s\",\"started_ms\":%lld,\"written_ms\":%lld,"
         "\"draining\":%s,\"queues\":[",
-        (int)getpid(), (long long)process_started(getpid()), ONCEWARD_VERSION, (long long)s->started_ms, (long long)clock_wall_ms(),
-        s->n_asked ? "true" : "false");
+        (int)getpid(), (long long)process_started(getpid()), ONCEWARD_VERSION, (long long)s->started_ms,
+        (long long)clock_wall_ms(), s->n_asked ? "true" : "false");
     for (size_t i = 0; i < s->n_workers; i++) {
         struct worker_pulse p;
 

@@ -26,9 +26,9 @@ int64_t process_started(int64_t pid)
     text[len] = '\0';
     /* The second field is the program's name in parentheses, and may hold anything. */
     const char *rest = strrchr(text, ')');
-    if (!rest || sscanf(rest,
-                        ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNd64,
-                        &state, &started) != 2)
+    if (!rest ||
+        sscanf(rest, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNd64,
+               &state, &started) != 2)
         return -1;
     return state == 'Z' || state == 'X' ? 0 : started;
 }

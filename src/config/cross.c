@@ -226,7 +226,8 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
 
     if (w->connect_timeout_ms >= q->token_window_ms)
         clash(r, false, "forward.connect_timeout", "token_window",
-              "forward.connect_timeout (%s) is not below token_window (%s): the window would be over before the "
+              "forward.connect_timeout (%s) is not below token_window (%s): the window would be over before "
+              "the "
               "message is sent; expected less",
               show_ms(w->connect_timeout_ms).text, show_ms(q->token_window_ms).text);
     if (is_set(r, "forward.url"))

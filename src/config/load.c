@@ -89,8 +89,9 @@ static bool number_is_too_large(struct slice raw, bool integer)
     return too_large;
 }
 
-/* The library stops at a number that it cannot hold. Each such number is replaced by one that it can, and that
- * is wrong wherever a number may stand, so that the fault is reported by its key path among the others. */
+/* The library stops at a number that it cannot hold. Each such number is replaced by one that it can, and
+ * that is wrong wherever a number may stand, so that the fault is reported by its key path among the others.
+ */
 static void numbers_tame(char *text, size_t len)
 {
     struct scan s = {.at = text, .end = text + len};

@@ -63,8 +63,9 @@ static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
         if (name.len)
             fault_set(f, "the parameter \"%.*s\" is none that libpq knows", (int)name.len, name.data);
         else
-            fault_set(f, "not a PostgreSQL URI or connection string that libpq reads, or it has a parameter that "
-                         "libpq does not know");
+            fault_set(
+                f, "not a PostgreSQL URI or connection string that libpq reads, or it has a parameter that "
+                   "libpq does not know");
         PQfreemem(words);
         return -1;
     }

@@ -375,7 +375,8 @@ static void test_header_files(void **state)
     setenv("TOKEN_FILE", token, 1);
     snprintf(text, sizeof(text),
              "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": "
-             "{\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Key\": \"old\", \"X-Other_file\": \"%s\"}}}, "
+             "{\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Key\": \"old\", \"X-Other_file\": "
+             "\"%s\"}}}, "
              "\"queues\": {\"q\": {\"forward\": {\"headers\": {\"x-key_file\": \"${TOKEN_FILE}\"}}}}}",
              token);
     struct config *c = parse(text);
@@ -495,17 +496,12 @@ static void test_units(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schema_is_current),
-        cmocka_unit_test(test_readme_is_current),
-        cmocka_unit_test(test_markdown),
-        cmocka_unit_test(test_full_lists_every_key),
-        cmocka_unit_test(test_full_is_valid),
-        cmocka_unit_test(test_minimal_and_defaults),
-        cmocka_unit_test(test_defaults_merge),
-        cmocka_unit_test(test_files), cmocka_unit_test(test_header_files),
-        cmocka_unit_test(test_text_replaces_file),
-        cmocka_unit_test(test_variables),
-        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_schema_is_current), cmocka_unit_test(test_readme_is_current),
+        cmocka_unit_test(test_markdown),          cmocka_unit_test(test_full_lists_every_key),
+        cmocka_unit_test(test_full_is_valid),     cmocka_unit_test(test_minimal_and_defaults),
+        cmocka_unit_test(test_defaults_merge),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_header_files),      cmocka_unit_test(test_text_replaces_file),
+        cmocka_unit_test(test_variables),         cmocka_unit_test(test_units),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,7 +122,8 @@ static void test_json(void **state)
         {'W', "{\"a\": \"\xFF\"}", "", "test.json, line 1, column 7: expected UTF-8"},
         {'W', "{\"a\\u0000b\": 1}", "", "test.json, line 1, column 11: a name with NUL; expected none"},
         {'W', "-1e309", "", "test.json: expected an object, got a number too large"},
-        {'W', "{\"a\": 99999999999999999999 x}", "", "test.json, line 1, column 28: expected , or } in an object"},
+        {'W', "{\"a\": 99999999999999999999 x}", "",
+         "test.json, line 1, column 28: expected , or } in an object"},
         {'W', "\xEF\xBB\xBF{}", "", "test.json starts with a byte order mark; expected UTF-8 without one"},
         {'W', "\xFF\xFE{", "", "test.json is in UTF-16; expected UTF-8"},
     };
@@ -534,8 +535,9 @@ static void test_combinations(void **state)
          "queues.q.forward.connect_timeout",
          "forward.connect_timeout (30s) is not below token_window (30s): the window would be over before the "
          "message is sent; expected less"},
-        {'F', "\"token_window\": \"5s\", \"forward\": {\"url\": \"http://h\", \"connect_timeout\": \"4999ms\"}", NULL,
-         NULL},
+        {'F',
+         "\"token_window\": \"5s\", \"forward\": {\"url\": \"http://h\", \"connect_timeout\": \"4999ms\"}",
+         NULL, NULL},
         {'B',
          "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://h\", \"delivery_limit\": 4}",
          "broker.delivery_limit", "expected 0 (there is none) or at least 5, got 4"},
@@ -603,24 +605,19 @@ static void test_all_at_once(void **state)
 {
     static const char text[] =
         "{\"broker\": {\"url\": \"nonsense\", \"user\": 5},\n"
-        " \"defaults\": {\"prefetch\": 0, \"retry\": {\"max_attempts\": \"8\"}, \"max_parked\": 99999999999999999999, \"forward\": "
+        " \"defaults\": {\"prefetch\": 0, \"retry\": {\"max_attempts\": \"8\"}, \"max_parked\": "
+        "99999999999999999999, \"forward\": "
         "{\"conections\": 1}},\n"
         " \"queues\": {\"a\": {\"token_window\": \"1s\", \"message_id\": [\"cloudevents\", \"cookie:x\"]},\n"
         "  \"b\": {\"forward\": {\"url\": \"http://h\"}, \"brake\": 5, \"brake\": 6, \"revive\": "
         "\"${UNSET}\"}}}";
     static const char *const expected[] = {
-        "queues.b.brake",
-        "broker.url",
-        "broker.user",
-        "database.url",
-        "defaults.prefetch",
-        "defaults.retry.max_attempts",
-        "defaults.max_parked",
-        "defaults.forward.conections",
-        "queues.a.token_window",
-        "queues.a.message_id[1]",
-        "queues.a.forward.url",
-        "queues.b.revive",
+        "queues.b.brake",        "broker.url",
+        "broker.user",           "database.url",
+        "defaults.prefetch",     "defaults.retry.max_attempts",
+        "defaults.max_parked",   "defaults.forward.conections",
+        "queues.a.token_window", "queues.a.message_id[1]",
+        "queues.a.forward.url",  "queues.b.revive",
     };
     size_t n = sizeof(expected) / sizeof(expected[0]);
     struct config *c = NULL;
