@@ -2,7 +2,7 @@
 --
 -- Answers, one an item: claimed (attempt, age_ms, taken_over) | completed | held (wait_ms until a takeover is allowed, detail: the
 -- holder) | not_due (wait_ms, detail: the last error) | locked | vanished | exhausted (attempt; the row is untouched) | dead (attempt,
--- detail: the last error) | mismatch (detail: JSON with both fingerprints and the first body's row).
+-- detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and the first body's row).
 --
 -- In three statements, each with a snapshot of its own:
 --   1. insert what no row exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
@@ -78,8 +78,8 @@ BEGIN
                           (r.token = i.token AND r.token_expires_at < v_until)
                           OR (r.token <> i.token AND r.attempt < p_max_attempts
                               AND (r.token_expires_at <= v_stale OR (p_own AND r.claimed_by = p_instance)))
-                      WHEN 'failed' THEN r.next_attempt_at <= v_now AND r.attempt < p_max_attempts
-                      WHEN 'waiting' THEN r.next_attempt_at <= v_now
+                      WHEN 'failed' THEN r.next_attempt_at <= v_now AND r.attempt < p_max_attempts AND r.token <> i.token
+                      WHEN 'waiting' THEN r.next_attempt_at <= v_now AND r.token <> i.token
                       WHEN 'dead' THEN onceward.letter_revives(p_consumer, i.id, i.deaths, p_revive)
                       ELSE false END
                 LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
@@ -144,6 +144,8 @@ BEGIN
             WHEN r.status = 'processing' AND r.token_expires_at > v_stale THEN
                 CASE WHEN p_own AND r.claimed_by = p_instance AND r.attempt < p_max_attempts THEN 'locked' ELSE 'held' END
             WHEN r.status IN ('processing', 'failed') AND r.attempt >= p_max_attempts THEN 'exhausted'
+            -- A token that has ended is never given out again: an old call that comes late must not bring it back.
+            WHEN r.status IN ('failed', 'waiting') AND r.token = i.token THEN 'lost'
             WHEN r.status IN ('failed', 'waiting') AND r.next_attempt_at > v_now THEN 'not_due'
             -- It could have been taken, and was not: an application is committing, or somebody else was quicker.
             ELSE 'locked' END AS answer

@@ -113,6 +113,11 @@ static void delivery_charge(struct worker *w, struct delivery *d, const char *de
     if (!delivery_is_tainted(w, d))
         worker_failure(w, d);
     if (delivery_is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+        if (d->only_expired) { /* it may have been extended since */
+            d->give_back = true;
+            delivery_event(w, d, DELIVERY_EV_FAIL);
+            return;
+        }
         give_back(w, d, delivery_backoff_ms(w, ++d->n_given_back), d->suspect ? RELEASE_ALONE : RELEASE_PARK);
         return;
     }
