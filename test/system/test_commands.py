@@ -453,7 +453,7 @@ def test_status_counts_and_names_the_ten_oldest(place):
     assert re.search(r"^somebody else \* +0 +0 +0 +0 +0 +1 +-$", out, re.M) and "not in this configuration" in out
     oldest = out.split("The oldest unfinished:\n")[1].split("\n\n")[0].splitlines()
     assert len(oldest) == 11 and " p1 " in oldest[1] and "token ended 10 min ago" in oldest[1] and "instance-1" in oldest[1]
-    assert [re.search(r"f\d\d", line)[0] for line in oldest[2:]] == [f"f{i:02}" for i in range(9)]
+    assert [re.search(r" (f\d\d) ", line)[1] for line in oldest[2:]] == [f"f{i:02}" for i in range(9)]
     assert re.search(r"failed +2 +in 3 min \d+ s|failed +2 +in 4 min", oldest[2]) and "answered 500 \\x1b[2J" in oldest[2]
     assert "\x1b" not in out and "w1" not in out
     assert re.search(r"^somebody else +no_message_id +1 +5 min", out, re.M), out

@@ -1,5 +1,6 @@
 """The README is tested as it stands: its examples run against the real servers, its tables are those of the program."""
 
+import http.client
 import json
 import os
 import re
@@ -46,43 +47,93 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("language", sorted(COMMANDS))
-def test_the_example_books_each_order_once(bed, tmp_path, language):
-    name, command = COMMANDS[language]
-    path = tmp_path / name
-    path.write_text(example(language))
+class Example:
+    """An example of the README as a process."""
+
+    def __init__(self, language, folder, **environment):
+        name, command = COMMANDS[language]
+        path = folder / name
+        path.write_text(example(language))
+        self.language = language
+        self.port = free_port()
+        self.child = process.spawn(command(str(path), self.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env=dict(os.environ, PORT=str(self.port), **environment))
+
+    def __enter__(self):
+        wait_until(lambda: answers(self.port), f"the {self.language} example listens")
+        return self
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+
+    def post(self, body, token="ow1.none"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", "/payments", body, {"Onceward-Token": token, "Content-Type": "application/json"})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+
+def addresses(dsn):
+    """The same database for psycopg2 and for PDO."""
+    parts = re.match(r"postgres(?:ql)?://(?P<user>[^:@]+)(?::[^@]*)?@(?P<host>[^:/]+):(?P<port>\d+)/(?P<database>[^?]+)", dsn)
+    return {"DATABASE_URL": dsn, "DATABASE_PDO": "pgsql:host={host};port={port};dbname={database};user={user}".format(**parts.groupdict())}
+
+
+@pytest.fixture
+def charges(bed):
+    """The examples' own table, where their role finds it. Its name."""
     schema_name = "readme_" + uuid.uuid4().hex[:8]
+    role = f"ALTER ROLE app_login IN DATABASE \"{bed.postgres.database}\""
     bed.postgres.query(f"CREATE SCHEMA {schema_name} AUTHORIZATION app_login")
     bed.postgres.query(f"CREATE TABLE {schema_name}.charges (order_id text, cents integer)")
     bed.postgres.query(f"ALTER TABLE {schema_name}.charges OWNER TO app_login")
-    bed.postgres.query(f"ALTER ROLE app_login IN DATABASE \"{bed.postgres.database}\" SET search_path = {schema_name}, app")
-    port = free_port()
-    dsn = bed.postgres.dsn(user="app_login")
-    parts = re.match(r"postgres(?:ql)?://(?P<user>[^:@]+)(?::[^@]*)?@(?P<host>[^:/]+):(?P<port>\d+)/(?P<database>[^?]+)", dsn)
-    pdo = "pgsql:host={host};port={port};dbname={database};user={user}".format(**parts.groupdict()) if parts else dsn
-    child = process.spawn(command(str(path), port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          env=dict(os.environ, PORT=str(port), DATABASE_URL=dsn, DATABASE_PDO=pdo))
-    try:
-        wait_until(lambda: answers(port), f"the {language} example listens")
-        sidecar = bed.sidecar(forward={"url": f"http://127.0.0.1:{port}/payments"})
+    bed.postgres.query(f"{role} SET search_path = {schema_name}, app")
+    yield f"{schema_name}.charges"
+    bed.postgres.query(f"{role} RESET search_path")
+    bed.postgres.query(f"DROP SCHEMA {schema_name} CASCADE")
+
+
+WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'{"cents": 250}', b""]
+
+
+@pytest.mark.parametrize("language", sorted(COMMANDS))
+def test_the_example_books_each_order_once_and_refuses_what_is_wrong(bed, charges, tmp_path, language):
+    with Example(language, tmp_path, **addresses(bed.postgres.dsn(user="app_login"))) as application:
+        sidecar = bed.sidecar(forward={"url": f"http://127.0.0.1:{application.port}/payments"})
         for order in ("o1", "o2", "o1", "o3", "o2"):
             bed.queue.publish(order, json.dumps({"id": order, "cents": 250}).encode())
-        wait_until(lambda: sum(e["completed_total"] + e["duplicates_total"] for e in sidecar.find("stats")[-1:]) == 5,
-                   "all five deliveries are settled")
-        booked = bed.rows(f"SELECT order_id, cents FROM {schema_name}.charges ORDER BY 1")
+        bed.queue.publish("wrong", WRONG[0])
+        wait_until(lambda: sum(e["completed_total"] + e["duplicates_total"] + e["dead_total"] for e in sidecar.find("stats")[-1:]) == 6,
+                   "all six deliveries are settled")
+        booked = bed.rows(f"SELECT order_id, cents FROM {charges} ORDER BY 1")
         assert [(b["order_id"], b["cents"]) for b in booked] == [("o1", 250), ("o2", 250), ("o3", 250)]
+        letter, = bed.letters()
+        assert (letter["message_id"], letter["reason"], letter["attempts"]) == ("wrong", "permanent", 1)
         bed.assert_acked()
-    finally:
-        child.kill()
-        child.wait()
-        bed.postgres.query(f"ALTER ROLE app_login IN DATABASE \"{bed.postgres.database}\" RESET search_path")
-        bed.postgres.query(f"DROP SCHEMA {schema_name} CASCADE")
+        assert [application.post(body) for body in WRONG] == [400] * len(WRONG)
+        assert application.post(b'{"id": "o9", "cents": 1}') == 500  # the token is none
+    assert len(bed.rows(f"SELECT order_id FROM {charges}")) == 3
+
+
+@pytest.mark.parametrize("language", sorted(COMMANDS))
+def test_the_example_answers_without_its_database(tmp_path, language):
+    with Example(language, tmp_path, **addresses(f"postgresql://u@127.0.0.1:{free_port()}/x")) as application:
+        assert application.post(b'{"id": "o1", "cents": 1}') == 503
+        assert application.post(WRONG[0]) == 400
 
 
 def test_the_table_of_events_is_current():
     made = subprocess.run([schema.require_binary(), "explain", "--markdown"], check=True, stdout=subprocess.PIPE).stdout.decode()
     stands = re.search(r"<!-- events -->\n(.*?)<!-- /events -->", readme(), re.S).group(1)
     assert stands == made, "put the output of `onceward explain --markdown` between the markers"
+
+
+def test_the_table_of_commands_is_complete():
+    listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    for command in re.findall(r"^  (\w+) ", listed, re.M):
+        assert re.search(rf"^\| `onceward {command}\b", readme(), re.M), f"the README's table lacks {command}"
 
 
 def test_the_smallest_configuration_is_the_sample():
