@@ -47,19 +47,21 @@ struct letter_news {
     const char *id;    /* a new message id; NULL or empty: its own */
 };
 
-/* "letter 12 (orders, message m1): WORDS" on standard output, safe for a terminal; with --json a line in the form
- * of the log, where the words are the reason. At once: what was done must be said, also when the next step ends
- * the program. */
+/* "letter 12 (orders, message m1): WORDS" on standard output, safe for a terminal; with --json a line in the
+ * form of the log, where the words are the reason. At once: what was done must be said, also when the next
+ * step ends the program. */
 void letter_tell(const struct dead_options *o, const struct dead_letter *l, const struct letter_news *news,
                  const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* A letter as one JSON object on a line of standard output; with its body where it has one. */
 void letter_print_json(const struct dead_letter *l);
 
-/* Letters that are named by ID: notes that one was met; then says on standard error which were not. Answers how many. */
+/* Letters that are named by ID: notes that one was met; then says on standard error which were not. Answers
+ * how many. */
 void letter_seen(const struct dead_options *o, const struct dead_letter *l);
 size_t letters_tell_missing(const struct dead_options *o);
 
-/* Without an ID or a consumer, `redrive` and `discard` are about the consumers of this configuration. *ret_others: how many letters
- * of others the filter matches; those are left in peace. */
-int dead_narrow(struct admin *a, const struct config *c, struct dead_filter *filter, int64_t *ret_others, struct fault *f);
+/* Without an ID or a consumer, `redrive` and `discard` are about the consumers of this configuration.
+ * *ret_others: how many letters of others the filter matches; those are left in peace. */
+int dead_narrow(struct admin *a, const struct config *c, struct dead_filter *filter, int64_t *ret_others,
+                struct fault *f);
