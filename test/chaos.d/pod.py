@@ -61,7 +61,7 @@ class Pod:
             "shutdown_grace": f"{SHUTDOWN_GRACE:g}s",
             "defaults": {"token_window": f"{WINDOW:g}s", "commit_grace": "500ms", "pause_hold": "3s", "prefetch": 32,
                          "forward": {"url": f"http://127.0.0.1:{port['application']}/messages", "concurrency": 8},
-                         "retry": {"max_attempts": MAX_ATTEMPTS, "backoff": "100ms", "max_backoff": "1s"}, "ready": {"interval": "200ms"}},
+                         "retry": {"max_attempts": MAX_ATTEMPTS, "backoff": "300ms", "max_backoff": "4s"}, "ready": {"interval": "200ms"}},
             "queues": {name: {"completion": "transaction" if "transaction" in name else "response"} for name in queues},
         }
         if self.number % 2 == 0:
