@@ -115,6 +115,7 @@ static void delivery_charge(struct worker *w, struct delivery *d, const char *de
     if (delivery_is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
         if (d->only_expired) { /* it may have been extended since */
             d->give_back = true;
+            d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
             delivery_event(w, d, DELIVERY_EV_FAIL);
             return;
         }
