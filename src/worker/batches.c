@@ -102,8 +102,8 @@ static void submit_releases(struct worker *w)
     batch_send(w, INBOX_RELEASE, batch, batch_gather(w, DELIVERY_TO_RELEASE, batch, 0, BATCH_MAX));
 }
 
-static void letter_fill(struct worker *w, struct inbox_letter *letter, const struct delivery *d,
-                        struct buf *properties, struct buf *headers)
+static void letter_fill(struct inbox_letter *letter, const struct delivery *d, struct buf *properties,
+                        struct buf *headers)
 {
     const struct message *m = d->message;
     size_t properties_at = properties->len, headers_at = headers->len;
@@ -127,7 +127,6 @@ static void letter_fill(struct worker *w, struct inbox_letter *letter, const str
     };
     if (!slice_is_text(delivery_id(d)) || d->id_len > MESSAGE_ID_MAX)
         letter->raw_id = delivery_id(d);
-    (void)w;
 }
 
 /* Letters carry bodies: a batch ends with the first that makes it large. Rows without a usable id go without
@@ -149,7 +148,7 @@ static void submit_letters(struct worker *w)
         if (!is_due(w, d) || (d->charged && worker_brake_holds(w, d)))
             continue;
         item_fill(w, n, d);
-        letter_fill(w, &w->letters[n], d, properties, headers);
+        letter_fill(&w->letters[n], d, properties, headers);
         if (w->letters[n].raw_id.data)
             w->items[n].message_id = (struct slice){0};
         w->items[n].letter = &w->letters[n];

@@ -184,7 +184,6 @@ void worker_success(struct worker *w)
     w->n_failed_in_a_row = 0;
     w->n_pauses_in_a_row = 0;
     w->n_brakes = 0;
-    w->had_success = true;
     worker_trickle(w, 1);
     pause_clear(w, PAUSE_EVERYTHING_FAILS);
 }
@@ -255,9 +254,8 @@ void worker_failure(struct worker *w, const struct delivery *d)
 
 /* --- once a second --- */
 
-static void return_all(struct worker *w, enum delivery_state s, const char *why, size_t *n)
+static void return_all(struct worker *w, enum delivery_state s, size_t *n)
 {
-    (void)why;
     for (struct link *k = w->states[s].head.next, *next; k != &w->states[s].head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
@@ -291,7 +289,7 @@ void worker_pause_tick(struct worker *w)
     if (w->now_ms - w->paused_since_ms[r] < w->q->pause_hold_ms)
         return;
     for (size_t i = 0; i < sizeof(idle) / sizeof(idle[0]); i++)
-        return_all(w, idle[i], pause_name(r), &n);
+        return_all(w, idle[i], &n);
     if (!n)
         return;
     log_begin(&l, EVENT_RETURNED, w->q->name);

@@ -186,11 +186,9 @@ struct worker {
     uint32_t inbox_life;
     bool said_unprepared;
     int n_inbox_errors;
-    int64_t inbox_error_since_ms;
 
     struct list states[N_DELIVERY_STATES];
     struct list unacked; /* by tag, ascending */
-    struct list reap;    /* over; freed at the end of the turn */
     struct hash by_ref, by_id;
     struct timers timers;
     uint64_t next_ref;
@@ -224,7 +222,6 @@ struct worker {
     int allowed;           /* requests at once: the trickle */
     struct target *target; /* the application, shared with the workers of other queues */
     uint64_t n_in_target;  /* of its requests that are out, ours */
-    bool had_success;
     int n_failed_in_a_row;
     uint64_t failed_ids[64];
     int n_brakes;
@@ -234,7 +231,7 @@ struct worker {
     int64_t drain_until_ms;
 
     int64_t now_ms; /* of this turn */
-    int64_t tick_at_ms, stats_at_ms, figures_at_ms;
+    int64_t tick_at_ms, stats_at_ms;
     double service_ema_us, claim_ema_us;
     int64_t claim_sent_us;
 
