@@ -77,6 +77,26 @@ static void submit_settles(struct worker *w)
     batch_send(w, INBOX_SETTLE, batch, batch_gather(w, DELIVERY_TO_SETTLE, batch, 0, BATCH_MAX));
 }
 
+/* The database connection broke between the forward and the writing of its failure: what broke it may have
+ * aborted the application's transaction, and was only seen there first. */
+static void spare_tainted(struct worker *w)
+{
+    list_each(&w->states[DELIVERY_TO_FAIL], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        d->give_back |= delivery_is_tainted(w, d);
+    }
+    for (struct link *k = w->states[DELIVERY_TO_BURY].head.next, *next;
+         k != &w->states[DELIVERY_TO_BURY].head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        next = k->next;
+        if (d->charged && delivery_is_tainted(w, d))
+            delivery_spare(w, d);
+    }
+}
+
 /* Failures, and questions whether a window is really over: the same statement. */
 static void submit_fails(struct worker *w)
 {
@@ -298,6 +318,8 @@ void worker_submit_batches(struct worker *w)
 
     if (!suspect_is_on_its_way(w))
         target_give_place(w);
+    if (w->inbox)
+        spare_tainted(w);
     for (size_t i = 0; i < N_INBOX_OPS && w->inbox; i++)
         if (inbox_is_free(w->inbox, order[i]))
             submit[order[i]](w);

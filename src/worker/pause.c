@@ -205,6 +205,15 @@ bool worker_brake_holds(const struct worker *w, const struct delivery *d)
            worker_n(w, DELIVERY_TO_CLAIM);
 }
 
+/* A death that is not written yet, and is not the message's own after all. */
+void delivery_spare(struct worker *w, struct delivery *d)
+{
+    d->charged = false;
+    d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
+    d->release_to = d->suspect ? RELEASE_ALONE : RELEASE_PARK;
+    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+}
+
 /* Deaths that were waiting: it is the application, not they. */
 static void brake_give_back(struct worker *w)
 {
@@ -213,12 +222,8 @@ static void brake_give_back(struct worker *w)
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (!d->charged)
-            continue;
-        d->charged = false;
-        d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
-        d->release_to = d->suspect ? RELEASE_ALONE : RELEASE_PARK;
-        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+        if (d->charged)
+            delivery_spare(w, d);
     }
 }
 

@@ -354,6 +354,7 @@ void worker_success(struct worker *w);
 void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
 void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
+void delivery_spare(struct worker *w, struct delivery *d); /* its death is not written, but given back */
 void worker_pause_tick(struct worker *w);
 const char *pause_name(enum pause_reason r);
 

@@ -262,6 +262,8 @@ class Application:
         return self.postgres.connect(user="app_login", autocommit=False)
 
     def give_back(self, database):
+        if database.closed:
+            return  # the server ended it
         with self._lock:
             self._databases.append(database)
 

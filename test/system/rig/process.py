@@ -69,6 +69,24 @@ def kill(child):
     _running.pop(child.pid, None)
 
 
+def _stat(pid):
+    """State and parent of a process; a zombie has ended, whoever is to bury it."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            state, parent = f.read().rpartition(")")[2].split()[:2]
+        return (state, int(parent))
+    except OSError:
+        return ("Z", 0)
+
+
+def children(parent):
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(entry)[1] == parent]
+
+
+def is_running(pid):
+    return _stat(pid)[0] not in "ZX"
+
+
 def kill_all():
     for child in list(_running.values()):
         if child.made_by == os.getpid():

@@ -74,6 +74,7 @@ class PostgreSQL:
         self.data = os.path.join(folder, "data")
         self.log = os.path.join(folder, "postgresql.log")
         self.child = None
+        self.inside = []  # a command before the server's own: see rig/disk.py
 
     def describe(self):
         return {"folder": self.folder, "certificates": self.certificates.folder, "port": self.port}
@@ -109,22 +110,31 @@ class PostgreSQL:
                 pass
         raise ServerError("neither a user postgres nor nobody to run PostgreSQL as")
 
-    def init(self, **settings):
+    def own(self, *paths):
+        """Gives files to the user that the server runs as."""
+        if os.geteuid() == 0:
+            owner = self._owner()
+            for path in paths:
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+
+    def _make_data(self, *program):
+        """An empty folder for the data, the key of its certificate, and what the program makes of it."""
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         os.chmod(self.folder, 0o755)
         os.makedirs(self.data, mode=0o700)
         key = os.path.join(self.folder, "postgresql.key")
         shutil.copy(self.certificates.key, key)
         os.chmod(key, 0o600)
-        if os.geteuid() == 0:
-            owner = self._owner()
-            for path in (self.data, key):
-                os.chown(path, owner.pw_uid, owner.pw_gid)
-        done = subprocess.run(self._as_owner("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8",
-                                             "--locale=C.UTF-8", "--pgdata", self.data),
+        self.own(self.data, key)
+        done = subprocess.run([*self.inside, *self._as_owner(*program, "--no-sync", "--pgdata", self.data)],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/")
         if done.returncode:
-            raise ServerError("initdb: " + done.stdout.decode(errors="replace"))
+            raise ServerError(f"{program[0]}: " + done.stdout.decode(errors="replace"))
+        return key
+
+    def init(self, initdb=(), **settings):
+        """initdb: more options for it; the others are lines of postgresql.conf."""
+        key = self._make_data("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", *initdb)
         values = {"listen_addresses": f"'{HOST}'", "port": self.port, "unix_socket_directories": "''",
                   "max_connections": 300, "shared_buffers": "64MB", "fsync": "off", "full_page_writes": "off",
                   "max_wal_size": "4GB", "logging_collector": "off", "log_line_prefix": "'%m [%p] %a '",
@@ -135,13 +145,20 @@ class PostgreSQL:
         with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
             f.writelines(f"{name} = {value}\n" for name, value in values.items())
         with open(os.path.join(self.data, "pg_hba.conf"), "w") as f:
-            f.write("host all with_password all scram-sha-256\nhost all all all trust\n")
+            f.write("host all with_password all scram-sha-256\nhost all all all trust\nhost replication all all trust\n")
+        return self
+
+    def init_standby(self, primary):
+        """A streaming replica of a server that runs. Start it; pg_promote() makes it a primary."""
+        key = self._make_data("pg_basebackup", "--checkpoint=fast", "--write-recovery-conf", "--dbname", primary.dsn())
+        with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
+            f.write(f"port = {self.port}\nssl_key_file = '{key}'\n")
         return self
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.child = process.spawn(self._as_owner("postgres", "-D", self.data), stdin=subprocess.DEVNULL, stdout=log,
-                                       stderr=log, cwd="/")
+            self.child = process.spawn([*self.inside, *self._as_owner("postgres", "-D", self.data)], stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=log, cwd="/")
         wait_until(self._answers, lambda: "PostgreSQL answers:\n" + process.tail(self.log), 30, 0.02)
         return self
 
@@ -165,6 +182,18 @@ class PostgreSQL:
         self.child.send_signal(signal.SIGQUIT)
         process.reap(self.child, ((signal.SIGQUIT, 3.0),))
         self.child = None
+
+    def kill(self):
+        """kill -9 of the server and of all its processes, so that none of them does a last thing."""
+        children = process.children(self.child.pid)
+        for pid in (self.child.pid, *children):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.kill(self.child)
+        self.child = None
+        wait_until(lambda: not any(map(process.is_running, children)), "the server's processes are gone", 30)
 
     # talking to it
 
