@@ -42,6 +42,7 @@ static void redial_failed(struct worker *w, struct redial *r, const char *peer, 
     r->up_ms = 0;
     if (!r->since_ms)
         r->since_ms = w->now_ms;
+    snprintf(r->reason, sizeof(r->reason), "%s", reason);
     log_begin(&l, EVENT_DISCONNECTED, w->q->name);
     log_text(&l, "peer", peer);
     log_text(&l, "reason", reason);
@@ -310,7 +311,7 @@ static void worker_tick(struct worker *w)
     worker_pause_tick(w);
     if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS &&
         !atomic_load(&w->is_fatal))
-        pause_set(w, PAUSE_DATABASE, "not connected");
+        pause_set(w, PAUSE_DATABASE, w->to_inbox.reason);
 }
 
 /* --- draining --- */

@@ -65,8 +65,11 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
 {
     struct log_line l;
 
-    if (is_paused(w, r) && w->pause_told[r])
+    if (is_paused(w, r) && w->pause_told[r]) {
+        if (text) /* the stats lines go on to tell it */
+            snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text);
         return;
+    }
     if (!is_paused(w, r)) {
         w->pauses |= 1u << r;
         w->paused_since_ms[r] = w->now_ms;

@@ -137,6 +137,7 @@ struct redial {
     int64_t since_ms; /* without a connection */
     int64_t up_ms;    /* with one */
     bool was_up;
+    char reason[256]; /* of the last failure */
 };
 
 struct counters {
