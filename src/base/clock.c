@@ -20,6 +20,13 @@ int64_t clock_ms(void)
     return clock_us() / 1000;
 }
 
+struct timespec clock_until(int64_t ms)
+{
+    int64_t us = clock_us() + ms * 1000;
+
+    return (struct timespec){us / 1000000, us % 1000000 * 1000};
+}
+
 int64_t clock_wall_ms(void)
 {
     return clock_read_us(CLOCK_REALTIME) / 1000;

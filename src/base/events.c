@@ -1,13 +1,9 @@
 #include "onceward/base/log.h"
 
 static const struct event_info events[N_EVENTS] = {
-#define LIFE                                            true
-#define FLOW                                            false
-#define EVENT(id, name, level, class, sentence, advice) {name, LOG_##level, class, sentence, advice},
+#define EVENT(id, name, level, class, sentence, advice) {name, LOG_##level, CLASS_##class, sentence, advice},
 #include "onceward/base/events.def"
 #undef EVENT
-#undef LIFE
-#undef FLOW
 };
 
 const struct event_info *event_info(enum event e)

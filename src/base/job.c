@@ -1,8 +1,10 @@
 /* A job: the thread and the waiting side share one block, freed by whoever is done last. */
 #include "onceward/base/job.h"
 
+#include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -81,6 +83,7 @@ struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void 
     struct job_start_info *info = mem_zalloc(1, sizeof(*info));
     pthread_attr_t attr;
     pthread_t thread;
+    int failed;
 
     *j = (struct job){.run = run, .drop = drop, .arg = arg};
     atomic_init(&j->state, RUNNING);
@@ -94,18 +97,21 @@ struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void 
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, 8 << 20);
     running_add(1);
-    int failed = pthread_create(&thread, &attr, job_thread, info);
+    failed = pthread_create(&thread, &attr, job_thread, info);
     pthread_attr_destroy(&attr);
     if (!failed)
         return j;
     running_add(-1);
+    errno = failed;
 no:
+    failed = errno;
     if (info->wake >= 0)
         close(info->wake);
     if (j->fd >= 0)
         close(j->fd);
     free(info);
     free(j);
+    errno = failed;
     return NULL;
 }
 
@@ -135,17 +141,10 @@ void job_abandon(struct job *j)
 
 bool job_wait_all(int timeout_ms)
 {
-    struct timespec until;
+    struct timespec until = clock_until(timeout_ms);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
     pthread_mutex_lock(&running.lock);
-    while (running.n && pthread_cond_timedwait(&running.ended, &running.lock, &until) == 0)
+    while (running.n && pthread_cond_clockwait(&running.ended, &running.lock, CLOCK_MONOTONIC, &until) == 0)
         continue;
     bool all = running.n == 0;
     pthread_mutex_unlock(&running.lock);

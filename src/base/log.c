@@ -1,7 +1,7 @@
 /* The log: lines are built on the caller's stack and queued as one block each for a single writer thread.
  *
- * Bounds: ordinary lines may hold FLOW_MAX bytes in the queue, those of the class LIFE another LIFE_MAX; what
- * does not fit is dropped and counted. The lock is held for pointer work only, never during a write. */
+ * Bounds: each class of lines has a room of so many bytes in the queue; what does not fit is dropped and
+ * counted. The lock is held for pointer work only, never during a write. */
 #include "onceward/base/log.h"
 
 #include "onceward/base/clock.h"
@@ -18,12 +18,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FLOW_MAX = 256 * 1024, LIFE_MAX = 256 * 1024, VALUE_MAX = 1024, TAIL_ROOM = 8 };
+enum { VALUE_MAX = 1024, TAIL_ROOM = 8 };
+
+static const size_t room[N_EVENT_CLASSES] = {
+    [CLASS_FLOW] = 256 * 1024,
+    [CLASS_LIFE] = 256 * 1024,
+    [CLASS_FIGURES] = 64 * 1024,
+};
 
 struct queued {
     struct queued *next;
     size_t len;
-    bool life;
+    enum event_class class;
     char data[];
 };
 
@@ -32,8 +38,8 @@ static struct {
     pthread_cond_t wake;
     pthread_t thread;
     struct queued *first, **end;
-    size_t n_bytes[2]; /* by class */
-    bool running, stopping;
+    size_t n_bytes[N_EVENT_CLASSES];
+    bool running, stopping, torn; /* torn: the last byte written is not the end of a line */
     int64_t stop_at_ms;
     int fd;
     atomic_int level;
@@ -53,10 +59,10 @@ uint64_t log_dropped(void)
 /* Appends bytes while there is room; TAIL_ROOM stays for what closes the line. */
 static void line_add(struct log_line *l, const char *data, size_t len)
 {
-    size_t room = LOG_LINE_MAX - TAIL_ROOM - l->len;
+    size_t left = LOG_LINE_MAX - TAIL_ROOM - l->len;
 
-    if (len > room)
-        len = room;
+    if (len > left)
+        len = left;
     memcpy(l->data + l->len, data, len);
     l->len += len;
 }
@@ -200,7 +206,7 @@ void log_null(struct log_line *l, const char *key)
 
 void log_end(struct log_line *l)
 {
-    bool life = event_info(l->event)->life;
+    enum event_class class = event_info(l->event)->class;
 
     if (l->off)
         return;
@@ -214,17 +220,17 @@ void log_end(struct log_line *l)
     }
     q->next = NULL;
     q->len = l->len;
-    q->life = life;
+    q->class = class;
     memcpy(q->data, l->data, l->len);
 
     pthread_mutex_lock(&state.lock);
-    if (state.n_bytes[life] + q->len > (life ? LIFE_MAX : FLOW_MAX)) {
+    if (state.n_bytes[class] + q->len > room[class]) {
         pthread_mutex_unlock(&state.lock);
         atomic_fetch_add(&state.dropped, 1);
         free(q);
         return;
     }
-    state.n_bytes[life] += q->len;
+    state.n_bytes[class] += q->len;
     if (!state.end)
         state.end = &state.first;
     *state.end = q;
@@ -242,33 +248,58 @@ void log_print(struct log_line *l, FILE *out)
     fwrite(l->data, 1, l->len, out);
 }
 
-/* Writes all of it; gives up when the descriptor is broken, or at the end of the time that log_stop allows.
- */
-static void write_whole(const char *data, size_t len)
+static uint64_t n_lines(const char *data, size_t len)
 {
-    while (len) {
-        ssize_t n = write(state.fd, data, len);
+    uint64_t n = 0;
+
+    for (const char *end = data + len; (data = memchr(data, '\n', (size_t)(end - data))); data++)
+        n++;
+    return n;
+}
+
+/* Writes all of it. Answers how much was written when the descriptor is broken, or the time that log_stop
+ * allows is over. */
+static size_t write_all(const char *data, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ssize_t n = write(state.fd, data + done, len - done);
 
         if (n > 0) {
-            data += n;
-            len -= (size_t)n;
+            done += (size_t)n;
             continue;
         }
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno == EAGAIN) {
-            struct pollfd p = {state.fd, POLLOUT, 0};
+        if (n == 0 || errno != EAGAIN)
+            break;
+        struct pollfd p = {state.fd, POLLOUT, 0};
 
-            poll(&p, 1, 100);
-            pthread_mutex_lock(&state.lock);
-            bool over = state.stopping && clock_ms() >= state.stop_at_ms;
-            pthread_mutex_unlock(&state.lock);
-            if (!over)
-                continue;
-        }
-        atomic_fetch_add(&state.dropped, 1);
-        return;
+        poll(&p, 1, 100);
+        pthread_mutex_lock(&state.lock);
+        bool over = state.stopping && clock_ms() >= state.stop_at_ms;
+        pthread_mutex_unlock(&state.lock);
+        if (over)
+            break;
     }
+    return done;
+}
+
+/* Writes whole lines. A line that breaks off, as on a full disk, does not spoil the one that is written next.
+ */
+static void write_lines(const char *data, size_t len)
+{
+    size_t done;
+
+    if (state.torn)
+        state.torn = write_all("\n", 1) == 0;
+    done = state.torn ? 0 : write_all(data, len);
+    if (done == len)
+        return;
+    if (done)
+        state.torn = data[done - 1] != '\n';
+    atomic_fetch_add(&state.dropped, n_lines(data + done, len - done));
 }
 
 /* Takes what is queued, up to what one write carries well, and joins it: under load one write holds many
@@ -291,13 +322,13 @@ static void *writer(void *unused)
             state.first = q->next;
             if (!state.first)
                 state.end = &state.first;
-            state.n_bytes[q->life] -= q->len;
+            state.n_bytes[q->class] -= q->len;
             memcpy(block + len, q->data, q->len);
             len += q->len;
             free(q);
         }
         pthread_mutex_unlock(&state.lock);
-        write_whole(block, len);
+        write_lines(block, len);
         pthread_mutex_lock(&state.lock);
     }
     state.running = false;
@@ -322,21 +353,14 @@ void log_start(int fd)
 
 void log_stop(int timeout_ms)
 {
-    struct timespec until;
+    struct timespec until = clock_until(timeout_ms);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
     pthread_mutex_lock(&state.lock);
     state.stopping = true;
     state.stop_at_ms = clock_ms() + timeout_ms;
     pthread_cond_broadcast(&state.wake);
     while (state.running)
-        if (pthread_cond_timedwait(&state.wake, &state.lock, &until) == ETIMEDOUT)
+        if (pthread_cond_clockwait(&state.wake, &state.lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
             break;
     bool ended = !state.running;
     pthread_mutex_unlock(&state.lock);

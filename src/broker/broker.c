@@ -11,7 +11,9 @@
 #include "onceward/base/mem.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct queued_event *event_append(struct event_queue *q)
 {
@@ -77,8 +79,8 @@ struct job *broker_connect(const struct config_broker *c, const struct config_qu
         return NULL;
     struct job *job = job_start(attempt_run, attempt_drop, t);
     if (!job) {
+        fault_set(f, "no thread could be started to connect to the broker: %s", strerror(errno));
         target_free(t);
-        fault_set(f, "no thread could be started to connect to the broker");
     }
     return job;
 }

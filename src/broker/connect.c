@@ -380,8 +380,8 @@ struct attempt *attempt_wait(struct target *t, int64_t deadline_ms, struct fault
     void *result;
 
     if (!job) {
+        fault_set(f, "no thread could be started to connect to the broker: %s", strerror(errno));
         target_free(t);
-        fault_set(f, "no thread could be started to connect to the broker");
         return NULL;
     }
     for (;;) {

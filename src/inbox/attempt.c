@@ -9,6 +9,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/inbox/inbox.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,8 +118,8 @@ struct job *inbox_connect(const struct config_database *c, const struct config_q
     a->takes_over = text_copy(q->takes_over);
     struct job *job = job_start(attempt_run, attempt_free, a);
     if (!job) {
+        fault_set(f, "connecting to the database: no thread could be started: %s", strerror(errno));
         attempt_free(a);
-        fault_set(f, "connecting to the database: no thread could be started");
     }
     return job;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <time.h>
 
 /* The only two clocks of the program. Core never reads them: it is given the time. */
 
@@ -9,6 +10,9 @@ int64_t clock_ms(void);
 
 /* The same in microseconds, for latencies. */
 int64_t clock_us(void);
+
+/* So many milliseconds from now, as pthread_cond_clockwait takes it with CLOCK_MONOTONIC. */
+struct timespec clock_until(int64_t ms);
 
 /* Milliseconds since 1970, UTC. For log lines and HTTP dates only: it jumps. */
 int64_t clock_wall_ms(void);

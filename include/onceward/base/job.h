@@ -8,7 +8,7 @@ struct job;
 
 /* Starts run(arg) on a thread of its own with an 8 MiB stack. What run answers is the result. drop(result) is called
  * in that thread instead of handing it over, when the job was abandoned. arg belongs to run. NULL: no thread could be
- * made (arg was not touched). */
+ * made, errno says why (arg was not touched). */
 struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void *arg);
 
 /* A descriptor that becomes readable when the job has ended. */

@@ -9,8 +9,8 @@
 /* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is said.
  *
  * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded queue, so
- * that a blocked standard output never blocks a worker. Past the bound ordinary lines are dropped and counted
- * (log_dropped); lines of events of the class LIFE have room of their own. */
+ * that a blocked standard output never blocks a worker. Each class of events has a room of its own there; what does not
+ * fit is dropped and counted (log_dropped). */
 
 enum { LOG_LINE_MAX = 8192 };
 
@@ -23,10 +23,12 @@ enum event {
     N_EVENTS
 };
 
+enum event_class { CLASS_FLOW, CLASS_LIFE, CLASS_FIGURES, N_EVENT_CLASSES };
+
 struct event_info {
     const char *name;     /* as it stands in the log */
     enum log_level level; /* its usual level */
-    bool life;            /* keeps its place when lines are dropped */
+    enum event_class class;
     const char *sentence; /* what happened */
     const char *advice;   /* what an operator does, with the command to type */
 };
