@@ -1,5 +1,6 @@
 #pragma once
 
+#include "forward/reply.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/hash.h"
@@ -10,14 +11,17 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-/* Inside the forward folder: one exchange, the probe, and what they share. */
+/* Inside the forward folder: the adapter, its exchanges and connections, the probe, and what they share. */
 
 enum {
-    RESPONSE_HEADERS_MAX = 64 * 1024, /* of all answers to one request, interim ones included */
     RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
-    BUF_KEEP_MAX = 4096,        /* a larger buffer is given back when the exchange is over */
-    SMALL_BODY_MAX = 64 * 1024, /* below, the body leaves together with the header fields */
-    TLS_RECORD_SAFE = 8 * 1024, /* a request of this size is one TLS record with its fields of ours */
+    REQUEST_KEEP_MAX = 8192,    /* a larger buffer is given back when the exchange is over */
+    BODY_KEEP_MAX = 4096,       /* the same for what was answered */
+    SMALL_BODY_MAX = 64 * 1024, /* up to here a whole request is expected to leave in one write */
+    TLS_RECORD_SAFE = 8 * 1024, /* a request of this size is one TLS record */
+    IDLE_MAX_MS = 3000,         /* below the 5 s after which common servers close an idle connection */
+    RECEIVE_SIZE = 16 * 1024,
+    EVENTS_MAX = 64,
 };
 
 /* Where a URL leads, and how it is called in messages. */
@@ -25,37 +29,70 @@ struct target {
     char *url;
     const char *unix_socket; /* NULL: TCP; the configuration's */
     char *name;              /* "127.0.0.1:8080", or the socket's path */
+    char *host;              /* the Host field */
+    char *path;              /* with the query */
     bool tls;
 };
 
-/* One POST and what came back of it so far. Belongs to the list of those that are out, or to that of the idle
- * ones. */
+/* How an exchange came to its end. */
+enum ending {
+    ENDING_NONE,    /* it goes on */
+    ENDING_REPLY,   /* its reply did: whole, bad or too long */
+    ENDING_CUT,     /* this side had enough of the reply */
+    ENDING_CLOSED,  /* the other side closed */
+    ENDING_SEND,    /* writing failed: error */
+    ENDING_RECEIVE, /* reading failed: error */
+    ENDING_CONNECT, /* no connection could be made: error */
+    ENDING_TIME,    /* its time was over */
+};
+
+/* One POST and what came back of it so far. It is out from forward_send to its answer: in by_ref and in the
+ * list out; until a connection takes it, it is also in waiting, and when it has ended, in ended. */
 struct exchange {
-    CURL *easy;
     struct forward *w;
-    struct link link;
+    struct link link;  /* in out or idle */
+    struct link queue; /* in waiting or ended */
     struct hash_link by_ref;
+    struct connection *c; /* that carries it; NULL: none yet, or no more */
     uint64_t ref;
-    int64_t start_us, deadline_ms, send_by_ms;
+    int64_t start_us, end_us, deadline_ms, send_by_ms;
 
-    struct buf lines; /* the request's own header lines */
-    struct curl_slist *nodes;
-    size_t n_nodes; /* how many there is room for */
-    size_t body_len;
-    int fd, local_port; /* the connection: the socket that was opened for this request, and the port it uses;
-                           -1 and 0: none */
+    struct buf request; /* the head; empty when it left at once */
+    size_t head_len;
+    struct slice body;
+    size_t sent; /* bytes of head and body that the kernel, or TLS, took */
 
-    struct buf body;
-    size_t header_bytes;
-    int status;             /* of the answer being read, interim or final; 0: none yet */
-    int64_t retry_after_ms; /* of the same */
-    bool begun;             /* the request was handed to a connection */
-    bool stale;             /* it was not: libcurl had chosen a connection that was closed */
-    bool final;             /* the header of the final answer is whole */
-    bool empty;             /* it said Content-Length: 0 */
-    bool early;             /* it is an error that came before the request was sent: the rest is not sent */
-    bool cut;               /* ended by this side, status holds */
+    struct reply reply;
+    struct buf answer; /* the body of the reply, up to its bound */
+    enum ending ending;
+    bool early;       /* an error came before the request was sent whole: the rest is not sent */
+    bool cut;         /* ended by this side, or broken off behind the head of an error: the status holds */
+    bool reset;       /* error says: connection reset */
+    bool certificate; /* error says: the server refuses the certificate of this side */
     char error[CURL_ERROR_SIZE];
+};
+
+/* A libcurl handle that makes connections: name resolution, connect, TLS, the Unix socket. Once the
+ * connection is there, a plain one is taken from it, and it is free again; one with TLS stays with its
+ * connection. */
+struct connector {
+    struct forward *w;
+    struct link link; /* in connecting or idle_connectors; with TLS in neither once connected */
+    CURL *easy;
+    int taken; /* the socket that libcurl must not close; -1: none */
+    char error[CURL_ERROR_SIZE];
+};
+
+/* A connection to the application. Carries one exchange, or is idle. */
+struct connection {
+    struct forward *w;
+    struct link link; /* in connections or, without an exchange, in idle_connections; closed: in graveyard */
+    struct connector *tls; /* NULL: plain */
+    struct exchange *x;    /* NULL: idle */
+    int fd;                /* -1: closed */
+    uint32_t events;       /* what epoll watches it for */
+    int64_t idle_us;       /* since when */
+    bool was_used;         /* it carried an exchange to its end */
 };
 
 struct probe {
@@ -71,26 +108,36 @@ struct probe {
 
 struct forward {
     const struct config_queue *q;
-    CURLM *multi;
     struct target target;
+
+    /* exchanges */
     struct list out, idle;
-    size_t n_large; /* of those that are out, how many have a body that is sent piece by piece */
+    struct list waiting; /* out, and without a connection; never more than connectors are connecting */
+    struct list ended;   /* out, and to be answered */
     struct hash by_ref;
-    bool looks_at_kept; /* libcurl does not do so before each request */
-    bool undrained;     /* forward_step has not answered 0 since it last let libcurl run */
+    int64_t next_deadline_ms; /* no exchange that is out has an earlier one */
+    bool undrained;           /* forward_step has not answered 0 since it last looked */
 
-    struct curl_slist *fixed; /* the end of every request's header list */
-    struct buf fixed_lines;
-    struct slice *replaced; /* names of configured fields, which take the place of the message's */
+    /* connections */
+    CURLM *multi;
+    int64_t multi_due_ms; /* when libcurl wants to be called */
+    struct list connecting, idle_connectors;
+    struct list connections, idle_connections, graveyard;
+    int epoll, wakeup;
+    bool quiet; /* forward_wait saw nothing on epoll */
+    char received[RECEIVE_SIZE];
+
+    /* requests */
+    struct buf prefix, suffix; /* of every head */
+    struct buf scratch;        /* the head being written */
+    struct slice *replaced;    /* names of configured fields, which take the place of the message's */
     size_t n_replaced;
-    bool type_is_fixed; /* Content-Type is among them */
-
     struct buf authorization; /* the whole line; empty: none */
     struct stat authorization_stat;
     int64_t authorization_looked_ms;
 
     struct buf answered; /* the body of the last answer */
-    struct curl_waitfd *waits;
+    struct pollfd *waits;
     size_t n_waits;
     struct probe probe;
 };
@@ -100,27 +147,57 @@ int target_init(struct target *t, const char *url, const char *unix_socket, stru
 void target_deinit(struct target *t);
 bool target_same_host(const char *url_a, const char *url_b);
 
-/* What every transfer has in common. -1: libcurl refused an option. */
+/* What every handle of libcurl has in common. -1: libcurl refused an option. */
 int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error,
                    struct fault *f);
 
-/* Why a transfer ended without an answer, in words. */
-void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun,
-                   const char *error);
+/* Why no connection was made, in words. */
+void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
+                  const char *error);
 
 /* request.c */
 int request_init(struct forward *w, struct fault *f);
 void request_deinit(struct forward *w);
 void request_refresh(struct forward *w);
-struct curl_slist *request_lines(struct exchange *x, const struct header_block *b);
+
+/* The head of a request into out, which is reset first. */
+void request_write(struct forward *w, struct buf *out, const struct header_block *b, size_t body_len);
 
 /* exchange.c */
-struct exchange *exchange_new(struct forward *w, struct fault *f);
+struct exchange *exchange_new(struct forward *w);
 void exchange_free(struct exchange *x);
-int exchange_begin(struct exchange *x, const struct forward_request *r, struct fault *f);
-void exchange_answer(struct exchange *x, CURLcode code, struct forward_answer *a);
+void exchange_begin(struct exchange *x, const struct forward_request *r);
+bool exchange_is_sent(const struct exchange *x);
+
+/* Is it certain that the application saw no byte of the request? */
+bool exchange_is_unsent(const struct exchange *x);
+
+/* Takes what came. ENDING_NONE: more is needed. *used: of the bytes; fewer than len only at the end. */
+enum ending exchange_receive(struct exchange *x, const char *data, size_t len, size_t *used);
+
+/* Fills *a for an exchange that has ended. */
+void exchange_answer(struct exchange *x, struct forward_answer *a);
 void exchange_reset(struct exchange *x);
-bool exchange_is_large(const struct exchange *x);
+
+/* connection.c */
+int connections_init(struct forward *w, struct fault *f);
+void connections_deinit(struct forward *w);
+
+/* Hands the exchange to an idle connection, or begins to make one for it. -1: neither (f). */
+int connection_find(struct forward *w, struct exchange *x, struct fault *f);
+
+/* The exchange needs its connection, or its place in the queue for one, no more. */
+void connection_drop(struct exchange *x);
+
+/* Something happened on it. */
+void connection_turn(struct connection *c, uint32_t events);
+
+/* libcurl is done with it. */
+void connector_done(struct forward *w, struct connector *k, CURLcode code);
+void graveyard_empty(struct forward *w);
+
+/* forward.c: the exchange is over. Its connection is free or closed afterwards. */
+void forward_end(struct exchange *x, enum ending ending);
 
 /* probe.c */
 void probe_deinit(struct forward *w);

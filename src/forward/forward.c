@@ -1,18 +1,21 @@
-/* The adapter as a whole: the multi handle, the requests that are out and those that wait for use, and the
- * wait. One thread, but for forward_wake.
+/* The adapter as a whole: the requests that are out, those that wait for use, and the wait. One thread, but
+ * for forward_wake.
  *
- * An exchange is in exactly one of the two lists; it is in by_ref exactly while it is out. libcurl does not
- * announce a finished transfer to the wait, so forward_wait does not sleep until forward_step has answered 0.
- */
+ * forward_wait only sleeps; forward_step does what epoll, libcurl's timer and the deadlines of the exchanges
+ * ask for, and then hands out the answers one by one. Neither sleeps while an answer is left. */
 
 #include "onceward/forward/forward.h"
 
 #include "forward/exchange.h"
+#include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 enum { REFUSED_WAIT_MS = 20 };
 
@@ -24,36 +27,27 @@ void forward_global_init(void)
     (void)code;
 }
 
-static int start(struct forward *w, struct fault *f)
-{
-    const struct config_forward *c = &w->q->forward;
-
-    w->looks_at_kept = curl_version_info(CURLVERSION_NOW)->version_num >= CURL_VERSION_BITS(8, 22, 0);
-    w->multi = curl_multi_init();
-    if (!w->multi)
-        return fault_set(f, "libcurl gives no multi handle");
-    if (curl_multi_setopt(w->multi, CURLMOPT_MAXCONNECTS, (long)c->concurrency) != CURLM_OK ||
-        curl_multi_setopt(w->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING) != CURLM_OK)
-        return fault_set(f, "libcurl refuses an option of the multi handle");
-    if (target_init(&w->target, c->url, c->unix_socket, f) < 0)
-        return -1;
-    return request_init(w, f);
-}
-
 int forward_new(const struct config_queue *q, struct forward **ret, struct fault *f)
 {
     struct forward *w = mem_zalloc(1, sizeof(*w));
-    struct exchange *x = NULL;
 
     w->q = q;
+    w->epoll = w->wakeup = -1;
+    w->next_deadline_ms = w->multi_due_ms = INT64_MAX;
     list_init(&w->out);
     list_init(&w->idle);
-    /* The first exchange shows whether libcurl takes all options, while somebody can still be told. */
-    if (start(w, f) < 0 || !(x = exchange_new(w, f))) {
+    list_init(&w->waiting);
+    list_init(&w->ended);
+    list_init(&w->connecting);
+    list_init(&w->idle_connectors);
+    list_init(&w->connections);
+    list_init(&w->idle_connections);
+    list_init(&w->graveyard);
+    if (target_init(&w->target, q->forward.url, q->forward.unix_socket, f) < 0 ||
+        connections_init(w, f) < 0 || request_init(w, f) < 0) {
         forward_free(w);
         return -1;
     }
-    list_push(&w->idle, &x->link);
     *ret = w;
     return 0;
 }
@@ -62,18 +56,10 @@ void forward_free(struct forward *w)
 {
     if (!w)
         return;
-    w->n_large = 0; /* sockets that are closed from here on have nobody to tell */
-    list_each(&w->out, k)
-    {
-        struct exchange *x = container_of(k, struct exchange, link);
-
-        curl_multi_remove_handle(w->multi, x->easy);
-        exchange_free(x);
-    }
-    list_each(&w->idle, k) exchange_free(container_of(k, struct exchange, link));
     probe_deinit(w);
-    if (w->multi)
-        curl_multi_cleanup(w->multi);
+    connections_deinit(w);
+    list_each(&w->out, k) exchange_free(container_of(k, struct exchange, link));
+    list_each(&w->idle, k) exchange_free(container_of(k, struct exchange, link));
     request_deinit(w);
     target_deinit(&w->target);
     hash_deinit(&w->by_ref);
@@ -106,19 +92,17 @@ static void retire(struct forward *w, struct exchange *x)
 
 static void take_out(struct forward *w, struct exchange *x)
 {
-    curl_multi_remove_handle(w->multi, x->easy);
     hash_remove(&w->by_ref, &x->by_ref);
     list_remove(&w->out, &x->link);
-    w->n_large -= exchange_is_large(x);
 }
 
 /* The one used last: its memory is warm. */
-static struct exchange *idle_take(struct forward *w, struct fault *f)
+static struct exchange *idle_take(struct forward *w)
 {
     struct exchange *x;
 
     if (!w->idle.len)
-        return exchange_new(w, f);
+        return exchange_new(w);
     x = container_of(w->idle.head.prev, struct exchange, link);
     list_remove(&w->idle, &x->link);
     return x;
@@ -127,26 +111,22 @@ static struct exchange *idle_take(struct forward *w, struct fault *f)
 int forward_send(struct forward *w, const struct forward_request *r, struct fault *f)
 {
     struct exchange *x;
-    CURLMcode code;
 
     assert(!find(w, r->ref));
     request_refresh(w);
-    x = idle_take(w, f);
-    if (!x)
-        return -1;
-    if (exchange_begin(x, r, f) < 0) {
-        retire(w, x);
-        return -1;
-    }
-    code = curl_multi_add_handle(w->multi, x->easy);
-    if (code != CURLM_OK) {
-        retire(w, x);
-        return fault_set(f, "libcurl takes no further request: %s", curl_multi_strerror(code));
-    }
+    x = idle_take(w);
+    exchange_begin(x, r);
+    request_write(w, &w->scratch, r->headers, r->body.len);
+    x->head_len = w->scratch.len;
     list_push(&w->out, &x->link);
-    w->n_large += exchange_is_large(x);
     hash_insert(&w->by_ref, &x->by_ref, hash_number(r->ref));
-    return 0;
+    if (x->deadline_ms < w->next_deadline_ms)
+        w->next_deadline_ms = x->deadline_ms;
+    if (connection_find(w, x, f) == 0)
+        return 0;
+    take_out(w, x);
+    retire(w, x);
+    return -1;
 }
 
 size_t forward_in_flight(const struct forward *w)
@@ -154,43 +134,34 @@ size_t forward_in_flight(const struct forward *w)
     return w->out.len;
 }
 
-static void answer(struct forward *w, struct exchange *x, CURLcode code, struct forward_answer *a)
+void forward_end(struct exchange *x, enum ending ending)
+{
+    assert(x->ending == ENDING_NONE);
+    x->ending = ending;
+    x->end_us = clock_us();
+    connection_drop(x);
+    list_push(&x->w->ended, &x->queue);
+}
+
+static void answer(struct forward *w, struct exchange *x, struct forward_answer *a)
 {
     struct buf body = w->answered;
 
-    exchange_answer(x, code, a);
+    list_remove(&w->ended, &x->queue);
+    exchange_answer(x, a);
     take_out(w, x);
-    w->answered = x->body;
-    x->body = body;
+    w->answered = x->answer;
+    x->answer = body;
     retire(w, x);
 }
 
-/* With the closed connection gone libcurl takes the next, or makes one. Each time there is one less. */
-static bool start_again(struct forward *w, struct exchange *x)
-{
-    if (!x->stale)
-        return false;
-    x->stale = false;
-    curl_multi_remove_handle(w->multi, x->easy);
-    return curl_multi_add_handle(w->multi, x->easy) == CURLM_OK;
-}
-
-int forward_step(struct forward *w, struct forward_answer *a)
+static void messages_read(struct forward *w)
 {
     struct CURLMsg *msg;
-    CURLMcode code;
     int n;
 
-    if (!w->undrained) {
-        /* Errors of the whole multi handle are misuse or the end of memory; every request would be in doubt.
-         */
-        code = curl_multi_perform(w->multi, &n);
-        assert(code == CURLM_OK);
-        (void)code;
-        w->undrained = true;
-    }
     while ((msg = curl_multi_info_read(w->multi, &n))) {
-        struct exchange *x = NULL;
+        struct connector *k = NULL;
         CURLcode result = msg->data.result;
 
         if (msg->msg != CURLMSG_DONE)
@@ -199,14 +170,87 @@ int forward_step(struct forward *w, struct forward_answer *a)
             probe_done(w, result);
             continue;
         }
-        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &x);
-        if (start_again(w, x))
-            continue;
-        answer(w, x, result, a);
-        return 1;
+        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &k);
+        connector_done(w, k, result);
     }
-    w->undrained = false;
-    return 0;
+}
+
+static void multi_turn(struct forward *w, curl_socket_t fd, int what)
+{
+    int n;
+    CURLMcode code = curl_multi_socket_action(w->multi, fd, what, &n);
+
+    /* Errors of the whole multi handle are misuse or the end of memory; every connection would be in doubt.
+     */
+    assert(code == CURLM_OK);
+    (void)code;
+    messages_read(w);
+}
+
+static void event_take(struct forward *w, const struct epoll_event *e)
+{
+    uint64_t count;
+
+    if (e->data.u64 & 1) {
+        multi_turn(w, (curl_socket_t)(e->data.u64 >> 1),
+                   (e->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                       (e->events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                       (e->events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0));
+    } else if (e->data.ptr) {
+        connection_turn(e->data.ptr, e->events);
+    } else if (read(w->wakeup, &count, sizeof(count)) < 0) {
+        return; /* somebody else's wake was taken along */
+    }
+}
+
+static void deadlines_check(struct forward *w)
+{
+    int64_t now_ms = clock_ms();
+
+    if (now_ms < w->next_deadline_ms)
+        return;
+    w->next_deadline_ms = INT64_MAX;
+    list_each(&w->out, k)
+    {
+        struct exchange *x = container_of(k, struct exchange, link);
+
+        if (x->ending != ENDING_NONE)
+            continue;
+        if (now_ms >= x->deadline_ms)
+            forward_end(x, ENDING_TIME);
+        else if (x->deadline_ms < w->next_deadline_ms)
+            w->next_deadline_ms = x->deadline_ms;
+    }
+}
+
+static void look(struct forward *w)
+{
+    struct epoll_event events[EVENTS_MAX];
+    int n = w->quiet ? 0 : epoll_wait(w->epoll, events, EVENTS_MAX, 0);
+
+    w->quiet = false;
+    for (int i = 0; i < n; i++)
+        event_take(w, &events[i]);
+    if (clock_ms() >= w->multi_due_ms) {
+        w->multi_due_ms = INT64_MAX;
+        multi_turn(w, CURL_SOCKET_TIMEOUT, 0);
+    }
+    deadlines_check(w);
+    graveyard_empty(w);
+}
+
+int forward_step(struct forward *w, struct forward_answer *a)
+{
+    struct link *first;
+
+    if (!w->undrained)
+        look(w);
+    first = list_first(&w->ended);
+    w->undrained = first != NULL;
+    if (!first)
+        return 0;
+    answer(w, container_of(first, struct exchange, queue), a);
+    return 1;
 }
 
 void forward_abandon(struct forward *w, uint64_t ref)
@@ -215,36 +259,47 @@ void forward_abandon(struct forward *w, uint64_t ref)
 
     if (!x)
         return;
+    if (x->ending != ENDING_NONE)
+        list_remove(&w->ended, &x->queue);
+    else
+        connection_drop(x);
     take_out(w, x);
     retire(w, x);
 }
 
+static int64_t earlier(int64_t timeout_ms, int64_t due_ms, int64_t now_ms)
+{
+    return due_ms - now_ms < timeout_ms ? due_ms - now_ms : timeout_ms;
+}
+
 void forward_wait(struct forward *w, struct pollfd *fds, size_t n, int64_t timeout_ms)
 {
-    int timeout = timeout_ms < 0 || w->undrained ? 0 : timeout_ms > INT_MAX ? INT_MAX : (int)timeout_ms;
-    unsigned n_waits = 0;
-    int n_ready = 0;
+    int64_t now_ms = clock_ms();
+    int n_ready;
 
-    if (n > w->n_waits) {
-        w->waits = mem_realloc(w->waits, n * sizeof(*w->waits));
-        w->n_waits = n;
+    if (n + 1 > w->n_waits) {
+        w->waits = mem_realloc(w->waits, (n + 1) * sizeof(*w->waits));
+        w->n_waits = n + 1;
     }
-    for (size_t i = 0; i < n; i++) {
-        fds[i].revents = 0;
-        if (fds[i].fd >= 0)
-            w->waits[n_waits++] = (struct curl_waitfd){.fd = fds[i].fd, .events = fds[i].events};
-    }
-    if (curl_multi_poll(w->multi, w->waits, n_waits, timeout, &n_ready) != CURLM_OK) {
-        /* The kernel refused so many descriptors, or memory: not worse than a short nap. */
-        poll(fds, n, timeout < REFUSED_WAIT_MS ? timeout : REFUSED_WAIT_MS);
-        return;
-    }
-    /* libcurl does not hand on POLLHUP and POLLERR. */
-    if (n_ready > 0 && n_waits > 0)
-        poll(fds, n, 0);
+    if (n)
+        memcpy(w->waits, fds, n * sizeof(*fds));
+    w->waits[n] = (struct pollfd){.fd = w->epoll, .events = POLLIN};
+    timeout_ms = earlier(timeout_ms, w->next_deadline_ms, now_ms);
+    timeout_ms = earlier(timeout_ms, w->multi_due_ms, now_ms);
+    if (timeout_ms < 0 || w->undrained || w->ended.len)
+        timeout_ms = 0;
+    n_ready = poll(w->waits, n + 1, timeout_ms > INT_MAX ? INT_MAX : (int)timeout_ms);
+    for (size_t i = 0; i < n; i++)
+        fds[i].revents = n_ready > 0 ? w->waits[i].revents : 0;
+    w->quiet = n_ready >= 0 && (n_ready == 0 || !w->waits[n].revents);
+    if (n_ready < 0 && errno != EINTR) /* no memory for so many: not worse than a short nap */
+        poll(NULL, 0, timeout_ms < REFUSED_WAIT_MS ? (int)timeout_ms : REFUSED_WAIT_MS);
 }
 
 void forward_wake(struct forward *w)
 {
-    curl_multi_wakeup(w->multi);
+    uint64_t one = 1;
+
+    if (write(w->wakeup, &one, sizeof(one)) < 0)
+        return; /* full: it is awake already */
 }

@@ -5,6 +5,7 @@
 #include "forward/exchange.h"
 
 #include <limits.h>
+#include <stdio.h>
 
 enum { PROBE_GET_MS = 2000, PROBE_BYTES_MAX = 64 * 1024 };
 
@@ -106,6 +107,22 @@ void forward_probe(struct forward *w)
     p->running = true;
 }
 
+/* Why there is no answer. */
+static void reason_write(const struct probe *p, CURLcode code, char *out, size_t size)
+{
+    const char *name = p->target.name;
+
+    if (!p->begun)
+        connect_text(out, size, &p->target, p->easy, code, p->error);
+    else if (code == CURLE_OPERATION_TIMEDOUT)
+        snprintf(out, size, "no answer from %s in time", name);
+    else if (code == CURLE_GOT_NOTHING)
+        snprintf(out, size, "connection closed by %s before an answer", name);
+    else
+        snprintf(out, size, "no whole answer from %s: %s", name,
+                 p->error[0] ? p->error : curl_easy_strerror(code));
+}
+
 /* Removing a handle that only connected closes its connection. */
 void probe_done(struct forward *w, CURLcode code)
 {
@@ -120,7 +137,7 @@ void probe_done(struct forward *w, CURLcode code)
         code = CURLE_OK;
     p->result = PROBE_NOT_READY;
     if (code != CURLE_OK) {
-        transfer_text(text, sizeof(text), &p->target, p->easy, code, p->begun, p->error);
+        reason_write(p, code, text, sizeof(text));
         fault_set(&p->fault, "%s", text);
     } else if (p->get && (status < 200 || status >= 300)) {
         fault_set(&p->fault, "%s answered %ld", p->target.url, status);

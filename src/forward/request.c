@@ -1,7 +1,4 @@
-/* The header lines of a request, as a list for libcurl whose nodes and texts are the exchange's own: one
- * block for the texts, one for the nodes, both kept from request to request. Behind them hangs the list that
- * all requests share: what is configured, and the fields that libcurl would add and must not. libcurl reads
- * the list and never changes it. */
+/* The head of a request: one run of bytes, of which the ends are the same for every request. */
 
 #include "forward/exchange.h"
 #include "onceward/base/clock.h"
@@ -12,26 +9,12 @@
 
 enum { AUTHORIZATION_LOOK_MS = 1000 };
 
-/* Kept out: libcurl would add them. */
-static const char *const suppressed[] = {"Accept:", "Expect:"};
-
 static bool is_field_value(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
         if ((*p < ' ' && *p != '\t') || *p == 0x7F)
             return false;
     return true;
-}
-
-/* libcurl takes "Name:" as the wish not to send that field; an empty one is written "Name;". */
-static void line_fix(char *line)
-{
-    char *colon = strchr(line, ':');
-
-    if (colon && colon[1 + strspn(colon + 1, " \t")] == '\0') {
-        colon[0] = ';';
-        colon[1] = '\0';
-    }
 }
 
 static int authorization_read(struct forward *w, struct fault *f)
@@ -47,7 +30,7 @@ static int authorization_read(struct forward *w, struct fault *f)
     } else {
         buf_reset(&w->authorization);
         if (value && value[0])
-            buf_printf(&w->authorization, "Authorization: %s", value);
+            buf_printf(&w->authorization, "Authorization: %s\r\n", value);
     }
     free(value);
     return r;
@@ -80,33 +63,28 @@ void request_refresh(struct forward *w)
         w->authorization_stat = now;
 }
 
-/* The shared end of the list. Two passes: texts first, since they move while they grow. */
-static void fixed_make(struct forward *w)
+static bool is_configured(const struct config_forward *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_headers; i++)
+        if (strcasecmp(c->headers[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void ends_write(struct forward *w)
 {
     const struct config_forward *c = &w->q->forward;
-    size_t n_suppressed = sizeof(suppressed) / sizeof(suppressed[0]);
-    char *line;
 
+    buf_printf(&w->prefix, "POST %s HTTP/1.1\r\nHost: %s\r\n", w->target.path, w->target.host);
+    if (!is_configured(c, "User-Agent"))
+        buf_add_text(&w->prefix, "User-Agent: onceward/" ONCEWARD_VERSION "\r\n");
+    w->replaced = mem_zalloc(c->n_headers + 1, sizeof(*w->replaced));
     for (size_t i = 0; i < c->n_headers; i++) {
-        buf_printf(&w->fixed_lines, "%s: %s", c->headers[i].name, c->headers[i].value);
-        buf_add_char(&w->fixed_lines, '\0');
-    }
-    w->fixed = mem_zalloc(n_suppressed + c->n_headers, sizeof(*w->fixed));
-    w->replaced = mem_zalloc(c->n_headers, sizeof(*w->replaced));
-    for (size_t i = 0; i < n_suppressed; i++)
-        w->fixed[i] = (struct curl_slist){(char *)suppressed[i], &w->fixed[i + 1]};
-    line = w->fixed_lines.data;
-    for (size_t i = 0; i < c->n_headers; i++) {
-        size_t len = strlen(line);
+        const char *value = c->headers[i].value;
 
-        line_fix(line);
-        w->fixed[n_suppressed + i] = (struct curl_slist){line, &w->fixed[n_suppressed + i + 1]};
-        line += len + 1;
+        buf_printf(&w->suffix, "%s:%s%s\r\n", c->headers[i].name, *value ? " " : "", value);
         w->replaced[w->n_replaced++] = slice_of(c->headers[i].name);
-        if (strcasecmp(c->headers[i].name, "Content-Type") == 0)
-            w->type_is_fixed = true;
     }
-    w->fixed[n_suppressed + c->n_headers - 1].next = NULL;
 }
 
 int request_init(struct forward *w, struct fault *f)
@@ -121,64 +99,59 @@ int request_init(struct forward *w, struct fault *f)
     w->authorization_looked_ms = clock_ms();
     if (authorization_read(w, f) < 0)
         return -1;
-    fixed_make(w);
+    ends_write(w);
     return 0;
 }
 
 void request_deinit(struct forward *w)
 {
-    mem_clear(&w->fixed);
     mem_clear(&w->replaced);
-    buf_deinit(&w->fixed_lines);
+    buf_deinit(&w->prefix);
+    buf_deinit(&w->suffix);
+    buf_deinit(&w->scratch);
     buf_deinit(&w->authorization);
-}
-
-static bool name_is(const char *line, struct slice name)
-{
-    return strncasecmp(line, name.data, name.len) == 0 && line[name.len] == ':';
 }
 
 static bool is_replaced(const struct forward *w, const char *line)
 {
     for (size_t i = 0; i < w->n_replaced; i++)
-        if (name_is(line, w->replaced[i]))
+        if (strncasecmp(line, w->replaced[i].data, w->replaced[i].len) == 0 &&
+            line[w->replaced[i].len] == ':')
             return true;
     return false;
 }
 
-struct curl_slist *request_lines(struct exchange *x, const struct header_block *b)
+static void number_add(struct buf *out, size_t n)
 {
-    struct forward *w = x->w;
-    size_t n = 0, text_len = b->text.len;
-    bool has_type = w->type_is_fixed;
-    char *line;
+    char digits[20];
+    size_t at = sizeof(digits);
 
-    if (b->n + 2 > x->n_nodes) {
-        x->n_nodes = b->n + 16;
-        x->nodes = mem_realloc(x->nodes, x->n_nodes * sizeof(*x->nodes));
-    }
-    buf_reset(&x->lines);
-    buf_reserve(&x->lines, text_len + w->authorization.len + 1); /* nothing moves behind this */
-    buf_add_slice(&x->lines, buf_slice(&b->text));
-    line = x->lines.data;
+    do {
+        digits[--at] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    buf_add(out, digits + at, sizeof(digits) - at);
+}
+
+void request_write(struct forward *w, struct buf *out, const struct header_block *b, size_t body_len)
+{
+    const char *line = b->text.data;
+
+    buf_reset(out);
+    buf_reserve(out, w->prefix.len + b->text.len + b->n + w->authorization.len + w->suffix.len + 64);
+    buf_add_slice(out, buf_slice(&w->prefix));
     for (size_t i = 0; i < b->n; i++) {
         size_t len = strlen(line);
 
-        if (!is_replaced(w, line)) {
-            has_type = has_type || name_is(line, SLICE("Content-Type"));
-            line_fix(line);
-            x->nodes[n++].data = line;
+        if (!w->n_replaced || !is_replaced(w, line)) {
+            buf_add(out, line, len);
+            buf_add(out, "\r\n", 2);
         }
         line += len + 1;
     }
-    if (w->authorization.len) {
-        x->nodes[n++].data = x->lines.data + x->lines.len;
-        buf_add_slice(&x->lines, buf_slice(&w->authorization));
-        buf_add_char(&x->lines, '\0');
-    }
-    if (!has_type)
-        x->nodes[n++].data = (char *)"Content-Type:";
-    for (size_t i = 0; i < n; i++)
-        x->nodes[i].next = i + 1 < n ? &x->nodes[i + 1] : w->fixed;
-    return n ? x->nodes : w->fixed;
+    buf_add_slice(out, buf_slice(&w->authorization));
+    buf_add_slice(out, buf_slice(&w->suffix));
+    buf_add_slice(out, SLICE("Content-Length: "));
+    number_add(out, body_len);
+    buf_add_slice(out, SLICE("\r\n\r\n"));
 }

@@ -1,5 +1,5 @@
-/* Where requests go: the URL taken apart, the options that every transfer has, and libcurl's errors in plain
- * words. No state. */
+/* Where requests go: the URL taken apart, the options that every handle of libcurl has, and why it made no
+ * connection, in plain words. No state. */
 
 #include "forward/exchange.h"
 #include "onceward/base/mem.h"
@@ -35,6 +35,31 @@ static char *name_of(CURLU *u)
     return name.data;
 }
 
+/* The Host field: without the port where it is the scheme's own (RFC 9110, section 7.2). */
+static char *host_of(CURLU *u)
+{
+    struct buf name = {0};
+    char *host = part_of(u, CURLUPART_HOST, 0), *port = part_of(u, CURLUPART_PORT, CURLU_NO_DEFAULT_PORT);
+
+    buf_printf(&name, "%s%s%s", host ? host : "", port ? ":" : "", port ? port : "");
+    free(host);
+    free(port);
+    buf_text(&name);
+    return name.data;
+}
+
+static char *path_of(CURLU *u)
+{
+    struct buf name = {0};
+    char *path = part_of(u, CURLUPART_PATH, 0), *query = part_of(u, CURLUPART_QUERY, 0);
+
+    buf_printf(&name, "%s%s%s", path ? path : "/", query ? "?" : "", query ? query : "");
+    free(path);
+    free(query);
+    buf_text(&name);
+    return name.data;
+}
+
 int target_init(struct target *t, const char *url, const char *unix_socket, struct fault *f)
 {
     CURLU *u = curl_url();
@@ -53,6 +78,8 @@ int target_init(struct target *t, const char *url, const char *unix_socket, stru
         *t = (struct target){.url = mem_copy(url, strlen(url)),
                              .unix_socket = unix_socket,
                              .name = unix_socket ? mem_copy(unix_socket, strlen(unix_socket)) : name_of(u),
+                             .host = host_of(u),
+                             .path = path_of(u),
                              .tls = strcmp(scheme, "https") == 0};
     free(scheme);
     curl_url_cleanup(u);
@@ -63,6 +90,8 @@ void target_deinit(struct target *t)
 {
     mem_clear(&t->url);
     mem_clear(&t->name);
+    mem_clear(&t->host);
+    mem_clear(&t->path);
 }
 
 bool target_same_host(const char *url_a, const char *url_b)
@@ -115,12 +144,11 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_forwa
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_USERAGENT, "onceward/" ONCEWARD_VERSION);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)c->connect_timeout_ms);
-    SET(CURLOPT_MAXAGE_CONN, 3L); /* below the 5 s after which common servers close an idle connection */
     return t->tls ? tls_setup(easy, &c->tls, f) : 0;
 }
 
-static void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
-                         const char *error)
+void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
+                  const char *error)
 {
     long os_errno = 0;
 
@@ -135,46 +163,4 @@ static void connect_text(char *out, size_t size, const struct target *t, CURL *e
         snprintf(out, size, "cannot connect to %s: %s", t->name, strerror((int)os_errno));
     else
         snprintf(out, size, "cannot connect to %s: %s", t->name, error[0] ? error : curl_easy_strerror(code));
-}
-
-void transfer_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code, bool begun,
-                   const char *error)
-{
-    const char *said = error[0] ? error : curl_easy_strerror(code);
-
-    if (!begun) {
-        connect_text(out, size, t, easy, code, error);
-        return;
-    }
-    switch (code) {
-    case CURLE_OPERATION_TIMEDOUT:
-        snprintf(out, size, "no answer from %s in time", t->name);
-        break;
-    case CURLE_OK: /* nothing but interim answers */
-    case CURLE_GOT_NOTHING:
-    case CURLE_COULDNT_CONNECT: /* it would have been sent again */
-    case CURLE_ABORTED_BY_CALLBACK:
-        snprintf(out, size, "connection closed by %s before an answer", t->name);
-        break;
-    case CURLE_PARTIAL_FILE:
-        snprintf(out, size, "connection closed by %s in the middle of its answer", t->name);
-        break;
-    case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_BAD_CONTENT_ENCODING:
-    case CURLE_WRITE_ERROR:
-        snprintf(out, size, "%s answered what is not HTTP: %s", t->name, said);
-        break;
-    case CURLE_SEND_ERROR:
-        snprintf(out, size, "connection to %s broke while the request was sent: %s", t->name, said);
-        break;
-    case CURLE_RECV_ERROR:
-        if (strstr(said, strerror(ECONNRESET)))
-            snprintf(out, size, "connection reset by %s before the whole answer", t->name);
-        else
-            snprintf(out, size, "no whole answer from %s: %s", t->name, said);
-        break;
-    default:
-        snprintf(out, size, "no whole answer from %s: %s", t->name, said);
-    }
 }

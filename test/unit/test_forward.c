@@ -253,7 +253,7 @@ static void test_request_on_the_wire(void **state)
                  "POST /in?a=1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: onceward/" ONCEWARD_VERSION
                  "\r\n"
                  "Idempotency-Key: \"m-1\"\r\nContent-Type: "
-                 "application/json\r\nAmqp-Routing-Key:\r\nAuthorization: Bearer abc\r\n"
+                 "application/json\r\nAmqp-Routing-Key: \r\nAuthorization: Bearer abc\r\n"
                  "X-Tenant: 7\r\nX-Empty:\r\nAmqp-Type: mine\r\nContent-Length: %zu\r\n\r\n",
                  r.s.port, sizes[i]);
         assert_string_equal(r.s.head, expected);
