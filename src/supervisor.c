@@ -32,15 +32,16 @@ struct supervisor {
 };
 
 /* The state file: one JSON object, replaced whole, so that a reader never sees half of it. Times are
- * wall-clock milliseconds. */
+ * wall-clock milliseconds; the age of the file is told by the monotonic clock, which a correction of the
+ * other does not move. */
 static void state_text(const struct supervisor *s, struct buf *out)
 {
     buf_printf(
         out,
         "{\"pid\":%d,\"process_started\":%lld,\"version\":\"%s\",\"started_ms\":%lld,\"written_ms\":%lld,"
-        "\"draining\":%s,\"queues\":[",
+        "\"written_monotonic_ms\":%lld,\"draining\":%s,\"queues\":[",
         (int)getpid(), (long long)process_started(getpid()), ONCEWARD_VERSION, (long long)s->started_ms,
-        (long long)clock_wall_ms(), s->n_asked ? "true" : "false");
+        (long long)clock_wall_ms(), (long long)clock_ms(), s->n_asked ? "true" : "false");
     for (size_t i = 0; i < s->n_workers; i++) {
         struct worker_pulse p;
 

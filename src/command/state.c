@@ -71,6 +71,15 @@ static bool read_queue(const struct buf *text, size_t i, struct state *s, struct
     return true;
 }
 
+/* What is signalled by this file must be a process, not a group, and not what is left of a larger number. */
+static bool state_is_plausible(const struct state *s)
+{
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].turned_ms_ago < 0)
+            return false;
+    return s->pid > 0 && s->pid <= INT32_MAX && s->n_queues;
+}
+
 int state_read(const char *path, struct state *ret, struct fault *f)
 {
     struct buf text = {0}, value = {0};
@@ -81,10 +90,14 @@ int state_read(const char *path, struct state *ret, struct fault *f)
         s.pid = number_at(&text, "/pid", &value);
         s.process_started = number_at(&text, "/process_started", &value);
         s.age_ms = clock_wall_ms() - number_at(&text, "/written_ms", &value);
+        /* One in the future is of before a restart of the machine. */
+        int64_t monotonic_ms = number_at(&text, "/written_monotonic_ms", &value);
+        if (monotonic_ms >= 0 && monotonic_ms <= clock_ms())
+            s.age_ms = clock_ms() - monotonic_ms;
         s.draining = flag_at(&text, "/draining", &value);
         while (read_queue(&text, s.n_queues, &s, &value))
             ;
-        if (s.pid <= 0 || s.n_queues == 0)
+        if (!state_is_plausible(&s))
             answer = fault_set(f, "%s is not the state of a sidecar", path);
     }
     buf_deinit(&text);
