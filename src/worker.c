@@ -280,6 +280,8 @@ static void worker_stats(struct worker *w)
 {
     struct fault f = {0};
 
+    if (w->stats_at_ms > w->now_ms + w->config->log.stats_interval_ms)
+        w->stats_at_ms = w->now_ms + w->config->log.stats_interval_ms; /* it has become shorter */
     if (w->now_ms < w->stats_at_ms)
         return;
     if (w->stats_at_ms) {
@@ -610,6 +612,17 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
     }
     *ret = w;
     return 0;
+}
+
+int worker_check(const struct config *c, const struct config_queue *q, struct fault *f)
+{
+    struct forward *forward = NULL;
+    char *vhost = NULL;
+    int failed = broker_vhost(&c->broker, q, &vhost, f) || forward_new(q, &forward, f);
+
+    forward_free(forward);
+    free(vhost);
+    return failed ? -1 : 0;
 }
 
 static void worker_ask(struct worker *w, int what)

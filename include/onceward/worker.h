@@ -13,6 +13,9 @@ struct worker;
 /* Starts the thread. c and q must outlive it. -1: f says why. */
 int worker_start(const struct config *c, const struct config_queue *q, struct worker **ret, struct fault *f);
 
+/* Could such a worker be started? -1: f says why not. */
+int worker_check(const struct config *c, const struct config_queue *q, struct fault *f);
+
 /* Asks it to drain: to stop consuming, finish what is in flight within shutdown_grace, give the rest back,
  * close. Any thread; returns at once. */
 void worker_drain(struct worker *w);

@@ -6,6 +6,7 @@
 
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/texts.h"
 
 #include <errno.h>
 #include <math.h>
@@ -202,6 +203,31 @@ void log_bool(struct log_line *l, const char *key, bool value)
 void log_null(struct log_line *l, const char *key)
 {
     line_raw(l, key, "null");
+}
+
+void log_texts(struct log_line *l, const char *key, const struct texts *value)
+{
+    char rest[48];
+    size_t start;
+
+    if (!line_key(l, key, VALUE_MAX + sizeof(rest)))
+        return;
+    line_add(l, "[", 1);
+    start = l->len;
+    for (size_t i = 0; i < value->n; i++) {
+        size_t before = l->len;
+
+        if (i)
+            line_add(l, ",", 1);
+        line_string(l, slice_of(value->items[i]));
+        if (l->len - start <= VALUE_MAX)
+            continue;
+        l->len = before;
+        snprintf(rest, sizeof(rest), "%s\"and %zu more\"", i ? "," : "", value->n - i);
+        line_add(l, rest, strlen(rest));
+        break;
+    }
+    line_add(l, "]", 1);
 }
 
 void log_end(struct log_line *l)

@@ -25,6 +25,19 @@ static void log_finding(const struct config_finding *finding)
     log_end(&l);
 }
 
+/* NULL: the log says why. */
+static struct config *load(const char *path)
+{
+    struct config_report report = {0};
+    struct config *config = NULL;
+    int failed = config_load(path, admin_check_url, &config, &report);
+
+    for (size_t i = 0; i < report.n; i++)
+        log_finding(&report.findings[i]);
+    config_report_deinit(&report);
+    return failed ? NULL : config;
+}
+
 /* Bodies come and go in all sizes on several threads: large ones go back to the system at once, and one heap
  * serves all. */
 static void memory_tune(void)
@@ -46,8 +59,6 @@ int command_run(int argc, char **argv)
 {
     static const struct option options[] = {
         {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {0}};
-    struct config_report report = {0};
-    struct config *config = NULL;
     const char *path = NULL;
     int option;
 
@@ -63,16 +74,11 @@ int command_run(int argc, char **argv)
     memory_tune();
     log_start(STDOUT_FILENO);
     int status = STATUS_USAGE;
-    int failed = config_load(path, admin_check_url, &config, &report);
-    if (!failed)
+    struct config *config = load(path);
+    if (config) {
         log_set_level(config->log.level);
-    for (size_t i = 0; i < report.n; i++)
-        log_finding(&report.findings[i]);
-    config_report_deinit(&report);
-    if (!failed) {
         forward_global_init();
-        status = supervisor_run(config);
-        config_free(config);
+        status = supervisor_run(config, load, path);
     }
     log_stop(LOG_STOP_MS);
     if (!job_wait_all(JOBS_MS))

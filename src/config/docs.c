@@ -1,4 +1,4 @@
-/* The documentation's table and the JSON schema, made from the table of keys. */
+/* The documentation's tables and the JSON schema, made from the table of keys. */
 
 #include "config/keys.h"
 #include "onceward/base/buf.h"
@@ -71,6 +71,32 @@ void config_keys_markdown(struct buf *out)
         else
             buf_printf(out, k->presence == KEY_HAS ? " | `%s`" : " | %s", k->fallback);
         buf_printf(out, " | %s |\n", k->sentence);
+    }
+}
+
+void config_reload_markdown(struct buf *out)
+{
+    static const char *const effects[N_KEY_EFFECTS] = {
+        [EFFECT_RESTART] = "needs a restart; the running value stays",
+        [EFFECT_NOW] = "takes effect at once",
+        [EFFECT_QUEUES] = "every queue is drained and started again",
+        [EFFECT_QUEUE] = "that queue is drained and started again",
+    };
+    static const enum key_effect order[] = {EFFECT_NOW, EFFECT_QUEUE, EFFECT_QUEUES, EFFECT_RESTART};
+
+    buf_add_text(out, "| a new value of | |\n|---|---|\n");
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        const char *before = "| ";
+
+        for (size_t k = 0; k < n_keys && order[i] != EFFECT_QUEUE; k++) {
+            if (keys[k].effect != order[i])
+                continue;
+            buf_printf(out, "%s`%s`", before, keys[k].path);
+            before = ", ";
+        }
+        if (order[i] == EFFECT_QUEUE)
+            buf_add_text(out, "| any key of a queue, also by `defaults`");
+        buf_printf(out, " | %s |\n", effects[order[i]]);
     }
 }
 

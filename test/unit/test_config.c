@@ -88,9 +88,8 @@ static void test_schema_is_current(void **state)
     buf_deinit(&found);
 }
 
-static void test_readme_is_current(void **state)
+static void check_readme(const char *open, const char *close, void make(struct buf *out))
 {
-    static const char open[] = "<!-- keys -->\n", close[] = "<!-- /keys -->";
     struct buf readme = {0}, table = {0}, updated = {0};
 
     if (!read_file(SOURCE("README.md"), &readme))
@@ -102,19 +101,26 @@ static void test_readme_is_current(void **state)
         skip();
     }
     start += strlen(open);
-    config_keys_markdown(&table);
+    make(&table);
     if (is_update()) {
         buf_add(&updated, readme.data, (size_t)(start - readme.data));
         buf_add_slice(&updated, buf_slice(&table));
         buf_add_text(&updated, end);
         write_file(SOURCE("README.md"), &updated);
     } else if (!slice_equal(buf_slice(&table), (struct slice){start, (size_t)(end - start)})) {
-        fail_msg("the table of keys in README.md is not what the code makes; run this test with "
-                 "ONCEWARD_UPDATE=1");
+        fail_msg("the table at %s in README.md is not what the code makes; run this test with "
+                 "ONCEWARD_UPDATE=1",
+                 open);
     }
     buf_deinit(&readme);
     buf_deinit(&table);
     buf_deinit(&updated);
+}
+
+static void test_readme_is_current(void **state)
+{
+    check_readme("<!-- keys -->\n", "<!-- /keys -->", config_keys_markdown);
+    check_readme("<!-- reload -->\n", "<!-- /reload -->", config_reload_markdown);
 }
 
 static void test_markdown(void **state)

@@ -12,6 +12,8 @@
  * that a blocked standard output never blocks a worker. Each class of events has a room of its own there; what does not
  * fit is dropped and counted (log_dropped). */
 
+struct texts;
+
 enum { LOG_LINE_MAX = 8192 };
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR };
@@ -68,6 +70,7 @@ void log_int(struct log_line *l, const char *key, int64_t value);
 void log_double(struct log_line *l, const char *key, double value);
 void log_bool(struct log_line *l, const char *key, bool value);
 void log_null(struct log_line *l, const char *key);
+void log_texts(struct log_line *l, const char *key, const struct texts *value); /* a list, cut at 1 KiB: its last element says so */
 void log_end(struct log_line *l);
 
 /* Instead of log_end, for a command whose output is such lines: writes it to a stream, at once. */

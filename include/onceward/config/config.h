@@ -1,6 +1,7 @@
 #pragma once
 
 #include "onceward/base/log.h"
+#include "onceward/base/texts.h"
 #include "onceward/core/identity.h"
 #include "onceward/core/outcome.h"
 
@@ -8,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The configuration: read once, never changed afterwards. Every string lives until config_free.
+/* The configuration: never changed after it was read, but for the atomic fields: those of keys that take effect at once when
+ * the file is read anew (config_apply_now). Every string lives until config_free.
  * Keys, types, ranges, defaults and one sentence of documentation each stand in one table (keys.def); see config_keys(). */
 
 struct fault;
@@ -47,9 +49,9 @@ struct config_database {
 enum config_messages { MESSAGES_NONE, MESSAGES_SAMPLED, MESSAGES_ALL };
 
 struct config_log {
-    enum log_level level;
-    enum config_messages messages;
-    int64_t stats_interval_ms;
+    _Atomic enum log_level level;
+    _Atomic enum config_messages messages;
+    _Atomic int64_t stats_interval_ms;
 };
 
 struct config_header {
@@ -102,7 +104,7 @@ struct config {
     struct config_database database;
     struct config_log log;
     char *state_file;
-    int64_t shutdown_grace_ms;
+    _Atomic int64_t shutdown_grace_ms;
     struct config_queue *queues;
     size_t n_queues;
     struct config_arena *arena;
@@ -134,6 +136,26 @@ int config_parse(const char *text, size_t len, const char *name, config_database
                  struct config_report *report);
 
 void config_free(struct config *c);
+
+/* The entry of that name, or NULL. */
+const struct config_queue *config_find_queue(const struct config *c, const char *name);
+
+/* How a configuration that was read anew differs from the one that runs: key paths and names of queues, never values, which may be secrets.
+ * A secret in a file is the same as long as its path is: it is read again at every connect. */
+struct config_diff {
+    struct texts changed_keys;  /* that take effect: at once, or with the queues below */
+    struct texts needs_restart; /* keys whose new values a running sidecar does not take */
+    struct texts unchanged, changed, added, removed; /* queues; changed: also by a key that all of them depend on */
+};
+
+void config_compare(const struct config *running, const struct config *next, struct config_diff *ret);
+void config_diff_deinit(struct config_diff *d);
+
+/* Gives the keys that need a restart the values that they have in the running configuration. */
+void config_keep(struct config *next, const struct config *running);
+
+/* Writes the keys that take effect at once. The readers of running may be at work in other threads. */
+void config_apply_now(struct config *running, const struct config *next);
 
 /* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not well-formed or too big. */
 int config_duration(const char *text, int64_t *ret_ms);

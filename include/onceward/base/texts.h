@@ -1,0 +1,14 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A list of texts of its own. {0} is an empty one. */
+struct texts {
+    char **items;
+    size_t n;
+};
+
+void texts_add(struct texts *t, const char *text);
+bool texts_has(const struct texts *t, const char *text);
+void texts_deinit(struct texts *t);
