@@ -148,6 +148,7 @@ static void inbox_lost(struct worker *w, const struct fault *f)
     w->locked_ref = 0;
     w->has_figures = false;
     w->claim_sent_us = 0;
+    w->failing_ops = 0;
     redial_failed(w, &w->to_inbox, "database", f->text);
 }
 
@@ -170,7 +171,6 @@ static void inbox_arrived(struct worker *w, void *result)
         atomic_store(&w->is_fatal, true);
         pause_set(w, PAUSE_REFUSED, f.text);
         redial_failed(w, r, "database", f.text);
-        r->at_ms = w->now_ms + REDIAL_LAST_MS;
         report_text(w, EVENT_REFUSED, f.text);
         break;
     default:
@@ -241,6 +241,7 @@ static void inbox_slim(struct worker *w)
     w->inbox = NULL;
     w->inbox_life++;
     w->claim_sent_us = 0;
+    w->failing_ops = 0;
     w->to_inbox.at_ms = w->now_ms;
 }
 

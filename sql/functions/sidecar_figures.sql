@@ -11,6 +11,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
     SELECT count(*) INTO dead_letters
     FROM (SELECT FROM onceward.dead_letter l WHERE l.consumer = p_consumer LIMIT 100000) l;
 

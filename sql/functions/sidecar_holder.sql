@@ -11,6 +11,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
     -- The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax.
     SELECT a.pid, floor(1000 * extract(epoch FROM clock_timestamp() - a.xact_start))::bigint, a.application_name, a.state
     INTO pid, age_ms, application, state

@@ -4,7 +4,8 @@
 -- completed | held (wait_ms until a takeover is allowed, detail: the holder) | not_due (wait_ms, detail: the last error) | due (failed,
 -- waiting or expired, and may be claimed now) | dead (detail: the last error) | mismatch | vanished.
 --
--- Locks: none. Rows: one an item. Repeating it: it only reads; VOLATILE, so that each call sees what was committed before it.
+-- Locks: none; waits at most a second for somebody's lock of the whole table. Rows: one an item.
+-- Repeating it: it only reads; VOLATILE, so that each call sees what was committed before it.
 CREATE OR REPLACE FUNCTION onceward.sidecar_look(
     p_consumer text, p_grace_ms bigint, p_ids text[], p_tokens uuid[], p_fingerprints bytea[])
 RETURNS TABLE (ord integer, answer text, wait_ms bigint, detail text)
@@ -25,6 +26,7 @@ DECLARE
     v_now   timestamptz := clock_timestamp();
     v_stale timestamptz := v_now - p_grace_ms * interval '1 ms';
 BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
     RETURN QUERY
     SELECT i.ord::integer, a.answer,
            CASE a.answer

@@ -40,6 +40,14 @@ static bool is_paused(const struct worker *w, enum pause_reason r)
     return w->pauses & 1u << r;
 }
 
+/* Statements failed, and the wait after the last of them is over: only another can tell whether they work
+ * again, and there is none but a claim. */
+static bool is_trying_database(const struct worker *w)
+{
+    return is_paused(w, PAUSE_DATABASE) && w->inbox && !(w->failing_ops & OPS_OF_HELD) &&
+           w->now_ms >= w->database_try_ms;
+}
+
 /* Nothing new is taken from the broker, what is here goes on. */
 static bool stops_only_consuming(enum pause_reason r)
 {
@@ -65,6 +73,9 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
 {
     struct log_line l;
 
+    if (r == PAUSE_DATABASE && (!is_paused(w, r) || is_trying_database(w)))
+        w->database_try_ms = w->now_ms + backoff_ms(DATABASE_TRY_MS, DATABASE_TRY_MAX_MS,
+                                                    ++w->n_database_tries, random_below(UINT64_MAX));
     if (is_paused(w, r) && w->pause_told[r]) {
         if (text) /* the stats lines go on to tell it */
             snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text);
@@ -79,9 +90,6 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
                                                     w->n_pauses_in_a_row, random_below(UINT64_MAX));
         }
     }
-    if (r == PAUSE_DATABASE)
-        w->database_try_ms = w->now_ms + backoff_ms(DATABASE_TRY_MS, DATABASE_TRY_MAX_MS,
-                                                    ++w->n_database_tries, random_below(UINT64_MAX));
     snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
     w->pause_told[r] = true;
     log_begin(&l, EVENT_PAUSED, w->q->name);
@@ -129,9 +137,11 @@ void pause_clear(struct worker *w, enum pause_reason r)
 
 bool worker_may_forward(const struct worker *w)
 {
-    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED;
+    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_REFUSED;
 
     if (w->pauses & stop || w->drain || !w->inbox)
+        return false;
+    if (is_paused(w, PAUSE_DATABASE) && !is_trying_database(w))
         return false;
     /* One message at a time, each after a wait, until one succeeds. */
     if (is_paused(w, PAUSE_EVERYTHING_FAILS))
@@ -143,8 +153,11 @@ bool worker_may_consume(const struct worker *w)
 {
     unsigned pauses = w->pauses;
 
-    if (!w->unacked.len)
-        pauses &= ~(1u << PAUSE_EVERYTHING_FAILS); /* it needs a message to try */
+    if (!w->unacked.len) { /* a message is needed to try with */
+        pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);
+        if (is_trying_database(w))
+            pauses &= ~(1u << PAUSE_DATABASE);
+    }
     return !pauses && !w->drain && w->inbox;
 }
 
@@ -193,7 +206,8 @@ void worker_success(struct worker *w)
 
 void worker_trickle(struct worker *w, int more)
 {
-    int most = w->pauses & 1u << PAUSE_EVERYTHING_FAILS ? 1 : w->q->forward.concurrency;
+    bool tries = w->pauses & (1u << PAUSE_EVERYTHING_FAILS | 1u << PAUSE_DATABASE);
+    int most = tries ? 1 : w->q->forward.concurrency;
 
     w->allowed = w->allowed + more < most ? w->allowed + more : most;
 }
@@ -284,10 +298,6 @@ void worker_pause_tick(struct worker *w)
     unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED);
 
     tell_late_pauses(w);
-    /* A statement that failed for long may work again: only a try can tell. */
-    if (is_paused(w, PAUSE_DATABASE) && w->inbox && w->now_ms >= w->database_try_ms)
-        pause_clear(w, PAUSE_DATABASE);
-
     worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
     if (!whole || w->drain || !w->generation)
         return;

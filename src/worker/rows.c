@@ -9,7 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SLOW_ERROR_MS = 1000 };
+enum {
+    SLOW_ERROR_MS = 1000,
+    ERRORS_LAST_MS = 2000, /* whatever they are: the queue pauses when no statement works for so long */
+};
 
 /* Errors of the database that will not pass within a moment: nothing new is begun until a statement works
  * again. */
@@ -23,20 +26,41 @@ static bool is_lasting(const char *sqlstate)
     return false;
 }
 
-/* The database did not decide. Said once a second; when it lasts, the queue pauses. */
+/* A statement of that kind works again. A claim shows that all do, but for those whose deliveries wait here
+ * until theirs does. */
+static void op_works(struct worker *w, enum inbox_op op)
+{
+    if (!w->failing_ops)
+        return;
+    w->failing_ops &= op == INBOX_CLAIM ? OPS_OF_HELD : ~(1u << op);
+    if (w->failing_ops)
+        return;
+    w->n_database_tries = 0;
+    pause_clear(w, PAUSE_DATABASE);
+}
+
+/* The database did not decide. */
 static void row_error(struct worker *w, const struct inbox_row *row)
 {
     struct log_line l;
+
+    if (!worker_may_say(w, EVENT_DATABASE_ERROR))
+        return;
+    log_begin(&l, EVENT_DATABASE_ERROR, w->q->name);
+    log_text(&l, "sqlstate", row->sqlstate);
+    log_slice(&l, "reason", row->detail);
+    log_end(&l);
+}
+
+/* It was not the data's fault. When it lasts, the queue pauses. */
+static void op_fails(struct worker *w, const struct inbox_row *row)
+{
     char text[256];
 
-    w->n_inbox_errors++;
-    if (worker_may_say(w, EVENT_DATABASE_ERROR)) {
-        log_begin(&l, EVENT_DATABASE_ERROR, w->q->name);
-        log_text(&l, "sqlstate", row->sqlstate);
-        log_slice(&l, "reason", row->detail);
-        log_end(&l);
-    }
-    if (is_lasting(row->sqlstate) || w->n_inbox_errors > 3 * BATCH_MAX) {
+    if (!w->failing_ops)
+        w->errors_since_ms = w->now_ms;
+    w->failing_ops |= 1u << row->op;
+    if (is_lasting(row->sqlstate) || w->now_ms - w->errors_since_ms >= ERRORS_LAST_MS) {
         snprintf(text, sizeof(text), "%s %.*s", row->sqlstate,
                  (int)(row->detail.len < 200 ? row->detail.len : 200),
                  row->detail.len ? row->detail.data : "");
@@ -52,6 +76,7 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
         int64_t wait = delivery_lock_wait_ms(d);
 
         row_error(w, row);
+        op_fails(w, row);
         d->not_before_ms = w->now_ms + (is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
     }
     /* A letter without a row may have been written: only a redelivered one is looked for before it is
@@ -555,11 +580,8 @@ void worker_row(struct worker *w, const struct inbox_row *row)
         w->claim_ema_us += (took - w->claim_ema_us) / 8;
         w->claim_sent_us = 0;
     }
-    if (row->answer != ROW_UNKNOWN && row->answer != ROW_RETRY && row->answer != ROW_INVALID &&
-        w->n_inbox_errors) {
-        w->n_inbox_errors = w->n_database_tries = 0;
-        pause_clear(w, PAUSE_DATABASE);
-    }
+    if (row->answer != ROW_UNKNOWN && row->answer != ROW_RETRY && row->answer != ROW_INVALID)
+        op_works(w, row->op);
     if (!d || !delivery_is_at_database(d->state))
         return; /* given back meanwhile */
     FAILPOINT_AT(failpoint_of(d->state, FAILPOINT_STEP_ANSWERED));

@@ -51,6 +51,9 @@ enum {
     STUCK_AGAIN_MS = 600000, /* doubling */
 };
 
+/* Their deliveries cannot leave before such a statement has worked, so it is tried again in any case. */
+enum { OPS_OF_HELD = 1u << INBOX_SETTLE | 1u << INBOX_RELEASE };
+
 enum wait_kind { WAIT_DUE, WAIT_HELD, WAIT_LOCKED }; /* why a delivery is parked */
 enum watch_kind { WATCH_COMMIT, WATCH_ACCEPTED };    /* what its row is watched for */
 enum release_to {
@@ -186,7 +189,8 @@ struct worker {
     struct redial to_broker, to_inbox;
     uint32_t inbox_life;
     bool said_unprepared;
-    int n_inbox_errors;
+    unsigned failing_ops;    /* bits of enum inbox_op: their last statement failed */
+    int64_t errors_since_ms; /* while there are any */
 
     struct list states[N_DELIVERY_STATES];
     struct list unacked; /* by tag, ascending */
@@ -216,7 +220,7 @@ struct worker {
     bool pause_told[N_PAUSE_REASONS];
     char pause_text[N_PAUSE_REASONS][256];
     int64_t probe_at_ms;
-    int64_t database_try_ms; /* a pause for the database's errors ends then, to try again */
+    int64_t database_try_ms; /* paused for the database's errors: then one message is tried */
     int n_database_tries;
     bool probing;
     int n_pauses_in_a_row; /* of the application, without a success between */
