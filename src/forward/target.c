@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 /* A part of a URL as a copy of our own, or NULL. */
 static char *part_of(CURLU *u, CURLUPart which, unsigned flags)
@@ -147,6 +149,18 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_forwa
     return t->tls ? tls_setup(easy, &c->tls, f) : 0;
 }
 
+/* libcurl keeps to itself why it got no socket, whether for the connection or to ask for a name: the next one
+ * tells. */
+static int socket_errno(void)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return errno;
+    close(fd);
+    return 0;
+}
+
 void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
                   const char *error)
 {
@@ -155,6 +169,8 @@ void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CU
     curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os_errno);
     if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)
         snprintf(out, size, "no connection to %s in time", t->name);
+    else if (!os_errno && (os_errno = socket_errno()))
+        snprintf(out, size, "cannot connect to %s: %s", t->name, strerror((int)os_errno));
     else if (code == CURLE_COULDNT_RESOLVE_HOST)
         snprintf(out, size, "the name of %s cannot be resolved", t->name);
     else if (code == CURLE_COULDNT_CONNECT && os_errno == ECONNREFUSED)
