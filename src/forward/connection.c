@@ -277,7 +277,8 @@ static bool send_all(struct connection *c, struct slice whole_head)
 
     while (!exchange_is_sent(x)) {
         size_t of_head = x->sent < x->head_len ? x->sent : x->head_len, of_body = x->sent - of_head;
-        struct slice head = {whole_head.data + of_head, x->head_len - of_head};
+        const char *start = c->tls ? x->request.data : whole_head.data;
+        struct slice head = {start + of_head, x->head_len - of_head};
         struct slice body = {x->body.data + of_body, x->body.len - of_body};
         struct iovec parts[2] = {{(void *)head.data, head.len}, {(void *)body.data, body.len}};
         ssize_t n = c->tls ? tls_send_some(c, head, body)
