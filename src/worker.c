@@ -565,6 +565,7 @@ static void worker_free(struct worker *w)
         }
     }
     worker_leave_target(w);
+    worker_forget_suspects(w);
     if (w->forward)
         forward_free(w->forward);
     hash_deinit(&w->by_ref);

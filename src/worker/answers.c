@@ -137,20 +137,24 @@ void delivery_fail(struct worker *w, struct delivery *d)
     delivery_charge(w, d, last ? "attempts" : NULL);
 }
 
-/* The application died with this request out. Only one that had been suspected before, and was alone when it
- * died again, is charged. */
+/* The application died with this request out. Nothing else goes there before it has been looked at. */
 static void delivery_died(struct worker *w, struct delivery *d)
 {
-    if (d->suspect && target_was_alone(w, d)) {
+    enum lone_death death = suspect_judge(w, d);
+
+    d->n_th_death = target_died(w);
+    pause_for_death(w, d->error);
+    if (death == DEATH_CHARGED) {
         delivery_fail(w, d);
         return;
     }
-    d->suspect = true;
-    if (worker_may_say(w, EVENT_ALONE))
+    if (!d->suspect && worker_may_say(w, EVENT_ALONE))
         report_delivery(w, EVENT_ALONE, d);
-    give_back(w, d, 0, RELEASE_ALONE);
-    pause_set(w, PAUSE_APPLICATION, d->error);
-    w->probe_at_ms = w->now_ms + 50; /* often only a process of several died: soon again */
+    d->suspect = true;
+    if (death == DEATH_AMONG_OTHERS)
+        give_back(w, d, 0, RELEASE_ALONE);
+    else /* later than others that may prove the application alive */
+        give_back(w, d, w->resume_at_ms - w->now_ms + delivery_backoff_ms(w, 1), RELEASE_PARK);
 }
 
 void delivery_apply_verdict(struct worker *w, struct delivery *d)
@@ -204,6 +208,12 @@ void delivery_apply_verdict(struct worker *w, struct delivery *d)
     }
 }
 
+/* Something in front of a dead application answers 502, 503 and 504. */
+static bool is_sign_of_life(const struct forward_answer *a)
+{
+    return a->kind == ANSWER_STATUS && a->status >= 200 && (a->status < 502 || a->status > 504);
+}
+
 static void delivery_keep_result(struct worker *w, struct delivery *d, struct slice body)
 {
     if (!w->q->store_response_bytes || !body.len || body.len > w->q->store_response_bytes)
@@ -228,6 +238,10 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
     d->answered = mem_copy(a->brief, strlen(a->brief));
     free(d->said);
     d->said = strcmp(a->error, a->brief) != 0 ? mem_copy(a->error, strlen(a->error)) : NULL;
+    if (is_sign_of_life(a))
+        target_prove(w, d->n_deaths_before);
+    else if (a->kind == ANSWER_UNREACHABLE)
+        worker_saw_nobody(w, d->n_deaths_before);
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);
         w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;

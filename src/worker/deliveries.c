@@ -345,6 +345,7 @@ static void delivery_enter(struct worker *w, struct delivery *d)
     switch (d->state) {
     case DELIVERY_TO_ACK:
         d->ready_ms = w->now_ms;
+        d->suspect = false;
         if (d->leader == d)
             followers_complete(w, d);
         delivery_drop_id(w, d);
@@ -354,6 +355,9 @@ static void delivery_enter(struct worker *w, struct delivery *d)
     case DELIVERY_GONE: {
         bool led = d->leader == d;
 
+        if (d->state == DELIVERY_TO_REJECT)
+            d->suspect = false;
+        suspect_remember(w, d);
         if (!d->message && d->rowless)
             pause_clear(w, PAUSE_TOO_LARGE);
         delivery_drop_id(w, d);
@@ -531,6 +535,8 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
         enum delivery_event e = join_event(w, d, DELIVERY_EV_TIMER);
 
         d->ready_ms = w->now_ms;
+        if (suspect_recall(w, d) && e == DELIVERY_EV_TIMER)
+            e = DELIVERY_EV_ALONE;
         if (e != DELIVERY_EV_TIMER)
             delivery_event(w, d, e);
         return;

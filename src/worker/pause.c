@@ -18,6 +18,7 @@ enum {
     DATABASE_TRY_MS = 1000,
     DATABASE_TRY_MAX_MS = 30000,
     TELL_LATE_MS = 2000,
+    DEAD_MS = 50,
 };
 
 const char *pause_name(enum pause_reason r)
@@ -100,6 +101,22 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
         release_claimed(w, "the queue came to pause before it was sent");
 }
 
+/* The application died, or one of its processes. It is looked at at once, to see whether anybody listens, and
+ * used again soon when it died for the first time since it last worked: often one process of several died. */
+void pause_for_death(struct worker *w, const char *text)
+{
+    bool first = !w->n_pauses_in_a_row;
+
+    if (is_paused(w, PAUSE_APPLICATION)) {
+        if (w->resume_at_ms < w->now_ms + DEAD_MS)
+            w->resume_at_ms = w->now_ms + DEAD_MS;
+    } else {
+        pause_set(w, PAUSE_APPLICATION, text);
+        w->resume_at_ms = first ? w->now_ms + DEAD_MS : w->probe_at_ms;
+    }
+    w->probe_at_ms = w->now_ms;
+}
+
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
 {
     if (is_paused(w, r))
@@ -172,12 +189,18 @@ void worker_probe(struct worker *w)
         w->probing = false;
         if (!is_paused(w, PAUSE_APPLICATION))
             break;
+        worker_saw_ready(w, w->probe_after);
+        w->probe_at_ms = w->resume_at_ms;
+        if (w->now_ms < w->resume_at_ms)
+            break;
+        w->resume_at_ms = 0;
         pause_clear(w, PAUSE_APPLICATION);
         break;
     case PROBE_NOT_READY:
         w->probing = false;
         if (!is_paused(w, PAUSE_APPLICATION))
             break;
+        worker_saw_nobody(w, w->probe_after);
         if (!w->pause_told[PAUSE_APPLICATION])
             pause_set(w, PAUSE_APPLICATION, f.text);
         /* Jittered, so that many sidecars do not ask in step. */
@@ -189,6 +212,7 @@ void worker_probe(struct worker *w)
     }
     if (is_paused(w, PAUSE_APPLICATION) && !w->probing && w->now_ms >= w->probe_at_ms) {
         w->probing = true;
+        w->probe_after = target_deaths(w);
         forward_probe(w->forward);
     }
 }

@@ -16,6 +16,7 @@ struct target {
     char *address; /* the Unix socket, or scheme, host and port */
     size_t n_users;
     _Atomic uint64_t n_out, n_forwards;
+    _Atomic uint64_t n_deaths, proven_after; /* deaths; the last of them after which it was seen alive */
     struct worker *_Atomic alone;
 };
 
@@ -90,6 +91,7 @@ bool target_enter(struct worker *w, struct delivery *d)
     w->n_in_target++;
     d->alone = others == 0;
     d->n_th_forward = atomic_fetch_add(&w->target->n_forwards, 1) + 1;
+    d->n_deaths_before = target_deaths(w);
     return true;
 }
 
@@ -102,6 +104,30 @@ void target_leave(struct worker *w)
 bool target_was_alone(const struct worker *w, const struct delivery *d)
 {
     return d->alone && atomic_load(&w->target->n_forwards) == d->n_th_forward;
+}
+
+uint64_t target_died(struct worker *w)
+{
+    return atomic_fetch_add(&w->target->n_deaths, 1) + 1;
+}
+
+uint64_t target_deaths(const struct worker *w)
+{
+    return atomic_load(&w->target->n_deaths);
+}
+
+void target_prove(struct worker *w, uint64_t after_deaths)
+{
+    uint64_t known = atomic_load(&w->target->proven_after);
+
+    while (known < after_deaths &&
+           !atomic_compare_exchange_weak(&w->target->proven_after, &known, after_deaths))
+        continue;
+}
+
+uint64_t target_proven(const struct worker *w)
+{
+    return atomic_load(&w->target->proven_after);
 }
 
 bool target_take_place(struct worker *w, bool patient)

@@ -9,6 +9,7 @@
  *   answers.c                  requests to the application, and what its answers mean
  *   consume.c                  the consumer's credit, acks, rejects, returns
  *   target.c                   the application as all workers of the process see it: who is alone with it
+ *   suspects.c                 which of its deaths a message is charged for
  *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
  *   housekeeping.c             the purge and the sweep
  *   report.c                   log lines and figures
@@ -103,11 +104,13 @@ struct delivery {
     int answered_status;
     int64_t delay_ms; /* until the next attempt */
     bool only_expired;
-    bool alone;            /* no other request was out when it went */
-    uint64_t n_th_forward; /* of the target's, when it went */
-    bool looked;           /* a read-only look was made while it waited for a slot */
-    bool charged;          /* what is being written counts against the brake */
-    const char *reason;    /* of its death */
+    bool alone;               /* no other request was out when it went */
+    uint64_t n_th_forward;    /* of the target's, when it went */
+    uint64_t n_deaths_before; /* the target's, when it went */
+    uint64_t n_th_death;      /* of the target's: the last with this request out */
+    bool looked;              /* a read-only look was made while it waited for a slot */
+    bool charged;             /* what is being written counts against the brake */
+    const char *reason;       /* of its death */
     bool rowless, exhausted;
     bool give_back; /* the window ended, and it is not the message's fault */
     char *error;    /* what went wrong last, in words: for the log */
@@ -219,14 +222,20 @@ struct worker {
     int64_t paused_since_ms[N_PAUSE_REASONS];
     bool pause_told[N_PAUSE_REASONS];
     char pause_text[N_PAUSE_REASONS][256];
-    int64_t probe_at_ms;
-    int64_t database_try_ms; /* paused for the database's errors: then one message is tried */
+    int64_t probe_at_ms, resume_at_ms; /* a probe that succeeds earlier than this ends no pause */
+    uint64_t probe_after;              /* deaths of the target before the probe that is under way */
+    int64_t database_try_ms;           /* paused for the database's errors: then one message is tried */
     int n_database_tries;
     bool probing;
-    int n_pauses_in_a_row; /* of the application, without a success between */
-    int allowed;           /* requests at once: the trickle */
-    struct target *target; /* the application, shared with the workers of other queues */
-    uint64_t n_in_target;  /* of its requests that are out, ours */
+    int n_pauses_in_a_row;         /* of the application, without a success between */
+    int allowed;                   /* requests at once: the trickle */
+    bool is_gone;                  /* nobody listened when it was last tried, */
+    uint64_t gone_after;           /* after so many deaths */
+    int64_t unproven_since_ms;     /* deaths that may be nobody's fault, since then */
+    uint64_t unproven_proofs;      /* target_proven when that began */
+    struct suspicions *suspicions; /* suspects that went back to the broker */
+    struct target *target;         /* the application, shared with the workers of other queues */
+    uint64_t n_in_target;          /* of its requests that are out, ours */
     int n_failed_in_a_row;
     uint64_t failed_ids[64];
     int n_brakes;
@@ -347,11 +356,30 @@ void target_leave(struct worker *w);                     /* a request has ended 
 bool target_was_alone(const struct worker *w, const struct delivery *d); /* from its begin until now */
 bool target_take_place(struct worker *w, bool patient); /* for a suspect; patient: only when nothing is out */
 void target_give_place(struct worker *w);
+uint64_t target_died(struct worker *w); /* answers the number of this death */
+uint64_t target_deaths(const struct worker *w);
+void target_prove(struct worker *w, uint64_t after_deaths); /* it lived after so many deaths */
+uint64_t target_proven(const struct worker *w);
+
+/* suspects.c */
+enum lone_death {
+    DEATH_AMONG_OTHERS, /* not suspected before, or not alone */
+    DEATH_UNPROVEN,     /* alone, but the application may have been down all the time */
+    DEATH_CHARGED
+};
+
+enum lone_death suspect_judge(struct worker *w, const struct delivery *d);
+void suspect_remember(struct worker *w, struct delivery *d); /* it leaves, to be delivered again */
+bool suspect_recall(struct worker *w, struct delivery *d);   /* it has arrived */
+void worker_forget_suspects(struct worker *w);
+void worker_saw_nobody(struct worker *w, uint64_t after_deaths);
+void worker_saw_ready(struct worker *w, uint64_t after_deaths);
 
 /* pause.c */
 void pause_set(struct worker *w, enum pause_reason r, const char *text);
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* said only when it lasts */
 void pause_clear(struct worker *w, enum pause_reason r);
+void pause_for_death(struct worker *w, const char *text);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);

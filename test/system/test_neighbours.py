@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from rig.bed import merge
+from rig.wait import wait_until
 
 
 class Mortal:
@@ -46,3 +47,128 @@ def test_a_killer_is_charged_and_its_neighbour_is_not(bed, same):
     attempts = [p.attempt for p in bed.app.posts("neighbour")]
     assert row["attempt"] == 1 and set(attempts) == {1}, f"charged for its neighbour: {attempts}"
     assert [x["reason"] for x in bed.letters("killer")] == ["attempts"]
+
+
+# An application that is down behind something that accepts connections for it.
+
+QUICK = {"max_attempts": 3, "backoff": "20ms", "max_backoff": "100ms"}
+
+
+class Front:
+    """A proxy, a service mesh, or the parent of several processes: it always listens. While the application is down it accepts and
+    resets, or answers for it. `poison` takes the application down for a moment each time it comes."""
+
+    def __init__(self, bed, answer):
+        self.bed = bed
+        self.answer = answer
+        self.down = threading.Event()
+        bed.app.handler = self
+
+    def __call__(self, request, reply):
+        if self.down.is_set() or request.message_id.startswith("poison"):
+            if self.answer:
+                return self.answer
+            reply.reset()
+            return None
+        return self.bed.app.act_and_answer(request, reply)
+
+    def deaths(self, message_id):
+        return len(self.bed.app.posts(message_id))
+
+
+@pytest.mark.parametrize("answer", [None, 502, 504], ids=["reset", "502", "504"])
+@pytest.mark.parametrize("n", [1, 4])
+def test_an_application_that_is_down_behind_a_front_charges_nobody(bed, answer, n):
+    """Many more deaths than there are attempts, for one message alone in its queue, and for some."""
+    front = Front(bed, answer)
+    front.down.set()
+    ids = [f"m{i}" for i in range(n)]
+    bed.queue.publish_many(ids)
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=QUICK)
+    wait_until(lambda: len(bed.app.posts()) >= n + 8, lambda: f"deaths, there are {[front.deaths(i) for i in ids]}", 90)
+    assert not sidecar.find("retry") and not sidecar.find("dead"), "charged"
+    front.down.clear()
+    sidecar.wait_for("completed", n=n, deadline=60)
+    assert {p.attempt for p in bed.app.posts()} == {1}
+    assert bed.letters() == [] and set(bed.app.effects()) == set(ids)
+
+
+@pytest.mark.parametrize("answer", [None, 502], ids=["reset", "502"])
+def test_the_others_prove_that_it_is_the_poison(bed, answer):
+    """The application works for everybody else: their answers are the proof, so the poison dies of its attempts."""
+    front = Front(bed, answer)
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=QUICK)
+    bed.queue.publish_many(["poison"])
+    serial = 0
+    while not sidecar.find("dead", message_id="poison"):
+        bed.queue.publish_many([f"m{serial}"])
+        sidecar.wait_for("completed", message_id=f"m{serial}", deadline=40)
+        serial += 1
+        assert serial < 200
+    assert [p.attempt for p in bed.app.posts("poison") if p.attempt > 1][-1] == 3
+    assert [x["message_id"] for x in bed.letters()] == ["poison"]
+    assert front.deaths("poison") >= 4, "one death is free, and then as many as there are attempts"
+
+
+def test_a_readiness_url_proves_that_it_is_the_poison(bed):
+    ready = bed.new_application("-ready")
+    ready.handler = ready.only_answer
+    front = Front(bed, None)
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms", "url": ready.url}, retry=QUICK)
+    bed.queue.publish_many(["poison"])
+    sidecar.wait_for("dead", message_id="poison", deadline=60)
+    assert [p.attempt for p in bed.app.posts("poison")] == [1, 1, 2, 3]
+    assert front.deaths("poison") == 4
+
+
+def test_a_killer_that_nobody_can_tell_from_an_outage_dies_in_the_end(bed):
+    """Alone in its queue, behind a front: nothing ever proves the application alive. One death is charged in three times max_hold."""
+    Front(bed, None)
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=dict(QUICK, max_attempts=1),
+                          token_window="2s", max_hold="4300ms", pause_hold="4s")
+    bed.queue.publish_many(["poison"])
+    dead = sidecar.wait_for("dead", message_id="poison", deadline=90)
+    first = bed.app.posts("poison")[0].at
+    assert dead["_at"] - first >= 3 * 4.3, "not before, since it might be an outage"
+    assert len(bed.app.posts("poison")) > 5
+
+
+def test_a_killer_is_known_again_when_it_comes_back_from_the_broker(bed):
+    """The application takes longer to start than pause_hold: all that is held goes back to the broker in between."""
+    down = threading.Event()
+
+    def handler(request, reply):
+        if request.message_id != "killer":
+            return 204
+        down.set()
+        bed.app.die()
+        reply.close()
+        return None
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, pause_hold="0s", retry=QUICK)
+    bed.queue.publish_many(["killer"])
+    n = 0
+    while not sidecar.find("dead"):
+        if down.wait(0.05):
+            down.clear()
+            n += 1
+            wait_until(lambda: len(sidecar.find("returned")) >= n or sidecar.find("dead"), "given back", 40)
+            bed.app.start()
+        assert n <= 6, "it is never charged"
+    assert [p.attempt for p in bed.app.posts("killer")] == [1, 1, 2, 3]
+
+
+def test_a_kill_of_the_sidecar_in_between_charges_at_most_itself(bed):
+    """What waits for its next try has given its attempt back; what is out when the sidecar is killed is charged, once."""
+    front = Front(bed, None)
+    front.down.set()
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, token_window="2s", retry=dict(QUICK, max_attempts=6))
+    bed.queue.publish_many(["m1"])
+    for n in range(1, 4):
+        wait_until(lambda: front.deaths("m1") >= 3 * n, "three deaths more", 60)
+        sidecar.kill()
+        sidecar.start()
+    front.down.clear()
+    done = sidecar.wait_for("completed", message_id="m1", deadline=60)
+    assert done["attempt"] <= 4 and bed.letters() == []
