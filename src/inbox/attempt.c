@@ -78,7 +78,8 @@ static int consumer_register(struct attempt *a, PGconn *conn)
 static int connection_check(struct attempt *a, const struct connection *c)
 {
     int64_t timeout_ms = a->database.statement_timeout_ms;
-    int result = c->pinned ? 0 : connection_check_isolation(c->conn, timeout_ms, &a->fault);
+    /* Even where our settings were taken: a pooler may have been told to drop them without a word. */
+    int result = connection_check_isolation(c->conn, timeout_ms, &a->fault);
 
     if (result == 0)
         result = connection_check_schema(c->conn, timeout_ms, &a->fault);
