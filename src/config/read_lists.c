@@ -151,10 +151,15 @@ static bool read_source(struct reading *r, const char *path, json_t *value, stru
 
     if (good) {
         char *copy = arena_copy(r->config->arena, text.data, text.len); /* the source points into it */
+        /* The fault repeats the text, and what an environment variable holds may be a secret. */
+        bool is_verbatim = slice_equal(buf_slice(&text), slice_of(json_string_value(value)));
 
         good = identity_parse((struct slice){copy, text.len}, out, &f) == 0;
         if (!good)
-            report_error(r->report, path, "%s", f.text);
+            report_error(r->report, path, "%s",
+                         is_verbatim ? f.text
+                                     : "expected property:<name>, header:<name>, json:<pointer>, cloudevents "
+                                       "or body-sha256");
     }
     buf_deinit(&text);
     return good;

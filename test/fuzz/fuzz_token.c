@@ -4,6 +4,8 @@
 #include "onceward/base/buf.h"
 #include "onceward/core/token.h"
 
+static const char token_letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+
 static void write_and_read(struct slice consumer, struct slice id)
 {
     static const uint8_t secret[TOKEN_SECRET] = {1, 2, 3};
@@ -12,6 +14,7 @@ static void write_and_read(struct slice consumer, struct slice id)
     uint8_t got[TOKEN_SECRET];
 
     token_write(&text, consumer, id, secret);
+    MUST(text.len <= TOKEN_MAX && strspn(buf_text(&text), token_letters) == text.len);
     MUST(token_read(buf_slice(&text), &key, &c, &i, got) == 0);
     MUST(slice_equal(c, consumer) && slice_equal(i, id) && memcmp(got, secret, sizeof(got)) == 0);
     buf_deinit(&text);
@@ -25,6 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t secret[TOKEN_SECRET];
 
     if (token_read(token, &key, &consumer, &id, secret) == 0) {
+        MUST(size <= TOKEN_MAX);
         MUST(consumer.len && id.len && slice_is_text(consumer) && slice_is_text(id));
         token_write(&again, consumer, id, secret);
         MUST(slice_equal(buf_slice(&again), token));

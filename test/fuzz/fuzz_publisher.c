@@ -1,0 +1,179 @@
+/* Publishing a message again, to a broker that answers with anything: what goes out is the message, without
+ * what may not be published again; and it counts as published only when the broker confirmed it. The answers
+ * stand ready before. Waiting for more takes none of the real time. */
+
+#include "connection.h"
+#include "field_maker.h"
+
+#include "../../src/broker/publisher.c"
+
+/* What an answer of the broker's means for the first message of a connection. */
+struct answers {
+    struct buf out;
+    bool is_confirmed, is_returned;
+    bool is_odd; /* something else came: no more is known than that it must not be taken for a confirm */
+};
+
+static void settle_add(struct answers *a, struct byte_source *s, bool ack)
+{
+    struct buf payload = {0};
+    uint8_t tag = take_byte(s) & 3;
+    bool multiple = take_byte(s) & 1;
+
+    buf_add_u32(&payload, ack ? AMQP_BASIC_ACK_METHOD : AMQP_BASIC_NACK_METHOD);
+    buf_add_u64(&payload, tag);
+    buf_add_char(&payload, multiple);
+    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL_PUBLISH, buf_slice(&payload));
+    buf_deinit(&payload);
+    if (tag == 1 || multiple) /* a broker that says both is taken at its last word */
+        a->is_confirmed = ack;
+}
+
+static void return_add(struct answers *a, struct byte_source *s)
+{
+    struct buf payload = {0};
+
+    buf_add_u32(&payload, AMQP_BASIC_RETURN_METHOD);
+    buf_add_u16(&payload, 312);
+    short_add(&payload, SLICE("NO_ROUTE"));
+    short_add(&payload, SLICE(""));
+    short_add(&payload, take_slice(s));
+    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL_PUBLISH, buf_slice(&payload));
+    buf_deinit(&payload);
+    a->is_returned = true;
+}
+
+static void answer_add(struct answers *a, struct byte_source *s)
+{
+    struct buf payload = {0};
+
+    switch (take_byte(s) % 6) {
+    case 0:
+        settle_add(a, s, true);
+        break;
+    case 1:
+        settle_add(a, s, false);
+        break;
+    case 2:
+        return_add(a, s);
+        break;
+    case 3:
+        frame_add(&a->out, AMQP_FRAME_HEARTBEAT, 0, (struct slice){0});
+        break;
+    case 4:
+        buf_add_u32(&payload, AMQP_CONNECTION_BLOCKED_METHOD);
+        short_add(&payload, take_slice(s));
+        frame_add(&a->out, AMQP_FRAME_METHOD, 0, buf_slice(&payload));
+        break;
+    case 5:
+        buf_add_slice(&a->out, take_slice(s));
+        a->is_odd = true;
+        break;
+    }
+    buf_deinit(&payload);
+}
+
+/* The message that went out; NULL: not the whole of it did. */
+static struct message *published_read(struct slice sent)
+{
+    struct sent_frame frame;
+    struct buf header = {0}, body = {0};
+
+    if (!frame_take(&sent, &frame))
+        return NULL;
+    MUST(frame.type == AMQP_FRAME_METHOD && frame.channel == CHANNEL_PUBLISH);
+    MUST(slice_equal(frame.payload,
+                     SLICE("\0\x3C\0\x28\0\0\0\1q\1"))); /* basic.publish to queue q, mandatory */
+    if (!frame_take(&sent, &frame))
+        return NULL;
+    MUST(frame.type == AMQP_FRAME_HEADER && frame.channel == CHANNEL_PUBLISH);
+    buf_add_slice(&header, frame.payload);
+    size_t len = (size_t)u32_at(header.data + 4) << 32 | u32_at(header.data + 8);
+    while (body.len < len && frame_take(&sent, &frame)) {
+        MUST(frame.type == AMQP_FRAME_BODY && frame.channel == CHANNEL_PUBLISH && frame.payload.len);
+        buf_add_slice(&body, frame.payload);
+    }
+    MUST(body.len <= len);
+    struct message *m = NULL;
+    if (body.len == len) {
+        m = payload_decode(&header);
+        MUST(m);
+        m->body = body.data;
+        m->body_len = body.len;
+    } else {
+        buf_deinit(&body);
+    }
+    buf_deinit(&header);
+    return m;
+}
+
+/* What may be published again, by hand. */
+static void expected_make(struct message *m)
+{
+    size_t n = 0;
+
+    m->has_delivery_mode = true;
+    m->delivery_mode = 2;
+    m->properties[PROPERTY_EXPIRATION] = (struct slice){0};
+    if (!slice_equal(m->properties[PROPERTY_USER_ID], SLICE("guest")))
+        m->properties[PROPERTY_USER_ID] = (struct slice){0};
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (!slice_equal(m->headers[i].name, SLICE("CC")) && !slice_equal(m->headers[i].name, SLICE("BCC")))
+            m->headers[n++] = m->headers[i];
+    m->n_headers = n;
+}
+
+static void result_must_hold(int r, const struct fault *f, const struct answers *a)
+{
+    MUST(r < 0 ? fault_is_set(f) : !fault_is_set(f));
+    if (a->is_odd)
+        return;
+    MUST(r == (!a->is_confirmed ? -1 : a->is_returned));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct byte_source s = {data, data + size};
+    struct answers a = {0};
+    struct buf sent = {0};
+    struct fault f = {0};
+    int peer;
+
+    now_ms = 1000000;
+    for (int n = take_byte(&s) & 7; n; n--)
+        answer_add(&a, &s);
+    struct message *m = take_message(&s);
+    m->body_len = take_number(&s, 2);
+    m->body = m->body_len ? mem_zalloc(1, m->body_len) : NULL;
+    for (size_t i = 0; i < m->body_len; i++)
+        m->body[i] = (char)(i * 7);
+
+    struct attempt *attempt = attempt_make(&peer);
+    struct publisher *p = mem_zalloc(1, sizeof(*p));
+    *p = (struct publisher){.wire = attempt->wire, .user = attempt->user, .timeout_ms = 50};
+    int fd = p->wire.fd;
+    free(attempt->queue);
+    free(attempt->version);
+    free(attempt);
+    bytes_send(peer, buf_slice(&a.out));
+
+    int r = publisher_send(p, "q", m, &f);
+    result_must_hold(r, &f, &a);
+    sent_read(peer, &sent);
+    struct message *got = published_read(buf_slice(&sent));
+    MUST(got || r < 0);
+    if (got) {
+        expected_make(m);
+        MUST(properties_equal(m, got) &&
+             tables_equal(m->headers, m->n_headers, got->headers, got->n_headers));
+        MUST(m->body_len == got->body_len && (!m->body_len || !memcmp(m->body, got->body, m->body_len)));
+    }
+    publisher_close(p);
+    close(fd);
+    close(peer);
+    message_free(m);
+    message_free(got);
+    buf_deinit(&a.out);
+    buf_deinit(&sent);
+    return 0;
+}
