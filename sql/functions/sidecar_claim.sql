@@ -1,8 +1,9 @@
 -- Takes the right to forward messages now: one row of inbox for each id, with the offered token.
 --
--- Answers, one an item: claimed (attempt, age_ms, taken_over) | completed | held (wait_ms until a takeover is allowed, detail: the
--- holder) | not_due (wait_ms, detail: the last error) | locked | vanished | exhausted (attempt; the row is untouched) | dead (attempt,
--- detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and the first body's row).
+-- Answers, one an item, or one with ord 0 for all of them: claimed (attempt, age_ms, taken_over) | completed | held (wait_ms until a
+-- takeover is allowed, detail: the holder) | not_due (wait_ms, detail: the last error) | locked | vanished | exhausted (attempt; the row
+-- is untouched) | dead (attempt, detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with
+-- both fingerprints and the first body's row).
 --
 -- In three statements, each with a snapshot of its own:
 --   1. insert what no row exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
@@ -51,9 +52,9 @@ DECLARE
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
 
-    INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, alive_since,
+    INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
                                 token_expires_at, max_expires_at, claimed_by, message_type)
-    SELECT p_consumer, i.id, 'processing', 1, i.token, i.fingerprint, v_now, v_now, v_until, v_max, p_instance, i.type
+    SELECT p_consumer, i.id, 'processing', 1, i.token, i.fingerprint, v_now, v_until, v_max, p_instance, i.type
     FROM unnest(p_ids, p_tokens, p_fingerprints, p_types) i (id, token, fingerprint, type)
     LEFT JOIN LATERAL (
         SELECT true AS yes FROM onceward.inbox r
@@ -107,7 +108,7 @@ BEGIN
     END IF;
 
     IF v_n = cardinality(p_ids) THEN
-        RETURN QUERY SELECT g, 'claimed', 1, NULL::bigint, 0::bigint, false, NULL::text FROM generate_series(1, v_n::integer) g;
+        RETURN QUERY SELECT 0, 'claimed', 1, NULL::bigint, 0::bigint, false, NULL::text;
         RETURN;
     END IF;
 
@@ -116,7 +117,7 @@ BEGIN
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
-           floor(1000 * extract(epoch FROM v_now - r.alive_since))::bigint,
+           floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint,
            a.answer = 'claimed' AND i.ord = ANY (coalesce(v_taken_over, '{}')),
            CASE a.answer
                WHEN 'held' THEN r.claimed_by

@@ -5,6 +5,9 @@
 --
 -- Grammar: `ow1.` base64url(consumer, NUL, message id) `.` base64url(16 bytes), no padding, spare bits zero, at most 720 bytes.
 --
+-- Every expression of a PL/pgSQL function is made ready anew in every transaction that calls it, and an application calls this once a
+-- transaction: so the usual case has three of them.
+--
 -- Called by the functions for applications, in their search_path.
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.token_read(p_token text) RETURNS text[]
@@ -12,46 +15,41 @@ LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
     v_length integer := octet_length(p_token);
-    v_token  text;
-    v_text   text;
+    -- The key in escape format: ASCII as it is, other bytes and NUL as \nnn, the backslash doubled. NULL: not a token.
+    -- The second dot stands before the last 22 bytes; the pattern is kept simple because each call pays for it. The last character of a
+    -- part has bits to spare: they must be zero, so that a token has one spelling.
+    v_text   text := CASE
+        WHEN v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$'
+             AND strpos(substr(p_token, 5), '.') = v_length - 26 AND strpos('AQgw', right(p_token, 1)) > 0
+             AND CASE v_length % 4 WHEN 3 THEN true
+                                   WHEN 1 THEN strpos('AQgw', substr(p_token, v_length - 23, 1)) > 0
+                                   WHEN 2 THEN strpos('AEIMQUYcgkosw048', substr(p_token, v_length - 23, 1)) > 0 ELSE false END
+        THEN encode(decode(translate(substr(p_token, 5, v_length - 27), '-_', '+/')
+                           || CASE v_length % 4 WHEN 1 THEN '==' WHEN 2 THEN '=' ELSE '' END, 'base64'), 'escape') END;
     v_key    bytea;
-    v_secret text;
     v_split  integer;
     v_reason text;
 BEGIN
-    -- The second dot stands before the last 22 bytes. The pattern is kept simple because each call pays for it.
-    IF v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$'
-       AND strpos(substr(p_token, 5), '.') = v_length - 26 THEN
-        v_token := translate(p_token, '-_', '+/');
-        v_text := substr(v_token, 5, v_length - 27);
-        -- The last character of a part has bits to spare: they must be zero, so that a token has one spelling.
-        IF strpos('AQgw', right(v_token, 1)) > 0
-           AND (CASE length(v_text) % 4 WHEN 0 THEN true
-                                        WHEN 2 THEN strpos('AQgw', right(v_text, 1)) > 0
-                                        WHEN 3 THEN strpos('AEIMQUYcgkosw048', right(v_text, 1)) > 0 ELSE false END) THEN
-            v_key := decode(v_text || CASE length(v_text) % 4 WHEN 2 THEN '==' WHEN 3 THEN '=' ELSE '' END, 'base64');
-            v_secret := encode(decode(right(v_token, 22) || '==', 'base64'), 'hex');
-            v_split := position('\x00'::bytea IN v_key);
-            IF v_split < 2 OR v_split = length(v_key) THEN
-                v_reason := 'It names no consumer or no message id.';
-            ELSE
-                -- Escape format leaves ASCII as it is, writes other bytes as \nnn, and doubles the backslash: when there is none but
-                -- that of the NUL, the text is there already.
-                v_text := encode(v_key, 'escape');
-                IF strpos(overlay(v_text PLACING '' FROM v_split FOR 4), '\') = 0 THEN
-                    RETURN ARRAY[left(v_text, v_split - 1), substr(v_text, v_split + 4), v_secret];
-                END IF;
-                -- One NUL, and UTF-8 as the standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
-                IF position('\x00'::bytea IN substr(v_key, v_split + 1)) = 0
-                   AND encode(v_key, 'hex') COLLATE "C" ~
-                       ('^(?:[0-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'
-                        '|(?:e0[ab]|e[1-9abcef][89ab]|ed[89])[0-9a-f][89ab][0-9a-f]'
-                        '|(?:f0[9ab]|f[123][89ab]|f48)[0-9a-f](?:[89ab][0-9a-f]){2})*$') THEN
-                    RETURN ARRAY[convert_from(substr(v_key, 1, v_split - 1), 'UTF8'),
-                                 convert_from(substr(v_key, v_split + 1), 'UTF8'), v_secret];
-                END IF;
-                v_reason := 'What it names is not text.';
-            END IF;
+    -- Nothing but one NUL was escaped: the key is there already.
+    IF octet_length(v_text) = (v_length - 27) * 3 / 4 + 3 AND left(v_text, 1) <> '\' AND split_part(v_text, '\', 2) LIKE '000_%' THEN
+        RETURN ARRAY[split_part(v_text, '\', 1), substr(split_part(v_text, '\', 2), 4),
+                     encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
+    END IF;
+    IF v_text IS NOT NULL THEN
+        v_key := decode(v_text, 'escape');
+        v_split := position('\x00'::bytea IN v_key);
+        IF v_split < 2 OR v_split = length(v_key) THEN
+            v_reason := 'It names no consumer or no message id.';
+        -- One NUL, and UTF-8 as the standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+        ELSIF position('\x00'::bytea IN substr(v_key, v_split + 1)) = 0
+              AND encode(v_key, 'hex') COLLATE "C" ~
+                  ('^(?:[0-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'
+                   '|(?:e0[ab]|e[1-9abcef][89ab]|ed[89])[0-9a-f][89ab][0-9a-f]'
+                   '|(?:f0[9ab]|f[123][89ab]|f48)[0-9a-f](?:[89ab][0-9a-f]){2})*$') THEN
+            RETURN ARRAY[convert_from(substr(v_key, 1, v_split - 1), 'UTF8'), convert_from(substr(v_key, v_split + 1), 'UTF8'),
+                         encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
+        ELSE
+            v_reason := 'What it names is not text.';
         END IF;
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW002',

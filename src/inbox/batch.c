@@ -123,6 +123,7 @@ void batch_answer(struct batch *b, PGresult *result)
     assert(b->state == BATCH_OUT && !b->result);
     b->result = result;
     b->row = 0;
+    b->has_rest = false;
     b->sweep = b->at;
     b->state = BATCH_ANSWERING;
     failure_set(b, ROW_RETRY, "", "");
@@ -177,7 +178,7 @@ static void range_done(struct batch *b)
     b->state = BATCH_FREE;
 }
 
-/* An ord that is out of range or was answered before is nobody's: ignored. */
+/* An ord that is out of range or was answered before is nobody's: ignored. 0 is for all that the other rows leave out. */
 static struct batch_entry *entry_find(struct batch *b, int ord)
 {
     if (ord < 1 || (size_t)ord > batch_range(b))
@@ -202,6 +203,10 @@ bool batch_next(struct batch *b, struct inbox_row *row)
         bool known = call_row(b->op, b->result, b->row++, &made, &ord, b->id_text, &b->detail);
         struct batch_entry *e = entry_find(b, ord);
 
+        if (known && ord == 0) {
+            b->rest = made;
+            b->has_rest = true;
+        }
         if (!e)
             continue;
         if (known)
@@ -217,9 +222,13 @@ bool batch_next(struct batch *b, struct inbox_row *row)
 
         if (e->answered)
             continue;
-        if (b->result)
-            failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
-        row_fail(b, row);
+        if (b->result && b->has_rest) {
+            *row = b->rest;
+        } else {
+            if (b->result)
+                failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
+            row_fail(b, row);
+        }
         row->ref = e->ref;
         e->answered = true;
         return true;

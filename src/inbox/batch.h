@@ -38,6 +38,8 @@ struct batch {
     struct array arrays[CALL_MAX_ARRAYS];
     PGresult *result;        /* ANSWERING */
     int row;                 /* the next one of it */
+    struct inbox_row rest;   /* what it says of all the entries that it does not name, when it does */
+    bool has_rest;
     size_t sweep;            /* then, and when FAILED: the next entry that may be unanswered */
     enum row_answer failure; /* FAILED, and for what the answer left out */
     char sqlstate[6];

@@ -62,8 +62,8 @@ size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item);
 /* The parameters for the arrays' next n elements. Valid as long as the arrays' slices are. */
 void call_params(enum inbox_op op, const struct call_scalars *scalars, struct array *arrays, size_t n, struct call_params *ret);
 
-/* Row `at` of an answer: *ret_ord counts from 1. The row's ref and op are the caller's. false: not what was agreed upon; then `why` says so
- * when the ord at least was readable, else *ret_ord is 0. */
+/* Row `at` of an answer: *ret_ord counts from 1; 0 is for all items that no other row names. The row's ref and op are the caller's. false:
+ * not what was agreed upon; then `why` says so when the ord at least was readable, else *ret_ord is 0. */
 bool call_row(enum inbox_op op, const PGresult *result, int at, struct inbox_row *row, int *ret_ord, char id_text[24],
               struct buf *why);
 

@@ -416,7 +416,7 @@ def test_revival_by_more_deaths_at_the_broker(inbox, other):
         assert answers(inbox.bury(("m1", Letter(deaths=life)))) == ["buried"]
         dead = other.claim("m1", deaths=life)[0]
         assert (dead.answer, dead.attempt, dead.detail) == ("dead", 1, "it failed")
-    inbox.age("m1", alive_since=3_600_000)
+    inbox.age("m1", received_at=3_600_000)
     inbox.begin()
     inbox.query("SELECT FROM onceward.inbox WHERE consumer = %s FOR UPDATE", inbox.consumer)
     assert answers(quickly(lambda: other.claim("m1", deaths=4))) == ["locked"]
@@ -439,7 +439,7 @@ def test_redrive(inbox, app):
     inbox.claim("m1")
     inbox.bury(("m1", Letter()), (None, Letter(rowless=True)))
     old = inbox.token("m1")
-    inbox.age("m1", alive_since=3_600_000)
+    inbox.age("m1", received_at=3_600_000)
     letter, rowless = (x.id for x in inbox.letters())
     assert redrive(rowless) == "rowless"
     assert redrive(letter) == "reset"

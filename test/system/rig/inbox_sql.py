@@ -131,7 +131,7 @@ class Inbox(Session):
                " %s::bigint[], %s)")
         parameters = (self.consumer, transaction, window, grace, max_attempts, revive, self.instance, own, ids,
                       self._secrets(ids, None), [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, max_window)
-        return self.pages(sql, *parameters) if explain else self.query(sql, *parameters)
+        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def look(self, *ids, body=b"body", grace=2_000, secret=None):
         return self.query("SELECT * FROM onceward.sidecar_look(%s, %s, %s::text[], %s::uuid[], %s::bytea[])", self.consumer, grace,
@@ -146,7 +146,7 @@ class Inbox(Session):
         n = len(ids)
         sql = "SELECT * FROM onceward.sidecar_settle(%s, %s::text[], %s::uuid[], %s::integer[], %s::text[])"
         parameters = (self.consumer, ids, self._secrets(ids, secret), [status] * n, [result] * n)
-        return self.pages(sql, *parameters) if explain else self.query(sql, *parameters)
+        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False):
         n = len(ids)
@@ -186,6 +186,11 @@ class Inbox(Session):
         changes = ", ".join(f"{name} = {name} - %s * interval '1 ms'" for name in columns)
         self.query(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s AND message_id = %s", *columns.values(), self.consumer,
                    message_id)
+
+
+def each(rows, n):
+    """A row an item: one with ord 0 is for all of them."""
+    return [rows[0]._replace(ord=i + 1) for i in range(n)] if rows and rows[0].ord == 0 else rows
 
 
 def answers(rows):
