@@ -178,7 +178,8 @@ static void range_done(struct batch *b)
     b->state = BATCH_FREE;
 }
 
-/* An ord that is out of range or was answered before is nobody's: ignored. 0 is for all that the other rows leave out. */
+/* An ord that is out of range or was answered before is nobody's: ignored. 0 is for all that the other rows
+ * leave out. */
 static struct batch_entry *entry_find(struct batch *b, int ord)
 {
     if (ord < 1 || (size_t)ord > batch_range(b))
