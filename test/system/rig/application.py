@@ -4,16 +4,22 @@ A handler is a function of (request, reply). It may answer by reply.status(…),
 return a status. It runs on the connection's own thread, so it may wait. Its effects are rows of app.ledger, written in one
 transaction with onceward.complete(token), as a real application does it; the ledger has no unique key, so a doubled effect is seen."""
 
+import json
 import os
 import random
+import signal
 import socket
+import ssl
 import struct
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
 
 import psycopg2
 
+from . import process
 from .wait import wait_until
 
 PATIENCE = 60.0  # no handler waits for longer than this
@@ -90,12 +96,18 @@ class Reply:
 
 
 class Application:
-    def __init__(self, name, postgres, unix_socket=None):
+    def __init__(self, name, postgres, unix_socket=None, tls=None):
+        """tls: the Certificates with which it speaks TLS, as localhost."""
         self.name = name
         self.postgres = postgres
         self.unix_socket = unix_socket
+        self.tls = None
+        if tls:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(tls.cert, tls.key)
         self.port = None
         self.handler = self.commit_and_answer
+        self.greet = None  # called with a new connection; when it answers True, it has dealt with it
         self.requests = []
         self.errors = []
         self.n_connections = 0
@@ -137,7 +149,9 @@ class Application:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}/messages" if self.port else "http://localhost/messages"
+        if not self.port:
+            return "http://localhost/messages"
+        return f"https://localhost:{self.port}/messages" if self.tls else f"http://127.0.0.1:{self.port}/messages"
 
     def refuse(self):
         """Stops listening; connections that are open go on."""
@@ -180,11 +194,33 @@ class Application:
                 number = self.n_connections
             threading.Thread(target=self._serve, args=(conn, number), daemon=True).start()
 
+    def _prepare(self, conn):
+        """The connection as it is read from; None when it is over already."""
+        if self.greet and self.greet(conn):
+            return None
+        if not self.unix_socket:
+            conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.tls:
+            return conn
+        secure = self.tls.wrap_socket(conn, server_side=True)  # takes the descriptor over
+        with self._lock:
+            self._connections.discard(conn)
+            self._connections.add(secure)
+        return secure
+
     def _serve(self, conn, number):
+        try:
+            ready = self._prepare(conn)
+        except OSError:
+            ready = None  # also a handshake that failed
+        if ready is None:
+            with self._lock:
+                self._connections.discard(conn)
+            conn.close()
+            return
+        conn = ready
         reader = conn.makefile("rb", 65536)
         try:
-            if not self.unix_socket:
-                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while True:
                 request = self._read(reader, number)
                 if request is None:
@@ -377,3 +413,90 @@ class Script:
             self._seen[request.message_id] = n + 1
         step = self.steps[min(n, len(self.steps) - 1)]
         return step if isinstance(step, int) else step(request, reply)
+
+
+class Mortal:
+    """The application as a process of its own, started again whenever it ends. At the first request of the message `killer` it kills
+    itself with SIGKILL at a point of its transaction: before_commit, in_commit (the COMMIT has left, its answer was not read), or
+    after_commit (before the HTTP answer)."""
+
+    def __init__(self, name, postgres, folder, killer, point):
+        self.port = process.free_port()
+        self.url = f"http://127.0.0.1:{self.port}/messages"
+        self.journal = os.path.join(folder, "journal")
+        self.n_starts = 0
+        self._given = json.dumps({"name": name, "port": self.port, "dsn": postgres.dsn(user="app_login", sslmode="disable"),
+                                  "killer": killer, "point": point, "journal": self.journal})
+        self._child = None
+        self._ends = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        open(self.journal, "w").close()
+
+    def start(self):
+        self._keeper.start()
+        wait_until(lambda: self.n_starts and self._listens(), "the application listens", 30)
+        return self
+
+    def _listens(self):
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _keep(self):
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        while not self._ends.is_set():
+            self._child = process.spawn([sys.executable, "-m", "rig.application", self._given], cwd=folder, stdin=subprocess.DEVNULL,
+                                        env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+            self.n_starts += 1
+            self._child.wait()
+            process.reap(self._child)
+
+    def stop(self):
+        self._ends.set()
+        process.kill(self._child)
+        self._keeper.join(10)
+
+    def posts(self, message_id):
+        """The attempts of its POSTs, in their order."""
+        with open(self.journal) as f:
+            return [int(attempt) for i, attempt in (line.split() for line in f) if i == message_id]
+
+
+class _Database:
+    def __init__(self, dsn):
+        self.dsn = dsn
+
+    def connect(self, user=None, autocommit=False):
+        connection = psycopg2.connect(self.dsn)
+        connection.autocommit = autocommit
+        return connection
+
+
+def _mortal(given):
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def handler(request, reply):
+        with open(given["journal"], "a") as f:
+            f.write(f"{request.message_id} {request.attempt}\n")
+        with open(given["journal"]) as f:
+            first = sum(line.split()[0] == given["killer"] for line in f) == 1
+        if request.message_id != given["killer"] or not first:
+            return app.commit_and_answer(request, reply)
+        if given["point"] == "before_commit":
+            app.commit(request, before_commit=die)
+        if given["point"] == "in_commit":
+            database = app.borrow()
+            app.give_back(database)
+            app.commit(request, before_commit=lambda: os.write(database.fileno(), b"Q\0\0\0\x0bCOMMIT\0") and die())
+        app.commit(request)
+        return die()
+
+    app = Application(given["name"], _Database(given["dsn"]))
+    app.port = given["port"]
+    app.handler = handler
+    app.start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _mortal(json.loads(sys.argv[1]))
