@@ -9,6 +9,7 @@
 
 #include <getopt.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,6 +48,16 @@ static void memory_tune(void)
     mallopt(M_ARENA_MAX, 1);
 }
 
+/* A wish to reload that comes before anybody can hear it waits, instead of ending the process. */
+static void hold_reloads(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 static int usage(FILE *to, int status)
 {
     fputs("usage: onceward run --config FILE\n"
@@ -72,6 +83,7 @@ int command_run(int argc, char **argv)
     if (!path || optind < argc)
         return usage(stderr, STATUS_USAGE);
     memory_tune();
+    hold_reloads();
     log_start(STDOUT_FILENO);
     int status = STATUS_USAGE;
     struct config *config = load(path);

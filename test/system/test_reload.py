@@ -90,9 +90,8 @@ def start(bed, config):
 
 def effects(bed):
     """How often each message took effect, in whatever application."""
-    return dict(bed.rows_of_ledger()) if hasattr(bed, "rows_of_ledger") else {
-        r["message_id"]: r["n"] for r in bed.rows("SELECT message_id, count(*)::int AS n FROM app.ledger "
-                                                  "WHERE application LIKE %s GROUP BY 1", bed.name + "%")}
+    return {r["message_id"]: r["n"] for r in bed.rows("SELECT message_id, count(*)::int AS n FROM app.ledger "
+                                                      "WHERE application LIKE %s GROUP BY 1", bed.name + "%")}
 
 
 def assert_once(bed, ids, deadline=PATIENCE):
@@ -139,8 +138,10 @@ def test_the_log_changes_at_once_and_nothing_else(bed):
     bed.wait_for_status("m1", "completed")
     hold_true(lambda: sidecar.mark() == since, "no line below the level", 0.6)
 
+    since = sidecar.mark()
     reload(sidecar, merge(config, {"log": {"messages": "none", "stats_interval": "1h"}}),
            changed_keys=["log.level", "log.messages", "log.stats_interval"], unchanged=[bed.queue.name])
+    sidecar.wait_for("stats", since=since)  # the last one for an hour
     bed.queue.publish_many(["m2"])
     bed.wait_for_status("m2", "completed")
     line = reload(sidecar, config, changed_keys=["log.messages", "log.stats_interval"])
@@ -167,6 +168,7 @@ def test_nothing_changed(bed):
     before = both(bed, sidecar)
     for _ in range(3):
         reload(sidecar, config, unchanged=[bed.queue.name])
+    hold_true(lambda: len(sidecar.find("reloaded")) == 3, "one for each signal", 1.5)
     assert both(bed, sidecar) == before and len(sidecar.find("connected")) == 2
 
 
@@ -388,6 +390,41 @@ def test_an_invalid_file_changes_nothing_and_every_fault_is_listed(bed):
     reload(sidecar, config | {"state_file": os.path.join(bed.folder, sidecar.name + ".state")}, unchanged=[bed.queue.name])
 
 
+def test_a_queue_that_could_not_be_started_is_refused_before_any_is_drained(bed):
+    """The check of URLs lets through what the library refuses that makes the connections."""
+    other, config = two_queues(bed)
+    sidecar = start(bed, config)
+    before = both(bed, sidecar)
+    queues = {bed.queue.name: {"prefetch": 77}, other.name: {"forward": {"url": "http://a;b/"}}}
+    since = hang_up(sidecar, merge(config, {"log": {"level": "error"}, "queues": queues}))
+    sidecar.wait_for("reload_refused", since=since)
+    assert len(sidecar.find("config_error", since, queue=other.name)) == 1
+    assert both(bed, sidecar) == before and not sidecar.find("draining")
+    sidecar.wait_for("stats", since=sidecar.mark())
+    reload(sidecar, config, unchanged=[bed.queue.name, other.name])
+
+
+def test_a_signal_before_the_start_waits(bed):
+    """It does not end the process, whose signals nobody listens to yet: it is in the middle of reading its configuration."""
+    pipe = os.path.join(bed.folder, "key")
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)
+    sidecar = bed.sidecar(wait=False, forward={"headers": {"X-Key_file": pipe}})
+    try:
+        wait_until(lambda: any(os.path.realpath(fd) == os.path.realpath(pipe) for fd in glob.glob(f"/proc/{sidecar.pid}/fd/*")),
+                   "it reads the key", PATIENCE)
+        sidecar.signal(signal.SIGHUP)
+        hold_true(lambda: sidecar.child.poll() is None, "it lives", 0.2)
+        os.write(writer, b"key")
+    finally:
+        os.close(writer)
+    sidecar.wait_for("reload_refused")  # the pipe is empty now
+    sidecar.wait_for("consuming")
+    bed.queue.publish_many(["m1"])
+    assert_once(bed, ["m1"])
+    assert bed.app.posts()[0].header("X-Key") == "key"
+
+
 def test_what_needs_a_restart_is_named_and_the_rest_is_applied(bed):
     config = bed.config(top={"instance": "pod-1"})
     sidecar = start(bed, config)
@@ -490,5 +527,13 @@ def test_live_and_ready_during_a_reload(bed):
     sidecar.wait_for("reloaded", since=since)
     assert not fails()
     assert_once(bed, ["m1"])
+
+    down = bed.new_application("-down")
+    down.refuse()
+    since = hang_up(sidecar, merge(config, {"queues": {bed.queue.name: {"forward": {"url": down.url}}}}))
+    sidecar.wait_for("reloaded", since=since)
+    written = json.load(open(state))["written_ms"]
+    wait_until(lambda: json.load(open(state))["written_ms"] > written, "the state file is kept", PATIENCE)
+    assert not fails(), "a pod that was ready stays so, while its new application is down"
     assert run("drain", "--state", state).status == 0
     assert sidecar.wait() == 0
