@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(TEST, "system"))
 from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
-UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 400, 600, 300
+UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 400, 720, 300
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
 
@@ -98,7 +98,7 @@ def run_model(options, count):
         say(text)
 
 
-def run_pytest(name, arguments, folder, count):
+def run_pytest(name, arguments, folder, count, patience=SYSTEM_PATIENCE):
     report = os.path.join(folder, name + ".xml")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--color=no", f"--junitxml={report}",
                f"--basetemp={os.path.join(folder, name)}", "-r", "fEs", *arguments]
@@ -106,10 +106,10 @@ def run_pytest(name, arguments, folder, count):
                           env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
     late = False
     try:
-        child.wait(SYSTEM_PATIENCE)
+        child.wait(patience)
     except subprocess.TimeoutExpired:
         late = True
-        say(f"The system tests did not end within {SYSTEM_PATIENCE} s.")
+        say(f"The system tests did not end within {patience} s.")
     finally:
         process.reap(child, ((signal.SIGINT, 30.0), (signal.SIGTERM, 10.0)))
     before = count.failed
@@ -128,9 +128,10 @@ def run_system_tests(options, folder, count):
     files = list(QUICK) if options.quick else ["."]
     common = (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
     workers = str(max(2, min(8, 2 * (os.cpu_count() or 1))))
-    run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count)
+    patience = SYSTEM_PATIENCE * (6 if options.tool else 1)
+    run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience)
     if not options.quick:
-        run_pytest("alone", [*files, *common, "-m", "alone"], folder, count)
+        run_pytest("alone", [*files, *common, "-m", "alone"], folder, count, patience)
 
 
 def run_chaos(options, count):
@@ -158,18 +159,22 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--tool", choices=("thread", "valgrind"))
     options = parser.parse_args()
     process.interrupt_on_signals()
     count, start, status = Count(), time.monotonic(), 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-")
     os.chmod(folder, 0o755)
     try:
-        say("Unit tests")
-        run_unit_tests(options.build, options.only, count)
-        run_model(options, count)
+        if options.tool != "valgrind":
+            say("Unit tests")
+            run_unit_tests(options.build, options.only, count)
+        if not options.tool:
+            run_model(options, count)
         say("System tests")
         run_system_tests(options, folder, count)
-        run_chaos(options, count)
+        if options.tool != "valgrind":
+            run_chaos(options, count)
     except KeyboardInterrupt:
         say("Interrupted.")
         status = 130

@@ -18,7 +18,8 @@ LINE_MAX = 8192
 TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 LEVELS = {"debug", "info", "warning", "error"}
 SECRETS = ("body-marker", "secret-marker", "s3cret")
-SANITIZER = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed", re.A)
+SANITIZER = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|WARNING: ThreadSanitizer|^==\d+== |"
+                       r"Assertion .* failed", re.A | re.M)
 
 
 class Sidecar:
