@@ -27,6 +27,8 @@ enum {
     FRAME_HEAD = 7,       /* type, channel, length */
     FRAME_AROUND = FRAME_HEAD + 1,
     RECEIVE_MIN = 16 * 1024, /* room for one call, at least */
+    PAYLOAD_OF_METHOD = 4,   /* at least: its number */
+    PAYLOAD_OF_HEADER = 14,  /* class, weight, size of the body, flags */
 };
 
 void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st *ssl)
@@ -241,11 +243,22 @@ static int receive(struct wire *w, struct fault *f)
     return n > 0 ? 1 : (int)n;
 }
 
+/* In a frame that is too short for its kind the library reads on behind the end. */
+static bool frame_is_short(const char *data, size_t len)
+{
+    size_t payload = len - FRAME_AROUND;
+
+    return (*data == AMQP_FRAME_METHOD && payload < PAYLOAD_OF_METHOD) ||
+           (*data == AMQP_FRAME_HEADER && payload < PAYLOAD_OF_HEADER);
+}
+
 /* Hands the library one whole frame. 1: here it is; 0: it is none that matters; -1: lost. */
 static int frame_decode(struct wire *w, size_t len, amqp_frame_t *frame, struct fault *f)
 {
     char *data = w->in.data + w->n_read;
 
+    if (frame_is_short(data, len))
+        return fault_set(f, "the broker broke the protocol: a frame too short for its kind");
     if (*data == AMQP_FRAME_HEADER)
         nesting_cut(data + FRAME_HEAD, len - FRAME_AROUND);
     int n = amqp_handle_input(w->connection, (amqp_bytes_t){len, data}, frame);
