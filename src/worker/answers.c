@@ -106,13 +106,23 @@ static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, en
     delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
 }
 
+/* It was answered before it was done, and the application died before it was: perhaps of a neighbour. Free
+ * once, as any first death. */
+static bool is_cut_short(const struct worker *w, const struct delivery *d)
+{
+    return !d->suspect && d->http_status / 100 == 2 && target_deaths(w) != d->n_deaths_before;
+}
+
 /* A failure that is the message's own, as far as one can tell: written as such; or a death, when there is a
  * reason for one. */
 static void delivery_charge(struct worker *w, struct delivery *d, const char *death)
 {
-    if (!delivery_is_tainted(w, d))
+    bool is_spared = delivery_is_tainted(w, d) || is_cut_short(w, d);
+
+    d->suspect |= is_cut_short(w, d);
+    if (!is_spared)
         worker_failure(w, d);
-    if (delivery_is_tainted(w, d) || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+    if (is_spared || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
         if (d->only_expired) { /* it may have been extended since */
             d->give_back = true;
             d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
@@ -142,7 +152,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
 {
     enum lone_death death = suspect_judge(w, d);
 
-    d->n_th_death = target_died(w);
+    target_died(w);
     pause_for_death(w, d->error);
     if (death == DEATH_CHARGED) {
         delivery_fail(w, d);

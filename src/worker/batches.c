@@ -271,11 +271,38 @@ static bool suspect_is_on_its_way(struct worker *w)
     return false;
 }
 
+/* What the broker is about to drop is not forwarded any more, but buried: whatever becomes of the
+ * application, since a broken connection more may be the last. */
+static size_t gather_last_chances(struct worker *w, struct delivery **batch)
+{
+    size_t n = 0;
+
+    if (w->drain || w->pauses & 1u << PAUSE_DATABASE)
+        return 0;
+    list_each(&w->states[DELIVERY_TO_CLAIM], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (n == BATCH_MAX)
+            break;
+        if (!d->last_chance || !is_due(w, d))
+            continue;
+        claim_prepare(w, d);
+        item_fill(w, n, d);
+        batch[n++] = d;
+    }
+    return n;
+}
+
 static void submit_claims(struct worker *w)
 {
     struct delivery *batch[BATCH_MAX];
-    size_t n = 0;
+    size_t n = w->delivery_limit ? gather_last_chances(w, batch) : 0;
 
+    if (n) {
+        batch_send(w, INBOX_CLAIM, batch, n);
+        return;
+    }
     if (!worker_may_forward(w) || !target_is_free(w))
         return;
     if (worker_n(w, DELIVERY_SUSPECT)) {

@@ -259,10 +259,15 @@ void worker_learn_limit(struct worker *w)
     w->delivery_limit = configured >= 0 ? configured : major >= SINCE_VERSION ? DEFAULT_LIMIT : 0;
 }
 
-/* A return may cost a delivery. Near the limit it is held instead. */
+/* A return may cost a delivery. Pauses may use up half of what the limit allows; then it is held instead, and
+ * the other half is for what cannot be helped: a kill of the sidecar, a broken connection, the end of
+ * max_hold.
+ */
 bool delivery_may_return(const struct worker *w, const struct delivery *d)
 {
-    return !w->delivery_limit || d->n_delivered < w->delivery_limit - 2 * LIMIT_SPARE;
+    int64_t half = w->delivery_limit / 2, last = w->delivery_limit - 2 * LIMIT_SPARE;
+
+    return !w->delivery_limit || d->n_delivered < (half < last ? half : last);
 }
 
 /* --- connected, and nothing comes --- */

@@ -535,7 +535,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
         enum delivery_event e = join_event(w, d, DELIVERY_EV_TIMER);
 
         d->ready_ms = w->now_ms;
-        if (suspect_recall(w, d) && e == DELIVERY_EV_TIMER)
+        if (!d->last_chance && suspect_recall(w, d) && e == DELIVERY_EV_TIMER)
             e = DELIVERY_EV_ALONE;
         if (e != DELIVERY_EV_TIMER)
             delivery_event(w, d, e);

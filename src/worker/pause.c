@@ -70,6 +70,16 @@ static void release_claimed(struct worker *w, const char *text)
     }
 }
 
+/* A pause that follows others begins with a wait that grows to ten intervals, and to 10 s at most. */
+static int64_t probe_wait_max_ms(const struct worker *w)
+{
+    int64_t interval = w->q->ready_interval_ms, wait = interval * 10;
+
+    if (wait > PROBE_MAX_MS)
+        wait = PROBE_MAX_MS;
+    return wait > interval ? wait : interval;
+}
+
 void pause_set(struct worker *w, enum pause_reason r, const char *text)
 {
     struct log_line l;
@@ -87,7 +97,7 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
         w->paused_since_ms[r] = w->now_ms;
         if (r == PAUSE_APPLICATION) {
             w->n_pauses_in_a_row++;
-            w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, PROBE_MAX_MS,
+            w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, probe_wait_max_ms(w),
                                                     w->n_pauses_in_a_row, random_below(UINT64_MAX));
         }
     }

@@ -5,9 +5,9 @@
  * parent of several processes) and then resets them or answers 502 and 504. From one such death the two look
  * the same. So:
  *
- *   - It is charged when the application has shown that it lived between the message's previous death and
- * this one: it answered a request (any status but 502, 503, 504), its readiness URL answered 2xx, or, without
- * such a URL, nobody listened for a while and then somebody did.
+ *   - It is charged when the application had shown that it lived after the last death before the message was
+ *     sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL
+ *     answered 2xx, or, without such a URL, nobody listened for a while and then somebody did.
  *   - Else the attempt is given back, the queue pauses with growing waits, and the message stands back for a
  *     moment longer than that: others may go meanwhile, and their answers are the proof.
  *   - A message that kills the application whenever it comes, in a queue without any other and behind such a
@@ -28,10 +28,7 @@
 enum { N_REMEMBERED = 1024, UNPROVEN_HOLDS = 3 };
 
 struct suspicions {
-    struct {
-        uint64_t id; /* its hash, 0: none */
-        uint64_t n_th_death;
-    } of[N_REMEMBERED];
+    uint64_t ids[N_REMEMBERED]; /* their hashes, 0: none */
     size_t n, next;
 };
 
@@ -51,9 +48,8 @@ void suspect_remember(struct worker *w, struct delivery *d)
     d->suspect = false;
     if (!s)
         s = w->suspicions = mem_zalloc(1, sizeof(*s));
-    s->n += !s->of[s->next].id;
-    s->of[s->next].id = id_of(d);
-    s->of[s->next].n_th_death = d->n_th_death;
+    s->n += !s->ids[s->next];
+    s->ids[s->next] = id_of(d);
     s->next = (s->next + 1) % N_REMEMBERED;
 }
 
@@ -65,11 +61,10 @@ bool suspect_recall(struct worker *w, struct delivery *d)
         return false;
     uint64_t id = id_of(d);
     for (size_t i = 0; i < N_REMEMBERED; i++) {
-        if (s->of[i].id != id)
+        if (s->ids[i] != id)
             continue;
         d->suspect = true;
-        d->n_th_death = s->of[i].n_th_death;
-        s->of[i].id = 0;
+        s->ids[i] = 0;
         s->n--;
         return true;
     }
@@ -122,5 +117,6 @@ enum lone_death suspect_judge(struct worker *w, const struct delivery *d)
 {
     if (!d->suspect || !target_was_alone(w, d))
         return DEATH_AMONG_OTHERS;
-    return target_proven(w) >= d->n_th_death || is_unproven_for_too_long(w) ? DEATH_CHARGED : DEATH_UNPROVEN;
+    return target_proven(w) >= d->n_deaths_before || is_unproven_for_too_long(w) ? DEATH_CHARGED
+                                                                                 : DEATH_UNPROVEN;
 }

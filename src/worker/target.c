@@ -106,9 +106,9 @@ bool target_was_alone(const struct worker *w, const struct delivery *d)
     return d->alone && atomic_load(&w->target->n_forwards) == d->n_th_forward;
 }
 
-uint64_t target_died(struct worker *w)
+void target_died(struct worker *w)
 {
-    return atomic_fetch_add(&w->target->n_deaths, 1) + 1;
+    atomic_fetch_add(&w->target->n_deaths, 1);
 }
 
 uint64_t target_deaths(const struct worker *w)

@@ -107,7 +107,6 @@ struct delivery {
     bool alone;               /* no other request was out when it went */
     uint64_t n_th_forward;    /* of the target's, when it went */
     uint64_t n_deaths_before; /* the target's, when it went */
-    uint64_t n_th_death;      /* of the target's: the last with this request out */
     bool looked;              /* a read-only look was made while it waited for a slot */
     bool charged;             /* what is being written counts against the brake */
     const char *reason;       /* of its death */
@@ -356,7 +355,7 @@ void target_leave(struct worker *w);                     /* a request has ended 
 bool target_was_alone(const struct worker *w, const struct delivery *d); /* from its begin until now */
 bool target_take_place(struct worker *w, bool patient); /* for a suspect; patient: only when nothing is out */
 void target_give_place(struct worker *w);
-uint64_t target_died(struct worker *w); /* answers the number of this death */
+void target_died(struct worker *w);
 uint64_t target_deaths(const struct worker *w);
 void target_prove(struct worker *w, uint64_t after_deaths); /* it lived after so many deaths */
 uint64_t target_proven(const struct worker *w);
