@@ -124,6 +124,17 @@ void worker_holder(struct worker *w, const struct inbox_holder *h)
     log_end(&l);
 }
 
+/* A wait longer than any backoff was asked for by the application, or made by a clock that has jumped since
+ * and may be put right: it is looked at now and then. */
+static int64_t due_look_ms(const struct worker *w, int64_t wait_ms)
+{
+    int64_t most = w->q->max_backoff_ms > HELD_LOOK_MS ? w->q->max_backoff_ms : HELD_LOOK_MS;
+
+    if (wait_ms > most)
+        return most;
+    return wait_ms > 0 ? wait_ms : 1;
+}
+
 static void row_park(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
@@ -145,7 +156,7 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
         break;
     default:
         d->wait = WAIT_DUE;
-        d->delay_ms = row->wait_ms > 0 ? row->wait_ms : 1;
+        d->delay_ms = due_look_ms(w, row->wait_ms);
         break;
     }
     if (row->answer != ROW_LOCKED && worker_may_say(w, EVENT_PARKED)) {

@@ -10,12 +10,14 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+import uuid
 
 import pytest
 
-from rig import process, schema
+from rig import process, schema, servers
 from rig.application import Gate, Script
 from rig.bed import merge
 from rig.sidecar import Sidecar
@@ -413,10 +415,14 @@ def test_drain_waits_for_what_is_in_flight_and_a_second_drain_does_not_hurry_it(
 @pytest.fixture
 def clock(tmp_path):
     """A clock that a test sets while the program runs: for a program that is started with its environment. The monotonic one goes on."""
+    return make_clock(str(tmp_path))
+
+
+def make_clock(folder):
     library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)
     if not library:
-        pytest.skip("faketime is not installed")
-    return Clock(library, str(tmp_path / "clock"))
+        pytest.skip("libfaketime is not installed")
+    return Clock(library, os.path.join(folder, "clock"))
 
 
 class Clock:
@@ -480,3 +486,145 @@ def test_the_clock_of_the_sidecar_may_jump(bed, clock, release, completion, jump
     start = time.monotonic()
     assert sidecar.term() == 0 and time.monotonic() - start < 15
     bed.queue.assert_empty()
+
+
+class OtherTimes(servers.PostgreSQL):
+    """A server whose clock a test sets."""
+
+    def __init__(self, folder, certificates, clock):
+        super().__init__(folder, certificates)
+        self.clock = clock
+
+    def _as_owner(self, *arguments):
+        whole = super()._as_owner(*arguments)
+        program = len(whole) - len(arguments)  # not before what changes the user: the clock's library marks it as the first user's
+        return [*whole[:program], "env", *(f"{k}={v}" for k, v in self.clock.environment.items()), *whole[program:]]
+
+
+@pytest.fixture(scope="module")
+def other_times(raw_postgres, certificates):
+    schema.require_binary()
+    folder = os.path.join(raw_postgres.folder, "other-times-" + uuid.uuid4().hex[:6])
+    os.makedirs(folder)
+    clock = make_clock(folder)
+    server = OtherTimes(os.path.join(folder, "server"), certificates, clock).init().start()
+    schema.migrate(server)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def timed(bed, other_times):
+    """A bed on that server."""
+    from rig.bed import Bed
+
+    made = Bed(bed.name, tempfile.mkdtemp(dir=bed.folder), other_times, bed.rabbitmq)
+    bed.sidecars = made.sidecars  # shown on a failure
+    other_times.clock.jump(0)
+    yield made
+    bed.sidecars = []
+    made.deinit()
+    other_times.clock.jump(0)
+
+
+def fails_once(bed, completion, **slow):
+    failing = Script(500, well_behaved(bed, completion))
+    return lambda request, reply: slow.get(request.message_id, failing)(request, reply)
+
+
+@pytest.mark.xdist_group("other_times")
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_the_clock_of_the_database_may_jump_ahead(timed, other_times, completion):
+    """Tokens expire and retries are due an hour early. What is in flight completes all the same."""
+    gate = Gate()
+
+    def slow(request, reply):
+        gate.wait()
+        return well_behaved(timed, completion)(request, reply)
+
+    timed.app.handler = fails_once(timed, completion, slow=slow)
+    sidecar = timed.sidecar(completion=completion, token_window="30s", retry={"backoff": "2s", "max_backoff": "2s"})
+    timed.queue.publish("slow")
+    gate.wait_for_waiting()
+    ids = [f"m{i}" for i in range(12)]
+    timed.queue.publish_many(ids)
+    sidecar.wait_for("retry", n=10)
+    other_times.clock.jump(HOUR)
+    assert timed.row("slow")["left"].total_seconds() < -HOUR + 60, "the jump was real"
+    gate.open()
+    sidecar.wait_for("completed", message_id="slow")
+    timed.queue.publish("slow")
+    sidecar.wait_for("duplicate", message_id="slow")
+    timed.wait_for_effects(ids)
+    sidecar.wait_for_quiet()
+    assert len(timed.app.posts()) == 25 and timed.letters() == []
+    timed.assert_once("slow", *ids)
+    timed.assert_acked()
+
+
+@pytest.mark.xdist_group("other_times")
+def test_the_clock_of_the_database_may_jump_ahead_and_a_copy_takes_a_live_token_over(timed, other_times):
+    """The database's clock is the one that counts. The first holder, whose window is not over by any other, is fenced off."""
+    gate = Gate()
+    refused = []
+
+    def late(request, reply):
+        gate.wait()
+        refused.append(timed.app.try_commit(request))
+        return 500
+
+    timed.app.handler = Script(late, timed.app.commit_and_answer)
+    first = timed.sidecar(token_window="60s")
+    timed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.freeze()  # so that the copy goes to the other one, which does not see it in flight
+    timed.queue.publish("m1")
+    other_times.clock.jump(HOUR)
+    other = timed.sidecar(token_window="60s")
+    first.thaw()
+    for _ in range(4):
+        timed.queue.publish("m1")
+    other.wait_for("taken_over", message_id="m1", deadline=40)
+    other.wait_for("completed", message_id="m1")
+    gate.open()
+    wait_until(lambda: refused, "the late handler ended")
+    assert refused[0] in ("OW001", "OW003")
+    first.wait_for_quiet()
+    other.wait_for_quiet()
+    assert len(timed.app.posts()) == 2 and timed.letters() == []
+    timed.assert_once("m1")
+    timed.assert_acked()
+
+
+@pytest.mark.xdist_group("other_times")
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_the_clock_of_the_database_may_jump_back(timed, other_times, completion):
+    """Retries are due an hour late, and it is said; when the clock is put right they are not waited for any longer."""
+    gate = Gate()
+
+    def slow(request, reply):
+        gate.wait()
+        return well_behaved(timed, completion)(request, reply)
+
+    timed.app.handler = fails_once(timed, completion, slow=slow)
+    sidecar = timed.sidecar(completion=completion, token_window="30s", retry={"backoff": "2s", "max_backoff": "2s"})
+    timed.queue.publish("slow")
+    gate.wait_for_waiting()
+    ids = [f"m{i}" for i in range(12)]
+    timed.queue.publish_many(ids)
+    sidecar.wait_for("retry", n=10)
+    mark = sidecar.mark()
+    other_times.clock.jump(-HOUR)
+    gate.open()
+    sidecar.wait_for("completed", message_id="slow")
+    timed.queue.publish("new")
+    line = sidecar.wait_for("parked", since=mark, why="not_due", wait_ms=lambda ms: ms > 1000 * (HOUR - 60))
+    assert line["last_error"] == "answered 500"
+    sidecar.wait_for("completed", message_id="new")
+    assert not sidecar.find("dead")
+    other_times.clock.jump(0)
+    timed.wait_for_effects(["slow", *ids, "new"], 30)
+    sidecar.wait_for_quiet()
+    assert len(timed.app.posts()) == 27 and timed.letters() == []
+    timed.assert_once("slow", "new", *ids)
+    timed.assert_acked()
