@@ -217,6 +217,33 @@ def test_work_in_flight_finishes_first(bed):
     assert_nothing_left(bed)
 
 
+def test_work_that_outlasts_the_grace_is_given_back_uncharged(bed):
+    """The successor does it; what the first request still tries changes nothing."""
+    gate, refused = threading.Event(), []
+
+    def handler(request, reply):
+        if len(bed.app.posts("m1")) > 1:
+            return bed.app.commit_and_answer(request, reply)
+        assert gate.wait(60)
+        refused.append(bed.app.try_commit(request))
+        return 500
+
+    bed.app.handler = handler
+    config = bed.config(top={"shutdown_grace": "200ms"}, token_window="30s")
+    sidecar = start(bed, config)
+    bed.queue.publish_many(["m1"])
+    bed.app.wait_for_posts(1)
+    reload(sidecar, merge(config, {"queues": {bed.queue.name: {"prefetch": 77}}}),
+           changed_keys=[f"queues.{bed.queue.name}.prefetch"], changed=[bed.queue.name])
+    bed.wait_for_status("m1", "completed")
+    gate.set()
+    wait_until(lambda: refused, "the first one tried", PATIENCE)
+    assert refused == ["OW003"] or refused == ["OW001"]
+    assert_once(bed, ["m1"])
+    assert [r.attempt for r in bed.app.posts()] == [1, 1]
+    assert_nothing_left(bed)
+
+
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 def test_reloads_under_load(bed, completion):
     """Three reloads change one of two queues that are both full of work."""
@@ -309,6 +336,7 @@ def test_what_all_queues_depend_on(bed):
     other, config = two_queues(bed)
     sidecar = start(bed, config)
     before = both(bed, sidecar)
+    n_open = len(os.listdir(f"/proc/{sidecar.pid}/fd"))
     for more, key in (({"broker": {"heartbeat": "20s"}}, "broker.heartbeat"), ({"database": {"prepared": "off"}}, "database.prepared")):
         config = merge(config, more)
         since = sidecar.mark()
@@ -318,6 +346,7 @@ def test_what_all_queues_depend_on(bed):
         after = both(bed, sidecar)
         assert [len(x) for x in after] == [2, 2] and not before[0] & after[0] and not before[1] & after[1]
         before = after
+    wait_until(lambda: len(os.listdir(f"/proc/{sidecar.pid}/fd")) <= n_open, "nothing of the old workers is left open", PATIENCE)
     for queue in (bed.queue, other):
         queue.publish_many([queue.name + "-m"])
     assert_once(bed, [bed.queue.name + "-m", other.name + "-m"])
