@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(TEST, "system"))
 from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
-UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE = 120, 400, 720, 300
+UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE, BENCH_PATIENCE = 120, 400, 720, 300, 240
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
 
@@ -153,6 +153,27 @@ def run_chaos(options, count):
     count.add(*(map(int, closing.groups()) if closing else (0, 1)))
 
 
+def run_bench(options, count):
+    """What the bench can say on any machine: see bench/lib/check.py."""
+    binary = os.environ.get("ONCEWARD_RELEASE_BINARY")
+    if options.quick or options.tool or not binary or (options.only and not re.search(options.only, "bench", re.I)):
+        return
+    say("Bench, what does not depend on the machine")
+    command = [sys.executable, os.path.join(TEST, "bench", "main.py"), "--check", "--quick", "--binary", binary,
+               *(["--keep"] if options.keep else [])]
+    child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+    try:
+        text = child.communicate(timeout=BENCH_PATIENCE)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        text = f"The bench did not end within {BENCH_PATIENCE} s.\n"
+    finally:
+        process.reap(child, ((signal.SIGTERM, 20.0),))
+    say(text)
+    closing = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", text, re.M)
+    count.add(*(map(int, closing.groups()) if closing else (0, 1)))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -175,6 +196,7 @@ def main():
         run_system_tests(options, folder, count)
         if options.tool != "valgrind":
             run_chaos(options, count)
+            run_bench(options, count)
     except KeyboardInterrupt:
         say("Interrupted.")
         status = 130

@@ -1,6 +1,7 @@
 """The bench: private servers, Onceward beside what one would write by hand and beside the bounds, round by round."""
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -11,15 +12,16 @@ import pika
 import psycopg2
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "system")]
 
 from rig import process  # noqa: E402
 
-from lib import check, plot, report, scenarios  # noqa: E402
+from lib import check, plot, publish, report, scenarios, targets  # noqa: E402
 from lib.bed import Bed  # noqa: E402
 from lib.drain import Stalled  # noqa: E402
 
-QUICK_MESSAGES = 20000
+QUICK_MESSAGES = 16000
 
 
 def parse(arguments):
@@ -27,8 +29,11 @@ def parse(arguments):
     p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all); see --list")
     p.add_argument("--list", action="store_true", help="list the scenarios")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 20,000)")
+    p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 16,000)")
     p.add_argument("--quick", action="store_true", help="one round, few messages, the most important groups")
+    p.add_argument("--targets", action="store_true", help="the shortest set of groups that shows what is aimed at, with a verdict each")
+    p.add_argument("--publish", nargs="?", const="", metavar="FILE", help="measure nothing: write the figures of an earlier run with "
+                   "--targets into the README, and its plots (default: bench.json of --out)")
     p.add_argument("--check", action="store_true", help="only what does not depend on the machine: exit status 1 when it does not hold")
     p.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="leave one out (node, python, …)")
     p.add_argument("--only", default="", metavar="TEXT", help="only groups whose title contains it")
@@ -44,7 +49,7 @@ def parse(arguments):
     if unknown:
         p.error(f"no such scenario: {', '.join(unknown)}; see --list")
     o.peers = lambda names: [n for n in names if n not in o.without]
-    o.out = o.out or os.path.join(os.path.dirname(os.path.dirname(HERE)), ".bench")
+    o.out = o.out or os.path.join(ROOT, ".bench")
     return o
 
 
@@ -54,6 +59,7 @@ def say(text):
 
 def run_group(bed, series, rounds):
     """Everybody once, then everybody again in the opposite order."""
+    rounds = min(rounds, series.group.rounds or rounds)
     for number in range(rounds):
         order = series.group.entries if number % 2 == 0 else series.group.entries[::-1]
         for label, function in order:
@@ -77,8 +83,10 @@ def end(bed, keep):
 def run_check(o):
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node",) if p not in o.without])
     try:
-        bed.start()
-        return check.report(*check.check(bed, min(o.messages, 2 * QUICK_MESSAGES), "node" not in o.without))
+        bed.start(optional=("node",))
+        for name, why in bed.missing.items():
+            print(f"  without {name}, whose ratios are not checked: {why}", flush=True)
+        return check.report(*check.check(bed, min(o.messages, QUICK_MESSAGES), "node" in bed.peers))
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -92,10 +100,16 @@ def main():
         for name, function in scenarios.ALL.items():
             print(f"{name:12} {function.__doc__}")
         return 0
+    if o.publish is not None:
+        with open(o.publish or os.path.join(o.out, "bench.json"), encoding="utf-8") as f:
+            for made in publish.publish(json.load(f), ROOT):
+                say(f"wrote {made}")
+        return 0
     process.interrupt_on_signals()
     if o.check:
         return run_check(o)
-    groups = [(name, g) for name in o.scenarios for g in scenarios.ALL[name](o) if o.only in g.title]
+    groups = ([("targets", g) for g in targets.groups(o) if o.only in g.title] if o.targets else
+              [(name, g) for name in o.scenarios for g in scenarios.ALL[name](o) if o.only in g.title])
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node", "python") if p not in o.without])
     done = []
     try:
@@ -119,6 +133,8 @@ def main():
                                                  "revision": revision})
             for made in [path, *plot.write_all(o.out, document)]:
                 say(f"wrote {made}")
+            if o.targets:
+                print(targets.table(document))
     return 1 if any(s.faults for s in done) else 0
 
 

@@ -54,18 +54,27 @@ GRANT ALL ON ALL TABLES IN SCHEMA public TO bench_app;
 """
 
 
+NPM_PATIENCE = 90
+
+
+class Unavailable(Exception):
+    pass
+
+
 class Bed:
     def __init__(self, say, binary=None, peers=("node", "python")):
         self.say = say
         self.binary = binary
         self.peers = set(peers)
+        self.missing = {}  # the optional peers that could not be had: {name: why}
         self.servers = None
         self.nginx = None
         self.admin = None
         self.n_databases = 0
         self.n_prefixes = 0
 
-    def start(self):
+    def start(self, optional=()):
+        """optional: peers to go on without when their packages cannot be had."""
         self.servers = servers.Servers("onceward-bench-")
         self.folder = self.servers.folder
         self.bin = os.path.join(self.folder, "bin")
@@ -77,7 +86,13 @@ class Bed:
             if os.path.exists(os.path.join(HERE, source)):
                 self._compile(name, source, flags)
         if "node" in self.peers:
-            self.node_modules = self._npm()
+            try:
+                self.node_modules = self._npm()
+            except Unavailable as e:
+                if "node" not in optional:
+                    raise SystemExit(str(e)) from None
+                self.peers.discard("node")
+                self.missing["node"] = str(e).splitlines()[0]
         self.say("starting PostgreSQL, RabbitMQ and nginx")
         sockets = os.path.join(self.folder, "sockets")
         os.mkdir(sockets)
@@ -128,12 +143,19 @@ class Bed:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(cache, "onceward-bench", key)
         modules = os.path.join(folder, "node_modules")
+        if not shutil.which("node"):
+            raise Unavailable("node is not installed")
         if not os.path.exists(os.path.join(folder, "complete")):
             self.say("fetching the packages of the Node consumer")
             os.makedirs(folder, exist_ok=True)
             for name in ("package.json", "package-lock.json"):
                 shutil.copy(os.path.join(peer, name), folder)
-            self._run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+            if not shutil.which("npm"):
+                raise Unavailable("npm is not installed")
+            try:
+                self._run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder, timeout=NPM_PATIENCE)
+            except (SystemExit, subprocess.TimeoutExpired) as e:
+                raise Unavailable(f"its packages cannot be fetched\n{e}") from None
             open(os.path.join(folder, "complete"), "w").close()
         return modules
 

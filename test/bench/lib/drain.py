@@ -190,8 +190,9 @@ class Drain:
             hot = hots / updates if updates else None
         broker = tcp.get(self.case.broker_port or self.bed.rabbitmq.port, {})
         database = tcp.get(self.bed.postgres.port, {})
+        busy = sum(used[name] for name in ("consumer", "database", "broker", "application")) / seconds / os.cpu_count()
         return {
-            "messages": n, "ids": self.n_ids, "seconds": seconds, "rate": n / seconds,
+            "messages": n, "busy": busy, "ids": self.n_ids, "seconds": seconds, "rate": n / seconds,
             "cpu_us": {name: s / n * 1e6 for name, s in used.items()},
             "rss_peak": self.peak,
             "wal": wal / n, "wal_images": images / n,

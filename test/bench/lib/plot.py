@@ -20,7 +20,7 @@ def bars(title, unit, rows):
     height = TOP + ROW * len(rows) + 16
     most = max([v for _, _, values in rows for v in values] + [1e-9])
     scale = (WIDTH - LEFT - RIGHT) / most
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
            f'<text x="12" y="22" font-size="15" font-weight="bold">{escape(title)}</text>',
            f'<text x="{WIDTH - 12}" y="22" text-anchor="end" fill="#666">{escape(unit)}</text>']
@@ -50,23 +50,22 @@ def group_rows(group, key, factor=1.0):
     return rows
 
 
-# scenario: what is drawn of each of its groups
-DRAWN = {"costs": [("cpu_us.consumer", "CPU µs a message, the consumer", 1.0), ("rss_peak", "RssAnon at peak, MiB", 1 / (1 << 20)),
-                   ("rss_idle", "RssAnon, idle, MiB", 1 / (1 << 20)), ("allocations", "allocations a message", 1.0)],
-         "latency": [("p50_ms", "p50, ms", 1.0), ("p99_ms", "p99, ms", 1.0)]}
-
-
 def write_all(folder, document):
+    os.makedirs(folder, exist_ok=True)
     written = []
     for group in document["groups"]:
-        for key, unit, factor in DRAWN.get(group["scenario"], [("rate", "messages/s", 1.0)]):
+        for key, unit, factor in group["drawn"]:
             rows = group_rows(group, key, factor)
             if not rows:
                 continue
-            name = re.sub(r"[^a-z0-9]+", "-", group["title"].split("(")[0].lower()).strip("-")
-            suffix = "" if key == "rate" else "-" + key.split(".")[-1].replace("_", "-")
-            path = os.path.join(folder, f"{name}{suffix}.svg")
+            path = os.path.join(folder, name(group, key))
             with open(path, "w") as f:
                 f.write(bars(group["title"], unit, rows))
             written.append(path)
     return written
+
+
+def name(group, key):
+    """The file of a plot."""
+    words = re.sub(r"[^a-z0-9]+", "-", group["title"].split("(")[0].lower()).strip("-")
+    return words + ("" if key == "rate" else "-" + key.split(".")[0].replace("_", "-")) + ".svg"

@@ -65,6 +65,7 @@ class Series:
 
     def document(self):
         return {"scenario": self.scenario, "title": self.group.title, "reference": self.group.reference,
+                "drawn": list(self.group.drawn),
                 "entries": [{"label": label, "median": self.medians(label), "rounds": self.rounds[label]}
                             for label, _ in self.group.entries], "faults": self.faults}
 

@@ -14,11 +14,15 @@ EVERYBODY = ("onceward", "onceward-unix", "node", "python", "forwards-only", "ac
 
 
 class Group:
-    def __init__(self, title, entries, columns, reference=None):
+    """columns: (key, title, digits). drawn: (key, unit, factor) of each plot. rounds: at most so many."""
+
+    def __init__(self, title, entries, columns, reference=None, drawn=(("rate", "messages/s", 1.0),), rounds=None):
         self.title = title
         self.entries = entries
         self.columns = columns
         self.reference = reference or entries[0][0]
+        self.drawn = drawn
+        self.rounds = rounds
 
 
 RATE = [("rate", "messages/s", 0), ("ratio", "of reference", 2), ("cpu_us.consumer", "CPU µs", 1), ("rss_peak", "RssAnon MiB", 1),
@@ -35,14 +39,34 @@ IDLE = [("rss_idle", "RssAnon MiB", 2), ("rss_file", "file pages MiB", 1)]
 
 LATENCY = [("p50_ms", "p50 ms", 2), ("p99_ms", "p99 ms", 2), ("p999_ms", "p99.9 ms", 2), ("max_ms", "max ms", 1),
            ("cpu_us.consumer", "CPU µs", 1)]
-SLOW = [("rate", "messages/s", 0), ("of_possible", "of concurrency / time", 3), ("cpu_us.consumer", "CPU µs", 1)]
+SLOW = [("rate", "messages/s", 0), ("of_possible", "of concurrency / time", 3), ("busy", "of the machine", 2),
+        ("cpu_us.consumer", "CPU µs", 1)]
 SHARES = [("rate", "messages/s", 0), ("ratio", "of reference", 2), ("share.consumer", "consumer's CPU share", 3),
           ("cpu_us.consumer", "CPU consumer", 1), ("cpu_us.database", "database", 1), ("cpu_us.application", "application", 1),
           ("cpu_us.broker", "broker", 1), ("commits", "commits", 3)]
 
 
+MIB = 1 / (1 << 20)
+DRAWN_COSTS = (("rate", "messages/s", 1.0), ("cpu_us.consumer", "CPU of the consumer, µs a message", 1.0),
+               ("rss_peak", "anonymous memory at peak, MiB", MIB))
+DRAWN_LATENCY = (("p50_ms", "p50, ms", 1.0), ("p99_ms", "p99, ms", 1.0))
+
+
 def entries(names, count, **fields):
     return [(name, functools.partial(drain, contender=name, count=count, **fields)) for name in names]
+
+
+def committed(bed, contender, count, **fields):
+    """A drain whose application commits each message; and whose share of the CPU was whose."""
+    mode = "textbook" if contender != "onceward" else "complete"
+    result = drain(bed, contender, count, completion="transaction", application=committing(mode), **fields)
+    total = sum(result["cpu_us"][k] for k in ("consumer", "database", "application", "broker"))
+    return dict(result, share={k: v / total for k, v in result["cpu_us"].items()})
+
+
+def slowed(bed, contender, ms, count):
+    result = drain(bed, contender, count, concurrency=64, prefetch=1024, application=slow(ms), n_processes=64)
+    return dict(result, of_possible=result["rate"] / (64 * 1000 / ms))
 
 
 def scenario_drain(o):
@@ -60,26 +84,23 @@ def scenario_drain(o):
 def scenario_costs(o):
     """CPU, memory, WAL, commits, HOT, allocations, bytes and packets of a message"""
     count = o.messages
-    groups = [Group("costs of a message, 256 B, quorum, drain (CPU in µs)", entries(o.peers(EVERYBODY), count), COSTS)]
+    groups = [Group("costs of a message, 256 B, quorum, drain (CPU in µs)", entries(o.peers(EVERYBODY), count), COSTS,
+                    drawn=DRAWN_COSTS)]
     groups.append(Group("calls of the consumer a message (counted by a preloaded library)", [
         (name, functools.partial(counted, contender=name, count=min(count, 50000)))
-        for name in o.peers(("onceward", "forwards-only", "node"))], COUNTED))
+        for name in o.peers(("onceward", "forwards-only", "node"))], COUNTED, drawn=(("allocations", "allocations a message", 1.0),),
+        rounds=1))
     groups.append(Group("memory of an idle consumer", [
         (f"{name}, {n} queue" + "s" * (n > 1), functools.partial(idle, contender=name, n_queues=n))
-        for name, n in (("onceward", 1), ("onceward", 6), ("node", 1), ("python", 1)) if name in o.peers((name,))], IDLE))
+        for name, n in (("onceward", 1), ("onceward", 6), ("node", 1), ("python", 1)) if name in o.peers((name,))], IDLE,
+        drawn=(("rss_idle", "anonymous memory, idle, MiB", MIB),), rounds=1))
     return groups
 
 
 def scenario_transaction(o):
     """the same backlog; an application that commits its own row and onceward.complete in one transaction"""
-    def run(bed, contender, **fields):
-        mode = "textbook" if contender != "onceward" else "complete"
-        result = drain(bed, contender, o.messages // 4, completion="transaction", application=committing(mode), **fields)
-        total = sum(result["cpu_us"][k] for k in ("consumer", "database", "application", "broker"))
-        return dict(result, share={k: v / total for k, v in result["cpu_us"].items()})
-
     return [Group(f"transaction, 256 B, {kind}, application commits each message",
-                  [(name, functools.partial(run, contender=name, queue_type=kind))
+                  [(name, functools.partial(committed, contender=name, count=o.messages // 4, queue_type=kind))
                    for name in o.peers(("onceward", "node", "python", "forwards-only"))], SHARES)
             for kind in (("quorum",) if o.quick else ("quorum", "classic"))]
 
@@ -90,21 +111,17 @@ def scenario_latency(o):
     names = o.peers(("onceward", "node", "python", "forwards-only"))
     return [Group(f"latency at {rate}/s, publish to {'POST' if upto == 'post' else 'ack'}", [
         (name, functools.partial(steady, contender=name, rate=rate, seconds=seconds, upto=upto)) for name in names
-        if not (rate > (100 if name == "python" else 1000) and name in ("node", "python"))], LATENCY)
+        if not (rate > (100 if name == "python" else 1000) and name in ("node", "python"))], LATENCY, drawn=DRAWN_LATENCY)
         for rate in ((1000,) if o.quick else (100, 1000, 5000)) for upto in ("post", "ack")]
 
 
 def scenario_slow(o):
     """an application that takes 5 ms, 100 ms, 1 s; concurrency 64"""
-    def run(bed, contender, ms, count):
-        result = drain(bed, contender, count, concurrency=64, prefetch=1024, application=slow(ms), n_processes=64)
-        return dict(result, of_possible=result["rate"] / (64 * 1000 / ms))
-
     groups = []
     for ms, most in ((5, 100000), (100, 6400), (1000, 640)):
         count = max(640, min(most, o.messages // (1 if ms < 100 else 10)))
         groups.append(Group(f"slow application, {ms} ms, concurrency 64", [
-            (name, functools.partial(run, contender=name, ms=ms, count=count))
+            (name, functools.partial(slowed, contender=name, ms=ms, count=count))
             for name in o.peers(("onceward", "forwards-only"))], SLOW))
     return groups
 
