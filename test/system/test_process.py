@@ -116,6 +116,39 @@ def test_what_a_stopped_sidecar_writes_late_changes_nothing(bed, completion, ans
     bed.assert_acked()
 
 
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("point", ["forward_before", "forward_sent"])
+def test_a_sidecar_that_is_stopped_before_it_has_sent_sends_nothing_when_its_window_is_over(bed, completion, point):
+    """It wakes up with a token that somebody else has taken over and works on."""
+    binary = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
+    if not os.access(binary, os.X_OK):
+        pytest.skip("ONCEWARD_FAILPOINT_BINARY names no program")
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or well_behaved(bed, completion)(request, reply)
+    keys = dict(completion=completion, top={"broker": {"heartbeat": "2s"}})
+    first = bed.sidecar(binary=binary, environment={"ONCEWARD_FAILPOINT": point + ":stop"}, token_window="2s", **keys)
+    bed.queue.publish("m1")
+    wait_until(lambda: is_stopped(first.pid), "it has stopped itself", 20)
+    other = bed.sidecar(token_window="20s", **keys)
+    gate.wait_for_waiting(deadline=60)
+    mark = first.mark()
+    first.thaw()
+    first.wait_for("disconnected", peer="broker", since=mark, deadline=40)
+    first.wait_for_quiet()
+    hold_true(lambda: len(bed.app.posts()) == 1, "one POST, the other's", 0.5)
+    gate.open()
+    other.wait_for("completed", message_id="m1")
+    assert [r.attempt for r in bed.app.posts()] == [2] and bed.letters() == []
+    bed.assert_once("m1")
+    first.wait_for_quiet()
+    bed.assert_acked()
+
+
+def is_stopped(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
 # standard output
 
 class Muffled(Sidecar):
