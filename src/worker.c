@@ -23,7 +23,6 @@ enum {
     TARGET_LOOK_MS = 20,
     PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
     REDIAL_FIRST_MS = 250,
-    REDIAL_LAST_MS = 15000,
     JOB_EXTRA_MS = 15000,  /* beyond the connect timeout, for several hosts and name resolution */
     PAUSE_AFTER_MS = 1000, /* without a database */
     CLOSE_MS = 2000,
@@ -36,7 +35,8 @@ enum {
 static void redial_failed(struct worker *w, struct redial *r, const char *peer, const char *reason)
 {
     struct log_line l;
-    int64_t wait = backoff_ms(REDIAL_FIRST_MS, REDIAL_LAST_MS, ++r->n_failures, random_below(UINT64_MAX));
+    int64_t wait =
+        backoff_ms(REDIAL_FIRST_MS, FAILPOINT_MS(REDIAL_LAST), ++r->n_failures, random_below(UINT64_MAX));
 
     r->at_ms = w->now_ms + wait;
     r->up_ms = 0;
@@ -98,7 +98,7 @@ static void broker_lost(struct worker *w, const struct fault *f)
     }
     redial_failed(w, &w->to_broker, "broker", f->text);
     if (!strcmp(f->code, "stream")) {
-        w->to_broker.at_ms = w->now_ms + REDIAL_LAST_MS;
+        w->to_broker.at_ms = w->now_ms + FAILPOINT_MS(REDIAL_LAST);
         pause_set(w, PAUSE_REFUSED, f->text);
         report_text(w, EVENT_REFUSED, f->text);
     }
@@ -279,8 +279,6 @@ static void redial_proven(const struct worker *w, struct redial *r)
 
 static void worker_stats(struct worker *w)
 {
-    struct fault f = {0};
-
     if (w->stats_at_ms > w->now_ms + w->config->log.stats_interval_ms)
         w->stats_at_ms = w->now_ms + w->config->log.stats_interval_ms; /* it has become shorter */
     if (w->now_ms < w->stats_at_ms)
@@ -289,8 +287,7 @@ static void worker_stats(struct worker *w)
         report_stats(w);
         if (w->inbox)
             inbox_ask_figures(w->inbox);
-        if (w->broker && w->generation && broker_can_write(w->broker, 1))
-            broker_ask_depth(w->broker, &f);
+        worker_ask_depth(w);
     }
     w->stats_at_ms = w->now_ms + w->config->log.stats_interval_ms;
 }

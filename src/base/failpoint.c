@@ -1,10 +1,12 @@
-/* What happens at failpoints. Set once before there are threads; then only the counts change, atomically.
+/* What happens at failpoints, and the times that a test has shortened. Set once before there are threads;
+ * then only the counts change, atomically.
  *
  * Nothing of this is in a build without ONCEWARD_FAILPOINTS. */
 #include "onceward/base/failpoint.h"
 
 #ifdef ONCEWARD_FAILPOINTS
 
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,15 +26,28 @@ static struct {
 static const char *const names[] = {
 #undef FAILPOINT
 #define OUTCOME(id, sentence)
+#define TIME(id, name, ms, what)
 #define FAILPOINT(id, name, where, transaction, response) name,
 #include "onceward/base/failpoint.def"
+#undef FAILPOINT
+#undef TIME
+};
+
+static struct {
+    const char *name;
+    int ms;
+} times[] = {
+#define FAILPOINT(id, name, where, transaction, response)
+#define TIME(id, name, ms, what) {name, ms},
+#include "onceward/base/failpoint.def"
+#undef TIME
 #undef FAILPOINT
 #undef OUTCOME
 };
 
 static void __attribute__((noreturn)) refuse(const char *text)
 {
-    fprintf(stderr, "ONCEWARD_FAILPOINT: \"%s\" is not name:kill|stop|delay=MS[:n]\n", text);
+    fprintf(stderr, "ONCEWARD_FAILPOINT: \"%s\" is not name:kill|stop|delay=MS[:n] or name=MS\n", text);
     exit(2);
 }
 
@@ -46,14 +61,32 @@ static long number(const char *text, const char *all)
     return n;
 }
 
-/* item is taken apart; all is it as it came. */
+/* In both, item is taken apart; all is it as it came. */
+static void set_time(char *item, const char *all)
+{
+    char *value = strchr(item, '=');
+    int t = 0;
+
+    if (!value)
+        refuse(all);
+    *value++ = '\0';
+    while (t < N_TIMES && strcmp(times[t].name, item) != 0)
+        t++;
+    long ms = number(value, all);
+    if (t == N_TIMES || ms > INT_MAX)
+        refuse(all);
+    times[t].ms = (int)ms;
+}
+
 static void set(char *item, const char *all)
 {
     char *action = strchr(item, ':'), *n;
     int p = 0;
 
-    if (!action)
-        refuse(all);
+    if (!action) {
+        set_time(item, all);
+        return;
+    }
     *action++ = '\0';
     n = strchr(action, ':');
     if (n)
@@ -102,6 +135,11 @@ void failpoint_reached(enum failpoint p)
         nanosleep(&(struct timespec){points[p].delay_ms / 1000, points[p].delay_ms % 1000 * 1000000}, NULL);
     else if (count == points[p].n)
         raise(points[p].action == ACTION_KILL ? SIGKILL : SIGSTOP);
+}
+
+int failpoint_time_ms(enum failpoint_time t)
+{
+    return times[t].ms;
 }
 
 #else

@@ -3,6 +3,8 @@
  * closed are dropped. Worker's thread. */
 
 #include "broker/internal.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
 
 #include <stdatomic.h>
 
@@ -22,6 +24,7 @@ void content_drop(struct content *c)
 void channel_open_again(struct broker *b, struct channel *c)
 {
     c->state = CHANNEL_OPENING;
+    c->asked_ms = clock_ms();
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_OPEN_METHOD,
                     &(amqp_channel_open_t){.out_of_band = amqp_empty_bytes});
 }
@@ -53,6 +56,7 @@ void channel_give_up(struct broker *b, const struct fault *why)
     if (c->state != CHANNEL_OPEN)
         return;
     c->state = CHANNEL_CLOSING;
+    c->asked_ms = clock_ms();
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_METHOD,
                     &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
                                             .reply_text = amqp_cstring_bytes("reopening")});
@@ -107,6 +111,20 @@ void channel_opened(struct broker *b, struct channel *c)
         event_add(&b->events, BROKER_CHANNEL_OPEN)->tag.generation = b->consume.generation;
     else
         questions_send(b);
+}
+
+/* A channel of the broker's that waits for its queue answers nothing, while the connection's heartbeats go
+ * on.
+ */
+int channel_tick(struct broker *b, const struct channel *c, struct fault *f)
+{
+    int64_t waited_ms = clock_ms() - c->asked_ms;
+
+    if (c->state == CHANNEL_OPEN || b->closing != CLOSE_NO || waited_ms < FAILPOINT_MS(ANSWER))
+        return 0;
+    b->wire.is_lost = true;
+    return fault_set(f, "the broker did not answer within %lld ms that a channel is %s", (long long)waited_ms,
+                     c->state == CHANNEL_CLOSING ? "closed" : "opened");
 }
 
 void broker_reopen(struct broker *b, const char *why)

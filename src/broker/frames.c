@@ -137,8 +137,10 @@ static void on_cancelled(struct broker *b, const amqp_basic_cancel_t *m)
 {
     struct fault why = {0};
 
-    event_add_consume(b, BROKER_CANCELLED)->consumer = consumer_of_tag(m->consumer_tag);
     fault_set(&why, "the broker cancelled the consumer (queue %s deleted, moved, or timed out)", b->queue);
+    struct broker_event *ev = event_add_consume(b, BROKER_CANCELLED);
+    ev->consumer = consumer_of_tag(m->consumer_tag);
+    ev->fault = why;
     /* Older brokers end the connection when it is answered, newer ones wait for an answer: a new channel
      * suits all. */
     channel_give_up(b, &why);

@@ -39,6 +39,7 @@ struct channel {
     uint16_t number;
     enum channel_state state;
     uint64_t generation;
+    int64_t asked_ms; /* when close or open was sent */
     struct content content;
 };
 
@@ -118,6 +119,9 @@ void channel_give_up(struct broker *b, const struct fault *why);
 
 /* The broker closed it. 0, or -1: it refuses to be opened, the connection is of no use. */
 int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f);
+
+/* 0, or -1: its close or open is not answered, the connection is of no use. */
+int channel_tick(struct broker *b, const struct channel *c, struct fault *f);
 void channel_close_answered(struct broker *b, struct channel *c);
 void channel_opened(struct broker *b, struct channel *c);
 void content_drop(struct content *c);

@@ -122,7 +122,9 @@ int broker_flush(struct broker *b, struct fault *f)
 int broker_tick(struct broker *b, struct fault *f)
 {
     close_step(b);
-    return wire_tick(&b->wire, f);
+    if (wire_tick(&b->wire, f) || channel_tick(b, &b->consume, f))
+        return -1;
+    return channel_tick(b, &b->ask, f);
 }
 
 void connection_close(struct broker *b)

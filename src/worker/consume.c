@@ -16,7 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { N_WRITES_A_TURN = 256, LARGEST_FORGET_MS = 60000, REGROW_MS = 1000 };
+enum {
+    N_WRITES_A_TURN = 256,
+    LARGEST_FORGET_MS = 60000,
+    REGROW_MS = 1000,
+    CONSUME_FIRST_MS = 1000,
+    DEPTH_LATE_MS = 5000
+};
 
 size_t worker_body_room(const struct worker *w)
 {
@@ -136,6 +142,7 @@ void worker_update_consumer(struct worker *w)
         FAILPOINT(CANCEL_BEFORE);
         if (!broker_cancel(w->broker, w->consumer_number, &f))
             w->consumer = CONSUMER_STOPPING;
+        w->stuck_for = NULL;
         FAILPOINT(CANCEL_SENT);
     } else if (w->consumer == CONSUMER_NONE && want && w->now_ms >= w->consume_at_ms) {
         int prefetch = wanted_prefetch(w);
@@ -145,6 +152,7 @@ void worker_update_consumer(struct worker *w)
             return;
         FAILPOINT(CONSUME_SENT);
         w->consumer_number++;
+        w->stuck_for = NULL;
         w->consumer_prefetch = prefetch;
         w->renewed_ms = w->now_ms;
         w->credit_used = w->credit_parked = 0;
@@ -157,7 +165,7 @@ static void consumer_is_active(struct worker *w)
     struct log_line l;
 
     w->consumer = CONSUMER_ACTIVE;
-    w->arrived_ms = w->now_ms;
+    w->stuck_for = NULL;
     if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
         log_begin(&l, EVENT_CONSUMING, w->q->name);
         log_int(&l, "prefetch", w->consumer_prefetch);
@@ -170,17 +178,17 @@ static void consumer_is_active(struct worker *w)
     }
 }
 
-static void channel_lost(struct worker *w, const struct broker_event *ev, bool cancelled)
+static void channel_lost(struct worker *w, const struct broker_event *ev)
 {
     struct log_line l;
 
-    log_begin(&l, cancelled ? EVENT_CANCELLED : EVENT_DISCONNECTED, w->q->name);
-    if (!cancelled)
-        log_text(&l, "peer", "broker");
-    log_text(&l, "reason", *ev->fault.text ? ev->fault.text : "the broker cancelled the consumer");
+    log_begin(&l, EVENT_DISCONNECTED, w->q->name);
+    log_text(&l, "peer", "broker");
+    log_text(&l, "reason", ev->fault.text);
     if (w->n_consume_failures < 0)
         w->n_consume_failures = 0;
-    int64_t wait = backoff_ms(1000, 30000, ++w->n_consume_failures, random_below(UINT64_MAX));
+    int64_t wait = backoff_ms(CONSUME_FIRST_MS, FAILPOINT_MS(CONSUME_LAST), ++w->n_consume_failures,
+                              random_below(UINT64_MAX));
     w->consume_at_ms = w->now_ms + wait;
     log_int(&l, "next_try_ms", wait);
     log_end(&l);
@@ -193,8 +201,9 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
     switch (ev->kind) {
     case BROKER_DELIVERY:
         FAILPOINT(DELIVERED);
-        w->arrived_ms = w->now_ms;
+        w->stuck_for = NULL;
         w->n_stuck = 0;
+        w->standby = false;
         if (ev->tag.generation == w->generation)
             worker_delivery_arrives(w, ev);
         else
@@ -215,19 +224,23 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
             w->consumer = CONSUMER_NONE;
         break;
     case BROKER_CANCELLED:
-        channel_lost(w, ev, true);
+        report_text(w, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
         break;
     case BROKER_CHANNEL_LOST:
         if (w->consumer != CONSUMER_NONE || w->generation)
-            channel_lost(w, ev, false);
+            channel_lost(w, ev);
         worker_channel_lost(w);
         break;
     case BROKER_CHANNEL_OPEN:
         w->generation = ev->tag.generation;
         w->consumer = CONSUMER_NONE;
+        w->depth = -1; /* what it was before the interruption says nothing */
+        w->depth_asked_ms = 0;
+        w->depth_reason[0] = '\0';
         break;
     case BROKER_DEPTH:
         w->depth = ev->depth;
+        w->depth_asked_ms = 0;
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
         break;
     case BROKER_BLOCKED:
@@ -272,20 +285,66 @@ bool delivery_may_return(const struct worker *w, const struct delivery *d)
 
 /* --- connected, and nothing comes --- */
 
+/* The queue's process may answer nothing, for minutes, while the connection is well: then its last depth is
+ * old news. */
+void worker_ask_depth(struct worker *w)
+{
+    struct fault f = {0};
+    int64_t waited_ms = w->depth_asked_ms ? w->now_ms - w->depth_asked_ms : 0;
+
+    if (!w->broker || !w->generation || !broker_can_write(w->broker, 1))
+        return;
+    if (waited_ms >= DEPTH_LATE_MS) {
+        w->depth = -1;
+        snprintf(w->depth_reason, sizeof(w->depth_reason), "the broker has not answered for %" PRId64 " ms",
+                 waited_ms);
+    }
+    if (!w->depth_asked_ms)
+        w->depth_asked_ms = w->now_ms;
+    broker_ask_depth(w->broker, &f); /* a loss shows again in broker_next */
+}
+
+/* Why nothing can come, though something should; NULL: all is well. */
+static const char *stuck_reason(const struct worker *w)
+{
+    switch (w->consumer) {
+    case CONSUMER_STARTING:
+        return "the broker does not answer that it is asked to deliver";
+    case CONSUMER_STOPPING:
+        return "the broker does not answer that it is asked to stop delivering";
+    case CONSUMER_ACTIVE:
+        return w->depth > 0 && w->credit_used < (size_t)w->consumer_prefetch
+                   ? "nothing was delivered, though the queue is not empty"
+                   : NULL;
+    default:
+        return NULL;
+    }
+}
+
 void worker_watch_consumer(struct worker *w)
 {
+    enum { N_REMEDIES = 2, DOUBLINGS_MAX = 6 };
     struct log_line l;
+    const char *reason = w->drain ? NULL : stuck_reason(w);
 
-    if (w->consumer != CONSUMER_ACTIVE || w->depth <= 0 || w->credit_used >= (size_t)w->consumer_prefetch ||
-        w->now_ms - w->arrived_ms < STUCK_MS || w->now_ms < w->stuck_at_ms)
+    if (reason != w->stuck_for) {
+        w->stuck_for = reason;
+        w->stuck_since_ms = w->now_ms;
+    }
+    if (!reason || w->now_ms - w->stuck_since_ms < FAILPOINT_MS(STUCK) || w->now_ms < w->stuck_at_ms)
         return;
-    log_begin(&l, w->n_stuck < 2 ? EVENT_STUCK : EVENT_STANDBY, w->q->name);
-    log_int(&l, "depth", w->depth);
-    log_int(&l, "nothing_for_ms", w->now_ms - w->arrived_ms);
+    w->standby = w->consumer == CONSUMER_ACTIVE && w->n_stuck >= N_REMEDIES;
+    log_begin(&l, w->standby ? EVENT_STANDBY : EVENT_STUCK, w->q->name);
+    log_text(&l, "reason", reason);
+    if (w->depth >= 0)
+        log_int(&l, "depth", w->depth);
+    log_int(&l, "nothing_for_ms", w->now_ms - w->stuck_since_ms);
     log_end(&l);
-    w->stuck_at_ms = w->now_ms + ((int64_t)STUCK_AGAIN_MS << (w->n_stuck < 6 ? w->n_stuck : 6));
-    if (w->n_stuck++ < 2)
-        broker_reopen(w->broker, "nothing was delivered, though the queue is not empty");
+    w->stuck_at_ms = w->now_ms + ((int64_t)FAILPOINT_MS(STUCK_AGAIN)
+                                  << (w->n_stuck < DOUBLINGS_MAX ? w->n_stuck : DOUBLINGS_MAX));
+    w->n_stuck++;
+    if (!w->standby)
+        broker_reopen(w->broker, reason);
 }
 
 /* --- acks, rejects, returns --- */

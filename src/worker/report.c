@@ -88,6 +88,8 @@ const char *worker_state_name(const struct worker *w)
         return "starting";
     if (worker_n(w, DELIVERY_SUSPECT) && !w->pauses)
         return "suspects";
+    if (!w->pauses && w->inbox && w->n_stuck && w->depth)
+        return w->standby ? "standby" : "stuck"; /* since the last delivery, and depth is not known to be 0 */
     return w->pauses || !w->inbox ? "paused" : w->consumer == CONSUMER_NONE ? "waiting" : "consuming";
 }
 

@@ -48,8 +48,6 @@ enum {
     ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
     N_DELIVERIES_A_TURN = 512,
     LIMIT_SPARE = 2, /* what arrives this near the delivery limit is buried */
-    STUCK_MS = 60000,
-    STUCK_AGAIN_MS = 600000, /* doubling */
 };
 
 /* Their deliveries cannot leave before such a statement has worked, so it is tried again in any case. */
@@ -209,11 +207,13 @@ struct worker {
     size_t credit_used, credit_parked; /* of the present consumer */
     size_t largest_body, largest_before;
     int64_t largest_since_ms;
-    int64_t renewed_ms;  /* when the consumer was last started again for a larger prefetch */
-    int delivery_limit;  /* of quorum queues on this broker, 0: none */
-    int64_t arrived_ms;  /* the last delivery, or the start of consuming */
-    int64_t stuck_at_ms; /* not before this is the channel opened again */
-    int n_stuck;         /* in a row, without a delivery between */
+    int64_t renewed_ms;     /* when the consumer was last started again for a larger prefetch */
+    int delivery_limit;     /* of quorum queues on this broker, 0: none */
+    const char *stuck_for;  /* why something should come that does not; NULL: nothing should */
+    int64_t stuck_since_ms; /* without a break */
+    int64_t stuck_at_ms;    /* not before this is the channel opened again */
+    int n_stuck;            /* remedies in a row, without a delivery between */
+    bool standby;           /* they were of no use: another consumer is active */
     bool blocked;
     bool more; /* the broker has more than a turn takes */
 
@@ -255,7 +255,8 @@ struct worker {
     int64_t early_answer_told_ms;
     uint64_t locked_ref; /* whose row's holder is asked for, 0: none */
     int64_t locked_told_ms;
-    int64_t depth;
+    int64_t depth;          /* -1: not known */
+    int64_t depth_asked_ms; /* and not answered yet; 0: answered */
     char depth_reason[128];
     struct inbox_figures figures;
     bool has_figures;
@@ -343,6 +344,7 @@ void worker_write_acks(struct worker *w);
 void worker_broker_event(struct worker *w, struct broker_event *ev);
 size_t worker_body_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
+void worker_ask_depth(struct worker *w);
 bool delivery_may_return(const struct worker *w, const struct delivery *d);
 void worker_learn_limit(struct worker *w);
 

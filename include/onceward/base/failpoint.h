@@ -9,15 +9,33 @@
  *   stop       SIGSTOP to itself then
  *   delay=MS   waits there, from the n-th time on
  *
- * Several are separated by commas. */
+ * Several are separated by commas. An item "name=MS" sets one of the list's times. */
 
 enum failpoint {
 #define OUTCOME(id, sentence)
+#define TIME(id, name, ms, what)
 #define FAILPOINT(id, name, where, transaction, response) FAILPOINT_##id,
 #include "onceward/base/failpoint.def"
 #undef FAILPOINT
-#undef OUTCOME
+#undef TIME
     N_FAILPOINTS
+};
+
+enum failpoint_time {
+#define FAILPOINT(id, name, where, transaction, response)
+#define TIME(id, name, ms, what) TIME_##id,
+#include "onceward/base/failpoint.def"
+#undef TIME
+    N_TIMES
+};
+
+/* As they are when nobody sets them. */
+enum failpoint_time_default {
+#define TIME(id, name, ms, what) TIME_##id##_MS = (ms),
+#include "onceward/base/failpoint.def"
+#undef TIME
+#undef FAILPOINT
+#undef OUTCOME
 };
 
 /* The points of one call follow each other in the list. */
@@ -28,14 +46,17 @@ enum failpoint_step { FAILPOINT_STEP_BEFORE, FAILPOINT_STEP_SENT, FAILPOINT_STEP
  * are threads. */
 void failpoint_init(void);
 void failpoint_reached(enum failpoint p);
+int failpoint_time_ms(enum failpoint_time t);
 
 #define FAILPOINT_INIT()       failpoint_init()
 #define FAILPOINT_AT(p)        failpoint_reached(p)
 #define FAILPOINT_IF(when, id) ((when) ? failpoint_reached(FAILPOINT_##id) : (void)0)
+#define FAILPOINT_MS(id)       failpoint_time_ms(TIME_##id)
 #else
 #define FAILPOINT_INIT()       ((void)0)
 #define FAILPOINT_AT(p)        ((void)sizeof(p))
 #define FAILPOINT_IF(when, id) ((void)sizeof(when))
+#define FAILPOINT_MS(id)       ((int)TIME_##id##_MS)
 #endif
 
 #define FAILPOINT(id) FAILPOINT_AT(FAILPOINT_##id)

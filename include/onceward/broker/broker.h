@@ -51,8 +51,8 @@ enum broker_event_kind {
                          body_len are set */
     BROKER_CONSUMING, /* consume-ok; consumer says which */
     BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
-    BROKER_CANCELLED, /* the broker cancelled the consumer. The adapter reopens the channel by itself:
-                         CHANNEL_LOST follows */
+    BROKER_CANCELLED, /* the broker cancelled the consumer (fault says so). The adapter reopens the channel by
+                         itself: CHANNEL_LOST follows */
     BROKER_CHANNEL_LOST, /* channel 1 was closed (code, text in fault); all its tags are void. It is being
                             opened again */
     BROKER_CHANNEL_OPEN, /* channel 1 is open (also reported once after connecting); consume now;
