@@ -1,8 +1,9 @@
-"""A TCP proxy on the loopback: a link that can be cut, refused, frozen in either direction, and mended."""
+"""A TCP proxy on the loopback: a link that can be cut, refused, frozen in either direction, made to swallow or to trickle, and mended."""
 
 import socket
 import struct
 import threading
+import time
 
 
 class Proxy:
@@ -11,7 +12,9 @@ class Proxy:
         self.port = None
         self.n_accepted = 0
         self._listener = None
-        self._pairs = set()
+        self._pairs = {}  # of sockets: what the link does to them
+        self._drips = None
+        self._swallows = False
         self._lock = threading.Lock()
         self._flow = {"up": threading.Event(), "down": threading.Event()}
         for event in self._flow.values():
@@ -42,7 +45,7 @@ class Proxy:
     def cut(self):
         """Every open connection is reset on both sides; new ones are accepted."""
         with self._lock:
-            pairs, self._pairs = self._pairs, set()
+            pairs, self._pairs = self._pairs, {}
         for pair in pairs:
             for s in pair:
                 try:
@@ -62,6 +65,22 @@ class Proxy:
             self._flow["up"].clear()
         if down:
             self._flow["down"].clear()
+
+    def swallow(self):
+        """From now on everything is accepted and nothing comes out, not even an end: a half-open connection. Those that are open now, or
+        are made before mend_swallow, stay so; others are well."""
+        with self._lock:
+            self._swallows = True
+            for state in self._pairs.values():
+                state["is_dead"] = True
+
+    def mend_swallow(self):
+        with self._lock:
+            self._swallows = False
+
+    def trickle(self, size=1, interval=0.0002):
+        """Every byte on its own (or so many), with a wait after it. None: as ever again."""
+        self._drips = (size, interval) if size else None
 
     def thaw(self):
         for event in self._flow.values():
@@ -88,23 +107,34 @@ class Proxy:
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = (client, server)
             with self._lock:
-                self._pairs.add(pair)
+                state = self._pairs[pair] = {"is_dead": self._swallows}
                 self.n_accepted += 1
             ends = [2]
             for source, sink, flow in ((client, server, "up"), (server, client, "down")):
-                threading.Thread(target=self._pump, args=(source, sink, self._flow[flow], pair, ends), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, sink, self._flow[flow], pair, state, ends), daemon=True).start()
 
-    def _pump(self, source, sink, flow, pair, ends):
+    def _pass(self, sink, data):
+        drips = self._drips
+        if not drips:
+            sink.sendall(data)
+            return
+        for i in range(0, len(data), drips[0]):
+            sink.sendall(data[i:i + drips[0]])
+            time.sleep(drips[1])
+
+    def _pump(self, source, sink, flow, pair, state, ends):
         try:
             while True:
                 data = source.recv(65536)
                 flow.wait()
                 if not data:
-                    sink.shutdown(socket.SHUT_WR)
+                    if not state["is_dead"]:
+                        sink.shutdown(socket.SHUT_WR)
                     break
-                sink.sendall(data)
+                if not state["is_dead"]:
+                    self._pass(sink, data)
         except OSError:
-            for s in pair:
+            for s in pair if not state["is_dead"] else ():
                 try:
                     s.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -113,7 +143,7 @@ class Proxy:
             ends[0] -= 1
             last = ends[0] == 0
             if last:
-                self._pairs.discard(pair)
+                self._pairs.pop(pair, None)
         if last:
             for s in pair:
                 s.close()

@@ -1,0 +1,113 @@
+"""A broker for the tests of one file, which may do anything to it; and how it sees its connections, channels and queues itself."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+from . import schema, servers
+from .bed import Bed
+from .wait import wait_until
+
+COUNTS = """
+Name = <<"%s">>,
+R = rabbit_misc:r(<<"/">>, queue, Name),
+{ok, Q} = rabbit_amqqueue:lookup(R),
+Figures = rabbit_amqqueue:info(Q, [consumers, messages_ready, messages_unacknowledged]),
+Of = fun(M, P, Items) -> try M:info(P, Items) catch _:_ -> [] end end,
+Prefix = <<"onceward ", Name/binary, " ">>,
+Is = fun(P) -> case [V || {_, Properties} <- Of(rabbit_reader, P, [client_properties]),
+                          {<<"connection_name">>, _, V} <- Properties] of
+                   [V] -> binary:longest_common_prefix([V, Prefix]) == size(Prefix);
+                   _ -> false end end,
+Connections = [P || P <- rabbit_networking:connections(), Is(P)],
+Channels = [C || P <- rabbit_channel:list(), C <- [Of(rabbit_channel, P, [connection, consumer_count, messages_unacknowledged])],
+                 lists:member(proplists:get_value(connection, C), Connections)],
+Sum = fun(Key) -> lists:sum([proplists:get_value(Key, C) || C <- Channels]) end,
+Counts = rabbit_json:encode([{consumers, proplists:get_value(consumers, Figures)}, {ready, proplists:get_value(messages_ready, Figures)},
+                    {unacked, proplists:get_value(messages_unacknowledged, Figures)}, {connections, length(Connections)},
+                    {channels, length(Channels)}, {consumers_of_channels, Sum(consumer_count)},
+                    {unacked_of_channels, Sum(messages_unacknowledged)}]),
+ok = file:write_file("%s", Counts).
+"""
+
+WITH_QUEUE = '{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), P = amqqueue:get_pid(Q), '
+
+
+class OwnBroker(servers.RabbitMQ):
+    """A node that tests may break. Erlang is evaluated in it within milliseconds, where rabbitmqctl takes seconds."""
+
+    def eval(self, code):
+        with open(os.path.join(self.folder, ".erlang.cookie")) as f:
+            cookie = f.read().strip()
+        done = subprocess.run(["erl_call", "-c", cookie, "-n", self.node, "-e"], input=code.strip().rstrip(".").encode() + b".\n",
+                              env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        text = done.stdout.decode(errors="replace")
+        if done.returncode or not text.startswith("{ok, "):
+            raise servers.ServerError(f"{code}: {text}")
+        return text[len("{ok, "):-1]
+
+    def counts(self, queue):
+        """What the broker itself says of a queue, and of the connections and channels of its sidecars."""
+        path = os.path.join(self.folder, "counts.json")  # what erl_call prints is cut short
+        self.eval(COUNTS % (queue.name, path))
+        with open(path) as f:
+            return json.load(f)
+
+    def wait_for_counts(self, queue, deadline=30.0, **wanted):
+        def found():
+            counts = self.counts(queue)
+            return counts if wanted.items() <= counts.items() else None
+
+        return wait_until(found, lambda: f"{wanted}; the broker says {self.counts(queue)}", deadline, 0.1)
+
+    def suspend(self, queue):
+        """The queue's process answers nobody any more; the connections are well."""
+        self.eval(WITH_QUEUE % queue.name + "sys:suspend(P)")
+
+    def resume(self, queue):
+        self.eval(WITH_QUEUE % queue.name + "sys:resume(P)")
+
+    def close_connections(self, why):
+        self.eval(f'rabbit_networking:close_all_connections("{why}")')
+
+    def set_alarm(self, kind):
+        if kind == "memory":
+            self.eval("vm_memory_monitor:set_vm_memory_high_watermark(0.000001)")
+        else:
+            self.eval("rabbit_disk_monitor:set_disk_free_limit(1000000000000000)")
+        wait_until(lambda: kind in self.eval("rabbit_alarm:get_alarms()"), f"an alarm for {kind}")
+
+    def clear_alarms(self):
+        self.eval("vm_memory_monitor:set_vm_memory_high_watermark(0.4), rabbit_disk_monitor:set_disk_free_limit(10000000)")
+        wait_until(lambda: self.eval("rabbit_alarm:get_alarms()") == "[]", "no alarm any more")
+
+    def log_text(self):
+        with open(self.log, errors="replace") as f:
+            return f.read()
+
+
+@pytest.fixture(scope="module")
+def own_broker(certificates):
+    schema.require_binary()
+    folder = tempfile.mkdtemp(prefix="onceward-broker-")
+    os.chmod(folder, 0o755)
+    made = OwnBroker(folder, certificates)
+    try:
+        yield made.init().start()
+        assert "unknown delivery tag" not in made.log_text(), "a tag was used on a channel that does not know it"
+    finally:
+        made.deinit()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def own(request, tmp_path, postgres, own_broker):
+    """A bed on that broker."""
+    made = Bed(request.node.name, tmp_path, postgres, own_broker)
+    request.node.bed = made
+    yield made
+    made.deinit()

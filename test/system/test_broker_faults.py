@@ -1,0 +1,300 @@
+"""What a broker can do to its consumers: restarts, closed channels, deleted queues, alarms, permissions taken away, silence.
+
+Whatever it is: each message has its one effect, no attempt is charged, the log says why nothing comes, and at the end the broker's
+own figures show one consumer and nothing unacked. See test_broker_links.py for the link between the two."""
+
+import os
+
+import pika
+import pytest
+
+from rig.application import Gate
+from rig.broker_view import own, own_broker  # noqa: F401
+from rig.wait import hold_true, wait_until
+
+BINARY = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
+needs_failpoints = pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason="ONCEWARD_FAILPOINT_BINARY names no program")
+pytestmark = pytest.mark.xdist_group("own_broker")
+
+QUICK = "redial_last_ms=300,consume_last_ms=300"
+NO_CLAIM_IS_LOST = {"token_window": "60s", "max_window": "2m"}
+
+
+def quick(*times):
+    """Shorter waits, in a program that knows them."""
+    return {"ONCEWARD_FAILPOINT": ",".join((QUICK, *times))}
+
+
+def start(own, *times, **keys):
+    return own.sidecar(environment=quick(*times), **{**NO_CLAIM_IS_LOST, **keys})
+
+
+def hold_some(own, *held):
+    """These wait at the gate, the others go through."""
+    gate = Gate()
+
+    def handler(request, reply):
+        if request.message_id in held:
+            gate.wait()
+        return own.app.commit_and_answer(request, reply)
+
+    own.app.handler = handler
+    return gate
+
+
+def finish(own, sidecar, ids, n_posts=None):
+    """All that was promised."""
+    own.wait_for_effects(ids, 60)
+    sidecar.wait_for_quiet()
+    own.assert_once(*ids)
+    assert len(own.app.posts()) == (len(ids) if n_posts is None else n_posts) and {r.attempt for r in own.app.posts()} == {1}
+    assert own.letters() == []
+    own.rabbitmq.wait_for_counts(own.queue, consumers=1, ready=0, unacked=0, connections=1, channels=2, consumers_of_channels=1,
+                                 unacked_of_channels=0)
+    assert not [e for e in sidecar.events if "unknown delivery tag" in str(e.get("reason"))]
+    own.assert_acked()
+
+
+def wait_for_state(sidecar, state, since=0, **fields):
+    return sidecar.wait_for("stats", since=since, deadline=30, state=state, **fields)
+
+
+# the node
+
+@pytest.mark.parametrize("how", ["stop_app", "politely", "killed"])
+def test_a_restart_in_the_middle_of_work(own, how):
+    ids = [f"m{i}" for i in range(150)]
+    gate = hold_some(own, "m20", "m40", "m60")
+    own.queue.channel.confirm_delivery()
+    own.queue.publish_many(ids)
+    sidecar = start(own, prefetch=20, forward={"concurrency": 8})
+    own.app.wait_for_posts(70)
+    mark = sidecar.mark()
+    if how == "stop_app":
+        own.rabbitmq.eval("rabbit:stop()")
+    elif how == "politely":
+        own.rabbitmq.stop_politely()
+    else:
+        own.rabbitmq.stop()
+    lost = sidecar.wait_for("disconnected", peer="broker", since=mark)
+    assert lost["reason"].startswith("the broker closed the connection: 320" if how != "killed" else "the broker's connection was")
+    wait_for_state(sidecar, "disconnected", mark, depth=None)
+    gate.open()
+    for held in ("m20", "m40", "m60"):
+        own.wait_for_status(held, "completed")
+    mark = sidecar.mark()
+    if how == "stop_app":
+        own.rabbitmq.eval("rabbit:start()")
+    else:
+        own.rabbitmq.start()
+    sidecar.wait_for("consuming", since=mark, deadline=60)
+    own.queue.forget_connection()
+    finish(own, sidecar, ids)
+
+
+# the channel
+
+def test_a_channel_closed_for_the_consumer_timeout(own):
+    own.rabbitmq.eval("application:set_env(rabbit, consumer_timeout, 1500), application:set_env(rabbit, channel_tick_interval, 300)")
+    try:
+        gate = hold_some(own, "slow")
+        sidecar = start(own)
+        own.queue.publish("slow")
+        gate.wait_for_waiting()
+        own.queue.publish_many(["m1", "m2"])
+        lost = sidecar.wait_for("disconnected", peer="broker")
+        assert "406" in lost["reason"] and "timed out" in lost["reason"], lost
+        sidecar.wait_for("consuming", n=2)
+        own.queue.publish_many(["m3", "m4"])
+        sidecar.wait_for("completed", message_id="m4")
+    finally:
+        own.rabbitmq.eval("application:set_env(rabbit, consumer_timeout, 1800000), application:set_env(rabbit, channel_tick_interval, 60000)")
+    gate.open()
+    finish(own, sidecar, ["slow", "m1", "m2", "m3", "m4"])
+
+
+def test_a_queue_deleted_under_work_and_made_again(own):
+    gate = hold_some(own, "m0", "m1", "m2")
+    sidecar = start(own)
+    ids = []
+    for n in range(3):
+        mark = sidecar.mark()
+        ids.append(f"m{n}")
+        own.queue.publish_many(ids[-1:])
+        gate.wait_for_waiting(n + 1)
+        own.queue.delete()
+        assert own.queue.name in sidecar.wait_for("cancelled", since=mark)["reason"]
+        assert "404" in sidecar.wait_for("disconnected", since=mark, reason=lambda r: "404" in r)["reason"], "it says what it waits for"
+        own.queue.declare()
+        sidecar.wait_for("consuming", since=mark)
+    gate.open()
+    more = [f"n{i}" for i in range(20)]
+    own.queue.publish_many(more)
+    finish(own, sidecar, ids + more)
+
+
+# alarms
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_consuming_and_acking_go_on_while_the_broker_takes_no_messages(own, kind):
+    ids = [f"m{i}" for i in range(60)]
+    gate = hold_some(own, *ids)
+    own.queue.publish_many(ids)
+    sidecar = start(own, prefetch=16, forward={"concurrency": 8})
+    gate.wait_for_waiting(8)
+    own.rabbitmq.set_alarm(kind)
+    try:
+        gate.open()
+        own.wait_for_effects(ids)
+        own.rabbitmq.wait_for_counts(own.queue, ready=0, unacked=0)
+        mark = sidecar.mark()
+        own.rabbitmq.close_connections("an operator")  # one that is made now may be blocked from its start
+        sidecar.wait_for("consuming", since=mark)
+        own.rabbitmq.wait_for_counts(own.queue, consumers=1)
+    finally:
+        own.rabbitmq.clear_alarms()
+    own.queue.forget_connection()
+    own.queue.publish_many(["later"])
+    finish(own, sidecar, ids + ["later"])
+
+
+# permissions
+
+class User:
+    """A user of the broker whom an operator can hurt."""
+
+    def __init__(self, broker, name):
+        self.broker, self.name = broker, name
+        broker.eval(f'rabbit_auth_backend_internal:add_user(<<"{name}">>, <<"pw">>, <<"test">>)')
+        self.allow()
+
+    def allow(self, read=".*"):
+        self.broker.eval(f'rabbit_auth_backend_internal:set_permissions(<<"{self.name}">>, <<"/">>, <<"">>, <<"">>, <<"{read}">>, <<"test">>)')
+
+    def forbid(self):
+        self.broker.eval(f'rabbit_auth_backend_internal:clear_permissions(<<"{self.name}">>, <<"/">>, <<"test">>)')
+
+    def change_password(self, password):
+        self.broker.eval(f'rabbit_auth_backend_internal:change_password(<<"{self.name}">>, <<"{password}">>, <<"test">>)')
+
+    def delete(self):
+        self.broker.eval(f'rabbit_auth_backend_internal:delete_user(<<"{self.name}">>, <<"test">>)')
+
+
+@pytest.mark.parametrize("how,said", [("vhost", "530"), ("read", "403"), ("password", "403")])
+def test_permissions_that_are_taken_away_are_said_and_waited_for(own, how, said):
+    user = User(own.rabbitmq, own.queue.name)
+    gate = hold_some(own, "held")
+    sidecar = start(own, top={"broker": {"url": own.rabbitmq.url().replace("guest:guest", f"{user.name}:pw")}})
+    own.queue.publish_many(["held"])
+    gate.wait_for_waiting()
+    if how == "vhost":
+        user.forbid()
+    elif how == "read":
+        user.allow(read="^nothing$")
+    else:
+        user.change_password("other")
+    mark = sidecar.mark()
+    own.rabbitmq.close_connections("an operator")
+    sidecar.wait_for("disconnected", since=mark, reason=lambda r: "an operator" in r)
+    sidecar.wait_for("disconnected", since=mark, n=2, reason=lambda r: said in r)
+    gate.open()
+    own.wait_for_status("held", "completed")
+    own.queue.forget_connection()
+    own.queue.publish_many(["m1"])
+    mark = sidecar.mark()
+    line = sidecar.wait_for("stats", since=mark)
+    assert line["state"] in ("disconnected", "waiting", "consuming")
+    sidecar.wait_for("disconnected", since=mark, reason=lambda r: said in r)
+    user.change_password("pw")
+    user.allow()
+    mark = sidecar.mark()
+    sidecar.wait_for("consuming", since=mark)
+    finish(own, sidecar, ["held", "m1"])
+    user.delete()
+
+
+# silence
+
+@needs_failpoints
+def test_another_active_consumer_is_waited_for_and_said(own):
+    own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
+    other = own.rabbitmq.connect()
+    channel = other.channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(own.queue.name, lambda *a: None)
+    own.queue.publish_many([f"m{i}" for i in range(4)])
+    own.queue.wait_for_ready(3)
+    sidecar = start(own, "stuck_ms=300,stuck_again_ms=300", queue=own.queue)
+    for n in (1, 2):
+        line = sidecar.wait_for("stuck", n=n)
+        assert line["depth"] == 3 and line["nothing_for_ms"] >= 300 and "not empty" in line["reason"]
+        sidecar.wait_for("disconnected", n=n, reason=lambda r: "not empty" in r)
+        wait_for_state(sidecar, "stuck")
+    assert sidecar.wait_for("standby")["depth"] == 3
+    mark = sidecar.mark()
+    wait_for_state(sidecar, "standby", mark, depth=3)
+    hold_true(lambda: len(sidecar.find("stuck")) == 2 and len(sidecar.find("disconnected")) == 2, "it waits for its turn", 1)
+    assert own.app.posts() == []
+    other.close()
+    mark = sidecar.mark()
+    own.wait_for_effects([f"m{i}" for i in range(4)])
+    wait_for_state(sidecar, "consuming", mark)
+    finish(own, sidecar, [f"m{i}" for i in range(4)])
+
+
+@needs_failpoints
+def test_a_queue_that_answers_nothing_is_said_and_consumed_again(own):
+    """Its process hangs; the connection, with its heartbeats, is well."""
+    link = own.new_proxy(own.rabbitmq.port)
+    own.queue.publish_many(["m1", "m2"])
+    sidecar = start(own, "stuck_ms=500,stuck_again_ms=60000,answer_ms=700", top={"broker": {"url": own.rabbitmq.url(port=link.port)}})
+    own.wait_for_effects(["m1", "m2"])
+    sidecar.wait_for_quiet()
+    own.rabbitmq.suspend(own.queue)
+    try:
+        mark = sidecar.mark()
+        link.cut()
+        sidecar.wait_for("connected", peer="broker", since=mark)
+        line = sidecar.wait_for("stuck", since=mark)
+        assert "does not answer" in line["reason"] and "depth" not in line
+        wait_for_state(sidecar, "stuck", mark)
+        sidecar.wait_for("disconnected", since=mark, reason=lambda r: "did not answer" in r)
+        sidecar.wait_for("connected", peer="broker", n=2, since=mark)
+        sidecar.wait_for("stats", since=mark, depth=None, depth_reason=lambda r: "has not answered" in r)
+    finally:
+        own.rabbitmq.resume(own.queue)
+    sidecar.wait_for("consuming", since=mark)
+    own.queue.forget_connection()
+    own.queue.publish_many(["m3"])
+    finish(own, sidecar, ["m1", "m2", "m3"])
+
+
+def test_a_sidecar_whose_queue_answers_nothing_can_be_stopped(own):
+    sidecar = start(own, top={"shutdown_grace": "1s"})
+    own.rabbitmq.suspend(own.queue)
+    try:
+        assert sidecar.term(30) == 0
+    finally:
+        own.rabbitmq.resume(own.queue)
+
+
+@needs_failpoints
+def test_a_credit_that_was_used_up_for_long_is_no_silence(own):
+    """Nothing could come: the time counts from when it can."""
+    link = own.new_proxy(own.rabbitmq.port)
+    ids = [f"m{i}" for i in range(3)]
+    gate = hold_some(own, "m0")
+    own.queue.publish_many(ids)
+    sidecar = start(own, "stuck_ms=3000", prefetch=1, forward={"concurrency": 1}, top={"broker": {"url": own.rabbitmq.url(port=link.port)}})
+    gate.wait_for_waiting()
+    posted = own.app.posts()[0].at
+    mark = sidecar.mark()
+    wait_until(lambda: sidecar.find("stats", since=mark, depth=2) and sidecar.events[-1]["_at"] - posted > 3.2, "it was held for long", 30)
+    link.freeze(up=False)
+    gate.open()
+    own.wait_for_status("m0", "completed")
+    hold_true(lambda: not sidecar.find("stuck"), "the next one is not late yet", 1.3)
+    link.thaw()
+    finish(own, sidecar, ids)
+    assert not sidecar.find("stuck")
