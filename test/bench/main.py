@@ -30,6 +30,8 @@ def parse(arguments):
     p.add_argument("--list", action="store_true", help="list the scenarios")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 16,000)")
+    p.add_argument("--rows", type=int, default=0, help="of the largest inbox (default: 10,000,000; with --quick 200,000)")
+    p.add_argument("--seconds", type=int, default=0, help="of each steady rate (default: 12; with --quick 4)")
     p.add_argument("--quick", action="store_true", help="one round, few messages, the most important groups")
     p.add_argument("--targets", action="store_true", help="the shortest set of groups that shows what is aimed at, with a verdict each")
     p.add_argument("--publish", nargs="?", const="", metavar="FILE", help="measure nothing: write the figures of an earlier run with "
@@ -44,6 +46,8 @@ def parse(arguments):
     if o.quick:
         o.rounds = 1
     o.messages = o.messages or (QUICK_MESSAGES if o.quick else 200000)
+    o.rows = o.rows or (200000 if o.quick else 10000000)
+    o.seconds = o.seconds or (4 if o.quick else 12)
     o.scenarios = o.scenarios or list(scenarios.ALL)
     unknown = [s for s in o.scenarios if s not in scenarios.ALL]
     if unknown:
@@ -129,7 +133,7 @@ def main():
             path = os.path.join(o.out, "bench.json")
             revision = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
                                       stderr=subprocess.DEVNULL, text=True).stdout.strip()
-            document = report.write(path, done, {"rounds": o.rounds, "messages": o.messages, "quick": o.quick,
+            document = report.write(path, done, {"rounds": o.rounds, "messages": o.messages, "rows": o.rows, "quick": o.quick,
                                                  "revision": revision})
             for made in [path, *plot.write_all(o.out, document)]:
                 say(f"wrote {made}")

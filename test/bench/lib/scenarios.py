@@ -107,10 +107,9 @@ def scenario_transaction(o):
 
 def scenario_latency(o):
     """steady rates: from publish to POST, and from publish to ack"""
-    seconds = 4 if o.quick else 20
     names = o.peers(("onceward", "node", "python", "forwards-only"))
     return [Group(f"latency at {rate}/s, publish to {'POST' if upto == 'post' else 'ack'}", [
-        (name, functools.partial(steady, contender=name, rate=rate, seconds=seconds, upto=upto)) for name in names
+        (name, functools.partial(steady, contender=name, rate=rate, seconds=o.seconds, upto=upto)) for name in names
         if not (rate > (100 if name == "python" else 1000) and name in ("node", "python"))], LATENCY, drawn=DRAWN_LATENCY)
         for rate in ((1000,) if o.quick else (100, 1000, 5000)) for upto in ("post", "ack")]
 
@@ -143,7 +142,7 @@ def scenario_growth(o):
         return functools.partial(drain, contender="onceward", count=o.messages, **fields)
 
     databases = growth.Databases()
-    sizes = (0, 100000) if o.quick else (0, 1000000, 10000000)
+    sizes = (0, o.rows) if o.quick else (0, o.rows // 10, o.rows)
     groups = [
         Group("growth: rows in the inbox", [(f"{n:,} rows", functools.partial(growth.with_rows, databases=databases, rows=n, count=o.messages))
                                             for n in sizes], RATE),

@@ -21,7 +21,6 @@ def groups(o):
     databases = growth.Databases()
     everybody = o.peers(("onceward", "onceward-unix", "node", "python", "forwards-only", "acks-only"))
     some = o.peers(("onceward", "node", "forwards-only"))
-    many = 200000 if o.quick else 10000000
     return [
         Group(DRAIN, entries(everybody, n), [RATE[0], RATE[1], *COSTS[1:]], drawn=DRAWN_COSTS),
         Group(CALLS, [(name, functools.partial(counted, contender=name, count=min(n, 50000))) for name in some], COUNTED, rounds=1,
@@ -31,7 +30,7 @@ def groups(o):
               drawn=(("rss_idle", "anonymous memory, idle, MiB", MIB),)),
         Group(TRANSACTION, [(name, functools.partial(committed, contender=name, count=n // 6)) for name in o.peers(("onceward", "node"))],
               SHARES, rounds=2),
-        Group(STEADY, [(name, functools.partial(steady, contender=name, rate=1000, seconds=4 if o.quick else 12)) for name in some],
+        Group(STEADY, [(name, functools.partial(steady, contender=name, rate=1000, seconds=o.seconds)) for name in some],
               LATENCY, drawn=DRAWN_LATENCY),
         Group(SLOWLY, [(name, functools.partial(slowed, contender=name, ms=5, count=n // 2)) for name in ("onceward", "forwards-only")],
               SLOW),
@@ -39,7 +38,7 @@ def groups(o):
               RATE),
         Group(QUEUES, [(f"{k} queue" + "s" * (k > 1), functools.partial(growth.drain, contender="onceward", count=n, n_queues=k))
                        for k in (1, 16)], RATE),
-        Group(ROWS, [(f"{k:,} rows", functools.partial(growth.with_rows, databases=databases, rows=k, count=n)) for k in (0, many)], RATE),
+        Group(ROWS, [(f"{k:,} rows", functools.partial(growth.with_rows, databases=databases, rows=k, count=n)) for k in (0, o.rows)], RATE),
     ]
 
 
@@ -95,7 +94,7 @@ PROMISES = [
      0.7, "{:.2f}"),
     ("slow application, 5 ms × 64: of 12,800/s", lambda f: f.value(SLOWLY, "onceward", "of_possible"), "least", 0.95, "{:.3f}"),
     ("slow application: how full the machine was", lambda f: f.value(SLOWLY, "onceward", "busy"), None, None, "{:.2f}"),
-    ("growth: 10 million rows, of the throughput at none", lambda f: f.ratio(ROWS, 1, 0), "least", 0.95, "{:.2f}"),
+    ("growth: {rows:,} rows, of the throughput at none", lambda f: f.ratio(ROWS, 1, 0), "least", 0.95, "{:.2f}"),
     ("growth: 16 queues, of the throughput of one", lambda f: f.ratio(QUEUES, 1, 0), "least", 0.95, "{:.2f}"),
     ("duplicates: 99 %, times the throughput of none", lambda f: f.ratio(COPIES, "99 %", "0 %"), "least", 2.5, "{:.2f}"),
     ("calls: allocations a message", lambda f: f.value(CALLS, "onceward", "allocations"), None, None, "{:.1f}"),
@@ -111,7 +110,7 @@ def verdicts(document):
         if value is None:
             continue
         held = kind and ("yes" if (value <= target if kind == "most" else value >= target) else "no")
-        rows.append((what, form.format(value), f"at {kind} {form.format(target)}" if kind else "", held or ""))
+        rows.append((what.format(**document["options"]), form.format(value), f"at {kind} {form.format(target)}" if kind else "", held or ""))
     return rows
 
 
