@@ -301,6 +301,7 @@ def test_a_log_on_a_disk_that_was_full_goes_on_with_whole_lines_when_there_is_ro
             last = json.loads(line)
         except ValueError:
             torn += 1
+            assert line.count(b'"ts"') == 1, f"it spoils the next one: {line}"
             continue
         if last["event"] == "stats":
             dropped = last["dropped_lines_total"]
