@@ -36,21 +36,18 @@ CREATE TABLE onceward.schema_version (
 
 COMMENT ON TABLE onceward.schema_version IS 'One row for each migration that was run. The newest row counts.';
 
-CREATE TYPE onceward.status AS ENUM ('processing', 'completed', 'failed', 'waiting', 'dead');
-
 -- One row for each message that was ever claimed, until the retention.
 --
 -- No index may name a column that settling changes, not even in a predicate: every completion would stop being a HOT
--- update. received_at never changes, so it may have one. fillfactor 45 leaves room for the one update that every row gets.
--- The key is COLLATE "C": it sorts like the sidecar sorts, and survives a change of the system's collations. The id stands first in it,
--- because a descent of the index then decides at the first column.
+-- update. received_at never changes, so it may have one. fillfactor 50 leaves room for the one update that every row gets.
+-- The key is COLLATE "C": it sorts like the sidecar sorts, and survives a change of the system's collations.
 --
 -- The order of the columns is for the WAL. It has only the bytes between the first and the last that an update changes, so the columns
 -- that a completion changes stand together, and the others move by a whole word. No CHECK here: PostgreSQL makes the expression
 -- of each one anew for every statement that writes, which is a tenth of the price of complete().
 CREATE TABLE onceward.inbox (
     token            uuid        NOT NULL,
-    status           onceward.status NOT NULL,
+    status           text COLLATE "C" NOT NULL,
     http_status      integer,
     completed_at     timestamptz,
     received_at      timestamptz NOT NULL,
@@ -66,9 +63,9 @@ CREATE TABLE onceward.inbox (
     message_type     text,
     last_error       text,
     result           text,
-    PRIMARY KEY (message_id, consumer)
+    PRIMARY KEY (consumer, message_id)
 ) WITH (
-    fillfactor = 45,
+    fillfactor = 50,
     -- Purged rows must become room for new ones soon: a fiftieth of the table is enough, and vacuum need not be slow about it.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 10000,

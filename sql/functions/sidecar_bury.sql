@@ -34,7 +34,7 @@ DECLARE
     v_now    timestamptz := clock_timestamp();
     v_stale  timestamptz := v_now - p_grace_ms * interval '1 ms';
     v_tid    tid;
-    v_status onceward.status;
+    v_status text;
     v_token  uuid;
     v_made   integer; -- attempts, as the row has them
     v_error  text;

@@ -45,7 +45,7 @@ BEGIN
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
-    SET status = CASE WHEN t.give_back THEN 'waiting'::onceward.status ELSE 'failed' END,
+    SET status = CASE WHEN t.give_back THEN 'waiting' ELSE 'failed' END,
         attempt = CASE WHEN t.give_back THEN greatest(r.attempt - 1, 0) ELSE r.attempt END,
         next_attempt_at = v_now + coalesce(t.delay, 0) * interval '1 ms', http_status = t.http_status,
         last_error = onceward.error_cut(t.error)

@@ -5,9 +5,7 @@
 --
 -- A token past its window still settles: the work is done. A result of more than 64 KiB is not kept.
 --
--- Locks: the rows it changes, in key order; it never waits for one. SKIP LOCKED costs a lock and 54 bytes of WAL a row, so it is kept for
--- the rows that somebody has ever locked, which xmax tells. What nobody has is updated in the moment after that look; should somebody
--- lock it just then, lock_timeout ends the wait, and the sidecar asks again. Rows: one an item.
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: answers 'completed' for what the first call completed, and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_settle(
     p_consumer text, p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])
@@ -34,22 +32,6 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    UPDATE onceward.inbox r
-    SET status = 'completed', completed_at = clock_timestamp(), http_status = i.http_status,
-        result = CASE WHEN octet_length(i.result) <= 65536 THEN i.result END
-    FROM unnest(p_ids, p_tokens, p_statuses, p_results) i (id, token, http_status, result)
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS tid FROM onceward.inbox r
-        WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing' AND r.xmax = '0'
-        LIMIT 1) f
-    WHERE r.ctid = f.tid AND r.token = i.token AND r.status = 'processing';
-    GET DIAGNOSTICS v_n = ROW_COUNT;
-    IF v_n = cardinality(p_ids) THEN
-        RETURN QUERY SELECT 0, 'completed';
-        RETURN;
-    END IF;
-
-    -- What is left.
     WITH taken AS MATERIALIZED (
         SELECT i.token, i.http_status, i.result, f.tid
         FROM unnest(p_ids, p_tokens, p_statuses, p_results) i (id, token, http_status, result)
@@ -63,6 +45,12 @@ BEGIN
         result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing';
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    IF v_n = cardinality(p_ids) THEN
+        RETURN QUERY SELECT 0, 'completed';
+        RETURN;
+    END IF;
 
     RETURN QUERY
     SELECT i.ord::integer,
