@@ -305,6 +305,22 @@ static void raw_header_add(struct buf *out, struct byte_source *s)
     buf_deinit(&payload);
 }
 
+/* Of any type. One that is too short for its kind must not reach the library. */
+static void raw_frame_feed(struct play *p, struct byte_source *s)
+{
+    struct buf out = {0};
+    uint8_t how = take_byte(s), type = how >> 2;
+    struct slice payload = take_slice(s);
+    bool is_short =
+        (type == AMQP_FRAME_METHOD && payload.len < 4) || (type == AMQP_FRAME_HEADER && payload.len < 14);
+    bool is_next = p->b->wire.in.len == p->b->wire.n_read;
+
+    frame_add(&out, type, how & 3, payload);
+    feed(p, buf_slice(&out));
+    MUST(p->is_lost || !is_short || !is_next);
+    buf_deinit(&out);
+}
+
 /* --- what the worker does --- */
 
 static void call(struct play *p, struct byte_source *s)
@@ -380,8 +396,7 @@ static void step(struct play *p, struct byte_source *s)
         delivery_feed(p, s);
         break;
     case 5:
-        type = take_byte(s);
-        frame_add(&out, type >> 2, type & 3, take_slice(s));
+        raw_frame_feed(p, s);
         break;
     case 6:
         call(p, s);
