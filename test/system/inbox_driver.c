@@ -365,7 +365,7 @@ static void test_odd_answers(void **state)
     look_becomes(b,
                  "RETURN QUERY VALUES (3, 'completed', 7::bigint, NULL), (1, 'dancing', NULL, NULL), (3, "
                  "'dead', NULL, 'twice'), "
-                 "(0, 'dead', NULL, NULL), (-1, 'dead', NULL, NULL), (99, 'dead', NULL, NULL), (NULL, "
+                 "(-1, 'dead', NULL, NULL), (99, 'dead', NULL, NULL), (NULL, "
                  "'dead', NULL, NULL), "
                  "(4, NULL, NULL, NULL), (5, 'unknown', NULL, NULL), (2, 'not_due', 12345678901, 'Grüße');");
     bed_connect(b);
@@ -384,6 +384,22 @@ static void test_odd_answers(void **state)
             assert_int_equal(bed_row(b, refs[k])->answer, ROW_RETRY);
     assert_non_null(strstr(bed_detail(b, refs[0]), "\"dancing\""));
     assert_string_equal(bed_detail(b, refs[5]), "the database did not answer for this message");
+}
+
+/* One row for all that the others leave out, wherever it stands. */
+static void test_answer_for_the_rest(void **state)
+{
+    struct bed *b = *state;
+
+    look_becomes(b, "RETURN QUERY VALUES (0, 'dead', NULL::bigint, 'worn'), (2, 'not_due', 7, NULL);");
+    bed_connect(b);
+    items_make(b, 4);
+    bed_submit(b, INBOX_LOOK);
+    bed_collect(b, 4);
+    for (size_t k = 0; k < 4; k++) {
+        assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_NOT_DUE : ROW_DEAD);
+        assert_string_equal(bed_detail(b, place(b, k)), k == 1 ? "" : "worn");
+    }
 }
 
 /* Somebody has inserted the id and does not commit: the claim waits behind it, up to its lock_timeout. */
@@ -810,6 +826,7 @@ int main(int argc, char **argv)
         TEST(test_errors_at_commit),
         TEST(test_errors_by_kind),
         TEST(test_odd_answers),
+        TEST(test_answer_for_the_rest),
         TEST(test_lock_timeout),
         TEST(test_statement_timeout),
         TEST(test_prepared_is_given_up),
