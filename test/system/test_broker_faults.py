@@ -3,60 +3,12 @@
 Whatever it is: each message has its one effect, no attempt is charged, the log says why nothing comes, and at the end the broker's
 own figures show one consumer and nothing unacked. See test_broker_links.py for the link between the two."""
 
-import os
-
-import pika
 import pytest
 
-from rig.application import Gate
-from rig.broker_view import own, own_broker  # noqa: F401
+from rig.broker_view import finish, hold_some, needs_failpoints, own, own_broker, start, wait_for_state  # noqa: F401
 from rig.wait import hold_true, wait_until
 
-BINARY = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
-needs_failpoints = pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason="ONCEWARD_FAILPOINT_BINARY names no program")
 pytestmark = pytest.mark.xdist_group("own_broker")
-
-QUICK = "redial_last_ms=300,consume_last_ms=300"
-NO_CLAIM_IS_LOST = {"token_window": "60s", "max_window": "2m"}
-
-
-def quick(*times):
-    """Shorter waits, in a program that knows them."""
-    return {"ONCEWARD_FAILPOINT": ",".join((QUICK, *times))}
-
-
-def start(own, *times, **keys):
-    return own.sidecar(environment=quick(*times), **{**NO_CLAIM_IS_LOST, **keys})
-
-
-def hold_some(own, *held):
-    """These wait at the gate, the others go through."""
-    gate = Gate()
-
-    def handler(request, reply):
-        if request.message_id in held:
-            gate.wait()
-        return own.app.commit_and_answer(request, reply)
-
-    own.app.handler = handler
-    return gate
-
-
-def finish(own, sidecar, ids, n_posts=None):
-    """All that was promised."""
-    own.wait_for_effects(ids, 60)
-    sidecar.wait_for_quiet()
-    own.assert_once(*ids)
-    assert len(own.app.posts()) == (len(ids) if n_posts is None else n_posts) and {r.attempt for r in own.app.posts()} == {1}
-    assert own.letters() == []
-    own.rabbitmq.wait_for_counts(own.queue, consumers=1, ready=0, unacked=0, connections=1, channels=2, consumers_of_channels=1,
-                                 unacked_of_channels=0)
-    assert not [e for e in sidecar.events if "unknown delivery tag" in str(e.get("reason"))]
-    own.assert_acked()
-
-
-def wait_for_state(sidecar, state, since=0, **fields):
-    return sidecar.wait_for("stats", since=since, deadline=30, state=state, **fields)
 
 
 # the node
@@ -108,7 +60,8 @@ def test_a_channel_closed_for_the_consumer_timeout(own):
         own.queue.publish_many(["m3", "m4"])
         sidecar.wait_for("completed", message_id="m4")
     finally:
-        own.rabbitmq.eval("application:set_env(rabbit, consumer_timeout, 1800000), application:set_env(rabbit, channel_tick_interval, 60000)")
+        own.rabbitmq.eval("application:set_env(rabbit, consumer_timeout, 1800000), "
+                          "application:set_env(rabbit, channel_tick_interval, 60000)")
     gate.open()
     finish(own, sidecar, ["slow", "m1", "m2", "m3", "m4"])
 
@@ -169,7 +122,8 @@ class User:
         self.allow()
 
     def allow(self, read=".*"):
-        self.broker.eval(f'rabbit_auth_backend_internal:set_permissions(<<"{self.name}">>, <<"/">>, <<"">>, <<"">>, <<"{read}">>, <<"test">>)')
+        self.broker.eval(f'rabbit_auth_backend_internal:set_permissions(<<"{self.name}">>, <<"/">>, <<"">>, <<"">>, '
+                         f'<<"{read}">>, <<"test">>)')
 
     def forbid(self):
         self.broker.eval(f'rabbit_auth_backend_internal:clear_permissions(<<"{self.name}">>, <<"/">>, <<"test">>)')

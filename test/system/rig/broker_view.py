@@ -9,6 +9,7 @@ import tempfile
 import pytest
 
 from . import schema, servers
+from .application import Gate
 from .bed import Bed
 from .wait import wait_until
 
@@ -111,3 +112,50 @@ def own(request, tmp_path, postgres, own_broker):
     request.node.bed = made
     yield made
     made.deinit()
+
+
+# what the tests on it have in common
+
+BINARY = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
+needs_failpoints = pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason="ONCEWARD_FAILPOINT_BINARY names no program")
+QUICK = "redial_last_ms=300,consume_last_ms=300"
+NO_CLAIM_IS_LOST = {"token_window": "60s", "max_window": "2m"}
+
+
+def quick(*times):
+    """Shorter waits, in a program that knows them."""
+    return {"ONCEWARD_FAILPOINT": ",".join((QUICK, *times))}
+
+
+def start(own, *times, **keys):
+    return own.sidecar(environment=quick(*times), **{**NO_CLAIM_IS_LOST, **keys})
+
+
+def hold_some(own, *held):
+    """These wait at the gate, the others go through."""
+    gate = Gate()
+
+    def handler(request, reply):
+        if request.message_id in held:
+            gate.wait()
+        return own.app.commit_and_answer(request, reply)
+
+    own.app.handler = handler
+    return gate
+
+
+def finish(own, sidecar, ids):
+    """All that was promised."""
+    own.wait_for_effects(ids, 60)
+    sidecar.wait_for_quiet()
+    own.assert_once(*ids)
+    assert len(own.app.posts()) == len(ids) and {r.attempt for r in own.app.posts()} == {1}
+    assert own.letters() == []
+    own.rabbitmq.wait_for_counts(own.queue, consumers=1, ready=0, unacked=0, connections=1, channels=2, consumers_of_channels=1,
+                                 unacked_of_channels=0)
+    assert not [e for e in sidecar.events if "unknown delivery tag" in str(e.get("reason"))]
+    own.assert_acked()
+
+
+def wait_for_state(sidecar, state, since=0, **fields):
+    return sidecar.wait_for("stats", since=since, deadline=30, state=state, **fields)
