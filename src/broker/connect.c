@@ -22,7 +22,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { FRAME_MAX = 131072, SHARE_MIN_MS = 200, SHORT_MAX = 255, UNSENT_MIN_MS = 10000 };
+enum {
+    FRAME_MAX = 131072,
+    FRAME_LEAST = 4096, /* AMQP 0-9-1, section 4.2.3 */
+    SHARE_MIN_MS = 200,
+    SHORT_MAX = 255,
+    UNSENT_MIN_MS = 10000,
+};
 
 static char *text_copy(const char *text)
 {
@@ -291,8 +297,14 @@ static int login(amqp_connection_state_t connection, const struct target *t, con
     amqp_rpc_reply_t reply = amqp_login_with_properties(
         connection, a->vhost, 0, FRAME_MAX, heartbeat_s > UINT16_MAX ? UINT16_MAX : (int)heartbeat_s,
         &properties, AMQP_SASL_METHOD_PLAIN, a->user, a->password);
-    if (fault_set_reply(f, "logging in to the broker", reply) == 0)
+    if (fault_set_reply(f, "logging in to the broker", reply) == 0) {
+        int frame_max = amqp_get_frame_max(connection);
+
+        if (frame_max < FRAME_LEAST)
+            return fault_set(f, "logging in to the broker: it allows frames of %d bytes, AMQP at least %d",
+                             frame_max, FRAME_LEAST);
         return 0;
+    }
     if (reply.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION && reply.reply.id == AMQP_CONNECTION_CLOSE_METHOD)
         amqp_send_method(connection, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &(amqp_connection_close_ok_t){0});
     return -1;
