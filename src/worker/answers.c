@@ -106,20 +106,22 @@ static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, en
     delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
 }
 
-/* It was answered before it was done, and the application died before it was: perhaps of a neighbour. Free
- * once, as any first death. */
+/* It was answered before it was done, and the application died before it was: perhaps of a neighbour, perhaps
+ * of this. Free as often as there are attempts, so that one that kills it in this way dies, too. */
 static bool is_cut_short(const struct worker *w, const struct delivery *d)
 {
-    return !d->suspect && d->http_status / 100 == 2 && target_deaths(w) != d->n_deaths_before;
+    return d->n_spared < w->q->max_attempts && d->http_status / 100 == 2 &&
+           target_deaths(w) != d->n_deaths_before;
 }
 
 /* A failure that is the message's own, as far as one can tell: written as such; or a death, when there is a
  * reason for one. */
 static void delivery_charge(struct worker *w, struct delivery *d, const char *death)
 {
-    bool is_spared = delivery_is_tainted(w, d) || is_cut_short(w, d);
+    bool cut_short = is_cut_short(w, d), is_spared = cut_short || delivery_is_tainted(w, d);
 
-    d->suspect |= is_cut_short(w, d);
+    d->suspect |= cut_short;
+    d->n_spared += cut_short;
     if (!is_spared)
         worker_failure(w, d);
     if (is_spared || w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
@@ -154,6 +156,8 @@ static void delivery_died(struct worker *w, struct delivery *d)
 
     target_died(w);
     pause_for_death(w, d->error);
+    if (death != DEATH_AMONG_OTHERS)
+        suspect_stand_back(w, d);
     if (death == DEATH_CHARGED) {
         delivery_fail(w, d);
         return;
@@ -161,10 +165,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
     if (!d->suspect && worker_may_say(w, EVENT_ALONE))
         report_delivery(w, EVENT_ALONE, d);
     d->suspect = true;
-    if (death == DEATH_AMONG_OTHERS)
-        give_back(w, d, 0, RELEASE_ALONE);
-    else /* later than others that may prove the application alive */
-        give_back(w, d, w->resume_at_ms - w->now_ms + delivery_backoff_ms(w, 1), RELEASE_PARK);
+    give_back(w, d, 0, RELEASE_ALONE);
 }
 
 void delivery_apply_verdict(struct worker *w, struct delivery *d)

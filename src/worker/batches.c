@@ -239,18 +239,31 @@ static void claim_prepare(struct worker *w, struct delivery *d)
     d->release_to = RELEASE_PARK;
 }
 
+/* The first that may go. Those that stand back let everybody else pass. */
+static struct delivery *first_suspect(struct worker *w)
+{
+    list_each(&w->states[DELIVERY_SUSPECT], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        if (suspect_stands_back(w, d))
+            d->ready_ms = w->now_ms; /* its patience begins when it may go */
+        else if (is_due(w, d))
+            return d;
+    }
+    return NULL;
+}
+
 /* What died with the application goes before everything else, alone, when nothing else is out or on its way
  * out. */
-static size_t gather_suspect(struct worker *w, struct delivery **batch)
+static size_t gather_suspect(struct worker *w, struct delivery *d, struct delivery **batch)
 {
-    struct link *k = list_first(&w->states[DELIVERY_SUSPECT]);
-
-    if (!k || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
+    if (worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
         return 0;
-    batch[0] = container_of(k, struct delivery, in_state);
+    batch[0] = d;
     /* What survived the death is waited for, but not for longer than a window: a long job must not stop the
      * queue. */
-    if (!is_due(w, batch[0]) || !target_take_place(w, w->now_ms - batch[0]->ready_ms < w->q->token_window_ms))
+    if (!target_take_place(w, w->now_ms - d->ready_ms < w->q->token_window_ms))
         return 0;
     claim_prepare(w, batch[0]);
     item_fill(w, 0, batch[0]);
@@ -305,8 +318,10 @@ static void submit_claims(struct worker *w)
     }
     if (!worker_may_forward(w) || !target_is_free(w))
         return;
-    if (worker_n(w, DELIVERY_SUSPECT)) {
-        n = gather_suspect(w, batch);
+    struct delivery *suspect = first_suspect(w);
+
+    if (suspect) {
+        n = gather_suspect(w, suspect, batch);
     } else if (!suspect_is_on_its_way(w)) {
         size_t busy = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMED);
         size_t most = (size_t)w->allowed + look_ahead(w);

@@ -383,6 +383,8 @@ static void delivery_enter(struct worker *w, struct delivery *d)
     case DELIVERY_TO_LOOK:
         if (d->not_before_ms > w->now_ms)
             delivery_set_timer(w, d, d->not_before_ms);
+        else if (d->state == DELIVERY_SUSPECT && d->stands_back_until_ms > w->now_ms)
+            delivery_set_timer(w, d, d->stands_back_until_ms);
         break;
     case DELIVERY_FORWARDING: {
         int64_t at = d->window_ends_ms > d->not_before_ms ? d->window_ends_ms : d->not_before_ms;

@@ -71,7 +71,7 @@ static void release_claimed(struct worker *w, const char *text)
 }
 
 /* A pause that follows others begins with a wait that grows to ten intervals, and to 10 s at most. */
-static int64_t probe_wait_max_ms(const struct worker *w)
+int64_t probe_wait_max_ms(const struct worker *w)
 {
     int64_t interval = w->q->ready_interval_ms, wait = interval * 10;
 

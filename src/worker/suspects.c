@@ -8,8 +8,8 @@
  *   - It is charged when the application had shown that it lived after the last death before the message was
  *     sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL
  *     answered 2xx, or, without such a URL, nobody listened for a while and then somebody did.
- *   - Else the attempt is given back, the queue pauses with growing waits, and the message stands back for a
- *     moment longer than that: others may go meanwhile, and their answers are the proof.
+ *   - Else the attempt is given back, the queue pauses with growing waits, and the message stands back: it
+ * goes again when the application has shown that it lives (others may go meanwhile), or after half a minute.
  *   - A message that kills the application whenever it comes, in a queue without any other and behind such a
  *     proxy, would go on for ever. So one unproven death is charged in UNPROVEN_HOLDS times max_hold (75
  *     minutes by default), one for all messages of the queue: no outage of an hour costs anybody an attempt,
@@ -22,10 +22,11 @@
 #include "worker.h"
 
 #include "onceward/base/mem.h"
+#include "onceward/base/random.h"
 
 #include <stdlib.h>
 
-enum { N_REMEMBERED = 1024, UNPROVEN_HOLDS = 3 };
+enum { N_REMEMBERED = 1024, UNPROVEN_HOLDS = 3, STAND_BACK_WAITS = 3 };
 
 struct suspicions {
     uint64_t ids[N_REMEMBERED]; /* their hashes, 0: none */
@@ -64,6 +65,7 @@ bool suspect_recall(struct worker *w, struct delivery *d)
         if (s->ids[i] != id)
             continue;
         d->suspect = true;
+        d->n_spared = w->q->max_attempts;
         s->ids[i] = 0;
         s->n--;
         return true;
@@ -119,4 +121,18 @@ enum lone_death suspect_judge(struct worker *w, const struct delivery *d)
         return DEATH_AMONG_OTHERS;
     return target_proven(w) >= d->n_deaths_before || is_unproven_for_too_long(w) ? DEATH_CHARGED
                                                                                  : DEATH_UNPROVEN;
+}
+
+/* A message that may be the killer must not be the first to come to an application that has just come back.
+ */
+void suspect_stand_back(struct worker *w, struct delivery *d)
+{
+    int64_t most = STAND_BACK_WAITS * probe_wait_max_ms(w);
+
+    d->stands_back_until_ms = w->now_ms + most / 2 + (int64_t)random_below((uint64_t)most / 2 + 1);
+}
+
+bool suspect_stands_back(const struct worker *w, const struct delivery *d)
+{
+    return d->stands_back_until_ms > w->now_ms && target_proven(w) < target_deaths(w);
 }

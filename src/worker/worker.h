@@ -86,6 +86,7 @@ struct delivery {
     int64_t deaths;
     int attempt;
     int n_reclaims, n_locks, n_given_back;
+    int n_spared;           /* deaths of the application after it was answered */
     int64_t received_us;    /* for latencies and max_hold */
     int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
     int64_t watch_until_ms, not_before_ms, ready_ms, locked_since_ms;
@@ -102,12 +103,13 @@ struct delivery {
     int answered_status;
     int64_t delay_ms; /* until the next attempt */
     bool only_expired;
-    bool alone;               /* no other request was out when it went */
-    uint64_t n_th_forward;    /* of the target's, when it went */
-    uint64_t n_deaths_before; /* the target's, when it went */
-    bool looked;              /* a read-only look was made while it waited for a slot */
-    bool charged;             /* what is being written counts against the brake */
-    const char *reason;       /* of its death */
+    bool alone;                   /* no other request was out when it went */
+    uint64_t n_th_forward;        /* of the target's, when it went */
+    uint64_t n_deaths_before;     /* the target's, when it went */
+    int64_t stands_back_until_ms; /* a suspect, for others */
+    bool looked;                  /* a read-only look was made while it waited for a slot */
+    bool charged;                 /* what is being written counts against the brake */
+    const char *reason;           /* of its death */
     bool rowless, exhausted;
     bool give_back; /* the window ended, and it is not the message's fault */
     char *error;    /* what went wrong last, in words: for the log */
@@ -370,6 +372,8 @@ enum lone_death {
 };
 
 enum lone_death suspect_judge(struct worker *w, const struct delivery *d);
+void suspect_stand_back(struct worker *w, struct delivery *d);
+bool suspect_stands_back(const struct worker *w, const struct delivery *d);
 void suspect_remember(struct worker *w, struct delivery *d); /* it leaves, to be delivered again */
 bool suspect_recall(struct worker *w, struct delivery *d);   /* it has arrived */
 void worker_forget_suspects(struct worker *w);
@@ -380,6 +384,7 @@ void worker_saw_ready(struct worker *w, uint64_t after_deaths);
 void pause_set(struct worker *w, enum pause_reason r, const char *text);
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* said only when it lasts */
 void pause_clear(struct worker *w, enum pause_reason r);
+int64_t probe_wait_max_ms(const struct worker *w);
 void pause_for_death(struct worker *w, const char *text);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);

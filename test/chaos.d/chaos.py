@@ -28,7 +28,7 @@ from pod import Pod  # noqa: E402
 from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
-SETTLE_PATIENCE = 120.0
+SETTLE_PATIENCE = 200.0
 
 
 def say(text):
@@ -317,6 +317,8 @@ class Run:
         say(f"  repeated in the documented window (response): {oracle.n_repeated}, taken over: {oracle.n_taken_over}; settled {self.settled_in:.1f} s after the last fault")
 
     def judge(self, settle_faults):
+        for pod in self.pods:
+            self.disturbances += [(at - 0.5, at, "ended", pod.name) for at in pod.endings]
         oracle = Oracle(self.messages, self.publishers, self.pods, self.disturbances, self.postgres, QUEUES)
         results = [("everything acked, and the run's own parties worked", settle_faults + self.trouble)]
         results += [(name, check()) for name, check in oracle.checks()]

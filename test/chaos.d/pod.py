@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 from rig import process
 from rig.proxy import Proxy
@@ -17,6 +18,26 @@ from schedule import GRACE, MAX_ATTEMPTS, WINDOW
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHUTDOWN_GRACE = 3.0
 PEERS = ("broker", "database", "application")
+
+
+KEPT = {"started", "taken_over", "bug"}
+
+
+class Lines(Sidecar):
+    """Keeps in memory what the oracle asks for; the whole log is in its file. A run of an hour has a million lines."""
+
+    def _take(self, line):
+        before = len(self.events)
+        super()._take(line)
+        with self._news:
+            if len(self.events) == before:
+                return
+            event = self.events.pop()
+            if event.get("event") == "stats":
+                event = {key: event.get(key) for key in ("event", "queue", "held", "in_flight")}
+            elif event.get("event") not in KEPT:
+                return
+            self.events.append(event)
 
 
 def guarded(method):
@@ -44,10 +65,11 @@ class Pod:
         for link in self.links.values():
             link.port = process.free_port()
             link.start()
-        self.sidecar = Sidecar(binary, self.folder, self.config(rabbitmq, queues), self.name)
+        self.sidecar = Lines(binary, self.folder, self.config(rabbitmq, queues), self.name)
         self.faults = []
         self.up = False  # it should run: `scale` decides
         self.n_endings = 0
+        self.endings = []  # when a message ended the application
 
     def config(self, rabbitmq, queues):
         """Every second pod has an instance name, as in Kubernetes: its own claims are its own again after a crash."""
@@ -61,7 +83,7 @@ class Pod:
             "shutdown_grace": f"{SHUTDOWN_GRACE:g}s",
             "defaults": {"token_window": f"{WINDOW:g}s", "commit_grace": "500ms", "pause_hold": "3s", "prefetch": 32,
                          "forward": {"url": f"http://127.0.0.1:{port['application']}/messages", "concurrency": 8},
-                         "retry": {"max_attempts": MAX_ATTEMPTS, "backoff": "300ms", "max_backoff": "4s"}, "ready": {"interval": "200ms"}},
+                         "retry": {"max_attempts": MAX_ATTEMPTS, "backoff": "100ms", "max_backoff": "1s"}, "ready": {"interval": "200ms"}},
             "queues": {name: {"completion": "transaction" if "transaction" in name else "response"} for name in queues},
         }
         if self.number % 2 == 0:
@@ -100,6 +122,7 @@ class Pod:
             return
         if self.application is not None and self.application.poll() is not None:
             self.n_endings += 1
+            self.endings.append(time.time())
             self.start_application()
         self.sidecar_is_alive()
 

@@ -172,3 +172,27 @@ def test_a_kill_of_the_sidecar_in_between_charges_at_most_itself(bed):
     front.down.clear()
     done = sidecar.wait_for("completed", message_id="m1", deadline=60)
     assert done["attempt"] <= 4 and bed.letters() == []
+
+
+def test_what_was_accepted_is_not_charged_for_a_neighbour_that_killed_the_application(bed):
+    """It answered 202, and was at work when the application died."""
+    at_work = threading.Event()
+
+    def handler(request, reply):
+        if request.message_id == "accepted" and not at_work.is_set():
+            at_work.set()  # and then comes the neighbour
+            return 202
+        if request.message_id == "neighbour" and len(bed.app.posts("neighbour")) == 1:
+            at_work.wait(20)
+            reply.reset()
+            return None
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="2s", ready={"interval": "20ms"})
+    bed.queue.publish_many(["neighbour", "accepted"])
+    sidecar.wait_for("completed", message_id="neighbour", deadline=40)
+    sidecar.wait_for("completed", message_id="accepted", deadline=40)
+    assert [p.attempt for p in bed.app.posts("accepted")] == [1, 1]
+    assert sidecar.find("given_back", message_id="accepted") and not sidecar.find("retry", message_id="accepted")
+    bed.assert_once("accepted", "neighbour")
