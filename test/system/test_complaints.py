@@ -195,7 +195,7 @@ def test_complaint_5_reconnects_leak_no_consumer(bed):
     bed.queue.publish_many(ids)
     sidecar = bed.sidecar(prefetch=16, forward={"concurrency": 4}, token_window="60s",
                           top={"broker": {"url": bed.rabbitmq.url(port=link.port), "heartbeat": "2s"}})
-    for n in range(6):
+    for n in range(4):
         since = sidecar.mark()
         if n % 2:
             link.cut()
