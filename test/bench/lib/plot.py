@@ -67,5 +67,5 @@ def write_all(folder, document):
 
 def name(group, key):
     """The file of a plot."""
-    words = re.sub(r"[^a-z0-9]+", "-", group["title"].split("(")[0].lower()).strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*?\)", "", group["title"]).replace(",000", "000").lower()).strip("-")
     return words + ("" if key == "rate" else "-" + key.split(".")[0].replace("_", "-")) + ".svg"

@@ -54,8 +54,15 @@ async function main() {
   const connection = await amqp.connect(AMQP_URL, { noDelay: true });
   const channel = await connection.createChannel();
   await channel.prefetch(prefetch);
-  await channel.consume(QUEUE, (message) => message && handle(channel, message));
+  const out = new Set();
+  const { consumerTag } = await channel.consume(QUEUE, (message) => {
+    if (!message) return;
+    const work = handle(channel, message).finally(() => out.delete(work));
+    out.add(work);
+  });
   process.on('SIGTERM', async () => {
+    await channel.cancel(consumerTag);
+    await Promise.all(out);
     await channel.close();
     await connection.close();
     if (db) await db.end();
