@@ -23,7 +23,8 @@ enum {
     TARGET_LOOK_MS = 20,
     PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
     REDIAL_FIRST_MS = 250,
-    JOB_EXTRA_MS = 15000,  /* beyond the connect timeout, for several hosts and name resolution */
+    JOB_EXTRA_MS = 15000,  /* beyond the connect timeout, for name resolution and the first statements */
+    N_HOSTS = 4,           /* of database.url: each may take the whole connect timeout */
     PAUSE_AFTER_MS = 1000, /* without a database */
     CLOSE_MS = 2000,
     RETURN_ALL_MS = 500,   /* for writing the returns */
@@ -142,6 +143,12 @@ static void broker_step(struct worker *w)
 
 static void inbox_lost(struct worker *w, const struct fault *f)
 {
+    struct link *k;
+
+    /* A server that crashed has forgotten the claims that it had not written yet: they are made again, with
+     * the same tokens. */
+    while ((k = list_first(&w->states[DELIVERY_CLAIMED])))
+        delivery_event(w, container_of(k, struct delivery, in_state), DELIVERY_EV_STALE);
     inbox_free(w->inbox);
     w->inbox = NULL;
     w->inbox_life++;
@@ -191,7 +198,7 @@ static void inbox_step(struct worker *w)
     if (!w->inbox && !r->job && w->now_ms >= r->at_ms) {
         r->job = inbox_connect(&w->config->database, w->q, w->vhost, w->config->instance,
                                w->config->instance_is_set && w->q->transaction, &f);
-        r->deadline_ms = w->now_ms + w->config->database.connect_timeout_ms + JOB_EXTRA_MS;
+        r->deadline_ms = w->now_ms + N_HOSTS * w->config->database.connect_timeout_ms + JOB_EXTRA_MS;
         if (!r->job)
             redial_failed(w, r, "database", f.text);
     }

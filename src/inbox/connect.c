@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 24, TCP_TIMEOUT_MS = 20000 };
+enum { MAX_OPTIONS = 28, TCP_TIMEOUT_MS = 20000 };
 
 struct options {
     const char *keys[MAX_OPTIONS + 1], *values[MAX_OPTIONS + 1];
@@ -116,8 +116,14 @@ static void notice_ignore(void *arg, const PGresult *result)
     (void)result;
 }
 
-static PGconn *conn_open(const struct config_database *c, const char *url, const char *password,
-                         const char *settings)
+/* What is left of the lists of a URL. Not owned. */
+struct hosts {
+    char *host, *hostaddr, *port;
+};
+
+/* hosts: instead of those of the URL; NULL: those. */
+static PGconn *conn_try(const struct config_database *c, const char *url, const char *password,
+                        const char *settings, const struct hosts *hosts)
 {
     struct options o = {.n = 0};
     struct buf timeout = {0}, tcp_timeout = {0};
@@ -135,6 +141,11 @@ static PGconn *conn_open(const struct config_database *c, const char *url, const
     option_add(&o, "keepalives_count", "3");
     option_add(&o, "tcp_user_timeout", buf_text(&tcp_timeout));
     option_add(&o, "dbname", url);
+    if (hosts) {
+        option_add(&o, "host", hosts->host);
+        option_add(&o, "hostaddr", hosts->hostaddr);
+        option_add(&o, "port", hosts->port);
+    }
     if (password)
         option_add(&o, "password", password);
     option_add(&o, "client_encoding", "UTF8");
@@ -144,6 +155,76 @@ static PGconn *conn_open(const struct config_database *c, const char *url, const
     buf_deinit(&tcp_timeout);
     if (conn)
         PQsetNoticeReceiver(conn, notice_ignore, NULL);
+    return conn;
+}
+
+/* Does a list begin with this element? What is no list stands for all. */
+static bool list_begins(const char *list, const char *element)
+{
+    size_t len = list ? strcspn(list, ",") : 0;
+
+    return len == strlen(element) && strncmp(list, element, len) == 0;
+}
+
+/* false: it has only one element. */
+static bool list_shift(char **list)
+{
+    char *comma = *list ? strchr(*list, ',') : NULL;
+
+    if (comma)
+        *list = comma + 1;
+    return comma;
+}
+
+/* Moves on behind the host that a connection failed at. false: it was the last. */
+static bool hosts_shift(struct hosts *h, const PGconn *failed)
+{
+    bool found = false;
+
+    while (!found) {
+        bool here = list_begins(h->host, PQhost(failed)) || list_begins(h->hostaddr, PQhost(failed));
+
+        found = here && (list_begins(h->port, PQport(failed)) || !h->port);
+        bool more = list_shift(&h->host);
+        more |= list_shift(&h->hostaddr);
+        list_shift(&h->port);
+        if (!more)
+            return false;
+    }
+    return true;
+}
+
+static bool is_refused_by_pooler(const PGconn *conn)
+{
+    return strstr(PQerrorMessage(conn), "unsupported startup parameter");
+}
+
+/* libpq goes on to the next host when one cannot be reached, but not when one closes the connection in the
+ * middle of the login, as a mesh or a balancer does whose server is gone. Then this does. What failed is
+ * added to `said`. */
+static PGconn *conn_open(const struct config_database *c, const char *url, const char *password,
+                         const char *settings, struct buf *said)
+{
+    PGconn *conn = conn_try(c, url, password, settings, NULL);
+    PQconninfoOption *used = conn && PQstatus(conn) != CONNECTION_OK ? PQconninfo(conn) : NULL;
+    struct hosts hosts = {0};
+
+    for (const PQconninfoOption *o = used; o && o->keyword; o++) {
+        if (strcmp(o->keyword, "host") == 0)
+            hosts.host = o->val;
+        else if (strcmp(o->keyword, "hostaddr") == 0)
+            hosts.hostaddr = o->val;
+        else if (strcmp(o->keyword, "port") == 0)
+            hosts.port = o->val;
+    }
+    while (conn && PQstatus(conn) != CONNECTION_OK) {
+        buf_add_text(said, PQerrorMessage(conn));
+        if (!used || is_refused_by_pooler(conn) || !hosts_shift(&hosts, conn))
+            break;
+        PQfinish(conn);
+        conn = conn_try(c, url, password, settings, &hosts);
+    }
+    PQconninfoFree(used);
     return conn;
 }
 
@@ -157,29 +238,30 @@ static void secret_free(char *text)
 static int open_as(const struct config_database *c, const char *url, const char *password,
                    struct connection *ret, struct fault *f)
 {
-    struct buf settings = {0};
+    struct buf settings = {0}, said = {0};
     int result = settings_make(c, url, &settings, f);
 
     if (result == 0) {
-        PGconn *conn = conn_open(c, url, password, buf_text(&settings));
+        PGconn *conn = conn_open(c, url, password, buf_text(&settings), &said);
         bool pinned = true;
 
         /* PgBouncer does not take settings: without them, then. */
-        if (conn && PQstatus(conn) != CONNECTION_OK &&
-            strstr(PQerrorMessage(conn), "unsupported startup parameter")) {
+        if (conn && PQstatus(conn) != CONNECTION_OK && is_refused_by_pooler(conn)) {
             PQfinish(conn);
-            conn = conn_open(c, url, password, NULL);
+            buf_reset(&said);
+            conn = conn_open(c, url, password, NULL, &said);
             pinned = false;
         }
         if (conn && PQstatus(conn) == CONNECTION_OK) {
             *ret = (struct connection){conn, pinned};
         } else {
-            result = fault_set(f, "cannot connect to the database: %s",
-                               conn ? PQerrorMessage(conn) : "out of memory");
+            result =
+                fault_set(f, "cannot connect to the database: %s", conn ? buf_text(&said) : "out of memory");
             PQfinish(conn);
         }
     }
     buf_deinit(&settings);
+    buf_deinit(&said);
     return result;
 }
 

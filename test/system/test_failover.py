@@ -134,3 +134,34 @@ def test_an_idle_sidecar_finds_out_with_its_next_message(bed_on, pair):
     assert [(r.message_id, r.attempt) for r in bed.app.posts()] == [("m1", 1), ("m2", 1)]
     bed.assert_once("m1", "m2")
     bed.assert_acked()
+
+
+@pytest.mark.parametrize("then", ["silence", "closed"])
+def test_a_primary_that_can_no_longer_be_reached_is_given_up(bed_on, pair, then):
+    """As behind a firewall that forgot the connection: nothing answers, nothing is refused. Or what stands before it (a mesh, a
+    balancer) takes each new connection and closes it without a word."""
+    bed = bed_on(pair)
+    primary, standby = pair.servers
+    link = bed.new_proxy(primary.port)
+    bed.app.handler = bed.answer
+    url = pair.dsn(user="sidecar_login").replace(f":{primary.port},", f":{link.port},")
+    sidecar = bed.sidecar(completion="response", token_window="60s",
+                          top={"database": {"url": url, "statement_timeout": "500ms", "connect_timeout": "2s"}})
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1")
+    written = primary.query("SELECT pg_current_wal_lsn()")[0][0]
+    wait_until(lambda: standby.query("SELECT pg_last_wal_replay_lsn() >= %s", (written,))[0][0], "the replica has it all")
+    link.freeze()
+    mark = sidecar.mark()
+    standby.query("SELECT pg_promote()")
+    if then == "closed":
+        primary.stop()
+    bed.postgres = standby
+    bed.queue.publish_many(["m1", "m2"])
+    assert "no answer in time" in sidecar.wait_for("disconnected", peer="database", since=mark, deadline=40)["reason"]
+    sidecar.wait_for("completed", message_id="m2", deadline=60)
+    sidecar.wait_for("duplicate", message_id="m1", deadline=60)
+    sidecar.wait_for_quiet()
+    bed.assert_answered_once(["m1", "m2"])
+    assert sessions(standby) == 1
+    bed.assert_acked()
