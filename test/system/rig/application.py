@@ -111,6 +111,7 @@ class Application:
         self.requests = []
         self.errors = []
         self.n_connections = 0
+        self.closed = set()  # the numbers of those that were served and are over
         self._lock = threading.Lock()
         self._listener = None
         self._connections = set()
@@ -234,10 +235,11 @@ class Application:
         except OSError:
             pass  # the sidecar went away; the test sees it where it matters
         finally:
-            with self._lock:
-                self._connections.discard(conn)
             reader.close()
             conn.close()
+            with self._lock:
+                self._connections.discard(conn)
+                self.closed.add(number)
 
     @staticmethod
     def _read(reader, number):
