@@ -194,13 +194,18 @@ void worker_probe(struct worker *w)
 {
     struct fault f = {0};
 
+    /* It died, and has answered since, perhaps to another queue: no need to wait longer. */
+    if (w->resume_at_ms > w->now_ms && target_proven(w) >= target_deaths(w))
+        w->resume_at_ms = w->probe_at_ms = w->now_ms;
     switch (forward_probe_result(w->forward, &f)) {
     case PROBE_READY:
         w->probing = false;
         if (!is_paused(w, PAUSE_APPLICATION))
             break;
         worker_saw_ready(w, w->probe_after);
-        w->probe_at_ms = w->resume_at_ms;
+        w->probe_at_ms = w->now_ms + w->q->ready_interval_ms;
+        if (w->resume_at_ms < w->probe_at_ms)
+            w->probe_at_ms = w->resume_at_ms;
         if (w->now_ms < w->resume_at_ms)
             break;
         w->resume_at_ms = 0;
