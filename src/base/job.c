@@ -1,4 +1,7 @@
-/* A job: the thread and the waiting side share one block, freed by whoever is done last. */
+/* A job: the thread and the waiting side share one block, freed by whoever is done last.
+ *
+ * A thread that ends joins the one that ended before it, and job_wait_all the last one: so none is left behind, and what
+ * libraries keep for a thread is gone before the process ends. */
 #include "onceward/base/job.h"
 
 #include "onceward/base/clock.h"
@@ -7,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -18,6 +22,8 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     size_t n;
+    pthread_t last; /* that ended, not joined yet */
+    bool has_last;
 } running = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 static void running_add(int by)
@@ -26,6 +32,18 @@ static void running_add(int by)
     running.n += (size_t)by;
     pthread_cond_broadcast(&running.ended);
     pthread_mutex_unlock(&running.lock);
+}
+
+static void last_join(bool is_self)
+{
+    pthread_mutex_lock(&running.lock);
+    pthread_t last = running.last;
+    bool has_last = running.has_last;
+    running.last = pthread_self();
+    running.has_last = is_self;
+    pthread_mutex_unlock(&running.lock);
+    if (has_last)
+        pthread_join(last, NULL);
 }
 
 struct job {
@@ -73,6 +91,7 @@ static void *job_thread(void *p)
     if (write(info.wake, &one, sizeof(one)) < 0)
         one = 0; /* nobody looks any more */
     close(info.wake);
+    last_join(true);
     running_add(-1);
     return NULL;
 }
@@ -94,7 +113,6 @@ struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void 
     if (info->wake < 0)
         goto no;
     pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, 8 << 20);
     running_add(1);
     failed = pthread_create(&thread, &attr, job_thread, info);
@@ -148,5 +166,7 @@ bool job_wait_all(int timeout_ms)
         continue;
     bool all = running.n == 0;
     pthread_mutex_unlock(&running.lock);
+    if (all)
+        last_join(false);
     return all;
 }
