@@ -28,7 +28,7 @@ from pod import Pod  # noqa: E402
 from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
-SETTLE_PATIENCE = 200.0
+SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run
 
 
 def say(text):
@@ -284,7 +284,7 @@ class Run:
             pod.mark()
         faults = []
         try:
-            wait_until(self.is_quiet, self.state, SETTLE_PATIENCE, 0.5)
+            wait_until(self.is_quiet, self.state, max(SETTLE_PATIENCE, SETTLE_SHARE * self.seconds), 0.5)
         except Overdue as e:
             faults.append(str(e))
         self.settled_in = process.seconds_since(begin)
