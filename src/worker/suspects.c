@@ -5,16 +5,17 @@
  * parent of several processes) and then resets them or answers 502 and 504. From one such death the two look
  * the same. So:
  *
- *   - It is charged when the application had shown that it lived after the last death before the message was
- *     sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL
- *     answered 2xx, or, without such a URL, nobody listened for a while and then somebody did.
- *   - Else the attempt is given back, the queue pauses with growing waits, and the message stands back: it
- * goes again when the application has shown that it lives (others may go meanwhile), or after half a minute.
- *   - A message that kills the application whenever it comes, in a queue without any other and behind such a
- *     proxy, would go on for ever. So one unproven death is charged in UNPROVEN_HOLDS times max_hold (75
- *     minutes by default), one for all messages of the queue: no outage of an hour costs anybody an attempt,
- *     and the killer dies in the end (of 8 attempts in 10 hours; at once when anything proves the application
- *     alive).
+ * - It is charged when the application had shown that it lived after the last death before the message was
+ *   sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL answered
+ *   2xx, or, without such a URL, nobody listened for a while and then somebody did.
+ * - Else it is charged, too, but rarely: at once for the first such death since the application was last seen
+ *   alive, then half a second later, and each time five times as long after the one before; one for all
+ *   messages of the queue. So a message that kills its application, in a queue without any other and behind
+ *   such a proxy, is dead after three attempts within seconds, and after eight within three hours; and an
+ *   outage of ten minutes costs a message six attempts at most, one of an hour seven.
+ * - What is not charged is given back. Either way the queue pauses with growing waits, and the message stands
+ *   back: it goes again when the application has shown that it lives (others may go meanwhile), or when its
+ *   death could be charged, half a minute later at most.
  *
  * A suspect that goes back to the broker is remembered by its id, so that it is still one when it returns;
  * else an application that starts for longer than pause_hold would never get rid of its killer. Another
@@ -26,7 +27,7 @@
 
 #include <stdlib.h>
 
-enum { N_REMEMBERED = 1024, UNPROVEN_HOLDS = 3, STAND_BACK_WAITS = 3 };
+enum { N_REMEMBERED = 1024, STAND_BACK_WAITS = 3, UNPROVEN_MS = 500, UNPROVEN_TIMES = 5, UNPROVEN_MOST = 8 };
 
 struct suspicions {
     uint64_t ids[N_REMEMBERED]; /* their hashes, 0: none */
@@ -99,19 +100,27 @@ void worker_saw_ready(struct worker *w, uint64_t after_deaths)
     w->is_gone = false;
 }
 
-/* Has it gone on for so long without any proof that one death must be charged all the same? */
-static bool is_unproven_for_too_long(struct worker *w)
+/* Until the next unproven death may be charged, from the last one that was. */
+static int64_t unproven_wait_ms(const struct worker *w)
+{
+    int64_t wait = UNPROVEN_MS;
+
+    for (int i = 1; i < w->n_unproven && i < UNPROVEN_MOST; i++)
+        wait *= UNPROVEN_TIMES;
+    return wait;
+}
+
+static bool is_unproven_due(struct worker *w)
 {
     uint64_t proofs = target_proven(w);
 
-    if (!w->unproven_since_ms || w->unproven_proofs != proofs) {
-        w->unproven_since_ms = w->now_ms;
-        w->unproven_proofs = proofs;
+    if (w->unproven_proofs != proofs)
+        w->n_unproven = 0;
+    w->unproven_proofs = proofs;
+    if (w->n_unproven && w->now_ms - w->unproven_at_ms < unproven_wait_ms(w))
         return false;
-    }
-    if (w->now_ms - w->unproven_since_ms < UNPROVEN_HOLDS * w->q->max_hold_ms)
-        return false;
-    w->unproven_since_ms = w->now_ms;
+    w->n_unproven++;
+    w->unproven_at_ms = w->now_ms;
     return true;
 }
 
@@ -119,16 +128,17 @@ enum lone_death suspect_judge(struct worker *w, const struct delivery *d)
 {
     if (!d->suspect || !target_was_alone(w, d))
         return DEATH_AMONG_OTHERS;
-    return target_proven(w) >= d->n_deaths_before || is_unproven_for_too_long(w) ? DEATH_CHARGED
-                                                                                 : DEATH_UNPROVEN;
+    return target_proven(w) >= d->n_deaths_before || is_unproven_due(w) ? DEATH_CHARGED : DEATH_UNPROVEN;
 }
 
 /* A message that may be the killer must not be the first to come to an application that has just come back.
  */
 void suspect_stand_back(struct worker *w, struct delivery *d)
 {
-    int64_t most = STAND_BACK_WAITS * probe_wait_max_ms(w);
+    int64_t most = STAND_BACK_WAITS * probe_wait_max_ms(w), wait = unproven_wait_ms(w);
 
+    if (wait < most)
+        most = wait;
     d->stands_back_until_ms = w->now_ms + most / 2 + (int64_t)random_below((uint64_t)most / 2 + 1);
 }
 

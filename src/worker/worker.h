@@ -232,8 +232,9 @@ struct worker {
     int allowed;                   /* requests at once: the trickle */
     bool is_gone;                  /* nobody listened when it was last tried, */
     uint64_t gone_after;           /* after so many deaths */
-    int64_t unproven_since_ms;     /* deaths that may be nobody's fault, since then */
-    uint64_t unproven_proofs;      /* target_proven when that began */
+    int n_unproven;                /* deaths charged that may be nobody's fault */
+    int64_t unproven_at_ms;        /* the last of them */
+    uint64_t unproven_proofs;      /* target_proven then */
     struct suspicions *suspicions; /* suspects that went back to the broker */
     struct target *target;         /* the application, shared with the workers of other queues */
     uint64_t n_in_target;          /* of its requests that are out, ours */

@@ -1,6 +1,7 @@
 """A message that kills the application, and its neighbours: those of its own queue, and those of other queues of the same application."""
 
 import threading
+import time
 
 import pytest
 
@@ -78,18 +79,20 @@ class Front:
 
 @pytest.mark.parametrize("answer", [None, 502, 504], ids=["reset", "502", "504"])
 @pytest.mark.parametrize("n", [1, 4])
-def test_an_application_that_is_down_behind_a_front_charges_nobody(bed, answer, n):
-    """Many more deaths than there are attempts, for one message alone in its queue, and for some."""
+def test_an_application_that_is_down_behind_a_front_charges_hardly_anybody(bed, answer, n):
+    """Many more deaths than are charged, for one message alone in its queue, and for some: at once, and then ever more rarely."""
     front = Front(bed, answer)
     front.down.set()
     ids = [f"m{i}" for i in range(n)]
     bed.queue.publish_many(ids)
-    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=QUICK)
-    wait_until(lambda: len(bed.app.posts()) >= n + 8, lambda: f"deaths, there are {[front.deaths(i) for i in ids]}", 90)
-    assert not sidecar.find("retry") and not sidecar.find("dead"), "charged"
+    start = time.monotonic()
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=dict(QUICK, max_attempts=8))
+    wait_until(lambda: len(bed.app.posts()) >= n + 12, lambda: f"deaths, there are {[front.deaths(i) for i in ids]}", 90)
+    charged, took = len(sidecar.find("retry")), time.monotonic() - start
+    assert 1 <= charged <= sum(took >= at for at in (0, 0.5, 3, 15.5, 78)), f"{charged} charged in {took:.1f} s"
+    assert not sidecar.find("dead")
     front.down.clear()
     sidecar.wait_for("completed", n=n, deadline=60)
-    assert {p.attempt for p in bed.app.posts()} == {1}
     assert bed.letters() == [] and set(bed.app.effects()) == set(ids)
 
 
@@ -122,15 +125,14 @@ def test_a_readiness_url_proves_that_it_is_the_poison(bed):
 
 
 def test_a_killer_that_nobody_can_tell_from_an_outage_dies_in_the_end(bed):
-    """Alone in its queue, behind a front: nothing ever proves the application alive. One death is charged in three times max_hold."""
-    Front(bed, None)
-    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=dict(QUICK, max_attempts=1),
-                          token_window="2s", max_hold="4300ms", pause_hold="4s")
+    """Alone in its queue, behind a front: nothing ever proves the application alive. Its few attempts are used up all the same."""
+    front = Front(bed, None)
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=QUICK)
     bed.queue.publish_many(["poison"])
-    dead = sidecar.wait_for("dead", message_id="poison", deadline=90)
-    first = bed.app.posts("poison")[0].at
-    assert dead["_at"] - first >= 3 * 4.3, "not before, since it might be an outage"
-    assert len(bed.app.posts("poison")) > 5
+    sidecar.wait_for("dead", message_id="poison", deadline=60)
+    assert [p.attempt for p in bed.app.posts("poison")][-1] == 3
+    assert front.deaths("poison") >= 4, "one death is free"
+    assert [x["message_id"] for x in bed.letters()] == ["poison"]
 
 
 def test_a_killer_is_known_again_when_it_comes_back_from_the_broker(bed):
