@@ -443,7 +443,7 @@ def test_status_counts_and_names_the_ten_oldest(place):
     for i in range(12):
         place.row(f"f{i:02}", "failed", attempt=2, age=f"{100 - i} min", error="answered 500 \x1b[2J", next_attempt="4 min")
     place.row("p1", "processing", age="3 hours", window="-10 min")
-    place.row("w1", "waiting", age="1 s")
+    place.row("waiting-one", "waiting", age="1 s")
     place.row("c1", "completed")
     place.row("d1", "dead")
     place.letter("d1")
@@ -455,7 +455,7 @@ def test_status_counts_and_names_the_ten_oldest(place):
     assert len(oldest) == 11 and " p1 " in oldest[1] and "token ended 10 min ago" in oldest[1] and "instance-1" in oldest[1]
     assert [re.search(r" (f\d\d) ", line)[1] for line in oldest[2:]] == [f"f{i:02}" for i in range(9)]
     assert re.search(r"failed +2 +in 3 min \d+ s|failed +2 +in 4 min", oldest[2]) and "answered 500 \\x1b[2J" in oldest[2]
-    assert "\x1b" not in out and "w1" not in out
+    assert "\x1b" not in out and "waiting-one" not in out
     assert re.search(r"^somebody else +no_message_id +1 +5 min", out, re.M), out
     seen = json.loads(good("status", "--config", place.path, "--json"))
     assert len(seen["oldest_unfinished"]) == 10 and seen["oldest_unfinished"][1]["last_error"] == "answered 500 \x1b[2J"
