@@ -28,7 +28,8 @@ class Pod(Application):
         self.dsn, self.port = options.dsn, options.port
         self.log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self.handler = self.handle
-        self.seen = set()
+        with open(options.log) as f:  # of the pod's earlier lives, too: what resets the first time must not do so after each restart
+            self.seen = {(r["id"], r["queue"]) for r in map(json.loads, f) if "token" in r}
 
     def note(self, **fields):
         os.write(self.log, (json.dumps(fields) + "\n").encode())
@@ -61,8 +62,8 @@ class Pod(Application):
         self.give_back(database)
 
     def first_time(self, request):
-        """In this life."""
-        key = (request.message_id, request.header("Onceward-Queue"))
+        """In this pod."""
+        key = (request.message_id, urllib.parse.unquote(request.header("Onceward-Queue")))
         with self._lock:
             known = key in self.seen
             self.seen.add(key)
