@@ -149,6 +149,28 @@ void graveyard_empty(struct forward *w)
     list_init(&w->graveyard);
 }
 
+/* The socket says nothing about what is decrypted already. */
+static bool tls_has_more(struct connection *c)
+{
+    char byte;
+    size_t n = 0;
+
+    return curl_easy_recv(c->tls->easy, &byte, 1, &n) != CURLE_AGAIN;
+}
+
+/* Was it closed, or did it say something unasked, since its last exchange? That would be taken for the next
+ * answer. Over TLS not all that comes is for us: session tickets, for one. */
+static bool is_stale(struct connection *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLIN | POLLRDHUP};
+
+    if (clock_us() - c->idle_us > IDLE_MAX_MS * 1000)
+        return true;
+    if (poll(&p, 1, 0) <= 0)
+        return false;
+    return !c->tls || (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) || tls_has_more(c);
+}
+
 static void carry(struct connection *c, struct exchange *x);
 
 /* A connection without an exchange: to the first that waits for one, or among the idle ones. */
@@ -158,9 +180,13 @@ static void connection_offer(struct connection *c)
     struct link *first = list_first(&w->waiting);
 
     list_push(&w->idle_connections, &c->link);
+    c->idle_us = clock_us();
     if (!first) {
         events_set(c, events_idle(c));
-        c->idle_us = clock_us();
+        return;
+    }
+    if (c->was_used && is_stale(c)) {
+        connection_close(c);
         return;
     }
     list_remove(&w->waiting, first);
@@ -202,6 +228,35 @@ static int connection_take(struct connector *k)
     return 0;
 }
 
+/* A Unix socket takes no more connections at once than its backlog has room for, and says no to the others.
+ * While the application has others of ours, it lives. */
+static bool is_crowded(const struct forward *w, CURL *easy, CURLcode code)
+{
+    long os_errno = 0;
+
+    if (!w->target.unix_socket || code != CURLE_COULDNT_CONNECT || !(w->connections.len || w->connecting.len))
+        return false;
+    curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os_errno);
+    return os_errno != ECONNREFUSED && os_errno != ENOENT && os_errno != EACCES;
+}
+
+void connections_try_again(struct forward *w)
+{
+    struct fault f = {0};
+
+    w->connect_at_ms = INT64_MAX;
+    while (w->connecting.len < w->waiting.len) {
+        struct link *first = list_first(&w->waiting);
+
+        if (connector_start(w, &f) == 0)
+            continue;
+        struct exchange *x = container_of(first, struct exchange, queue);
+
+        snprintf(x->error, sizeof(x->error), "%.*s", (int)sizeof(x->error) - 1, f.text);
+        forward_end(x, ENDING_CONNECT);
+    }
+}
+
 void connector_done(struct forward *w, struct connector *k, CURLcode code)
 {
     struct link *first;
@@ -210,7 +265,10 @@ void connector_done(struct forward *w, struct connector *k, CURLcode code)
     if (code == CURLE_OK && connection_take(k) == 0)
         return;
     first = list_first(&w->waiting);
-    if (first) {
+    if (first && is_crowded(w, k->easy, code)) {
+        if (w->connect_at_ms == INT64_MAX)
+            w->connect_at_ms = clock_ms() + CONNECT_AGAIN_MS;
+    } else if (first) {
         struct exchange *x = container_of(first, struct exchange, queue);
 
         connect_text(x->error, sizeof(x->error), &w->target, k->easy, code, k->error);
@@ -308,15 +366,6 @@ static ssize_t tls_receive(struct connection *c, char *data, size_t size)
     return IO_FAILED;
 }
 
-/* The socket says nothing about what is decrypted already. */
-static bool tls_has_more(struct connection *c)
-{
-    char byte;
-    size_t n = 0;
-
-    return curl_easy_recv(c->tls->easy, &byte, 1, &n) != CURLE_AGAIN;
-}
-
 static ssize_t plain_receive(struct connection *c, char *data, size_t size)
 {
     ssize_t n = recv(c->fd, data, size, MSG_DONTWAIT);
@@ -356,10 +405,13 @@ static void receive_all(struct connection *c)
         if (!c->tls && n > 0 && (size_t)n < sizeof(w->received))
             break;
     }
-    if (ending != ENDING_NONE)
+    if (ending != ENDING_NONE) {
         forward_end(x, ending);
-    else
-        events_busy(c);
+        return;
+    }
+    if (x->reply.final && (x->early || reply_has_ended(&x->reply)))
+        forward_hurry(x, LINGER_MS);
+    events_busy(c);
 }
 
 /* The request cannot be sent to its end. The other side may have said why before it closed. */
@@ -384,16 +436,6 @@ static void send_broke(struct connection *c)
 }
 
 /* ---- exchange and connection ---- */
-
-/* Was it closed, or did it say something unasked, while it was idle? */
-static bool is_stale(const struct connection *c)
-{
-    struct pollfd p = {.fd = c->fd, .events = POLLIN | POLLRDHUP};
-
-    if (clock_us() - c->idle_us > IDLE_MAX_MS * 1000)
-        return true;
-    return poll(&p, 1, 0) > 0 && (!c->tls || (p.revents & (POLLRDHUP | POLLHUP | POLLERR)));
-}
 
 /* The kept connection was closed before it took a byte: not the request's fault, and nobody has seen it. */
 static void find_again(struct connection *c, struct exchange *x)
@@ -428,6 +470,7 @@ static void carry(struct connection *c, struct exchange *x)
     if (c->tls && !x->request.len) /* where the body joins it */
         buf_add_slice(&x->request, buf_slice(&w->scratch));
     head = x->request.len ? buf_slice(&x->request) : buf_slice(&w->scratch);
+    x->offered = true;
     if (!send_all(c, head)) {
         if (c->was_used && exchange_is_unsent(x))
             find_again(c, x);

@@ -40,7 +40,7 @@ void exchange_begin(struct exchange *x, const struct forward_request *r)
     x->body = r->body;
     x->sent = 0;
     x->ending = ENDING_NONE;
-    x->early = x->cut = x->reset = x->certificate = false;
+    x->offered = x->early = x->cut = x->reset = x->certificate = false;
     x->error[0] = '\0';
     reply_reset(&x->reply);
 }
@@ -50,11 +50,12 @@ bool exchange_is_sent(const struct exchange *x)
     return x->sent == x->head_len + x->body.len;
 }
 
-/* Over TLS a failed write may have sent whole records before the one that failed, so that holds for a request
- * of one record only: part of a record means nothing to anybody. */
+/* Over TLS a failed write may have sent whole records before the one that failed, so there that holds for a
+ * request of one record only: part of a record means nothing to anybody. */
 bool exchange_is_unsent(const struct exchange *x)
 {
-    return !x->sent && !x->reply.begun && (!x->w->target.tls || x->head_len + x->body.len <= TLS_RECORD_SAFE);
+    return !x->offered || (!x->sent && !x->reply.begun &&
+                           (!x->w->target.tls || x->head_len + x->body.len <= TLS_RECORD_SAFE));
 }
 
 /* An error before the request was sent whole: the application does not want the rest. Some of its text, where

@@ -22,6 +22,8 @@ enum {
     IDLE_MAX_MS = 3000,         /* below the 5 s after which common servers close an idle connection */
     RECEIVE_SIZE = 16 * 1024,
     EVENTS_MAX = 64,
+    LINGER_MS = 1000, /* for the rest of a request, or of a text, when the answer is known */
+    CONNECT_AGAIN_MS = 20,
 };
 
 /* Where a URL leads, and how it is called in messages. */
@@ -65,6 +67,7 @@ struct exchange {
     struct reply reply;
     struct buf answer; /* the body of the reply, up to its bound */
     enum ending ending;
+    bool offered;     /* a connection began to send it */
     bool early;       /* an error came before the request was sent whole: the rest is not sent */
     bool cut;         /* ended by this side, or broken off behind the head of an error: the status holds */
     bool reset;       /* error says: connection reset */
@@ -112,7 +115,8 @@ struct forward {
 
     /* exchanges */
     struct list out, idle;
-    struct list waiting; /* out, and without a connection; never more than connectors are connecting */
+    struct list waiting; /* out, and without a connection; never more than connectors are connecting, unless
+                            connect_at_ms is set */
     struct list ended;   /* out, and to be answered */
     struct hash by_ref;
     int64_t next_deadline_ms; /* no exchange that is out has an earlier one */
@@ -120,11 +124,11 @@ struct forward {
 
     /* connections */
     CURLM *multi;
-    int64_t multi_due_ms; /* when libcurl wants to be called */
+    int64_t multi_due_ms;  /* when libcurl wants to be called */
+    int64_t connect_at_ms; /* when those that wait get connectors again; INT64_MAX: they have them */
     struct list connecting, idle_connectors;
     struct list connections, idle_connections, graveyard;
     int epoll, wakeup;
-    bool quiet; /* forward_wait saw nothing on epoll */
     char received[RECEIVE_SIZE];
 
     /* requests */
@@ -194,10 +198,18 @@ void connection_turn(struct connection *c, uint32_t events);
 
 /* libcurl is done with it. */
 void connector_done(struct forward *w, struct connector *k, CURLcode code);
+
+/* connect_at_ms has come. */
+void connections_try_again(struct forward *w);
 void graveyard_empty(struct forward *w);
 
-/* forward.c: the exchange is over. Its connection is free or closed afterwards. */
+/* forward.c */
+
+/* The exchange is over. Its connection is free or closed afterwards. */
 void forward_end(struct exchange *x, enum ending ending);
+
+/* It ends in `within_ms` at the latest. */
+void forward_hurry(struct exchange *x, int64_t within_ms);
 
 /* probe.c */
 void probe_deinit(struct forward *w);

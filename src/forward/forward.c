@@ -33,7 +33,7 @@ int forward_new(const struct config_queue *q, struct forward **ret, struct fault
 
     w->q = q;
     w->epoll = w->wakeup = -1;
-    w->next_deadline_ms = w->multi_due_ms = INT64_MAX;
+    w->next_deadline_ms = w->multi_due_ms = w->connect_at_ms = INT64_MAX;
     list_init(&w->out);
     list_init(&w->idle);
     list_init(&w->waiting);
@@ -143,6 +143,16 @@ void forward_end(struct exchange *x, enum ending ending)
     list_push(&x->w->ended, &x->queue);
 }
 
+void forward_hurry(struct exchange *x, int64_t within_ms)
+{
+    int64_t deadline_ms = clock_ms() + within_ms;
+
+    if (x->deadline_ms > deadline_ms)
+        x->deadline_ms = deadline_ms;
+    if (x->w->next_deadline_ms > deadline_ms)
+        x->w->next_deadline_ms = deadline_ms;
+}
+
 static void answer(struct forward *w, struct exchange *x, struct forward_answer *a)
 {
     struct buf body = w->answered;
@@ -223,18 +233,31 @@ static void deadlines_check(struct forward *w)
     }
 }
 
-static void look(struct forward *w)
+/* What came is taken before a deadline is looked at: an answer that lies there when the process was stopped
+ * for long, or was slow, is an answer. */
+static void events_take(struct forward *w)
 {
     struct epoll_event events[EVENTS_MAX];
-    int n = w->quiet ? 0 : epoll_wait(w->epoll, events, EVENTS_MAX, 0);
+    size_t most = w->connections.len + w->idle_connections.len + w->connecting.len;
+    int n;
 
-    w->quiet = false;
-    for (int i = 0; i < n; i++)
-        event_take(w, &events[i]);
+    do {
+        n = epoll_wait(w->epoll, events, EVENTS_MAX, 0);
+        for (int i = 0; i < n; i++)
+            event_take(w, &events[i]);
+        most -= most < EVENTS_MAX ? most : EVENTS_MAX;
+    } while (n == EVENTS_MAX && most);
+}
+
+static void look(struct forward *w)
+{
+    events_take(w);
     if (clock_ms() >= w->multi_due_ms) {
         w->multi_due_ms = INT64_MAX;
         multi_turn(w, CURL_SOCKET_TIMEOUT, 0);
     }
+    if (clock_ms() >= w->connect_at_ms)
+        connections_try_again(w);
     deadlines_check(w);
     graveyard_empty(w);
 }
@@ -286,12 +309,12 @@ void forward_wait(struct forward *w, struct pollfd *fds, size_t n, int64_t timeo
     w->waits[n] = (struct pollfd){.fd = w->epoll, .events = POLLIN};
     timeout_ms = earlier(timeout_ms, w->next_deadline_ms, now_ms);
     timeout_ms = earlier(timeout_ms, w->multi_due_ms, now_ms);
+    timeout_ms = earlier(timeout_ms, w->connect_at_ms, now_ms);
     if (timeout_ms < 0 || w->undrained || w->ended.len)
         timeout_ms = 0;
     n_ready = poll(w->waits, n + 1, timeout_ms > INT_MAX ? INT_MAX : (int)timeout_ms);
     for (size_t i = 0; i < n; i++)
         fds[i].revents = n_ready > 0 ? w->waits[i].revents : 0;
-    w->quiet = n_ready >= 0 && (n_ready == 0 || !w->waits[n].revents);
     if (n_ready < 0 && errno != EINTR) /* no memory for so many: not worse than a short nap */
         poll(NULL, 0, timeout_ms < REFUSED_WAIT_MS ? (int)timeout_ms : REFUSED_WAIT_MS);
 }

@@ -120,6 +120,7 @@ static int tls_setup(CURL *easy, const struct config_tls *tls, struct fault *f)
     SET(CURLOPT_SSL_VERIFYPEER, tls->verify ? 1L : 0L);
     SET(CURLOPT_SSL_VERIFYHOST, tls->verify ? 2L : 0L);
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    SET(CURLOPT_CA_CACHE_TIMEOUT, 0L); /* a file that was replaced counts from the next connection on */
     if (tls->ca_file) {
         SET(CURLOPT_CAINFO, tls->ca_file);
         SET(CURLOPT_CAPATH, NULL); /* this file alone is trusted, not the system's store beside it */

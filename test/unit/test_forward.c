@@ -368,6 +368,65 @@ static void test_early_answer(void **state)
     free(body);
 }
 
+/* What was said unasked behind an answer is not the answer to the next request. The reader's piece is 16 KiB.
+ */
+static void test_unasked(void **state)
+{
+    enum { PIECE = 16384 };
+    static const char unasked[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    char *text = malloc(2 * PIECE), path[64];
+    (void)state;
+
+    snprintf(path, sizeof(path), "%s/unasked.sock", dir);
+    int n = sprintf(text, "HTTP/1.1 500 No\r\nContent-Length: %5d\r\n\r\n", 0);
+    n = sprintf(text, "HTTP/1.1 500 No\r\nContent-Length: %5d\r\n\r\n", PIECE - n);
+    memset(text + n, 'x', (size_t)(PIECE - n));
+    memcpy(text + PIECE, unasked, sizeof(unasked));
+    for (int i = 0; i < 2; i++) {
+        struct step steps[] = {{text, 0, END_KEEP, ALL, false}};
+        struct rig r;
+
+        rig_start(&r, i ? path : NULL, steps, 1);
+        assert_int_equal(post(&r, 1).status, 500);
+        assert_int_equal(post(&r, 1).status, 500);
+        assert_int_equal(r.s.n_connections, 2);
+        rig_stop(&r);
+    }
+    free(text);
+}
+
+/* The process was stopped for longer than the requests had time; the answers came meanwhile. */
+static void test_answers_that_lay_there(void **state)
+{
+    static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
+    enum { OUT = 150, TIME_MS = 2500 };
+    struct rig r;
+    struct forward_answer a;
+    int n = 0;
+    (void)state;
+
+    rig_start(&r, NULL, steps, 1);
+    forward_free(r.w);
+    r.q.forward.concurrency = OUT;
+    rig_forward(&r);
+    int64_t start = clock_ms();
+    for (int i = 0; i < OUT; i++)
+        send_one(&r, (uint64_t)i + 1, 10, TIME_MS);
+    while (r.s.n_requests < OUT && clock_ms() - start < TIME_MS) { /* as long as it takes to send them all */
+        forward_wait(r.w, NULL, 0, 1);
+        n += forward_step(r.w, &a);
+    }
+    forward_wait(r.w, NULL, 0, 0);
+    while (clock_ms() - start < TIME_MS + 10)
+        usleep(1000);
+    while (forward_step(r.w, &a)) {
+        assert_int_equal(a.kind, ANSWER_STATUS);
+        n++;
+    }
+    assert_int_equal(n, OUT);
+    rig_stop(&r);
+}
+
 static void test_early_success(void **state)
 {
     static const struct step steps[] = {
@@ -501,6 +560,14 @@ static void test_unreachable(void **state)
     snprintf(path, sizeof(path), "%s/none.sock", dir);
     assert_unreachable(&r, "http://localhost/", path, path);
     assert_unreachable(&r, "http://no-such-host.invalid:81/", NULL, "no-such-host.invalid:81");
+    /* whatever its size */
+    r.body_len = 1;
+    snprintf(r.url, sizeof(r.url), "https%s", url + 4);
+    r.q.forward.unix_socket = NULL;
+    rig_forward(&r);
+    assert_int_equal(post(&r, 20000).kind, ANSWER_UNREACHABLE);
+    forward_free(r.w);
+    r.w = NULL;
     close(fd);
 
     /* Nobody accepts and the backlog is full: the connect does not come to an end. */
@@ -971,6 +1038,8 @@ int main(void)
         cmocka_unit_test(test_stale_connection),
         cmocka_unit_test(test_early_answer),
         cmocka_unit_test(test_early_success),
+        cmocka_unit_test(test_unasked),
+        cmocka_unit_test(test_answers_that_lay_there),
         cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_timeouts),
         cmocka_unit_test(test_unreachable),

@@ -10,10 +10,10 @@
 
 struct fault;
 
-/* The application, over HTTP/1.1: one curl multi handle of a worker, and the worker's only wait point. One thread.
+/* The application, over HTTP/1.1, and the worker's only wait point. One thread. libcurl makes the connections and the
+ * readiness probes; requests and answers are written and read here.
  *
- * Never sends a request twice by itself: libcurl repeats a POST silently when a reused connection dies, which is switched off (it asks
- * before every attempt, and the second is refused). Redirects are not followed, proxies from the environment are not used. */
+ * Never sends a request twice by itself. Redirects are not followed, proxies from the environment are not used. */
 
 struct forward;
 
@@ -51,7 +51,7 @@ struct forward_answer {
     int64_t took_us;
 };
 
-/* Gives libcurl its turn. 1: *a is an answer, call again; 0: none now. A huge answer is cut by ending the transfer: kind is then
+/* Reads and writes what can be. 1: *a is an answer, call again; 0: none now. A huge answer is cut by ending the transfer: kind is then
  * ANSWER_STATUS all the same. */
 int forward_step(struct forward *w, struct forward_answer *a);
 
