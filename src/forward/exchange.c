@@ -95,8 +95,9 @@ static enum answer_kind kind_of(struct exchange *x)
 {
     if (x->reply.final && (x->reply.state == REPLY_WHOLE || x->cut))
         return ANSWER_STATUS;
-    /* An error was said in full; that the text behind it broke off changes nothing. A success counts when it
-     * is whole. */
+    /* (libcurl does not tell how TLS ended, so a body that goes on to the close is whole there, too, however
+     * it closed.) An error was said in full; that the text behind it broke off changes nothing. A success
+     * counts when it is whole. */
     if (x->reply.final && x->reply.status >= 300) {
         x->cut = true;
         return ANSWER_STATUS;
