@@ -171,6 +171,17 @@ static int read_double(struct reader *r, double *out)
     return end == text || *end ? malformed(r, "a number, \"NaN\" or \"Infinity\"") : 0;
 }
 
+/* As the wire will have it: a number that somebody wrote may have more digits. */
+static int read_single(struct reader *r, double *out)
+{
+    double wide;
+
+    if (read_double(r, &wide) < 0)
+        return -1;
+    *out = (float)wide;
+    return isinf(*out) && !isinf(wide) ? malformed(r, "a number that 32 bits can hold") : 0;
+}
+
 /* "1.23", "-" is not possible: the wire's decimals are unsigned here. */
 static int read_decimal(struct reader *r, struct field *out)
 {
@@ -222,6 +233,7 @@ static int read_kind(struct reader *r, char kind, struct field *out)
     case FIELD_U64:
         return read_unsigned(r, UINT64_MAX, &out->u);
     case FIELD_F32:
+        return read_single(r, &out->d);
     case FIELD_F64:
         return read_double(r, &out->d);
     case FIELD_STRING:
