@@ -1,6 +1,4 @@
-/* Connections to the application: made by libcurl (name resolution, connect, TLS, Unix socket), then read and
- * written here. A plain one is taken out of libcurl's hands as a bare socket; one with TLS is read and
- * written through the handle that made it.
+/* Connections to the application: reading, writing, and which exchange each carries.
  *
  * A request is never sent twice: once a single byte of it was taken, an exchange has seen its only
  * connection. It goes to another one only when the kept connection that it was given turns out to be closed
@@ -11,91 +9,13 @@
 #include "onceward/base/mem.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-enum { IDLE_CONNECTORS_MAX = 2 };
-
-/* ---- making connections ---- */
-
-static int socket_close(void *p, curl_socket_t fd)
-{
-    struct connector *k = p;
-
-    return fd == k->taken ? 0 : close(fd);
-}
-
-static void connector_free(struct connector *k)
-{
-    if (k->easy) {
-        curl_multi_remove_handle(k->w->multi, k->easy);
-        curl_easy_cleanup(k->easy);
-    }
-    free(k);
-}
-
-static struct connector *connector_new(struct forward *w, struct fault *f)
-{
-    struct connector *k = mem_zalloc(1, sizeof(*k));
-    bool bad = false;
-
-    k->w = w;
-    k->taken = -1;
-    k->easy = curl_easy_init();
-    if (!k->easy) {
-        fault_set(f, "libcurl gives no handle");
-    } else if (transfer_setup(k->easy, &w->target, &w->q->forward, k->error, f) == 0) {
-        bad |= curl_easy_setopt(k->easy, CURLOPT_CONNECT_ONLY, 1L) != CURLE_OK;
-        bad |= curl_easy_setopt(k->easy, CURLOPT_FRESH_CONNECT, 1L) != CURLE_OK;
-        bad |= curl_easy_setopt(k->easy, CURLOPT_CLOSESOCKETFUNCTION, socket_close) != CURLE_OK;
-        bad |= curl_easy_setopt(k->easy, CURLOPT_CLOSESOCKETDATA, k) != CURLE_OK;
-        bad |= curl_easy_setopt(k->easy, CURLOPT_PRIVATE, k) != CURLE_OK;
-        if (!bad)
-            return k;
-        fault_set(f, "libcurl refuses an option it must have");
-    }
-    connector_free(k);
-    return NULL;
-}
-
-static int connector_start(struct forward *w, struct fault *f)
-{
-    struct link *idle = list_first(&w->idle_connectors);
-    struct connector *k = idle ? container_of(idle, struct connector, link) : connector_new(w, f);
-    CURLMcode code;
-
-    if (!k)
-        return -1;
-    if (idle)
-        list_remove(&w->idle_connectors, idle);
-    k->taken = -1;
-    k->error[0] = '\0';
-    code = curl_multi_add_handle(w->multi, k->easy);
-    if (code != CURLM_OK) {
-        connector_free(k);
-        return fault_set(f, "libcurl makes no further connection: %s", curl_multi_strerror(code));
-    }
-    list_push(&w->connecting, &k->link);
-    return 0;
-}
-
-static void connector_retire(struct connector *k)
-{
-    struct forward *w = k->w;
-
-    curl_multi_remove_handle(w->multi, k->easy);
-    if (w->idle_connectors.len < IDLE_CONNECTORS_MAX)
-        list_push(&w->idle_connectors, &k->link);
-    else
-        connector_free(k);
-}
 
 /* ---- a connection and what epoll watches it for ---- */
 
@@ -111,7 +31,7 @@ static void events_set(struct connection *c, uint32_t events)
 }
 
 /* TLS has things to say on a connection at rest, so there only its end counts. */
-static uint32_t events_idle(const struct connection *c)
+uint32_t connection_events_idle(const struct connection *c)
 {
     return c->tls ? EPOLLRDHUP : EPOLLIN | EPOLLRDHUP;
 }
@@ -125,7 +45,7 @@ static void events_busy(struct connection *c)
 }
 
 /* Closed connections stay until the events at hand were gone through: some may speak of them. */
-static void connection_close(struct connection *c)
+void connection_end(struct connection *c)
 {
     struct forward *w = c->w;
 
@@ -174,7 +94,7 @@ static bool is_stale(struct connection *c)
 static void carry(struct connection *c, struct exchange *x);
 
 /* A connection without an exchange: to the first that waits for one, or among the idle ones. */
-static void connection_offer(struct connection *c)
+void connection_offer(struct connection *c)
 {
     struct forward *w = c->w;
     struct link *first = list_first(&w->waiting);
@@ -182,99 +102,15 @@ static void connection_offer(struct connection *c)
     list_push(&w->idle_connections, &c->link);
     c->idle_us = clock_us();
     if (!first) {
-        events_set(c, events_idle(c));
+        events_set(c, connection_events_idle(c));
         return;
     }
     if (c->was_used && is_stale(c)) {
-        connection_close(c);
+        connection_end(c);
         return;
     }
     list_remove(&w->waiting, first);
     carry(c, container_of(first, struct exchange, queue));
-}
-
-/* The connector's connection as our own. -1: k->error says why not. */
-static int connection_take(struct connector *k)
-{
-    struct forward *w = k->w;
-    struct connection *c;
-    struct epoll_event e;
-    curl_socket_t fd = CURL_SOCKET_BAD;
-
-    if (curl_easy_getinfo(k->easy, CURLINFO_ACTIVESOCKET, &fd) != CURLE_OK || fd == CURL_SOCKET_BAD) {
-        snprintf(k->error, sizeof(k->error), "libcurl has lost the connection");
-        return -1;
-    }
-    if (!w->target.tls) {
-        k->taken = fd;
-        curl_multi_remove_handle(w->multi, k->easy);
-    }
-    c = mem_zalloc(1, sizeof(*c));
-    c->w = w;
-    c->fd = fd;
-    c->tls = w->target.tls ? k : NULL;
-    c->events = events_idle(c);
-    e = (struct epoll_event){.events = c->events, .data.ptr = c};
-    if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e) < 0) {
-        snprintf(k->error, sizeof(k->error), "epoll: %s", strerror(errno));
-        if (!c->tls)
-            close(fd);
-        free(c);
-        return -1;
-    }
-    if (!c->tls)
-        connector_retire(k);
-    connection_offer(c);
-    return 0;
-}
-
-/* A Unix socket takes no more connections at once than its backlog has room for, and says no to the others.
- * While the application has others of ours, it lives. */
-static bool is_crowded(const struct forward *w, CURL *easy, CURLcode code)
-{
-    long os_errno = 0;
-
-    if (!w->target.unix_socket || code != CURLE_COULDNT_CONNECT || !(w->connections.len || w->connecting.len))
-        return false;
-    curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os_errno);
-    return os_errno != ECONNREFUSED && os_errno != ENOENT && os_errno != EACCES;
-}
-
-void connections_try_again(struct forward *w)
-{
-    struct fault f = {0};
-
-    w->connect_at_ms = INT64_MAX;
-    while (w->connecting.len < w->waiting.len) {
-        struct link *first = list_first(&w->waiting);
-
-        if (connector_start(w, &f) == 0)
-            continue;
-        struct exchange *x = container_of(first, struct exchange, queue);
-
-        snprintf(x->error, sizeof(x->error), "%.*s", (int)sizeof(x->error) - 1, f.text);
-        forward_end(x, ENDING_CONNECT);
-    }
-}
-
-void connector_done(struct forward *w, struct connector *k, CURLcode code)
-{
-    struct link *first;
-
-    list_remove(&w->connecting, &k->link);
-    if (code == CURLE_OK && connection_take(k) == 0)
-        return;
-    first = list_first(&w->waiting);
-    if (first && is_crowded(w, k->easy, code)) {
-        if (w->connect_at_ms == INT64_MAX)
-            w->connect_at_ms = clock_ms() + CONNECT_AGAIN_MS;
-    } else if (first) {
-        struct exchange *x = container_of(first, struct exchange, queue);
-
-        connect_text(x->error, sizeof(x->error), &w->target, k->easy, code, k->error);
-        forward_end(x, ENDING_CONNECT);
-    }
-    connector_retire(k);
 }
 
 /* ---- reading and writing ---- */
@@ -442,7 +278,7 @@ static void find_again(struct connection *c, struct exchange *x)
 {
     struct fault f = {0};
 
-    connection_close(c);
+    connection_end(c);
     x->error[0] = '\0';
     if (connection_find(x->w, x, &f) == 0)
         return;
@@ -493,7 +329,7 @@ int connection_find(struct forward *w, struct exchange *x, struct fault *f)
             carry(c, x);
             return 0;
         }
-        connection_close(c);
+        connection_end(c);
     }
     if (w->connecting.len <= w->waiting.len && connector_start(w, f) < 0)
         return -1;
@@ -524,7 +360,7 @@ void connection_drop(struct exchange *x)
         return;
     }
     if (!is_free(c)) {
-        connection_close(c);
+        connection_end(c);
         return;
     }
     list_remove(&c->w->connections, &c->link);
@@ -553,7 +389,7 @@ void connection_turn(struct connection *c, uint32_t events)
     if (c->fd < 0)
         return;
     if (!x) {
-        connection_close(c);
+        connection_end(c);
         return;
     }
     if ((events & ~(uint32_t)EPOLLOUT) && !reply_has_ended(&x->reply))
@@ -561,77 +397,4 @@ void connection_turn(struct connection *c, uint32_t events)
     if (c->fd >= 0 && c->x == x && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) && !exchange_is_sent(x) &&
         !x->early)
         send_more(c);
-}
-
-/* ---- all of them ---- */
-
-/* What libcurl wants to know of its sockets. They are told from connections by the lowest bit. */
-static int socket_watch(CURL *easy, curl_socket_t fd, int what, void *p, void *known)
-{
-    struct forward *w = p;
-    struct epoll_event e = {.data.u64 = (uint64_t)fd << 1 | 1};
-
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        if (known)
-            epoll_ctl(w->epoll, EPOLL_CTL_DEL, fd, NULL);
-        return 0;
-    }
-    e.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    if (known ? epoll_ctl(w->epoll, EPOLL_CTL_MOD, fd, &e) : epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e))
-        return 0; /* unwatched, it ends at its time */
-    curl_multi_assign(w->multi, fd, w);
-    return 0;
-}
-
-static int timer_set(CURLM *multi, long timeout_ms, void *p)
-{
-    struct forward *w = p;
-
-    (void)multi;
-    w->multi_due_ms = timeout_ms < 0 ? INT64_MAX : clock_ms() + timeout_ms;
-    return 0;
-}
-
-int connections_init(struct forward *w, struct fault *f)
-{
-    struct epoll_event e = {.events = EPOLLIN, .data.ptr = NULL};
-    struct connector *k;
-    bool bad = false;
-
-    w->epoll = epoll_create1(EPOLL_CLOEXEC);
-    w->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->epoll < 0 || w->wakeup < 0 || epoll_ctl(w->epoll, EPOLL_CTL_ADD, w->wakeup, &e) < 0)
-        return fault_set(f, "epoll: %s", strerror(errno));
-    w->multi = curl_multi_init();
-    if (!w->multi)
-        return fault_set(f, "libcurl gives no multi handle");
-    bad |= curl_multi_setopt(w->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING) != CURLM_OK;
-    bad |= curl_multi_setopt(w->multi, CURLMOPT_SOCKETFUNCTION, socket_watch) != CURLM_OK;
-    bad |= curl_multi_setopt(w->multi, CURLMOPT_SOCKETDATA, w) != CURLM_OK;
-    bad |= curl_multi_setopt(w->multi, CURLMOPT_TIMERFUNCTION, timer_set) != CURLM_OK;
-    bad |= curl_multi_setopt(w->multi, CURLMOPT_TIMERDATA, w) != CURLM_OK;
-    if (bad)
-        return fault_set(f, "libcurl refuses an option of the multi handle");
-    /* The first connector shows whether libcurl takes all options, while somebody can still be told. */
-    k = connector_new(w, f);
-    if (!k)
-        return -1;
-    list_push(&w->idle_connectors, &k->link);
-    return 0;
-}
-
-void connections_deinit(struct forward *w)
-{
-    list_each(&w->connections, k) connection_close(container_of(k, struct connection, link));
-    list_each(&w->idle_connections, k) connection_close(container_of(k, struct connection, link));
-    graveyard_empty(w);
-    list_each(&w->connecting, k) connector_free(container_of(k, struct connector, link));
-    list_each(&w->idle_connectors, k) connector_free(container_of(k, struct connector, link));
-    if (w->multi)
-        curl_multi_cleanup(w->multi);
-    if (w->wakeup >= 0)
-        close(w->wakeup);
-    if (w->epoll >= 0)
-        close(w->epoll);
 }

@@ -184,8 +184,6 @@ void exchange_answer(struct exchange *x, struct forward_answer *a);
 void exchange_reset(struct exchange *x);
 
 /* connection.c */
-int connections_init(struct forward *w, struct fault *f);
-void connections_deinit(struct forward *w);
 
 /* Hands the exchange to an idle connection, or begins to make one for it. -1: neither (f). */
 int connection_find(struct forward *w, struct exchange *x, struct fault *f);
@@ -193,15 +191,34 @@ int connection_find(struct forward *w, struct exchange *x, struct fault *f);
 /* The exchange needs its connection, or its place in the queue for one, no more. */
 void connection_drop(struct exchange *x);
 
+/* A connection without an exchange, in no list: to the first that waits for one, or among the idle ones. */
+void connection_offer(struct connection *c);
+
 /* Something happened on it. */
 void connection_turn(struct connection *c, uint32_t events);
+
+/* What epoll watches an idle one for. */
+uint32_t connection_events_idle(const struct connection *c);
+
+/* Its exchange has none afterwards. It stays in the graveyard until the events at hand were gone through. */
+void connection_end(struct connection *c);
+void graveyard_empty(struct forward *w);
+
+/* connector.c */
+int connections_init(struct forward *w, struct fault *f);
+void connections_deinit(struct forward *w);
+
+/* Begins to make a connection. -1: f says why not. */
+int connector_start(struct forward *w, struct fault *f);
+
+/* With the connection that it made, where that is still its own. */
+void connector_free(struct connector *k);
 
 /* libcurl is done with it. */
 void connector_done(struct forward *w, struct connector *k, CURLcode code);
 
 /* connect_at_ms has come. */
 void connections_try_again(struct forward *w);
-void graveyard_empty(struct forward *w);
 
 /* forward.c */
 
