@@ -23,10 +23,12 @@ SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_key    text[] := onceward.token_read(token);
-    v_secret uuid := v_key[3];
-    v_status text;
-    v_error  text;
+    v_key      text[] := onceward.token_read(token);
+    v_secret   uuid := v_key[3];
+    v_status   text;
+    v_error    text;
+    v_id       text;
+    v_consumer text;
 BEGIN
     IF octet_length(result) > 65536 THEN
         RAISE EXCEPTION USING ERRCODE = 'OW002',
@@ -48,19 +50,21 @@ BEGIN
 
     SELECT r.status, r.last_error INTO v_status, v_error
     FROM onceward.inbox r WHERE r.consumer = v_key[1] AND r.message_id = v_key[2] AND r.token = v_secret;
+    v_id := quote_literal(onceward.error_shown(v_key[2]));
+    v_consumer := quote_literal(onceward.error_shown(v_key[1]));
     IF v_status = 'completed' THEN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'this transaction token was used already',
-            DETAIL = format('Message %s of consumer %s is completed by it.', quote_literal(v_key[2]), quote_literal(v_key[1])),
+            DETAIL = format('Message %s of consumer %s is completed by it.', v_id, v_consumer),
             HINT = 'The work is done. Roll back, and answer the request with success.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',
         DETAIL = CASE WHEN v_status IS NULL
             THEN format('Message %s of consumer %s has been claimed again since, or this token was never given out for it.',
-                        quote_literal(v_key[2]), quote_literal(v_key[1]))
+                        v_id, v_consumer)
             ELSE format('The sidecar gave up on this attempt at message %s of consumer %s: it is %s%s.',
-                        quote_literal(v_key[2]), quote_literal(v_key[1]), v_status, coalesce(' (' || v_error || ')', '')) END,
+                        v_id, v_consumer, v_status, coalesce(' (' || onceward.error_shown(v_error) || ')', '')) END,
         HINT = 'Roll back and answer with an error: the message is delivered again. If this happens often, the work takes longer than token_window: raise it, or call onceward.extend().';
 END
 $$;

@@ -16,10 +16,12 @@ SET enable_tidscan = on
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_key    text[] := onceward.token_read(token);
-    v_secret uuid := v_key[3];
-    v_row    record;
-    v_end    timestamptz;
+    v_key      text[] := onceward.token_read(token);
+    v_secret   uuid := v_key[3];
+    v_row      record;
+    v_end      timestamptz;
+    v_id       text;
+    v_consumer text;
 BEGIN
     IF seconds IS NULL OR seconds <= 0 OR seconds = 'NaN' THEN
         RAISE EXCEPTION USING ERRCODE = 'OW002',
@@ -48,19 +50,22 @@ BEGIN
     FROM onceward.inbox r WHERE r.consumer = v_key[1] AND r.message_id = v_key[2] AND r.token = v_secret;
     IF v_row.status = 'processing' THEN
         RETURN v_row.token_expires_at;
-    ELSIF v_row.status = 'completed' THEN
+    END IF;
+    v_id := quote_literal(onceward.error_shown(v_key[2]));
+    v_consumer := quote_literal(onceward.error_shown(v_key[1]));
+    IF v_row.status = 'completed' THEN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'this transaction token was used already',
-            DETAIL = format('Message %s of consumer %s is completed by it.', quote_literal(v_key[2]), quote_literal(v_key[1])),
+            DETAIL = format('Message %s of consumer %s is completed by it.', v_id, v_consumer),
             HINT = 'The work is done. Answer the request with success.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',
         DETAIL = CASE WHEN v_row.status IS NULL
             THEN format('Message %s of consumer %s has been claimed again since, or this token was never given out for it.',
-                        quote_literal(v_key[2]), quote_literal(v_key[1]))
+                        v_id, v_consumer)
             ELSE format('The sidecar gave up on this attempt at message %s of consumer %s: it is %s%s.',
-                        quote_literal(v_key[2]), quote_literal(v_key[1]), v_row.status, coalesce(' (' || v_row.last_error || ')', '')) END,
+                        v_id, v_consumer, v_row.status, coalesce(' (' || onceward.error_shown(v_row.last_error) || ')', '')) END,
         HINT = 'Stop the work and answer with an error: the message is delivered again. Extend well before the window is over.';
 END
 $$;

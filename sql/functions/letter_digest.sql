@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     -- An object by header name. Written again in any case, so that leaving a member out does not show in the spaces. A name
     -- with \u0000 cannot be taken apart by json_each; such headers go in as they are.
-    IF strpos(v_headers, '\u0000') = 0 AND json_typeof(v_headers::json) = 'object' THEN
+    IF strpos(v_headers, E'\\u0000') = 0 AND json_typeof(v_headers::json) = 'object' THEN
         SELECT '{' || coalesce(string_agg(to_json(h.key)::text || ':' || h.value::text, ',' ORDER BY h.n), '') || '}' INTO v_headers
         FROM json_each(p_headers::json) WITH ORDINALITY h (key, value, n)
         WHERE h.key NOT IN ('x-delivery-count', 'x-acquired-count');
@@ -23,7 +23,7 @@ BEGIN
     IF v_headers = '{}' THEN
         v_headers := NULL; -- the first delivery may have had none at all
     END IF;
-    RETURN (SELECT sha256(string_agg(coalesce(int4send(octet_length(part)) || part, '\xffffffff'::bytea), ''::bytea ORDER BY n))
+    RETURN (SELECT sha256(string_agg(coalesce(int4send(octet_length(part)) || part, E'\\xffffffff'::bytea), ''::bytea ORDER BY n))
             FROM unnest(ARRAY[convert_to(p_consumer, 'UTF8'), convert_to(p_vhost, 'UTF8'), convert_to(p_queue, 'UTF8'),
                               convert_to(p_message_id, 'UTF8'), p_raw_id, sha256(p_body), convert_to(p_content_type, 'UTF8'),
                               convert_to(p_type, 'UTF8'), convert_to(p_properties, 'UTF8'), convert_to(v_headers, 'UTF8'),

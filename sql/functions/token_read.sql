@@ -8,7 +8,8 @@
 -- Every expression of a PL/pgSQL function is made ready anew in every transaction that calls it, and an application calls this once a
 -- transaction: so the usual case has three of them.
 --
--- Called by the functions for applications, in their search_path.
+-- Called by the functions for applications, in their search_path, and with the settings of the application's session: a backslash in
+-- a literal is written so that standard_conforming_strings does not matter.
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.token_read(p_token text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE
@@ -19,7 +20,7 @@ DECLARE
     -- The second dot stands before the last 22 bytes; the pattern is kept simple because each call pays for it. The last character of a
     -- part has bits to spare: they must be zero, so that a token has one spelling.
     v_text   text := CASE
-        WHEN v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$'
+        WHEN v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]+$'
              AND strpos(substr(p_token, 5), '.') = v_length - 26 AND strpos('AQgw', right(p_token, 1)) > 0
              AND CASE v_length % 4 WHEN 3 THEN true
                                    WHEN 1 THEN strpos('AQgw', substr(p_token, v_length - 23, 1)) > 0
@@ -31,17 +32,17 @@ DECLARE
     v_reason text;
 BEGIN
     -- Nothing but one NUL was escaped: the key is there already.
-    IF octet_length(v_text) = (v_length - 27) * 3 / 4 + 3 AND left(v_text, 1) <> '\' AND split_part(v_text, '\', 2) LIKE '000_%' THEN
-        RETURN ARRAY[split_part(v_text, '\', 1), substr(split_part(v_text, '\', 2), 4),
+    IF octet_length(v_text) = (v_length - 27) * 3 / 4 + 3 AND left(v_text, 1) <> E'\\' AND split_part(v_text, E'\\', 2) LIKE '000_%' THEN
+        RETURN ARRAY[split_part(v_text, E'\\', 1), substr(split_part(v_text, E'\\', 2), 4),
                      encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
     END IF;
     IF v_text IS NOT NULL THEN
         v_key := decode(v_text, 'escape');
-        v_split := position('\x00'::bytea IN v_key);
+        v_split := position(E'\\x00'::bytea IN v_key);
         IF v_split < 2 OR v_split = length(v_key) THEN
             v_reason := 'It names no consumer or no message id.';
         -- One NUL, and UTF-8 as the standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
-        ELSIF position('\x00'::bytea IN substr(v_key, v_split + 1)) = 0
+        ELSIF position(E'\\x00'::bytea IN substr(v_key, v_split + 1)) = 0
               AND encode(v_key, 'hex') COLLATE "C" ~
                   ('^(?:[0-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'
                    '|(?:e0[ab]|e[1-9abcef][89ab]|ed[89])[0-9a-f][89ab][0-9a-f]'

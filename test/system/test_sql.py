@@ -801,6 +801,38 @@ def test_a_callers_search_path_changes_nothing(pg, inbox, app):
         app.complete(inbox.token("m2"))
 
 
+# the session of the application
+
+
+@pytest.mark.parametrize("settings", [
+    "standard_conforming_strings = off", "search_path = ''", "bytea_output = escape", "client_encoding = LATIN1",
+    "client_encoding = SQL_ASCII", "DateStyle = 'SQL, DMY'; SET IntervalStyle = sql_standard; SET TimeZone = 'Asia/Kathmandu'",
+    "default_transaction_isolation = serializable", "extra_float_digits = -15; SET quote_all_identifiers = on; SET array_nulls = off",
+    "enable_indexscan = off; SET enable_indexonlyscan = off; SET transform_null_equals = on", "synchronous_commit = off"])
+def test_the_settings_of_the_session_change_no_answer(inbox, app, settings):
+    ids = ["plain", "ä/é", "clef \U0001d11e", "back\\slash \\000", "'quoted'"]
+    inbox.claim(*ids)
+    for setting in settings.split("; SET "):
+        app.query("SET " + setting)
+    for message_id in ids:
+        token = inbox.token(message_id)
+        assert 39 < app.extend(token, 40) <= 40
+        assert (app.complete(token) if message_id == "plain" else app.complete(token, "it's \\ done")) == "completed"
+        assert inbox.row(message_id).result == (None if message_id == "plain" else "it's \\ done")
+        for call in (lambda: app.complete(token), lambda: app.complete(token, "r"), lambda: app.extend(token, 1)):
+            with Refused("OW003"):
+                call()
+        other = token_text(inbox.consumer, message_id, str(uuid.uuid4()))
+        for call in (lambda: app.complete(other), lambda: app.complete(other, "r"), lambda: app.extend(other, 1)):
+            with Refused("OW001"):
+                call()
+    for bad in ("", "ow1.x.y", "ow1xYQBixAAAAAAAAAAAAAAAAAAAAAA", token_text("a", b"\xff", str(uuid.uuid4())),
+                token_text("", "b", str(uuid.uuid4())), token_text("a", b"b\0c", str(uuid.uuid4()))):
+        for call in (lambda: app.complete(bad), lambda: app.complete(bad, "r"), lambda: app.extend(bad, 1)):
+            with Refused("OW002"):
+                call()
+
+
 # durability
 
 
