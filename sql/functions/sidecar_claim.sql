@@ -61,7 +61,7 @@ BEGIN
         WHERE r.consumer = p_consumer AND r.message_id = i.id LIMIT 1) there ON true
     WHERE there.yes IS NULL
     ORDER BY i.id COLLATE "C"
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT (consumer, message_id) DO NOTHING; -- not any conflict: somebody's own unique index must be heard of
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
     IF v_n < cardinality(p_ids) THEN

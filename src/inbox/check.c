@@ -88,7 +88,7 @@ static int check_privileges(const struct check *k, struct fault *f)
         " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.consumer', p)"
         " UNION ALL SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p"
-        "  WHERE p.pronamespace = 'onceward'::regnamespace AND p.proname LIKE 'sidecar\\_%'"
+        "  WHERE p.pronamespace = 'onceward'::regnamespace AND left(p.proname, 8) = 'sidecar_'"
         "  AND NOT has_function_privilege(p.oid, 'EXECUTE')) missing";
     const char *user = PQuser(k->a->conn), *missing;
     PGresult *r;

@@ -385,6 +385,46 @@ static bool schema_fault(PGconn *conn, struct fault *f)
     return true;
 }
 
+/* A table of another shape under the same version: changed by hand, or half restored. Claims would fail, or
+ * worse. Columns that somebody added do no harm, as long as they may be left out. */
+static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
+{
+    static const char sql[] =
+        "WITH wanted (relation, needed, optional) AS (VALUES"
+        " ('onceward.inbox'::regclass,"
+        "  '{token,status,received_at,token_expires_at,max_expires_at,attempt,fingerprint,message_id,consumer,"
+        "claimed_by}'::name[],"
+        "  '{http_status,completed_at,alive_since,next_attempt_at,message_type,last_error,result}'::name[]),"
+        " ('onceward.dead_letter',"
+        "  '{id,consumer,vhost,queue,rowless,reason,attempts,body,exchange,routing_key,deaths,died_at}',"
+        "  '{message_id,raw_id,http_status,last_error,fingerprint,content_type,message_type,properties,headers,"
+        "digest}'),"
+        " ('onceward.consumer', '{consumer,vhost,queue,first_used_at,keeper_page}', '{keeper,kept_until}'))"
+        " SELECT string_agg(what, ', ') FROM ("
+        "  SELECT w.relation || '.' || c || ' is missing' AS what FROM wanted w, unnest(w.needed || w.optional) c"
+        "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = w.relation AND a.attname = c"
+        "   AND NOT a.attisdropped)"
+        "  UNION ALL"
+        "  SELECT w.relation || '.' || a.attname || ' may not be NULL' FROM wanted w"
+        "  JOIN pg_catalog.pg_attribute a ON a.attrelid = w.relation AND a.attnum > 0 AND NOT a.attisdropped"
+        "  WHERE a.attnotnull AND a.attname <> ALL (w.needed)"
+        "  AND (a.attname = ANY (w.optional) OR NOT a.atthasdef AND a.attidentity = '')) found";
+    PGresult *result;
+
+    if (connection_query(conn, timeout_ms, sql, 0, NULL, &result, f))
+        return schema_fault(conn, f) ? 1 : fault_wrap(f, "reading the schema's columns");
+    bool fits = PQgetisnull(result, 0, 0);
+
+    if (!fits)
+        fault_set(
+            f,
+            "the tables of schema \"onceward\" were changed by hand, or by a program that was never released: "
+            "%.400s",
+            PQgetvalue(result, 0, 0));
+    PQclear(result);
+    return fits ? 0 : 1;
+}
+
 int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
 {
     PGresult *result;
@@ -412,5 +452,6 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
                   version, oldest, INBOX_SCHEMA_VERSION);
         return 1;
     }
-    return 0;
+    /* A newer schema has its own functions, which know its columns. */
+    return version == INBOX_SCHEMA_VERSION ? check_columns(conn, timeout_ms, f) : 0;
 }

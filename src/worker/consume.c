@@ -240,6 +240,7 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         break;
     case BROKER_DEPTH:
         w->depth = ev->depth;
+        w->depth_of_ms = w->depth_asked_ms;
         w->depth_asked_ms = 0;
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
         break;
@@ -304,6 +305,21 @@ void worker_ask_depth(struct worker *w)
     broker_ask_depth(w->broker, &f); /* a loss shows again in broker_next */
 }
 
+/* Something could come and nothing does: is that because there is nothing? The figures may be an hour apart,
+ * so it is asked here too. Acted upon is only a depth from after the last delivery. */
+static bool depth_is_news(struct worker *w)
+{
+    bool may_come = w->consumer == CONSUMER_ACTIVE && w->credit_used < (size_t)w->consumer_prefetch;
+    int64_t patience_ms = FAILPOINT_MS(STUCK) / 2;
+
+    if (!may_come)
+        return true;
+    bool is_old = w->depth_of_ms < w->stuck_since_ms || w->now_ms - w->depth_of_ms >= patience_ms;
+    if (is_old && w->now_ms - w->stuck_since_ms >= patience_ms && !w->depth_asked_ms)
+        worker_ask_depth(w);
+    return w->depth_of_ms >= w->stuck_since_ms;
+}
+
 /* Why nothing can come, though something should; NULL: all is well. */
 static const char *stuck_reason(const struct worker *w)
 {
@@ -331,7 +347,7 @@ void worker_watch_consumer(struct worker *w)
         w->stuck_for = reason;
         w->stuck_since_ms = w->now_ms;
     }
-    if (!reason || w->now_ms - w->stuck_since_ms < FAILPOINT_MS(STUCK) || w->now_ms < w->stuck_at_ms)
+    if (!depth_is_news(w) || !reason || w->now_ms - w->stuck_since_ms < FAILPOINT_MS(STUCK) || w->now_ms < w->stuck_at_ms)
         return;
     w->standby = w->consumer == CONSUMER_ACTIVE && w->n_stuck >= N_REMEDIES;
     log_begin(&l, w->standby ? EVENT_STANDBY : EVENT_STUCK, w->q->name);

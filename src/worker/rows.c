@@ -12,13 +12,14 @@
 enum {
     SLOW_ERROR_MS = 1000,
     ERRORS_LAST_MS = 2000, /* whatever they are: the queue pauses when no statement works for so long */
+    FORGET_TRIES_MS = 60000,
 };
 
 /* Errors of the database that will not pass within a moment: nothing new is begun until a statement works
  * again. */
 static bool is_lasting(const char *sqlstate)
 {
-    static const char *const classes[] = {"42", "53", "58", "XX", "25", "28", "3D", "3F"};
+    static const char *const classes[] = {"23", "42", "53", "58", "XX", "25", "28", "3D", "3F"};
 
     for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
         if (!strncmp(sqlstate, classes[i], 2))
@@ -26,17 +27,21 @@ static bool is_lasting(const char *sqlstate)
     return false;
 }
 
-/* A statement of that kind works again. A claim shows that all do, but for those whose deliveries wait here
- * until theirs does. */
+/* A statement of that kind works again. A claim shows that all may, but for those whose deliveries wait here
+ * until theirs does; and only one that was made after the pause's wait, not one that was on its way before.
+ * The waits go on to grow until what failed works itself, since a claim says little about a letter. */
 static void op_works(struct worker *w, enum inbox_op op)
 {
+    w->tried_ops &= ~(1u << op);
+    if (!w->tried_ops)
+        w->n_database_tries = 0;
     if (!w->failing_ops)
         return;
-    w->failing_ops &= op == INBOX_CLAIM ? OPS_OF_HELD : ~(1u << op);
-    if (w->failing_ops)
-        return;
-    w->n_database_tries = 0;
-    pause_clear(w, PAUSE_DATABASE);
+    w->failing_ops &= ~(1u << op);
+    if (op == INBOX_CLAIM && (!(w->pauses & 1u << PAUSE_DATABASE) || w->now_ms >= w->database_try_ms))
+        w->failing_ops &= OPS_OF_HELD;
+    if (!w->failing_ops)
+        pause_clear(w, PAUSE_DATABASE);
 }
 
 /* The database did not decide. */
@@ -59,7 +64,11 @@ static void op_fails(struct worker *w, const struct inbox_row *row)
 
     if (!w->failing_ops)
         w->errors_since_ms = w->now_ms;
+    if (w->now_ms - w->failed_at_ms >= FORGET_TRIES_MS)
+        w->tried_ops = w->n_database_tries = 0;
+    w->failed_at_ms = w->now_ms;
     w->failing_ops |= 1u << row->op;
+    w->tried_ops |= 1u << row->op;
     if (is_lasting(row->sqlstate) || w->now_ms - w->errors_since_ms >= ERRORS_LAST_MS) {
         snprintf(text, sizeof(text), "%s %.*s", row->sqlstate,
                  (int)(row->detail.len < 200 ? row->detail.len : 200),

@@ -193,6 +193,8 @@ struct worker {
     bool said_unprepared;
     unsigned failing_ops;    /* bits of enum inbox_op: their last statement failed */
     int64_t errors_since_ms; /* while there are any */
+    unsigned tried_ops;      /* those whose failures made the present n_database_tries */
+    int64_t failed_at_ms;    /* the last failure of any */
 
     struct list states[N_DELIVERY_STATES];
     struct list unacked; /* by tag, ascending */
@@ -260,6 +262,7 @@ struct worker {
     int64_t locked_told_ms;
     int64_t depth;          /* -1: not known */
     int64_t depth_asked_ms; /* and not answered yet; 0: answered */
+    int64_t depth_of_ms;    /* when the present depth was asked for */
     char depth_reason[128];
     struct inbox_figures figures;
     bool has_figures;

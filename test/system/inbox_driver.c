@@ -279,7 +279,7 @@ static void test_errors_at_commit(void **state)
 
     bed_sql(b, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.message_id = "
                "''id-0005'' THEN "
-               "RAISE check_violation USING MESSAGE = ''refused''; END IF; RETURN NULL; END'");
+               "RAISE invalid_parameter_value USING MESSAGE = ''refused''; END IF; RETURN NULL; END'");
     bed_sql(b, "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON onceward.inbox DEFERRABLE INITIALLY DEFERRED "
                "FOR EACH ROW EXECUTE FUNCTION refuse()");
     bed_connect(b);
@@ -291,7 +291,7 @@ static void test_errors_at_commit(void **state)
         const struct answers *a = bed_collect(b, 16);
         count_is(a, ROW_INVALID, 1);
         assert_int_equal(bed_row_of(b, 5, INBOX_CLAIM)->answer, ROW_INVALID);
-        assert_string_equal(bed_row_of(b, 5, INBOX_CLAIM)->sqlstate, "23514");
+        assert_string_equal(bed_row_of(b, 5, INBOX_CLAIM)->sqlstate, "22023");
         assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.inbox"), "7");
     }
 }
@@ -315,9 +315,10 @@ static void test_errors_by_kind(void **state)
     } cases[] = {
         {"40001", ROW_RETRY},   {"40P01", ROW_RETRY},   {"55P03", ROW_RETRY},   {"57014", ROW_RETRY},
         {"42501", ROW_RETRY},   {"53100", ROW_RETRY},   {"58030", ROW_RETRY},   {"XX000", ROW_RETRY},
-        {"22P03", ROW_RETRY},   {"99999", ROW_RETRY},   {"22021", ROW_INVALID}, {"23514", ROW_INVALID},
-        {"21000", ROW_INVALID}, {"54000", ROW_INVALID}, {"25006", ROW_UNKNOWN}, {"57P01", ROW_UNKNOWN},
-        {"57P05", ROW_UNKNOWN}, {"08006", ROW_UNKNOWN}, {"53300", ROW_UNKNOWN},
+        {"22P03", ROW_RETRY},   {"99999", ROW_RETRY},   {"23502", ROW_RETRY},   {"23505", ROW_RETRY},
+        {"23514", ROW_RETRY},   {"22021", ROW_INVALID}, {"21000", ROW_INVALID}, {"54000", ROW_INVALID},
+        {"25006", ROW_UNKNOWN}, {"57P01", ROW_UNKNOWN}, {"57P05", ROW_UNKNOWN}, {"08006", ROW_UNKNOWN},
+        {"53300", ROW_UNKNOWN},
     };
     struct bed *b = *state;
     struct fault f;

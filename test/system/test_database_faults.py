@@ -267,6 +267,61 @@ def test_the_role_loses_its_permissions_and_gets_them_back(bed_on, private_postg
     bed.assert_acked()
 
 
+# constraints
+
+@pytest.mark.parametrize("constraint, undo, code", [
+    ("ALTER TABLE onceward.inbox ALTER alive_since SET NOT NULL", "ALTER TABLE onceward.inbox ALTER alive_since DROP NOT NULL", "23502"),
+    ("ALTER TABLE onceward.inbox ADD CONSTRAINT theirs CHECK (claimed_by = 'nobody') NOT VALID",
+     "ALTER TABLE onceward.inbox DROP CONSTRAINT theirs", "23514"),
+    ("CREATE UNIQUE INDEX theirs ON onceward.inbox (claimed_by, consumer) WHERE message_id LIKE 'm%'", "DROP INDEX onceward.theirs", "23505"),
+], ids=["not-null", "check", "unique"])
+def test_a_constraint_that_somebody_added_kills_no_message(bed_on, private_postgres, constraint, undo, code):
+    server = private_postgres
+    bed = bed_on(server)
+    bed.app.handler = bed.answer
+    sidecar = bed.sidecar(completion="response")
+    mark = sidecar.mark()
+    ids = [f"m{i}" for i in range(20)]
+    server.query("TRUNCATE onceward.inbox; " + constraint)
+    try:
+        bed.queue.publish_many(ids)
+        assert_paused(sidecar, mark, code)
+        assert sidecar.find("database_error", mark, sqlstate=code)
+    finally:
+        server.query(undo)
+    sidecar.wait_for("resumed", reason="database_down", since=mark, deadline=60)
+    wait_for_all(bed, sidecar, ids)
+    assert_no_charge(bed, ids)
+    bed.assert_acked()
+
+
+def test_one_kind_of_statement_that_fails_lastingly_is_tried_ever_more_rarely(bed_on, private_postgres):
+    """Claims work, letters do not: each time it goes on the next letter stops it again."""
+    server = private_postgres
+    bed = bed_on(server)
+    bed.app.handler = lambda request, reply: 400 if request.message_id.startswith("bad") else bed.answer(request, reply)
+    sidecar = bed.sidecar(completion="response")
+    mark = sidecar.mark()
+    server.query("ALTER TABLE onceward.dead_letter ADD CONSTRAINT theirs CHECK (queue = 'none') NOT VALID")
+    ids = [f"{'bad' if i % 20 == 0 else 'm'}{i}" for i in range(400)]
+    try:
+        bed.queue.publish_many(ids)
+        since = sidecar.wait_for("paused", reason="database_down", since=mark)["_at"]
+
+        def late():
+            """Full jitter may make some of the first waits short, not the sum of eight."""
+            pauses = sidecar.find("paused", mark, reason="database_down")
+            return len(pauses) > 8 or sidecar.events[-1]["_at"] - since > 8
+
+        wait_until(late, "it has gone on some times", 60)
+        assert len(sidecar.find("paused", mark, reason="database_down")) <= 8, "the waits grow"
+    finally:
+        server.query("ALTER TABLE onceward.dead_letter DROP CONSTRAINT theirs")
+    wait_until(lambda: bed.statuses() == {"completed": 380, "dead": 20}, lambda: f"all are done; there are {bed.statuses()}", 90, 0.1)
+    assert len(bed.letters()) == 20
+    bed.assert_acked()
+
+
 # another schema
 
 @pytest.mark.parametrize("change, undo, said", [
@@ -274,13 +329,18 @@ def test_the_role_loses_its_permissions_and_gets_them_back(bed_on, private_postg
      "UPDATE onceward.schema_version SET version = 1, oldest_compatible = 1", "onceward migrate"),
     ("INSERT INTO onceward.schema_version (version, oldest_compatible) VALUES (999, 998)",
      "DELETE FROM onceward.schema_version WHERE version = 999", "update onceward"),
-], ids=["too-old", "too-new"])
+    ("ALTER TABLE onceward.inbox ALTER alive_since SET NOT NULL", "ALTER TABLE onceward.inbox ALTER alive_since DROP NOT NULL",
+     "onceward.inbox.alive_since may not be NULL"),
+    ("ALTER TABLE onceward.dead_letter RENAME digest TO hash", "ALTER TABLE onceward.dead_letter RENAME hash TO digest",
+     "onceward.dead_letter.digest is missing"),
+    ("ALTER TABLE onceward.inbox ADD more text NOT NULL", "ALTER TABLE onceward.inbox DROP more", "onceward.inbox.more may not be NULL"),
+], ids=["too-old", "too-new", "not-null", "renamed", "added"])
 def test_a_schema_that_does_not_fit_is_waited_for(bed_on, private_postgres, change, undo, said):
     server = private_postgres
     bed = bed_on(server)
     bed.app.handler = bed.answer
     bed.queue.publish("m1")
-    server.query(change)
+    server.query("TRUNCATE onceward.inbox; " + change)
     try:
         sidecar = bed.sidecar(wait=False, completion="response")
         assert said in sidecar.wait_for("refused")["reason"]
