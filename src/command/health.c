@@ -35,6 +35,8 @@ static int judge(const struct state *s, bool ready)
 
         if (ready && !q->fits)
             return not_yet(q->name, "cannot be consumed as configured: see `refused` in the log");
+        if (ready && !q->ready && q->failed)
+            return not_yet(q->name, "could not be started: see `config_error` in the log");
         if (ready && !q->ready)
             return not_yet(q->name, "has not started yet: see `disconnected` and `paused` in the log");
         if (!ready && age_ms >= STATE_STALE_MS)

@@ -68,6 +68,8 @@ static bool read_queue(const struct buf *text, size_t i, struct state *s, struct
     q->ready = flag_at(text, pointer, value);
     snprintf(pointer, sizeof pointer, "/queues/%zu/fits", i);
     q->fits = flag_at(text, pointer, value);
+    snprintf(pointer, sizeof pointer, "/queues/%zu/failed", i);
+    q->failed = flag_at(text, pointer, value);
     return true;
 }
 

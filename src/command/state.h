@@ -16,6 +16,7 @@ struct state_queue {
     char *name;
     int64_t turned_ms_ago; /* its loop, when the file was written */
     bool ready, fits;      /* past its first start; configuration and schema are good */
+    bool failed;           /* it could not be started, and is tried again */
 };
 
 struct state {

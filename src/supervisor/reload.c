@@ -20,8 +20,14 @@ static void log_reloaded(const struct supervisor *s)
 {
     const struct config_diff *d = &s->diff;
     struct log_line l;
+    struct texts not_started = {0};
+    bool good;
 
-    log_begin_at(&l, EVENT_RELOADED, d->needs_restart.n ? LOG_WARNING : LOG_INFO, NULL);
+    for (size_t i = 0; i < s->n_slots; i++)
+        if (s->slots[i].failed)
+            texts_add(&not_started, s->slots[i].queue->name);
+    good = !d->needs_restart.n && !not_started.n;
+    log_begin_at(&l, EVENT_RELOADED, good ? LOG_INFO : LOG_WARNING, NULL);
     log_int(&l, "took_ms", clock_ms() - s->reload_began_ms);
     log_texts(&l, "changed_keys", &d->changed_keys);
     log_texts(&l, "needs_restart", &d->needs_restart);
@@ -29,7 +35,10 @@ static void log_reloaded(const struct supervisor *s)
     log_texts(&l, "changed", &d->changed);
     log_texts(&l, "added", &d->added);
     log_texts(&l, "removed", &d->removed);
+    if (not_started.n)
+        log_texts(&l, "not_started", &not_started);
     log_end(&l);
+    texts_deinit(&not_started);
 }
 
 /* Before anything is drained: can all that is to be started be started? */
@@ -77,11 +86,14 @@ static void replace_queues(struct supervisor *s)
         if (texts_has(&d->unchanged, name))
             continue;
         slot_leave(&s->slots[i]);
-        if (texts_has(&d->changed, name))
-            slot_add(s, config_find_queue(c, name), slot_is_ready(&s->slots[i]));
+        if (!texts_has(&d->changed, name))
+            continue;
+        bool was_ready = slot_is_ready(&s->slots[i]), was_added = s->slots[i].failed && s->slots[i].is_added;
+
+        slot_add(s, config_find_queue(c, name), was_ready)->is_added = was_added;
     }
     for (size_t i = 0; i < d->added.n; i++)
-        slot_add(s, config_find_queue(c, d->added.items[i]), ready);
+        slot_add(s, config_find_queue(c, d->added.items[i]), ready)->is_added = true;
 }
 
 static void reload_begin(struct supervisor *s)

@@ -41,28 +41,40 @@ void version_add(struct supervisor *s, struct config *c)
 
 /* --- slots --- */
 
-void slot_add(struct supervisor *s, const struct config_queue *q, bool was_ready)
+struct slot *slot_add(struct supervisor *s, const struct config_queue *q, bool was_ready)
 {
     s->slots = mem_realloc(s->slots, (s->n_slots + 1) * sizeof(*s->slots));
     s->slots[s->n_slots++] = (struct slot){.version = s->current, .queue = q, .was_ready = was_ready};
     s->current->n_users++;
+    return &s->slots[s->n_slots - 1];
+}
+
+/* Said again once an interval: it has no worker, so no figures tell of it. */
+static void tell_failure(struct slot *slot, const struct fault *f)
+{
+    struct log_line l;
+
+    if (slot->failed && clock_ms() - slot->told_at_ms < slot->version->config->log.stats_interval_ms)
+        return;
+    slot->told_at_ms = clock_ms();
+    log_begin(&l, EVENT_CONFIG_ERROR, slot->queue->name);
+    log_text(&l, "reason", f->text);
+    log_int(&l, "next_try_ms", START_AGAIN_MS);
+    log_end(&l);
 }
 
 int slot_start(struct slot *slot)
 {
     struct fault f = {0};
-    struct log_line l;
-    bool first = !slot->start_at_ms;
 
     slot->start_at_ms = clock_ms() + START_AGAIN_MS;
-    if (!worker_start(slot->version->config, slot->queue, &slot->worker, &f))
-        return 0;
-    if (first) {
-        log_begin(&l, EVENT_CONFIG_ERROR, slot->queue->name);
-        log_text(&l, "reason", f.text);
-        log_end(&l);
+    if (worker_start(slot->version->config, slot->queue, &slot->worker, &f)) {
+        tell_failure(slot, &f);
+        slot->failed = true;
+        return -1;
     }
-    return -1;
+    slot->failed = false;
+    return 0;
 }
 
 void slot_leave(struct slot *slot)
@@ -76,6 +88,8 @@ bool slot_is_ready(const struct slot *slot)
 {
     struct worker_pulse p = {0};
 
+    if (slot->failed && slot->is_added)
+        return false;
     if (slot->worker)
         worker_pulse(slot->worker, &p);
     return slot->was_ready || p.ready;

@@ -37,9 +37,9 @@ static void queue_text(const struct slot *slot, struct buf *out)
     int64_t age = clock_ms() - p.turned_ms;
     buf_add_text(out, "{\"queue\":");
     buf_add_json(out, slice_of(slot->queue->name));
-    buf_printf(out, ",\"turned_ms_ago\":%lld,\"live\":%s,\"ready\":%s,\"fits\":%s}", (long long)age,
+    buf_printf(out, ",\"turned_ms_ago\":%lld,\"live\":%s,\"ready\":%s,\"fits\":%s%s}", (long long)age,
                age < LOOP_STALE_MS ? "true" : "false", slot_is_ready(slot) ? "true" : "false",
-               p.fatal ? "false" : "true");
+               p.fatal ? "false" : "true", slot->failed ? ",\"failed\":true" : "");
 }
 
 static void state_text(const struct supervisor *s, struct buf *out)

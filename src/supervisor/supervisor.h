@@ -31,7 +31,10 @@ struct slot {
     struct worker *worker;            /* NULL: not yet, or not any more */
     bool leaving;                     /* asked to drain; gone when its worker has ended */
     bool was_ready;                   /* whatever its worker says: a reload does not make a pod unready */
+    bool is_added;                    /* was_ready is that of others */
+    bool failed;                      /* its worker could not be started */
     int64_t start_at_ms;              /* not before; 0: it was not tried yet */
+    int64_t told_at_ms;               /* that it failed */
 };
 
 struct supervisor {
@@ -51,8 +54,8 @@ struct supervisor {
 
 /* slots.c */
 void version_add(struct supervisor *s, struct config *c); /* it is the present one now */
-void slot_add(struct supervisor *s, const struct config_queue *q,
-              bool was_ready);     /* q: of the present version */
+struct slot *slot_add(struct supervisor *s, const struct config_queue *q,
+                      bool was_ready); /* q: of the present version; until the next is added */
 int slot_start(struct slot *slot); /* -1: logged */
 void slot_leave(struct slot *slot);
 bool slot_is_ready(const struct slot *slot);

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import resource
 import signal
 import threading
 import time
@@ -566,3 +567,36 @@ def test_live_and_ready_during_a_reload(bed):
     assert not fails(), "a pod that was ready stays so, while its new application is down"
     assert run("drain", "--state", state).status == 0
     assert sidecar.wait() == 0
+
+
+def test_a_queue_that_cannot_be_started_after_a_reload_is_said_again_and_again(bed):
+    """Files run out between the check of the new configuration and the start with it."""
+    gate = Gate(bed.app)
+    config = bed.config()
+    sidecar = start(bed, config)
+    state = sidecar.config["state_file"]
+    bed.queue.publish_many(["m1"])
+    bed.app.wait_for_posts(1)
+    other = bed.new_queue("-b")
+    moved = copy.deepcopy(config)
+    moved["queues"] = {other.name: merge(config["queues"][bed.queue.name], {"queue": other.name, "consumer": bed.queue.name,
+                                                                                "takes_over": bed.queue.name})}
+    since = hang_up(sidecar, moved)
+    sidecar.wait_for("draining", since=since)
+    before = resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE)
+    signals = next(int(fd) for fd in os.listdir(f"/proc/{sidecar.pid}/fd")
+                   if "signalfd" in os.readlink(f"/proc/{sidecar.pid}/fd/{fd}"))
+    resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE, (signals + 2, before[1]))  # one more: the state file is still written
+    gate.open.set()
+    line = sidecar.wait_for("config_error", since=since, n=3, queue=other.name)
+    assert "next_try_ms" in line and line["reason"]
+    line = sidecar.wait_for("reloaded", since=since)
+    assert line["not_started"] == [other.name] and line["level"] == "warning"
+    wait_until(lambda: "could not be started" in run("health", "--ready", "--state", state).out, "it is not ready", PATIENCE)
+    assert run("health", "--live", "--state", state).status == 0
+    resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE, before)
+    since = sidecar.mark()
+    sidecar.wait_for("consuming", since=since, queue=other.name)
+    wait_until(lambda: run("health", "--ready", "--state", state).status == 0, "it is ready", PATIENCE)
+    other.publish_many(["m2"])
+    assert_once(bed, ["m1", "m2"])
