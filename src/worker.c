@@ -241,6 +241,10 @@ static void inbox_slim(struct worker *w)
 {
     if (!w->inbox || !inbox_is_swollen(w->inbox) || worker_n_out(w))
         return;
+    /* A failure that is not written yet would be taken for one of the connection. */
+    if (worker_n(w, DELIVERY_TO_BURY) || worker_n(w, DELIVERY_TO_FAIL) || worker_n(w, DELIVERY_WATCHING) ||
+        worker_n(w, DELIVERY_TO_CHECK))
+        return;
     for (int s = 0; s < N_DELIVERY_STATES; s++)
         if (delivery_is_at_database((enum delivery_state)s) && worker_n(w, (enum delivery_state)s))
             return;
