@@ -252,3 +252,36 @@ def test_a_credit_that_was_used_up_for_long_is_no_silence(own):
     link.thaw()
     finish(own, sidecar, ids)
     assert not sidecar.find("stuck")
+
+
+@needs_failpoints
+def test_what_was_in_the_queue_long_ago_is_no_reason(own):
+    """The figures are rare, and the last depth is from before the messages came."""
+    ids = [f"m{i}" for i in range(4)]
+    gate = hold_some(own, "m0")
+    own.queue.publish_many(ids)
+    sidecar = start(own, "stuck_ms=800", prefetch=1, forward={"concurrency": 1}, top={"log": {"stats_interval": "4s"}})
+    gate.wait_for_waiting()
+    sidecar.wait_for("stats")  # with it the depth is asked for
+    wait_until(lambda: own.rabbitmq.counts(own.queue)["ready"] == 3, "three wait", 30)
+    gate.open()
+    own.wait_for_effects(ids)
+    hold_true(lambda: not sidecar.find("stuck"), "there is nothing to deliver", 3.2)
+    finish(own, sidecar, ids)
+
+
+@needs_failpoints
+def test_silence_is_noticed_between_the_figures(own):
+    own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
+    other = own.rabbitmq.connect()
+    channel = other.channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(own.queue.name, lambda *a: None)
+    own.queue.publish_many(["m0", "m1", "m2"])
+    own.queue.wait_for_ready(2)
+    sidecar = start(own, "stuck_ms=600", queue=own.queue, top={"log": {"stats_interval": "1h"}})
+    assert sidecar.wait_for("stuck")["depth"] == 2
+    other.close()
+    own.wait_for_effects(["m0", "m1", "m2"])
+    assert sidecar.term(30) == 0
+    own.queue.assert_empty()
