@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { IN_VAIN_WINDOWS = 3 }; /* longer than anybody waits for what is out */
+
 /* An exchange may last as long as its window can be extended; the worker's own timers end it before. */
 static int64_t exchange_limit_ms(const struct worker *w)
 {
@@ -57,6 +59,34 @@ static void delivery_forward(struct worker *w, struct delivery *d)
     FAILPOINT(FORWARD_SENT);
 }
 
+static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, enum release_to to)
+{
+    d->delay_ms = delay_ms;
+    d->release_to = to;
+    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
+}
+
+/* Claims that came to nothing: no slot was free until the window was nearly over; or it is a suspect that
+ * keeps others waiting, and the queue came to pause. */
+static void give_back_unsent(struct worker *w)
+{
+    bool may_forward = worker_may_forward(w);
+
+    for (struct link *k = w->states[DELIVERY_CLAIMED].head.next, *next;
+         k != &w->states[DELIVERY_CLAIMED].head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_state);
+
+        next = k->next;
+        if (d->window_ends_ms - w->now_ms < w->q->token_window_ms / 10)
+            delivery_set_error(d, "its window ended before it could be sent");
+        else if (d->suspect && !may_forward)
+            delivery_set_error(d, "the queue came to pause before it was sent");
+        else
+            continue;
+        give_back(w, d, 0, d->suspect ? RELEASE_ALONE : RELEASE_PARK);
+    }
+}
+
 /* Sends what has a token, while there are slots. What waited so long that a tenth of its window is gone gets
  * a new window first. */
 void worker_forward_claimed(struct worker *w)
@@ -64,19 +94,14 @@ void worker_forward_claimed(struct worker *w)
     struct log_line l;
     struct link *k;
 
-    while ((k = list_first(&w->states[DELIVERY_CLAIMED])) && worker_n_out(w) < (size_t)w->allowed &&
+    give_back_unsent(w);
+    while ((k = list_first(&w->states[DELIVERY_CLAIMED])) && worker_n_busy(w) < worker_most_busy(w) &&
            worker_may_forward(w)) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         if (d->window_ends_ms - w->now_ms < w->q->token_window_ms / 10 * 9) {
             if (d->n_reclaims++ < N_RECLAIMS_MAX) {
                 delivery_event(w, d, DELIVERY_EV_STALE);
-                continue;
-            }
-            if (d->window_ends_ms - w->now_ms < w->q->token_window_ms / 10) {
-                delivery_set_error(d, "its window ended before it could be sent");
-                d->delay_ms = 0;
-                delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
                 continue;
             }
             if (worker_may_say(w, EVENT_SHORT_WINDOW)) {
@@ -97,13 +122,6 @@ void worker_forward_claimed(struct worker *w)
 bool delivery_is_tainted(const struct worker *w, const struct delivery *d)
 {
     return d->inbox_life != w->inbox_life || !w->inbox;
-}
-
-static void give_back(struct worker *w, struct delivery *d, int64_t delay_ms, enum release_to to)
-{
-    d->delay_ms = delay_ms;
-    d->release_to = to;
-    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
 }
 
 /* It was answered before it was done, and the application died before it was: perhaps of a neighbour, perhaps
@@ -160,6 +178,13 @@ static void delivery_died(struct worker *w, struct delivery *d)
         suspect_stand_back(w, d);
     if (death == DEATH_CHARGED) {
         delivery_fail(w, d);
+        return;
+    }
+    if (d->suspect && death == DEATH_AMONG_OTHERS) {
+        /* It waited to be alone, in vain, and others waited with it: now they may go for longer. */
+        int64_t wait = worker_is_trying(w) ? 0 : IN_VAIN_WINDOWS * w->q->token_window_ms;
+
+        give_back(w, d, wait + delivery_backoff_ms(w, ++d->n_given_back), RELEASE_PARK);
         return;
     }
     if (!d->suspect && worker_may_say(w, EVENT_ALONE))

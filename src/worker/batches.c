@@ -219,7 +219,7 @@ static void submit_looks(struct worker *w)
 static size_t look_ahead(const struct worker *w)
 {
     double n = w->service_ema_us > 0 ? w->allowed * w->claim_ema_us / w->service_ema_us : 0;
-    size_t most = (size_t)w->allowed * 4;
+    size_t most = worker_is_trying(w) ? 0 : (size_t)w->allowed * 4;
 
     if (most > (size_t)w->q->prefetch / 2)
         most = (size_t)w->q->prefetch / 2;
@@ -246,42 +246,47 @@ static struct delivery *first_suspect(struct worker *w)
     {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
-        if (suspect_stands_back(w, d))
-            d->ready_ms = w->now_ms; /* its patience begins when it may go */
-        else if (is_due(w, d))
+        if (is_due(w, d) && !suspect_stands_back(w, d))
             return d;
     }
     return NULL;
 }
 
-/* What died with the application goes before everything else, alone, when nothing else is out or on its way
- * out. */
-static size_t gather_suspect(struct worker *w, struct delivery *d, struct delivery **batch)
+/* Not merely the first of a list: there may be a long job before it. */
+bool worker_suspect_is_on_its_way(struct worker *w)
 {
-    if (worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING))
-        return 0;
-    batch[0] = d;
-    /* What survived the death is waited for, but not for longer than a window: a long job must not stop the
-     * queue. */
-    if (!target_take_place(w, w->now_ms - d->ready_ms < w->q->token_window_ms))
-        return 0;
-    claim_prepare(w, batch[0]);
-    item_fill(w, 0, batch[0]);
-    return 1;
+    const struct delivery *d = w->suspect_ref ? worker_find(w, w->suspect_ref) : NULL;
+
+    return d && (d->state == DELIVERY_CLAIMING || d->state == DELIVERY_CLAIMED || delivery_is_out(d->state));
 }
 
-static bool suspect_is_on_its_way(struct worker *w)
+/* What died with the application goes before everything else, alone. NULL: none could be sent now even if the
+ * application were quiet, so the place is not for us. */
+static struct delivery *suspect_that_could_go(struct worker *w)
 {
-    static const enum delivery_state states[] = {DELIVERY_CLAIMING, DELIVERY_CLAIMED, DELIVERY_FORWARDING,
-                                                 DELIVERY_TO_REVOKE, DELIVERY_REVOKING};
+    if (!worker_may_forward(w) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING) ||
+        worker_n_busy(w) >= worker_most_busy(w))
+        return NULL;
+    return first_suspect(w);
+}
 
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        struct link *k = list_first(&w->states[states[i]]);
+/* What survived the death is waited for, and nothing new begins anywhere meanwhile; but for hardly longer
+ * than a window, when all is over that was not extended: a long job must not stop the queues. While messages
+ * only try how it is, nobody need be alone, since nobody is charged. */
+static size_t gather_suspect(struct worker *w, struct delivery **batch)
+{
+    struct delivery *d = suspect_that_could_go(w);
 
-        if (k && container_of(k, struct delivery, in_state)->suspect)
-            return true;
-    }
-    return false;
+    if (!d || !target_take_place(w))
+        return 0;
+    if (!target_is_quiet(w) && !worker_is_trying(w) &&
+        w->now_ms - w->place_since_ms < w->q->token_window_ms + TAKEOVER_GRACE_MS)
+        return 0;
+    w->suspect_ref = d->ref;
+    claim_prepare(w, d);
+    item_fill(w, 0, d);
+    batch[0] = d;
+    return 1;
 }
 
 /* What the broker is about to drop is not forwarded any more, but buried: whatever becomes of the
@@ -318,13 +323,11 @@ static void submit_claims(struct worker *w)
     }
     if (!worker_may_forward(w) || !target_is_free(w))
         return;
-    struct delivery *suspect = first_suspect(w);
-
-    if (suspect) {
-        n = gather_suspect(w, suspect, batch);
-    } else if (!suspect_is_on_its_way(w)) {
-        size_t busy = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMED);
-        size_t most = (size_t)w->allowed + look_ahead(w);
+    if (first_suspect(w)) {
+        n = gather_suspect(w, batch);
+    } else if (!worker_suspect_is_on_its_way(w)) {
+        size_t busy = worker_n_busy(w) + worker_n(w, DELIVERY_CLAIMED);
+        size_t most = worker_most_busy(w) + look_ahead(w);
 
         most = most > busy ? most - busy : 0;
         if (most > BATCH_MAX)
@@ -358,7 +361,7 @@ void worker_submit_batches(struct worker *w)
     static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE,
                                                      INBOX_BURY,   INBOX_LOOK, INBOX_CLAIM};
 
-    if (!suspect_is_on_its_way(w))
+    if (!worker_suspect_is_on_its_way(w) && !suspect_that_could_go(w))
         target_give_place(w);
     if (w->inbox)
         spare_tainted(w);

@@ -2,7 +2,8 @@
  * brake.
  *
  * A pause charges nobody. While it lasts the consumer is cancelled; what is held goes back to the broker
- * after pause_hold, so that other replicas get it. */
+ * after pause_hold, so that other replicas get it. Where only a message can show that it is over, one at a
+ * time is tried; what was sent before the pause began takes no part in that, however long it lasts. */
 #include "worker.h"
 
 #include "onceward/base/clock.h"
@@ -95,6 +96,7 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     if (!is_paused(w, r)) {
         w->pauses |= 1u << r;
         w->paused_since_ms[r] = w->now_ms;
+        w->paused_after[r] = target_forwards(w);
         if (r == PAUSE_APPLICATION) {
             w->n_pauses_in_a_row++;
             w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, probe_wait_max_ms(w),
@@ -176,11 +178,62 @@ bool worker_may_forward(const struct worker *w)
     return true;
 }
 
+static bool was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r)
+{
+    return is_paused(w, r) && d->n_th_forward <= w->paused_after[r];
+}
+
+bool worker_is_trying(const struct worker *w)
+{
+    return w->pauses & (1u << PAUSE_EVERYTHING_FAILS | 1u << PAUSE_DATABASE);
+}
+
+/* All requests that are out. While something is being tried: those that try it; what was accepted is not
+ * over. */
+size_t worker_n_busy(const struct worker *w)
+{
+    static const enum delivery_state states[] = {DELIVERY_FORWARDING, DELIVERY_TO_REVOKE, DELIVERY_REVOKING,
+                                                 DELIVERY_TO_CHECK,   DELIVERY_CHECKING,  DELIVERY_WATCHING};
+    size_t n = 0;
+
+    if (!worker_is_trying(w))
+        return worker_n_out(w);
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        list_each(&w->states[states[i]], k)
+        {
+            const struct delivery *d = container_of(k, struct delivery, in_state);
+
+            n += !was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) && !was_sent_before(w, d, PAUSE_DATABASE);
+        }
+    }
+    return n;
+}
+
+size_t worker_most_busy(const struct worker *w)
+{
+    return worker_is_trying(w) ? 1 : (size_t)w->allowed;
+}
+
+/* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
+ * accepted and watched, or follows another, is no help. */
+static bool has_one_to_try(const struct worker *w)
+{
+    static const enum delivery_state states[] = {DELIVERY_TO_CLAIM,   DELIVERY_CLAIMING, DELIVERY_CLAIMED,
+                                                 DELIVERY_TO_LOOK,    DELIVERY_LOOKING,  DELIVERY_PARKED,
+                                                 DELIVERY_SUSPECT,    DELIVERY_TO_FAIL,  DELIVERY_FAILING,
+                                                 DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
+
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+        if (worker_n(w, states[i]))
+            return true;
+    return worker_n_busy(w);
+}
+
 bool worker_may_consume(const struct worker *w)
 {
     unsigned pauses = w->pauses;
 
-    if (!w->unacked.len) { /* a message is needed to try with */
+    if (worker_is_trying(w) && !has_one_to_try(w)) { /* a message is needed */
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);
         if (is_trying_database(w))
             pauses &= ~(1u << PAUSE_DATABASE);
@@ -234,19 +287,20 @@ void worker_probe(struct worker *w)
 
 /* --- the trickle and the brake --- */
 
-void worker_success(struct worker *w)
+void worker_success(struct worker *w, const struct delivery *d)
 {
-    w->n_failed_in_a_row = 0;
     w->n_pauses_in_a_row = 0;
-    w->n_brakes = 0;
     worker_trickle(w, 1);
+    if (was_sent_before(w, d, PAUSE_EVERYTHING_FAILS))
+        return;
+    w->n_failed_in_a_row = 0;
+    w->n_brakes = 0;
     pause_clear(w, PAUSE_EVERYTHING_FAILS);
 }
 
 void worker_trickle(struct worker *w, int more)
 {
-    bool tries = w->pauses & (1u << PAUSE_EVERYTHING_FAILS | 1u << PAUSE_DATABASE);
-    int most = tries ? 1 : w->q->forward.concurrency;
+    int most = worker_is_trying(w) ? 1 : w->q->forward.concurrency;
 
     w->allowed = w->allowed + more < most ? w->allowed + more : most;
 }
@@ -290,8 +344,8 @@ void worker_failure(struct worker *w, const struct delivery *d)
     int n = w->n_failed_in_a_row < 64 ? w->n_failed_in_a_row : 64;
 
     if (is_paused(w, PAUSE_EVERYTHING_FAILS)) {
-        if (w->now_ms < w->brake_at_ms)
-            return; /* it was out before the brake came */
+        if (was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) || w->now_ms < w->brake_at_ms)
+            return;
         w->brake_at_ms =
             w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
         return;

@@ -78,7 +78,14 @@ void report_text(struct worker *w, enum event e, const char *reason)
     log_end(&l);
 }
 
-const char *worker_state_name(const struct worker *w)
+/* Has another queue's suspect the application for itself, while we have something for it? */
+static bool waits_for_another(const struct worker *w)
+{
+    return !target_is_free(w) &&
+           (worker_n(w, DELIVERY_TO_CLAIM) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_SUSPECT));
+}
+
+const char *worker_state_name(struct worker *w)
 {
     if (w->drain)
         return "draining";
@@ -86,7 +93,9 @@ const char *worker_state_name(const struct worker *w)
         return "disconnected";
     if (!atomic_load(&w->is_ready) && !w->pauses)
         return "starting";
-    if (worker_n(w, DELIVERY_SUSPECT) && !w->pauses)
+    if (!w->pauses && waits_for_another(w))
+        return "waiting_for_suspect";
+    if (!w->pauses && (worker_n(w, DELIVERY_SUSPECT) || worker_suspect_is_on_its_way(w)))
         return "suspects";
     if (!w->pauses && w->inbox && w->n_stuck && w->depth)
         return w->standby ? "standby" : "stuck"; /* since the last delivery, and depth is not known to be 0 */
@@ -158,6 +167,26 @@ static void log_pauses(struct log_line *l, const struct worker *w)
     log_int(l, "paused_for_ms", paused_for_ms(w));
 }
 
+/* Why other messages wait for one. */
+static void log_suspects(struct log_line *l, struct worker *w)
+{
+    char name[128], text[256];
+
+    if (waits_for_another(w)) {
+        target_who_is_alone(w, name, sizeof(name));
+        if (!*name)
+            return;
+        snprintf(text, sizeof(text), "the application is left to a suspect of queue %s", name);
+        log_text(l, "state_detail", text);
+    } else if (worker_suspect_is_on_its_way(w)) {
+        log_text(l, "state_detail", "a suspect is with the application, and others wait for its end");
+    } else if (worker_n(w, DELIVERY_SUSPECT)) {
+        log_text(l, "state_detail",
+                 target_is_quiet(w) ? "suspects wait for the application"
+                                    : "suspects wait for the end of what the application has at work");
+    }
+}
+
 void report_stats(struct worker *w)
 {
     struct log_line l;
@@ -165,6 +194,7 @@ void report_stats(struct worker *w)
 
     log_begin(&l, EVENT_STATS, w->q->name);
     log_text(&l, "state", worker_state_name(w));
+    log_suspects(&l, w);
     log_pauses(&l, w);
     log_count(&l, "received", &w->counts.received);
     log_count(&l, "completed", &w->counts.completed);

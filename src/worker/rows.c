@@ -219,7 +219,7 @@ static void row_completed(struct worker *w, struct delivery *d)
     histogram_add(&w->end_to_end_us, clock_us() - d->received_us);
     if (w->config->log.messages != MESSAGES_NONE)
         report_delivery(w, EVENT_COMPLETED, d);
-    worker_success(w);
+    worker_success(w, d);
     delivery_event(w, d, DELIVERY_EV_COMPLETED);
 }
 

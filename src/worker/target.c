@@ -2,13 +2,16 @@
  *
  * The only thing that workers share beside the configuration and the log: when an application died, it must
  * be seen which request kills it, also when its neighbours came from other queues. A suspect takes the
- * application for itself; the other workers begin nothing meanwhile. Atomics only: a worker counts itself in
- * before it looks whether somebody is alone, and a suspect takes the place before it looks whether anybody is
- * in, so at least one of the two sees the other. */
+ * application for itself: it takes the place, the other workers begin nothing from then on, and it is sent
+ * when what they have out has ended. Atomics only: a worker counts itself in before it looks whether somebody
+ * is alone, and a suspect takes the place before it looks whether anybody is in, so at least one of the two
+ * sees the other. One that waits with the place in its hands waits for requests only, never for another's
+ * place: two of them cannot wait for each other. */
 #include "worker.h"
 
 #include "onceward/base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct target {
@@ -130,16 +133,13 @@ uint64_t target_proven(const struct worker *w)
     return atomic_load(&w->target->proven_after);
 }
 
-bool target_take_place(struct worker *w, bool patient)
+bool target_take_place(struct worker *w)
 {
     struct worker *nobody = NULL;
 
-    if (!atomic_compare_exchange_strong(&w->target->alone, &nobody, w) && nobody != w)
-        return false;
-    if (!patient || atomic_load(&w->target->n_out) == 0)
-        return true;
-    target_give_place(w);
-    return false;
+    if (atomic_compare_exchange_strong(&w->target->alone, &nobody, w))
+        w->place_since_ms = w->now_ms;
+    return !nobody || nobody == w;
 }
 
 void target_give_place(struct worker *w)
@@ -147,4 +147,23 @@ void target_give_place(struct worker *w)
     struct worker *me = w;
 
     atomic_compare_exchange_strong(&w->target->alone, &me, NULL);
+}
+
+bool target_is_quiet(const struct worker *w)
+{
+    return atomic_load(&w->target->n_out) == 0;
+}
+
+uint64_t target_forwards(const struct worker *w)
+{
+    return atomic_load(&w->target->n_forwards);
+}
+
+/* Under the lock: who leaves gives its place back first, and waits here before it is freed. */
+void target_who_is_alone(const struct worker *w, char *name, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    struct worker *alone = atomic_load(&w->target->alone);
+    snprintf(name, size, "%s", alone && alone != w ? alone->q->name : "");
+    pthread_mutex_unlock(&lock);
 }

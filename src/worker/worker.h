@@ -223,6 +223,7 @@ struct worker {
 
     unsigned pauses; /* bits of enum pause_reason */
     int64_t paused_since_ms[N_PAUSE_REASONS];
+    uint64_t paused_after[N_PAUSE_REASONS]; /* the last of the target's requests before */
     bool pause_told[N_PAUSE_REASONS];
     char pause_text[N_PAUSE_REASONS][256];
     int64_t probe_at_ms, resume_at_ms; /* a probe that succeeds earlier than this ends no pause */
@@ -240,6 +241,8 @@ struct worker {
     struct suspicions *suspicions; /* suspects that went back to the broker */
     struct target *target;         /* the application, shared with the workers of other queues */
     uint64_t n_in_target;          /* of its requests that are out, ours */
+    int64_t place_since_ms;        /* it is ours, for a suspect */
+    uint64_t suspect_ref;          /* the suspect that went last, 0: none yet */
     int n_failed_in_a_row;
     uint64_t failed_ids[64];
     int n_brakes;
@@ -330,6 +333,7 @@ static inline enum failpoint failpoint_of(enum delivery_state s, enum failpoint_
 
 /* batches.c */
 void worker_submit_batches(struct worker *w);
+bool worker_suspect_is_on_its_way(struct worker *w);
 struct slice delivery_id(const struct delivery *d);
 
 /* rows.c */
@@ -361,8 +365,11 @@ bool target_is_free(const struct worker *w);             /* nobody else is alone
 bool target_enter(struct worker *w, struct delivery *d); /* a request begins; false: not now */
 void target_leave(struct worker *w);                     /* a request has ended */
 bool target_was_alone(const struct worker *w, const struct delivery *d); /* from its begin until now */
-bool target_take_place(struct worker *w, bool patient); /* for a suspect; patient: only when nothing is out */
+bool target_take_place(struct worker *w);         /* for a suspect; true: it is ours, or was */
 void target_give_place(struct worker *w);
+bool target_is_quiet(const struct worker *w);     /* nothing is out */
+uint64_t target_forwards(const struct worker *w); /* requests so far */
+void target_who_is_alone(const struct worker *w, char *name, size_t size); /* its queue; empty: nobody else */
 void target_died(struct worker *w);
 uint64_t target_deaths(const struct worker *w);
 void target_prove(struct worker *w, uint64_t after_deaths); /* it lived after so many deaths */
@@ -393,7 +400,10 @@ void pause_for_death(struct worker *w, const char *text);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);
-void worker_success(struct worker *w);
+bool worker_is_trying(const struct worker *w);   /* paused, and one message at a time shows how it is */
+size_t worker_n_busy(const struct worker *w);    /* requests that take a slot, */
+size_t worker_most_busy(const struct worker *w); /* of so many */
+void worker_success(struct worker *w, const struct delivery *d);
 void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
 void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
@@ -413,4 +423,4 @@ void report_delivery_begin(struct log_line *l, enum event e, const struct worker
 void report_dead_again(struct worker *w, const struct delivery *d);
 void report_stats(struct worker *w);
 void report_text(struct worker *w, enum event e, const char *reason);
-const char *worker_state_name(const struct worker *w);
+const char *worker_state_name(struct worker *w);
