@@ -63,6 +63,11 @@ void connection_end(struct connection *c)
     list_push(&w->graveyard, &c->link);
 }
 
+void connections_end_idle(struct forward *w)
+{
+    list_each(&w->idle_connections, k) connection_end(container_of(k, struct connection, link));
+}
+
 void graveyard_empty(struct forward *w)
 {
     list_each(&w->graveyard, k) free(container_of(k, struct connection, link));

@@ -202,6 +202,7 @@ uint32_t connection_events_idle(const struct connection *c);
 
 /* Its exchange has none afterwards. It stays in the graveyard until the events at hand were gone through. */
 void connection_end(struct connection *c);
+void connections_end_idle(struct forward *w);
 void graveyard_empty(struct forward *w);
 
 /* connector.c */

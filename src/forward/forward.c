@@ -122,6 +122,8 @@ int forward_send(struct forward *w, const struct forward_request *r, struct faul
     hash_insert(&w->by_ref, &x->by_ref, hash_number(r->ref));
     if (x->deadline_ms < w->next_deadline_ms)
         w->next_deadline_ms = x->deadline_ms;
+    if (r->fresh)
+        connections_end_idle(w);
     if (connection_find(w, x, f) == 0)
         return 0;
     take_out(w, x);

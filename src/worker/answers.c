@@ -44,6 +44,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(w),
         .send_by_ms = d->window_ends_ms, /* from then on another holder's token may live */
+        .fresh = d->suspect, /* its death is to be its own, not that of a connection at its end */
     };
     FAILPOINT(FORWARD_BEFORE);
     if (forward_send(w->forward, &r, &f)) {

@@ -30,6 +30,7 @@ struct forward_request {
     struct slice body;                  /* must stay until the answer */
     int64_t timeout_ms;                 /* from now, the whole exchange */
     int64_t send_by_ms;                 /* clock_ms() from which on it must not be sent any more, 0: none */
+    bool fresh; /* not over a kept connection, which the application may close at this very moment; ends those that are idle */
 };
 
 /* Sends a POST. -1: it could not even be begun (f), nothing was sent. */
