@@ -365,10 +365,10 @@ bool target_is_free(const struct worker *w);             /* nobody else is alone
 bool target_enter(struct worker *w, struct delivery *d); /* a request begins; false: not now */
 void target_leave(struct worker *w);                     /* a request has ended */
 bool target_was_alone(const struct worker *w, const struct delivery *d); /* from its begin until now */
-bool target_take_place(struct worker *w);         /* for a suspect; true: it is ours, or was */
+bool target_take_place(struct worker *w); /* for a suspect; true: it is ours, or was */
 void target_give_place(struct worker *w);
-bool target_is_quiet(const struct worker *w);     /* nothing is out */
-uint64_t target_forwards(const struct worker *w); /* requests so far */
+bool target_is_quiet(const struct worker *w);                              /* nothing is out */
+uint64_t target_forwards(const struct worker *w);                          /* requests so far */
 void target_who_is_alone(const struct worker *w, char *name, size_t size); /* its queue; empty: nobody else */
 void target_died(struct worker *w);
 uint64_t target_deaths(const struct worker *w);

@@ -10,7 +10,7 @@ import pytest
 
 from rig.application import Gate
 from rig.bed import merge
-from rig.wait import hold_true, wait_until
+from rig.wait import wait_until
 
 QUICK = {"max_attempts": 3, "backoff": "20ms", "max_backoff": "100ms"}
 
@@ -153,32 +153,6 @@ def test_the_brake_neither_waits_for_what_was_sent_before_it_nor_believes_it(bed
     assert bed.status("long2") == "processing"
     gates["long2"].open()
     bed.wait_for_status("long2", "completed", 30)
-
-
-def test_a_braked_queue_takes_another_message_when_what_it_holds_was_sent_before(bed):
-    """It holds a long job and nothing to try with; the queue has."""
-    gate, healthy = Gate(), []
-
-    def handler(request, reply):
-        if request.message_id == "long":
-            gate.wait()
-            return 204
-        return 204 if healthy else 400
-
-    bed.app.handler = handler
-    sidecar = bed.sidecar(completion="response", token_window="60s", brake=2, forward={"concurrency": 4}, retry=QUICK,
-                          on_body_mismatch="dead")
-    bed.queue.publish_many(["long"])
-    gate.wait_for_waiting()
-    bed.queue.publish_many(["bad1", "bad2"])
-    sidecar.wait_for("paused", reason="everything_fails")
-    healthy.append(True)
-    sidecar.wait_for("resumed", reason="everything_fails", deadline=60)
-    bed.queue.publish_many(["m1"])
-    bed.wait_for_status("m1", "completed", 30)
-    assert bed.status("long") == "processing"
-    gate.open()
-    bed.wait_for_status("long", "completed", 30)
 
 
 def test_a_suspect_of_a_braked_queue_with_a_long_job_does_not_stop_another_queue(bed):
