@@ -392,17 +392,21 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
     static const char sql[] =
         "WITH wanted (relation, needed, optional) AS (VALUES"
         " ('onceward.inbox'::regclass,"
-        "  '{token,status,received_at,token_expires_at,max_expires_at,attempt,fingerprint,message_id,consumer,"
+        "  "
+        "'{token,status,received_at,token_expires_at,max_expires_at,attempt,fingerprint,message_id,consumer,"
         "claimed_by}'::name[],"
         "  '{http_status,completed_at,alive_since,next_attempt_at,message_type,last_error,result}'::name[]),"
         " ('onceward.dead_letter',"
         "  '{id,consumer,vhost,queue,rowless,reason,attempts,body,exchange,routing_key,deaths,died_at}',"
-        "  '{message_id,raw_id,http_status,last_error,fingerprint,content_type,message_type,properties,headers,"
+        "  "
+        "'{message_id,raw_id,http_status,last_error,fingerprint,content_type,message_type,properties,headers,"
         "digest}'),"
         " ('onceward.consumer', '{consumer,vhost,queue,first_used_at,keeper_page}', '{keeper,kept_until}'))"
         " SELECT string_agg(what, ', ') FROM ("
-        "  SELECT w.relation || '.' || c || ' is missing' AS what FROM wanted w, unnest(w.needed || w.optional) c"
-        "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = w.relation AND a.attname = c"
+        "  SELECT w.relation || '.' || c || ' is missing' AS what FROM wanted w, unnest(w.needed || "
+        "w.optional) c"
+        "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = w.relation AND "
+        "a.attname = c"
         "   AND NOT a.attisdropped)"
         "  UNION ALL"
         "  SELECT w.relation || '.' || a.attname || ' may not be NULL' FROM wanted w"
@@ -416,11 +420,11 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
     bool fits = PQgetisnull(result, 0, 0);
 
     if (!fits)
-        fault_set(
-            f,
-            "the tables of schema \"onceward\" were changed by hand, or by a program that was never released: "
-            "%.400s",
-            PQgetvalue(result, 0, 0));
+        fault_set(f,
+                  "the tables of schema \"onceward\" were changed by hand, or by a program that was never "
+                  "released: "
+                  "%.400s",
+                  PQgetvalue(result, 0, 0));
     PQclear(result);
     return fits ? 0 : 1;
 }
