@@ -347,7 +347,8 @@ void worker_watch_consumer(struct worker *w)
         w->stuck_for = reason;
         w->stuck_since_ms = w->now_ms;
     }
-    if (!depth_is_news(w) || !reason || w->now_ms - w->stuck_since_ms < FAILPOINT_MS(STUCK) || w->now_ms < w->stuck_at_ms)
+    if (!depth_is_news(w) || !reason || w->now_ms - w->stuck_since_ms < FAILPOINT_MS(STUCK) ||
+        w->now_ms < w->stuck_at_ms)
         return;
     w->standby = w->consumer == CONSUMER_ACTIVE && w->n_stuck >= N_REMEDIES;
     log_begin(&l, w->standby ? EVENT_STANDBY : EVENT_STUCK, w->q->name);
