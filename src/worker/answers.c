@@ -44,7 +44,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(w),
         .send_by_ms = d->window_ends_ms, /* from then on another holder's token may live */
-        .fresh = d->suspect, /* its death is to be its own, not that of a connection at its end */
+        .fresh = d->suspect,             /* its death is to be its own, not that of a connection at its end */
     };
     FAILPOINT(FORWARD_BEFORE);
     if (forward_send(w->forward, &r, &f)) {
@@ -96,7 +96,7 @@ void worker_forward_claimed(struct worker *w)
     struct link *k;
 
     give_back_unsent(w);
-    while ((k = list_first(&w->states[DELIVERY_CLAIMED])) && worker_n_busy(w) < worker_most_busy(w) &&
+    while ((k = list_first(&w->states[DELIVERY_CLAIMED])) && worker_n_busy(w) < (size_t)w->allowed &&
            worker_may_forward(w)) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 

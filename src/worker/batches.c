@@ -219,7 +219,7 @@ static void submit_looks(struct worker *w)
 static size_t look_ahead(const struct worker *w)
 {
     double n = w->service_ema_us > 0 ? w->allowed * w->claim_ema_us / w->service_ema_us : 0;
-    size_t most = worker_is_trying(w) ? 0 : (size_t)w->allowed * 4;
+    size_t most = w->pauses & 1u << PAUSE_EVERYTHING_FAILS ? 0 : (size_t)w->allowed * 4;
 
     if (most > (size_t)w->q->prefetch / 2)
         most = (size_t)w->q->prefetch / 2;
@@ -265,7 +265,7 @@ bool worker_suspect_is_on_its_way(struct worker *w)
 static struct delivery *suspect_that_could_go(struct worker *w)
 {
     if (!worker_may_forward(w) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING) ||
-        worker_n_busy(w) >= worker_most_busy(w))
+        worker_n_busy(w) >= (size_t)w->allowed)
         return NULL;
     return first_suspect(w);
 }
@@ -327,7 +327,7 @@ static void submit_claims(struct worker *w)
         n = gather_suspect(w, batch);
     } else if (!worker_suspect_is_on_its_way(w)) {
         size_t busy = worker_n_busy(w) + worker_n(w, DELIVERY_CLAIMED);
-        size_t most = worker_most_busy(w) + look_ahead(w);
+        size_t most = (size_t)w->allowed + look_ahead(w);
 
         most = most > busy ? most - busy : 0;
         if (most > BATCH_MAX)

@@ -209,11 +209,6 @@ size_t worker_n_busy(const struct worker *w)
     return n;
 }
 
-size_t worker_most_busy(const struct worker *w)
-{
-    return worker_is_trying(w) ? 1 : (size_t)w->allowed;
-}
-
 /* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
  * accepted and watched, or follows another, is no help. */
 static bool has_one_to_try(const struct worker *w)

@@ -400,9 +400,8 @@ void pause_for_death(struct worker *w, const char *text);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);
-bool worker_is_trying(const struct worker *w);   /* paused, and one message at a time shows how it is */
-size_t worker_n_busy(const struct worker *w);    /* requests that take a slot, */
-size_t worker_most_busy(const struct worker *w); /* of so many */
+bool worker_is_trying(const struct worker *w); /* paused, and one message at a time shows how it is */
+size_t worker_n_busy(const struct worker *w);  /* requests that take a slot */
 void worker_success(struct worker *w, const struct delivery *d);
 void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
 void worker_failure(struct worker *w, const struct delivery *d);
