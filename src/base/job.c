@@ -1,7 +1,7 @@
 /* A job: the thread and the waiting side share one block, freed by whoever is done last.
  *
- * A thread that ends joins the one that ended before it, and job_wait_all the last one: so none is left behind, and what
- * libraries keep for a thread is gone before the process ends. */
+ * A thread that ends joins the one that ended before it, and job_wait_all the last one: so none is left
+ * behind, and what libraries keep for a thread is gone before the process ends. */
 #include "onceward/base/job.h"
 
 #include "onceward/base/clock.h"

@@ -8,11 +8,12 @@
  * - It is charged when the application had shown that it lived after the last death before the message was
  *   sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL answered
  *   2xx, or, without such a URL, nobody listened for a while and then somebody did.
- * - Else it is charged, too, but rarely: at once for the first such death since the application was last seen
- *   alive, then half a second later, and each time five times as long after the one before; one for all
- *   messages of the queue. So a message that kills its application, in a queue without any other and behind
- *   such a proxy, is dead after three attempts within seconds, and after eight within three hours; and an
- *   outage of ten minutes costs a message six attempts at most, one of an hour seven.
+ * - Else, when others died in the same way, it is the application. When the message is the only suspect here
+ *   and died twice in a row, it is charged, but rarely: at once, then half a second later, and each time five
+ *   times as long after the one before; one for all messages of the queue, until the application is seen
+ *   alive. So a message that kills its application, in a queue without any other and behind such a proxy, is
+ *   dead after three attempts within seconds, and after eight within three hours; and an outage of ten minutes
+ *   costs a lone message six attempts at most, one of an hour seven.
  * - What is not charged is given back. Either way the queue pauses with growing waits, and the message stands
  *   back: it goes again when the application has shown that it lives (others may go meanwhile), or when its
  *   death could be charged, half a minute later at most.
@@ -110,13 +111,17 @@ static int64_t unproven_wait_ms(const struct worker *w)
     return wait;
 }
 
-static bool is_unproven_due(struct worker *w)
+static bool is_unproven_due(struct worker *w, const struct delivery *d)
 {
-    uint64_t proofs = target_proven(w);
+    uint64_t proofs = target_proven(w), id = id_of(d);
+    bool again = w->unproven_id == id && w->unproven_proofs == proofs;
 
+    w->unproven_id = id;
     if (w->unproven_proofs != proofs)
         w->n_unproven = 0;
     w->unproven_proofs = proofs;
+    if (!again || worker_n(w, DELIVERY_SUSPECT))
+        return false;
     if (w->n_unproven && w->now_ms - w->unproven_at_ms < unproven_wait_ms(w))
         return false;
     w->n_unproven++;
@@ -128,7 +133,7 @@ enum lone_death suspect_judge(struct worker *w, const struct delivery *d)
 {
     if (!d->suspect || !target_was_alone(w, d))
         return DEATH_AMONG_OTHERS;
-    return target_proven(w) >= d->n_deaths_before || is_unproven_due(w) ? DEATH_CHARGED : DEATH_UNPROVEN;
+    return target_proven(w) >= d->n_deaths_before || is_unproven_due(w, d) ? DEATH_CHARGED : DEATH_UNPROVEN;
 }
 
 /* A message that may be the killer must not be the first to come to an application that has just come back.

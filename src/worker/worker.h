@@ -237,6 +237,7 @@ struct worker {
     uint64_t gone_after;           /* after so many deaths */
     int n_unproven;                /* deaths charged that may be nobody's fault */
     int64_t unproven_at_ms;        /* the last of them */
+    uint64_t unproven_id;          /* whose such death was the last: its hash */
     uint64_t unproven_proofs;      /* target_proven then */
     struct suspicions *suspicions; /* suspects that went back to the broker */
     struct target *target;         /* the application, shared with the workers of other queues */
