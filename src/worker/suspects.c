@@ -12,7 +12,7 @@
  *   and died twice in a row, it is charged, but rarely: at once, then half a second later, and each time five
  *   times as long after the one before; one for all messages of the queue, until the application is seen
  *   alive. So a message that kills its application, in a queue without any other and behind such a proxy, is
- *   dead after three attempts within seconds, and after eight within three hours; and an outage of ten minutes
+ *   dead after three attempts within seconds, after eight within three hours; and an outage of ten minutes
  *   costs a lone message six attempts at most, one of an hour seven.
  * - What is not charged is given back. Either way the queue pauses with growing waits, and the message stands
  *   back: it goes again when the application has shown that it lives (others may go meanwhile), or when its
