@@ -185,12 +185,11 @@ static void head_end(struct reply *r)
         return;
     }
     r->final = true;
-    r->keep = r->keep && !r->closing;
+    r->keep = r->keep && !r->closing && !(r->chunked && r->has_length); /* somebody was confused */
     if (r->status == 101 || r->status == 204 || r->status == 304) {
         r->keep = r->keep && r->status != 101;
         r->state = REPLY_WHOLE;
     } else if (r->chunked) {
-        r->keep = r->keep && !r->has_length;
         r->state = REPLY_CHUNK_SIZE;
     } else if (r->to_close || !r->has_length) {
         r->keep = false;
