@@ -215,10 +215,11 @@ static void submit_looks(struct worker *w)
 }
 
 /* How many claims beyond the free slots will find a slot by the time their answer is here: what is served
- * during one round trip of a claim. */
+ * during one round trip of a claim. Twice that, since the next claims leave only when these have come, and
+ * some take longer than the mean: a slot that has to wait is lost. */
 static size_t look_ahead(const struct worker *w)
 {
-    double n = w->service_ema_us > 0 ? w->allowed * w->claim_ema_us / w->service_ema_us : 0;
+    double n = w->service_ema_us > 0 ? 2 * w->allowed * w->claim_ema_us / w->service_ema_us : 0;
     size_t most = w->pauses & 1u << PAUSE_EVERYTHING_FAILS ? 0 : (size_t)w->allowed * 4;
 
     if (most > (size_t)w->q->prefetch / 2)
