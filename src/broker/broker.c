@@ -9,6 +9,7 @@
 #include "broker/internal.h"
 #include "onceward/base/job.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/random.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -95,6 +96,7 @@ int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *
         return -1;
     }
     struct broker *b = mem_zalloc(1, sizeof(*b));
+    random_bytes(&b->unique, sizeof(b->unique));
     b->wire = a->wire;
     b->queue = a->queue;
     b->version = a->version;

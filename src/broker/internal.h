@@ -78,6 +78,7 @@ struct broker {
     enum depth_state depth;
     enum stream_state stream;
     enum close_state closing;
+    uint64_t unique; /* to this connection: part of its consumer tags */
 };
 
 /* A new event at the end of a queue; its fields are zero but for the kind. */

@@ -5,12 +5,13 @@
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char tag_prefix[] = "onceward.";
 
-enum { FLAG_MULTIPLE = 1, NACK_REQUEUE = 2, REJECT_REQUEUE = 1 };
+enum { FLAG_MULTIPLE = 1, NACK_REQUEUE = 2, REJECT_REQUEUE = 1, TAG_SIZE = 64 };
 
 uint32_t consumer_of_tag(amqp_bytes_t tag)
 {
@@ -18,27 +19,32 @@ uint32_t consumer_of_tag(amqp_bytes_t tag)
     const char *text = tag.bytes;
     uint64_t number = 0;
 
-    if (tag.len <= prefix || tag.len > prefix + 10 || memcmp(text, tag_prefix, prefix))
+    if (tag.len <= prefix || memcmp(text, tag_prefix, prefix))
         return 0;
-    for (size_t i = prefix; i < tag.len; i++) {
-        if (text[i] < '0' || text[i] > '9')
+    for (size_t i = prefix; i < tag.len && text[i] != '.'; i++) {
+        if (text[i] < '0' || text[i] > '9' || i == prefix + 10)
             return 0;
         number = number * 10 + (uint64_t)(text[i] - '0');
     }
     return number > UINT32_MAX ? 0 : (uint32_t)number;
 }
 
-/* In a buffer of the caller's. */
-static amqp_bytes_t tag_of_consumer(uint32_t consumer, char text[32])
+/* In a buffer of the caller's.
+ *
+ * With a part that no other connection has ever had: a quorum queue knows a consumer by its tag and its
+ * channel's process, and after a restart of the node the numbers of processes begin again. A consumer of
+ * before with the same two, which the queue has not let go yet, would be taken for this one; then acks settle
+ * the messages that the old one held, unseen. */
+static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, char text[TAG_SIZE])
 {
-    int len = snprintf(text, 32, "%s%u", tag_prefix, consumer);
+    int len = snprintf(text, TAG_SIZE, "%s%u.%016" PRIx64, tag_prefix, consumer, b->unique);
 
     return (amqp_bytes_t){(size_t)len, text};
 }
 
 int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fault *f)
 {
-    char text[32];
+    char text[TAG_SIZE];
 
     if (!broker_channel_is_open(b))
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
@@ -47,18 +53,18 @@ int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fau
                     &(amqp_basic_qos_t){.prefetch_count = count});
     wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CONSUME_METHOD,
                     &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(b->queue),
-                                            .consumer_tag = tag_of_consumer(consumer, text)});
+                                            .consumer_tag = tag_of_consumer(b, consumer, text)});
     return wire_flush(&b->wire, f);
 }
 
 int broker_cancel(struct broker *b, uint32_t consumer, struct fault *f)
 {
-    char text[32];
+    char text[TAG_SIZE];
 
     if (!broker_channel_is_open(b))
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
     wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CANCEL_METHOD,
-                    &(amqp_basic_cancel_t){.consumer_tag = tag_of_consumer(consumer, text)});
+                    &(amqp_basic_cancel_t){.consumer_tag = tag_of_consumer(b, consumer, text)});
     return wire_flush(&b->wire, f);
 }
 
