@@ -153,3 +153,17 @@ def test_without_its_schema_it_consumes_nothing_and_says_so(bed, raw_postgres):
 
 def json_text(event):
     return " ".join(str(v) for v in event.values())
+
+
+def test_consumer_tags_are_never_used_again(bed):
+    """A quorum queue knows a consumer by its tag and its channel's process, whose number comes again after a restart of the node."""
+    sidecar = bed.sidecar()
+    tags = []
+    for n in range(2):
+        tags.append(next(line.split("\t")[2] for line in bed.rabbitmq.rabbitmqctl("list_consumers").splitlines()
+                         if line.startswith(bed.queue.name + "\t")))
+        if n == 0:
+            sidecar.kill()
+            sidecar.start()
+            sidecar.wait_for("consuming", n=2)
+    assert len(set(tags)) == 2 and len({t.rsplit(".", 1)[-1] for t in tags}) == 2, tags
