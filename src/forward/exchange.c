@@ -60,7 +60,7 @@ bool exchange_is_unsent(const struct exchange *x)
 
 /* An error before the request was sent whole: the application does not want the rest. Some of its text, where
  * there is any, is waited for. A success goes on being sent to the end, as whoever reads it expects. */
-static bool is_refusal(struct exchange *x)
+static bool refusal_notice(struct exchange *x)
 {
     x->early = x->early || (x->reply.final && x->reply.status >= 300 && !exchange_is_sent(x));
     return x->early && x->answer.len;
@@ -79,12 +79,12 @@ enum ending exchange_receive(struct exchange *x, const char *data, size_t len, s
         size_t room = bound - x->answer.len;
 
         buf_add(&x->answer, body.data, body.len < room ? body.len : room);
-        if (body.len > room || is_refusal(x)) {
+        if (body.len > room || refusal_notice(x)) {
             x->cut = true;
             return ENDING_CUT;
         }
     }
-    is_refusal(x);
+    refusal_notice(x);
     if (!reply_has_ended(&x->reply))
         return ENDING_NONE;
     x->cut = x->early || x->reply.status == 101 || (x->reply.state == REPLY_TOO_LONG && x->reply.final);

@@ -17,7 +17,6 @@ enum {
     RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
     REQUEST_KEEP_MAX = 8192,    /* a larger buffer is given back when the exchange is over */
     BODY_KEEP_MAX = 4096,       /* the same for what was answered */
-    SMALL_BODY_MAX = 64 * 1024, /* up to here a whole request is expected to leave in one write */
     TLS_RECORD_SAFE = 8 * 1024, /* a request of this size is one TLS record */
     IDLE_MAX_MS = 3000,         /* below the 5 s after which common servers close an idle connection */
     RECEIVE_SIZE = 16 * 1024,
