@@ -111,6 +111,9 @@ class Run:
     def term_sidecar(self, pod, fault):
         return pod.term_sidecar() and self.restart_sidecar(pod, fault)
 
+    def reload_sidecar(self, pod, fault):
+        return pod.reload_sidecar()
+
     def stop_sidecar(self, pod, fault):
         if not pod.signal_sidecar(signal.SIGSTOP):
             return False
@@ -308,7 +311,7 @@ class Run:
             f"{sum(map(len, oracle.requests.values()))} POSTs, {effects} effects, {letters} dead letters")
         say(f"  kills: {n('kill_sidecar', 'kill_pod')} of sidecars, {n('kill_application', 'kill_pod')} of applications "
             f"({sum(pod.n_endings for pod in self.pods)} ended by a message), {n('crash_database')} of PostgreSQL, {n('kill_broker')} of RabbitMQ")
-        say(f"  restarts: {n('term_sidecar')} of sidecars, {n('restart_database')} of PostgreSQL, {n('restart_broker')} of RabbitMQ; "
+        say(f"  restarts: {n('term_sidecar')} of sidecars ({n('reload_sidecar')} reloads), {n('restart_database')} of PostgreSQL, {n('restart_broker')} of RabbitMQ; "
             f"{n('scale')} changes of the number of pods; {sum(pod.sidecar.n_starts for pod in self.pods)} lives of sidecars")
         say(f"  links: {n('cut_broker', 'cut_database', 'cut_application')} cuts, "
             f"{n('freeze_broker', 'freeze_database', 'freeze_application')} freezes, {n('refuse_broker', 'refuse_database')} refused for a while, "

@@ -68,7 +68,7 @@ class Pod:
         self.sidecar = Lines(binary, self.folder, self.config(rabbitmq, queues), self.name)
         self.faults = []
         self.up = False  # it should run: `scale` decides
-        self.n_endings = 0
+        self.n_endings = self.n_reloads = 0
         self.endings = []  # when a message ended the application
 
     def config(self, rabbitmq, queues):
@@ -165,6 +165,21 @@ class Pod:
             self.sidecar.signal(number)
             return True
         return False
+
+    @guarded
+    def reload_sidecar(self):
+        """Another concurrency for one queue, and a hang-up; the next life has it too."""
+        if not self.sidecar_is_alive() or not self.sidecar.find("started", self.life):
+            return False
+        queues = self.sidecar.config["queues"]
+        self.n_reloads += 1
+        name = sorted(queues)[self.n_reloads % len(queues)]
+        queues[name]["forward"] = {"concurrency": 6 + self.n_reloads % 3}
+        with open(self.sidecar.config_path + ".next", "w") as f:
+            json.dump(self.sidecar.config, f, indent=1)
+        os.rename(self.sidecar.config_path + ".next", self.sidecar.config_path)
+        self.sidecar.signal(signal.SIGHUP)
+        return True
 
     @guarded
     def kill_application(self):

@@ -15,6 +15,7 @@ LIGHT = (
     ("kill_sidecar", 6, (0.0, 2.0)),
     ("stop_sidecar", 4, (0.3, 2.5 * WINDOW)),
     ("term_sidecar", 2, (0.0, 1.0)),
+    ("reload_sidecar", 1, None),
     ("kill_application", 4, (0.0, 1.0)),
     ("stop_application", 2, (0.3, 2.0 * WINDOW)),
     ("kill_pod", 2, (0.0, 2.0)),
