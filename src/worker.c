@@ -482,8 +482,8 @@ static int64_t wait_ms(const struct worker *w)
         until = w->to_broker.at_ms;
     if (!w->inbox && !w->to_inbox.job && w->to_inbox.at_ms < until)
         until = w->to_inbox.at_ms;
-    if (worker_n(w, DELIVERY_TO_ACK) && w->broker && until > w->now_ms + ACK_SINGLE_MS)
-        until = w->now_ms + ACK_SINGLE_MS;
+    if (worker_n(w, DELIVERY_TO_ACK) && w->broker && until > w->now_ms + ACK_STARVED_MS)
+        until = w->now_ms + ACK_STARVED_MS;
     /* Another queue's suspect is alone with the application, or ours waits to be. */
     if ((!target_is_free(w) || worker_n(w, DELIVERY_SUSPECT)) && until > w->now_ms + TARGET_LOOK_MS)
         until = w->now_ms + TARGET_LOOK_MS;

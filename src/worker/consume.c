@@ -409,11 +409,19 @@ static int by_tag(const void *a, const void *b)
     return x->tag.number < y->tag.number ? -1 : x->tag.number > y->tag.number;
 }
 
+/* Nothing is left to claim while there are free slots, and acks would bring more. */
+static bool is_starved(const struct worker *w)
+{
+    return w->unacked.len * 4 >= (size_t)w->consumer_prefetch * 3 && !worker_n(w, DELIVERY_TO_CLAIM) &&
+           worker_n_busy(w) < (size_t)w->allowed;
+}
+
 static int write_singles(struct worker *w, struct fault *f)
 {
     struct delivery *ready[N_WRITES_A_TURN];
     size_t n = 0;
     bool many = worker_n(w, DELIVERY_TO_ACK) * 2 > (size_t)w->consumer_prefetch;
+    int64_t patience_ms = is_starved(w) ? ACK_STARVED_MS : ACK_SINGLE_MS;
 
     list_each(&w->states[DELIVERY_TO_ACK], k)
     {
@@ -421,7 +429,7 @@ static int write_singles(struct worker *w, struct fault *f)
 
         if (n == N_WRITES_A_TURN)
             break;
-        if (many || w->drain || w->now_ms - d->ready_ms >= ACK_SINGLE_MS)
+        if (many || w->drain || w->now_ms - d->ready_ms >= patience_ms)
             ready[n++] = d;
     }
     qsort(ready, n, sizeof(struct delivery *), by_tag);

@@ -45,7 +45,8 @@ enum {
     ROOM_LOOK_MS = 250,   /* a body that did not fit */
     LOCK_FIRST_MS = 20,
     LOCK_LAST_MS = 1000,
-    ACK_SINGLE_MS = 10, /* an ack waits this long for its predecessors before it goes alone */
+    ACK_STARVED_MS = 10, /* an ack waits this long for its predecessors where credit is short, before it goes alone */
+    ACK_SINGLE_MS = 500, /* and this long elsewhere: one for many costs the broker a fraction of many */
     N_DELIVERIES_A_TURN = 512,
     LIMIT_SPARE = 2, /* what arrives this near the delivery limit is buried */
 };
