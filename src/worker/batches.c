@@ -186,6 +186,17 @@ static void submit_letters(struct worker *w)
     batch_send(w, INBOX_BURY, batch, n);
 }
 
+/* Most are copies of what was completed: then a look, which costs a fraction of a claim, comes first. */
+static bool most_are_copies(const struct worker *w)
+{
+    return w->copies_ema > 0.6;
+}
+
+static bool may_be_looked_at(const struct delivery *d)
+{
+    return !d->looked && !d->has_token && !d->suspect;
+}
+
 /* Rows to be read: of answers in transaction completion (they have a token), of copies held elsewhere, and of
  * what waits so long for a slot that it is worth knowing whether it was completed before. */
 static void submit_looks(struct worker *w)
@@ -199,9 +210,9 @@ static void submit_looks(struct worker *w)
         {
             struct delivery *d = container_of(k, struct delivery, in_state);
 
-            if (n == BATCH_MAX || d->ready_ms + 100 > w->now_ms)
+            if (n == BATCH_MAX || (d->ready_ms + BACKLOG_LOOK_MS > w->now_ms && !most_are_copies(w)))
                 break; /* the list is in the order of arrival */
-            if (d->looked || d->has_token || d->suspect)
+            if (!may_be_looked_at(d))
                 continue;
             d->looked = true;
             delivery_event(w, d, DELIVERY_EV_LOOK);
@@ -339,7 +350,7 @@ static void submit_claims(struct worker *w)
 
             if (n == most)
                 break;
-            if (!is_due(w, d))
+            if (!is_due(w, d) || (most_are_copies(w) && may_be_looked_at(d)))
                 continue;
             claim_prepare(w, d);
             item_fill(w, n, d);

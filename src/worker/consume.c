@@ -420,8 +420,11 @@ static int write_singles(struct worker *w, struct fault *f)
 {
     struct delivery *ready[N_WRITES_A_TURN];
     size_t n = 0;
-    bool many = worker_n(w, DELIVERY_TO_ACK) * 2 > (size_t)w->consumer_prefetch;
     int64_t patience_ms = is_starved(w) ? ACK_STARVED_MS : ACK_SINGLE_MS;
+
+    if (worker_n(w, DELIVERY_TO_ACK) * 2 >
+        (size_t)w->consumer_prefetch) /* so that credit lasts for 100,000/s */
+        patience_ms = w->consumer_prefetch < 1000 ? w->consumer_prefetch / 100 : ACK_STARVED_MS;
 
     list_each(&w->states[DELIVERY_TO_ACK], k)
     {
@@ -429,7 +432,7 @@ static int write_singles(struct worker *w, struct fault *f)
 
         if (n == N_WRITES_A_TURN)
             break;
-        if (many || w->drain || w->now_ms - d->ready_ms >= patience_ms)
+        if (w->drain || w->now_ms - d->ready_ms >= patience_ms)
             ready[n++] = d;
     }
     qsort(ready, n, sizeof(struct delivery *), by_tag);

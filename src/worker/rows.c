@@ -13,6 +13,7 @@ enum {
     SLOW_ERROR_MS = 1000,
     ERRORS_LAST_MS = 2000, /* whatever they are: the queue pauses when no statement works for so long */
     FORGET_TRIES_MS = 60000,
+    COPIES_EMA_OVER = 128, /* answers */
 };
 
 /* Errors of the database that will not pass within a moment: nothing new is begun until a statement works
@@ -609,6 +610,9 @@ void worker_row(struct worker *w, const struct inbox_row *row)
         d->not_before_ms = 0;
     if (row->answer != ROW_LOCKED)
         d->locked_since_ms = 0;
+    if (row->answer < ROW_UNKNOWN &&
+        (d->state == DELIVERY_LOOKING || (d->state == DELIVERY_CLAIMING && !d->looked)))
+        w->copies_ema += ((row->answer == ROW_COMPLETED) - w->copies_ema) / COPIES_EMA_OVER;
     switch (row->op) {
     case INBOX_CLAIM:
         row_of_claim(w, d, row);

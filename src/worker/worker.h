@@ -45,10 +45,12 @@ enum {
     ROOM_LOOK_MS = 250,   /* a body that did not fit */
     LOCK_FIRST_MS = 20,
     LOCK_LAST_MS = 1000,
-    ACK_STARVED_MS = 10, /* an ack waits this long for its predecessors where credit is short, before it goes alone */
+    ACK_STARVED_MS =
+        10, /* an ack waits this long for its predecessors where credit is short, before it goes alone */
     ACK_SINGLE_MS = 500, /* and this long elsewhere: one for many costs the broker a fraction of many */
     N_DELIVERIES_A_TURN = 512,
-    LIMIT_SPARE = 2, /* what arrives this near the delivery limit is buried */
+    BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
+    LIMIT_SPARE = 2,       /* what arrives this near the delivery limit is buried */
 };
 
 /* Their deliveries cannot leave before such a statement has worked, so it is tried again in any case. */
@@ -256,6 +258,7 @@ struct worker {
     int64_t now_ms; /* of this turn */
     int64_t tick_at_ms, stats_at_ms;
     double service_ema_us, claim_ema_us;
+    double copies_ema; /* the share of what is new here that turns out to be completed */
     int64_t claim_sent_us;
 
     struct counters counts;

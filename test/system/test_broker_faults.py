@@ -86,6 +86,21 @@ def test_a_queue_deleted_under_work_and_made_again(own):
     finish(own, sidecar, ids + more)
 
 
+# acks
+
+@pytest.mark.parametrize("prefetch", [8, 1024])
+def test_a_slow_message_does_not_hold_the_acks_of_the_others(own, prefetch):
+    gate = hold_some(own, "slow")
+    sidecar = start(own, prefetch=prefetch, forward={"concurrency": 4})
+    own.queue.publish("slow")
+    gate.wait_for_waiting()
+    ids = [f"m{i}" for i in range(40)]
+    own.queue.publish_many(ids)
+    own.rabbitmq.wait_for_counts(own.queue, ready=0, unacked=1)
+    gate.open()
+    finish(own, sidecar, ["slow", *ids])
+
+
 # alarms
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])

@@ -202,6 +202,25 @@ def test_a_thousand_messages_with_copies_have_one_effect_each(bed):
     bed.assert_acked()
 
 
+def test_what_is_new_among_a_flood_of_copies_is_posted_once_and_every_copy_acked(bed):
+    bed.app.handler = bed.app.act_and_answer
+    old, new = [f"old{i}" for i in range(20)], [f"new{i}" for i in range(40)]
+    sidecar = bed.sidecar(completion="response", prefetch=256, forward={"concurrency": 8})
+    bed.queue.publish_many(old)
+    bed.wait_for_effects(old)
+    sidecar.wait_for_quiet()
+    sent = random.Random(1).choices(old, k=2000) + new + random.Random(2).choices(new, k=20)
+    random.Random(3).shuffle(sent)
+    mark = sidecar.mark()
+    bed.queue.publish_many(sent)
+    bed.wait_for_effects(old + new, 60)
+    sidecar.wait_for_quiet()
+    bed.assert_once(*old, *new)
+    assert len(bed.app.posts()) == 60
+    assert sum(e["duplicates"] for e in sidecar.find("stats", mark)) == 2020
+    bed.assert_acked()
+
+
 def test_sidecars_killed_again_and_again_lose_and_double_nothing(bed):
     """Two sidecars under load, one killed with -9 whenever some more messages went through."""
     sidecars = [bed.sidecar(), bed.sidecar()]

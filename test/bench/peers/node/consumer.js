@@ -19,13 +19,18 @@ const INSERT = {
 const STATUS = { name: 'status', text: 'SELECT status FROM inbox WHERE message_id = $1' };
 const UPDATE = { name: 'update', text: "UPDATE inbox SET status = 'completed', completed_at = now() WHERE message_id = $1" };
 
-async function post(id, body, contentType) {
-  const answer = await http.request({
-    path: app.pathname, method: 'POST', body,
-    headers: { 'content-type': contentType, 'idempotency-key': `"${id}"` },
+// The dispatcher's own handlers: request() would make a stream for each answer.
+function post(id, body, contentType) {
+  return new Promise((resolve, reject) => {
+    let status;
+    http.dispatch({ path: app.pathname, method: 'POST', body, headers: ['content-type', contentType, 'idempotency-key', `"${id}"`] }, {
+      onConnect() {},
+      onHeaders(code) { status = code; return true; },
+      onData() { return true; },
+      onComplete() { if (status < 300) resolve(); else reject(new Error(`status ${status}`)); },
+      onError: reject,
+    });
   });
-  await answer.body.dump();
-  if (answer.statusCode >= 300) throw new Error(`status ${answer.statusCode}`);
 }
 
 async function handle(channel, message) {
