@@ -96,8 +96,9 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
     delivery_event(w, d, DELIVERY_EV_REPEAT);
 }
 
-static void row_again(struct worker *w, struct delivery *d)
+static void row_again(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
+    (void)row;
     d->has_token = false;
     d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
     delivery_event(w, d, DELIVERY_EV_AGAIN);
@@ -194,10 +195,11 @@ static void early_answer(struct worker *w, const struct delivery *d, bool comple
 }
 
 /* Completed, by whomever. How it came to be known decides what is said and counted. */
-static void row_completed(struct worker *w, struct delivery *d)
+static void row_completed(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
     enum delivery_state s = d->state;
+    (void)row;
 
     if (s == DELIVERY_CLAIMING || s == DELIVERY_LOOKING) {
         counter_add(&w->counts.duplicates, 1);
@@ -262,7 +264,7 @@ static void row_mismatch(struct worker *w, struct delivery *d, const struct inbo
     struct log_line l;
 
     if (w->q->mismatch_is_duplicate && fingerprint_adopt(d, row->detail)) {
-        row_again(w, d);
+        row_again(w, d, row);
         return;
     }
     if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
@@ -298,78 +300,49 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
     }
 }
 
-static void row_of_claim(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void row_exhausted(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_CLAIMED:
-        row_claimed(w, d, row);
-        break;
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        break;
-    case ROW_HELD:
-    case ROW_NOT_DUE:
-    case ROW_LOCKED:
-        row_park(w, d, row);
-        break;
-    case ROW_EXHAUSTED:
-        if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
-            d->wait = WAIT_DUE;
-            d->has_token = false;
-            d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
-            delivery_event(w, d, DELIVERY_EV_NOT_NOW); /* nothing dies while the brake is on */
-            break;
-        }
-        d->attempt = row->attempt;
-        d->exhausted = true;
-        give_up(w, d, "attempts", false, row->detail);
-        break;
-    case ROW_DEAD:
-        report_dead_again(w, d);
-        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
-        break;
-    case ROW_MISMATCH:
-        row_mismatch(w, d, row);
-        break;
-    case ROW_INVALID:
-        give_up(w, d, "invalid_data", true, row->detail);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default:
-        row_again(w, d);
-        break;
+    if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+        d->wait = WAIT_DUE;
+        d->has_token = false;
+        d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
+        delivery_event(w, d, DELIVERY_EV_NOT_NOW); /* nothing dies while the brake is on */
+        return;
     }
+    d->attempt = row->attempt;
+    d->exhausted = true;
+    give_up(w, d, "attempts", false, row->detail);
 }
 
-/* A copy without a claim. */
-static void row_of_look(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void row_was_dead(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        break;
-    case ROW_HELD:
-        row_park(w, d, row);
-        break;
-    case ROW_MISMATCH:
-        row_mismatch(w, d, row);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default: /* the claim decides */
-        delivery_event(w, d, DELIVERY_EV_DUE);
-        break;
-    }
+    (void)row;
+    report_dead_again(w, d);
+    delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+}
+
+static void row_still_locked(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    (void)row;
+    row_locked(w, d);
+    delivery_event(w, d, DELIVERY_EV_LOCKED);
+}
+
+static void claim_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    give_up(w, d, "invalid_data", true, row->detail);
+}
+
+/* Of a copy without a claim: the claim decides. */
+static void look_due(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    (void)row;
+    delivery_event(w, d, DELIVERY_EV_DUE);
 }
 
 /* The row was still processing under our token when the answer of the application said that it is, or will
  * be, completed. */
-static void row_not_completed_yet(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void check_not_completed(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     char text[120];
 
@@ -390,55 +363,24 @@ static void row_not_completed_yet(struct worker *w, struct delivery *d, const st
     delivery_fail(w, d);
 }
 
-static void row_of_check(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void check_completed(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_COMPLETED:
-        if (d->n_locks && d->watch == WATCH_COMMIT)
-            early_answer(w, d, true);
-        row_completed(w, d);
-        break;
-    case ROW_CLAIMED:
-        row_not_completed_yet(w, d, row);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default:
-        row_again(w, d);
-        break;
-    }
+    if (d->n_locks && d->watch == WATCH_COMMIT)
+        early_answer(w, d, true);
+    row_completed(w, d, row);
 }
 
-static void row_of_settle(struct worker *w, struct delivery *d, const struct inbox_row *row)
+/* Only the stored answer can be at fault: the completion matters more. */
+static void settle_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        break;
-    case ROW_LOCKED:
-        row_locked(w, d);
-        delivery_event(w, d, DELIVERY_EV_LOCKED);
-        break;
-    case ROW_INVALID: /* only the stored answer can be at fault: the completion matters more */
-        free(d->result);
-        d->result = NULL;
-        d->result_len = 0;
-        row_error(w, row);
-        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default:
-        row_again(w, d);
-        break;
-    }
+    free(d->result);
+    d->result = NULL;
+    d->result_len = 0;
+    row_error(w, row);
+    delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
 }
 
-static void row_failed(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void fail_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
     bool revoked = d->state == DELIVERY_REVOKING;
@@ -471,125 +413,144 @@ static void row_failed(struct worker *w, struct delivery *d, const struct inbox_
     delivery_event(w, d, DELIVERY_EV_DONE);
 }
 
-static void row_of_fail(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void fail_extended(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_FAILED:
-    case ROW_RELEASED:
-        row_failed(w, d, row);
-        return;
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        return;
-    case ROW_EXTENDED:
-        d->window_ends_ms = d->watch_until_ms = w->now_ms + row->wait_ms + LOCK_FIRST_MS;
-        d->n_locks = 0;
-        delivery_event(w, d, DELIVERY_EV_EXTENDED);
-        break;
-    case ROW_LOCKED:
-        row_locked(w, d);
-        delivery_event(w, d, DELIVERY_EV_LOCKED);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        d->not_before_ms = w->now_ms + LOCK_FIRST_MS;
-        row_repeat(w, d, row);
-        break;
-    case ROW_INVALID: /* the words are at fault, not the failure */
-        row_error(w, row);
-        delivery_set_error(d, "failed, with an error text that the database refuses");
-        d->not_before_ms = w->now_ms + LOCK_LAST_MS;
-        delivery_event(w, d, d->state == DELIVERY_REVOKING ? DELIVERY_EV_REPEAT : DELIVERY_EV_UNWRITABLE);
-        break;
-    default:
-        if (d->state == DELIVERY_REVOKING)
-            forward_abandon(w->forward, d->ref);
-        row_again(w, d);
-        return;
-    }
-    /* The answer came while the database was asked. */
-    if (d->state == DELIVERY_FORWARDING && d->verdict >= 0)
-        delivery_apply_verdict(w, d);
+    d->window_ends_ms = d->watch_until_ms = w->now_ms + row->wait_ms + LOCK_FIRST_MS;
+    d->n_locks = 0;
+    delivery_event(w, d, DELIVERY_EV_EXTENDED);
 }
 
-static void row_of_release(struct worker *w, struct delivery *d, const struct inbox_row *row)
+/* The words are at fault, not the failure. */
+static void fail_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    switch (row->answer) {
-    case ROW_RELEASED:
-        counter_add(&w->counts.given_back, 1);
-        if (worker_may_say(w, EVENT_GIVEN_BACK))
-            report_delivery(w, EVENT_GIVEN_BACK, d);
-        d->wait = WAIT_DUE;
-        d->has_token = false;
-        if (d->release_to == RELEASE_RETURN || w->drain >= DRAIN_RETURNING)
-            delivery_event(w, d, DELIVERY_EV_RETURN);
-        else
-            delivery_event(w, d, d->release_to == RELEASE_ALONE ? DELIVERY_EV_ALONE : DELIVERY_EV_DONE);
-        break;
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        break;
-    case ROW_LOCKED:
-        row_locked(w, d);
-        delivery_event(w, d, DELIVERY_EV_LOCKED);
-        break;
-    case ROW_INVALID:
-        row_error(w, row);
-        delivery_set_error(d, "given back, with a text that the database refuses");
-        d->not_before_ms = w->now_ms + LOCK_LAST_MS;
-        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default:
-        row_again(w, d);
-        break;
-    }
+    row_error(w, row);
+    delivery_set_error(d, "failed, with an error text that the database refuses");
+    d->not_before_ms = w->now_ms + LOCK_LAST_MS;
+    delivery_event(w, d, d->state == DELIVERY_REVOKING ? DELIVERY_EV_REPEAT : DELIVERY_EV_UNWRITABLE);
 }
 
-static void row_of_bury(struct worker *w, struct delivery *d, const struct inbox_row *row)
+static void fail_repeat(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    d->not_before_ms = w->now_ms + LOCK_FIRST_MS;
+    row_repeat(w, d, row);
+}
+
+static void fail_other(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    if (d->state == DELIVERY_REVOKING)
+        forward_abandon(w->forward, d->ref);
+    row_again(w, d, row);
+}
+
+static void release_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    (void)row;
+    counter_add(&w->counts.given_back, 1);
+    if (worker_may_say(w, EVENT_GIVEN_BACK))
+        report_delivery(w, EVENT_GIVEN_BACK, d);
+    d->wait = WAIT_DUE;
+    d->has_token = false;
+    if (d->release_to == RELEASE_RETURN || w->drain >= DRAIN_RETURNING)
+        delivery_event(w, d, DELIVERY_EV_RETURN);
+    else
+        delivery_event(w, d, d->release_to == RELEASE_ALONE ? DELIVERY_EV_ALONE : DELIVERY_EV_DONE);
+}
+
+static void release_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    row_error(w, row);
+    delivery_set_error(d, "given back, with a text that the database refuses");
+    d->not_before_ms = w->now_ms + LOCK_LAST_MS;
+    delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
+}
+
+static void bury_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
     char letter[24];
 
-    switch (row->answer) {
-    case ROW_BURIED:
-        counter_add(&w->counts.dead, 1);
-        report_delivery_begin(&l, EVENT_DEAD, w, d);
-        log_text(&l, "reason", d->reason);
-        snprintf(letter, sizeof(letter), "%.*s", (int)row->id.len, row->id.len ? row->id.data : "");
-        log_int(&l, "letter", strtoll(letter, NULL, 10));
-        log_end(&l);
-        delivery_event(w, d, DELIVERY_EV_DONE);
-        break;
-    case ROW_DEAD:
-        report_dead_again(w, d);
-        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
-        break;
-    case ROW_COMPLETED:
-        row_completed(w, d);
-        break;
-    case ROW_LOCKED:
-        row_locked(w, d);
-        delivery_event(w, d, DELIVERY_EV_LOCKED);
-        break;
-    case ROW_INVALID: /* not even the letter can be written: it stays unacked, and is tried again later */
-        row_error(w, row);
-        d->wait = WAIT_DUE;
-        d->delay_ms = w->q->max_backoff_ms;
-        delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
-        break;
-    case ROW_UNKNOWN:
-    case ROW_RETRY:
-        row_repeat(w, d, row);
-        break;
-    default:
-        row_again(w, d);
-        break;
-    }
+    counter_add(&w->counts.dead, 1);
+    report_delivery_begin(&l, EVENT_DEAD, w, d);
+    log_text(&l, "reason", d->reason);
+    snprintf(letter, sizeof(letter), "%.*s", (int)row->id.len, row->id.len ? row->id.data : "");
+    log_int(&l, "letter", strtoll(letter, NULL, 10));
+    log_end(&l);
+    delivery_event(w, d, DELIVERY_EV_DONE);
 }
+
+/* Not even the letter can be written: it stays unacked, and is tried again later. */
+static void bury_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    row_error(w, row);
+    d->wait = WAIT_DUE;
+    d->delay_ms = w->q->max_backoff_ms;
+    delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
+}
+
+/* --- what is done with an answer, by what was asked --- */
+
+typedef void (*row_action)(struct worker *, struct delivery *, const struct inbox_row *);
+
+enum { ASKED_CHECK = N_INBOX_OPS, N_ASKED }; /* a look of what was answered is a check */
+
+static const struct {
+    row_action action[N_ROW_ANSWERS];
+    row_action other;
+} rows[N_ASKED] = {
+    [INBOX_CLAIM] = {{[ROW_CLAIMED] = row_claimed,
+                      [ROW_COMPLETED] = row_completed,
+                      [ROW_HELD] = row_park,
+                      [ROW_NOT_DUE] = row_park,
+                      [ROW_LOCKED] = row_park,
+                      [ROW_EXHAUSTED] = row_exhausted,
+                      [ROW_DEAD] = row_was_dead,
+                      [ROW_MISMATCH] = row_mismatch,
+                      [ROW_INVALID] = claim_invalid,
+                      [ROW_UNKNOWN] = row_repeat,
+                      [ROW_RETRY] = row_repeat},
+                     row_again},
+    [INBOX_LOOK] = {{[ROW_COMPLETED] = row_completed,
+                     [ROW_HELD] = row_park,
+                     [ROW_MISMATCH] = row_mismatch,
+                     [ROW_UNKNOWN] = row_repeat,
+                     [ROW_RETRY] = row_repeat},
+                    look_due},
+    [ASKED_CHECK] = {{[ROW_COMPLETED] = check_completed,
+                      [ROW_CLAIMED] = check_not_completed,
+                      [ROW_UNKNOWN] = row_repeat,
+                      [ROW_RETRY] = row_repeat},
+                     row_again},
+    [INBOX_SETTLE] = {{[ROW_COMPLETED] = row_completed,
+                       [ROW_LOCKED] = row_still_locked,
+                       [ROW_INVALID] = settle_invalid,
+                       [ROW_UNKNOWN] = row_repeat,
+                       [ROW_RETRY] = row_repeat},
+                      row_again},
+    [INBOX_FAIL] = {{[ROW_FAILED] = fail_done,
+                     [ROW_RELEASED] = fail_done,
+                     [ROW_COMPLETED] = row_completed,
+                     [ROW_EXTENDED] = fail_extended,
+                     [ROW_LOCKED] = row_still_locked,
+                     [ROW_INVALID] = fail_invalid,
+                     [ROW_UNKNOWN] = fail_repeat,
+                     [ROW_RETRY] = fail_repeat},
+                    fail_other},
+    [INBOX_RELEASE] = {{[ROW_RELEASED] = release_done,
+                        [ROW_COMPLETED] = row_completed,
+                        [ROW_LOCKED] = row_still_locked,
+                        [ROW_INVALID] = release_invalid,
+                        [ROW_UNKNOWN] = row_repeat,
+                        [ROW_RETRY] = row_repeat},
+                       row_again},
+    [INBOX_BURY] = {{[ROW_BURIED] = bury_done,
+                     [ROW_DEAD] = row_was_dead,
+                     [ROW_COMPLETED] = row_completed,
+                     [ROW_LOCKED] = row_still_locked,
+                     [ROW_INVALID] = bury_invalid,
+                     [ROW_UNKNOWN] = row_repeat,
+                     [ROW_RETRY] = row_repeat},
+                    row_again},
+};
 
 void worker_row(struct worker *w, const struct inbox_row *row)
 {
@@ -613,29 +574,11 @@ void worker_row(struct worker *w, const struct inbox_row *row)
     if (row->answer < ROW_UNKNOWN &&
         (d->state == DELIVERY_LOOKING || (d->state == DELIVERY_CLAIMING && !d->looked)))
         w->copies_ema += ((row->answer == ROW_COMPLETED) - w->copies_ema) / COPIES_EMA_OVER;
-    switch (row->op) {
-    case INBOX_CLAIM:
-        row_of_claim(w, d, row);
-        break;
-    case INBOX_LOOK:
-        if (d->state == DELIVERY_CHECKING)
-            row_of_check(w, d, row);
-        else
-            row_of_look(w, d, row);
-        break;
-    case INBOX_SETTLE:
-        row_of_settle(w, d, row);
-        break;
-    case INBOX_FAIL:
-        row_of_fail(w, d, row);
-        break;
-    case INBOX_RELEASE:
-        row_of_release(w, d, row);
-        break;
-    case INBOX_BURY:
-        row_of_bury(w, d, row);
-        break;
-    case N_INBOX_OPS:
-        break;
-    }
+    int asked = row->op == INBOX_LOOK && d->state == DELIVERY_CHECKING ? ASKED_CHECK : (int)row->op;
+    row_action action = rows[asked].action[row->answer];
+
+    (action ? action : rows[asked].other)(w, d, row);
+    /* The application's answer came while the database was asked whether its window is over. */
+    if (row->op == INBOX_FAIL && d->state == DELIVERY_FORWARDING && d->verdict >= 0)
+        delivery_apply_verdict(w, d);
 }
