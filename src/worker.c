@@ -33,9 +33,8 @@ enum {
 
 /* --- connections --- */
 
-static void redial_failed(struct worker *w, struct redial *r, const char *peer, const char *reason)
+static int64_t redial_later(struct worker *w, struct redial *r, const char *reason)
 {
-    struct log_line l;
     int64_t wait =
         backoff_ms(REDIAL_FIRST_MS, FAILPOINT_MS(REDIAL_LAST), ++r->n_failures, random_below(UINT64_MAX));
 
@@ -44,6 +43,14 @@ static void redial_failed(struct worker *w, struct redial *r, const char *peer, 
     if (!r->since_ms)
         r->since_ms = w->now_ms;
     snprintf(r->reason, sizeof(r->reason), "%s", reason);
+    return wait;
+}
+
+static void redial_failed(struct worker *w, struct redial *r, const char *peer, const char *reason)
+{
+    struct log_line l;
+    int64_t wait = redial_later(w, r, reason);
+
     log_begin(&l, EVENT_DISCONNECTED, w->q->name);
     log_text(&l, "peer", peer);
     log_text(&l, "reason", reason);
@@ -177,7 +184,7 @@ static void inbox_arrived(struct worker *w, void *result)
     case INBOX_REFUSED:
         atomic_store(&w->is_fatal, true);
         pause_set(w, PAUSE_REFUSED, f.text);
-        redial_failed(w, r, "database", f.text);
+        redial_later(w, r, f.text); /* the connection was good: what it leads to is not */
         report_text(w, EVENT_REFUSED, f.text);
         break;
     default:

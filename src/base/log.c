@@ -141,8 +141,7 @@ void log_begin_at(struct log_line *l, enum event e, enum log_level level, const 
     line_time(l);
     log_text(l, "level", log_level_name(level));
     log_text(l, "event", info->name);
-    if (queue)
-        log_text(l, "queue", queue);
+    log_text(l, "queue", queue);
 }
 
 void log_begin(struct log_line *l, enum event e, const char *queue)

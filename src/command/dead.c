@@ -21,7 +21,7 @@ static const char help[] =
     "       onceward dead show    --config FILE [--json | --body raw] ID…\n"
     "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] [--new-id "
     "[NEWID]] "
-    "ID… | --all\n"
+    "[ID…]\n"
     "       onceward dead discard --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] ID… | --all\n"
     "\n"
     "  list      the letters, oldest first (the first 50, unless --limit says otherwise, 0: all; with IDs or "
@@ -35,9 +35,10 @@ static const char help[] =
     "interrupted and repeated\n"
     "  discard   deletes letters; the message stays dead in the inbox until the retention\n"
     "\n"
-    "FILTER (redrive and discard want one of them, or IDs, or --all; letters of consumers that this "
-    "configuration does not have are\n"
-    "left alone, unless they are named by ID or --consumer: then discard deletes them, and redrive says that "
+    "FILTER (without one, and without IDs: every letter of this configuration, which discard wants said with "
+    "--all;\n"
+    "letters of consumers that this configuration does not have are left alone, unless they are named by ID "
+    "or --consumer: then discard deletes them, and redrive says that "
     "it "
     "cannot):\n"
     "  --consumer C   of this consumer       --reason R   dead for this reason (`onceward status` lists "
@@ -306,7 +307,7 @@ static int check_options(const struct dead_options *o, const struct action *acti
 
     if (!o->config)
         complaint = "--config FILE is missing";
-    else if (action->changes && !named && !o->all)
+    else if (action->run == dead_discard && !named && !o->all)
         complaint = "name letters by ID, or by --consumer, --reason or --since; --all means every letter of "
                     "this configuration";
     else if (action->run == dead_show && !named)

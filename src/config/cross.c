@@ -144,8 +144,10 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     if (is_set(root, "broker.url"))
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
-        clash(root, false, "broker.delivery_limit", NULL, "expected 0 (there is none) or at least %d, got %d",
-              DELIVERY_LIMIT_MIN, c->broker.delivery_limit);
+        clash(root, true, "broker.delivery_limit", NULL,
+              "with a limit of %d the first broken connection may end a message as a dead letter (reason "
+              "delivery_limit); expected at least %d",
+              c->broker.delivery_limit, DELIVERY_LIMIT_MIN);
 }
 
 /* --- one queue --- */
@@ -178,9 +180,22 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
               show_ms(q->pause_hold_ms).text, show_ms(q->max_hold_ms).text);
 }
 
+/* All the waits between the attempts of a message, each at its longest. */
+static int64_t longest_retry_ms(const struct config_queue *q)
+{
+    int64_t sum_ms = 0, wait_ms = q->backoff_ms;
+
+    for (int n = 1; n < q->max_attempts; n++) {
+        sum_ms += wait_ms < q->max_backoff_ms ? wait_ms : q->max_backoff_ms;
+        if (wait_ms < q->max_backoff_ms)
+            wait_ms *= 2;
+    }
+    return sum_ms;
+}
+
 static void check_retry(const struct reading *r, const struct config_queue *q)
 {
-    int64_t longest_ms = q->max_attempts * q->max_backoff_ms;
+    int64_t longest_ms = longest_retry_ms(q);
 
     if (q->max_backoff_ms < q->backoff_ms)
         clash(r, false, "retry.max_backoff", "retry.backoff",
@@ -188,10 +203,10 @@ static void check_retry(const struct reading *r, const struct config_queue *q)
               show_ms(q->max_backoff_ms).text, show_ms(q->backoff_ms).text);
     if (q->retention_ms < longest_ms && origin(r, "retry.max_backoff") != ORIGIN_BAD)
         clash(r, false, "retention", "retry.max_attempts",
-              "retention (%s) is below the longest retry, retry.max_attempts (%d) times retry.max_backoff "
-              "(%s); expected at least %s",
-              show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->max_backoff_ms).text,
-              show_ms(longest_ms).text);
+              "retention (%s) is below the longest retry, the waits between %d attempts (retry.max_attempts) "
+              "from %s (retry.backoff) to %s (retry.max_backoff); expected at least %s",
+              show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->backoff_ms).text,
+              show_ms(q->max_backoff_ms).text, show_ms(longest_ms).text);
     else if (q->retention_ms < q->max_hold_ms)
         clash(r, true, "retention", "max_hold",
               "retention (%s) is below max_hold (%s): a copy that is held so long is no longer known for one",

@@ -8,6 +8,7 @@
 
 #include "onceward/base/clock.h"
 #include "onceward/base/random.h"
+#include "onceward/base/texts.h"
 #include "onceward/core/backoff.h"
 
 #include "onceward/base/mem.h"
@@ -53,45 +54,76 @@ static size_t n_parked(const struct worker *w)
     return worker_n(w, DELIVERY_PARKED) + worker_n(w, DELIVERY_FOLLOWING) + worker_n(w, DELIVERY_SUSPECT);
 }
 
-/* The errors that most of the parked ones have, for the operator. */
-static void commonest_errors(struct worker *w, char *text, size_t size)
+static size_t n_with_error(const struct worker *w, const char *error)
 {
-    const char *best = "waiting for their next attempt";
-    int best_n = 0, looked = 0;
+    size_t n = 0;
 
     list_each(&w->states[DELIVERY_PARKED], k)
     {
         const struct delivery *d = container_of(k, struct delivery, in_state);
-        int n = 0;
 
-        if (++looked > 32)
-            break;
-        list_each(&w->states[DELIVERY_PARKED], j)
-        {
-            const struct delivery *o = container_of(j, struct delivery, in_state);
-
-            n += d->error && o->error && !strcmp(d->error, o->error);
-        }
-        if (n > best_n) {
-            best_n = n;
-            best = d->error;
-        }
+        n += d->error && !strcmp(d->error, error);
     }
-    snprintf(text, size, "%zu parked; commonest: %s", n_parked(w), best);
+    return n;
+}
+
+/* The errors that most of the parked ones have, for the operator: of those that came first, and the commonest
+ * first. */
+static void commonest_errors(const struct worker *w, struct texts *ret)
+{
+    enum { LOOKED_AT = 32, TOLD = 3 };
+
+    while (ret->n < TOLD) {
+        const char *best = NULL;
+        size_t best_n = 0, looked = 0;
+
+        list_each(&w->states[DELIVERY_PARKED], k)
+        {
+            const struct delivery *d = container_of(k, struct delivery, in_state);
+
+            if (++looked > LOOKED_AT)
+                break;
+            if (!d->error || !*d->error || texts_has(ret, d->error))
+                continue;
+            size_t n = n_with_error(w, d->error);
+
+            if (n > best_n) {
+                best_n = n;
+                best = d->error;
+            }
+        }
+        if (!best)
+            return;
+        texts_add(ret, best);
+    }
+}
+
+static void parked_full(struct worker *w)
+{
+    struct texts errors = {0};
+    struct log_line l;
+    char text[256];
+
+    commonest_errors(w, &errors);
+    snprintf(text, sizeof(text), "%zu parked; commonest: %s", n_parked(w),
+             errors.n ? errors.items[0] : "waiting for their next attempt");
+    log_begin(&l, EVENT_PARKED_FULL, w->q->name);
+    log_text(&l, "reason", text);
+    log_int(&l, "n", (int64_t)n_parked(w));
+    log_texts(&l, "errors", &errors);
+    log_end(&l);
+    texts_deinit(&errors);
+    pause_set(w, PAUSE_PARKED_FULL, text);
 }
 
 static void update_parked_full(struct worker *w)
 {
-    char text[256];
     bool full = w->pauses & 1u << PAUSE_PARKED_FULL;
 
-    if (!full && n_parked(w) >= (size_t)w->q->max_parked) {
-        commonest_errors(w, text, sizeof(text));
-        report_text(w, EVENT_PARKED_FULL, text);
-        pause_set(w, PAUSE_PARKED_FULL, text);
-    } else if (full && n_parked(w) < (size_t)w->q->max_parked - (size_t)w->q->max_parked / 10) {
+    if (!full && n_parked(w) >= (size_t)w->q->max_parked)
+        parked_full(w);
+    else if (full && n_parked(w) < (size_t)w->q->max_parked - (size_t)w->q->max_parked / 10)
         pause_clear(w, PAUSE_PARKED_FULL);
-    }
 }
 
 static void update_bytes(struct worker *w)

@@ -17,16 +17,19 @@ enum {
     FAILED_MS = 10000, /* after a failed statement, doubling to 8 times that */
     AWAY_MIN_MS = 100,
     AWAY_MAX_MS = 60000,
-    LATE_MIN_MS = 10 * 60 * 1000,
+    LATE_MIN_MS = 60 * 1000,
+    LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
 };
 
 /* A row that is processing for so long after its window is given up by its holder: a live one settles, fails
- * or extends it within the window, or has its delivery back by then. */
+ * or extends it within the window, or has its delivery back by then. When the database has been away, its
+ * holders come first: they may have completions to settle, and connect later than this one. */
 static int64_t late_ms(const struct worker *w)
 {
-    int64_t ms = 10 * w->q->token_window_ms;
+    int64_t ms = 10 * w->q->token_window_ms,
+            least = w->now_ms - w->to_inbox.up_ms < LATE_MIN_MS ? LATE_NEW_MS : LATE_MIN_MS;
 
-    return ms > LATE_MIN_MS ? ms : LATE_MIN_MS;
+    return ms > least ? ms : least;
 }
 
 static void say(struct worker *w, enum event e, struct tally *t)

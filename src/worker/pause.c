@@ -301,13 +301,16 @@ void worker_trickle(struct worker *w, int more)
 }
 
 /* While there are other messages whose answers will tell whether the message or the application is at fault,
- * a death waits for them; for half a window at most, since the token must still be the row's. */
+ * a death waits for them: as many as could still set the brake, and for half a window at most, since the
+ * token must still be the row's. */
 bool worker_brake_holds(const struct worker *w, const struct delivery *d)
 {
     if (!w->q->brake || !w->n_failed_in_a_row || w->now_ms - d->ready_ms > w->q->token_window_ms / 2)
         return false;
-    return worker_n_out(w) || worker_n(w, DELIVERY_CLAIMING) || worker_n(w, DELIVERY_CLAIMED) ||
-           worker_n(w, DELIVERY_TO_CLAIM);
+    size_t others = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMING) + worker_n(w, DELIVERY_CLAIMED) +
+                    worker_n(w, DELIVERY_TO_CLAIM);
+
+    return others && others + (size_t)w->n_failed_in_a_row >= (size_t)w->q->brake;
 }
 
 /* A death that is not written yet, and is not the message's own after all. */
@@ -336,7 +339,7 @@ void worker_failure(struct worker *w, const struct delivery *d)
 {
     uint64_t id = hash_bytes(d->id, d->id_len);
     char text[256];
-    int n = w->n_failed_in_a_row < 64 ? w->n_failed_in_a_row : 64;
+    int n = w->n_failed_in_a_row < FAILED_IDS ? w->n_failed_in_a_row : FAILED_IDS;
 
     if (is_paused(w, PAUSE_EVERYTHING_FAILS)) {
         if (was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) || w->now_ms < w->brake_at_ms)
@@ -348,7 +351,7 @@ void worker_failure(struct worker *w, const struct delivery *d)
     for (int i = 0; i < n; i++)
         if (w->failed_ids[i] == id)
             return;
-    if (n < 64)
+    if (n < FAILED_IDS)
         w->failed_ids[n] = id;
     w->n_failed_in_a_row++;
     if (w->q->brake && w->n_failed_in_a_row >= w->q->brake) {

@@ -37,6 +37,7 @@
 
 enum {
     TAKEOVER_GRACE_MS = 2000, /* live holders may settle first */
+    FAILED_IDS = 64, /* with a brake above that, later messages may count twice */
     N_FOLLOWERS_MAX = 16,     /* copies beyond wait for the row */
     BATCH_MAX = 256,
     N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
@@ -248,7 +249,7 @@ struct worker {
     int64_t place_since_ms;        /* it is ours, for a suspect */
     uint64_t suspect_ref;          /* the suspect that went last, 0: none yet */
     int n_failed_in_a_row;
-    uint64_t failed_ids[64];
+    uint64_t failed_ids[FAILED_IDS]; /* the first of those that failed in a row */
     int n_brakes;
     int64_t brake_at_ms;
 

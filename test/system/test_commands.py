@@ -146,7 +146,7 @@ def test_the_program_itself_has_help_and_a_version():
     (["dead", "show", "--config", "x"], "ID"),
     (["dead", "show", "1", "2", "--body", "raw", "--config", "x"], "one ID"),
     (["dead", "show", "1", "--body", "cooked", "--config", "x"], "raw"),
-    (["dead", "redrive", "--config", "x"], "--all"),
+    (["dead", "discard", "--config", "x"], "--all"),
     (["dead", "discard", "--config", "x", "--dry-run"], "--all"),
     (["dead", "redrive", "--all", "--rate", "fast", "--config", "x"], "10/s"),
     (["dead", "redrive", "--all", "--rate", "0/s", "--config", "x"], "10/s"),

@@ -40,7 +40,8 @@ def test_at_max_parked_it_says_so_and_goes_on_when_one_is_due(bed):
                           retry={"max_attempts": 1000, "backoff": "1s", "max_backoff": "2s"})
     ids = [f"m{i}" for i in range(60)]
     bed.queue.publish_many(ids)
-    sidecar.wait_for("parked_full")
+    full = sidecar.wait_for("parked_full")
+    assert full["n"] >= 20 and full["errors"] == ["answered 500"], full
     assert max(e["parked"] for e in sidecar.find("stats")) <= 20 + 8 if sidecar.find("stats") else True
     mended.open()
     bed.wait_for_effects(ids)

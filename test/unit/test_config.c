@@ -186,17 +186,13 @@ static void test_full_lists_every_key(void **state)
 
 static void test_full_is_valid(void **state)
 {
-    setenv("POD_UID", "0b7c", 1);
-    setenv("RABBITMQ_PASSWORD", "r", 1);
-    setenv("DATABASE_PASSWORD", "d", 1);
-    setenv("APP_TOKEN", "secret", 1);
     struct config *c = load(SOURCE("conf/full.json"));
 
-    assert_string_equal(c->instance, "0b7c");
+    assert_string_equal(c->instance, "payments-0");
     assert_true(c->instance_is_set);
     assert_int_equal(c->broker.delivery_limit, 20);
-    assert_string_equal(c->broker.password.value, "r");
-    assert_string_equal(c->queues[0].forward.authorization.value, "Bearer secret");
+    assert_string_equal(c->broker.password.value, "better-with-password_file");
+    assert_string_equal(c->queues[0].forward.authorization.value, "Bearer better-with-authorization_file");
     assert_string_equal(c->queues[0].queue, "payments.v2");
     assert_string_equal(c->queues[0].name, "payments");
     assert_int_equal(c->queues[0].n_message_id, 3);
