@@ -391,7 +391,7 @@ static void give_up_in_flight(struct worker *w)
             if (delivery_is_out(d->state))
                 forward_abandon(w->forward, d->ref);
             delivery_set_error(d, "the sidecar stopped before it was answered");
-            d->delay_ms = w->q->transaction ? 0 : d->window_ends_ms - w->now_ms + TAKEOVER_GRACE_MS;
+            d->delay_ms = w->q->transaction ? 0 : -TAKEOVER_GRACE_MS; /* after the end, as the row has it */
             d->release_to = RELEASE_RETURN;
             delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
         }

@@ -4,7 +4,8 @@
 -- Three kinds of deaths:
 --   with a token      the row must have it, and be processing or failed;
 --   p_exhausted       nobody has claimed it: the row must be failed, or processing and expired longer than the grace, with all
---                     attempts used up. The row takes the offered token, so that a repeat is recognised;
+--                     attempts used up; with the reason delivery_limit, failed or waiting, however many were made. The row takes
+--                     the offered token, so that a repeat is recognised;
 --   p_rowless         no row of its own (no usable id, or another body): only the letter. A redelivered copy is inserted only
 --                     when no letter with its digest exists. A repeat after a lost answer must be sent as redelivered.
 --
@@ -73,7 +74,9 @@ BEGIN
             INTO v_tid, v_status, v_token, v_made, v_error
             FROM onceward.inbox r
             WHERE r.consumer = p_consumer AND r.message_id = p_ids[i]
-              AND CASE WHEN p_exhausted[i] THEN
+              AND CASE WHEN p_exhausted[i] AND p_reasons[i] = 'delivery_limit' THEN
+                  r.status IN ('failed', 'waiting')
+              WHEN p_exhausted[i] THEN
                   r.attempt >= p_max_attempts
                   AND (r.status = 'failed' OR (r.status = 'processing' AND r.token_expires_at <= v_stale))
               ELSE r.token = p_tokens[i] AND r.status IN ('processing', 'failed') END
@@ -91,6 +94,8 @@ BEGIN
                 SELECT CASE
                     WHEN r.status = 'completed' THEN 'completed'
                     WHEN r.status = 'dead' THEN CASE WHEN r.token = p_tokens[i] THEN 'buried' ELSE 'dead' END
+                    WHEN p_exhausted[i] AND p_reasons[i] = 'delivery_limit' THEN
+                        CASE WHEN r.status IN ('failed', 'waiting') THEN 'locked' ELSE 'lost' END
                     WHEN p_exhausted[i] AND r.attempt >= p_max_attempts
                          AND (r.status = 'failed' OR (r.status = 'processing' AND r.token_expires_at <= v_stale)) THEN 'locked'
                     WHEN p_exhausted[i] IS NOT TRUE AND r.token = p_tokens[i] AND r.status IN ('processing', 'failed') THEN 'locked'

@@ -1,4 +1,5 @@
--- Gives claims back without charging them: the attempt is taken off again, and the rows may be claimed after a delay.
+-- Gives claims back without charging them: the attempt is taken off again, and the rows may be claimed after a delay. A negative delay
+-- is counted from the end of the token, as it is now: the application may still be at work.
 --
 -- Answers, one an item: released (now, or before, with this token) | completed | locked (look again) | lost | vanished.
 --
@@ -38,7 +39,8 @@ BEGIN
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
-    SET status = 'waiting', attempt = greatest(r.attempt - 1, 0), next_attempt_at = v_now + coalesce(t.delay, 0) * interval '1 ms',
+    SET status = 'waiting', attempt = greatest(r.attempt - 1, 0), next_attempt_at = CASE WHEN t.delay < 0 THEN greatest(v_now, r.token_expires_at) - t.delay * interval '1 ms'
+                               ELSE v_now + coalesce(t.delay, 0) * interval '1 ms' END,
         last_error = coalesce(onceward.error_cut(t.error), r.last_error)
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing';

@@ -247,7 +247,6 @@ static void claim_prepare(struct worker *w, struct delivery *d)
     d->exhausted = d->rowless = d->only_expired = d->give_back = d->charged = d->alone = false;
     d->verdict = -1;
     d->http_status = 0;
-    d->n_locks = 0;
     d->release_to = RELEASE_PARK;
 }
 

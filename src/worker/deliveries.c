@@ -358,7 +358,7 @@ static void delivery_enter(struct worker *w, struct delivery *d)
         if (d->state == DELIVERY_TO_REJECT)
             d->suspect = false;
         suspect_remember(w, d);
-        if (!d->message && d->rowless)
+        if (!d->message && d->rowless && !w->too_large_stays)
             pause_clear(w, PAUSE_TOO_LARGE);
         delivery_drop_id(w, d);
         if (led)
@@ -474,9 +474,25 @@ static void delivery_lose_tag(struct worker *w, struct delivery *d)
         delivery_event(w, d, DELIVERY_EV_TAG_LOST);
 }
 
+/* What the broker would drop soon is stored whole instead of being returned, though its row is somebody
+ * else's. */
+static bool bury_last_chance(struct worker *w, struct delivery *d)
+{
+    if (!d->last_chance || !d->message || delivery_next(d->state, DELIVERY_EV_GIVE_UP) < 0)
+        return false;
+    delivery_set_error(d,
+                       "held for as long as may be, near the broker's delivery limit, and its row is at work "
+                       "elsewhere: see whether it was completed before it is redriven");
+    d->reason = "delivery_limit";
+    d->rowless = true;
+    d->has_token = false;
+    delivery_event(w, d, DELIVERY_EV_GIVE_UP);
+    return true;
+}
+
 void delivery_return(struct worker *w, struct delivery *d)
 {
-    if (!release_idle_claim(w, d))
+    if (!bury_last_chance(w, d) && !release_idle_claim(w, d))
         delivery_event(w, d, DELIVERY_EV_RETURN);
 }
 
@@ -550,7 +566,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
 {
     struct broker_event copy = *ev;
-    char text[160];
+    char text[320];
 
     copy.message = NULL;
     if (ev->body_len > w->largest_body && ev->body_len <= w->q->max_message_bytes)
@@ -572,7 +588,21 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
         delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
         return;
     }
-    /* It stays unacked: nothing can be stored of it, and nothing may be lost. */
+    /* Nothing can be stored of it, and nothing may be lost. Where a return may be its last it goes back now,
+     * and this sidecar takes nothing more from the queue. */
+    if (!delivery_may_return(w, d)) {
+        size_t len = strlen(text);
+
+        snprintf(text + len, sizeof(text) - len,
+                 "; delivered %" PRId64 " times of %d: it is left in the queue, and nothing is consumed "
+                                        "before max_message or on_too_large is changed",
+                 d->n_delivered, w->delivery_limit);
+        pause_set(w, PAUSE_TOO_LARGE, text);
+        w->too_large_stays = true;
+        delivery_event(w, d, DELIVERY_EV_RETURN);
+        return;
+    }
+    /* It stays unacked. */
     d->wait = WAIT_HELD;
     d->delay_ms = w->q->max_hold_ms;
     d->rowless = true;
@@ -607,5 +637,6 @@ void worker_channel_lost(struct worker *w)
         ->message->redelivered = true;
     list_each(&w->states[DELIVERY_BURYING], buried) container_of(buried, struct delivery, in_state)
         ->message->redelivered = true;
-    pause_clear(w, PAUSE_TOO_LARGE);
+    if (!w->too_large_stays)
+        pause_clear(w, PAUSE_TOO_LARGE);
 }

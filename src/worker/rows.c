@@ -146,11 +146,35 @@ static int64_t due_look_ms(const struct worker *w, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
+static void give_up(struct worker *w, struct delivery *d, const char *reason, bool rowless,
+                    struct slice detail)
+{
+    if (detail.len) {
+        char text[1024];
+
+        snprintf(text, sizeof(text), "%.*s", (int)(detail.len < 1000 ? detail.len : 1000), detail.data);
+        delivery_set_error(d, text);
+    }
+    d->reason = reason;
+    d->rowless = rowless;
+    delivery_event(w, d,
+                   rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
+}
+
 static void row_park(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
 
+    if (d->last_chance && row->answer == ROW_NOT_DUE) {
+        delivery_set_error(d, "the broker would drop it before its next attempt is due");
+        d->exhausted = true;
+        d->attempt = row->attempt;
+        give_up(w, d, "delivery_limit", false, (struct slice){0});
+        return;
+    }
     d->has_token = row->answer == ROW_LOCKED && d->has_token; /* the locked row may hold it */
+    if (row->answer != ROW_LOCKED)
+        d->n_locks = 0;
     switch (row->answer) {
     case ROW_HELD:
         d->wait = WAIT_HELD;
@@ -226,21 +250,6 @@ static void row_completed(struct worker *w, struct delivery *d, const struct inb
     delivery_event(w, d, DELIVERY_EV_COMPLETED);
 }
 
-static void give_up(struct worker *w, struct delivery *d, const char *reason, bool rowless,
-                    struct slice detail)
-{
-    if (detail.len) {
-        char text[1024];
-
-        snprintf(text, sizeof(text), "%.*s", (int)(detail.len < 1000 ? detail.len : 1000), detail.data);
-        delivery_set_error(d, text);
-    }
-    d->reason = reason;
-    d->rowless = rowless;
-    delivery_event(w, d,
-                   rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
-}
-
 /* Takes over the fingerprint of the first body, from the answer's JSON: with on_body_mismatch: duplicate this
  * copy stands for that. */
 static bool fingerprint_adopt(struct delivery *d, struct slice detail)
@@ -280,6 +289,7 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
     char text[320];
 
     d->attempt = row->attempt;
+    d->n_locks = 0;
     if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
         report_delivery(w, EVENT_TAKEN_OVER, d);
     delivery_event(w, d, DELIVERY_EV_CLAIMED);
@@ -456,6 +466,17 @@ static void release_done(struct worker *w, struct delivery *d, const struct inbo
         delivery_event(w, d, d->release_to == RELEASE_ALONE ? DELIVERY_EV_ALONE : DELIVERY_EV_DONE);
 }
 
+/* The row is not ours any more: nothing is left to give back. */
+static void release_other(struct worker *w, struct delivery *d, const struct inbox_row *row)
+{
+    if (d->release_to != RELEASE_RETURN) {
+        row_again(w, d, row);
+        return;
+    }
+    d->has_token = false;
+    delivery_event(w, d, DELIVERY_EV_RETURN);
+}
+
 static void release_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     row_error(w, row);
@@ -541,7 +562,7 @@ static const struct {
                         [ROW_INVALID] = release_invalid,
                         [ROW_UNKNOWN] = row_repeat,
                         [ROW_RETRY] = row_repeat},
-                       row_again},
+                       release_other},
     [INBOX_BURY] = {{[ROW_BURIED] = bury_done,
                      [ROW_DEAD] = row_was_dead,
                      [ROW_COMPLETED] = row_completed,

@@ -37,7 +37,7 @@
 
 enum {
     TAKEOVER_GRACE_MS = 2000, /* live holders may settle first */
-    FAILED_IDS = 64, /* with a brake above that, later messages may count twice */
+    FAILED_IDS = 64,          /* with a brake above that, later messages may count twice */
     N_FOLLOWERS_MAX = 16,     /* copies beyond wait for the row */
     BATCH_MAX = 256,
     N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
@@ -217,6 +217,7 @@ struct worker {
     int64_t largest_since_ms;
     int64_t renewed_ms;     /* when the consumer was last started again for a larger prefetch */
     int delivery_limit;     /* of quorum queues on this broker, 0: none */
+    bool too_large_stays;   /* a message that is too large is near the limit: it is left to the broker */
     const char *stuck_for;  /* why something should come that does not; NULL: nothing should */
     int64_t stuck_since_ms; /* without a break */
     int64_t stuck_at_ms;    /* not before this is the channel opened again */

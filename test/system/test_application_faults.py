@@ -187,7 +187,7 @@ def test_what_is_odd_and_still_an_answer_is_taken(bed, certificates, form, compl
     def until_the_end(request, reply):
         act(request)
         reply.raw(b"HTTP/1.1 200 OK\r\n\r\nno length, so it ends with the connection")
-        reply.close()
+        reply.end()
 
     def announced_close(request, reply):
         act(request)

@@ -263,7 +263,7 @@ def test_reloads_under_load(bed, completion):
     for queue, names in ids.items():
         queue.publish_many(names)
     for attempts in (5, 6, 7):
-        bed.app.wait_for_posts(len(bed.app.posts()) + 60)
+        bed.app.wait_for_posts(min(len(bed.app.posts()) + 60, 2 * n))
         config = merge(config, {"queues": {bed.queue.name: {"retry": {"max_attempts": attempts}}}})
         reload(sidecar, config, changed_keys=[f"queues.{bed.queue.name}.retry.max_attempts"], changed=[bed.queue.name],
                unchanged=[other.name])

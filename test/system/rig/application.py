@@ -89,6 +89,16 @@ class Reply:
         """Closes without a word (FIN)."""
         self.done, self.keep = True, False
 
+    def end(self):
+        """Closes with the last word that TLS has (close_notify), where it is spoken."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            try:
+                self._socket.settimeout(5)
+                self._socket.unwrap()
+            except OSError:
+                pass  # the other side need not answer it
+        self.close()
+
     def reset(self):
         """Closes as a process does that dies with unread data (RST)."""
         self.done, self.keep = True, False

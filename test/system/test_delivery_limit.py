@@ -1,0 +1,130 @@
+"""The broker drops what it has delivered too often. Before it does, the message is stored whole, whatever its row is doing; and what cannot
+be stored is left in the queue."""
+
+import signal
+
+import pytest
+
+from rig.application import Gate
+from rig.wait import hold_true, wait_until
+
+LIMIT = 5
+SOON = {"token_window": "2s", "max_window": "2s", "max_hold": "5s"}
+
+
+@pytest.fixture
+def limited(bed):
+    bed.queue = bed.new_queue("-limit", arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT})
+    return bed
+
+
+def start(bed, **keys):
+    return bed.sidecar(queue=bed.queue, top={"broker": {"delivery_limit": LIMIT}}, **{**SOON, **keys})
+
+
+def test_a_message_whose_next_attempt_is_far_away(limited):
+    limited.app.handler = lambda request, reply: 500
+    sidecar = start(limited, retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
+    limited.queue.publish("m1", b"the whole body", headers={"a": "b"})
+    dead = sidecar.wait_for("dead", deadline=90)
+    assert dead["reason"] == "delivery_limit" and dead["message_id"] == "m1"
+    letter, = limited.letters("m1")
+    assert bytes(letter["body"]) == b"the whole body" and letter["attempts"] == 1 and not letter["rowless"]
+    assert limited.status("m1") == "dead" and len(limited.app.posts()) == 1
+    limited.assert_acked()
+
+
+def test_a_message_whose_row_is_locked_for_long(limited):
+    gate = Gate()
+    limited.app.handler = lambda request, reply: limited.app.commit(request, before_commit=gate.wait) and 200
+    first = start(limited)
+    limited.queue.publish("m1", b"the whole body")
+    gate.wait_for_waiting()
+    first.kill()
+    second = start(limited)
+    dead = second.wait_for("dead", deadline=90)
+    assert dead["reason"] == "delivery_limit" and "completed before it is redriven" in dead["error"]
+    letter, = limited.letters("m1")
+    assert bytes(letter["body"]) == b"the whole body" and letter["rowless"]
+    assert second.term() == 0
+    limited.queue.assert_empty()
+    gate.open()
+    limited.wait_for_status("m1", "completed")
+
+
+def test_a_message_that_is_too_large_is_left_in_the_queue(limited):
+    sidecar = start(limited, max_bytes="256KiB", max_message="512KiB")
+    limited.queue.publish("large", b"x" * (600 << 10))
+    wait_until(lambda: sidecar.find("paused", reason="too_large", detail=lambda text: "left in the queue" in text),
+               "it is left", 60)
+    limited.queue.wait_for_consumers(0)
+    limited.queue.wait_for_ready(1)
+    hold_true(lambda: limited.queue.n_ready == 1 and limited.queue.n_consumers == 0, "it stays there", 1)
+    assert sidecar.term() == 0
+    start(limited, max_bytes="256KiB", max_message="1MiB").wait_for("completed", message_id="large")
+    limited.assert_once("large")
+    limited.assert_acked()
+
+
+def test_a_copy_of_a_locked_row_goes_back_after_max_hold(bed):
+    """Once: it is the broker's again, and the log says so once each time."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
+    first = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.kill()
+    second = bed.sidecar(**SOON)
+    second.wait_for("returned", n=2, deadline=60)
+    second.wait_for("stats", received_total=lambda n: n >= 3)  # each return was one
+    gate.open()
+    second.wait_for("duplicate", message_id="m1")
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_the_looks_at_a_locked_row_become_rare(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
+    first = bed.sidecar(token_window="2s")
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.kill()
+    url = bed.postgres.dsn(user="sidecar_login", application_name=bed.name)
+    second = bed.sidecar(token_window="2s", top={"log": {"stats_interval": "1s"}, "database": {"url": url}})
+    second.wait_for("row_locked", deadline=60)  # later than a window, so the waits have grown
+    statements = set()
+
+    def look():
+        statements.update(row["query_start"] for row in bed.rows("SELECT query_start FROM pg_stat_activity WHERE application_name = %s", bed.name))
+        return True
+
+    hold_true(look, "it is looked at", 3)
+    assert 1 <= len(statements) <= 24, f"{len(statements)} statements in 3 s, the figures and the holder's among them"
+    gate.open()
+    second.wait_for("duplicate", message_id="m1")
+    bed.assert_once("m1")
+
+
+def test_an_extended_token_is_left_to_its_holder_at_the_end_of_the_grace(bed):
+    gate = Gate()
+
+    def handler(request, reply):
+        if len(bed.app.posts("m1")) == 1:
+            bed.rows("SELECT onceward.extend(%s, 15)", request.token)
+            gate.wait()
+        return 200
+
+    bed.app.handler = handler
+    keys = dict(completion="response", token_window="2s", max_window="60s")
+    first = bed.sidecar(**keys)
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.signal(signal.SIGTERM)
+    first.wait_for("draining")
+    first.signal(signal.SIGTERM)
+    assert first.wait(20) == 0
+    row, = bed.rows("SELECT status, attempt, next_attempt_at >= token_expires_at + interval '2 s' AS after_it FROM onceward.inbox"
+                    " WHERE message_id = 'm1' AND consumer = %s", bed.queue.name)
+    assert row == {"status": "waiting", "attempt": 0, "after_it": True}, row
+    gate.open()
