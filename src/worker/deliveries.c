@@ -265,6 +265,9 @@ static void followers_promote(struct worker *w, struct delivery *d)
         list_push(&heir->followers, k);
         container_of(k, struct delivery, in_leader)->leader = heir;
     }
+    /* It is the same message: what its leader was suspected of, it is, too. */
+    if (!heir->last_chance)
+        suspect_recall(w, heir);
     delivery_event(w, heir, DELIVERY_EV_LEADER_LEFT);
 }
 
