@@ -22,7 +22,7 @@ static const struct command commands[] = {
     {"health", "--live|--ready [--state FILE]", "for exec probes: how the running sidecar is",
      command_health},
     {"drain", "[--state FILE]", "for a preStop hook: drain the running sidecar and wait", command_drain},
-    {"explain", "[EVENT]", "what an event of the log means, and what to do", command_explain},
+    {"explain", "[NAME]", "what an event or figure of the log means, and what to do", command_explain},
     {"version", "", "print the version", command_version},
 };
 

@@ -4,7 +4,7 @@
 
 #include "onceward/base/clock.h"
 
-#include <inttypes.h>
+#include <assert.h>
 #include <stdio.h>
 
 enum { LINES_A_SECOND = 10 };
@@ -85,52 +85,88 @@ static bool waits_for_another(const struct worker *w)
            (worker_n(w, DELIVERY_TO_CLAIM) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_SUSPECT));
 }
 
-const char *worker_state_name(struct worker *w)
+static enum queue_state worker_state(struct worker *w)
 {
     if (w->drain)
-        return "draining";
+        return QUEUE_DRAINING;
     if (!w->broker || !w->generation)
-        return "disconnected";
+        return QUEUE_DISCONNECTED;
     if (!atomic_load(&w->is_ready) && !w->pauses)
-        return "starting";
+        return QUEUE_STARTING;
     if (!w->pauses && waits_for_another(w))
-        return "waiting_for_suspect";
+        return QUEUE_WAITING_FOR_SUSPECT;
     if (!w->pauses && (worker_n(w, DELIVERY_SUSPECT) || worker_suspect_is_on_its_way(w)))
-        return "suspects";
-    if (!w->pauses && w->inbox && w->n_stuck && w->depth)
-        return w->standby ? "standby" : "stuck"; /* since the last delivery, and depth is not known to be 0 */
-    return w->pauses || !w->inbox ? "paused" : w->consumer == CONSUMER_NONE ? "waiting" : "consuming";
+        return QUEUE_SUSPECTS;
+    if (!w->pauses && w->inbox && w->n_stuck &&
+        w->depth) /* since the last delivery; depth is not known to be 0 */
+        return w->standby ? QUEUE_STANDBY : QUEUE_STUCK;
+    if (w->pauses || !w->inbox)
+        return QUEUE_PAUSED;
+    return w->consumer == CONSUMER_NONE ? QUEUE_WAITING : QUEUE_CONSUMING;
 }
 
-static void log_count(struct log_line *l, const char *name, struct counter *c)
-{
-    char total[48];
+/* --- a field of the stats line, by its row --- */
 
-    log_int(l, name, (int64_t)counter_take(c));
-    snprintf(total, sizeof(total), "%s_total", name);
-    log_int(l, total, (int64_t)c->total);
+/* The i-th key of a field that is of this kind. */
+static const char *key_of(char *room, enum stats_field f, enum stats_kind kind, size_t i)
+{
+    bool has = stats_field_info(f)->kind == kind && stats_key(f, i, room);
+
+    assert(has);
+    return room;
 }
 
-static void log_latency(struct log_line *l, const char *prefix, struct histogram *h)
+static void stat_int(struct log_line *l, enum stats_field f, int64_t value)
 {
-    static const struct {
-        const char *name;
-        int permille;
-    } points[] = {{"p50", 500}, {"p99", 990}};
-    char key[64];
+    char key[STATS_KEY_MAX];
 
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(key, sizeof(key), "%s_%s", prefix, points[i].name);
+    log_int(l, key_of(key, f, STATS_KIND_VALUE, 0), value);
+}
+
+static void stat_text(struct log_line *l, enum stats_field f, const char *value) /* NULL: null */
+{
+    char key[STATS_KEY_MAX];
+
+    log_text(l, key_of(key, f, STATS_KIND_VALUE, 0), value);
+}
+
+static void stat_count(struct log_line *l, enum stats_field f, uint64_t grown, uint64_t total)
+{
+    char key[STATS_KEY_MAX];
+
+    log_int(l, key_of(key, f, STATS_KIND_COUNT, 0), (int64_t)grown);
+    log_int(l, key_of(key, f, STATS_KIND_COUNT, 1), (int64_t)total);
+}
+
+static void stat_counter(struct log_line *l, enum stats_field f, struct counter *c)
+{
+    uint64_t grown = counter_take(c);
+
+    stat_count(l, f, grown, c->total);
+}
+
+/* A histogram of microseconds, which begins anew. */
+static void stat_latency(struct log_line *l, enum stats_field f, struct histogram *h)
+{
+    int64_t points[] = {histogram_quantile(h, 500), histogram_quantile(h, 990), h->max};
+    char key[STATS_KEY_MAX];
+
+    for (size_t i = 0; i < 3; i++) {
+        key_of(key, f, STATS_KIND_LATENCY, i);
         if (h->n)
-            log_double(l, key, (double)histogram_quantile(h, points[i].permille) / 1000);
+            log_double(l, key, (double)points[i] / 1000);
         else
             log_null(l, key);
     }
-    snprintf(key, sizeof(key), "%s_max", prefix);
-    if (h->n)
-        log_double(l, key, (double)h->max / 1000);
-    else
-        log_null(l, key);
+    histogram_reset(h);
+}
+
+static void stat_batch(struct log_line *l, enum stats_field f, struct histogram *h)
+{
+    char key[STATS_KEY_MAX];
+
+    log_int(l, key_of(key, f, STATS_KIND_BATCH, 0), histogram_quantile(h, 500));
+    log_int(l, key_of(key, f, STATS_KIND_BATCH, 1), h->max);
     histogram_reset(h);
 }
 
@@ -160,11 +196,11 @@ static void log_pauses(struct log_line *l, const struct worker *w)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         if (!(w->pauses & 1u << r))
             continue;
-        log_text(l, "paused_reason", pause_name((enum pause_reason)r));
-        log_text(l, "paused_detail", w->pause_text[r]);
+        stat_text(l, STATS_PAUSED_REASON, pause_name((enum pause_reason)r));
+        stat_text(l, STATS_PAUSED_DETAIL, w->pause_text[r]);
         break;
     }
-    log_int(l, "paused_for_ms", paused_for_ms(w));
+    stat_int(l, STATS_PAUSED_FOR_MS, paused_for_ms(w));
 }
 
 /* Why other messages wait for one. */
@@ -177,13 +213,13 @@ static void log_suspects(struct log_line *l, struct worker *w)
         if (!*name)
             return;
         snprintf(text, sizeof(text), "the application is left to a suspect of queue %s", name);
-        log_text(l, "state_detail", text);
+        stat_text(l, STATS_STATE_DETAIL, text);
     } else if (worker_suspect_is_on_its_way(w)) {
-        log_text(l, "state_detail", "a suspect is with the application, and others wait for its end");
+        stat_text(l, STATS_STATE_DETAIL, "a suspect is with the application, and others wait for its end");
     } else if (worker_n(w, DELIVERY_SUSPECT)) {
-        log_text(l, "state_detail",
-                 target_is_quiet(w) ? "suspects wait for the application"
-                                    : "suspects wait for the end of what the application has at work");
+        stat_text(l, STATS_STATE_DETAIL,
+                  target_is_quiet(w) ? "suspects wait for the application"
+                                     : "suspects wait for the end of what the application has at work");
     }
 }
 
@@ -193,47 +229,44 @@ void report_stats(struct worker *w)
     uint64_t dropped = log_dropped();
 
     log_begin(&l, EVENT_STATS, w->q->name);
-    log_text(&l, "state", worker_state_name(w));
+    stat_text(&l, STATS_STATE, queue_state_info(worker_state(w))->name);
     log_suspects(&l, w);
     log_pauses(&l, w);
-    log_count(&l, "received", &w->counts.received);
-    log_count(&l, "completed", &w->counts.completed);
-    log_count(&l, "duplicates", &w->counts.duplicates);
-    log_count(&l, "retried", &w->counts.retried);
-    log_count(&l, "given_back", &w->counts.given_back);
-    log_count(&l, "dead", &w->counts.dead);
-    log_int(&l, "in_flight", (int64_t)worker_n_out(w));
-    log_int(&l, "parked",
-            (int64_t)(worker_n(w, DELIVERY_PARKED) + worker_n(w, DELIVERY_FOLLOWING) +
-                      worker_n(w, DELIVERY_SUSPECT)));
-    log_int(&l, "held", (int64_t)w->unacked.len);
-    log_int(&l, "held_bytes", (int64_t)w->n_held_bytes);
-    log_latency(&l, "forward_ms", &w->forward_us);
-    log_latency(&l, "end_to_end_ms", &w->end_to_end_us);
-    log_int(&l, "claim_batch_p50", histogram_quantile(&w->claim_batch, 500));
-    log_int(&l, "claim_batch_max", w->claim_batch.max);
-    histogram_reset(&w->claim_batch);
+    stat_counter(&l, STATS_RECEIVED, &w->counts.received);
+    stat_counter(&l, STATS_COMPLETED, &w->counts.completed);
+    stat_counter(&l, STATS_DUPLICATES, &w->counts.duplicates);
+    stat_counter(&l, STATS_RETRIED, &w->counts.retried);
+    stat_counter(&l, STATS_GIVEN_BACK, &w->counts.given_back);
+    stat_counter(&l, STATS_DEAD, &w->counts.dead);
+    stat_int(&l, STATS_IN_FLIGHT, (int64_t)worker_n_out(w));
+    stat_int(&l, STATS_PARKED,
+             (int64_t)(worker_n(w, DELIVERY_PARKED) + worker_n(w, DELIVERY_FOLLOWING) +
+                       worker_n(w, DELIVERY_SUSPECT)));
+    stat_int(&l, STATS_HELD, (int64_t)w->unacked.len);
+    stat_int(&l, STATS_HELD_BYTES, (int64_t)w->n_held_bytes);
+    stat_latency(&l, STATS_FORWARD_MS, &w->forward_us);
+    stat_latency(&l, STATS_END_TO_END_MS, &w->end_to_end_us);
+    stat_batch(&l, STATS_CLAIM_BATCH, &w->claim_batch);
     if (w->depth >= 0 && w->broker) {
-        log_int(&l, "depth", w->depth);
+        stat_int(&l, STATS_DEPTH, w->depth);
     } else {
-        log_null(&l, "depth");
-        log_text(&l, "depth_reason",
-                 !w->broker           ? "not connected"
-                 : w->depth_reason[0] ? w->depth_reason
-                                      : "not asked yet");
+        stat_text(&l, STATS_DEPTH, NULL);
+        stat_text(&l, STATS_DEPTH_REASON,
+                  !w->broker           ? "not connected"
+                  : w->depth_reason[0] ? w->depth_reason
+                                       : "not asked yet");
     }
     if (w->has_figures && w->inbox) {
-        log_int(&l, "dead_letters", w->figures.dead_letters);
-        log_int(&l, "oldest_snapshot_ms", w->figures.oldest_snapshot_ms);
+        stat_int(&l, STATS_DEAD_LETTERS, w->figures.dead_letters);
+        stat_int(&l, STATS_OLDEST_SNAPSHOT_MS, w->figures.oldest_snapshot_ms);
     } else {
-        log_null(&l, "dead_letters");
-        log_null(&l, "oldest_snapshot_ms");
+        stat_text(&l, STATS_DEAD_LETTERS, NULL);
+        stat_text(&l, STATS_OLDEST_SNAPSHOT_MS, NULL);
     }
-    log_int(&l, "oldest_unfinished_ms", oldest_unfinished_ms(w));
-    log_count(&l, "reconnects", &w->counts.reconnects);
-    log_count(&l, "suppressed", &w->counts.suppressed);
-    log_int(&l, "dropped_lines", (int64_t)(dropped - w->dropped_told));
-    log_int(&l, "dropped_lines_total", (int64_t)dropped);
+    stat_int(&l, STATS_OLDEST_UNFINISHED_MS, oldest_unfinished_ms(w));
+    stat_counter(&l, STATS_RECONNECTS, &w->counts.reconnects);
+    stat_counter(&l, STATS_SUPPRESSED, &w->counts.suppressed);
+    stat_count(&l, STATS_DROPPED_LINES, dropped - w->dropped_told, dropped);
     w->dropped_told = dropped;
     log_end(&l);
 }

@@ -429,4 +429,3 @@ void report_delivery_begin(struct log_line *l, enum event e, const struct worker
 void report_dead_again(struct worker *w, const struct delivery *d);
 void report_stats(struct worker *w);
 void report_text(struct worker *w, enum event e, const char *reason);
-const char *worker_state_name(struct worker *w);

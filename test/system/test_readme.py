@@ -124,10 +124,11 @@ def test_the_example_answers_without_its_database(tmp_path, language):
         assert application.post(WRONG[0]) == 400
 
 
-def test_the_table_of_events_is_current():
-    made = subprocess.run([schema.require_binary(), "explain", "--markdown"], check=True, stdout=subprocess.PIPE).stdout.decode()
-    stands = re.search(r"<!-- events -->\n(.*?)<!-- /events -->", readme(), re.S).group(1)
-    assert stands == made, "put the output of `onceward explain --markdown` between the markers"
+@pytest.mark.parametrize("marker, options", [("events", ["--markdown"]), ("stats", ["--markdown", "--stats"])])
+def test_the_tables_of_the_log_are_current(marker, options):
+    made = subprocess.run([schema.require_binary(), "explain", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
+    stands = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", readme(), re.S).group(1)
+    assert stands == made, f"put the output of `onceward explain {' '.join(options)}` between the markers"
 
 
 def test_the_table_of_commands_is_complete():

@@ -1,8 +1,65 @@
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* Numbers for the stats line, in fixed memory. One thread. */
+/* What the stats line says: its fields and states, see stats.def, and numbers for it in fixed memory. One
+ * thread; the tables are constant. */
+
+/* How a field stands in the line. A key is the field's name with an ending. */
+enum stats_kind {
+    STATS_KIND_VALUE,   /* one key, the name itself: a number, a text, or null */
+    STATS_KIND_COUNT,   /* the name itself: what it grew by since the last line; "_total": since the queue was
+                           started */
+    STATS_KIND_LATENCY, /* "_p50", "_p99", "_max": milliseconds, of what ended since the last line; or null */
+    STATS_KIND_BATCH,   /* "_p50", "_max": numbers of things at once, since the last line */
+    N_STATS_KINDS
+};
+
+enum stats_field {
+#define STAT(id, name, kind, sentence, advice) STATS_##id,
+#include "onceward/core/stats.def"
+    N_STATS_FIELDS
+};
+
+struct stats_field_info {
+    const char *name; /* without an ending */
+    enum stats_kind kind;
+    const char *sentence; /* what is counted, and its unit */
+    const char *advice;   /* when to worry, and the command to type */
+};
+
+/* What the endings of a kind's keys mean, in a sentence; NULL: there is none. */
+const char *stats_kind_sentence(enum stats_kind kind);
+
+/* The row of a field. */
+const struct stats_field_info *stats_field_info(enum stats_field f);
+
+enum { STATS_KEY_MAX = 48 };
+
+/* The i-th key of a field, as it stands in the line, into ret (STATS_KEY_MAX bytes); from 0, in the line's
+ * order. false: the field has no more, ret is as it was. */
+bool stats_key(enum stats_field f, size_t i, char *ret);
+
+/* The field of that name, or with that key; -1: there is none. */
+int stats_field_find(const char *name);
+
+/* The values of the field "state". */
+enum queue_state {
+#define STATE(id, name, sentence, advice) QUEUE_##id,
+#include "onceward/core/stats.def"
+    N_QUEUE_STATES
+};
+
+struct queue_state_info {
+    const char *name;
+    const char *sentence; /* what the queue does */
+    const char *advice;   /* what an operator does, with the command to type */
+};
+
+/* The row of a state. */
+const struct queue_state_info *queue_state_info(enum queue_state s);
 
 /* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each
  * doubling. So a quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's:

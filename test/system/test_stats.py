@@ -1,0 +1,98 @@
+"""The stats line: its fields are those of the table, which `explain` and the README are made from."""
+
+import os
+import re
+
+from rig import schema
+from rig.application import Gate
+from test_commands import good, run
+
+ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"]}
+OF_EVERY_LINE = ["ts", "level", "event", "queue"]
+WITH_A_PAUSE = {"paused_reason", "paused_detail"}
+
+
+def source():
+    with open(os.path.join(os.path.dirname(__file__), "../../include/onceward/core/stats.def")) as f:
+        return f.read()
+
+
+def fields():
+    """Of the source: the keys of each field."""
+    found = [(name, [name + ending for ending in ENDINGS[kind]])
+             for name, kind in re.findall(r'^STAT\(\w+, "(\w+)", (\w+),', source(), re.M)]
+    assert len(found) > 20
+    return dict(found)
+
+
+def states():
+    found = re.findall(r'^STATE\(\w+, "(\w+)",', source(), re.M)
+    assert len(found) > 8
+    return found
+
+
+def keys():
+    return [key for of_field in fields().values() for key in of_field]
+
+
+def test_each_field_and_state_is_explained_and_in_the_documentation():
+    listed = good("explain")
+    table, of_states = good("explain", "--markdown", "--stats").split("\n\n")
+    for name, of_field in fields().items():
+        explained = {good("explain", key) for key in of_field}
+        if name not in of_field:
+            explained.add(good("explain", name))
+        in_stats = {re.search(r"^.*\(field of stats\)\n(?:  .{10,}\n){2,3}", text, re.M).group(0) for text in explained}
+        assert len(in_stats) == 1 and in_stats.pop().startswith(of_field[0]), explained
+        assert re.search(rf"^{of_field[0]}(, _\w+)* +\S", listed, re.M)
+        assert "| " + ", ".join(f"`{key}`" for key in of_field) + " |" in table
+    for state in states():
+        assert re.search(rf"^{state} \(state of a queue, in stats\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", state), re.M)
+        assert re.search(rf"^{state} +\S", listed, re.M) and f"\n| `{state}` | " in of_states
+    assert len(table.splitlines()) == len(fields()) + 2 and len(of_states.splitlines()) == len(states()) + 2
+    assert all(line.replace("\\|", "").count("|") == 4 for line in (table + "\n" + of_states).splitlines())
+    assert listed.index("\nstuck ") < listed.index("FIELD OF STATS") and good("explain", "--stats") in listed
+
+
+def test_what_is_an_event_and_a_field_too_is_explained_as_both():
+    out = good("explain", "dead")
+    assert out.startswith("dead (error)") and "\ndead, _total (field of stats)" in out
+    assert "forward_ms" in run("explain", "forward").err
+
+
+def test_a_line_has_the_fields_of_the_table_in_its_order_and_each_of_them_is_written(bed):
+    link = bed.new_proxy(bed.rabbitmq.port)
+    link.refuse()
+    gate = Gate()
+
+    def handler(request, reply):
+        if len(bed.app.posts("suspect")) == 1:
+            reply.reset()
+            return None
+        gate.wait()
+        return 204
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(wait=False, top={"broker": {"url": bed.rabbitmq.url(port=link.port)}}, completion="response",
+                          token_window="60s", max_message="1KiB", ready={"interval": "20ms"})
+    sidecar.wait_for("stats", depth=None, depth_reason="not connected")
+    link.mend()
+    sidecar.wait_for("consuming", deadline=40)
+    bed.queue.publish("suspect")
+    gate.wait_for_waiting()
+    sidecar.wait_for("stats", state="suspects", state_detail=lambda text: text)
+    gate.open()
+    bed.wait_for_status("suspect", "completed", 30)
+    bed.queue.publish("large", b"x" * 2000)
+    sidecar.wait_for("stats", state="paused", paused_reason="too_large", paused_detail=lambda text: text)
+    sidecar.term()
+    order = OF_EVERY_LINE + keys()
+    seen = set()
+    for line in sidecar.find("stats"):
+        has = [key for key in line if not key.startswith("_")]
+        assert has == [key for key in order if key in line], "fields that are not in the table, or out of its order"
+        assert set(order) - set(has) <= WITH_A_PAUSE | {"state_detail", "depth_reason"}
+        assert ("depth_reason" in has) == (line["depth"] is None)
+        assert line["state"] in states()
+        seen |= set(has)
+    assert seen == set(order), f"never written: {set(order) - seen}"
