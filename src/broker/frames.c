@@ -61,12 +61,16 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     return !holding;
 }
 
-static void suspect_stream(struct broker *b, const struct message *m)
+void broker_suspect_stream(struct broker *b)
 {
-    if (b->stream != STREAM_UNSUSPECTED || !message_header(m, SLICE("x-stream-offset")))
-        return;
     b->stream = STREAM_SUSPECTED;
     questions_send(b);
+}
+
+static void suspect_stream(struct broker *b, const struct message *m)
+{
+    if (b->stream == STREAM_UNSUSPECTED && message_header(m, SLICE("x-stream-offset")))
+        broker_suspect_stream(b);
 }
 
 static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, size_t room,
@@ -253,7 +257,6 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
         struct fault text = *f;
         fault_set(f, "queue %s is a stream; streams are not supported (%s)", b->queue, text.text);
         snprintf(f->code, sizeof(f->code), "stream");
-        memcpy(f->code, text.code, sizeof(f->code));
     }
     b->wire.is_lost = true;
     return -1;

@@ -270,8 +270,7 @@ static int queue_check(struct broker *b, int64_t deadline_ms, struct fault *f)
     if (ev.depth > 0)
         return 0;
     /* An empty queue can be asked whether it is a stream without taking a message from anybody. */
-    b->stream = STREAM_SUSPECTED;
-    questions_send(b);
+    broker_suspect_stream(b);
     while (is_holding(b)) {
         if (clock_ms() >= deadline_ms)
             return fault_set(f, "the broker did not answer in time");

@@ -198,6 +198,7 @@ static void consumer_is_active(struct worker *w)
 
     w->consumer = CONSUMER_ACTIVE;
     w->stuck_for = NULL;
+    pause_clear(w, PAUSE_STREAM);
     if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
         log_begin(&l, EVENT_CONSUMING, w->q->name);
         log_int(&l, "prefetch", w->consumer_prefetch);

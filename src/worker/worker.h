@@ -129,7 +129,8 @@ enum pause_reason {
     PAUSE_PARKED_FULL,
     PAUSE_TOO_LARGE,
     PAUSE_BYTES_FULL,
-    PAUSE_REFUSED,
+    PAUSE_REFUSED, /* by the database */
+    PAUSE_STREAM,  /* refused as well: the queue is a stream */
     N_PAUSE_REASONS
 };
 

@@ -965,8 +965,25 @@ static void streams_are_refused(void **state)
         poll(&p, 1, 100);
     }
     assert_non_null(strstr(f.text, "streams are not supported"));
-    assert_string_equal(f.code, "540");
+    assert_string_equal(f.code, "stream");
     broker_free(b);
+    /* Seen before, it shows without a delivery. */
+    queue_make("drv.stream", "stream");
+    b = ready("drv.stream");
+    broker_suspect_stream(b);
+    f = (struct fault){0};
+    lost_after(b);
+    assert_string_equal(f.code, "stream");
+    broker_free(b);
+    /* Another queue in its place is taken. */
+    queue_make("drv.stream", "quorum");
+    b = ready("drv.stream");
+    broker_suspect_stream(b);
+    consume(b, 1, 10);
+    publish("drv.stream", "x", 1, NULL);
+    ev = next_is(b, BROKER_DELIVERY);
+    message_free(ev.message);
+    finish(b);
     queue_delete("drv.stream");
 }
 

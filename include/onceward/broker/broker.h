@@ -74,6 +74,11 @@ struct broker_event {
     struct fault fault;
 };
 
+/* The queue was a stream when it was last seen: channel 1 hands out nothing, not even BROKER_CONSUMING, before it
+ * is known whether it still is one. When it is, the connection is lost, with the fault's code "stream". Right
+ * after connecting only. */
+void broker_suspect_stream(struct broker *b);
+
 /* The next event, without blocking. room: bytes of body that may be allocated now; a larger one is drained.
  * Call until BROKER_NOTHING. 0; or -1: the connection is lost (f says why), only broker_free may follow. */
 int broker_next(struct broker *b, size_t room, struct broker_event *ev, struct fault *f);
