@@ -140,7 +140,7 @@ static void broker_step(struct worker *w)
     }
     w->more = w->broker;
     for (int n = 0; w->broker && n < N_DELIVERIES_A_TURN; n++) {
-        if (broker_next(w->broker, worker_body_room(w), &ev, &f)) {
+        if (broker_next(w->broker, worker_room(w), &ev, &f)) {
             broker_lost(w, &f);
             return;
         }
