@@ -104,12 +104,14 @@ static void broker_lost(struct worker *w, const struct fault *f)
         w->drain = DRAIN_ENDED;
         return;
     }
-    redial_failed(w, &w->to_broker, "broker", f->text);
-    if (!strcmp(f->code, "stream")) {
-        w->to_broker.at_ms = w->now_ms + FAILPOINT_MS(REDIAL_LAST);
-        pause_set(w, PAUSE_REFUSED, f->text);
-        report_text(w, EVENT_REFUSED, f->text);
+    if (strcmp(f->code, "stream") != 0) {
+        redial_failed(w, &w->to_broker, "broker", f->text);
+        return;
     }
+    redial_later(w, &w->to_broker, f->text); /* the connection was good: what it leads to is not */
+    w->to_broker.at_ms = w->now_ms + FAILPOINT_MS(REDIAL_LAST);
+    pause_set(w, PAUSE_STREAM, f->text);
+    report_text(w, EVENT_REFUSED, f->text);
 }
 
 static void broker_step(struct worker *w)
@@ -131,12 +133,14 @@ static void broker_step(struct worker *w)
         } else {
             FAILPOINT(BROKER_CONNECTED);
             worker_learn_limit(w);
+            if (w->pauses & 1u << PAUSE_STREAM)
+                broker_suspect_stream(w->broker);
             redial_succeeded(w, r, "broker", broker_version(w->broker));
         }
     }
     w->more = w->broker;
     for (int n = 0; w->broker && n < N_DELIVERIES_A_TURN; n++) {
-        if (broker_next(w->broker, worker_body_room(w), &ev, &f)) {
+        if (broker_next(w->broker, worker_room(w), &ev, &f)) {
             broker_lost(w, &f);
             return;
         }

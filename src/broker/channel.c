@@ -38,8 +38,7 @@ static void consume_lost(struct broker *b, const struct fault *why)
     content_drop(&b->consume.content);
     b->held = (struct event_queue){0};
     b->n_held_bytes = 0;
-    if (is_holding(b))
-        b->stream = STREAM_UNSUSPECTED;
+    b->stream = STREAM_UNSUSPECTED; /* the name may be another queue's from now on */
     while (event_take(&held, &ev)) {
         if (ev.kind == BROKER_DELIVERY)
             message_free(ev.message);

@@ -24,7 +24,7 @@ static void event_init(struct broker_event *ev, enum broker_event_kind kind)
     ev->tag = (struct broker_tag){0};
     ev->consumer = 0;
     ev->message = NULL;
-    ev->body_len = 0;
+    ev->body_len = ev->n_bytes = 0;
     ev->delivery_count = 0;
     ev->depth = 0;
     ev->fault.text[0] = ev->fault.code[0] = '\0';
@@ -55,21 +55,38 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     ev->consumer = done.consumer;
     ev->message = done.message;
     ev->body_len = done.body_len;
+    ev->n_bytes = done.n_bytes;
     ev->delivery_count = done.delivery_count;
     if (holding && done.message)
-        b->n_held_bytes += done.body_len;
+        b->n_held_bytes += done.n_bytes;
     return !holding;
 }
 
-static void suspect_stream(struct broker *b, const struct message *m)
+void broker_suspect_stream(struct broker *b)
 {
-    if (b->stream != STREAM_UNSUSPECTED || !message_header(m, SLICE("x-stream-offset")))
-        return;
     b->stream = STREAM_SUSPECTED;
     questions_send(b);
 }
 
-static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, size_t room,
+static void suspect_stream(struct broker *b, const struct message *m)
+{
+    if (b->stream == STREAM_UNSUSPECTED && message_header(m, SLICE("x-stream-offset")))
+        broker_suspect_stream(b);
+}
+
+/* Is there room for it beside what waits here? */
+static bool fits(const struct broker *b, struct broker_room room, const struct content *t)
+{
+    size_t held = b->n_held_bytes;
+
+    if (held) /* it is not the only one */
+        room.body = room.whole = room.body > held ? room.body - held : 0;
+    return t->body_len <= room.body && t->n_bytes <= room.whole;
+}
+
+/* The headers come first, in one frame. They are decoded before it is known whether they fit: a frame is
+ * small, and what becomes of it at most some forty times as large. */
+static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, struct broker_room room,
                      struct broker_event *ev, struct fault *f)
 {
     struct content *t = &c->content;
@@ -82,17 +99,16 @@ static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *fr
     t->state = CONTENT_BODY;
     t->body_len = t->n_left = len;
     if (t->message) {
-        room -= room < b->n_held_bytes ? room : b->n_held_bytes;
-        if (len > room) {
-            message_decode(t->message, frame->payload.properties.decoded);
-            t->delivery_count = message_delivery_count(t->message);
-            message_free(t->message);
-            t->message = NULL;
-        } else {
-            message_decode(t->message, frame->payload.properties.decoded);
+        message_decode(t->message, frame->payload.properties.decoded);
+        t->n_bytes = len + message_bytes(t->message);
+        if (fits(b, room, t)) {
             suspect_stream(b, t->message);
             t->message->body = len ? mem_realloc(NULL, len) : NULL;
             t->message->body_len = len;
+        } else {
+            t->delivery_count = message_delivery_count(t->message);
+            message_free(t->message);
+            t->message = NULL;
         }
     }
     return len ? 0 : content_done(b, c, ev);
@@ -197,8 +213,8 @@ static int on_ask_method(struct broker *b, const amqp_method_t *m, struct fault 
     }
 }
 
-static int on_channel_frame(struct broker *b, struct channel *c, const amqp_frame_t *frame, size_t room,
-                            struct broker_event *ev, struct fault *f)
+static int on_channel_frame(struct broker *b, struct channel *c, const amqp_frame_t *frame,
+                            struct broker_room room, struct broker_event *ev, struct fault *f)
 {
     const amqp_method_t *m = &frame->payload.method;
 
@@ -253,7 +269,6 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
         struct fault text = *f;
         fault_set(f, "queue %s is a stream; streams are not supported (%s)", b->queue, text.text);
         snprintf(f->code, sizeof(f->code), "stream");
-        memcpy(f->code, text.code, sizeof(f->code));
     }
     b->wire.is_lost = true;
     return -1;
@@ -298,8 +313,8 @@ static void on_frame_while_closing(struct broker *b, const amqp_frame_t *frame)
         connection_close(b);
 }
 
-static int on_frame(struct broker *b, const amqp_frame_t *frame, size_t room, struct broker_event *ev,
-                    struct fault *f)
+static int on_frame(struct broker *b, const amqp_frame_t *frame, struct broker_room room,
+                    struct broker_event *ev, struct fault *f)
 {
     if (frame->channel == 0)
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
@@ -315,7 +330,7 @@ static int on_frame(struct broker *b, const amqp_frame_t *frame, size_t room, st
     return 0;
 }
 
-int broker_next(struct broker *b, size_t room, struct broker_event *ev, struct fault *f)
+int broker_next(struct broker *b, struct broker_room room, struct broker_event *ev, struct fault *f)
 {
     amqp_frame_t frame;
 

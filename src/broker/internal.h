@@ -31,6 +31,7 @@ struct content {
     enum content_state state;
     struct message *message; /* NULL: it is being drained */
     uint64_t tag, body_len, n_left;
+    uint64_t n_bytes;       /* with what its headers take */
     int64_t delivery_count; /* of a body that is thrown away */
     uint32_t consumer;
 };

@@ -247,7 +247,7 @@ static int event_wait(struct broker *b, enum broker_event_kind kind, int64_t dea
                       struct broker_event *ev, struct fault *f)
 {
     while (clock_ms() < deadline_ms) {
-        if (broker_next(b, 0, ev, f))
+        if (broker_next(b, (struct broker_room){0}, ev, f))
             return -1;
         if (ev->kind == kind)
             return 0;
@@ -270,12 +270,11 @@ static int queue_check(struct broker *b, int64_t deadline_ms, struct fault *f)
     if (ev.depth > 0)
         return 0;
     /* An empty queue can be asked whether it is a stream without taking a message from anybody. */
-    b->stream = STREAM_SUSPECTED;
-    questions_send(b);
+    broker_suspect_stream(b);
     while (is_holding(b)) {
         if (clock_ms() >= deadline_ms)
             return fault_set(f, "the broker did not answer in time");
-        if (broker_next(b, 0, &ev, f))
+        if (broker_next(b, (struct broker_room){0}, &ev, f))
             return -1;
         wire_wait(&b->wire, is_holding(b) ? deadline_ms : 0);
     }

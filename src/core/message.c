@@ -49,6 +49,15 @@ void message_free(struct message *m)
     free(m);
 }
 
+size_t message_bytes(const struct message *m)
+{
+    size_t n = m->body_len;
+
+    for (const struct message_block *b = m->arena; b->older; b = b->older)
+        n += sizeof(*b) + b->cap;
+    return n;
+}
+
 /* A new block for at least size bytes. A large piece gets one of its own, behind the current block, which
  * stays in use. */
 static char *block_add(struct message *m, size_t size)

@@ -341,6 +341,8 @@ int connection_find(struct forward *w, struct exchange *x, struct fault *f)
     if (!x->request.len)
         buf_add_slice(&x->request, buf_slice(&w->scratch));
     list_push(&w->waiting, &x->queue);
+    if (exchange_due_ms(x) < w->next_deadline_ms)
+        w->next_deadline_ms = exchange_due_ms(x);
     return 0;
 }
 

@@ -50,6 +50,11 @@ bool exchange_is_sent(const struct exchange *x)
     return x->sent == x->head_len + x->body.len;
 }
 
+int64_t exchange_due_ms(const struct exchange *x)
+{
+    return !x->c && x->send_by_ms && x->send_by_ms < x->deadline_ms ? x->send_by_ms : x->deadline_ms;
+}
+
 /* Over TLS a failed write may have sent whole records before the one that failed, so there that holds for a
  * request of one record only: part of a record means nothing to anybody. */
 bool exchange_is_unsent(const struct exchange *x)

@@ -118,7 +118,7 @@ struct forward {
                             connect_at_ms is set */
     struct list ended;   /* out, and to be answered */
     struct hash by_ref;
-    int64_t next_deadline_ms; /* no exchange that is out has an earlier one */
+    int64_t next_deadline_ms; /* no exchange that is out is due earlier */
     bool undrained;           /* forward_step has not answered 0 since it last looked */
 
     /* connections */
@@ -171,6 +171,9 @@ struct exchange *exchange_new(struct forward *w);
 void exchange_free(struct exchange *x);
 void exchange_begin(struct exchange *x, const struct forward_request *r);
 bool exchange_is_sent(const struct exchange *x);
+
+/* When its time is over: for one that waits for a connection, the time at which it may not be sent any more. */
+int64_t exchange_due_ms(const struct exchange *x);
 
 /* Is it certain that the application saw no byte of the request? */
 bool exchange_is_unsent(const struct exchange *x);

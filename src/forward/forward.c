@@ -228,10 +228,12 @@ static void deadlines_check(struct forward *w)
 
         if (x->ending != ENDING_NONE)
             continue;
-        if (now_ms >= x->deadline_ms)
+        int64_t due_ms = exchange_due_ms(x);
+
+        if (now_ms >= due_ms)
             forward_end(x, ENDING_TIME);
-        else if (x->deadline_ms < w->next_deadline_ms)
-            w->next_deadline_ms = x->deadline_ms;
+        else if (due_ms < w->next_deadline_ms)
+            w->next_deadline_ms = due_ms;
     }
 }
 

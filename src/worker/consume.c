@@ -25,22 +25,24 @@ enum {
     DEPTH_LATE_MS = 5000
 };
 
-size_t worker_body_room(const struct worker *w)
+struct broker_room worker_room(const struct worker *w)
 {
-    if (!w->n_held_bytes)
-        return w->q->max_message_bytes;
-    return w->n_held_bytes < w->q->max_bytes ? w->q->max_bytes - w->n_held_bytes : 0;
+    size_t room = w->n_held_bytes < w->q->max_bytes ? w->q->max_bytes - w->n_held_bytes : 0;
+
+    if (!w->n_held_bytes) /* one alone may exceed the bound, by its headers too */
+        return (struct broker_room){w->q->max_message_bytes, SIZE_MAX};
+    return (struct broker_room){room, room};
 }
 
-static size_t largest_body(const struct worker *w)
+static size_t largest_seen(const struct worker *w)
 {
-    return w->largest_body > w->largest_before ? w->largest_body : w->largest_before;
+    return w->largest_seen > w->largest_before ? w->largest_seen : w->largest_before;
 }
 
 /* What fits: as many deliveries of the largest size seen lately as there is room for. */
 static int wanted_prefetch(const struct worker *w)
 {
-    size_t largest = largest_body(w), held = w->n_held_bytes;
+    size_t largest = largest_seen(w), held = w->n_held_bytes;
 
     if (largest * (size_t)w->q->prefetch <= w->q->max_bytes / 2)
         return w->q->prefetch;
@@ -129,8 +131,8 @@ static void update_parked_full(struct worker *w)
 static void update_bytes(struct worker *w)
 {
     if (w->now_ms - w->largest_since_ms > LARGEST_FORGET_MS) {
-        w->largest_before = w->largest_body;
-        w->largest_body = 0;
+        w->largest_before = w->largest_seen;
+        w->largest_seen = 0;
         w->largest_since_ms = w->now_ms;
     }
     char text[128];
@@ -138,12 +140,12 @@ static void update_bytes(struct worker *w)
     if (!(w->pauses & 1u << PAUSE_BYTES_FULL))
         return;
     if (!w->n_held_bytes ||
-        (w->n_held_bytes + largest_body(w) <= w->q->max_bytes && w->n_held_bytes <= w->q->max_bytes / 2)) {
+        (w->n_held_bytes + largest_seen(w) <= w->q->max_bytes && w->n_held_bytes <= w->q->max_bytes / 2)) {
         pause_clear(w, PAUSE_BYTES_FULL);
         return;
     }
-    snprintf(text, sizeof(text), "%zu bytes of bodies are held, the largest lately has %zu, max_bytes is %zu",
-             w->n_held_bytes, largest_body(w), w->q->max_bytes);
+    snprintf(text, sizeof(text), "%zu bytes are held, the largest lately has %zu, max_bytes is %zu",
+             w->n_held_bytes, largest_seen(w), w->q->max_bytes);
     snprintf(w->pause_text[PAUSE_BYTES_FULL], sizeof(w->pause_text[0]), "%s", text);
 }
 
@@ -152,7 +154,7 @@ static bool needs_renewal(const struct worker *w)
 {
     if (w->credit_parked > (size_t)w->consumer_prefetch / 2)
         return true;
-    size_t largest = largest_body(w);
+    size_t largest = largest_seen(w);
     if (w->consumer_prefetch > 1 && largest * (size_t)w->consumer_prefetch > w->q->max_bytes)
         return true;
     /* It grows back, when it is what limits. */
@@ -198,6 +200,7 @@ static void consumer_is_active(struct worker *w)
 
     w->consumer = CONSUMER_ACTIVE;
     w->stuck_for = NULL;
+    pause_clear(w, PAUSE_STREAM);
     if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
         log_begin(&l, EVENT_CONSUMING, w->q->name);
         log_int(&l, "prefetch", w->consumer_prefetch);

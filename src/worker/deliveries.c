@@ -140,12 +140,12 @@ int64_t worker_next_timer_ms(const struct worker *w)
     return w->timers.n ? w->timers.heap[1]->timer_ms : INT64_MAX;
 }
 
-/* A body that did not fit: it comes again when there is room for it, or when it was held for long enough. */
+/* One that did not fit: it comes again when there is room for it, or when it was held for long enough. */
 static enum delivery_event drained_timer_event(struct worker *w, struct delivery *d)
 {
-    size_t room = delivery_may_return(w, d) ? worker_body_room(w) : w->n_held_bytes ? 0 : SIZE_MAX;
+    bool fits = !w->n_held_bytes || (delivery_may_return(w, d) && d->n_wanted <= worker_room(w).whole);
 
-    if (d->rowless || d->body_len <= room)
+    if (d->rowless || fits)
         return DELIVERY_EV_RETURN;
     d->delay_ms = ROOM_LOOK_MS;
     return DELIVERY_EV_NOT_NOW;
@@ -509,8 +509,8 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
     d->tag = ev->tag;
     d->consumer = ev->consumer;
     d->message = ev->message;
-    d->n_bytes = ev->message ? ev->message->body_len : 0;
-    d->body_len = ev->body_len;
+    d->n_bytes = ev->message ? ev->n_bytes : 0;
+    d->n_wanted = ev->n_bytes;
     d->n_delivered = ev->message ? message_delivery_count(ev->message) : ev->delivery_count;
     d->received_us = clock_us();
     d->verdict = -1;
@@ -541,8 +541,8 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
     struct fault f = {0};
 
     counter_add(&w->counts.received, 1);
-    if (d->n_bytes > w->largest_body)
-        w->largest_body = d->n_bytes;
+    if (d->n_bytes > w->largest_seen)
+        w->largest_seen = d->n_bytes;
     d->deaths = message_deaths(d->message);
     d->last_chance =
         w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
@@ -572,11 +572,11 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
     char text[320];
 
     copy.message = NULL;
-    if (ev->body_len > w->largest_body && ev->body_len <= w->q->max_message_bytes)
-        w->largest_body = ev->body_len;
+    if (ev->n_bytes > w->largest_seen && ev->body_len <= w->q->max_message_bytes)
+        w->largest_seen = ev->n_bytes;
     struct delivery *d = delivery_new(w, &copy);
     if (ev->body_len <= w->q->max_message_bytes) {
-        pause_quietly(w, PAUSE_BYTES_FULL, "max_bytes of bodies are held");
+        pause_quietly(w, PAUSE_BYTES_FULL, "max_bytes are held");
         d->wait = WAIT_HELD;
         d->delay_ms = ROOM_LOOK_MS;
         delivery_event(w, d, DELIVERY_EV_NOT_NOW);

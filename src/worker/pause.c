@@ -32,6 +32,7 @@ const char *pause_name(enum pause_reason r)
         [PAUSE_TOO_LARGE] = "too_large",
         [PAUSE_BYTES_FULL] = "bytes_full",
         [PAUSE_REFUSED] = "refused",
+        [PAUSE_STREAM] = "refused",
     };
 
     return names[r];
@@ -53,7 +54,7 @@ static bool is_trying_database(const struct worker *w)
 /* Nothing new is taken from the broker, what is here goes on. */
 static bool stops_only_consuming(enum pause_reason r)
 {
-    return r == PAUSE_PARKED_FULL || r == PAUSE_BYTES_FULL || r == PAUSE_TOO_LARGE;
+    return r == PAUSE_PARKED_FULL || r == PAUSE_BYTES_FULL || r == PAUSE_TOO_LARGE || r == PAUSE_STREAM;
 }
 
 /* Claims made for nothing go back; their attempts too. */
@@ -226,7 +227,7 @@ static bool has_one_to_try(const struct worker *w)
 
 bool worker_may_consume(const struct worker *w)
 {
-    unsigned pauses = w->pauses;
+    unsigned pauses = w->pauses & ~(1u << PAUSE_STREAM); /* only consuming shows whether it still is one */
 
     if (worker_is_trying(w) && !has_one_to_try(w)) { /* a message is needed */
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);

@@ -89,7 +89,7 @@ static enum queue_state worker_state(struct worker *w)
 {
     if (w->drain)
         return QUEUE_DRAINING;
-    if (!w->broker || !w->generation)
+    if ((!w->broker || !w->generation) && !(w->pauses & 1u << PAUSE_STREAM))
         return QUEUE_DISCONNECTED;
     if (!atomic_load(&w->is_ready) && !w->pauses)
         return QUEUE_STARTING;

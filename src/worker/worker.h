@@ -76,10 +76,10 @@ struct delivery {
     enum delivery_state state;
     struct broker_tag tag;
     uint32_t consumer;       /* whose credit it holds */
-    uint64_t body_len;       /* also of a body that was not taken */
+    uint64_t n_wanted;       /* bytes that it takes when it is held */
     int64_t n_delivered;     /* before, as the broker counts it */
     struct message *message; /* NULL: its body was not taken */
-    size_t n_bytes;
+    size_t n_bytes;          /* that it takes now */
     char *id;
     size_t id_len;
     uint8_t fingerprint[16];
@@ -129,7 +129,8 @@ enum pause_reason {
     PAUSE_PARKED_FULL,
     PAUSE_TOO_LARGE,
     PAUSE_BYTES_FULL,
-    PAUSE_REFUSED,
+    PAUSE_REFUSED, /* by the database */
+    PAUSE_STREAM,  /* refused as well: the queue is a stream */
     N_PAUSE_REASONS
 };
 
@@ -213,7 +214,7 @@ struct worker {
     int consumer_prefetch, n_consume_failures;
     int64_t consume_at_ms;
     size_t credit_used, credit_parked; /* of the present consumer */
-    size_t largest_body, largest_before;
+    size_t largest_seen, largest_before;
     int64_t largest_since_ms;
     int64_t renewed_ms;     /* when the consumer was last started again for a larger prefetch */
     int delivery_limit;     /* of quorum queues on this broker, 0: none */
@@ -359,7 +360,7 @@ bool delivery_is_tainted(const struct worker *w,
 void worker_update_consumer(struct worker *w);
 void worker_write_acks(struct worker *w);
 void worker_broker_event(struct worker *w, struct broker_event *ev);
-size_t worker_body_room(const struct worker *w);
+struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);
 bool delivery_may_return(const struct worker *w, const struct delivery *d);

@@ -69,7 +69,7 @@ static void event_must_hold(struct play *p, struct broker_event *ev)
     if (ev->kind == BROKER_DELIVERY)
         delivery_must_hold(p, ev);
     if (ev->kind == BROKER_DRAINED)
-        MUST(ev->body_len && ev->tag.generation);
+        MUST(ev->n_bytes && ev->tag.generation);
     if (ev->kind == BROKER_CHANNEL_LOST)
         MUST(fault_is_set(&ev->fault) && !broker_channel_is_open(p->b));
     message_free(ev->message);
@@ -81,7 +81,7 @@ static void held_must_hold(const struct broker *b)
 
     for (const struct queued_event *e = b->held.first; e; e = e->next)
         if (e->event.kind == BROKER_DELIVERY)
-            n_bytes += e->event.body_len;
+            n_bytes += e->event.n_bytes;
     MUST(b->n_held_bytes == n_bytes);
     MUST(!b->held.first || is_holding(b));
     MUST(b->consume.content.state != CONTENT_BODY || b->consume.content.n_left > 0);
@@ -105,7 +105,7 @@ static void events_take(struct play *p)
     int unread = 0;
 
     while (!p->is_lost) {
-        if (answer_of(p, broker_next(p->b, ROOM, &ev, &f), &f) < 0)
+        if (answer_of(p, broker_next(p->b, (struct broker_room){ROOM, SIZE_MAX}, &ev, &f), &f) < 0)
             return;
         held_must_hold(p->b);
         if (ev.kind != BROKER_NOTHING)

@@ -132,7 +132,7 @@ static struct broker *dial(const struct config_broker *c, const char *queue)
 }
 
 /* The next event but NOTHING. */
-static struct broker_event next(struct broker *b, size_t room)
+static struct broker_event next_in(struct broker *b, struct broker_room room)
 {
     struct broker_event ev;
     int64_t deadline = clock_ms() + WAIT_MS;
@@ -152,6 +152,11 @@ static struct broker_event next(struct broker *b, size_t room)
     }
 }
 
+static struct broker_event next(struct broker *b, size_t room)
+{
+    return next_in(b, (struct broker_room){room, room});
+}
+
 static struct broker_event next_is(struct broker *b, enum broker_event_kind kind)
 {
     struct broker_event ev = next(b, 64 * MIB);
@@ -168,7 +173,7 @@ static bool is_quiet(struct broker *b)
     int64_t deadline = clock_ms() + 300;
 
     while (clock_ms() < deadline) {
-        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        assert_int_equal(broker_next(b, (struct broker_room){MIB, MIB}, &ev, &f), 0);
         if (ev.kind != BROKER_NOTHING)
             return false;
         struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
@@ -447,6 +452,44 @@ static void bodies_of_all_sizes(void **state)
     free(body);
     depth_becomes("drv.sizes", 0);
     queue_delete("drv.sizes");
+}
+
+/* An array of voids, a byte each on the wire, is as large here as forty bodies of its size. */
+static void headers_that_do_not_fit_are_drained(void **state)
+{
+    enum { N_VOIDS = 100000 };
+    amqp_field_value_t *voids = calloc(N_VOIDS, sizeof(*voids));
+    amqp_table_entry_t entry = {amqp_cstring_bytes("voids"), {.kind = AMQP_FIELD_KIND_ARRAY}};
+    amqp_basic_properties_t p = {._flags = AMQP_BASIC_HEADERS_FLAG, .headers = {1, &entry}};
+    const struct broker_room alone = {MIB, SIZE_MAX}, beside = {MIB, MIB};
+    struct broker_event ev;
+
+    (void)state;
+    for (int i = 0; i < N_VOIDS; i++)
+        voids[i].kind = AMQP_FIELD_KIND_VOID;
+    entry.value.value.array = (amqp_array_t){N_VOIDS, voids};
+    queue_make("drv.voids", "classic");
+    for (size_t len = 0; len < 2; len++) {
+        publish("drv.voids", "x", len, &p);
+        depth_becomes("drv.voids", 1);
+        struct broker *b = ready("drv.voids");
+        consume(b, 1, 1);
+        ev = next_in(b, beside);
+        assert_int_equal(ev.kind, BROKER_DRAINED);
+        assert_int_equal(ev.body_len, len);
+        uint64_t n_bytes = ev.n_bytes;
+        assert_true(n_bytes > N_VOIDS * sizeof(struct field));
+        assert_int_equal(broker_return(b, ev.tag, &f), 0);
+        ev = next_in(b, alone);
+        assert_int_equal(ev.kind, BROKER_DELIVERY);
+        assert_int_equal(message_bytes(ev.message), n_bytes);
+        assert_int_equal(ev.n_bytes, n_bytes);
+        message_free(ev.message);
+        assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+        finish(b);
+    }
+    free(voids);
+    queue_delete("drv.voids");
 }
 
 static void what_does_not_fit_is_drained(void **state)
@@ -735,10 +778,10 @@ static int64_t lost_after(struct broker *b)
     int64_t start = clock_ms();
 
     while (clock_ms() < start + WAIT_MS) {
-        if (broker_next(b, MIB, &ev, &f) || broker_tick(b, &f)) {
+        if (broker_next(b, (struct broker_room){MIB, MIB}, &ev, &f) || broker_tick(b, &f)) {
             struct fault again;
             assert_int_equal(broker_fd(b), -1);
-            assert_int_equal(broker_next(b, MIB, &ev, &again), -1);
+            assert_int_equal(broker_next(b, (struct broker_room){MIB, MIB}, &ev, &again), -1);
             return clock_ms() - start;
         }
         if (ev.kind == BROKER_DELIVERY)
@@ -822,7 +865,7 @@ static void heartbeats_keep_an_idle_connection(void **state)
     struct broker_event ev;
     for (int64_t end = clock_ms() + 5000; clock_ms() < end;) {
         assert_int_equal(broker_tick(b, &f), 0);
-        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        assert_int_equal(broker_next(b, (struct broker_room){MIB, MIB}, &ev, &f), 0);
         assert_int_equal(ev.kind, BROKER_NOTHING);
         struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
         poll(&p, 1, 200);
@@ -958,15 +1001,32 @@ static void streams_are_refused(void **state)
         publish("drv.stream", &i, sizeof(i), NULL);
     for (int64_t deadline = clock_ms() + WAIT_MS;;) {
         assert_true(clock_ms() < deadline);
-        if (broker_next(b, MIB, &ev, &f))
+        if (broker_next(b, (struct broker_room){MIB, MIB}, &ev, &f))
             break;
         assert_int_equal(ev.kind, BROKER_NOTHING); /* no delivery is handed over */
         struct pollfd p = {.fd = broker_fd(b), .events = POLLIN};
         poll(&p, 1, 100);
     }
     assert_non_null(strstr(f.text, "streams are not supported"));
-    assert_string_equal(f.code, "540");
+    assert_string_equal(f.code, "stream");
     broker_free(b);
+    /* Seen before, it shows without a delivery. */
+    queue_make("drv.stream", "stream");
+    b = ready("drv.stream");
+    broker_suspect_stream(b);
+    f = (struct fault){0};
+    lost_after(b);
+    assert_string_equal(f.code, "stream");
+    broker_free(b);
+    /* Another queue in its place is taken. */
+    queue_make("drv.stream", "quorum");
+    b = ready("drv.stream");
+    broker_suspect_stream(b);
+    consume(b, 1, 10);
+    publish("drv.stream", "x", 1, NULL);
+    ev = next_is(b, BROKER_DELIVERY);
+    message_free(ev.message);
+    finish(b);
     queue_delete("drv.stream");
 }
 
@@ -1114,7 +1174,7 @@ static void cost(const char *to, const char *ca, const char *what, int every)
     struct broker_event ev;
     struct broker_tag tag = {0};
     for (int n = 0; n < N;) {
-        assert_int_equal(broker_next(b, MIB, &ev, &f), 0);
+        assert_int_equal(broker_next(b, (struct broker_room){MIB, MIB}, &ev, &f), 0);
         if (ev.kind == BROKER_DELIVERY) {
             message_free(ev.message);
             tag = ev.tag;
@@ -1157,6 +1217,7 @@ int main(void)
         cmocka_unit_test(bad_ack_costs_the_channel),
         cmocka_unit_test(bodies_of_all_sizes),
         cmocka_unit_test(what_does_not_fit_is_drained),
+        cmocka_unit_test(headers_that_do_not_fit_are_drained),
         cmocka_unit_test(published_messages_come_back_as_they_were),
         cmocka_unit_test(deep_tables_do_no_harm),
         cmocka_unit_test(depth_is_answered),

@@ -334,6 +334,44 @@ def test_a_full_backlog_is_a_connection_that_is_not_made_in_time(bed):
         s.close()
 
 
+def test_what_gets_no_connection_within_its_window_is_not_charged(bed):
+    """A long job has the application, and its Unix socket's backlog is full: what could not be sent is given back. The window of the
+    long job is extended, so that the application goes on being there, and busy."""
+    path = os.path.join(tempfile.mkdtemp(prefix="ow"), "app.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(0)
+    taken = []
+
+    def accept():
+        while not taken:
+            conn, _ = listener.accept()
+            head = conn.recv(65536).decode()
+            token = re.search(r"Onceward-Token: (\S+)", head)
+            if token:
+                bed.rows("SELECT onceward.extend(%s, 60)", token.group(1))
+                taken.append(conn)
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    sidecar = bed.sidecar(forward={"unix_socket": path, "concurrency": 4}, token_window="2s", top={"shutdown_grace": "1s"})
+    bed.queue.publish("m1")
+    wait_until(lambda: taken, "the application has the first message", 30)
+    others = ["m2", "m3", "m4"]
+    bed.queue.publish_many(others)  # one lies in the backlog, sent
+    paused = sidecar.wait_for("paused", reason="application_down", deadline=40)
+    assert "no connection" in paused["detail"], paused
+    wait_until(lambda: not [i for i in others if bed.status(i) == "processing"], "the windows of the others have ended", 30)
+    rows = [bed.row(i) for i in others]
+    unsent = [r for r in rows if r["attempt"] == 0]
+    assert len(unsent) == 2 and all(r["status"] == "waiting" for r in unsent), rows
+    assert not [r for r in unsent if "no answer within the window" in (r["last_error"] or "")], rows
+    assert bed.letters() == []
+    listener.close()
+    for conn in taken:
+        conn.close()
+
+
 # kept connections
 
 @pytest.mark.parametrize("completion, form", SOME)

@@ -9,6 +9,7 @@ import urllib.parse
 
 import pytest
 
+from rig.application import Gate
 from rig.fields import Typed
 from rig.wait import wait_until
 
@@ -226,3 +227,35 @@ def test_on_too_large_reject_rejects_it(bed):
     dlq.wait_for_ready(1)
     wait_until(lambda: bed.queue.n_ready == 0, "nothing waits")
     assert bed.app.posts("large") == []
+
+
+def test_large_headers_count_towards_max_bytes(bed):
+    """A void takes a byte on the wire, and forty here: with a body of one byte each is larger than all that may be held."""
+    gate = Gate()
+
+    def handler(request, reply):
+        gate.wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    ids = [f"m{i}" for i in range(12)]
+    bed.queue.publish_many(ids, body=b"x", headers={"voids": [Typed("V")] * 100_000})
+    sidecar = bed.sidecar(max_bytes="1MiB", token_window="60s")
+    gate.wait_for_waiting(1)
+    line = sidecar.wait_for("stats", held_bytes=lambda n: n > 3_000_000, paused_reason="bytes_full", in_flight=1)
+    assert line["held_bytes"] < 6_000_000
+    gate.open()
+    bed.wait_for_effects(ids, 60)
+    sidecar.wait_for_quiet(60)
+    assert {e["prefetch"] for e in sidecar.find("consuming")} <= {128, 1} and not sidecar.find("too_large")
+    bed.assert_once(*ids)
+    bed.assert_acked()
+
+
+def test_ordinary_headers_leave_the_prefetch_alone(bed):
+    sidecar = bed.sidecar(top={"log": {"level": "debug"}})
+    ids = [f"m{i}" for i in range(300)]
+    bed.queue.publish_many(ids, headers={f"h{i}": "x" * 20 for i in range(30)})
+    bed.wait_for_effects(ids, 60)
+    sidecar.wait_for_quiet()
+    assert {e["prefetch"] for e in sidecar.find("consuming")} == {128}

@@ -1,6 +1,7 @@
 """Queues and consumers: several in one sidecar, several sidecars on one queue, and names that must not be mixed up."""
 
 from rig.bed import merge
+from rig.broker_view import needs_failpoints, quick
 from rig.wait import wait_until
 
 
@@ -107,18 +108,52 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(bed):
     sidecar.wait_for("completed", message_id="m1", deadline=40)
 
 
+@needs_failpoints
 def test_a_stream_is_refused(bed):
     stream = bed.new_queue("-stream", arguments={"x-queue-type": "stream"})
-    sidecar = bed.sidecar(queue=stream, wait=False)
+    link = bed.new_proxy(bed.postgres.port)
+    sidecar = bed.sidecar(queue=stream, wait=False, environment=quick(),
+                          top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port)}})
 
     def is_said():
-        stream.publish("m1")  # an older broker shows only with a delivery that it is a stream
-        return any("stream" in str(e.get("reason")) for e in sidecar.events)
+        stream.publish("m1")  # only a delivery shows that it is a stream
+        return sidecar.find("refused")
 
-    wait_until(is_said, "it says so", 20, 0.2)
-    assert bed.app.posts() == []
-    if sidecar.child.poll() is not None:
-        assert sidecar.wait() != 0
+    wait_until(is_said, "it is refused", 30, 0.2)
+    assert "is a stream" in sidecar.find("refused")[0]["reason"]
+    sidecar.wait_for("paused", reason="refused", detail=lambda text: "is a stream" in text)
+    sidecar.wait_for("refused", n=3)  # tried again, and nothing was delivered to show it
+    sidecar.wait_for("stats", state="paused", paused_reason="refused")
+    mark = sidecar.mark()
+    link.cut()
+    sidecar.wait_for("connected", peer="database", since=mark, deadline=30)
+    sidecar.wait_for("refused", n=2, since=mark)
+    assert not sidecar.find("resumed", reason="refused") and bed.app.posts() == []
+
+    stream.delete()
+    stream.arguments = {"x-queue-type": "quorum"}
+    stream.declare()
+    stream.publish("m2")
+    sidecar.wait_for("resumed", reason="refused", deadline=40)
+    sidecar.wait_for("completed", message_id="m2", deadline=40)
+    assert bed.app.posts("m1") == [] and bed.status("m2", stream.name) == "completed"
+    assert len(sidecar.find("paused", reason="refused")) == 1
+
+
+@needs_failpoints
+def test_a_refusal_by_the_database_outlasts_the_broker(bed):
+    """Each refusal is taken back by the one who made it."""
+    first = bed.sidecar(consumer="shared-" + bed.name)
+    first.wait_for("consuming")
+    other, link = bed.new_queue("-b"), bed.new_proxy(bed.rabbitmq.port)
+    second = bed.sidecar(queue=other, consumer="shared-" + bed.name, wait=False, environment=quick(),
+                         top={"broker": {"url": bed.rabbitmq.url(port=link.port)}})
+    second.wait_for("paused", reason="refused")
+    mark = second.mark()
+    link.cut()
+    second.wait_for("connected", peer="broker", since=mark)
+    second.wait_for("stats", n=2, since=mark, paused_reason="refused")
+    assert not second.find("resumed", reason="refused") and other.n_consumers == 0
 
 
 def test_a_quorum_queue_goes_the_whole_way(bed):

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from rig.application import Gate
+from rig.fields import Typed
 from rig.wait import wait_until
 
 MIB = 1024
@@ -79,6 +80,30 @@ def test_256_messages_of_1_mib_stay_within_max_bytes_and_16_mib(bed, release):
     assert held <= (64 + 16) * MIB and peak - file_backed <= (64 + 16) * MIB
     bed.assert_once(*ids[:10])
     assert set(bed.app.effects().values()) == {1}
+    bed.assert_acked()
+
+
+def test_60_messages_with_100_kb_of_voids_stay_within_max_bytes_and_24_mib(bed, release):
+    """A void takes a byte on the wire, and forty here: 4 MB each, beside a body of one byte."""
+    gate = Gate()
+
+    def handler(request, reply):
+        gate.wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    ids = [f"m{i}" for i in range(60)]
+    bed.queue.publish_many(ids, body=b"x", headers={"voids": [Typed("V")] * 100_000})
+    sidecar = bed.sidecar(binary=release, token_window="60s", max_bytes="1MiB")
+    gate.wait_for_waiting(1)
+    since = sidecar.mark()
+    sidecar.wait_for("stats", since=since, n=3)
+    gate.open()
+    bed.wait_for_effects(ids, 90)
+    sidecar.wait_for_quiet()
+    peak, file_backed = sidecar.status_kib("VmHWM"), sidecar.status_kib("RssFile")
+    print(f"peak resident {peak // MIB} MiB, of these {file_backed // MIB} MiB are files")
+    assert peak - file_backed <= (1 + 24) * MIB
     bed.assert_acked()
 
 

@@ -587,6 +587,48 @@ static void test_unreachable(void **state)
     free(r.body);
 }
 
+/* A Unix socket that nobody accepts from: one connection finds room, and carries a request; the other waits
+ * for as long as it may be sent. */
+static void test_never_offered(void **state)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct rig r;
+    struct forward_answer a;
+    struct fault f = {0};
+    int64_t start_ms;
+    (void)state;
+
+    rig_init(&r);
+    snprintf(un.sun_path, sizeof(un.sun_path), "%s/full.sock", dir);
+    snprintf(r.url, sizeof(r.url), "http://localhost/");
+    r.q.forward.unix_socket = un.sun_path;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+    assert_int_equal(listen(fd, 0), 0);
+    rig_forward(&r);
+    start_ms = clock_ms();
+    for (uint64_t ref = 1; ref <= 2; ref++) {
+        struct forward_request q = {
+            .ref = ref, .headers = &r.headers, .timeout_ms = 2 * DEADLINE_MS, .send_by_ms = start_ms + 300};
+
+        assert_int_equal(forward_send(r.w, &q, &f), 0);
+    }
+    wait_answer(&r, &a);
+    assert_int_equal(a.ref, 2);
+    assert_int_equal(a.kind, ANSWER_UNREACHABLE);
+    assert_error(a, "no connection to ");
+    assert_true(clock_ms() >= start_ms + 300);
+    /* what was sent goes on */
+    for (start_ms = clock_ms(); clock_ms() < start_ms + 100;) {
+        assert_int_equal(forward_step(r.w, &a), 0);
+        forward_wait(r.w, NULL, 0, 20);
+    }
+    assert_int_equal(forward_in_flight(r.w), 1);
+    rig_stop(&r);
+    close(fd);
+    unlink(un.sun_path);
+}
+
 static void test_refused_configuration(void **state)
 {
     static const char *const urls[] = {"", "ftp://a/", "http://", "not a url"};
@@ -1042,6 +1084,7 @@ int main(void)
         cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_timeouts),
         cmocka_unit_test(test_unreachable),
+        cmocka_unit_test(test_never_offered),
         cmocka_unit_test(test_refused_configuration),
         cmocka_unit_test(test_many_at_once),
         cmocka_unit_test(test_abandon_and_free),

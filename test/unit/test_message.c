@@ -142,13 +142,33 @@ static void test_delivery_count(void **state)
     assert_int_equal(message_delivery_count(&m), 0);
 }
 
+static void test_bytes(void **state)
+{
+    struct message *m = message_new();
+    (void)state;
+
+    message_keep(m, "id", 2);
+    assert_int_equal(message_bytes(m), 0);
+    m->body = malloc(10);
+    m->body_len = 10;
+    assert_int_equal(message_bytes(m), 10);
+    size_t before = message_bytes(m);
+    message_alloc(m, 1000000);
+    assert_in_range(message_bytes(m) - before, 1000000, 1000000 + 4096);
+    before = message_bytes(m);
+    for (size_t i = 0; i < 10000; i++)
+        message_keep(m, "0123456789", 10);
+    assert_in_range(message_bytes(m) - before, 100000 - 4096, 100000 + 40000);
+    message_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_keeps_everything),  cmocka_unit_test(test_empty_is_not_absent),
         cmocka_unit_test(test_sizes_around_the_blocks), cmocka_unit_test(test_properties_by_name),
         cmocka_unit_test(test_header_lookup),           cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_delivery_count),
+        cmocka_unit_test(test_delivery_count),          cmocka_unit_test(test_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,8 +47,8 @@ struct broker_tag {
 enum broker_event_kind {
     BROKER_NOTHING,   /* nothing more now; poll */
     BROKER_DELIVERY,  /* message is the receiver's (message_free) */
-    BROKER_DRAINED,   /* a delivery whose body did not fit into `room`: it was read and thrown away; tag and
-                         body_len are set */
+    BROKER_DRAINED,   /* a delivery that did not fit into `room`: it was read and thrown away; tag, body_len
+                         and n_bytes are set */
     BROKER_CONSUMING, /* consume-ok; consumer says which */
     BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
     BROKER_CANCELLED, /* the broker cancelled the consumer (fault says so). The adapter reopens the channel by
@@ -69,14 +69,26 @@ struct broker_event {
     uint32_t consumer; /* number given to broker_consume */
     struct message *message;
     uint64_t body_len;
+    uint64_t n_bytes;       /* of a delivery, also of a drained one: message_bytes */
     int64_t delivery_count; /* drained: x-delivery-count */
     int64_t depth;
     struct fault fault;
 };
 
-/* The next event, without blocking. room: bytes of body that may be allocated now; a larger one is drained.
- * Call until BROKER_NOTHING. 0; or -1: the connection is lost (f says why), only broker_free may follow. */
-int broker_next(struct broker *b, size_t room, struct broker_event *ev, struct fault *f);
+/* The queue was a stream when it was last seen: channel 1 hands out nothing, not even BROKER_CONSUMING, before it
+ * is known whether it still is one. When it is, the connection is lost, with the fault's code "stream". Right
+ * after connecting only. */
+void broker_suspect_stream(struct broker *b);
+
+/* What may be allocated now for a message; a larger one is drained. */
+struct broker_room {
+    size_t body;
+    size_t whole; /* message_bytes; at least body */
+};
+
+/* The next event, without blocking. Call until BROKER_NOTHING. 0; or -1: the connection is lost (f says why),
+ * only broker_free may follow. */
+int broker_next(struct broker *b, struct broker_room room, struct broker_event *ev, struct fault *f);
 
 /* Heartbeats: call at least once a second, also while nothing is readable. -1: lost. */
 int broker_tick(struct broker *b, struct fault *f);

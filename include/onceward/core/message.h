@@ -94,6 +94,9 @@ void *message_alloc(struct message *m, size_t size);
 /* A copy of the bytes in the message's arena. */
 struct slice message_keep(struct message *m, const void *data, size_t len);
 
+/* The memory that it takes beyond what every message takes: its body, and the blocks of an arena that has grown. */
+size_t message_bytes(const struct message *m);
+
 /* "content_type", … as in the AMQP specification and in the configuration's property:<name>. */
 const char *property_name(enum property p);
 

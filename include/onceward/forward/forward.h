@@ -29,7 +29,8 @@ struct forward_request {
     const struct header_block *headers; /* copied */
     struct slice body;                  /* must stay until the answer */
     int64_t timeout_ms;                 /* from now, the whole exchange */
-    int64_t send_by_ms;                 /* clock_ms() from which on it must not be sent any more, 0: none */
+    int64_t send_by_ms; /* clock_ms() from which on it must not be sent any more, 0: none. What waits for a connection until
+                           then is answered ANSWER_UNREACHABLE */
     bool fresh; /* not over a kept connection, which the application may close at this very moment; ends those that are idle */
 };
 
