@@ -3,7 +3,7 @@
 PACKAGES_BUILD="gcc libc6-dev meson ninja-build pkg-config librabbitmq-dev libpq-dev libcurl4-openssl-dev libjansson-dev libssl-dev"
 PACKAGES_SERVERS="rabbitmq-server postgresql openssl python3 python3-pika python3-psycopg2"
 PACKAGES_TEST="php-cli php-pgsql libcmocka-dev python3-pytest python3-pytest-xdist spin pgbouncer libfaketime"
-PACKAGES_BENCH="iproute2 nginx-light iproute2"
+PACKAGES_BENCH="nginx-light iproute2"
 PACKAGES_NODE="nodejs npm" # the bench does without where they cannot be had
 
 POLICY=/usr/sbin/policy-rc.d
