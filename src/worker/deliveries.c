@@ -598,7 +598,7 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
 
         snprintf(text + len, sizeof(text) - len,
                  "; delivered %" PRId64 " times of %d: it is left in the queue, and nothing is consumed "
-                                        "before max_message or on_too_large is changed",
+                 "before max_message or on_too_large is changed",
                  d->n_delivered, w->delivery_limit);
         pause_set(w, PAUSE_TOO_LARGE, text);
         w->too_large_stays = true;
