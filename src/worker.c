@@ -42,7 +42,7 @@ static int64_t redial_later(struct worker *w, struct redial *r, const char *reas
     r->up_ms = 0;
     if (!r->since_ms)
         r->since_ms = w->now_ms;
-    snprintf(r->reason, sizeof(r->reason), "%s", reason);
+    snprintf(r->reason, sizeof(r->reason), "%.*s", (int)sizeof(r->reason) - 1, reason);
     return wait;
 }
 
