@@ -19,6 +19,27 @@ def command(sidecar, *arguments):
     return text
 
 
+def test_a_letter_does_not_wait_for_one_slow_neighbour(bed):
+    """One answer more could not set the brake."""
+    gate = Gate()
+
+    def handler(request, reply):
+        if request.message_id == "slow":
+            gate.wait()
+            return bed.app.commit_and_answer(request, reply)
+        return 400
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="60s")
+    bed.queue.publish("slow")
+    gate.wait_for_waiting()
+    bed.queue.publish("m1")
+    sidecar.wait_for("dead", message_id="m1", deadline=20)
+    gate.open()
+    sidecar.wait_for("completed", message_id="slow")
+    bed.assert_acked()
+
+
 def test_attempts_used_up_is_a_letter_with_everything_and_nothing_is_lost(bed):
     bed.app.handler = Script(500)
     sidecar = bed.sidecar(retry=FEW)
