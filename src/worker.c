@@ -282,8 +282,7 @@ static void return_what_is_too_old(struct worker *w)
             break; /* in the order of arrival */
         if (!delivery_is_idle(d->state))
             continue;
-        delivery_return(w, d);
-        n++;
+        n += delivery_return(w, d);
     }
     if (!n)
         return;
@@ -351,7 +350,7 @@ static size_t n_unsettled(const struct worker *w)
 static void return_idle(struct worker *w)
 {
     static const enum delivery_state idle[] = {DELIVERY_FOLLOWING, DELIVERY_TO_CLAIM, DELIVERY_TO_LOOK,
-                                               DELIVERY_SUSPECT};
+                                               DELIVERY_SUSPECT, DELIVERY_PARKED};
     struct link *k;
 
     for (size_t i = 0; i < sizeof(idle) / sizeof(idle[0]); i++) {
@@ -367,8 +366,6 @@ static void return_idle(struct worker *w)
             delivery_return(w, d);
         }
     }
-    while ((k = list_first(&w->states[DELIVERY_PARKED])))
-        delivery_return(w, container_of(k, struct delivery, in_state));
     while ((k = list_first(&w->states[DELIVERY_CLAIMED]))) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 

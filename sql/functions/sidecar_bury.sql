@@ -4,8 +4,8 @@
 -- Three kinds of deaths:
 --   with a token      the row must have it, and be processing or failed;
 --   p_exhausted       nobody has claimed it: the row must be failed, or processing and expired longer than the grace, with all
---                     attempts used up; with the reason delivery_limit, failed or waiting, however many were made. The row takes
---                     the offered token, so that a repeat is recognised;
+--                     attempts used up; with the reason delivery_limit, failed, or waiting and its last token expired,
+--                     however many were made. The row takes the offered token, so that a repeat is recognised;
 --   p_rowless         no row of its own (no usable id, or another body): only the letter. A redelivered copy is inserted only
 --                     when no letter with its digest exists. A repeat after a lost answer must be sent as redelivered.
 --
@@ -75,7 +75,7 @@ BEGIN
             FROM onceward.inbox r
             WHERE r.consumer = p_consumer AND r.message_id = p_ids[i]
               AND CASE WHEN p_exhausted[i] AND p_reasons[i] = 'delivery_limit' THEN
-                  r.status IN ('failed', 'waiting')
+                  r.status = 'failed' OR (r.status = 'waiting' AND r.token_expires_at <= v_stale)
               WHEN p_exhausted[i] THEN
                   r.attempt >= p_max_attempts
                   AND (r.status = 'failed' OR (r.status = 'processing' AND r.token_expires_at <= v_stale))

@@ -3,7 +3,7 @@
 -- Answers, one an item, or one with ord 0 for all of them: completed (now, or before, by whomever) | locked (look again) | lost (the
 -- token is not the row's any more, or was given up) | vanished.
 --
--- A token past its window still settles: the work is done. A result of more than 64 KiB is not kept.
+-- A token past its window still settles: the work is done. So does one whose row was swept meanwhile and claimed by nobody since. A result of more than 64 KiB is not kept.
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: answers 'completed' for what the first call completed, and changes nothing.
@@ -37,14 +37,16 @@ BEGIN
         FROM unnest(p_ids, p_tokens, p_statuses, p_results) i (id, token, http_status, result)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
-            WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
+            WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token
+              AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'))
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
-    SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status,
+    SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status, next_attempt_at = NULL,
         result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
     FROM taken t
-    WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing';
+    WHERE r.ctid = t.tid AND r.token = t.token
+      AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'));
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
     IF v_n = cardinality(p_ids) THEN
@@ -56,7 +58,9 @@ BEGIN
     SELECT i.ord::integer,
            CASE WHEN r.status IS NULL THEN 'vanished'
                 WHEN r.status = 'completed' THEN 'completed'
-                WHEN r.status = 'processing' AND r.token = i.token THEN 'locked'
+                WHEN r.token = i.token
+                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'))
+                     THEN 'locked'
                 ELSE 'lost' END
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY i (id, token, ord)
     LEFT JOIN LATERAL (

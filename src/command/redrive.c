@@ -182,6 +182,12 @@ static void make_id(const struct dead_letter *l, char out[37])
 }
 
 /* The message under the id that it will have, or NULL: it must be left, and f says why. */
+/* A letter of the delivery limit that has an id is redriven under it: its row decides. */
+static bool is_rowless(const struct dead_letter *l)
+{
+    return l->rowless && !(l->message_id && strcmp(l->reason, "delivery_limit") == 0);
+}
+
 static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l,
                                char new_id[256], struct fault *f)
 {
@@ -191,7 +197,7 @@ static struct message *prepare(const struct redrive *r, const struct target *t, 
 
     if (!m)
         return NULL;
-    if (l->rowless) {
+    if (is_rowless(l)) {
         if (r->options->given_id)
             snprintf(new_id, 256, "%s", r->options->given_id);
         else
@@ -274,7 +280,7 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
     if (open_link(r, t->vhost, &p))
         return -1;
     FAILPOINT(REDRIVE_BEFORE);
-    answer = l->rowless ? 0 : ready_row(r, l);
+    answer = is_rowless(l) ? 0 : ready_row(r, l);
     if (answer)
         return answer < 0 ? -1 : 0;
     FAILPOINT(REDRIVE_RESET);
@@ -354,9 +360,9 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
     if (!q)
         return leave(r, l, "this configuration does not have its consumer: use the one that does");
-    if (l->rowless && !r->options->new_id)
+    if (is_rowless(l) && !r->options->new_id)
         return leave(r, l, "it has no row of its own, so it needs another id: --new-id");
-    if (!l->rowless && r->options->given_id)
+    if (!is_rowless(l) && r->options->given_id)
         return leave(r, l, "it has an id and a row: redrive it without --new-id");
     if (target_init(&t, r->config, q, l, &r->fault))
         return -1;

@@ -201,6 +201,7 @@ void exchange_answer(struct exchange *x, struct forward_answer *a)
     a->cut = false;
     a->error[0] = a->brief[0] = '\0';
     a->took_us = x->end_us - x->start_us;
+    a->waited = a->kind == ANSWER_UNREACHABLE && x->ending == ENDING_TIME;
     if (a->kind != ANSWER_STATUS) {
         reason_write(x, a->error, sizeof(a->error));
         snprintf(a->brief, sizeof(a->brief), "%.*s", (int)sizeof(a->brief) - 1, a->error);

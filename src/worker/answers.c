@@ -277,7 +277,7 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
     d->said = strcmp(a->error, a->brief) != 0 ? mem_copy(a->error, strlen(a->error)) : NULL;
     if (is_sign_of_life(a))
         target_prove(w, d->n_deaths_before);
-    else if (a->kind == ANSWER_UNREACHABLE)
+    else if (a->kind == ANSWER_UNREACHABLE && !a->waited)
         worker_saw_nobody(w, d->n_deaths_before);
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);

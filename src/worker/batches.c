@@ -306,7 +306,7 @@ static size_t gather_last_chances(struct worker *w, struct delivery **batch)
 {
     size_t n = 0;
 
-    if (w->drain || w->pauses & 1u << PAUSE_DATABASE)
+    if (w->pauses & 1u << PAUSE_DATABASE)
         return 0;
     list_each(&w->states[DELIVERY_TO_CLAIM], k)
     {

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define FOR_EVER_MS ((int64_t)1 << 40)
+
 size_t worker_n(const struct worker *w, enum delivery_state s)
 {
     return w->states[s].len;
@@ -477,26 +479,61 @@ static void delivery_lose_tag(struct worker *w, struct delivery *d)
         delivery_event(w, d, DELIVERY_EV_TAG_LOST);
 }
 
-/* What the broker would drop soon is stored whole instead of being returned, though its row is somebody
- * else's. */
-static bool bury_last_chance(struct worker *w, struct delivery *d)
+bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d)
 {
-    if (!d->last_chance || !d->message || delivery_next(d->state, DELIVERY_EV_GIVE_UP) < 0)
-        return false;
+    return w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
+}
+
+bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d)
+{
+    return w->delivery_limit && d->n_delivered > 0 && d->n_delivered + 1 >= w->delivery_limit;
+}
+
+static bool database_is_here(const struct worker *w)
+{
+    return w->inbox && !(w->pauses & 1u << PAUSE_DATABASE);
+}
+
+/* Stored whole instead of being returned, though its row is somebody else's: a letter that has an id is
+ * redriven under it, and the row then decides. */
+static void bury_at_its_last(struct worker *w, struct delivery *d)
+{
     delivery_set_error(d,
-                       "held for as long as may be, near the broker's delivery limit, and its row is at work "
-                       "elsewhere: see whether it was completed before it is redriven");
+                       "near the broker's delivery limit, and its row is at work elsewhere: see whether it "
+                       "was completed before it is redriven");
     d->reason = "delivery_limit";
     d->rowless = true;
     d->has_token = false;
+    if (d->leader != d)
+        delivery_drop_id(w, d);
     delivery_event(w, d, DELIVERY_EV_GIVE_UP);
-    return true;
 }
 
-void delivery_return(struct worker *w, struct delivery *d)
+/* The broker drops what is returned at its limit; and a return below costs one delivery, where the last
+ * should be left for what cannot be helped. Without the database nothing can be stored, but then nothing is
+ * consumed either: up to the limit it is as safe in the queue. What has no body here cannot be stored at all.
+ */
+bool delivery_return(struct worker *w, struct delivery *d)
 {
-    if (!bury_last_chance(w, d) && !release_idle_claim(w, d))
+    bool over = w->delivery_limit && d->n_delivered >= w->delivery_limit;
+
+    if (!d->message && d->rowless && delivery_is_near_its_last(w, d) && !w->drain)
+        return false;
+    if (d->message && delivery_is_at_its_last(w, d) && (over || !d->has_token)) {
+        if (database_is_here(w)) {
+            if (d->state == DELIVERY_TO_CLAIM)
+                return false; /* the claim, which is next, decides */
+            if (delivery_next(d->state, DELIVERY_EV_GIVE_UP) >= 0) {
+                bury_at_its_last(w, d);
+                return true;
+            }
+        } else if (over && !w->drain) {
+            return false;
+        }
+    }
+    if (!release_idle_claim(w, d))
         delivery_event(w, d, DELIVERY_EV_RETURN);
+    return true;
 }
 
 /* --- arrival --- */
@@ -544,8 +581,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
     if (d->n_bytes > w->largest_seen)
         w->largest_seen = d->n_bytes;
     d->deaths = message_deaths(d->message);
-    d->last_chance =
-        w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
+    d->last_chance = delivery_is_near_its_last(w, d);
     fingerprint_make(d->message->body, d->message->body_len, d->fingerprint);
     enum identity_result found =
         identity_find(w->q->message_id, w->q->n_message_id, d->message, jsonread_pointer, &id, &f);
@@ -591,23 +627,19 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
         delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
         return;
     }
-    /* Nothing can be stored of it, and nothing may be lost. Where a return may be its last it goes back now,
-     * and this sidecar takes nothing more from the queue. */
+    /* It stays unacked: nothing can be stored of it, and nothing may be lost. Where returns become dear, this
+     * sidecar takes nothing more from the queue, so that it rests there when everybody has held it once. */
     if (!delivery_may_return(w, d)) {
         size_t len = strlen(text);
 
         snprintf(text + len, sizeof(text) - len,
-                 "; delivered %" PRId64 " times of %d: it is left in the queue, and nothing is consumed "
-                 "before max_message or on_too_large is changed",
+                 "; delivered %" PRId64 " times of %d: nothing more is consumed here before max_message or "
+                 "on_too_large is changed",
                  d->n_delivered, w->delivery_limit);
-        pause_set(w, PAUSE_TOO_LARGE, text);
         w->too_large_stays = true;
-        delivery_event(w, d, DELIVERY_EV_RETURN);
-        return;
     }
-    /* It stays unacked. */
     d->wait = WAIT_HELD;
-    d->delay_ms = w->q->max_hold_ms;
+    d->delay_ms = delivery_is_near_its_last(w, d) ? FOR_EVER_MS : w->q->max_hold_ms;
     d->rowless = true;
     delivery_event(w, d, DELIVERY_EV_NOT_NOW);
     pause_set(w, PAUSE_TOO_LARGE, text);

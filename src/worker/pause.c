@@ -309,7 +309,8 @@ bool worker_brake_holds(const struct worker *w, const struct delivery *d)
     if (!w->q->brake || !w->n_failed_in_a_row || w->now_ms - d->ready_ms > w->q->token_window_ms / 2)
         return false;
     size_t others = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMING) + worker_n(w, DELIVERY_CLAIMED) +
-                    worker_n(w, DELIVERY_TO_CLAIM);
+                    worker_n(w, DELIVERY_TO_CLAIM) + worker_n(w, DELIVERY_TO_LOOK) +
+                    worker_n(w, DELIVERY_LOOKING);
 
     return others && others + (size_t)w->n_failed_in_a_row >= (size_t)w->q->brake;
 }
@@ -376,8 +377,7 @@ static void return_all(struct worker *w, enum delivery_state s, size_t *n)
         next = k->next;
         if (!delivery_may_return(w, d) || (!d->message && d->rowless))
             continue;
-        delivery_return(w, d);
-        ++*n;
+        *n += delivery_return(w, d);
     }
 }
 

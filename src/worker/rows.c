@@ -165,8 +165,13 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
 {
     struct log_line l;
 
-    if (d->last_chance && row->answer == ROW_NOT_DUE) {
-        delivery_set_error(d, "the broker would drop it before its next attempt is due");
+    if (row->answer == ROW_NOT_DUE && delivery_is_at_its_last(w, d)) {
+        char text[400];
+
+        snprintf(text, sizeof(text), "the broker would drop it before its next attempt is due; last: %.*s",
+                 (int)(row->detail.len < 300 ? row->detail.len : 300),
+                 row->detail.len ? row->detail.data : "");
+        delivery_set_error(d, text);
         d->exhausted = true;
         d->attempt = row->attempt;
         give_up(w, d, "delivery_limit", false, (struct slice){0});

@@ -289,7 +289,10 @@ struct worker {
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
-void delivery_return(struct worker *w, struct delivery *d); /* what only waits: back to the broker */
+
+/* What only waits: back to the broker, or stored whole where that might be its end. false: neither is safe
+ * now, it stays. */
+bool delivery_return(struct worker *w, struct delivery *d);
 struct delivery *worker_find(struct worker *w, uint64_t ref);
 void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
 void worker_run_timers(struct worker *w);
@@ -364,6 +367,11 @@ struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);
 bool delivery_may_return(const struct worker *w, const struct delivery *d);
+
+/* Near: not forwarded any more. At its last: after one more return the next lost connection would be its end.
+ */
+bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d);
+bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d);
 void worker_learn_limit(struct worker *w);
 
 /* target.c */

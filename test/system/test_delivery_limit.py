@@ -2,6 +2,7 @@
 be stored is left in the queue."""
 
 import signal
+import subprocess
 
 import pytest
 
@@ -30,6 +31,7 @@ def test_a_message_whose_next_attempt_is_far_away(limited):
     assert dead["reason"] == "delivery_limit" and dead["message_id"] == "m1"
     letter, = limited.letters("m1")
     assert bytes(letter["body"]) == b"the whole body" and letter["attempts"] == 1 and not letter["rowless"]
+    assert "last: answered 500" in letter["last_error"]
     assert limited.status("m1") == "dead" and len(limited.app.posts()) == 1
     limited.assert_acked()
 
@@ -50,12 +52,39 @@ def test_a_message_whose_row_is_locked_for_long(limited):
     limited.queue.assert_empty()
     gate.open()
     limited.wait_for_status("m1", "completed")
+    # The letter has an id: its row says that there is nothing left to do.
+    done = subprocess.run([second.binary, "dead", "redrive", "--config", second.config_path], stdout=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0 and b"completed" in done.stdout, done
+    assert limited.letters() == []
+    limited.queue.assert_empty()
+
+
+def test_a_copy_at_the_limit_that_follows_another_is_stored_when_the_sidecar_stops(limited):
+    limited.app.handler = lambda request, reply: 500
+    queue = limited.queue
+    queue.publish("m1", b"the whole body")
+    queue.sync()
+    channel = limited.rabbitmq.connect().channel()
+    for _ in range(LIMIT):
+        wait_until(lambda: queue.n_ready == 1, "it is back")
+        held = channel.basic_get(queue.name)[0]
+        if _ < LIMIT - 1:
+            channel.basic_nack(held.delivery_tag, requeue=True)
+    queue.publish("m1", b"the whole body")
+    sidecar = start(limited, max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
+    sidecar.wait_for("retry")
+    channel.basic_nack(held.delivery_tag, requeue=True)
+    sidecar.wait_for("stats", parked=2)
+    assert sidecar.term() == 0
+    letter, = limited.letters("m1")
+    assert letter["reason"] == "delivery_limit" and bytes(letter["body"]) == b"the whole body"
+    queue.wait_for_ready(1)
 
 
 def test_a_message_that_is_too_large_is_left_in_the_queue(limited):
     sidecar = start(limited, max_bytes="256KiB", max_message="512KiB")
     limited.queue.publish("large", b"x" * (600 << 10))
-    wait_until(lambda: sidecar.find("paused", reason="too_large", detail=lambda text: "left in the queue" in text),
+    wait_until(lambda: sidecar.find("paused", reason="too_large", detail=lambda text: "nothing more is consumed here" in text),
                "it is left", 60)
     limited.queue.wait_for_consumers(0)
     limited.queue.wait_for_ready(1)

@@ -2,6 +2,7 @@
 
 import itertools
 
+from rig.application import Gate
 from rig.wait import wait_until
 
 OLD = "2 hours"
@@ -98,6 +99,35 @@ def test_tokens_that_expired_long_ago_are_swept(bed):
     bed.queue.publish("lost1", b"")
     line = sidecar.wait_for("dead", message_id="lost1")  # another body than that of the row
     assert line["reason"] == "body_mismatch"
+
+
+def test_a_completion_that_could_not_be_written_in_time_is_settled_after_the_sweep(bed):
+    """The holder's own link to the database was away; nobody has claimed the row since."""
+    gate = Gate()
+
+    def handler(request, reply):
+        bed.app.commit(request, complete=False)
+        gate.wait()
+        return 200
+
+    bed.app.handler = handler
+    link = bed.new_proxy(bed.postgres.port)
+    sidecar = bed.sidecar(completion="response", token_window="10s",
+                          top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port)}})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    link.refuse()
+    link.cut()
+    sidecar.wait_for("disconnected", peer="database")
+    gate.open()
+    bed.rows("UPDATE onceward.inbox SET token_expires_at = token_expires_at - interval '11 min' WHERE consumer = %s", bed.queue.name)
+    other = bed.sidecar("other", completion="response", token_window="10s")
+    assert other.wait_for("swept")["n"] == 1
+    link.start()
+    sidecar.wait_for("completed", message_id="m1", deadline=60)
+    bed.assert_once("m1")
+    assert bed.row("m1")["attempt"] == 1 and bed.row("m1")["next_attempt_at"] is None
+    bed.assert_acked()
 
 
 def test_the_sweep_waits_for_ten_windows(bed):

@@ -83,6 +83,7 @@ static const struct {
     {E(GIVE_UP), S(PARKED), S(TO_BURY)},
     {E(GIVE_UP), S(LOOKING), S(TO_BURY)},
     {E(GIVE_UP), S(FOLLOWING), S(TO_BURY)},
+    {E(GIVE_UP), S(TO_LOOK), S(TO_BURY)},
     {E(WAS_DEAD), S(TO_CLAIM), S(TO_REJECT)},
     {E(WAS_DEAD), S(CLAIMING), S(TO_REJECT)},
     {E(WAS_DEAD), S(BURYING), S(TO_REJECT)},

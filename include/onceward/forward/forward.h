@@ -50,6 +50,7 @@ struct forward_answer {
     char error[256]; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "closed before an answer"; the start of a
                         textual error body is added in quotes, control characters removed */
     char brief[128]; /* the same without anything that the application wrote: for the log */
+    bool waited; /* unreachable: not refused by anybody, there was no connection in time */
     int64_t took_us;
 };
 
