@@ -64,7 +64,7 @@ BEGIN
                 ELSE 'lost' END
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY i (id, token, ord)
     LEFT JOIN LATERAL (
-        SELECT r.status, r.token FROM onceward.inbox r
+        SELECT r.status, r.token, r.last_error FROM onceward.inbox r
         WHERE r.consumer = p_consumer AND r.message_id = i.id LIMIT 1) r ON true
     ORDER BY i.ord;
 END

@@ -457,8 +457,8 @@ static int write_singles(struct worker *w, struct fault *f)
     size_t n = 0;
     int64_t patience_ms = is_starved(w) ? ACK_STARVED_MS : ACK_SINGLE_MS;
 
-    if (worker_n(w, DELIVERY_TO_ACK) * 2 >
-        (size_t)w->consumer_prefetch) /* so that credit lasts for 100,000/s */
+    /* Credit lasts for 100,000/s all the same. */
+    if (worker_n(w, DELIVERY_TO_ACK) * 4 > (size_t)w->consumer_prefetch * 3)
         patience_ms = w->consumer_prefetch < 1000 ? w->consumer_prefetch / 100 : ACK_STARVED_MS;
 
     list_each(&w->states[DELIVERY_TO_ACK], k)

@@ -20,8 +20,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TOOLS = {"loader": ("tools/loader.c", "-lrabbitmq"), "bound": ("peers/c/bound.c", "-lrabbitmq -lcurl"),
          "app": ("tools/app.c", "-lpq -I{pq}"), "tap": ("tools/tap.c", ""), "count.so": ("tools/count.c", "-shared -fPIC -ldl")}
 
-# A server as one would run it: synchronous, durable, with full-page images.
-POSTGRES = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "max_wal_size": "16GB",
+# A server as one would run it: synchronous, durable, with full-page images, and a part of the memory for its pages.
+PAGES_MIB = min(2048, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 << 20))
+POSTGRES = {"fsync": "on", "full_page_writes": "on", "shared_buffers": f"{PAGES_MIB}MB", "max_wal_size": "16GB",
             "checkpoint_timeout": "60min", "autovacuum_naptime": "1min", "ssl": "off", "log_lock_waits": "off",
             "deadlock_timeout": "1s"}
 RABBITMQ = {"disk_free_limit.absolute": "100MB", "vm_memory_high_watermark.relative": "0.6"}
