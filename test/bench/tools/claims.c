@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { BATCH = 256, RING = 1 << 16, BUDGET_US = 1000 };
+enum { BATCH = 256, RING = 1 << 16, BUDGET_US = 300 };
 enum kind { NONE, WALK, PURGE, N_KINDS };
 
 static const char *const names[N_KINDS] = {"none", "walk", "purge"};
