@@ -39,7 +39,8 @@ BEGIN
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
-    SET status = 'waiting', attempt = greatest(r.attempt - 1, 0), next_attempt_at = CASE WHEN t.delay < 0 THEN greatest(v_now, r.token_expires_at) - t.delay * interval '1 ms'
+    SET status = 'waiting', attempt = greatest(r.attempt - 1, 0),
+        next_attempt_at = CASE WHEN t.delay < 0 THEN greatest(v_now, r.token_expires_at) - t.delay * interval '1 ms'
                                ELSE v_now + coalesce(t.delay, 0) * interval '1 ms' END,
         last_error = coalesce(onceward.error_cut(t.error), r.last_error)
     FROM taken t

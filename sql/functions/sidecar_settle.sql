@@ -3,7 +3,8 @@
 -- Answers, one an item, or one with ord 0 for all of them: completed (now, or before, by whomever) | locked (look again) | lost (the
 -- token is not the row's any more, or was given up) | vanished.
 --
--- A token past its window still settles: the work is done. So does one whose row was swept meanwhile and claimed by nobody since. A result of more than 64 KiB is not kept.
+-- A token past its window still settles: the work is done. So does one whose row was swept meanwhile and claimed by nobody since.
+-- A result of more than 64 KiB is not kept.
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: answers 'completed' for what the first call completed, and changes nothing.

@@ -65,11 +65,11 @@ def test_a_copy_at_the_limit_that_follows_another_is_stored_when_the_sidecar_sto
     queue.publish("m1", b"the whole body")
     queue.sync()
     channel = limited.rabbitmq.connect().channel()
-    for _ in range(LIMIT):
-        wait_until(lambda: queue.n_ready == 1, "it is back")
-        held = channel.basic_get(queue.name)[0]
-        if _ < LIMIT - 1:
-            channel.basic_nack(held.delivery_tag, requeue=True)
+    for _ in range(LIMIT - 1):
+        queue.wait_for_ready(1)
+        channel.basic_nack(channel.basic_get(queue.name)[0].delivery_tag, requeue=True)
+    queue.wait_for_ready(1)
+    held = channel.basic_get(queue.name)[0]
     queue.publish("m1", b"the whole body")
     sidecar = start(limited, max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
     sidecar.wait_for("retry")
