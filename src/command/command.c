@@ -3,6 +3,7 @@
 #include "onceward/command/command.h"
 
 #include "command/common.h"
+#include "onceward/base/job.h"
 #include "onceward/config/config.h"
 #include "onceward/inbox/admin.h"
 
@@ -10,6 +11,9 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { JOBS_MS = 1000 };
 
 static const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run},
@@ -94,11 +98,14 @@ int command_main(int argc, char **argv)
     int status = command_choose(argc, argv);
 
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return status;
-    fprintf(stderr, "onceward: cannot write to standard output%s%s\n", errno ? ": " : "",
-            errno ? strerror(errno) : "");
-    return status == STATUS_DONE ? STATUS_FAILED : status;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "onceward: cannot write to standard output%s%s\n", errno ? ": " : "",
+                errno ? strerror(errno) : "");
+        status = status == STATUS_DONE ? STATUS_FAILED : status;
+    }
+    if (!job_wait_all(JOBS_MS))
+        _exit(status); /* a connection attempt that nothing can interrupt, such as name resolution */
+    return status;
 }
 
 struct config *command_config(const char *path)

@@ -1,5 +1,4 @@
 /* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
-#include "onceward/base/job.h"
 #include "onceward/base/log.h"
 #include "onceward/command/command.h"
 #include "onceward/config/config.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOG_STOP_MS = 2000, JOBS_MS = 1000 };
+enum { LOG_STOP_MS = 2000 };
 
 static void log_finding(const struct config_finding *finding)
 {
@@ -93,7 +92,5 @@ int command_run(int argc, char **argv)
         status = supervisor_run(config, load, path);
     }
     log_stop(LOG_STOP_MS);
-    if (!job_wait_all(JOBS_MS))
-        _exit(status); /* a connection attempt that nothing can interrupt, such as name resolution */
     return status;
 }

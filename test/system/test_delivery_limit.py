@@ -10,6 +10,7 @@ from rig.application import Gate
 from rig.wait import hold_true, wait_until
 
 LIMIT = 5
+TOP = {"broker": {"delivery_limit": LIMIT}}
 SOON = {"token_window": "2s", "max_window": "2s", "max_hold": "5s"}
 
 
@@ -20,7 +21,7 @@ def limited(bed):
 
 
 def start(bed, **keys):
-    return bed.sidecar(queue=bed.queue, top={"broker": {"delivery_limit": LIMIT}}, **{**SOON, **keys})
+    return bed.sidecar(queue=bed.queue, top=TOP, **{**SOON, **keys})
 
 
 def test_a_message_whose_next_attempt_is_far_away(limited):
@@ -37,12 +38,7 @@ def test_a_message_whose_next_attempt_is_far_away(limited):
 
 
 def test_a_message_whose_row_is_locked_for_long(limited):
-    gate = Gate()
-    limited.app.handler = lambda request, reply: limited.app.commit(request, before_commit=gate.wait) and 200
-    first = start(limited)
-    limited.queue.publish("m1", b"the whole body")
-    gate.wait_for_waiting()
-    first.kill()
+    gate = limited.leave_locked("m1", b"the whole body", queue=limited.queue, top=TOP, **SOON)
     second = start(limited)
     dead = second.wait_for("dead", deadline=90)
     assert dead["reason"] == "delivery_limit" and "completed before it is redriven" in dead["error"]
@@ -97,12 +93,7 @@ def test_a_message_that_is_too_large_is_left_in_the_queue(limited):
 
 def test_a_copy_of_a_locked_row_goes_back_after_max_hold(bed):
     """Once: it is the broker's again, and the log says so once each time."""
-    gate = Gate()
-    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
-    first = bed.sidecar(token_window="2s")
-    bed.queue.publish("m1")
-    gate.wait_for_waiting()
-    first.kill()
+    gate = bed.leave_locked("m1", token_window="2s")
     second = bed.sidecar(**SOON)
     second.wait_for("returned", n=2, deadline=60)
     second.wait_for("stats", received_total=lambda n: n >= 3)  # each return was one
@@ -113,12 +104,7 @@ def test_a_copy_of_a_locked_row_goes_back_after_max_hold(bed):
 
 
 def test_the_looks_at_a_locked_row_become_rare(bed):
-    gate = Gate()
-    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
-    first = bed.sidecar(token_window="2s")
-    bed.queue.publish("m1")
-    gate.wait_for_waiting()
-    first.kill()
+    gate = bed.leave_locked("m1", token_window="2s")
     url = bed.postgres.dsn(user="sidecar_login", application_name=bed.name)
     second = bed.sidecar(token_window="2s", top={"log": {"stats_interval": "1s"}, "database": {"url": url}})
     second.wait_for("row_locked", deadline=60)  # later than a window, so the waits have grown

@@ -60,12 +60,7 @@ def test_an_application_that_holds_its_transaction_open_delays_nobody_and_is_not
 
 
 def test_another_sidecar_does_not_take_a_locked_row_over(bed):
-    gate = Gate()
-    bed.app.handler = lambda request, reply: bed.app.commit(request, before_commit=gate.wait) and 200
-    first = bed.sidecar(token_window="2s")
-    bed.queue.publish("m1")
-    gate.wait_for_waiting()
-    first.kill()
+    gate = bed.leave_locked("m1", token_window="2s")
     other = bed.sidecar(token_window="2s")
     wait_until(lambda: bed.row("m1")["left"].total_seconds() < -3, "past window and grace", 20)
     gate.open()
