@@ -269,29 +269,6 @@ static void inbox_slim(struct worker *w)
 
 /* --- once a second --- */
 
-static void return_what_is_too_old(struct worker *w)
-{
-    struct log_line l;
-    size_t n = 0;
-
-    for (struct link *k = w->unacked.head.next, *next; k != &w->unacked.head; k = next) {
-        struct delivery *d = container_of(k, struct delivery, in_tags);
-
-        next = k->next;
-        if (clock_us() / 1000 - d->received_us / 1000 < w->q->max_hold_ms)
-            break; /* in the order of arrival */
-        if (!delivery_is_idle(d->state))
-            continue;
-        n += delivery_return(w, d);
-    }
-    if (!n)
-        return;
-    log_begin(&l, EVENT_RETURNED, w->q->name);
-    log_text(&l, "reason", "held for max_hold");
-    log_int(&l, "n", (int64_t)n);
-    log_end(&l);
-}
-
 static void redial_proven(const struct worker *w, struct redial *r)
 {
     if (r->up_ms && w->now_ms - r->up_ms >= PROVEN_MS)
@@ -326,7 +303,7 @@ static void worker_tick(struct worker *w)
         broker_lost(w, &f);
         return;
     }
-    return_what_is_too_old(w);
+    worker_return_old(w);
     inbox_slim(w);
     worker_watch_consumer(w);
     worker_pause_tick(w);

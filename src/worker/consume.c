@@ -296,29 +296,6 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
 
 /* --- the broker's delivery limit --- */
 
-/* RabbitMQ 4 drops or dead-letters what was delivered too often to a quorum queue's consumers: 20 times
- * unless it was told otherwise (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). Earlier
- * ones have no limit of their own. */
-void worker_learn_limit(struct worker *w)
-{
-    enum { DEFAULT_LIMIT = 20, SINCE_VERSION = 4 };
-    int configured = w->config->broker.delivery_limit;
-    long major = strtol(broker_version(w->broker), NULL, 10);
-
-    w->delivery_limit = configured >= 0 ? configured : major >= SINCE_VERSION ? DEFAULT_LIMIT : 0;
-}
-
-/* A return may cost a delivery. Pauses may use up half of what the limit allows; then it is held instead, and
- * the other half is for what cannot be helped: a kill of the sidecar, a broken connection, the end of
- * max_hold.
- */
-bool delivery_may_return(const struct worker *w, const struct delivery *d)
-{
-    int64_t half = w->delivery_limit / 2, last = w->delivery_limit - 2 * LIMIT_SPARE;
-
-    return !w->delivery_limit || d->n_delivered < (half < last ? half : last);
-}
-
 /* --- connected, and nothing comes --- */
 
 /* The queue's process may answer nothing, for minutes, while the connection is well: then its last depth is

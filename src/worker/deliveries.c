@@ -273,7 +273,7 @@ static void followers_promote(struct worker *w, struct delivery *d)
     delivery_event(w, heir, DELIVERY_EV_LEADER_LEFT);
 }
 
-static void delivery_drop_id(struct worker *w, struct delivery *d)
+void delivery_drop_id(struct worker *w, struct delivery *d)
 {
     struct delivery *leader = d->leader;
 
@@ -460,80 +460,10 @@ void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e)
         delivery_event(w, d, DELIVERY_EV_ALONE);
 }
 
-/* It only waits here, but the row may hold its claim, if only as an answer that got lost: that is given back
- * first, so that the next holder neither waits for its end nor is charged for it. */
-static bool release_idle_claim(struct worker *w, struct delivery *d)
-{
-    if (!d->has_token || !delivery_is_idle(d->state) || delivery_next(d->state, DELIVERY_EV_GIVE_BACK) < 0)
-        return false;
-    d->delay_ms = 0;
-    d->release_to = RELEASE_RETURN;
-    delivery_set_error(d, "given back before it was sent");
-    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
-    return true;
-}
-
 static void delivery_lose_tag(struct worker *w, struct delivery *d)
 {
-    if (!release_idle_claim(w, d))
+    if (!delivery_release_idle_claim(w, d))
         delivery_event(w, d, DELIVERY_EV_TAG_LOST);
-}
-
-bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d)
-{
-    return w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
-}
-
-bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d)
-{
-    return w->delivery_limit && d->n_delivered > 0 && d->n_delivered + 1 >= w->delivery_limit;
-}
-
-static bool database_is_here(const struct worker *w)
-{
-    return w->inbox && !(w->pauses & 1u << PAUSE_DATABASE);
-}
-
-/* Stored whole instead of being returned, though its row is somebody else's: a letter that has an id is
- * redriven under it, and the row then decides. */
-static void bury_at_its_last(struct worker *w, struct delivery *d)
-{
-    delivery_set_error(d,
-                       "near the broker's delivery limit, and its row is at work elsewhere: see whether it "
-                       "was completed before it is redriven");
-    d->reason = "delivery_limit";
-    d->rowless = true;
-    d->has_token = false;
-    if (d->leader != d)
-        delivery_drop_id(w, d);
-    delivery_event(w, d, DELIVERY_EV_GIVE_UP);
-}
-
-/* The broker drops what is returned at its limit; and a return below costs one delivery, where the last
- * should be left for what cannot be helped. Without the database nothing can be stored, but then nothing is
- * consumed either: up to the limit it is as safe in the queue. What has no body here cannot be stored at all.
- */
-bool delivery_return(struct worker *w, struct delivery *d)
-{
-    bool over = w->delivery_limit && d->n_delivered >= w->delivery_limit;
-
-    if (!d->message && d->rowless && delivery_is_near_its_last(w, d) && !w->drain)
-        return false;
-    if (d->message && delivery_is_at_its_last(w, d) && (over || !d->has_token)) {
-        if (database_is_here(w)) {
-            if (d->state == DELIVERY_TO_CLAIM)
-                return false; /* the claim, which is next, decides */
-            if (delivery_next(d->state, DELIVERY_EV_GIVE_UP) >= 0) {
-                bury_at_its_last(w, d);
-                return true;
-            }
-        } else if (over && !w->drain) {
-            return false;
-        }
-    }
-    if (!release_idle_claim(w, d))
-        delivery_event(w, d, DELIVERY_EV_RETURN);
-    return true;
 }
 
 /* --- arrival --- */

@@ -10,7 +10,7 @@
 
 enum {
     FIRST_MS = 1000,  /* after connecting, with as much jitter */
-    BUDGET_US = 300, /* of a call: hardly longer than a claim */
+    BUDGET_US = 300,  /* of a call: hardly longer than a claim */
     BUSY_MS = 50,     /* the database answers this slowly: put off */
     PUT_OFF_MS = 100, /* again and again, but */
     PUT_OFF_MAX_MS = 10000,

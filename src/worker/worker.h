@@ -46,12 +46,12 @@ enum {
     ROOM_LOOK_MS = 250,   /* a body that did not fit */
     LOCK_FIRST_MS = 20,
     LOCK_LAST_MS = 1000,
-    ACK_STARVED_MS =
-        10, /* an ack waits this long for its predecessors where credit is short, before it goes alone */
-    ACK_SINGLE_MS = 500, /* and this long elsewhere: one for many costs the broker a fraction of many */
+    /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
+     * one for many costs the broker a fraction of many. */
+    ACK_STARVED_MS = 10,
+    ACK_SINGLE_MS = 500,
     N_DELIVERIES_A_TURN = 512,
     BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
-    LIMIT_SPARE = 2,       /* what arrives this near the delivery limit is buried */
 };
 
 /* Their deliveries cannot leave before such a statement has worked, so it is tried again in any case. */
@@ -289,10 +289,7 @@ struct worker {
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
-
-/* What only waits: back to the broker, or stored whole where that might be its end. false: neither is safe
- * now, it stays. */
-bool delivery_return(struct worker *w, struct delivery *d);
+void delivery_drop_id(struct worker *w, struct delivery *d); /* it leads and follows nobody any more */
 struct delivery *worker_find(struct worker *w, uint64_t ref);
 void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
 void worker_run_timers(struct worker *w);
@@ -366,6 +363,8 @@ void worker_broker_event(struct worker *w, struct broker_event *ev);
 struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);
+
+/* returns.c */
 bool delivery_may_return(const struct worker *w, const struct delivery *d);
 
 /* Near: not forwarded any more. At its last: after one more return the next lost connection would be its end.
@@ -373,6 +372,15 @@ bool delivery_may_return(const struct worker *w, const struct delivery *d);
 bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d);
 bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d);
 void worker_learn_limit(struct worker *w);
+
+/* What only waits: back to the broker, or stored whole where that might be its end. false: neither is safe
+ * now, it stays. */
+bool delivery_return(struct worker *w, struct delivery *d);
+
+/* Its row may hold a claim of ours though it only waits: that is given back first, and the delivery returned
+ * then. false: there is none. */
+bool delivery_release_idle_claim(struct worker *w, struct delivery *d);
+void worker_return_old(struct worker *w); /* what was held for max_hold */
 
 /* target.c */
 void worker_join_target(struct worker *w);
