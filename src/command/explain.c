@@ -1,10 +1,11 @@
-/* onceward explain: what the log means, its events, and the fields of its stats lines. Made from the tables
- * of these, like the documentation. */
+/* onceward explain: what the log means, its events, the reasons that it names, and the fields of its stats
+ * lines. Made from the tables of these, like the documentation. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
 #include "onceward/base/table.h"
+#include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
 
 #include <getopt.h>
@@ -12,10 +13,14 @@
 
 static const char help[] =
     "usage: onceward explain NAME\n"
-    "       onceward explain [--list | --markdown] [--stats]\n"
-    "Says what NAME means, and what to do about it: an event of the log, a field of its stats lines, or a\n"
-    "value of their state. Without NAME: lists all of them.\n"
+    "       onceward explain [--list | --markdown] [--reasons | --stats]\n"
+    "Says what NAME means, and what to do about it: an event of the log, a reason for which a queue is "
+    "paused\n"
+    "or a message is dead, a field of the stats lines, or a value of their state. Without NAME: lists all "
+    "of\n"
+    "them.\n"
     "  --markdown   the table of events of the documentation\n"
+    "  --reasons    not the events, but the reasons\n"
     "  --stats      not the events, but the fields of stats lines and the values of state\n";
 
 static void list_events(void)
@@ -34,6 +39,29 @@ static void list_events(void)
     }
     table_print(&t, stdout, text_width(stdout));
     table_deinit(&t);
+}
+
+static void list_reasons(void)
+{
+    struct table pauses = {.n_columns = 2}, deaths = {.n_columns = 2};
+
+    table_add_text(&pauses, "REASON OF A PAUSE");
+    table_add_text(&pauses, "MEANS");
+    for (int r = 0; r < N_PAUSE_REASONS; r++) {
+        table_add_text(&pauses, pause_reason_info((enum pause_reason)r)->name);
+        table_add_text(&pauses, pause_reason_info((enum pause_reason)r)->sentence);
+    }
+    table_print(&pauses, stdout, text_width(stdout));
+    table_deinit(&pauses);
+    putchar('\n');
+    table_add_text(&deaths, "REASON OF A DEAD LETTER");
+    table_add_text(&deaths, "MEANS");
+    for (int r = 0; r < N_DEAD_REASONS; r++) {
+        table_add_text(&deaths, dead_reason_info((enum dead_reason)r)->name);
+        table_add_text(&deaths, dead_reason_info((enum dead_reason)r)->sentence);
+    }
+    table_print(&deaths, stdout, text_width(stdout));
+    table_deinit(&deaths);
 }
 
 /* "received, _total": the first key, and the endings of the others. */
@@ -73,6 +101,15 @@ static void list_stats(void)
     table_deinit(&states);
 }
 
+static void list_everything(void)
+{
+    list_events();
+    putchar('\n');
+    list_reasons();
+    putchar('\n');
+    list_stats();
+}
+
 /* A bar would end the cell. */
 static void print_cell(const char *text)
 {
@@ -102,6 +139,22 @@ static void print_events(void)
         printf("| `%s` | %s", info->name, log_level_name(info->level));
         print_prose(info->sentence, info->advice);
     }
+}
+
+static void print_reason(const struct reason_info *info)
+{
+    printf("| `%s`", info->name);
+    print_prose(info->sentence, info->advice);
+}
+
+static void print_reasons(void)
+{
+    puts("| reason of a pause | what it means | what to do |\n|---|---|---|");
+    for (int r = 0; r < N_PAUSE_REASONS; r++)
+        print_reason(pause_reason_info((enum pause_reason)r));
+    puts("\n| reason of a dead letter | what it means | what to do |\n|---|---|---|");
+    for (int r = 0; r < N_DEAD_REASONS; r++)
+        print_reason(dead_reason_info((enum dead_reason)r));
 }
 
 static void print_stats(void)
@@ -168,41 +221,74 @@ static bool explain_state(const char *name)
     return false;
 }
 
-/* Says other if it is like name. */
-static void guess(const char *name, const char *other, bool *said)
+static bool explain_reason(const struct reason_info *info, const char *name, const char *of_what)
+{
+    if (strcmp(info->name, name) != 0)
+        return false;
+    printf("%s (reason of a %s)\n  %s\n  %s\n", info->name, of_what, info->sentence, info->advice);
+    return true;
+}
+
+static bool explain_reasons(const char *name)
+{
+    bool known = false;
+
+    for (int r = 0; r < N_PAUSE_REASONS; r++)
+        known |= explain_reason(pause_reason_info((enum pause_reason)r), name, "pause");
+    for (int r = 0; r < N_DEAD_REASONS; r++)
+        known |= explain_reason(dead_reason_info((enum dead_reason)r), name, "dead letter");
+    return known;
+}
+
+struct guesses {
+    const char *names[8];
+    size_t n;
+};
+
+static void guess(struct guesses *g, const char *name, const char *other)
 {
     if (strlen(name) < 3 || (!strcasestr(other, name) && strncmp(other, name, 3) != 0))
         return;
-    fprintf(stderr, *said ? ", %s" : "; did you mean %s", other);
-    *said = true;
+    for (size_t i = 0; i < g->n; i++)
+        if (strcmp(g->names[i], other) == 0)
+            return;
+    if (g->n < sizeof(g->names) / sizeof(g->names[0]))
+        g->names[g->n++] = other;
 }
 
 /* A name may be in more than one table: then all of them are meant. */
 static int explain(const char *name)
 {
-    bool known = explain_event(name), said = false;
+    bool known = explain_event(name);
+    struct guesses g = {0};
 
+    known |= explain_reasons(name);
     known |= explain_field(name);
     known |= explain_state(name);
     if (known)
         return STATUS_DONE;
-    fprintf(stderr, "onceward: there is no event or field \"%s\"", name);
+    fprintf(stderr, "onceward: there is no event, reason or field \"%s\"", name);
     for (int i = 0; i < N_EVENTS; i++)
-        guess(name, event_info(i)->name, &said);
+        guess(&g, name, event_info(i)->name);
+    for (int i = 0; i < N_PAUSE_REASONS; i++)
+        guess(&g, name, pause_reason_info((enum pause_reason)i)->name);
+    for (int i = 0; i < N_DEAD_REASONS; i++)
+        guess(&g, name, dead_reason_info((enum dead_reason)i)->name);
     for (int i = 0; i < N_STATS_FIELDS; i++)
-        guess(name, stats_field_info(i)->name, &said);
-    fputs(said ? "?\n" : "; `onceward explain` lists them\n", stderr);
+        guess(&g, name, stats_field_info(i)->name);
+    for (size_t i = 0; i < g.n; i++)
+        fprintf(stderr, i ? ", %s" : "; did you mean %s", g.names[i]);
+    fputs(g.n ? "?\n" : "; `onceward explain` lists them\n", stderr);
     return STATUS_USAGE;
 }
 
 int command_explain(int argc, char **argv)
 {
-    static const struct option options[] = {{"list", no_argument, NULL, 'l'},
-                                            {"markdown", no_argument, NULL, 'm'},
-                                            {"stats", no_argument, NULL, 's'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    bool markdown = false, list = false, stats = false;
+    static const struct option options[] = {
+        {"list", no_argument, NULL, 'l'},    {"markdown", no_argument, NULL, 'm'},
+        {"reasons", no_argument, NULL, 'r'}, {"stats", no_argument, NULL, 's'},
+        {"help", no_argument, NULL, 'h'},    {0}};
+    bool markdown = false, list = false, reasons = false, stats = false;
     int option;
 
     while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -210,6 +296,8 @@ int command_explain(int argc, char **argv)
             markdown = true;
         else if (option == 'l')
             list = true;
+        else if (option == 'r')
+            reasons = true;
         else if (option == 's')
             stats = true;
         else {
@@ -217,20 +305,20 @@ int command_explain(int argc, char **argv)
             return option == 'h' ? STATUS_DONE : STATUS_USAGE;
         }
     }
-    if (optind + 1 < argc || (optind < argc && (markdown || list || stats))) {
+    if (optind + 1 < argc || (optind < argc && (markdown || list || reasons || stats)) ||
+        (reasons && stats)) {
         fputs(help, stderr);
         return STATUS_USAGE;
     }
     if (optind < argc)
         return explain(argv[optind]);
-    if (markdown) {
-        (stats ? print_stats : print_events)();
-        return STATUS_DONE;
-    }
-    if (!stats) {
-        list_events();
-        putchar('\n');
-    }
-    list_stats();
+    if (reasons)
+        (markdown ? print_reasons : list_reasons)();
+    else if (stats)
+        (markdown ? print_stats : list_stats)();
+    else if (markdown)
+        print_events();
+    else
+        list_everything();
     return STATUS_DONE;
 }

@@ -135,7 +135,7 @@ static bool is_cut_short(const struct worker *w, const struct delivery *d)
 
 /* A failure that is the message's own, as far as one can tell: written as such; or a death, when there is a
  * reason for one. */
-static void delivery_charge(struct worker *w, struct delivery *d, const char *death)
+static void delivery_charge(struct worker *w, struct delivery *d, enum dead_reason death)
 {
     bool cut_short = is_cut_short(w, d), is_spared = cut_short || delivery_is_tainted(w, d);
 
@@ -154,9 +154,9 @@ static void delivery_charge(struct worker *w, struct delivery *d, const char *de
         return;
     }
     d->charged = true;
-    d->reason = death;
+    d->dead_reason = death;
     d->delay_ms = delivery_backoff_ms(w, d->attempt);
-    delivery_event(w, d, death ? DELIVERY_EV_GIVE_UP : DELIVERY_EV_FAIL);
+    delivery_event(w, d, death == DEAD_NONE ? DELIVERY_EV_FAIL : DELIVERY_EV_GIVE_UP);
 }
 
 void delivery_fail(struct worker *w, struct delivery *d)
@@ -165,7 +165,7 @@ void delivery_fail(struct worker *w, struct delivery *d)
      * next claim. */
     bool last = d->attempt >= w->q->max_attempts && !d->only_expired;
 
-    delivery_charge(w, d, last ? "attempts" : NULL);
+    delivery_charge(w, d, last ? DEAD_ATTEMPTS : DEAD_NONE);
 }
 
 /* The application died with this request out. Nothing else goes there before it has been looked at. */
@@ -232,7 +232,7 @@ void delivery_apply_verdict(struct worker *w, struct delivery *d)
         pause_set(w, PAUSE_APPLICATION, d->error);
         break;
     case VERDICT_PERMANENT:
-        delivery_charge(w, d, "permanent");
+        delivery_charge(w, d, DEAD_PERMANENT);
         break;
     case VERDICT_DIED:
         delivery_died(w, d);

@@ -172,7 +172,7 @@ static void mismatch_here(struct worker *w, struct delivery *d, const struct del
     buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
                (clock_us() - leader->received_us) / 1000);
     delivery_set_error(d, buf_text(&text));
-    d->reason = "body_mismatch";
+    d->dead_reason = DEAD_BODY_MISMATCH;
     d->rowless = true;
     if (worker_may_say(w, EVENT_BODY_MISMATCH)) {
         report_delivery_begin(&l, EVENT_BODY_MISMATCH, w, d);
@@ -493,9 +493,10 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
 }
 
 /* A delivery that cannot have a row is dead at once. */
-static void give_up_at_arrival(struct worker *w, struct delivery *d, const char *reason, const char *text)
+static void give_up_at_arrival(struct worker *w, struct delivery *d, enum dead_reason reason,
+                               const char *text)
 {
-    d->reason = reason;
+    d->dead_reason = reason;
     d->rowless = true;
     delivery_set_error(d, text);
     delivery_event(w, d, DELIVERY_EV_GIVE_UP);
@@ -529,7 +530,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
         return;
     }
     bool missing = found == IDENTITY_MISSING || found == IDENTITY_EMPTY;
-    give_up_at_arrival(w, d, missing ? "no_message_id" : "invalid_message_id", f.text);
+    give_up_at_arrival(w, d, missing ? DEAD_NO_MESSAGE_ID : DEAD_INVALID_MESSAGE_ID, f.text);
 }
 
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
@@ -552,7 +553,6 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
              w->q->max_message_bytes);
     report_text(w, EVENT_TOO_LARGE, text);
     if (w->q->too_large_is_reject) {
-        d->reason = "too_large";
         counter_add(&w->counts.dead, 1);
         delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
         return;

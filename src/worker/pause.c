@@ -22,22 +22,6 @@ enum {
     DEAD_MS = 50,
 };
 
-const char *pause_name(enum pause_reason r)
-{
-    static const char *const names[N_PAUSE_REASONS] = {
-        [PAUSE_APPLICATION] = "application_down",
-        [PAUSE_DATABASE] = "database_down",
-        [PAUSE_EVERYTHING_FAILS] = "everything_fails",
-        [PAUSE_PARKED_FULL] = "parked_full",
-        [PAUSE_TOO_LARGE] = "too_large",
-        [PAUSE_BYTES_FULL] = "bytes_full",
-        [PAUSE_REFUSED] = "refused",
-        [PAUSE_STREAM] = "refused",
-    };
-
-    return names[r];
-}
-
 static bool is_paused(const struct worker *w, enum pause_reason r)
 {
     return w->pauses & 1u << r;
@@ -107,7 +91,7 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
     w->pause_told[r] = true;
     log_begin(&l, EVENT_PAUSED, w->q->name);
-    log_text(&l, "reason", pause_name(r));
+    log_text(&l, "reason", pause_reason_info(r)->name);
     log_text(&l, "detail", w->pause_text[r]);
     log_end(&l);
     if (!stops_only_consuming(r))
@@ -158,7 +142,7 @@ void pause_clear(struct worker *w, enum pause_reason r)
         w->allowed =
             stops_only_consuming(r) ? w->allowed : 1; /* the trickle; a first start is not a resumption */
         log_begin(&l, EVENT_RESUMED, w->q->name);
-        log_text(&l, "reason", pause_name(r));
+        log_text(&l, "reason", pause_reason_info(r)->name);
         log_int(&l, "paused_for_ms", w->now_ms - w->paused_since_ms[r]);
         log_end(&l);
     }
@@ -403,7 +387,7 @@ void worker_pause_tick(struct worker *w)
     if (!n)
         return;
     log_begin(&l, EVENT_RETURNED, w->q->name);
-    log_text(&l, "reason", pause_name(r));
+    log_text(&l, "reason", pause_reason_info(r)->name);
     log_int(&l, "n", (int64_t)n);
     log_end(&l);
 }

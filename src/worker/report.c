@@ -196,7 +196,7 @@ static void log_pauses(struct log_line *l, const struct worker *w)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         if (!(w->pauses & 1u << r))
             continue;
-        stat_text(l, STATS_PAUSED_REASON, pause_name((enum pause_reason)r));
+        stat_text(l, STATS_PAUSED_REASON, pause_reason_info((enum pause_reason)r)->name);
         stat_text(l, STATS_PAUSED_DETAIL, w->pause_text[r]);
         break;
     }

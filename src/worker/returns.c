@@ -66,7 +66,7 @@ static void bury_at_its_last(struct worker *w, struct delivery *d)
     delivery_set_error(d,
                        "near the broker's delivery limit, and its row is at work elsewhere: see whether it "
                        "was completed before it is redriven");
-    d->reason = "delivery_limit";
+    d->dead_reason = DEAD_DELIVERY_LIMIT;
     d->rowless = true;
     d->has_token = false;
     if (d->leader != d)

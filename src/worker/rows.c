@@ -146,7 +146,7 @@ static int64_t due_look_ms(const struct worker *w, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
-static void give_up(struct worker *w, struct delivery *d, const char *reason, bool rowless,
+static void give_up(struct worker *w, struct delivery *d, enum dead_reason reason, bool rowless,
                     struct slice detail)
 {
     if (detail.len) {
@@ -155,10 +155,10 @@ static void give_up(struct worker *w, struct delivery *d, const char *reason, bo
         snprintf(text, sizeof(text), "%.*s", (int)(detail.len < 1000 ? detail.len : 1000), detail.data);
         delivery_set_error(d, text);
     }
-    d->reason = reason;
+    d->dead_reason = reason;
     d->rowless = rowless;
     delivery_event(w, d,
-                   rowless && !strcmp(reason, "invalid_data") ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
+                   rowless && reason == DEAD_INVALID_DATA ? DELIVERY_EV_UNWRITABLE : DELIVERY_EV_GIVE_UP);
 }
 
 static void row_park(struct worker *w, struct delivery *d, const struct inbox_row *row)
@@ -174,7 +174,7 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
         delivery_set_error(d, text);
         d->exhausted = true;
         d->attempt = row->attempt;
-        give_up(w, d, "delivery_limit", false, (struct slice){0});
+        give_up(w, d, DEAD_DELIVERY_LIMIT, false, (struct slice){0});
         return;
     }
     d->has_token = row->answer == ROW_LOCKED && d->has_token; /* the locked row may hold it */
@@ -286,7 +286,7 @@ static void row_mismatch(struct worker *w, struct delivery *d, const struct inbo
         log_slice(&l, "rows", row->detail);
         log_end(&l);
     }
-    give_up(w, d, "body_mismatch", true, row->detail);
+    give_up(w, d, DEAD_BODY_MISMATCH, true, row->detail);
 }
 
 static void row_claimed(struct worker *w, struct delivery *d, const struct inbox_row *row)
@@ -302,11 +302,11 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
         snprintf(text, sizeof(text), "older than max_age%s%s", d->error && *d->error ? "; last: " : "",
                  d->error && *d->error ? d->error : "");
         delivery_set_error(d, text);
-        d->reason = "too_old";
+        d->dead_reason = DEAD_TOO_OLD;
         delivery_event(w, d, DELIVERY_EV_GIVE_UP);
     } else if (d->last_chance) {
         delivery_set_error(d, "the broker has delivered it almost as often as its delivery limit allows");
-        d->reason = "delivery_limit";
+        d->dead_reason = DEAD_DELIVERY_LIMIT;
         delivery_event(w, d, DELIVERY_EV_GIVE_UP);
     } else if (!worker_may_forward(w)) {
         d->delay_ms = 0;
@@ -326,7 +326,7 @@ static void row_exhausted(struct worker *w, struct delivery *d, const struct inb
     }
     d->attempt = row->attempt;
     d->exhausted = true;
-    give_up(w, d, "attempts", false, row->detail);
+    give_up(w, d, DEAD_ATTEMPTS, false, row->detail);
 }
 
 static void row_was_dead(struct worker *w, struct delivery *d, const struct inbox_row *row)
@@ -345,7 +345,7 @@ static void row_still_locked(struct worker *w, struct delivery *d, const struct 
 
 static void claim_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    give_up(w, d, "invalid_data", true, row->detail);
+    give_up(w, d, DEAD_INVALID_DATA, true, row->detail);
 }
 
 /* Of a copy without a claim: the claim decides. */
@@ -497,7 +497,7 @@ static void bury_done(struct worker *w, struct delivery *d, const struct inbox_r
 
     counter_add(&w->counts.dead, 1);
     report_delivery_begin(&l, EVENT_DEAD, w, d);
-    log_text(&l, "reason", d->reason);
+    log_text(&l, "reason", dead_reason_info(d->dead_reason)->name);
     snprintf(letter, sizeof(letter), "%.*s", (int)row->id.len, row->id.len ? row->id.data : "");
     log_int(&l, "letter", strtoll(letter, NULL, 10));
     log_end(&l);

@@ -27,6 +27,7 @@
 #include "onceward/core/headers.h"
 #include "onceward/core/outcome.h"
 #include "onceward/core/pace.h"
+#include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
@@ -113,25 +114,13 @@ struct delivery {
     int64_t stands_back_until_ms; /* a suspect, for others */
     bool looked;                  /* a read-only look was made while it waited for a slot */
     bool charged;                 /* what is being written counts against the brake */
-    const char *reason;           /* of its death */
+    enum dead_reason dead_reason; /* when it is given up */
     bool rowless, exhausted;
     bool give_back; /* the window ended, and it is not the message's fault */
     char *error;    /* what went wrong last, in words: for the log */
     char *said;     /* the same with what the application wrote, for the row and the letter; NULL: error */
     char *result;
     size_t result_len;
-};
-
-enum pause_reason {
-    PAUSE_APPLICATION,
-    PAUSE_DATABASE,
-    PAUSE_EVERYTHING_FAILS,
-    PAUSE_PARKED_FULL,
-    PAUSE_TOO_LARGE,
-    PAUSE_BYTES_FULL,
-    PAUSE_REFUSED, /* by the database */
-    PAUSE_STREAM,  /* refused as well: the queue is a stream */
-    N_PAUSE_REASONS
 };
 
 enum consumer_state { CONSUMER_NONE, CONSUMER_STARTING, CONSUMER_ACTIVE, CONSUMER_STOPPING };
@@ -432,7 +421,6 @@ void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
 void delivery_spare(struct worker *w, struct delivery *d); /* its death is not written, but given back */
 void worker_pause_tick(struct worker *w);
-const char *pause_name(enum pause_reason r);
 
 /* housekeeping.c */
 void worker_keep_house(struct worker *w);

@@ -124,7 +124,8 @@ def test_the_example_answers_without_its_database(tmp_path, language):
         assert application.post(WRONG[0]) == 400
 
 
-@pytest.mark.parametrize("marker, options", [("events", ["--markdown"]), ("stats", ["--markdown", "--stats"])])
+@pytest.mark.parametrize("marker, options", [
+    ("events", ["--markdown"]), ("reasons", ["--markdown", "--reasons"]), ("stats", ["--markdown", "--stats"])])
 def test_the_tables_of_the_log_are_current(marker, options):
     made = subprocess.run([schema.require_binary(), "explain", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
     stands = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", readme(), re.S).group(1)

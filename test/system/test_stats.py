@@ -54,6 +54,21 @@ def test_each_field_and_state_is_explained_and_in_the_documentation():
     assert listed.index("\nstuck ") < listed.index("FIELD OF STATS") and good("explain", "--stats") in listed
 
 
+def test_each_reason_is_explained_and_in_the_documentation():
+    with open(os.path.join(os.path.dirname(__file__), "../../include/onceward/core/reasons.def")) as f:
+        text = f.read()
+    pauses, deaths = good("explain", "--markdown", "--reasons").split("\n\n")
+    listed = good("explain", "--reasons")
+    for macro, of_what, table in (("PAUSE", "pause", pauses), ("DEAD", "dead letter", deaths)):
+        names = re.findall(rf'^{macro}\(\w+, "(\w+)",', text, re.M)
+        assert len(names) >= 8 and len(table.splitlines()) == len(names) + 2
+        for name in names:
+            assert re.search(rf"^{name} \(reason of a {of_what}\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", name), re.M)
+            assert re.search(rf"^{name} +\S", listed, re.M) and f"\n| `{name}` | " in table
+        assert all(line.count("|") == 4 for line in table.splitlines())
+    assert listed in good("explain")
+
+
 def test_what_is_an_event_and_a_field_too_is_explained_as_both():
     out = good("explain", "dead")
     assert out.startswith("dead (error)") and "\ndead, _total (field of stats)" in out

@@ -48,7 +48,7 @@ bool inbox_wants_write(const struct inbox *i);
 
 /* A dead letter, beside its item. Borrowed until inbox_submit returns. */
 struct inbox_letter {
-    const char *reason; /* "attempts", "permanent", "too_old", "no_message_id", "invalid_message_id", "body_mismatch", "invalid_data" */
+    const char *reason; /* the name of an enum dead_reason */
     bool rowless;       /* no row of its own: inserted once however often it is redelivered */
     bool redelivered;
     bool exhausted; /* without a token: attempts used up; the row is failed, or processing and expired */
