@@ -12,7 +12,6 @@
 #include "onceward/core/backoff.h"
 #include "onceward/core/identity.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,60 +85,6 @@ int64_t delivery_lock_wait_ms(struct delivery *d)
 
     d->n_locks++;
     return wait < LOCK_LAST_MS ? wait : LOCK_LAST_MS;
-}
-
-/* --- timers: a binary heap of deliveries by time, each at most once --- */
-
-static void timer_place(struct timers *t, size_t i, struct delivery *d)
-{
-    t->heap[i] = d;
-    d->timer_slot = i;
-}
-
-static void timer_sift(struct timers *t, size_t i, struct delivery *d)
-{
-    for (; i > 1 && t->heap[i / 2]->timer_ms > d->timer_ms; i /= 2)
-        timer_place(t, i, t->heap[i / 2]);
-    for (size_t child; (child = i * 2) <= t->n; i = child) {
-        if (child < t->n && t->heap[child + 1]->timer_ms < t->heap[child]->timer_ms)
-            child++;
-        if (t->heap[child]->timer_ms >= d->timer_ms)
-            break;
-        timer_place(t, i, t->heap[child]);
-    }
-    timer_place(t, i, d);
-}
-
-static void timer_clear(struct worker *w, struct delivery *d)
-{
-    struct timers *t = &w->timers;
-    size_t i = d->timer_slot;
-
-    if (!i)
-        return;
-    struct delivery *last = t->heap[t->n--];
-    d->timer_slot = 0;
-    if (last != d)
-        timer_sift(t, i, last);
-}
-
-void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms)
-{
-    struct timers *t = &w->timers;
-
-    timer_clear(w, d);
-    if (t->n + 2 > t->cap) {
-        t->cap = t->cap ? t->cap * 2 : 64;
-        t->heap = mem_realloc(t->heap, t->cap * sizeof(struct delivery *));
-    }
-    d->timer_ms = at_ms;
-    t->n++;
-    timer_sift(t, t->n, d);
-}
-
-int64_t worker_next_timer_ms(const struct worker *w)
-{
-    return w->timers.n ? w->timers.heap[1]->timer_ms : INT64_MAX;
 }
 
 /* One that did not fit: it comes again when there is room for it, or when it was held for long enough. */
@@ -223,10 +168,7 @@ static enum delivery_event parked_timer_event(struct worker *w, struct delivery 
 
 void worker_run_timers(struct worker *w)
 {
-    while (w->timers.n && w->timers.heap[1]->timer_ms <= w->now_ms) {
-        struct delivery *d = w->timers.heap[1];
-
-        timer_clear(w, d);
+    for (struct delivery *d; (d = worker_take_due(w));) {
         if (d->state == DELIVERY_PARKED)
             delivery_event(w, d, parked_timer_event(w, d));
         else
@@ -411,7 +353,7 @@ static void delivery_move(struct worker *w, struct delivery *d, enum delivery_st
     if (delivery_is_out(d->state) && !delivery_is_out(next))
         target_leave(w);
     list_remove(&w->states[d->state], &d->in_state);
-    timer_clear(w, d);
+    delivery_clear_timer(w, d);
     d->state = next;
     list_push(&w->states[next], &d->in_state);
     count_parked(w, d, 1);

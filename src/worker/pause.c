@@ -6,7 +6,6 @@
  * time is tried; what was sent before the pause began takes no part in that, however long it lasts. */
 #include "worker.h"
 
-#include "onceward/base/clock.h"
 #include "onceward/base/random.h"
 #include "onceward/core/backoff.h"
 

@@ -4,79 +4,13 @@
 
 #include "onceward/base/clock.h"
 
-#include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum {
     SLOW_ERROR_MS = 1000,
-    ERRORS_LAST_MS = 2000, /* whatever they are: the queue pauses when no statement works for so long */
-    FORGET_TRIES_MS = 60000,
     COPIES_EMA_OVER = 128, /* answers */
 };
-
-/* Errors of the database that will not pass within a moment: nothing new is begun until a statement works
- * again. */
-static bool is_lasting(const char *sqlstate)
-{
-    static const char *const classes[] = {"23", "42", "53", "58", "XX", "25", "28", "3D", "3F"};
-
-    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
-        if (!strncmp(sqlstate, classes[i], 2))
-            return true;
-    return false;
-}
-
-/* A statement of that kind works again. A claim shows that all may, but for those whose deliveries wait here
- * until theirs does; and only one that was made after the pause's wait, not one that was on its way before.
- * The waits go on to grow until what failed works itself, since a claim says little about a letter. */
-static void op_works(struct worker *w, enum inbox_op op)
-{
-    w->tried_ops &= ~(1u << op);
-    if (!w->tried_ops)
-        w->n_database_tries = 0;
-    if (!w->failing_ops)
-        return;
-    w->failing_ops &= ~(1u << op);
-    if (op == INBOX_CLAIM && (!(w->pauses & 1u << PAUSE_DATABASE) || w->now_ms >= w->database_try_ms))
-        w->failing_ops &= OPS_OF_HELD;
-    if (!w->failing_ops)
-        pause_clear(w, PAUSE_DATABASE);
-}
-
-/* The database did not decide. */
-static void row_error(struct worker *w, const struct inbox_row *row)
-{
-    struct log_line l;
-
-    if (!worker_may_say(w, EVENT_DATABASE_ERROR))
-        return;
-    log_begin(&l, EVENT_DATABASE_ERROR, w->q->name);
-    log_text(&l, "sqlstate", row->sqlstate);
-    log_slice(&l, "reason", row->detail);
-    log_end(&l);
-}
-
-/* It was not the data's fault. When it lasts, the queue pauses. */
-static void op_fails(struct worker *w, const struct inbox_row *row)
-{
-    char text[256];
-
-    if (!w->failing_ops)
-        w->errors_since_ms = w->now_ms;
-    if (w->now_ms - w->failed_at_ms >= FORGET_TRIES_MS)
-        w->tried_ops = w->n_database_tries = 0;
-    w->failed_at_ms = w->now_ms;
-    w->failing_ops |= 1u << row->op;
-    w->tried_ops |= 1u << row->op;
-    if (is_lasting(row->sqlstate) || w->now_ms - w->errors_since_ms >= ERRORS_LAST_MS) {
-        snprintf(text, sizeof(text), "%s %.*s", row->sqlstate,
-                 (int)(row->detail.len < 200 ? row->detail.len : 200),
-                 row->detail.len ? row->detail.data : "");
-        pause_set(w, PAUSE_DATABASE, text);
-    }
-}
 
 /* The same statement again, later: at once after a lost connection (there is none to send it on), else with a
  * growing wait. */
@@ -85,9 +19,9 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
     if (row->answer == ROW_RETRY) {
         int64_t wait = delivery_lock_wait_ms(d);
 
-        row_error(w, row);
-        op_fails(w, row);
-        d->not_before_ms = w->now_ms + (is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
+        report_row_error(w, row);
+        worker_op_fails(w, row);
+        d->not_before_ms = w->now_ms + (sqlstate_is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
     }
     /* A letter without a row may have been written: only a redelivered one is looked for before it is
      * inserted. */
@@ -391,7 +325,7 @@ static void settle_invalid(struct worker *w, struct delivery *d, const struct in
     free(d->result);
     d->result = NULL;
     d->result_len = 0;
-    row_error(w, row);
+    report_row_error(w, row);
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
 }
 
@@ -438,7 +372,7 @@ static void fail_extended(struct worker *w, struct delivery *d, const struct inb
 /* The words are at fault, not the failure. */
 static void fail_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    row_error(w, row);
+    report_row_error(w, row);
     delivery_set_error(d, "failed, with an error text that the database refuses");
     d->not_before_ms = w->now_ms + LOCK_LAST_MS;
     delivery_event(w, d, d->state == DELIVERY_REVOKING ? DELIVERY_EV_REPEAT : DELIVERY_EV_UNWRITABLE);
@@ -484,7 +418,7 @@ static void release_other(struct worker *w, struct delivery *d, const struct inb
 
 static void release_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    row_error(w, row);
+    report_row_error(w, row);
     delivery_set_error(d, "given back, with a text that the database refuses");
     d->not_before_ms = w->now_ms + LOCK_LAST_MS;
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
@@ -507,7 +441,7 @@ static void bury_done(struct worker *w, struct delivery *d, const struct inbox_r
 /* Not even the letter can be written: it stays unacked, and is tried again later. */
 static void bury_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    row_error(w, row);
+    report_row_error(w, row);
     d->wait = WAIT_DUE;
     d->delay_ms = w->q->max_backoff_ms;
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
@@ -589,7 +523,7 @@ void worker_row(struct worker *w, const struct inbox_row *row)
         w->claim_sent_us = 0;
     }
     if (row->answer != ROW_UNKNOWN && row->answer != ROW_RETRY && row->answer != ROW_INVALID)
-        op_works(w, row->op);
+        worker_op_works(w, row->op);
     if (!d || !delivery_is_at_database(d->state))
         return; /* given back meanwhile */
     FAILPOINT_AT(failpoint_of(d->state, FAILPOINT_STEP_ANSWERED));

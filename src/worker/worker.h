@@ -2,12 +2,17 @@
 
 /* Private to the worker: its parts share one struct, one thread and no locks.
  *
- *   worker.c (one folder up)   the loop, the connections, draining
- *   deliveries.c               arrival, the machine's transitions and entry actions, followers, timers
+ *   worker.c (one folder up)   the loop
+ *   connections.c              to the broker and to the database: made, read, lost
+ *   drain.c                    the end of a queue's work
+ *   deliveries.c               arrival, the machine's transitions and entry actions, followers
+ *   timers.c                   which of them is due
  *   batches.c                  what goes to the database
  *   rows.c                     what comes back from it
+ *   operations.c               which of its statements work
  *   answers.c                  requests to the application, and what its answers mean
- *   consume.c                  the consumer's credit, acks, rejects, returns
+ *   consume.c                  the consumer's credit, acks, rejects
+ *   returns.c                  what goes back to the broker, and its delivery limit
  *   target.c                   the application as all workers of the process see it: who is alone with it
  *   suspects.c                 which of its deaths a message is charged for
  *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
@@ -280,9 +285,7 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
 void delivery_drop_id(struct worker *w, struct delivery *d); /* it leads and follows nobody any more */
 struct delivery *worker_find(struct worker *w, uint64_t ref);
-void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
 void worker_run_timers(struct worker *w);
-int64_t worker_next_timer_ms(const struct worker *w);
 void worker_channel_lost(struct worker *w);
 void worker_reap(struct worker *w);
 void delivery_destroy(struct worker *w, struct delivery *d);
@@ -337,6 +340,12 @@ struct slice delivery_id(const struct delivery *d);
 void worker_row(struct worker *w, const struct inbox_row *row);
 void worker_holder(struct worker *w, const struct inbox_holder *h);
 
+/* operations.c */
+bool sqlstate_is_lasting(const char *sqlstate);
+void worker_op_works(struct worker *w, enum inbox_op op);
+void worker_op_fails(struct worker *w, const struct inbox_row *row);
+void report_row_error(struct worker *w, const struct inbox_row *row);
+
 /* answers.c */
 void worker_forward_claimed(struct worker *w);
 void worker_answer(struct worker *w, const struct forward_answer *a);
@@ -352,6 +361,12 @@ void worker_broker_event(struct worker *w, struct broker_event *ev);
 struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);
+
+/* timers.c */
+void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
+void delivery_clear_timer(struct worker *w, struct delivery *d);
+int64_t worker_next_timer_ms(const struct worker *w); /* INT64_MAX: there is none */
+struct delivery *worker_take_due(struct worker *w);   /* with its timer cleared; NULL: none is due */
 
 /* returns.c */
 bool delivery_may_return(const struct worker *w, const struct delivery *d);
@@ -421,6 +436,14 @@ void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
 void delivery_spare(struct worker *w, struct delivery *d); /* its death is not written, but given back */
 void worker_pause_tick(struct worker *w);
+
+/* connections.c */
+void worker_step_broker(struct worker *w);
+void worker_step_inbox(struct worker *w);
+bool worker_tick_connections(struct worker *w); /* once a second; true: the broker's was lost */
+
+/* drain.c */
+void worker_step_drain(struct worker *w);
 
 /* housekeeping.c */
 void worker_keep_house(struct worker *w);

@@ -17,6 +17,7 @@
 #include "broker/library.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
+#include "onceward/base/job.h"
 #include "onceward/broker/broker.h"
 
 #include <arpa/inet.h>
@@ -1255,5 +1256,5 @@ int main(void)
     }
     amqp_destroy_connection(admin);
     address_deinit(&at);
-    return r;
+    return job_wait_all(20000) ? r : 1;
 }

@@ -6,6 +6,7 @@
 #include "inbox_bed.h"
 
 #include "onceward/base/clock.h"
+#include "onceward/base/job.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -853,5 +854,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1) /* a pattern: only these */
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, bed_group_setup, bed_group_teardown);
+    int failed = cmocka_run_group_tests(tests, bed_group_setup, bed_group_teardown);
+
+    return job_wait_all(20000) ? failed : 1;
 }
