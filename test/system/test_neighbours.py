@@ -161,6 +161,31 @@ def test_a_killer_is_known_again_when_it_comes_back_from_the_broker(bed):
     assert [p.attempt for p in bed.app.posts("killer")] == [1, 1, 2, 3]
 
 
+def test_a_copy_takes_over_what_its_first_is_suspected_of(bed):
+    """The first delivery's channel is lost while it is with the application, which then dies: the redelivered copy goes on in its place,
+    and no further death is free."""
+    link = bed.new_proxy(bed.rabbitmq.port)
+    copied = threading.Event()
+
+    def handler(request, reply):
+        copied.wait(40)
+        bed.app.die()
+        threading.Timer(0.05, bed.app.start).start()
+        reply.close()
+        return None
+
+    bed.app.handler = handler
+    bed.queue.publish_many(["killer"])
+    sidecar = bed.sidecar(completion="response", ready={"interval": "20ms"}, retry=QUICK,
+                          top={"broker": {"url": bed.rabbitmq.url(port=link.port)}})
+    wait_until(lambda: bed.app.posts("killer"), "the first POST", 40)
+    link.cut()
+    sidecar.wait_for("stats", in_flight=1, parked=1, deadline=40)
+    copied.set()
+    sidecar.wait_for("dead", message_id="killer", deadline=60)
+    assert [p.attempt for p in bed.app.posts("killer")] == [1, 1, 2, 3]
+
+
 def test_a_kill_of_the_sidecar_in_between_charges_little(bed):
     """What waits for its next try has given its attempt back; what is out when the sidecar is killed is charged, once; and each of its
     lives charges the few deaths that it cannot tell from the message's doing."""
