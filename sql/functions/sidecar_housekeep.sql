@@ -39,6 +39,7 @@ DECLARE
     c_lease  constant interval := '60 s';
     c_pages  constant integer := 8;   -- read between two looks at the clock
     c_rows   constant integer := 100; -- changed between two looks at the clock
+    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle knows a swept row by it
     v_now    constant timestamptz := clock_timestamp();
     v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
     v_old    constant timestamptz := v_now - p_retention_ms * interval '1 ms';
@@ -140,7 +141,7 @@ BEGIN
                 FOR UPDATE OF r SKIP LOCKED
             )
             UPDATE onceward.inbox r
-            SET status = 'failed', next_attempt_at = v_now, last_error = 'token expired without an answer', http_status = NULL
+            SET status = 'failed', next_attempt_at = v_now, last_error = c_swept, http_status = NULL
             FROM taken t
             WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing' AND r.token_expires_at <= v_late;
             GET DIAGNOSTICS v_n = ROW_COUNT;

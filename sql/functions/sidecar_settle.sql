@@ -26,6 +26,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    c_swept constant text := 'token expired without an answer'; -- as sidecar_housekeep writes it: nothing else leaves the token to its holder
     v_n bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
@@ -39,7 +40,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumer AND r.message_id = i.id AND r.token = i.token
-              AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'))
+              AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
@@ -47,7 +48,7 @@ BEGIN
         result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token
-      AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'));
+      AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept));
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
     IF v_n = cardinality(p_ids) THEN
@@ -60,7 +61,7 @@ BEGIN
            CASE WHEN r.status IS NULL THEN 'vanished'
                 WHEN r.status = 'completed' THEN 'completed'
                 WHEN r.token = i.token
-                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = 'token expired without an answer'))
+                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
                      THEN 'locked'
                 ELSE 'lost' END
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY i (id, token, ord)
