@@ -33,7 +33,7 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
 static void row_again(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     (void)row;
-    d->has_token = false;
+    d->has_token = d->row_is_ours = false;
     d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
     delivery_event(w, d, DELIVERY_EV_AGAIN);
 }
@@ -228,6 +228,7 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
     char text[320];
 
     d->attempt = row->attempt;
+    d->row_is_ours = true;
     d->n_locks = 0;
     if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
         report_delivery(w, EVENT_TAKEN_OVER, d);
@@ -251,7 +252,9 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
 
 static void row_exhausted(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+    d->row_is_ours = true;
+    if (worker_is_braked(w)) {
+        d->used_up = true;
         d->wait = WAIT_DUE;
         d->has_token = false;
         d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
