@@ -105,14 +105,14 @@ void worker_forward_claimed(struct worker *w)
                 delivery_event(w, d, DELIVERY_EV_STALE);
                 continue;
             }
-            if (worker_may_say(w, EVENT_SHORT_WINDOW)) {
-                report_delivery_begin(&l, EVENT_SHORT_WINDOW, w, d);
-                log_int(&l, "left_ms", d->window_ends_ms - w->now_ms);
-                log_end(&l);
-            }
         }
         if (!target_enter(w, d))
             break;
+        if (d->n_reclaims > N_RECLAIMS_MAX && worker_may_say(w, EVENT_SHORT_WINDOW)) {
+            report_delivery_begin(&l, EVENT_SHORT_WINDOW, w, d);
+            log_int(&l, "left_ms", d->window_ends_ms - w->now_ms);
+            log_end(&l);
+        }
         d->n_reclaims = 0;
         delivery_forward(w, d);
     }

@@ -173,7 +173,8 @@ static void row_completed(struct worker *w, struct delivery *d, const struct inb
     if (s == DELIVERY_FAILING || s == DELIVERY_RELEASING || s == DELIVERY_BURYING || s == DELIVERY_REVOKING) {
         if (d->http_status / 100 == 2) {
             early_answer(w, d, true);
-        } else if (worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) {
+        } else if (!d->only_expired &&
+                   worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) { /* it said something */
             report_delivery_begin(&l, EVENT_ANSWER_CONTRADICTS_ROW, w, d);
             log_text(&l, "answer", d->error);
             log_end(&l);
