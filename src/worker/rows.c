@@ -333,6 +333,18 @@ static void settle_invalid(struct worker *w, struct delivery *d, const struct in
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
 }
 
+static void report_given_back(struct worker *w, const struct delivery *d)
+{
+    struct log_line l;
+
+    counter_add(&w->counts.given_back, 1);
+    if (!worker_may_say(w, EVENT_GIVEN_BACK))
+        return;
+    report_delivery_begin(&l, EVENT_GIVEN_BACK, w, d);
+    log_int(&l, "next_attempt_ms", d->delay_ms > 0 ? d->delay_ms : 0);
+    log_end(&l);
+}
+
 static void fail_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
@@ -346,9 +358,7 @@ static void fail_done(struct worker *w, struct delivery *d, const struct inbox_r
     if (d->only_expired && worker_may_say(w, EVENT_TOKEN_EXPIRED))
         report_delivery(w, EVENT_TOKEN_EXPIRED, d);
     if (row->answer == ROW_RELEASED) {
-        counter_add(&w->counts.given_back, 1);
-        if (worker_may_say(w, EVENT_GIVEN_BACK))
-            report_delivery(w, EVENT_GIVEN_BACK, d);
+        report_given_back(w, d);
     } else if (d->attempt >= w->q->max_attempts) {
         d->delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
     } else {
@@ -398,9 +408,7 @@ static void fail_other(struct worker *w, struct delivery *d, const struct inbox_
 static void release_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     (void)row;
-    counter_add(&w->counts.given_back, 1);
-    if (worker_may_say(w, EVENT_GIVEN_BACK))
-        report_delivery(w, EVENT_GIVEN_BACK, d);
+    report_given_back(w, d);
     d->wait = WAIT_DUE;
     d->has_token = false;
     if (d->release_to == RELEASE_RETURN || w->drain >= DRAIN_RETURNING)

@@ -194,6 +194,20 @@ def test_a_refusal_by_the_database_outlasts_the_broker(bed):
     assert not second.find("resumed", reason="refused") and other.n_consumers == 0
 
 
+def test_a_refusal_that_is_found_on_a_reconnect_is_what_the_stats_say(bed):
+    """Not that the database is down, which it was before."""
+    link = bed.new_proxy(bed.postgres.port)
+    sidecar = bed.sidecar(top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port), "connect_timeout": "2s"}})
+    bed.rows("UPDATE onceward.consumer SET queue = 'another' WHERE consumer = %s", bed.queue.name)
+    link.refuse()
+    link.cut()
+    sidecar.wait_for("paused", reason="database_down", deadline=40)
+    link.mend()
+    sidecar.wait_for("refused", deadline=60)
+    assert sidecar.wait_for("stats", paused_reason="refused", deadline=40)["paused_detail"]
+    sidecar.wait_for("resumed", reason="database_down")
+
+
 def test_a_quorum_queue_goes_the_whole_way(bed):
     bed.queue = bed.new_queue("-quorum", arguments={"x-queue-type": "quorum"})
     sidecar = bed.sidecar(queue=bed.queue)
