@@ -1014,7 +1014,7 @@ static void streams_are_refused(void **state)
     /* Seen before, it shows without a delivery. */
     queue_make("drv.stream", "stream");
     b = ready("drv.stream");
-    broker_suspect_stream(b);
+    broker_ask_stream(b, true);
     f = (struct fault){0};
     lost_after(b);
     assert_string_equal(f.code, "stream");
@@ -1022,7 +1022,7 @@ static void streams_are_refused(void **state)
     /* Another queue in its place is taken. */
     queue_make("drv.stream", "quorum");
     b = ready("drv.stream");
-    broker_suspect_stream(b);
+    broker_ask_stream(b, true);
     consume(b, 1, 10);
     publish("drv.stream", "x", 1, NULL);
     ev = next_is(b, BROKER_DELIVERY);
