@@ -1,6 +1,7 @@
 """Dead letters: whole, in the table before they leave the queue, and on their way back."""
 
 import hashlib
+import re
 import subprocess
 
 import pytest
@@ -177,6 +178,34 @@ def test_a_dead_message_without_an_id_that_its_dlx_brings_back_makes_few_letters
     assert len(bed.letters()) <= 5
     assert sidecar.term() == 0
     bed.queue.wait_for_ready(1)
+
+
+def test_another_body_under_an_id_that_its_dlx_brings_back_goes_round_slowly(bed):
+    """And holds up nobody else with that id."""
+    with_a_circle(bed)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0)
+    bed.queue.publish("m1", b"first")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.publish("m1", b"second")
+    waits = sidecar.wait_for("parked", n=4, why=LEADS_BACK, deadline=40)
+    bed.queue.publish("m1", b"first")
+    assert sidecar.wait_for("duplicate", message_id="m1")["_at"] - waits["_at"] < waits["wait_ms"] / 1000
+    waits_are_kept(sidecar.find("parked", why=LEADS_BACK))
+    assert {letter["reason"] for letter in bed.letters()} == {"body_mismatch"} and len(bed.letters()) <= 5
+    bed.assert_once("m1")
+
+
+def test_many_that_come_back_leave_room_for_others(bed):
+    """Where they would fill max_parked, they wait for a second at most."""
+    with_a_circle(bed)
+    bed.app.handler = lambda request, reply: 400 if request.message_id != "good" else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0, brake=0, prefetch=16, max_parked=10)
+    bed.queue.publish_many([f"bad{i}" for i in range(30)])
+    late = re.compile(r"rejected here ([6-9]|\d\d) times")  # the first wait of these would be 6.4 s or more
+    sidecar.wait_for("dead_again", error=late.match, wait_ms=lambda wait: wait <= 1000, deadline=60)
+    bed.queue.publish("good")
+    sidecar.wait_for("completed", message_id="good")
+    assert len(bed.letters()) == 30
 
 
 def test_a_message_that_is_too_large_and_comes_back_goes_round_slowly(bed):
