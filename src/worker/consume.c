@@ -220,6 +220,7 @@ static void note_queue(struct worker *w, const struct fault *f)
     w->no_queue = !strcmp(f->code, "404");
     if (w->no_queue) {
         w->is_no_stream = false; /* the name may be another queue's when it comes back */
+        w->depth = -1;
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", f->text);
     }
 }

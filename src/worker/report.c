@@ -112,10 +112,10 @@ static enum queue_state worker_state(struct worker *w)
 {
     if (w->drain)
         return QUEUE_DRAINING;
+    if (w->no_queue && w->broker) /* its channel comes and goes */
+        return QUEUE_NO_QUEUE;
     if ((!w->broker || !w->generation) && !(w->pauses & 1u << PAUSE_STREAM))
         return QUEUE_DISCONNECTED;
-    if (w->no_queue)
-        return QUEUE_NO_QUEUE;
     if (!atomic_load(&w->is_ready) && !w->pauses)
         return QUEUE_STARTING;
     if (!w->pauses && waits_for_another(w))

@@ -156,14 +156,12 @@ def test_what_circles_is_redriven_without_a_wait(bed):
     bed.app.handler = Script(400, bed.app.commit_and_answer)
     sidecar = bed.sidecar(queue=bed.queue, revive=0)
     bed.queue.publish("m1")
-    last = sidecar.wait_for("dead_again", n=4, message_id="m1", deadline=40)
+    last = sidecar.wait_for("dead_again", wait_ms=lambda wait: wait > 6000, deadline=90)
     letter, = bed.letters("m1")
     command(sidecar, "dead", "redrive", str(letter["id"]))
     done = sidecar.wait_for("completed", message_id="m1")
-    assert done["_at"] - last["_at"] < last["wait_ms"] / 1000 + 1
-    sidecar.wait_for("duplicate", message_id="m1", deadline=60)
+    assert done["_at"] - last["_at"] < last["wait_ms"] / 1000 - 0.1
     bed.assert_once("m1")
-    bed.assert_acked()
 
 
 def test_a_dead_message_without_an_id_that_its_dlx_brings_back_makes_few_letters(bed):
