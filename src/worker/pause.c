@@ -203,7 +203,7 @@ static bool has_one_to_try(const struct worker *w)
                                                  DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
 
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-        if (worker_n(w, states[i]))
+        if (worker_n(w, states[i]) > (states[i] == DELIVERY_PARKED ? worker_n_circling(w) : 0))
             return true;
     return worker_n_busy(w);
 }

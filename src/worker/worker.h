@@ -398,6 +398,7 @@ void worker_return_old(struct worker *w); /* what was held for max_hold */
 /* Is it dead, and does it come back from the queue's own dead-letter exchange? Then it waits once before it
  * is rejected again: DELIVERY_EV_NOT_NOW is next. */
 bool delivery_circles(struct worker *w, struct delivery *d);
+size_t worker_n_circling(const struct worker *w); /* of those that are parked */
 
 /* target.c */
 void worker_join_target(struct worker *w);
