@@ -291,6 +291,8 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
 
 static int on_connection_method(struct broker *b, const amqp_method_t *m, struct fault *f)
 {
+    if (b->closing == CLOSE_DONE)
+        return 0; /* the last word was said */
     switch (m->id) {
     case AMQP_CONNECTION_CLOSE_METHOD:
         return on_connection_close(b, m->decoded, f);
