@@ -98,8 +98,7 @@ int supervisor_run(struct config *c, supervisor_load *load, const char *path)
         if (p.revents)
             supervisor_signal(&s);
     }
-    if (s.current->config->state_file)
-        unlink(s.current->config->state_file);
+    state_end(&s, status);
     log_begin(&l, EVENT_STOPPED, NULL);
     log_int(&l, "status", status);
     log_end(&l);

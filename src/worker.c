@@ -67,8 +67,11 @@ static int64_t wait_ms(const struct worker *w)
         until = timer;
     if (worker_next_housekeeping_ms(w) < until)
         until = worker_next_housekeeping_ms(w);
-    if (w->pauses & 1u << PAUSE_APPLICATION && !w->probing && w->probe_at_ms < until)
-        until = w->probe_at_ms;
+    if (worker_next_probe_ms(w) < until)
+        until = worker_next_probe_ms(w);
+    if (w->inbox && w->pauses & 1u << PAUSE_DATABASE && w->database_try_ms > w->now_ms &&
+        w->database_try_ms < until)
+        until = w->database_try_ms;
     if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS && w->brake_at_ms > w->now_ms && w->brake_at_ms < until)
         until = w->brake_at_ms;
     if (!w->broker && !w->to_broker.job && !w->drain && w->to_broker.at_ms < until)
@@ -118,6 +121,7 @@ static void worker_turn(struct worker *w)
     worker_tick(w);
     worker_stats(w);
     worker_probe(w);
+    worker_try_database(w);
     worker_step_drain(w);
     worker_forward_claimed(w);
     worker_submit_batches(w);

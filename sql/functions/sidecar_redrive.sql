@@ -2,8 +2,8 @@
 --
 -- Answers: reset (the row was dead, and waits now with all its attempts; or it was purged: the message will make a new one) | completed
 -- (the message was completed since; the letter is deleted) | other (the row is in work, or was reset before: it is left as it is) |
--- rowless (the letter has no row of its own; one of the delivery limit that has an id is redriven by the row of that id) | gone (no
--- such letter) | locked (somebody is at the row or the letter: try again).
+-- rowless (the letter has no row of its own; one of the delivery limit that has an id is redriven by the row of that id, if that has
+-- its body) | gone (no such letter) | locked (somebody is at the row or the letter: try again).
 --
 -- Locks: the letter, then the row, SKIP LOCKED: it never waits for one. Rows: one.
 -- Repeating it: after 'reset' it answers 'other', and the message may be published all the same; after 'completed' it answers 'gone'.
@@ -25,25 +25,29 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT l.consumer, l.message_id, l.rowless AND (l.reason <> 'delivery_limit' OR l.message_id IS NULL) AS rowless
+    SELECT l.consumer, l.message_id, l.rowless, l.fingerprint,
+           l.rowless AND (l.reason <> 'delivery_limit' OR l.message_id IS NULL) AS apart
     INTO v_letter
     FROM onceward.dead_letter l WHERE l.id = p_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         PERFORM FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
-    IF v_letter.rowless THEN
+    IF v_letter.apart THEN
         RETURN 'rowless';
     END IF;
 
-    SELECT r.ctid AS tid, r.status INTO v_row FROM onceward.inbox r
+    SELECT r.ctid AS tid, r.status, r.fingerprint INTO v_row FROM onceward.inbox r
     WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id;
         RETURN CASE WHEN FOUND THEN 'locked' ELSE 'reset' END;
     END IF;
 
-    IF v_row.status = 'completed' THEN
+    -- It was stored without a look at the row: it may be another message under the same id.
+    IF v_letter.rowless AND v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
+        RETURN 'rowless';
+    ELSIF v_row.status = 'completed' THEN
         DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN 'completed';
     ELSIF v_row.status = 'dead' THEN

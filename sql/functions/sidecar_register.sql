@@ -1,7 +1,8 @@
 -- Records which queue a consumer name belongs to. NULL: it is this one. Else the name of the queue that has it: two queues under
 -- one name would take each other's messages for completed.
 --
--- p_takes_over names the queue that this one has replaced; the record is then changed.
+-- p_takes_over names the queue that this one has replaced, in whatever vhost it was; the record is then changed. It may be this
+-- queue's own name: then only the vhost is another.
 --
 -- Locks: the consumer's row, only where it is changed; a locked row raises 55P03 at once. Rows: one.
 -- Repeating it: the second call finds what the first one recorded.

@@ -87,6 +87,9 @@ static bool fits(const struct broker *b, struct broker_room room, const struct c
 {
     size_t held = b->n_held_bytes;
 
+    if (room.urgent_count && t->body_len <= room.urgent_body &&
+        message_delivery_count(t->message) >= room.urgent_count)
+        return true;
     if (held) /* it is not the only one */
         room.body = room.whole = room.body > held ? room.body - held : 0;
     return t->body_len <= room.body && t->n_bytes <= room.whole;

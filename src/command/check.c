@@ -49,7 +49,7 @@ static void check_database(const struct config *c, struct findings *s)
         if (broker_vhost(&c->broker, &c->queues[i], &vhost, &f) == 0)
             vhosts[i] = vhost;
     }
-    if (admin_open(&c->database, &a, &f)) {
+    if (admin_open(&c->database, ADMIN_READS, &a, &f)) {
         say(s, false, f.text);
     } else {
         snprintf(where, sizeof where, "database %s", admin_where(a));

@@ -18,7 +18,7 @@ enum { JOBS_MS = 1000 };
 static const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run},
     {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check},
-    {"migrate", "--config FILE", "bring the database schema up to date", command_migrate},
+    {"migrate", "--config FILE [--database URL]", "bring the database schema up to date", command_migrate},
     {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages",
      command_status},
     {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
@@ -130,14 +130,14 @@ int command_fail(const struct fault *f)
     return STATUS_FAILED;
 }
 
-int command_open(const char *path, struct config **ret_config, struct admin **ret_admin)
+int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin)
 {
     struct fault f = {0};
     struct config *c = command_config(path);
 
     if (!c)
         return STATUS_USAGE;
-    if (admin_open(&c->database, ret_admin, &f)) {
+    if (admin_open(&c->database, use, ret_admin, &f)) {
         config_free(c);
         return command_fail(&f);
     }

@@ -2,17 +2,17 @@
 
 #include "onceward/base/fault.h"
 #include "onceward/command/command.h"
+#include "onceward/inbox/admin.h"
 
 #include <stdio.h>
 
 /* What the subcommands share. */
 
-struct admin;
 struct config;
 
 /* Loads the configuration and opens its database; says what is wrong on standard error. STATUS_DONE, or the
  * exit status that is due. */
-int command_open(const char *path, struct config **ret_config, struct admin **ret_admin);
+int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin);
 void command_close(struct config *c, struct admin *a);
 
 /* "onceward: TEXT" on standard error. Answers STATUS_FAILED. */

@@ -3,6 +3,7 @@
 #include "command/dead.h"
 
 #include "command/common.h"
+#include "command/since.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
@@ -204,18 +205,6 @@ static int read_rate(const char *text, int64_t *ret_interval_us)
     return 0;
 }
 
-/* A duration, or the beginning of an RFC 3339 time; the database reads the rest. */
-static int check_since(const char *text)
-{
-    int64_t ms;
-    int year, month, day, n = 0;
-
-    if (config_duration(text, &ms) == 0)
-        return 0;
-    return sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day, &n) != 3 || n != 10 ||
-           (text[10] && !strchr("Tt ", text[10]));
-}
-
 static int wrong(const char *option, const char *value, const char *expected)
 {
     fprintf(stderr, "onceward dead: %s \"%s\" is not %s\n", option, value, expected);
@@ -249,7 +238,7 @@ static int read_option(struct dead_options *o, int option)
         return 0;
     case OPTION_SINCE:
         o->filter.since = optarg;
-        return check_since(optarg)
+        return since_check(optarg)
                    ? wrong("--since", optarg, "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)")
                    : 0;
     case OPTION_LIMIT:
@@ -352,7 +341,7 @@ static int dead_run(const struct action *action, const struct dead_options *o)
     struct fault f = {0};
     struct config *c;
     struct admin *a;
-    int status = command_open(o->config, &c, &a);
+    int status = command_open(o->config, action->changes ? ADMIN_WRITES : ADMIN_READS, &c, &a);
 
     if (status)
         return status;

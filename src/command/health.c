@@ -7,7 +7,7 @@
 
 static const char help[] =
     "usage: onceward health --live|--ready [--state FILE]\n"
-    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed is neither.\n"
+    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed, or has ended, is neither.\n"
     "  --live    each queue's loop turned within the last 30 s\n"
     "  --ready   configuration and schema are good, and each queue is past its first start\n"
     "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n";
@@ -20,6 +20,11 @@ static int not_yet(const char *queue, const char *reason)
 
 static int judge(const struct state *s, bool ready)
 {
+    if (s->ended) {
+        printf("the sidecar, process %lld, has ended with status %lld\n", (long long)s->pid,
+               (long long)s->status);
+        return STATUS_FAILED;
+    }
     if (s->age_ms > STATE_STALE_MS) {
         printf("the state file was written %lld s ago: the sidecar hangs, or was killed\n",
                (long long)s->age_ms / 1000);

@@ -3,29 +3,68 @@
 #include "command/common.h"
 #include "onceward/inbox/admin.h"
 
+#include <getopt.h>
+
 static const char help[] =
-    "usage: onceward migrate --config FILE\n"
+    "usage: onceward migrate --config FILE [--database URL]\n"
     "Brings the schema `onceward` in the configured database up to date: makes it where there is none, runs "
     "the migrations\n"
-    "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app. Where "
-    "the login may not\n"
-    "make roles, it prints the statements for an administrator, and has succeeded all the same.\n"
-    "Safe to run again, by several at once, and while sidecars run. The login must own the schema, or may "
-    "create it.\n";
+    "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app, which "
+    "cannot log in\n"
+    "themselves: give the sidecar and the application logins that are IN ROLE of them.\n"
+    "Safe to run again, by several at once, and while sidecars run.\n"
+    "  --database URL   the same database by another login: the sidecar's own may not do this. A password is "
+    "better given\n"
+    "                   in PGPASSWORD or in ~/.pgpass\n"
+    "The login must own the schema, or the first time may CREATE in the database (its owner may). Where it "
+    "may not make\n"
+    "roles (CREATEROLE), the statements for an administrator are printed, and it has succeeded all the "
+    "same.\n";
 
-int command_migrate(int argc, char **argv)
+struct migrate_options {
+    const char *config, *database;
+};
+
+/* -1: go on; else the exit status. */
+static int read_options(int argc, char **argv, struct migrate_options *o)
 {
-    const char *path = NULL;
-    int from, to, status = command_parse(argc, argv, help, NULL, &path, NULL);
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"database", required_argument, NULL, 'd'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     struct fault f = {0};
-    struct config *c;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'c') {
+            o->config = optarg;
+        } else if (option == 'd') {
+            o->database = optarg;
+        } else {
+            fputs(help, option == 'h' ? stdout : stderr);
+            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
+        }
+    }
+    if (optind < argc)
+        fprintf(stderr, "onceward migrate: \"%s\" is one argument too many\n", argv[optind]);
+    else if (!o->config)
+        fprintf(stderr, "onceward migrate: --config FILE is missing\n");
+    else if (o->database && admin_check_url(o->database, &f))
+        fprintf(stderr, "onceward migrate: --database: %s\n", f.text);
+    else
+        return -1;
+    fputs(help, stderr);
+    return STATUS_USAGE;
+}
+
+static int migrate(const struct config_database *c)
+{
+    int from, to, status = STATUS_DONE;
+    struct fault f = {0};
     struct admin *a;
 
-    if (status >= 0)
-        return status;
-    status = command_open(path, &c, &a);
-    if (status)
-        return status;
+    if (admin_open(c, ADMIN_WRITES, &a, &f))
+        return command_fail(&f);
     if (admin_migrate(a, stdout, &from, &to, &f)) {
         fprintf(stderr, "onceward: %s: the schema was left as it was: %s\n", admin_where(a), f.text);
         status = STATUS_FAILED;
@@ -36,6 +75,28 @@ int command_migrate(int argc, char **argv)
     } else {
         printf("-- %s: the schema onceward is at version %d\n", admin_where(a), to);
     }
-    command_close(c, a);
+    admin_close(a);
+    return status;
+}
+
+int command_migrate(int argc, char **argv)
+{
+    struct migrate_options o = {0};
+    int status = read_options(argc, argv, &o);
+    struct config *c;
+
+    if (status >= 0)
+        return status;
+    c = command_config(o.config);
+    if (!c)
+        return STATUS_USAGE;
+    struct config_database database = c->database;
+
+    if (o.database) {
+        database.url = (struct config_text){.value = (char *)o.database};
+        database.password = (struct config_text){0};
+    }
+    status = migrate(&database);
+    config_free(c);
     return status;
 }

@@ -15,6 +15,7 @@
 #include "onceward/broker/broker.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
+#include "onceward/core/reasons.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ struct redrive {
     struct pace pace;
     struct link *links; /* a connection to each vhost met so far */
     size_t n_links;
+    bool is_rowless; /* the present letter needs an id of its own */
     struct fault fault;
     int64_t n_seen, n_done, n_completed, n_left;
 };
@@ -181,12 +183,22 @@ static void make_id(const struct dead_letter *l, char out[37])
     buf_deinit(&text);
 }
 
-/* The message under the id that it will have, or NULL: it must be left, and f says why. */
-/* A letter of the delivery limit that has an id is redriven under it: its row decides. */
-static bool is_rowless(const struct dead_letter *l)
+/* A letter of the delivery limit that has an id is redriven under it, and its row decides, unless that is of
+ * another body. */
+static int learn_rowless(struct redrive *r, const struct dead_letter *l)
 {
-    return l->rowless && !(l->message_id && strcmp(l->reason, "delivery_limit") == 0);
+    enum redrive_answer answer;
+
+    r->is_rowless = l->rowless;
+    if (!l->rowless || !l->message_id || strcmp(l->reason, dead_reason_info(DEAD_DELIVERY_LIMIT)->name) != 0)
+        return 0;
+    if (admin_redrive_look(r->admin, l->id, &answer, &r->fault))
+        return -1;
+    r->is_rowless = answer == REDRIVE_ROWLESS;
+    return 0;
 }
+
+/* The message under the id that it will have, or NULL: it must be left, and f says why. */
 
 static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l,
                                char new_id[256], struct fault *f)
@@ -197,7 +209,7 @@ static struct message *prepare(const struct redrive *r, const struct target *t, 
 
     if (!m)
         return NULL;
-    if (is_rowless(l)) {
+    if (r->is_rowless) {
         if (r->options->given_id)
             snprintf(new_id, 256, "%s", r->options->given_id);
         else
@@ -265,7 +277,10 @@ static int ready_row(struct redrive *r, const struct dead_letter *l)
         r->n_left++;
         return 1;
     case REDRIVE_ROWLESS:
-        break;
+        letter_tell(r->options, l, LEFT,
+                    "its id has got a row of another body meanwhile; run this again with --new-id");
+        r->n_left++;
+        return 1;
     }
     return 0;
 }
@@ -280,7 +295,7 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
     if (open_link(r, t->vhost, &p))
         return -1;
     FAILPOINT(REDRIVE_BEFORE);
-    answer = is_rowless(l) ? 0 : ready_row(r, l);
+    answer = r->is_rowless ? 0 : ready_row(r, l);
     if (answer)
         return answer < 0 ? -1 : 0;
     FAILPOINT(REDRIVE_RESET);
@@ -360,9 +375,11 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
     if (!q)
         return leave(r, l, "this configuration does not have its consumer: use the one that does");
-    if (is_rowless(l) && !r->options->new_id)
+    if (learn_rowless(r, l))
+        return -1;
+    if (r->is_rowless && !r->options->new_id)
         return leave(r, l, "it has no row of its own, so it needs another id: --new-id");
-    if (!is_rowless(l) && r->options->given_id)
+    if (!r->is_rowless && r->options->given_id)
         return leave(r, l, "it has an id and a row: redrive it without --new-id");
     if (target_init(&t, r->config, q, l, &r->fault))
         return -1;

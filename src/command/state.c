@@ -79,7 +79,7 @@ static bool state_is_plausible(const struct state *s)
     for (size_t i = 0; i < s->n_queues; i++)
         if (s->queues[i].turned_ms_ago < 0)
             return false;
-    return s->pid > 0 && s->pid <= INT32_MAX && s->n_queues;
+    return s->pid > 0 && s->pid <= INT32_MAX && (s->n_queues || (s->ended && s->status >= 0));
 }
 
 int state_read(const char *path, struct state *ret, struct fault *f)
@@ -97,6 +97,8 @@ int state_read(const char *path, struct state *ret, struct fault *f)
         if (monotonic_ms >= 0 && monotonic_ms <= clock_ms())
             s.age_ms = clock_ms() - monotonic_ms;
         s.draining = flag_at(&text, "/draining", &value);
+        s.ended = flag_at(&text, "/ended", &value);
+        s.status = number_at(&text, "/status", &value);
         while (read_queue(&text, s.n_queues, &s, &value))
             ;
         if (!state_is_plausible(&s))

@@ -6,7 +6,8 @@
 
 struct fault;
 
-/* The state file of a running sidecar, as the supervisor writes it every second and removes at its end. */
+/* The state file of a running sidecar, as the supervisor writes it every second, and a last time at its end.
+ */
 
 #define STATE_FILE_DEFAULT "/run/onceward/state"
 
@@ -23,11 +24,13 @@ struct state {
     int64_t pid, age_ms;     /* since it was written */
     int64_t process_started; /* of that pid, in clock ticks; 0 or less: not said */
     bool draining;
+    bool ended;     /* it says itself that it has: */
+    int64_t status; /* its exit status then */
     struct state_queue *queues;
     size_t n_queues;
 };
 
-/* -1: there is no running sidecar, or the file is not its state. */
+/* -1: there is no file, or it is not the state of a sidecar. */
 int state_read(const char *path, struct state *ret, struct fault *f);
 /* Does the process that wrote it still run? False also when its number belongs to another one now. */
 bool state_is_running(const struct state *s);

@@ -22,7 +22,7 @@ int command_status(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    status = command_open(path, &c, &a);
+    status = command_open(path, ADMIN_READS, &c, &a);
     if (status)
         return status;
     if (admin_status(a, c, json, stdout, &f))

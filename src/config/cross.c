@@ -263,9 +263,6 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_retry(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
-    if (q->queue.takes_over && !strcmp(q->queue.takes_over, q->queue.queue))
-        clash(r, true, "takes_over", NULL,
-              "names the queue itself, so it has no effect; expected the former queue of this consumer");
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms && origin(root, "shutdown_grace") != ORIGIN_BAD &&
         origin(r, "token_window") != ORIGIN_BAD &&

@@ -200,5 +200,5 @@ int64_t message_rejections(const struct message *m, struct slice queue)
 
 int64_t message_delivery_count(const struct message *m)
 {
-    return field_count(message_header(m, SLICE("x-delivery-count")));
+    return m->redelivered ? field_count(message_header(m, SLICE("x-delivery-count"))) : 0;
 }

@@ -139,6 +139,8 @@ void probe_done(struct forward *w, CURLcode code)
     if (code != CURLE_OK) {
         reason_write(p, code, text, sizeof(text));
         fault_set(&p->fault, "%s", text);
+        snprintf(p->fault.code, sizeof(p->fault.code), "%s",
+                 code == CURLE_OPERATION_TIMEDOUT ? "silent" : "");
     } else if (p->get && (status < 200 || status >= 300)) {
         fault_set(&p->fault, "%s answered %ld", p->target.url, status);
     } else {

@@ -25,13 +25,14 @@ static void describe(const PGconn *conn, char *out, size_t size)
              PQdb(conn));
 }
 
-int admin_open(const struct config_database *c, struct admin **ret, struct fault *f)
+int admin_open(const struct config_database *c, enum admin_use use, struct admin **ret, struct fault *f)
 {
     struct connection connection;
     struct admin *a;
 
-    if (connection_open(c, &connection, f))
+    if (connection_open(c, use == ADMIN_READS ? CONNECTION_READS : CONNECTION_WRITES, &connection, f))
         return -1;
+    PQsetnonblocking(connection.conn, 0);
     a = mem_zalloc(1, sizeof *a);
     a->conn = connection.conn;
     a->pinned = connection.pinned;

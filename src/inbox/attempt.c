@@ -3,6 +3,7 @@
 #include "call.h"
 #include "connect.h"
 #include "pipeline.h"
+#include "registration.h"
 
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
@@ -53,6 +54,26 @@ static void attempt_free(void *p)
     free(a);
 }
 
+/* Whose the name is, in words. 1; -1. */
+static int consumer_refused(struct attempt *a, PGconn *conn)
+{
+    struct registration r = {.consumer = a->scalars.value[SCALAR_CONSUMER],
+                             .queue = a->scalars.value[SCALAR_QUEUE],
+                             .vhost = a->scalars.value[SCALAR_VHOST]};
+    PGresult *result;
+
+    if (connection_query(conn, a->database.statement_timeout_ms,
+                         "SELECT queue, vhost FROM onceward.consumer WHERE consumer = $1", 1, &r.consumer,
+                         &result, &a->fault))
+        return fault_wrap(&a->fault, "reading the consumer's queue");
+    bool there = PQntuples(result) == 1;
+    r.other_queue = there ? PQgetvalue(result, 0, 0) : "?";
+    r.other_vhost = there ? PQgetvalue(result, 0, 1) : "?";
+    registration_refuse(&r, &a->fault);
+    PQclear(result);
+    return 1;
+}
+
 /* 0; 1: another queue has the name; -1. */
 static int consumer_register(struct attempt *a, PGconn *conn)
 {
@@ -64,14 +85,8 @@ static int consumer_register(struct attempt *a, PGconn *conn)
                          "SELECT onceward.sidecar_register($1, $2, $3, $4)", 4, params, &result, &a->fault))
         return fault_wrap(&a->fault, "registering the consumer");
     bool refused = PQntuples(result) == 1 && !PQgetisnull(result, 0, 0);
-    if (refused)
-        fault_set(&a->fault,
-                  "consumer \"%s\" belongs to queue \"%s\": give queue \"%s\" a consumer name of its own, "
-                  "or, when it has replaced that "
-                  "queue, name that queue in takes_over",
-                  params[0], PQgetvalue(result, 0, 0), params[2]);
     PQclear(result);
-    return refused;
+    return refused ? consumer_refused(a, conn) : 0;
 }
 
 /* What must hold before a connection is of use; an enum inbox_attempt_result, or -1. */
@@ -94,7 +109,7 @@ static void *attempt_run(void *arg)
     struct attempt *a = arg;
     struct connection c;
 
-    a->code = connection_open(&a->database, &c, &a->fault);
+    a->code = connection_open(&a->database, CONNECTION_WRITES, &c, &a->fault);
     if (a->code)
         return a;
     a->code = connection_check(a, &c);

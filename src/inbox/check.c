@@ -1,6 +1,7 @@
 /* What `check --connect` asks of the database. Reads only. */
 
 #include "inbox/connect.h"
+#include "inbox/registration.h"
 #include "inbox/session.h"
 #include "inbox/sql.h"
 
@@ -42,12 +43,19 @@ static int check_server(const struct check *k, struct fault *f)
     say(k, version >= OLDEST_SERVER, "connected as %s, PostgreSQL %d.%d%s%s", user, version / 10000,
         version % 10000, k->a->pinned ? "" : ", through a pooler",
         version >= OLDEST_SERVER ? "" : ": 14 is the oldest that is supported");
-    if (session_once(k->a, "SELECT current_setting('server_encoding'), pg_is_in_recovery()", 0, NULL, &r, f))
+    if (session_once(k->a,
+                     "SELECT current_setting('server_encoding'), pg_is_in_recovery(),"
+                     " current_setting('transaction_read_only')",
+                     0, NULL, &r, f))
         return -1;
     if (strcmp(field_text(r, 0, 0), "UTF8") != 0)
         say(k, false, "the database's encoding is %s; it must be UTF8", field_text(r, 0, 0));
-    if (field_text(r, 0, 1)[0] == 't')
-        say(k, false, "the server is a standby: nothing can be written there");
+    const char *why = field_text(r, 0, 1)[0] == 't'            ? "the server is a standby"
+                      : strcmp(field_text(r, 0, 2), "on") == 0 ? "default_transaction_read_only is on"
+                                                               : NULL;
+    if (why)
+        say(k, false, "read-only: %s, so the sidecar cannot run with it; status, dead list and dead show can",
+            why);
     PQclear(r);
     return 0;
 }
@@ -130,6 +138,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
                              const PGresult *r)
 {
     const char *other_vhost, *other_queue;
+    struct fault f;
 
     if (PQntuples(r) == 0) {
         say(k, true, "consumer %s is new: the first run records it", q->consumer);
@@ -140,14 +149,13 @@ static void say_registration(const struct check *k, const struct config_queue *q
     if (strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0))
         say(k, true, "consumer %s belongs to queue %s", q->consumer, q->queue);
     else if (q->takes_over && strcmp(other_queue, q->takes_over) == 0)
-        say(k, true, "consumer %s is taken over from queue %s by queue %s at the next run", q->consumer,
-            other_queue, q->queue);
-    else
-        say(k, false,
-            "consumer %s belongs to queue %s in vhost %s, not to %s: give queues.%s a consumer of its own, "
-            "or set takes_over to \"%s\""
-            " when the queue was renamed",
-            q->consumer, other_queue, other_vhost, q->queue, q->name, other_queue);
+        say(k, true, "consumer %s is taken over from queue %s in vhost %s at the next run", q->consumer,
+            other_queue, other_vhost);
+    else {
+        registration_refuse(&(struct registration){q->consumer, q->queue, vhost, other_queue, other_vhost},
+                            &f);
+        say(k, false, "queues.%s: %s", q->name, f.text);
+    }
 }
 
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,

@@ -121,14 +121,20 @@ struct hosts {
     char *host, *hostaddr, *port;
 };
 
+/* What a connection is made from. Not owned. */
+struct login {
+    const struct config_database *config;
+    const char *url, *password;
+    enum connection_use use;
+};
+
 /* hosts: instead of those of the URL; NULL: those. */
-static PGconn *conn_try(const struct config_database *c, const char *url, const char *password,
-                        const char *settings, const struct hosts *hosts)
+static PGconn *conn_try(const struct login *l, const char *settings, const struct hosts *hosts)
 {
     struct options o = {.n = 0};
     struct buf timeout = {0}, tcp_timeout = {0};
 
-    buf_printf(&timeout, "%" PRId64, (c->connect_timeout_ms + 999) / 1000);
+    buf_printf(&timeout, "%" PRId64, (l->config->connect_timeout_ms + 999) / 1000);
     buf_printf(&tcp_timeout, "%d", TCP_TIMEOUT_MS);
     /* What stands before the URL is a default, what stands behind it is not to be changed. */
     option_add(&o, "connect_timeout", buf_text(&timeout));
@@ -140,14 +146,16 @@ static PGconn *conn_try(const struct config_database *c, const char *url, const 
     option_add(&o, "keepalives_interval", "5");
     option_add(&o, "keepalives_count", "3");
     option_add(&o, "tcp_user_timeout", buf_text(&tcp_timeout));
-    option_add(&o, "dbname", url);
+    option_add(&o, "dbname", l->url);
     if (hosts) {
         option_add(&o, "host", hosts->host);
         option_add(&o, "hostaddr", hosts->hostaddr);
         option_add(&o, "port", hosts->port);
     }
-    if (password)
-        option_add(&o, "password", password);
+    if (l->use == CONNECTION_READS)
+        option_add(&o, "target_session_attrs", "any");
+    if (l->password)
+        option_add(&o, "password", l->password);
     option_add(&o, "client_encoding", "UTF8");
     option_add(&o, "options", settings ? settings : "");
     PGconn *conn = PQconnectdbParams(o.keys, o.values, 1);
@@ -202,10 +210,9 @@ static bool is_refused_by_pooler(const PGconn *conn)
 /* libpq goes on to the next host when one cannot be reached, but not when one closes the connection in the
  * middle of the login, as a mesh or a balancer does whose server is gone. Then this does. What failed is
  * added to `said`. */
-static PGconn *conn_open(const struct config_database *c, const char *url, const char *password,
-                         const char *settings, struct buf *said)
+static PGconn *conn_open(const struct login *l, const char *settings, struct buf *said)
 {
-    PGconn *conn = conn_try(c, url, password, settings, NULL);
+    PGconn *conn = conn_try(l, settings, NULL);
     PQconninfoOption *used = conn && PQstatus(conn) != CONNECTION_OK ? PQconninfo(conn) : NULL;
     struct hosts hosts = {0};
 
@@ -222,7 +229,7 @@ static PGconn *conn_open(const struct config_database *c, const char *url, const
         if (!used || is_refused_by_pooler(conn) || !hosts_shift(&hosts, conn))
             break;
         PQfinish(conn);
-        conn = conn_try(c, url, password, settings, &hosts);
+        conn = conn_try(l, settings, &hosts);
     }
     PQconninfoFree(used);
     return conn;
@@ -235,21 +242,20 @@ static void secret_free(char *text)
     free(text);
 }
 
-static int open_as(const struct config_database *c, const char *url, const char *password,
-                   struct connection *ret, struct fault *f)
+static int open_as(const struct login *l, struct connection *ret, struct fault *f)
 {
     struct buf settings = {0}, said = {0};
-    int result = settings_make(c, url, &settings, f);
+    int result = settings_make(l->config, l->url, &settings, f);
 
     if (result == 0) {
-        PGconn *conn = conn_open(c, url, password, buf_text(&settings), &said);
+        PGconn *conn = conn_open(l, buf_text(&settings), &said);
         bool pinned = true;
 
         /* PgBouncer does not take settings: without them, then. */
         if (conn && PQstatus(conn) != CONNECTION_OK && is_refused_by_pooler(conn)) {
             PQfinish(conn);
             buf_reset(&said);
-            conn = conn_open(c, url, password, NULL, &said);
+            conn = conn_open(l, NULL, &said);
             pinned = false;
         }
         if (conn && PQstatus(conn) == CONNECTION_OK) {
@@ -265,7 +271,31 @@ static int open_as(const struct config_database *c, const char *url, const char 
     return result;
 }
 
-int connection_open(const struct config_database *c, struct connection *ret, struct fault *f)
+/* libpq 15 knows "prefer-standby", and nothing that prefers the others: where the first host that answered is
+ * read-only and there are more, one that can be written is looked for, and this one is good enough if there
+ * is none. */
+static void prefer_writable(const struct login *l, struct connection *c)
+{
+    PQconninfoOption *used = PQconninfo(c->conn);
+    struct login writes = *l;
+    struct connection other;
+    bool several = false;
+    struct fault f = {0};
+
+    for (const PQconninfoOption *o = used; o && o->keyword; o++)
+        if ((strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0) && o->val)
+            several |= strchr(o->val, ',') != NULL;
+    PQconninfoFree(used);
+    writes.use = CONNECTION_WRITES;
+    if (several && connection_is_read_only(c->conn, l->config->statement_timeout_ms, &f) == 1 &&
+        open_as(&writes, &other, &f) == 0) {
+        PQfinish(c->conn);
+        *c = other;
+    }
+}
+
+int connection_open(const struct config_database *c, enum connection_use use, struct connection *ret,
+                    struct fault *f)
 {
     char *url = NULL, *password = NULL;
     int result = config_text_read(&c->url, &url, f);
@@ -274,8 +304,13 @@ int connection_open(const struct config_database *c, struct connection *ret, str
         result = config_text_read(&c->password, &password, f);
     if (result == 0 && !url)
         result = fault_set(f, "database.url is not set");
-    if (result == 0)
-        result = open_as(c, url, password, ret, f);
+    if (result == 0) {
+        struct login login = {c, url, password, use};
+
+        result = open_as(&login, ret, f);
+        if (result == 0 && use == CONNECTION_READS)
+            prefer_writable(&login, ret);
+    }
     secret_free(url);
     secret_free(password);
     return result;
@@ -345,6 +380,18 @@ int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_pa
     }
     *ret_result = kept;
     return 0;
+}
+
+int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f)
+{
+    PGresult *result;
+
+    if (connection_query(conn, timeout_ms, "SHOW transaction_read_only", 0, NULL, &result, f))
+        return fault_wrap(f, "asking whether the session is read-only");
+    bool is = strcmp(PQgetvalue(result, 0, 0), "on") == 0;
+
+    PQclear(result);
+    return is;
 }
 
 int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f)

@@ -12,16 +12,29 @@ struct fault;
 
 struct connection {
     PGconn *conn;
-    bool pinned; /* the session's settings are our own: READ COMMITTED, statement_timeout. false: a pooler refused them */
+    bool pinned; /* the session's settings are our own: READ COMMITTED, statement_timeout. false: a pooler
+                    refused them */
 };
 
-/* Reads URL and password anew, tries the hosts in turn, each address for at most connect_timeout (whole seconds, at least 2). */
-int connection_open(const struct config_database *c, struct connection *ret, struct fault *f);
+/* Which host of the URL is good enough. */
+enum connection_use {
+    CONNECTION_WRITES, /* one that can be written, unless the URL's target_session_attrs says otherwise */
+    CONNECTION_READS,  /* any that answers; one that can be written where there is one */
+};
 
-/* Runs one statement with text parameters and text results. 0 and *ret_result (the caller's, PQclear); -1: f, with f->code when the database
- * answered an error. Takes longer than timeout_ms: -1, and the connection is useless. */
-int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params, const char *const *params,
-                     PGresult **ret_result, struct fault *f);
+/* Reads URL and password anew, tries the hosts in turn, each address for at most connect_timeout (whole
+ * seconds, at least 2). */
+int connection_open(const struct config_database *c, enum connection_use use, struct connection *ret,
+                    struct fault *f);
+
+/* Runs one statement with text parameters and text results. 0 and *ret_result (the caller's, PQclear); -1: f,
+ * with f->code when the database answered an error. Takes longer than timeout_ms: -1, and the connection is
+ * useless. */
+int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
+                     const char *const *params, PGresult **ret_result, struct fault *f);
+
+/* Are its transactions read-only: on a standby, or by default_transaction_read_only? 0, 1; -1: f. */
+int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f);
 
 /* 0; 1: the sessions are not READ COMMITTED, and it cannot be pinned: f; -1: f. */
 int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f);

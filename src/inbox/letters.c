@@ -267,7 +267,8 @@ int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, st
 {
     return ask_redrive(
         a,
-        "SELECT CASE WHEN l.rowless AND (l.reason <> 'delivery_limit' OR l.message_id IS NULL) THEN 'rowless'"
+        "SELECT CASE WHEN l.rowless AND (l.reason <> 'delivery_limit' OR l.message_id IS NULL"
+        "   OR i.fingerprint IS DISTINCT FROM l.fingerprint AND i.status IS NOT NULL) THEN 'rowless'"
         " WHEN i.status = 'completed' THEN 'completed'"
         " WHEN i.status = 'dead' OR i.status IS NULL THEN 'reset' ELSE 'other' END"
         " FROM onceward.dead_letter l LEFT JOIN onceward.inbox i"

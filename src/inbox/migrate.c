@@ -193,8 +193,10 @@ static void advise_members(struct admin *a, FILE *advice)
     for (int i = 0; i < PQntuples(r); i++) {
         const char *role = field_text(r, i, 0);
 
-        fprintf(advice, "-- No login has the role %s yet: GRANT %s TO the login of the %s;\n", role, role,
-                strcmp(role, "onceward_app") == 0 ? "application" : "sidecar");
+        fprintf(advice,
+                "-- No login of %s has the role %s yet: CREATE ROLE name LOGIN PASSWORD '...' IN ROLE %s; "
+                "or GRANT %s TO name;\n",
+                strcmp(role, "onceward_app") == 0 ? "the application" : "a sidecar", role, role, role);
     }
     PQclear(r);
 }
@@ -221,7 +223,8 @@ int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, str
     }
     if (answer == ATTEMPT_FAILED) {
         if (strcmp(f->code, "42501") == 0)
-            fault_wrap(f, "as %s, who must own the schema or may create it", PQuser(a->conn));
+            fault_wrap(f, "as %s, who must own the schema or may create it (see --database)",
+                       PQuser(a->conn));
         return -1;
     }
     if (answer == ATTEMPT_NEWER)

@@ -1,6 +1,6 @@
-/* What a worker asks the database beside its batches: the figures of the stats line, and housekeeping. One
- * thread, the worker's. A question that is out when the connection is lost is never answered: it goes with
- * the inbox. */
+/* What a worker asks the database beside its batches: the figures of the stats line, housekeeping, who holds
+ * a row's lock, and whether it works again. One thread, the worker's. A question that is out when the
+ * connection is lost is never answered: it goes with the inbox. */
 #include "question.h"
 
 #include "onceward/base/mem.h"
@@ -22,6 +22,7 @@ static const struct {
                             "FROM onceward.sidecar_housekeep($1, $2, $3, $4, $5, $6)",
                             6},
     [QUESTION_HOLDER] = {"SELECT pid, age_ms, application, state FROM onceward.sidecar_holder($1, $2)", 2, 2},
+    [QUESTION_TRY] = {"SELECT yes FROM onceward.sidecar_try($1)", 1},
 };
 
 const char *question_sql(enum question q)
@@ -91,6 +92,22 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
         return false;
     *ret = (struct inbox_figures){.dead_letters = v[0], .oldest_snapshot_ms = v[1]};
     return true;
+}
+
+/* --- does it work again? --- */
+
+void inbox_ask_try(struct inbox *i)
+{
+    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
+    static const Oid types[] = {25};
+
+    if (may_ask(i, QUESTION_TRY))
+        pipeline_ask(i, QUESTION_TRY, 1, types, params);
+}
+
+int inbox_tried(struct inbox *i, struct fault *f)
+{
+    return answer_take(i, QUESTION_TRY, f);
 }
 
 /* --- housekeeping --- */

@@ -8,7 +8,7 @@
 
 /* Questions: calls that are not about deliveries. Each is one call of one function of the schema, asked in the pipeline between the
  * batches, at most once at a time, and answered by one row of bigints, behind them texts (cut), or by a fault. */
-enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, QUESTION_HOLDER, N_QUESTIONS };
+enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, QUESTION_HOLDER, QUESTION_TRY, N_QUESTIONS };
 
 enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8, QUESTION_MAX_TEXTS = 2, QUESTION_TEXT = 64 };
 

@@ -62,6 +62,16 @@ static void state_text(const struct supervisor *s, struct buf *out)
     buf_add_text(out, "]}\n");
 }
 
+/* What is left when the process ends: so `drain` can tell one that has ended from one that was killed. */
+static void end_text(const struct supervisor *s, int status, struct buf *out)
+{
+    buf_printf(out,
+               "{\"pid\":%d,\"process_started\":%lld,\"version\":\"%s\",\"started_ms\":%lld,"
+               "\"written_ms\":%lld,\"written_monotonic_ms\":%lld,\"ended\":true,\"status\":%d}\n",
+               (int)getpid(), (long long)process_started(getpid()), ONCEWARD_VERSION,
+               (long long)s->started_ms, (long long)clock_wall_ms(), (long long)clock_ms(), status);
+}
+
 static int state_replace(const char *path, struct slice text)
 {
     struct buf next = {0};
@@ -99,6 +109,19 @@ void state_write(struct supervisor *s)
         log_end(&l);
     }
     s->state_failed = failed != 0;
+    buf_deinit(&text);
+}
+
+void state_end(const struct supervisor *s, int status)
+{
+    const char *path = s->current->config->state_file;
+    struct buf text = {0};
+
+    if (!path || !*path)
+        return;
+    end_text(s, status, &text);
+    if (state_replace(path, buf_slice(&text)))
+        unlink(path);
     buf_deinit(&text);
 }
 

@@ -56,7 +56,7 @@ struct supervisor {
 void version_add(struct supervisor *s, struct config *c); /* it is the present one now */
 struct slot *slot_add(struct supervisor *s, const struct config_queue *q,
                       bool was_ready); /* q: of the present version; until the next is added */
-int slot_start(struct slot *slot); /* -1: logged */
+int slot_start(struct slot *slot);     /* -1: logged */
 void slot_leave(struct slot *slot);
 bool slot_is_ready(const struct slot *slot);
 void slots_step(struct supervisor *s);         /* frees what has ended, starts what can be started */
@@ -70,3 +70,4 @@ void reload_step(struct supervisor *s); /* also when nobody asked: what it began
 /* state.c */
 void state_make_folder(const char *path);
 void state_write(struct supervisor *s);
+void state_end(const struct supervisor *s, int status);

@@ -105,14 +105,14 @@ void worker_forward_claimed(struct worker *w)
                 delivery_event(w, d, DELIVERY_EV_STALE);
                 continue;
             }
-            if (worker_may_say(w, EVENT_SHORT_WINDOW)) {
-                report_delivery_begin(&l, EVENT_SHORT_WINDOW, w, d);
-                log_int(&l, "left_ms", d->window_ends_ms - w->now_ms);
-                log_end(&l);
-            }
         }
         if (!target_enter(w, d))
             break;
+        if (d->n_reclaims > N_RECLAIMS_MAX && worker_may_say(w, EVENT_SHORT_WINDOW)) {
+            report_delivery_begin(&l, EVENT_SHORT_WINDOW, w, d);
+            log_int(&l, "left_ms", d->window_ends_ms - w->now_ms);
+            log_end(&l);
+        }
         d->n_reclaims = 0;
         delivery_forward(w, d);
     }
@@ -183,7 +183,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
     }
     if (d->suspect && death == DEATH_AMONG_OTHERS) {
         /* It waited to be alone, in vain, and others waited with it: now they may go for longer. */
-        int64_t wait = worker_is_trying(w) ? 0 : IN_VAIN_WINDOWS * w->q->token_window_ms;
+        int64_t wait = worker_is_braked(w) ? 0 : IN_VAIN_WINDOWS * w->q->token_window_ms;
 
         give_back(w, d, wait + delivery_backoff_ms(w, ++d->n_given_back), RELEASE_PARK);
         return;
@@ -228,8 +228,8 @@ void delivery_apply_verdict(struct worker *w, struct delivery *d)
         d->n_given_back++;
         break;
     case VERDICT_UNAVAILABLE:
-        give_back(w, d, d->retry_after_ms > 0 ? d->retry_after_ms : 0, RELEASE_PARK);
-        pause_set(w, PAUSE_APPLICATION, d->error);
+        give_back(w, d, 0, RELEASE_PARK);
+        pause_for_refusal(w, d);
         break;
     case VERDICT_PERMANENT:
         delivery_charge(w, d, DEAD_PERMANENT);
@@ -282,8 +282,10 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);
         w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;
-        if (d->verdict != VERDICT_UNAVAILABLE && d->verdict != VERDICT_DIED)
+        if (d->verdict != VERDICT_UNAVAILABLE && d->verdict != VERDICT_DIED) {
+            worker_saw_answer(w, d);
             worker_trickle(w, 1);
+        }
         if (d->verdict == VERDICT_COMPLETE)
             delivery_keep_result(w, d, a->body);
     }

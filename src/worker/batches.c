@@ -231,7 +231,7 @@ static void submit_looks(struct worker *w)
 static size_t look_ahead(const struct worker *w)
 {
     double n = w->service_ema_us > 0 ? 2 * w->allowed * w->claim_ema_us / w->service_ema_us : 0;
-    size_t most = w->pauses & 1u << PAUSE_EVERYTHING_FAILS ? 0 : (size_t)w->allowed * 4;
+    size_t most = worker_is_trying(w) ? 0 : (size_t)w->allowed * 4;
 
     if (most > (size_t)w->q->prefetch / 2)
         most = (size_t)w->q->prefetch / 2;
@@ -240,11 +240,13 @@ static size_t look_ahead(const struct worker *w)
 
 static void claim_prepare(struct worker *w, struct delivery *d)
 {
-    if (!d->has_token)
+    if (!d->has_token) {
         random_bytes(d->token, sizeof(d->token));
+        d->row_is_ours = false;
+    }
     d->has_token = true;
     d->window_ends_ms = w->now_ms + w->q->token_window_ms;
-    d->exhausted = d->rowless = d->only_expired = d->give_back = d->charged = d->alone = false;
+    d->exhausted = d->rowless = d->only_expired = d->give_back = d->charged = d->alone = d->used_up = false;
     d->verdict = -1;
     d->http_status = 0;
     d->release_to = RELEASE_PARK;
@@ -290,7 +292,7 @@ static size_t gather_suspect(struct worker *w, struct delivery **batch)
 
     if (!d || !target_take_place(w))
         return 0;
-    if (!target_is_quiet(w) && !worker_is_trying(w) &&
+    if (!target_is_quiet(w) && !worker_is_braked(w) &&
         w->now_ms - w->place_since_ms < w->q->token_window_ms + TAKEOVER_GRACE_MS)
         return 0;
     w->suspect_ref = d->ref;

@@ -171,7 +171,8 @@ static void inbox_arrived(struct worker *w, void *result)
     case INBOX_REFUSED:
         atomic_store(&w->is_fatal, true);
         pause_set(w, PAUSE_REFUSED, f.text);
-        redial_later(w, r, f.text); /* the connection was good: what it leads to is not */
+        pause_clear(w, PAUSE_DATABASE); /* it is there, and says no */
+        redial_later(w, r, f.text);     /* the connection was good: what it leads to is not */
         report_text(w, EVENT_REFUSED, f.text);
         break;
     default:

@@ -27,11 +27,20 @@ enum {
 
 struct broker_room worker_room(const struct worker *w)
 {
-    size_t room = w->n_held_bytes < w->q->max_bytes ? w->q->max_bytes - w->n_held_bytes : 0;
+    size_t left = w->n_held_bytes < w->q->max_bytes ? w->q->max_bytes - w->n_held_bytes : 0;
+    struct broker_room room = {.body = left, .whole = left};
 
-    if (!w->n_held_bytes) /* one alone may exceed the bound, by its headers too */
-        return (struct broker_room){w->q->max_message_bytes, SIZE_MAX};
-    return (struct broker_room){room, room};
+    /* Near the delivery limit it is stored, and that takes its body: better too much memory than a message
+     * less. */
+    if (w->delivery_limit) {
+        room.urgent_count = delivery_near_limit(w);
+        room.urgent_body = w->q->max_message_bytes;
+    }
+    if (!w->n_held_bytes) { /* one alone may exceed the bound, by its headers too */
+        room.body = w->q->max_message_bytes;
+        room.whole = SIZE_MAX;
+    }
+    return room;
 }
 
 static size_t largest_seen(const struct worker *w)
@@ -39,21 +48,41 @@ static size_t largest_seen(const struct worker *w)
     return w->largest_seen > w->largest_before ? w->largest_seen : w->largest_before;
 }
 
-/* What fits: as many deliveries of the largest size seen lately as there is room for. */
-static int wanted_prefetch(const struct worker *w)
+/* As many deliveries of the largest size seen lately as there is room for. */
+static size_t fitting_prefetch(const struct worker *w)
 {
     size_t largest = largest_seen(w), held = w->n_held_bytes;
 
     if (largest * (size_t)w->q->prefetch <= w->q->max_bytes / 2)
-        return w->q->prefetch;
+        return (size_t)w->q->prefetch;
     size_t room = w->q->max_bytes > held ? w->q->max_bytes - held : 0;
-    size_t n = room / largest;
-    return n < 1 ? 1 : n < (size_t)w->q->prefetch ? (int)n : w->q->prefetch;
+    return room / largest;
 }
 
 static size_t n_parked(const struct worker *w)
 {
     return worker_n(w, DELIVERY_PARKED) + worker_n(w, DELIVERY_FOLLOWING) + worker_n(w, DELIVERY_SUSPECT);
+}
+
+/* With those whose wait is over, and that have not got their turn. */
+static size_t n_waiting(const struct worker *w)
+{
+    return n_parked(w) + worker_n(w, DELIVERY_TO_CLAIM) + worker_n(w, DELIVERY_CLAIMING) +
+           worker_n(w, DELIVERY_TO_LOOK) + worker_n(w, DELIVERY_LOOKING);
+}
+
+/* What fits, by bytes and by number. One, while one at a time is tried: the others are as well in the queue,
+ * where other replicas get them. */
+static int wanted_prefetch(const struct worker *w)
+{
+    size_t most = (size_t)(w->q->max_parked > w->q->prefetch ? w->q->max_parked : w->q->prefetch);
+    size_t n = fitting_prefetch(w), room = most > n_waiting(w) ? most - n_waiting(w) : 0;
+
+    if (n > room)
+        n = room;
+    if (n < 1 || worker_is_trying(w))
+        return 1;
+    return n < (size_t)w->q->prefetch ? (int)n : w->q->prefetch;
 }
 
 static size_t n_with_error(const struct worker *w, const char *error)
@@ -124,7 +153,7 @@ static void update_parked_full(struct worker *w)
 
     if (!full && n_parked(w) >= (size_t)w->q->max_parked)
         parked_full(w);
-    else if (full && n_parked(w) < (size_t)w->q->max_parked - (size_t)w->q->max_parked / 10)
+    else if (full && n_waiting(w) < (size_t)w->q->max_parked - (size_t)w->q->max_parked / 10)
         pause_clear(w, PAUSE_PARKED_FULL);
 }
 
@@ -152,7 +181,7 @@ static void update_bytes(struct worker *w)
 /* Is the credit of the present consumer used up by what only waits, or larger than what fits? */
 static bool needs_renewal(const struct worker *w)
 {
-    if (w->credit_parked > (size_t)w->consumer_prefetch / 2)
+    if (w->credit_parked > (size_t)w->consumer_prefetch / 2 || (w->consumer_is_trial && !worker_is_trying(w)))
         return true;
     size_t largest = largest_seen(w);
     if (w->consumer_prefetch > 1 && largest * (size_t)w->consumer_prefetch > w->q->max_bytes)
@@ -188,6 +217,7 @@ void worker_update_consumer(struct worker *w)
         w->consumer_number++;
         w->stuck_for = NULL;
         w->consumer_prefetch = prefetch;
+        w->consumer_is_trial = worker_is_trying(w);
         w->renewed_ms = w->now_ms;
         w->credit_used = w->credit_parked = 0;
         w->consumer = CONSUMER_STARTING;

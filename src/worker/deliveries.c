@@ -101,7 +101,7 @@ static enum delivery_event drained_timer_event(struct worker *w, struct delivery
 /* Is the leader's body that of the row? Only a claim tells. */
 static bool leader_knows_its_row(const struct delivery *leader)
 {
-    return leader->has_token && !leader->rowless && !delivery_is_idle(leader->state) &&
+    return leader->has_token && leader->row_is_ours && !leader->rowless && !delivery_is_idle(leader->state) &&
            leader->state != DELIVERY_CLAIMING && leader->state != DELIVERY_LOOKING;
 }
 

@@ -35,11 +35,3 @@ bool delivery_circles(struct worker *w, struct delivery *d)
     report_circling(w, d);
     return true;
 }
-
-size_t worker_n_circling(const struct worker *w)
-{
-    size_t n = 0;
-
-    list_each(&w->states[DELIVERY_PARKED], k) n += container_of(k, struct delivery, in_state)->has_circled;
-    return n;
-}

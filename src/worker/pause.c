@@ -1,11 +1,12 @@
-/* Reasons to forward nothing, and how it goes on: probes with backoff, a trickle before full speed, and the
- * brake.
+/* Reasons to forward nothing, and how it goes on: probes with backoff, trials, a trickle before full speed.
  *
  * A pause charges nobody. While it lasts the consumer is cancelled; what is held goes back to the broker
  * after pause_hold, so that other replicas get it. Where only a message can show that it is over, one at a
- * time is tried; what was sent before the pause began takes no part in that, however long it lasts. */
+ * time is tried, and taken from the broker where none is here; what was sent before the pause began takes no
+ * part in that, however long it lasts. */
 #include "worker.h"
 
+#include "onceward/base/clock.h"
 #include "onceward/base/random.h"
 #include "onceward/core/backoff.h"
 
@@ -14,7 +15,9 @@
 
 enum {
     PROBE_MAX_MS = 10000,
-    BRAKE_MAX_MS = 30000,
+    N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
+    TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
+    TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
     DATABASE_TRY_MAX_MS = 15000,
     TELL_LATE_MS = 2000,
@@ -27,7 +30,7 @@ static bool is_paused(const struct worker *w, enum pause_reason r)
 }
 
 /* Statements failed, and the wait after the last of them is over: only another can tell whether they work
- * again, and there is none but a claim. */
+ * again. */
 static bool is_trying_database(const struct worker *w)
 {
     return is_paused(w, PAUSE_DATABASE) && w->inbox && !(w->failing_ops & OPS_OF_HELD) &&
@@ -65,14 +68,23 @@ int64_t probe_wait_max_ms(const struct worker *w)
     return wait > interval ? wait : interval;
 }
 
+static void application_wait(struct worker *w)
+{
+    w->is_on_trial = false;
+    w->n_pauses_in_a_row++;
+    w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, probe_wait_max_ms(w),
+                                            w->n_pauses_in_a_row, random_below(UINT64_MAX));
+}
+
 void pause_set(struct worker *w, enum pause_reason r, const char *text)
 {
+    bool is_failed_trial = r == PAUSE_APPLICATION && w->is_on_trial;
     struct log_line l;
 
     if (r == PAUSE_DATABASE && (!is_paused(w, r) || is_trying_database(w)))
         w->database_try_ms = w->now_ms + backoff_ms(DATABASE_TRY_MS, DATABASE_TRY_MAX_MS,
                                                     ++w->n_database_tries, random_below(UINT64_MAX));
-    if (is_paused(w, r) && w->pause_told[r]) {
+    if (is_paused(w, r) && w->pause_told[r] && !is_failed_trial) {
         if (text) /* the stats lines go on to tell it */
             snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text);
         return;
@@ -81,18 +93,19 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
         w->pauses |= 1u << r;
         w->paused_since_ms[r] = w->now_ms;
         w->paused_after[r] = target_forwards(w);
-        if (r == PAUSE_APPLICATION) {
-            w->n_pauses_in_a_row++;
-            w->probe_at_ms = w->now_ms + backoff_ms(w->q->ready_interval_ms, probe_wait_max_ms(w),
-                                                    w->n_pauses_in_a_row, random_below(UINT64_MAX));
-        }
+        if (r == PAUSE_APPLICATION)
+            application_wait(w);
+    } else if (is_failed_trial) {
+        application_wait(w);
     }
     snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
-    w->pause_told[r] = true;
-    log_begin(&l, EVENT_PAUSED, w->q->name);
-    log_text(&l, "reason", pause_reason_info(r)->name);
-    log_text(&l, "detail", w->pause_text[r]);
-    log_end(&l);
+    if (!w->pause_told[r]) {
+        w->pause_told[r] = true;
+        log_begin(&l, EVENT_PAUSED, w->q->name);
+        log_text(&l, "reason", pause_reason_info(r)->name);
+        log_text(&l, "detail", w->pause_text[r]);
+        log_end(&l);
+    }
     if (!stops_only_consuming(r))
         release_claimed(w, "the queue came to pause before it was sent");
 }
@@ -103,7 +116,8 @@ void pause_for_death(struct worker *w, const char *text)
 {
     bool first = !w->n_pauses_in_a_row;
 
-    if (is_paused(w, PAUSE_APPLICATION)) {
+    w->is_doubted = true;
+    if (is_paused(w, PAUSE_APPLICATION) && !w->is_on_trial) {
         if (w->resume_at_ms < w->now_ms + DEAD_MS)
             w->resume_at_ms = w->now_ms + DEAD_MS;
     } else {
@@ -111,6 +125,17 @@ void pause_for_death(struct worker *w, const char *text)
         w->resume_at_ms = first ? w->now_ms + DEAD_MS : w->probe_at_ms;
     }
     w->probe_at_ms = w->now_ms;
+}
+
+/* It said that it cannot now, or nobody listened. */
+void pause_for_refusal(struct worker *w, const struct delivery *d)
+{
+    int64_t most = probe_wait_max_ms(w), asked = d->retry_after_ms < most ? d->retry_after_ms : most;
+
+    pause_set(w, PAUSE_APPLICATION, d->error);
+    w->is_doubted = d->http_status != 0;
+    if (asked > 0 && w->probe_at_ms < w->now_ms + asked)
+        w->probe_at_ms = w->now_ms + asked;
 }
 
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
@@ -137,6 +162,8 @@ void pause_clear(struct worker *w, enum pause_reason r)
     if (!is_paused(w, r))
         return;
     w->pauses &= ~(1u << r);
+    if (r == PAUSE_APPLICATION)
+        w->is_on_trial = w->is_doubted = false;
     if (w->pause_told[r]) {
         w->allowed =
             stops_only_consuming(r) ? w->allowed : 1; /* the trickle; a first start is not a resumption */
@@ -150,11 +177,11 @@ void pause_clear(struct worker *w, enum pause_reason r)
 
 bool worker_may_forward(const struct worker *w)
 {
-    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_REFUSED;
+    unsigned stop = 1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED;
 
+    if (w->is_on_trial)
+        stop &= ~(1u << PAUSE_APPLICATION);
     if (w->pauses & stop || w->drain || !w->inbox)
-        return false;
-    if (is_paused(w, PAUSE_DATABASE) && !is_trying_database(w))
         return false;
     /* One message at a time, each after a wait, until one succeeds. */
     if (is_paused(w, PAUSE_EVERYTHING_FAILS))
@@ -162,14 +189,19 @@ bool worker_may_forward(const struct worker *w)
     return true;
 }
 
-static bool was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r)
+bool delivery_was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r)
 {
     return is_paused(w, r) && d->n_th_forward <= w->paused_after[r];
 }
 
+bool worker_is_braked(const struct worker *w)
+{
+    return is_paused(w, PAUSE_EVERYTHING_FAILS);
+}
+
 bool worker_is_trying(const struct worker *w)
 {
-    return w->pauses & (1u << PAUSE_EVERYTHING_FAILS | 1u << PAUSE_DATABASE);
+    return worker_is_braked(w) || w->is_on_trial;
 }
 
 /* All requests that are out. While something is being tried: those that try it; what was accepted is not
@@ -187,24 +219,38 @@ size_t worker_n_busy(const struct worker *w)
         {
             const struct delivery *d = container_of(k, struct delivery, in_state);
 
-            n += !was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) && !was_sent_before(w, d, PAUSE_DATABASE);
+            n += !delivery_was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) &&
+                 !delivery_was_sent_before(w, d, PAUSE_APPLICATION);
         }
     }
     return n;
 }
 
+/* Would it go within a moment, if it were allowed to? What follows another, what is held or locked elsewhere,
+ * what has no attempts left, and what is dead, is no help. */
+static bool could_be_tried(const struct worker *w, const struct delivery *d)
+{
+    if (d->state == DELIVERY_SUSPECT)
+        return d->not_before_ms <= w->now_ms + TRIAL_SOON_MS && !suspect_stands_back(w, d);
+    return d->message && d->wait == WAIT_DUE && !d->used_up && !d->has_circled &&
+           d->timer_ms <= w->now_ms + TRIAL_SOON_MS;
+}
+
 /* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
- * accepted and watched, or follows another, is no help. */
+ * accepted and watched, is no help. */
 static bool has_one_to_try(const struct worker *w)
 {
-    static const enum delivery_state states[] = {DELIVERY_TO_CLAIM,   DELIVERY_CLAIMING, DELIVERY_CLAIMED,
-                                                 DELIVERY_TO_LOOK,    DELIVERY_LOOKING,  DELIVERY_PARKED,
-                                                 DELIVERY_SUSPECT,    DELIVERY_TO_FAIL,  DELIVERY_FAILING,
-                                                 DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
+    static const enum delivery_state soon[] = {DELIVERY_TO_CLAIM, DELIVERY_CLAIMING,   DELIVERY_CLAIMED,
+                                               DELIVERY_TO_LOOK,  DELIVERY_LOOKING,    DELIVERY_TO_FAIL,
+                                               DELIVERY_FAILING,  DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
+    static const enum delivery_state some[] = {DELIVERY_PARKED, DELIVERY_SUSPECT};
 
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-        if (worker_n(w, states[i]) > (states[i] == DELIVERY_PARKED ? worker_n_circling(w) : 0))
+    for (size_t i = 0; i < sizeof(soon) / sizeof(soon[0]); i++)
+        if (worker_n(w, soon[i]))
             return true;
+    for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
+        list_each(&w->states[some[i]],
+                  k) if (could_be_tried(w, container_of(k, struct delivery, in_state))) return true;
     return worker_n_busy(w);
 }
 
@@ -214,14 +260,81 @@ bool worker_may_consume(const struct worker *w)
 
     if (worker_is_trying(w) && !has_one_to_try(w)) { /* a message is needed */
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);
-        if (is_trying_database(w))
-            pauses &= ~(1u << PAUSE_DATABASE);
+        if (w->is_on_trial)
+            pauses &= ~(1u << PAUSE_APPLICATION);
     }
     return !pauses && !w->drain && w->inbox;
 }
 
+/* --- the database --- */
+
+void worker_try_database(struct worker *w)
+{
+    struct fault f = {0};
+    char text[256];
+
+    if (!w->inbox)
+        return;
+    switch (inbox_tried(w->inbox, &f)) {
+    case 1:
+        worker_op_works(w, INBOX_CLAIM);
+        break;
+    case -1:
+        snprintf(text, sizeof(text), "%s %.200s", f.code, f.text);
+        pause_set(w, PAUSE_DATABASE, text);
+        break;
+    default:
+        break;
+    }
+    if (is_trying_database(w))
+        inbox_ask_try(w->inbox);
+}
+
 /* --- the application's readiness --- */
 
+static void probe_succeeded(struct worker *w)
+{
+    w->n_silent_probes = 0;
+    w->probe_at_ms = w->now_ms + w->q->ready_interval_ms;
+    if (!is_paused(w, PAUSE_APPLICATION))
+        return;
+    worker_saw_ready(w, w->probe_after);
+    if (w->resume_at_ms < w->probe_at_ms)
+        w->probe_at_ms = w->resume_at_ms;
+    if (w->now_ms < w->resume_at_ms)
+        return;
+    w->resume_at_ms = 0;
+    w->probe_at_ms = w->now_ms + w->q->ready_interval_ms;
+    if (w->is_on_trial)
+        return;
+    if (!w->is_doubted || !w->pause_told[PAUSE_APPLICATION]) {
+        pause_clear(w, PAUSE_APPLICATION);
+        return;
+    }
+    /* Whoever listens may not be the application, and what is ready to be asked for its health may not be for
+     * messages: only an answer ends this pause. */
+    w->is_on_trial = true;
+    w->trial_since_ms = w->now_ms;
+    w->allowed = 1;
+}
+
+/* Jittered, so that many sidecars do not ask in step. */
+static void probe_failed(struct worker *w, const struct fault *f)
+{
+    w->probe_at_ms =
+        w->now_ms + w->q->ready_interval_ms / 2 + (int64_t)random_below((uint64_t)w->q->ready_interval_ms);
+    if (!is_paused(w, PAUSE_APPLICATION) && strcmp(f->code, "silent") == 0 &&
+        ++w->n_silent_probes < N_SILENT_MAX)
+        return;
+    int64_t next_ms = w->probe_at_ms;
+
+    worker_saw_nobody(w, w->probe_after);
+    pause_set(w, PAUSE_APPLICATION, f->text);
+    w->is_doubted = false;
+    w->probe_at_ms = next_ms;
+}
+
+/* While the application is paused, and with a readiness URL always. */
 void worker_probe(struct worker *w)
 {
     struct fault f = {0};
@@ -232,49 +345,35 @@ void worker_probe(struct worker *w)
     switch (forward_probe_result(w->forward, &f)) {
     case PROBE_READY:
         w->probing = false;
-        if (!is_paused(w, PAUSE_APPLICATION))
-            break;
-        worker_saw_ready(w, w->probe_after);
-        w->probe_at_ms = w->now_ms + w->q->ready_interval_ms;
-        if (w->resume_at_ms < w->probe_at_ms)
-            w->probe_at_ms = w->resume_at_ms;
-        if (w->now_ms < w->resume_at_ms)
-            break;
-        w->resume_at_ms = 0;
-        pause_clear(w, PAUSE_APPLICATION);
+        probe_succeeded(w);
         break;
     case PROBE_NOT_READY:
         w->probing = false;
-        if (!is_paused(w, PAUSE_APPLICATION))
-            break;
-        worker_saw_nobody(w, w->probe_after);
-        if (!w->pause_told[PAUSE_APPLICATION])
-            pause_set(w, PAUSE_APPLICATION, f.text);
-        /* Jittered, so that many sidecars do not ask in step. */
-        w->probe_at_ms = w->now_ms + w->q->ready_interval_ms / 2 +
-                         (int64_t)random_below((uint64_t)w->q->ready_interval_ms);
+        probe_failed(w, &f);
         break;
     case PROBE_NONE:
         break;
     }
-    if (is_paused(w, PAUSE_APPLICATION) && !w->probing && w->now_ms >= w->probe_at_ms) {
+    if (worker_next_probe_ms(w) <= w->now_ms) {
         w->probing = true;
         w->probe_after = target_deaths(w);
         forward_probe(w->forward);
     }
 }
 
-/* --- the trickle and the brake --- */
-
-void worker_success(struct worker *w, const struct delivery *d)
+int64_t worker_next_probe_ms(const struct worker *w)
 {
-    w->n_pauses_in_a_row = 0;
-    worker_trickle(w, 1);
-    if (was_sent_before(w, d, PAUSE_EVERYTHING_FAILS))
-        return;
-    w->n_failed_in_a_row = 0;
-    w->n_brakes = 0;
-    pause_clear(w, PAUSE_EVERYTHING_FAILS);
+    bool wanted =
+        is_paused(w, PAUSE_APPLICATION) ? !w->is_on_trial || w->q->ready_url : w->q->ready_url != NULL;
+
+    return wanted && !w->probing && !w->drain ? w->probe_at_ms : INT64_MAX;
+}
+
+/* It has answered a request as one that works does. */
+void worker_saw_answer(struct worker *w, const struct delivery *d)
+{
+    if (w->is_on_trial && !delivery_was_sent_before(w, d, PAUSE_APPLICATION))
+        pause_clear(w, PAUSE_APPLICATION);
 }
 
 void worker_trickle(struct worker *w, int more)
@@ -284,109 +383,55 @@ void worker_trickle(struct worker *w, int more)
     w->allowed = w->allowed + more < most ? w->allowed + more : most;
 }
 
-/* While there are other messages whose answers will tell whether the message or the application is at fault,
- * a death waits for them: as many as could still set the brake, and for half a window at most, since the
- * token must still be the row's. */
-bool worker_brake_holds(const struct worker *w, const struct delivery *d)
-{
-    if (!w->q->brake || !w->n_failed_in_a_row || w->now_ms - d->ready_ms > w->q->token_window_ms / 2)
-        return false;
-    size_t others = worker_n_out(w) + worker_n(w, DELIVERY_CLAIMING) + worker_n(w, DELIVERY_CLAIMED) +
-                    worker_n(w, DELIVERY_TO_CLAIM) + worker_n(w, DELIVERY_TO_LOOK) +
-                    worker_n(w, DELIVERY_LOOKING);
-
-    return others && others + (size_t)w->n_failed_in_a_row >= (size_t)w->q->brake;
-}
-
-/* A death that is not written yet, and is not the message's own after all. */
-void delivery_spare(struct worker *w, struct delivery *d)
-{
-    d->charged = false;
-    d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
-    d->release_to = d->suspect ? RELEASE_ALONE : RELEASE_PARK;
-    delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
-}
-
-/* Deaths that were waiting: it is the application, not they. */
-static void brake_give_back(struct worker *w)
-{
-    for (struct link *k = w->states[DELIVERY_TO_BURY].head.next, *next;
-         k != &w->states[DELIVERY_TO_BURY].head; k = next) {
-        struct delivery *d = container_of(k, struct delivery, in_state);
-
-        next = k->next;
-        if (d->charged)
-            delivery_spare(w, d);
-    }
-}
-
-void worker_failure(struct worker *w, const struct delivery *d)
-{
-    uint64_t id = hash_bytes(d->id, d->id_len);
-    char text[256];
-    int n = w->n_failed_in_a_row < FAILED_IDS ? w->n_failed_in_a_row : FAILED_IDS;
-
-    if (is_paused(w, PAUSE_EVERYTHING_FAILS)) {
-        if (was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) || w->now_ms < w->brake_at_ms)
-            return;
-        w->brake_at_ms =
-            w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        if (w->failed_ids[i] == id)
-            return;
-    if (n < FAILED_IDS)
-        w->failed_ids[n] = id;
-    w->n_failed_in_a_row++;
-    if (w->q->brake && w->n_failed_in_a_row >= w->q->brake) {
-        snprintf(text, sizeof(text), "%d different messages in a row failed, the last: %s",
-                 w->n_failed_in_a_row, d->error ? d->error : "");
-        w->brake_at_ms =
-            w->now_ms + backoff_ms(w->q->backoff_ms, BRAKE_MAX_MS, ++w->n_brakes, random_below(UINT64_MAX));
-        w->allowed = 1;
-        pause_set(w, PAUSE_EVERYTHING_FAILS, text);
-        brake_give_back(w);
-    }
-}
-
 /* --- once a second --- */
 
+/* What only waits, and has been held through so much of the pause. */
 static void return_all(struct worker *w, enum delivery_state s, size_t *n)
 {
     for (struct link *k = w->states[s].head.next, *next; k != &w->states[s].head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (!delivery_may_return(w, d) || (!d->message && d->rowless))
+        if (clock_us() / 1000 - d->received_us / 1000 < w->q->pause_hold_ms || !delivery_only_waits(w, d) ||
+            !delivery_may_return(w, d) || (!d->message && d->rowless))
             continue;
         *n += delivery_return(w, d);
     }
 }
 
-void worker_pause_tick(struct worker *w)
+static void return_held(struct worker *w, enum pause_reason r)
 {
-    static const enum delivery_state idle[] = {DELIVERY_FOLLOWING, DELIVERY_TO_CLAIM, DELIVERY_TO_LOOK,
-                                               DELIVERY_PARKED, DELIVERY_SUSPECT};
+    static const enum delivery_state waiting[] = {DELIVERY_FOLLOWING, DELIVERY_TO_CLAIM, DELIVERY_TO_LOOK,
+                                                  DELIVERY_PARKED,    DELIVERY_SUSPECT,  DELIVERY_TO_BURY};
     struct log_line l;
     size_t n = 0;
-    unsigned whole = w->pauses & (1u << PAUSE_APPLICATION | 1u << PAUSE_DATABASE | 1u << PAUSE_REFUSED);
 
-    tell_late_pauses(w);
-    worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
-    if (!whole || w->drain || !w->generation)
-        return;
-    enum pause_reason r = whole & 1u << PAUSE_APPLICATION ? PAUSE_APPLICATION
-                          : whole & 1u << PAUSE_DATABASE  ? PAUSE_DATABASE
-                                                          : PAUSE_REFUSED;
-    if (w->now_ms - w->paused_since_ms[r] < w->q->pause_hold_ms)
-        return;
-    for (size_t i = 0; i < sizeof(idle) / sizeof(idle[0]); i++)
-        return_all(w, idle[i], &n);
+    for (size_t i = 0; i < sizeof(waiting) / sizeof(waiting[0]); i++)
+        return_all(w, waiting[i], &n);
     if (!n)
         return;
     log_begin(&l, EVENT_RETURNED, w->q->name);
     log_text(&l, "reason", pause_reason_info(r)->name);
     log_int(&l, "n", (int64_t)n);
     log_end(&l);
+}
+
+void worker_pause_tick(struct worker *w)
+{
+    static const enum pause_reason whole[] = {PAUSE_APPLICATION, PAUSE_DATABASE, PAUSE_REFUSED,
+                                              PAUSE_EVERYTHING_FAILS};
+
+    tell_late_pauses(w);
+    worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
+    if (w->is_on_trial && w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
+        !has_one_to_try(w))
+        pause_clear(w, PAUSE_APPLICATION);
+    if (w->drain || !w->generation)
+        return;
+    for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
+        if (!is_paused(w, whole[i]) || w->now_ms - w->paused_since_ms[whole[i]] < w->q->pause_hold_ms)
+            continue;
+        return_held(w, whole[i]);
+        return;
+    }
 }

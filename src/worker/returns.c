@@ -31,9 +31,14 @@ bool delivery_may_return(const struct worker *w, const struct delivery *d)
     return !w->delivery_limit || d->n_delivered < (half < last ? half : last);
 }
 
+int64_t delivery_near_limit(const struct worker *w)
+{
+    return w->delivery_limit > LIMIT_SPARE ? w->delivery_limit - LIMIT_SPARE : 1;
+}
+
 bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d)
 {
-    return w->delivery_limit && d->n_delivered > 0 && d->n_delivered >= w->delivery_limit - LIMIT_SPARE;
+    return w->delivery_limit && d->n_delivered >= delivery_near_limit(w);
 }
 
 bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d)
@@ -78,6 +83,12 @@ static void bury_at_its_last(struct worker *w, struct delivery *d)
  * should be left for what cannot be helped. Without the database nothing can be stored, but then nothing is
  * consumed either: up to the limit it is as safe in the queue. What has no body here cannot be stored at all.
  */
+bool delivery_only_waits(const struct worker *w, const struct delivery *d)
+{
+    return delivery_is_idle(d->state) ||
+           (d->state == DELIVERY_TO_BURY && d->rowless && !database_is_here(w)); /* its letter is not begun */
+}
+
 bool delivery_return(struct worker *w, struct delivery *d)
 {
     bool over = w->delivery_limit && d->n_delivered >= w->delivery_limit;
@@ -116,7 +127,7 @@ void worker_return_old(struct worker *w)
         next = k->next;
         if (clock_us() / 1000 - d->received_us / 1000 < w->q->max_hold_ms)
             break; /* in the order of arrival */
-        if (!delivery_is_idle(d->state))
+        if (!delivery_only_waits(w, d))
             continue;
         n += delivery_return(w, d);
     }

@@ -33,7 +33,7 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
 static void row_again(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     (void)row;
-    d->has_token = false;
+    d->has_token = d->row_is_ours = false;
     d->not_before_ms = w->now_ms + delivery_lock_wait_ms(d);
     delivery_event(w, d, DELIVERY_EV_AGAIN);
 }
@@ -173,7 +173,8 @@ static void row_completed(struct worker *w, struct delivery *d, const struct inb
     if (s == DELIVERY_FAILING || s == DELIVERY_RELEASING || s == DELIVERY_BURYING || s == DELIVERY_REVOKING) {
         if (d->http_status / 100 == 2) {
             early_answer(w, d, true);
-        } else if (worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) {
+        } else if (!d->only_expired &&
+                   worker_may_say(w, EVENT_ANSWER_CONTRADICTS_ROW)) { /* it said something */
             report_delivery_begin(&l, EVENT_ANSWER_CONTRADICTS_ROW, w, d);
             log_text(&l, "answer", d->error);
             log_end(&l);
@@ -228,6 +229,7 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
     char text[320];
 
     d->attempt = row->attempt;
+    d->row_is_ours = true;
     d->n_locks = 0;
     if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
         report_delivery(w, EVENT_TAKEN_OVER, d);
@@ -251,7 +253,9 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
 
 static void row_exhausted(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS) {
+    d->row_is_ours = true;
+    if (worker_is_braked(w)) {
+        d->used_up = true;
         d->wait = WAIT_DUE;
         d->has_token = false;
         d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
@@ -334,6 +338,18 @@ static void settle_invalid(struct worker *w, struct delivery *d, const struct in
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
 }
 
+static void report_given_back(struct worker *w, const struct delivery *d)
+{
+    struct log_line l;
+
+    counter_add(&w->counts.given_back, 1);
+    if (!worker_may_say(w, EVENT_GIVEN_BACK))
+        return;
+    report_delivery_begin(&l, EVENT_GIVEN_BACK, w, d);
+    log_int(&l, "next_attempt_ms", d->delay_ms > 0 ? d->delay_ms : 0);
+    log_end(&l);
+}
+
 static void fail_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     struct log_line l;
@@ -347,9 +363,7 @@ static void fail_done(struct worker *w, struct delivery *d, const struct inbox_r
     if (d->only_expired && worker_may_say(w, EVENT_TOKEN_EXPIRED))
         report_delivery(w, EVENT_TOKEN_EXPIRED, d);
     if (row->answer == ROW_RELEASED) {
-        counter_add(&w->counts.given_back, 1);
-        if (worker_may_say(w, EVENT_GIVEN_BACK))
-            report_delivery(w, EVENT_GIVEN_BACK, d);
+        report_given_back(w, d);
     } else if (d->attempt >= w->q->max_attempts) {
         d->delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
     } else {
@@ -399,9 +413,7 @@ static void fail_other(struct worker *w, struct delivery *d, const struct inbox_
 static void release_done(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     (void)row;
-    counter_add(&w->counts.given_back, 1);
-    if (worker_may_say(w, EVENT_GIVEN_BACK))
-        report_delivery(w, EVENT_GIVEN_BACK, d);
+    report_given_back(w, d);
     d->wait = WAIT_DUE;
     d->has_token = false;
     if (d->release_to == RELEASE_RETURN || w->drain >= DRAIN_RETURNING)

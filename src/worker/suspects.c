@@ -8,9 +8,9 @@
  * - It is charged when the application had shown that it lived after the last death before the message was
  *   sent, whosever that was: it answered a request (any status but 502, 503, 504), its readiness URL answered
  *   2xx, or, without such a URL, nobody listened for a while and then somebody did.
- * - Else, when others died in the same way, it is the application. When the message is the only suspect here
- *   and died twice in a row, it is charged, but rarely: at once, then half a second later, and each time five
- *   times as long after the one before; one for all messages of the queue, until the application is seen
+ * - Else, when others died in the same way, it is the application. When the message is the only suspect known
+ *   here and died twice in a row, it is charged, but rarely: at once, then half a second later, and each time
+ * five times as long after the one before; one for all messages of the queue, until the application is seen
  *   alive. So a message that kills its application, in a queue without any other and behind such a proxy, is
  *   dead after three attempts within seconds, after eight within three hours; and an outage of ten minutes
  *   costs a lone message six attempts at most, one of an hour seven.
@@ -31,7 +31,8 @@
 enum { N_REMEMBERED = 1024, STAND_BACK_WAITS = 3, UNPROVEN_MS = 500, UNPROVEN_TIMES = 5, UNPROVEN_MOST = 8 };
 
 struct suspicions {
-    uint64_t ids[N_REMEMBERED]; /* their hashes, 0: none */
+    uint64_t ids[N_REMEMBERED];    /* their hashes, 0: none */
+    uint64_t proofs[N_REMEMBERED]; /* target_proven when they left */
     size_t n, next;
 };
 
@@ -53,6 +54,7 @@ void suspect_remember(struct worker *w, struct delivery *d)
         s = w->suspicions = mem_zalloc(1, sizeof(*s));
     s->n += !s->ids[s->next];
     s->ids[s->next] = id_of(d);
+    s->proofs[s->next] = target_proven(w);
     s->next = (s->next + 1) % N_REMEMBERED;
 }
 
@@ -111,6 +113,20 @@ static int64_t unproven_wait_ms(const struct worker *w)
     return wait;
 }
 
+/* Others died in the same way, and are here, or went back to the broker, and nothing has shown since that the
+ * application lives. */
+static bool has_fellows(const struct worker *w, uint64_t id, uint64_t proofs)
+{
+    const struct suspicions *s = w->suspicions;
+
+    if (worker_n(w, DELIVERY_SUSPECT))
+        return true;
+    for (size_t i = 0; s && s->n && i < N_REMEMBERED; i++)
+        if (s->ids[i] && s->ids[i] != id && s->proofs[i] == proofs)
+            return true;
+    return false;
+}
+
 static bool is_unproven_due(struct worker *w, const struct delivery *d)
 {
     uint64_t proofs = target_proven(w), id = id_of(d);
@@ -120,7 +136,7 @@ static bool is_unproven_due(struct worker *w, const struct delivery *d)
     if (w->unproven_proofs != proofs)
         w->n_unproven = 0;
     w->unproven_proofs = proofs;
-    if (!again || worker_n(w, DELIVERY_SUSPECT))
+    if (!again || has_fellows(w, id, proofs))
         return false;
     if (w->n_unproven && w->now_ms - w->unproven_at_ms < unproven_wait_ms(w))
         return false;

@@ -16,7 +16,8 @@
  *   loops.c                    dead messages that a dead-letter exchange brings back
  *   target.c                   the application as all workers of the process see it: who is alone with it
  *   suspects.c                 which of its deaths a message is charged for
- *   pause.c                    reasons to forward nothing; probes; the trickle after a pause; the brake
+ *   pause.c                    reasons to forward nothing; probes, trials, the trickle after a pause
+ *   brake.c                    one of them: everything fails
  *   housekeeping.c             the purge and the sweep
  *   report.c                   log lines and figures
  */
@@ -45,6 +46,7 @@
 enum {
     TAKEOVER_GRACE_MS = 2000, /* live holders may settle first */
     FAILED_IDS = 64,          /* with a brake above that, later messages may count twice */
+    FAILED_TEXTS = 8,         /* different answers of these that are counted */
     N_FOLLOWERS_MAX = 16,     /* copies beyond wait for the row */
     BATCH_MAX = 256,
     N_RECLAIMS_MAX = 2, /* new windows for one attempt before it goes with a short one */
@@ -93,6 +95,8 @@ struct delivery {
     uint8_t fingerprint[16];
     uint8_t token[16];
     bool has_token;   /* the token may be in the row */
+    bool row_is_ours; /* the row has said that it holds this body */
+    bool used_up;     /* its row has no attempts left, and is not buried while the brake is on */
     bool last_chance; /* near the broker's delivery limit: buried before the broker drops it */
     bool suspect;     /* the application died with it: it goes alone from now on */
     int64_t deaths;
@@ -210,6 +214,7 @@ struct worker {
     enum consumer_state consumer;
     uint32_t consumer_number;
     int consumer_prefetch, n_consume_failures;
+    bool consumer_is_trial; /* for one message at a time */
     int64_t consume_at_ms;
     size_t credit_used, credit_parked; /* of the present consumer */
     size_t largest_seen, largest_before;
@@ -233,9 +238,14 @@ struct worker {
     char pause_text[N_PAUSE_REASONS][256];
     int64_t probe_at_ms, resume_at_ms; /* a probe that succeeds earlier than this ends no pause */
     uint64_t probe_after;              /* deaths of the target before the probe that is under way */
-    int64_t database_try_ms;           /* paused for the database's errors: then one message is tried */
+    int64_t database_try_ms;           /* paused for the database's errors: then it is tried */
     int n_database_tries;
     bool probing;
+    int n_silent_probes; /* of the readiness URL, without an answer, in a row */
+    bool
+        is_doubted; /* the application said no, or died, and was not seen gone since: a probe proves little */
+    bool is_on_trial; /* paused for it, and one request at a time shows how it is */
+    int64_t trial_since_ms;
     int n_pauses_in_a_row;         /* of the application, without a success between */
     int allowed;                   /* requests at once: the trickle */
     bool is_gone;                  /* nobody listened when it was last tried, */
@@ -251,6 +261,10 @@ struct worker {
     uint64_t suspect_ref;          /* the suspect that went last, 0: none yet */
     int n_failed_in_a_row;
     uint64_t failed_ids[FAILED_IDS]; /* the first of those that failed in a row */
+    struct failed_text {
+        char text[96];
+        int n;
+    } failed_texts[FAILED_TEXTS]; /* what the application said to them */
     int n_brakes;
     int64_t brake_at_ms;
 
@@ -380,6 +394,8 @@ bool delivery_may_return(const struct worker *w, const struct delivery *d);
 
 /* Near: not forwarded any more. At its last: after one more return the next lost connection would be its end.
  */
+int64_t
+delivery_near_limit(const struct worker *w); /* the count from which it is near, where there is a limit */
 bool delivery_is_near_its_last(const struct worker *w, const struct delivery *d);
 bool delivery_is_at_its_last(const struct worker *w, const struct delivery *d);
 void worker_learn_limit(struct worker *w);
@@ -391,6 +407,8 @@ bool delivery_return(struct worker *w, struct delivery *d);
 /* Its row may hold a claim of ours though it only waits: that is given back first, and the delivery returned
  * then. false: there is none. */
 bool delivery_release_idle_claim(struct worker *w, struct delivery *d);
+/* Nothing of it is at work: it may go back. */
+bool delivery_only_waits(const struct worker *w, const struct delivery *d);
 void worker_return_old(struct worker *w); /* what was held for max_hold */
 
 /* loops.c */
@@ -398,7 +416,6 @@ void worker_return_old(struct worker *w); /* what was held for max_hold */
 /* Is it dead, and does it come back from the queue's own dead-letter exchange? Then it waits once before it
  * is rejected again: DELIVERY_EV_NOT_NOW is next. */
 bool delivery_circles(struct worker *w, struct delivery *d);
-size_t worker_n_circling(const struct worker *w); /* of those that are parked */
 
 /* target.c */
 void worker_join_target(struct worker *w);
@@ -439,17 +456,25 @@ void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* 
 void pause_clear(struct worker *w, enum pause_reason r);
 int64_t probe_wait_max_ms(const struct worker *w);
 void pause_for_death(struct worker *w, const char *text);
+void pause_for_refusal(struct worker *w, const struct delivery *d);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);
+bool worker_is_braked(const struct worker *w);
 bool worker_is_trying(const struct worker *w); /* paused, and one message at a time shows how it is */
-size_t worker_n_busy(const struct worker *w);  /* requests that take a slot */
-void worker_success(struct worker *w, const struct delivery *d);
+bool delivery_was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r);
+void worker_saw_answer(struct worker *w, const struct delivery *d);
+int64_t worker_next_probe_ms(const struct worker *w); /* INT64_MAX: none is wanted */
+void worker_try_database(struct worker *w);
+size_t worker_n_busy(const struct worker *w);    /* requests that take a slot */
 void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
+void worker_pause_tick(struct worker *w);
+
+/* brake.c */
+void worker_success(struct worker *w, const struct delivery *d);
 void worker_failure(struct worker *w, const struct delivery *d);
 bool worker_brake_holds(const struct worker *w, const struct delivery *d);
 void delivery_spare(struct worker *w, struct delivery *d); /* its death is not written, but given back */
-void worker_pause_tick(struct worker *w);
 
 /* connections.c */
 void worker_step_broker(struct worker *w);

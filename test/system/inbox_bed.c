@@ -85,7 +85,7 @@ int bed_group_setup(void **state)
     database_do("CREATE DATABASE", template_name, "");
     database.url.value = url_make(template_name);
     FILE *advice = fopen("/dev/null", "w");
-    if (!advice || admin_open(&database, &admin, &f) || admin_migrate(admin, advice, &from, &to, &f)) {
+    if (!advice || admin_open(&database, ADMIN_WRITES, &admin, &f) || admin_migrate(admin, advice, &from, &to, &f)) {
         print_error("migrate: %s\n", f.text);
         return -1;
     }

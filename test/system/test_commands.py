@@ -18,6 +18,7 @@ import psycopg2
 import pytest
 
 from rig import process, schema
+from rig.application import Gate
 from rig.queue import Queue
 from rig.wait import wait_until
 
@@ -152,11 +153,17 @@ def test_the_program_itself_has_help_and_a_version():
     (["dead", "redrive", "--all", "--rate", "fast", "--config", "x"], "10/s"),
     (["dead", "redrive", "--all", "--rate", "0/s", "--config", "x"], "10/s"),
     (["dead", "redrive", "--all", "--since", "yesterday", "--config", "x"], "--since"),
+    *[(["dead", "list", "--since", since, "--config", "x"], f'--since "{since}"') for since in (
+        "2026-13-45", "2026-00-01", "2026-02-29", "2026-04-31", "0000-01-01", "2026-01-31x", "2026-01-31T", "2026-01-31T24:00:00Z",
+        "2026-01-31T03:60", "2026-01-31T03:00:61Z", "2026-01-31T03:00:00.Z", "2026-01-31T03:00:00+25:00", "2026-01-31 03:00 CET", "9999999d")],
     (["dead", "redrive", "--all", "--limit", "1x", "--config", "x"], "--limit"),
     (["dead", "redrive", "1", "2", "--new-id=a", "--config", "x"], "one ID"),
     (["dead", "discard", "1", "--new-id", "--config", "x"], "redrive"),
     (["dead", "list", "--rate", "1/s", "--config", "x"], "--rate"),
     (["dead", "show", "1", "--body", "raw", "--json", "--config", "x"], "--json"),
+    (["migrate", "--config", "x", "y"], '"y"'),
+    (["migrate", "--config", "x", "--database", "postgresql://u@h/d?nothing=1"], 'the parameter "nothing"'),
+    (["migrate", "--config", "/nonexistent/config.json", "--database", "host=h"], "config.json"),
     (["status", "--config", "/nonexistent/config.json"], "config.json"),
     (["dead", "list", "--config", "/nonexistent/config.json"], "config.json"),
 ])
@@ -226,6 +233,15 @@ def test_every_event_of_the_source_is_explained_and_in_the_documentation():
         assert re.search(rf"^{event} ", listed, re.M) and f"| `{event}` |" in table
     assert len(table.splitlines()) == len(events) + 2
     assert all(line.replace("\\|", "").count("|") == 5 for line in table.splitlines())
+
+
+def test_what_is_lost_and_what_goes_on_is_explained():
+    """too_large is said for both values of on_too_large; three of the pauses stop consuming alone."""
+    for line in good("explain", "too_large").splitlines():
+        assert not re.search("hold|reject", line) or "dead-letter exchange" in line, line
+    paused = good("explain", "paused")
+    assert "No message is forwarded" not in paused and "Nothing new is taken" in paused
+    assert all(reason in paused for reason in ("parked_full", "too_large", "bytes_full"))
 
 
 def test_a_misspelt_event_is_guessed():
@@ -351,9 +367,30 @@ def test_without_createrole_the_statements_for_an_administrator_are_printed(tmp_
     assert "GRANT onceward_app TO" in good("migrate", "--config", path)
 
 
+def test_what_an_owner_needs_is_to_create_in_the_database_and_to_make_roles(tmp_path, no_roles):
+    no_roles.query("CREATE ROLE owner LOGIN CREATEROLE")
+    database = no_roles.create_database("app")
+    database.query("GRANT CREATE ON DATABASE app TO owner")
+    path = config_for(tmp_path, database, user="orders_sidecar")
+    out = good("migrate", "--config", path, "--database", database.dsn(user="owner"))
+    assert "was made, version" in out and "may not create roles" not in out
+    assert "No login of a sidecar has the role onceward_sidecar yet: CREATE ROLE name LOGIN" in out and "IN ROLE onceward_app" in out
+    database.query("CREATE ROLE orders_sidecar LOGIN IN ROLE onceward_sidecar", user="owner")
+    database.query("CREATE ROLE orders_app LOGIN IN ROLE onceward_app", user="owner")
+    assert "role orders_sidecar may do all that the sidecar does" in run("check", "--config", path, "--connect").out
+    assert "No login" not in good("migrate", "--config", path, "--database", database.dsn(user="owner"))
+
+
+def test_migrate_by_another_login_than_the_configured_one(tmp_path, empty):
+    path = config_for(tmp_path, empty, user="nobody_at_all")
+    done = run("migrate", "--config", path)
+    assert done.status == 1 and "nobody_at_all" in done.err, done.text
+    assert "was made, version" in good("migrate", "--config", path, "--database", empty.dsn())
+
+
 def test_migrate_as_somebody_who_may_not_changes_nothing_and_says_why(tmp_path, place):
     done = run("migrate", "--config", config_for(tmp_path, place.postgres, user="sidecar_login"))
-    assert done.status == 1 and "sidecar_login" in done.err and "left as it was" in done.err, done.text
+    assert done.status == 1 and "sidecar_login" in done.err and "left as it was" in done.err and "--database" in done.err, done.text
 
 
 def test_a_newer_schema_is_left_alone_or_refused(tmp_path, empty):
@@ -393,7 +430,7 @@ def test_check_finds_each_thing_that_is_wrong_and_goes_on(place):
     done = run("check", "--config", path, "--connect")
     fails = [line for line in done.out.splitlines() if line.startswith("FAIL")]
     assert done.status == 1 and len(fails) == 5, done.text
-    for part in ("belongs to queue another", "DELETE on onceward.dead_letter", "sidecar_look is missing",
+    for part in ('belongs to queue "another"', "DELETE on onceward.dead_letter", "sidecar_look is missing",
                  "queue missing-" + place.queue.name, "http://127.0.0.1:1/"):
         assert any(part in line for line in fails), done.text
     assert "5 of these" in done.out
@@ -504,6 +541,9 @@ def test_dead_list_is_a_table_and_filters(place):
     assert ids("--reason", "permanent") == [new]
     assert ids("--since", "2h") == [new, other]
     assert ids("--since", "2020-01-01T00:00:00Z") == [old, new, other]
+    for since in ("2024-02-29", "2020-01-01T00:00", "2020-01-01 00:00:60", "2020-01-01t23:59:59.999999999z", "2020-01-01T00:00:00+05:30",
+                  "2020-01-01T00:00-08", "3650d"):
+        assert ids("--since", since) == [old, new, other], since
     assert ids("--since", "2099-01-01") == []
     assert ids(old, other) == [old, other]
     assert ids("--limit", "1") == [old]
@@ -901,14 +941,15 @@ def test_drain_does_not_signal_a_process_by_an_old_file(tmp_path):
     done = run("drain", "--state", state_file(tmp_path, pid=child.pid, age=60))
     assert done.status == 1 and "left over" in done.err and child.poll() is None, done.text
     process.kill(child)
-    assert run("drain", "--state", state_file(tmp_path, pid=child.pid)).out.startswith("no sidecar")
+    done = run("drain", "--state", state_file(tmp_path, pid=child.pid))
+    assert done.status == 1 and "was killed" in done.err, done.text
 
 
 def test_drain_signals_once_and_waits_for_the_end(tmp_path):
-    script = "import signal, time; signal.signal(signal.SIGTERM, lambda *a: (print('x', flush=True), time.sleep(0.5), exit(0)));" \
+    script = "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *a: (time.sleep(0.5), os.unlink(sys.argv[1]), exit(0)));" \
              "print('up', flush=True); time.sleep(60)"
     for draining in (False, True):
-        child = process.spawn(["python3", "-c", script], stdout=subprocess.PIPE)
+        child = process.spawn(["python3", "-c", script, str(tmp_path / "state")], stdout=subprocess.PIPE)
         assert child.stdout.readline() == b"up\n"
         path = state_file(tmp_path, pid=child.pid, draining=draining)
         drain = process.spawn([schema.require_binary(), "drain", "--state", path], stdout=subprocess.PIPE, env=ENVIRONMENT)
@@ -932,6 +973,36 @@ def test_health_and_drain_of_a_running_sidecar(bed):
         wait_until(lambda: run("health", flag, "--state", state).status == 0, f"health {flag}", 10, 0.2)
     assert good("drain", "--state", state) == "drained\n"
     assert sidecar.wait(5) == 0 and sidecar.find("drained")
+    assert good("drain", "--state", state) == "the sidecar has ended already\n"
+    for flag in ("--live", "--ready"):
+        done = run("health", flag, "--state", state)
+        assert done.status == 1 and "has ended with status 0" in done.out, done.text
+    assert "Exit status 0: it has ended cleanly" in good("drain", "--help")
+
+
+def test_drain_of_a_sidecar_that_is_killed_is_a_failure(bed):
+    """Before it is asked, and while it is waited for."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or 500
+    sidecar = bed.sidecar(token_window="30s", top={"shutdown_grace": "30s"})
+    state = sidecar.config["state_file"]
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    drain = process.spawn([schema.require_binary(), "drain", "--state", state], stderr=subprocess.PIPE, env=ENVIRONMENT)
+    sidecar.wait_for("draining")
+    sidecar.kill()
+    assert b"was killed" in drain.communicate(timeout=20)[1] and drain.returncode == 1
+    process.reap(drain)
+    gate.open()
+    done = run("drain", "--state", state)
+    assert done.status == 1 and "was killed" in done.err, done.text
+
+
+def test_drain_of_a_sidecar_that_ended_badly_is_a_failure(tmp_path):
+    path = tmp_path / "state"
+    path.write_text('{"pid": 12, "written_ms": 1, "ended": true, "status": 1}')
+    done = run("drain", "--state", path)
+    assert done.status == 1 and "process 12, has ended with status 1" in done.err, done.text
 
 
 # through a pooler

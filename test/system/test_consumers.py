@@ -1,6 +1,10 @@
 """Queues and consumers: several in one sidecar, several sidecars on one queue, and names that must not be mixed up."""
 
+import json
+import os
+
 import pytest
+from test_commands import run
 
 from rig.bed import merge
 from rig.broker_view import needs_failpoints, quick
@@ -66,6 +70,38 @@ def test_takes_over_keeps_the_deduplication_across_the_move(bed):
     assert bed.queue.n_consumers == 0
     if third.child.poll() is not None:
         assert third.wait() != 0
+
+
+@pytest.mark.parametrize("mistake", [{"vhost": "nope"}, {"queue": 'no "such'}, {"queue": "no such (vhost nope)", "vhost": "v"}])
+def test_a_mistake_of_the_first_start_is_mended_by_what_the_refusal_says(bed, mistake):
+    """The consumer was recorded with a queue that there is not. `run` and `check` say the same, and doing it works."""
+    consumer = "orders-" + bed.name
+    first = bed.sidecar(config=merge(bed.config(consumer=consumer), {"queues": {bed.queue.name: mistake}}), wait=False)
+    first.wait_for("connected", peer="database")
+    assert first.term() == 0
+    bed.queue.publish("m1")
+    second = bed.sidecar(consumer=consumer, wait=False)
+    said = second.wait_for("refused")["reason"]
+    former = mistake.get("queue", bed.queue.name)
+    assert f'belongs to queue "{former}" in vhost "{mistake.get("vhost", "/")}", not to queue "{bed.queue.name}" in vhost "/"' in said
+    advice = said.split('set takes_over to "')[1].split('" if this')[0]
+    assert advice == former and second.term() == 0
+    done = run("check", "--config", write(bed, consumer=consumer), "--connect")
+    assert done.status == 1 and f"FAIL database {bed.postgres.dsn().split('@')[1]}: queues.{bed.queue.name}: {said}" in done.out, done.text
+    path = write(bed, consumer=consumer, takes_over=advice)
+    done = run("check", "--config", path, "--connect")
+    assert done.status == 0 and "is taken over from" in done.out and "warning" not in done.text, done.text
+    third = bed.sidecar(consumer=consumer, takes_over=advice)
+    third.wait_for("completed", message_id="m1")
+    done = run("check", "--config", path, "--connect")
+    assert done.status == 0 and f"belongs to queue {bed.queue.name}\n" in done.out and "warning" not in done.text, done.text
+
+
+def write(bed, **keys):
+    path = os.path.join(bed.folder, "check.json")
+    with open(path, "w") as f:
+        json.dump(bed.config(**keys), f)
+    return path
 
 
 def test_the_same_queue_under_two_consumer_names_are_two_inboxes(bed):
@@ -228,6 +264,20 @@ def test_a_refusal_by_the_database_outlasts_the_broker(bed):
     second.wait_for("connected", peer="broker", since=mark)
     second.wait_for("stats", n=2, since=mark, paused_reason="refused")
     assert not second.find("resumed", reason="refused") and other.n_consumers == 0
+
+
+def test_a_refusal_that_is_found_on_a_reconnect_is_what_the_stats_say(bed):
+    """Not that the database is down, which it was before."""
+    link = bed.new_proxy(bed.postgres.port)
+    sidecar = bed.sidecar(top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port), "connect_timeout": "2s"}})
+    bed.rows("UPDATE onceward.consumer SET queue = 'another' WHERE consumer = %s", bed.queue.name)
+    link.refuse()
+    link.cut()
+    sidecar.wait_for("paused", reason="database_down", deadline=40)
+    link.mend()
+    sidecar.wait_for("refused", deadline=60)
+    assert sidecar.wait_for("stats", paused_reason="refused", deadline=40)["paused_detail"]
+    sidecar.wait_for("resumed", reason="database_down")
 
 
 def test_a_quorum_queue_goes_the_whole_way(bed):

@@ -4,9 +4,11 @@ import hashlib
 import re
 import subprocess
 
+import psycopg2
 import pytest
 
 from rig.application import Gate, Script
+from rig.wait import wait_until
 
 FEW = {"max_attempts": 2, "backoff": "20ms", "max_backoff": "50ms"}
 
@@ -315,6 +317,32 @@ def test_two_bodies_under_one_id_at_once_are_compared_too(bed):
     sidecar.wait_for("completed", message_id="m1")
     assert [bytes(letter["body"]) for letter in bed.letters()] == [b"second"]
     bed.assert_once("m1")
+
+
+def test_a_claim_that_was_never_decided_does_not_say_whose_the_row_is(bed):
+    """The first body's row is there, and due. The second body comes first, its claim ends at a lock, its delivery is lost; the first body
+    arrives while that claim is being given back: it must not be called the other one."""
+    link = bed.new_proxy(bed.rabbitmq.port)
+    sidecar = bed.sidecar(top={"broker": {"url": bed.rabbitmq.url(port=link.port)}})
+    bed.rows("""INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,
+        max_expires_at, claimed_by, next_attempt_at) VALUES (%s, 'm1', 'failed', 1, gen_random_uuid(), %s, clock_timestamp(),
+        clock_timestamp(), clock_timestamp(), 'somebody', clock_timestamp())""", bed.queue.name,
+             psycopg2.Binary(hashlib.sha256(b"body A").digest()[:16]))
+    waits = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE %s"
+    holder = bed.postgres.connect(autocommit=False)
+    with holder.cursor() as cursor:
+        cursor.execute("LOCK TABLE onceward.inbox IN ACCESS EXCLUSIVE MODE")
+    bed.queue.publish("m1", b"body B")
+    wait_until(lambda: bed.rows(waits, "%sidecar_claim%")[0]["n"], "the claim waits")
+    link.cut()
+    wait_until(lambda: bed.rows(waits, "%sidecar_release%")[0]["n"] or sidecar.find("paused"), "the release waits")
+    bed.queue.publish("m1", b"body A")
+    wait_until(lambda: sidecar.find("stats")[-1]["received_total"] >= 3 or sidecar.find("paused"), "both are here")
+    holder.rollback()
+    holder.close()
+    bed.wait_for_status("m1", "completed", 40)
+    sidecar.wait_for("dead", reason="body_mismatch", deadline=40)
+    assert [r.body for r in bed.app.posts()] == [b"body A"] and [bytes(x["body"]) for x in bed.letters()] == [b"body B"]
 
 
 def test_on_body_mismatch_duplicate_acks_the_second(bed):

@@ -24,6 +24,17 @@ def start(bed, **keys):
     return bed.sidecar(queue=bed.queue, top=TOP, **{**SOON, **keys})
 
 
+def bring_to(limited, n):
+    """The one message of the queue, delivered so often, and held by the caller: a function that gives it back."""
+    channel = limited.rabbitmq.connect().channel()
+    for _ in range(n - 1):
+        limited.queue.wait_for_ready(1)
+        channel.basic_nack(channel.basic_get(limited.queue.name)[0].delivery_tag, requeue=True)
+    limited.queue.wait_for_ready(1)
+    held = channel.basic_get(limited.queue.name)[0]
+    return lambda: channel.basic_nack(held.delivery_tag, requeue=True)
+
+
 def test_a_message_whose_next_attempt_is_far_away(limited):
     limited.app.handler = lambda request, reply: 500
     sidecar = start(limited, retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
@@ -60,21 +71,96 @@ def test_a_copy_at_the_limit_that_follows_another_is_stored_when_the_sidecar_sto
     queue = limited.queue
     queue.publish("m1", b"the whole body")
     queue.sync()
-    channel = limited.rabbitmq.connect().channel()
-    for _ in range(LIMIT - 1):
-        queue.wait_for_ready(1)
-        channel.basic_nack(channel.basic_get(queue.name)[0].delivery_tag, requeue=True)
-    queue.wait_for_ready(1)
-    held = channel.basic_get(queue.name)[0]
+    give_back = bring_to(limited, LIMIT)
     queue.publish("m1", b"the whole body")
     sidecar = start(limited, max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
     sidecar.wait_for("retry")
-    channel.basic_nack(held.delivery_tag, requeue=True)
+    give_back()
     sidecar.wait_for("stats", parked=2)
     assert sidecar.term() == 0
     letter, = limited.letters("m1")
     assert letter["reason"] == "delivery_limit" and bytes(letter["body"]) == b"the whole body"
     queue.wait_for_ready(1)
+
+
+def test_a_database_that_refuses_for_long(limited):
+    """Connected, and every statement fails: whether it works again is tried without a message, so that none comes near its limit."""
+    name = limited.queue.name
+    limited.rows("CREATE SEQUENCE public.tries")
+    limited.rows(f"""CREATE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+        IF NEW.consumer = '{name}' THEN
+            PERFORM nextval('public.tries');
+            RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'could not extend file: No space left';
+        END IF;
+        RETURN NEW; END $$""")
+    limited.rows("CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON onceward.inbox FOR EACH ROW EXECUTE FUNCTION public.full_disk()")
+    try:
+        sidecar = start(limited, pause_hold="0s", max_hold="10m")
+        limited.queue.publish("m1", b"the only copy")
+        paused = sidecar.wait_for("paused", reason="database_down")
+        assert "No space left" in paused["detail"]
+        wait_until(lambda: limited.rows("SELECT last_value FROM public.tries")[0]["last_value"] >= 5, "it is tried", 60)
+        limited.queue.wait_for_ready(1)
+        assert sidecar.wait_for("stats", since=sidecar.mark())["received_total"] <= 2 and len(sidecar.find("paused")) == 1
+    finally:
+        limited.rows("DROP TRIGGER full_disk ON onceward.inbox")
+        limited.rows("DROP FUNCTION public.full_disk()")
+        limited.rows("DROP SEQUENCE public.tries")
+    sidecar.wait_for("completed", message_id="m1", deadline=60)
+    limited.assert_once("m1")
+    assert limited.letters() == []
+
+
+def test_a_body_for_which_there_is_no_room_is_taken_at_the_limit(limited):
+    """It could not be stored without its body, and its next return might be the last."""
+    gate = Gate()
+    limited.app.handler = lambda request, reply: (request.message_id == "blocker" and gate.wait(), limited.app.commit_and_answer(request, reply))[1]
+    limited.queue.publish("large", b"x" * (200 << 10))
+    limited.queue.sync()
+    give_back = bring_to(limited, LIMIT)
+    sidecar = start(limited, max_bytes="256KiB", max_message="512KiB", max_hold="10m")
+    limited.queue.publish("blocker", b"y" * (200 << 10))
+    gate.wait_for_waiting()
+    give_back()
+    dead = sidecar.wait_for("dead", message_id="large", deadline=40)
+    assert dead["reason"] == "delivery_limit" and bytes(limited.letters("large")[0]["body"]) == b"x" * (200 << 10)
+    gate.open()
+    limited.wait_for_status("blocker", "completed")
+
+
+def test_a_count_that_the_publisher_wrote_is_not_believed(bed):
+    sidecar = bed.sidecar(top=TOP)
+    bed.queue.publish("m1", headers={"x-delivery-count": LIMIT - 1})
+    sidecar.wait_for("completed", message_id="m1")
+    assert bed.letters() == []
+
+
+def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):
+    """It was stored without a look at the row. The letter is not deleted because the first body was completed."""
+    limited.app.handler = lambda request, reply: 500
+    limited.queue.publish("m1", b"body B, another message")
+    limited.queue.sync()
+    give_back = bring_to(limited, LIMIT)
+    limited.queue.publish("m1", b"body A")
+    first = start(limited, max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
+    first.wait_for("retry")
+    give_back()
+    first.wait_for("stats", parked=2)
+    assert first.term() == 0
+    assert [bytes(x["body"]) for x in limited.letters("m1")] == [b"body B, another message"]
+    limited.app.handler = limited.app.commit_and_answer
+    limited.rows("UPDATE onceward.inbox SET next_attempt_at = clock_timestamp() WHERE consumer = %s", limited.queue.name)
+    second = start(limited, max_hold="10m")
+    limited.wait_for_status("m1", "completed")
+
+    def redrive(*options):
+        return subprocess.run([second.binary, "dead", "redrive", "--config", second.config_path, *options], stdout=subprocess.PIPE, timeout=60)
+
+    for options in (["--dry-run"], []):
+        assert b"--new-id" in redrive(*options).stdout and len(limited.letters("m1")) == 1
+    assert redrive("--new-id").returncode == 0
+    wait_until(lambda: b"body B, another message" in [x.body for x in limited.app.posts()], "it is tried under its own id", 40)
+    assert limited.letters() == []
 
 
 def test_a_message_that_is_too_large_is_left_in_the_queue(limited):

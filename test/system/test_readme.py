@@ -11,6 +11,8 @@ import uuid
 import pytest
 
 from rig import process, schema
+from rig.private import private  # noqa: F401 - a fixture
+from rig.queue import Queue
 from rig.wait import wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -136,6 +138,70 @@ def test_the_table_of_commands_is_complete():
     listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
     for command in re.findall(r"^  (\w+) ", listed, re.M):
         assert re.search(rf"^\| `onceward {command}\b", readme(), re.M), f"the README's table lacks {command}"
+
+
+def shell(text, **environment):
+    done = subprocess.run(["sh", "-euc", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
+                          env=dict(os.environ, **environment))
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def heard(listener):
+    """What the next connection says at once."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(2)
+        try:
+            return connection.recv(4096)
+        except OSError:
+            return b""
+
+
+def test_the_set_up_works_as_it_is_written(private, rabbitmq, tmp_path):
+    """Its lines, in their order, with the program that is there and the ports of the rig."""
+    server = private.unstarted().init()
+    with open(os.path.join(server.data, "pg_hba.conf"), "w") as f:
+        f.write("host all postgres all trust\nhost all all all scram-sha-256\n")  # so the passwords count
+    server.start()
+    server.query("CREATE DATABASE app")
+    stands = re.search(r"<!-- set-up -->\n```sh\n(.*?)```", readme(), re.S).group(1)
+    build, *steps, run = stands.splitlines()
+    assert build.startswith("meson setup build") and "onceward check" in steps[-1] and "onceward run" in run
+
+    queue = Queue(rabbitmq, "readme-" + uuid.uuid4().hex[:8]).declare()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(30)
+    with open(os.path.join(ROOT, "conf", "minimal.json")) as f:
+        config = f.read()
+    for here, there in ((":5672/", f":{rabbitmq.port}/"), (":5432/", f":{server.port}/"), ("//localhost:", "//127.0.0.1:"),
+                        ("@localhost:", "@127.0.0.1:"), ('"payments": {', f'"{queue.name}": {{'), (":8080/", f":{listener.getsockname()[1]}/")):
+        config = config.replace(here, there)
+    path = tmp_path / "minimal.json"
+    path.write_text(config.replace("{", f'{{ "state_file": "{tmp_path}/state",', 1))
+    text = "\n".join(steps).replace("build/onceward", schema.require_binary()).replace("conf/minimal.json", str(path))
+    status, said = shell(text.replace("@localhost:5432/", f"@127.0.0.1:{server.port}/"))
+    assert status == 0 and said.rstrip().endswith("Everything answers."), said
+
+    # The application's login may complete tokens; both are refused what the owner may.
+    psql = f"psql postgresql://payments_app:change-me-too@127.0.0.1:{server.port}/app -c"
+    status, said = shell(f'{psql} "SELECT onceward.complete(\'x\')"')
+    assert status == 1 and "not a transaction token" in said, said
+    status, said = shell(f'{psql} "SELECT * FROM onceward.inbox"')
+    assert status == 1 and "permission denied" in said, said
+    status, said = shell(f"{schema.require_binary()} migrate --config {path}")
+    assert status == 1 and "--database" in said, said
+
+    # And the sidecar runs with it.
+    queue.publish("m1")
+    child = process.spawn([schema.require_binary(), "run", "--config", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: b"POST /payments" in heard(listener), "the message is sent", 30)
+    finally:
+        process.reap(child)
+        listener.close()
+        queue.delete()
+        queue.close()
 
 
 def test_the_smallest_configuration_is_the_sample():

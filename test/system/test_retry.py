@@ -253,6 +253,62 @@ def test_the_answer_is_stored_where_it_is_asked_for(bed):
     assert bed.row("m1")["result"] == "the outcome"
 
 
+@pytest.mark.parametrize("keys, answer", [
+    (dict(prefetch=16), 400),
+    (dict(prefetch=16, retry={"max_attempts": 1}), 500),
+    (dict(completion="transaction", commit_grace="200ms", retry={"max_attempts": 1}), 200),
+], ids=["400-small-prefetch", "last-attempt-small-prefetch", "200-without-a-commit"])
+def test_everything_fails_and_nobody_dies(bed, keys, answer):
+    """Also where fewer messages come than the brake counts, and where the failure is found out later than the answer."""
+    bed.app.handler = lambda request, reply: answer
+    sidecar = bed.sidecar(**keys)
+    bed.queue.publish_many([f"m{i}" for i in range(60)])
+    sidecar.wait_for("paused", reason="everything_fails", deadline=40)
+    hold_true(lambda: bed.letters() == [], "nobody dies", 1.0)
+    bed.app.handler = bed.app.commit_and_answer
+    sidecar.wait_for("completed", n=60, deadline=60)
+    assert bed.letters() == []
+
+
+def test_the_brake_says_what_most_of_them_got(bed):
+    """Not what the last one got; and it goes on to count while it tries."""
+    bed.app.handler = lambda request, reply: 404 if request.message_id == "m4" else 500
+    bed.queue.publish_many([f"m{i}" for i in range(20)])
+    sidecar = bed.sidecar(brake=5, forward={"concurrency": 1}, retry={"backoff": "50ms", "max_backoff": "100ms"})
+    paused = sidecar.wait_for("paused", reason="everything_fails")
+    assert paused["detail"] == "5 different messages in a row failed; commonest, 4 times: answered 500"
+    sidecar.wait_for("stats", paused_detail=lambda text: "answered 500" in text and "4 times" not in text)
+
+
+def test_the_brake_lets_go_when_all_that_is_held_has_no_attempts_left(bed):
+    """Windows that end are failures, too; after the last of them a row waits for the claim that finds it used up."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: (gate.wait(), 500)[1]
+    sidecar = bed.sidecar(brake=3, token_window="2s", max_window="2s", retry={"max_attempts": 1})
+    bed.queue.publish_many(["m1", "m2", "m3"])
+    sidecar.wait_for("paused", reason="everything_fails", deadline=20)
+    bed.app.handler = bed.app.commit_and_answer
+    gate.open()
+    bed.queue.publish_many(["m4", "m5"])
+    bed.wait_for_status("m4", "completed", 60)
+    bed.wait_for_status("m5", "completed", 60)
+    sidecar.wait_for("resumed", reason="everything_fails")
+
+
+def test_everything_fails_here_and_works_elsewhere(bed):
+    """A bad deploy, half done: after pause_hold the messages go to the replica whose application works."""
+    bed.app.handler = lambda request, reply: 500
+    ids = [f"m{i}" for i in range(40)]
+    bed.queue.publish_many(ids)
+    first = bed.sidecar(brake=5, pause_hold="1s", retry={"backoff": "50ms", "max_backoff": "100ms"})
+    first.wait_for("paused", reason="everything_fails")
+    works = bed.new_application("-works")
+    works.handler = works.commit_and_answer
+    second = bed.sidecar(app=works)
+    first.wait_for("returned", reason="everything_fails", deadline=40)
+    wait_until(lambda: len(second.find("completed")) >= len(ids) - 10, lambda: f"they are done, there are {len(second.find('completed'))}", 60)
+
+
 def test_everything_fails_and_nothing_dies(bed):
     """The brake: a bad deploy must not dead-letter the backlog."""
     broken = [True]

@@ -99,6 +99,9 @@ def test_another_queue_under_a_consumers_name_is_refused(inbox):
     assert register("q2", "q1") is None
     assert register("q2", "q1") is None
     assert register("q1") == "q2"
+    assert register("q2", vhost="v") == "q2 (vhost /)"
+    assert register("q2", "q2", vhost="v") is None
+    assert register("q2") == "q2 (vhost v)"
 
 
 # claim and look

@@ -130,10 +130,13 @@ static void test_deaths(void **state)
 static void test_delivery_count(void **state)
 {
     struct field header = F_INT("x-delivery-count", FIELD_I64, 19);
-    struct message m = {.headers = &header, .n_headers = 1};
+    struct message m = {.headers = &header, .n_headers = 1, .redelivered = true};
     (void)state;
 
     assert_int_equal(message_delivery_count(&m), 19);
+    m.redelivered = false; /* whatever the publisher wrote */
+    assert_int_equal(message_delivery_count(&m), 0);
+    m.redelivered = true;
     header = F_UINT("x-delivery-count", FIELD_U8, 255);
     assert_int_equal(message_delivery_count(&m), 255);
     header = F_INT("x-delivery-count", FIELD_I32, -1);

@@ -89,6 +89,9 @@ bool broker_is_no_stream(const struct broker *b);
 struct broker_room {
     size_t body;
     size_t whole; /* message_bytes; at least body */
+    /* One that was delivered so often is taken whatever the room is, up to that much of a body; 0: none is. */
+    int64_t urgent_count;
+    size_t urgent_body;
 };
 
 /* The next event, without blocking. Call until BROKER_NOTHING. 0; or -1: the connection is lost (f says why),

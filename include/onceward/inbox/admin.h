@@ -13,13 +13,17 @@ struct buf;
 
 struct admin;
 
-/* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it, without
- * a piece of the password. Fits config_database_check. */
+/* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it,
+ * without a piece of the password. Fits config_database_check. */
 int admin_check_url(const char *url, struct fault *f);
+
+/* What reads only is content with a standby, and with transactions that are read-only by default; of several
+ * hosts it prefers one that can be written. */
+enum admin_use { ADMIN_WRITES, ADMIN_READS };
 
 /* Connects. Each transaction pins READ COMMITTED and its own timeouts, so that a pooler may stand in between.
  */
-int admin_open(const struct config_database *c, struct admin **ret, struct fault *f);
+int admin_open(const struct config_database *c, enum admin_use use, struct admin **ret, struct fault *f);
 void admin_close(struct admin *a);
 
 /* "host:port/database", for messages. */

@@ -115,6 +115,12 @@ struct inbox_holder {
 void inbox_ask_holder(struct inbox *i, struct slice message_id);
 bool inbox_holder(struct inbox *i, struct inbox_holder *ret);
 
+/* Asks, unless it is asked already, whether rows and letters can be written: sidecar_try does, and takes it back. */
+void inbox_ask_try(struct inbox *i);
+
+/* 1: they can; 0: no answer yet, or nothing was asked; -1: not: f, its code is the SQLSTATE, or empty. */
+int inbox_tried(struct inbox *i, struct fault *f);
+
 /* Housekeeping: one bounded call of sidecar_housekeep, asked in the pipeline. What it does and how it shares the work with other
  * sidecars stands there. */
 struct inbox_housekeep {
