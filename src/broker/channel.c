@@ -7,6 +7,7 @@
 #include "onceward/base/failpoint.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 uint64_t generation_next(void)
 {
@@ -48,18 +49,37 @@ static void consume_lost(struct broker *b, const struct fault *why)
     event_add(&b->events, BROKER_CHANNEL_LOST)->fault = *why;
 }
 
-void channel_give_up(struct broker *b, const struct fault *why)
+static bool close_to_reopen(struct broker *b, struct channel *c)
 {
-    struct channel *c = &b->consume;
-
     if (c->state != CHANNEL_OPEN)
-        return;
+        return false;
     c->state = CHANNEL_CLOSING;
     c->asked_ms = clock_ms();
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_METHOD,
                     &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
                                             .reply_text = amqp_cstring_bytes("reopening")});
-    consume_lost(b, why);
+    return true;
+}
+
+void channel_give_up(struct broker *b, const struct fault *why)
+{
+    if (close_to_reopen(b, &b->consume))
+        consume_lost(b, why);
+}
+
+void ask_give_up(struct broker *b)
+{
+    if (close_to_reopen(b, &b->ask) && b->depth == DEPTH_ASKED)
+        b->depth = DEPTH_WANTED; /* it died with the channel */
+}
+
+/* Both kinds of ordinary queues are named where they refuse an argument that is for streams. */
+static void probe_answered(struct broker *b, const struct fault *why)
+{
+    if (strstr(why->text, "rabbit_classic_queue") || strstr(why->text, "rabbit_quorum_queue"))
+        held_release(b);
+    else
+        b->stream = STREAM_SUSPECTED;
 }
 
 int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f)
@@ -77,6 +97,8 @@ int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close
     if (c == &b->consume) {
         if (was == CHANNEL_OPEN)
             consume_lost(b, &why);
+    } else if (b->stream == STREAM_PROBED) {
+        probe_answered(b, &why);
     } else {
         if (b->depth == DEPTH_ASKED) {
             struct broker_event *ev = event_add(&b->events, BROKER_DEPTH);

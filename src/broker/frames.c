@@ -25,7 +25,7 @@ static void event_init(struct broker_event *ev, enum broker_event_kind kind)
     ev->consumer = 0;
     ev->message = NULL;
     ev->body_len = ev->n_bytes = 0;
-    ev->delivery_count = 0;
+    ev->delivery_count = ev->n_rejected = 0;
     ev->depth = 0;
     ev->fault.text[0] = ev->fault.code[0] = '\0';
 }
@@ -57,21 +57,29 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     ev->body_len = done.body_len;
     ev->n_bytes = done.n_bytes;
     ev->delivery_count = done.delivery_count;
+    ev->n_rejected = done.n_rejected;
     if (holding && done.message)
         b->n_held_bytes += done.n_bytes;
     return !holding;
 }
 
-void broker_suspect_stream(struct broker *b)
+void broker_ask_stream(struct broker *b, bool is_empty)
 {
-    b->stream = STREAM_SUSPECTED;
+    if (b->stream != STREAM_UNSUSPECTED)
+        return;
+    b->stream = is_empty ? STREAM_SUSPECTED : STREAM_UNSURE;
     questions_send(b);
+}
+
+bool broker_is_no_stream(const struct broker *b)
+{
+    return b->stream == STREAM_NOT;
 }
 
 static void suspect_stream(struct broker *b, const struct message *m)
 {
-    if (b->stream == STREAM_UNSUSPECTED && message_header(m, SLICE("x-stream-offset")))
-        broker_suspect_stream(b);
+    if (message_header(m, SLICE("x-stream-offset")))
+        broker_ask_stream(b, false);
 }
 
 /* Is there room for it beside what waits here? */
@@ -110,6 +118,7 @@ static int on_header(struct broker *b, struct channel *c, const amqp_frame_t *fr
             t->message->body_len = len;
         } else {
             t->delivery_count = message_delivery_count(t->message);
+            t->n_rejected = message_rejections(t->message, slice_of(b->queue));
             message_free(t->message);
             t->message = NULL;
         }
@@ -198,8 +207,14 @@ static int on_ask_method(struct broker *b, const amqp_method_t *m, struct fault 
         if (b->depth == DEPTH_ASKED)
             event_add(&b->events, BROKER_DEPTH)->depth = ok->message_count;
         b->depth = DEPTH_IDLE;
+        questions_send(b);
         return 0;
     }
+    case AMQP_BASIC_CONSUME_OK_METHOD: /* whatever this is: the other question decides */
+        if (b->stream == STREAM_PROBED)
+            b->stream = STREAM_SUSPECTED;
+        ask_give_up(b);
+        return 0;
     case AMQP_BASIC_GET_OK_METHOD: {
         const amqp_basic_get_ok_t *ok = m->decoded;
         if (t->state != CONTENT_NONE)
@@ -279,6 +294,8 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
 
 static int on_connection_method(struct broker *b, const amqp_method_t *m, struct fault *f)
 {
+    if (b->closing == CLOSE_DONE)
+        return 0; /* the last word was said */
     switch (m->id) {
     case AMQP_CONNECTION_CLOSE_METHOD:
         return on_connection_close(b, m->decoded, f);

@@ -31,8 +31,8 @@ struct content {
     enum content_state state;
     struct message *message; /* NULL: it is being drained */
     uint64_t tag, body_len, n_left;
-    uint64_t n_bytes;       /* with what its headers take */
-    int64_t delivery_count; /* of a body that is thrown away */
+    uint64_t n_bytes;                   /* with what its headers take */
+    int64_t delivery_count, n_rejected; /* of a body that is thrown away */
     uint32_t consumer;
 };
 
@@ -56,10 +56,20 @@ struct event_queue {
 enum depth_state { DEPTH_IDLE, DEPTH_WANTED, DEPTH_ASKED };
 
 /* Is the queue a stream? AMQP cannot be asked. A delivery with the header x-stream-offset makes one suspect,
- * but messages that were moved from a stream to an ordinary queue carry it too. Then basic.get, on channel 2,
- * is the question: a stream refuses it by closing the connection; anything else answers, and what it hands
+ * but messages that were moved from a stream to an ordinary queue carry it too; and so does silence, since a
+ * stream delivers only what comes after its consumer. There are two questions, on channel 2. First, unless
+ * the queue is empty, basic.consume with an argument for streams: an ordinary queue refuses it by closing the
+ * channel, and its type is named; a stream does so for another reason, since the channel has no prefetch.
+ * Then basic.get: a stream refuses it by closing the connection; anything else answers, and what it hands
  * over is returned at once. What channel 1 delivers in the meantime waits in `held`. */
-enum stream_state { STREAM_UNSUSPECTED, STREAM_SUSPECTED, STREAM_ASKED, STREAM_NOT };
+enum stream_state {
+    STREAM_UNSUSPECTED,
+    STREAM_UNSURE, /* to be asked by basic.consume */
+    STREAM_PROBED,
+    STREAM_SUSPECTED, /* to be asked by basic.get */
+    STREAM_ASKED,
+    STREAM_NOT
+};
 
 /* Closing goes in steps, for the sake of the latest acks. A quorum queue's channel forgets those that it has
  * not passed on yet when it is closed (https://github.com/rabbitmq/rabbitmq-server/issues/10327) and nothing
@@ -95,7 +105,7 @@ void events_free(struct event_queue *q);
 /* Does channel 1 wait for the answer about streams? */
 static inline bool is_holding(const struct broker *b)
 {
-    return b->stream == STREAM_SUSPECTED || b->stream == STREAM_ASKED;
+    return b->stream != STREAM_UNSUSPECTED && b->stream != STREAM_NOT;
 }
 
 /* It is no stream: what was held comes out. */
@@ -118,6 +128,9 @@ void channel_open_again(struct broker *b, struct channel *c);
 
 /* Closes channel 1 from this side: its tags are void from now on. The fault says why. */
 void channel_give_up(struct broker *b, const struct fault *why);
+
+/* Channel 2 took a consumer, which nobody wants: what it may have been given goes back. */
+void ask_give_up(struct broker *b);
 
 /* The broker closed it. 0, or -1: it refuses to be opened, the connection is of no use. */
 int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f);

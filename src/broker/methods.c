@@ -74,6 +74,17 @@ void questions_send(struct broker *b)
 
     if (b->ask.state != CHANNEL_OPEN || b->closing != CLOSE_NO)
         return;
+    /* The answer to that closes the channel, with everything asked behind it. */
+    if (b->stream == STREAM_UNSURE && b->depth != DEPTH_ASKED) {
+        amqp_table_entry_t offset = {amqp_cstring_bytes("x-stream-offset"), {.kind = AMQP_FIELD_KIND_UTF8}};
+
+        offset.value.value.bytes = amqp_cstring_bytes("next");
+        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_BASIC_CONSUME_METHOD,
+                        &(amqp_basic_consume_t){.queue = queue, .arguments = {1, &offset}});
+        b->stream = STREAM_PROBED;
+    }
+    if (b->stream == STREAM_PROBED)
+        return;
     if (b->depth == DEPTH_WANTED) {
         wire_put_method(&b->wire, CHANNEL_ASK, AMQP_QUEUE_DECLARE_METHOD,
                         &(amqp_queue_declare_t){.queue = queue, .passive = 1});

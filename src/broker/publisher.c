@@ -267,10 +267,7 @@ static int queue_check(struct broker *b, int64_t deadline_ms, struct fault *f)
         *f = ev.fault;
         return fault_wrap(f, "looking for queue %s", b->queue);
     }
-    if (ev.depth > 0)
-        return 0;
-    /* An empty queue can be asked whether it is a stream without taking a message from anybody. */
-    broker_suspect_stream(b);
+    broker_ask_stream(b, ev.depth == 0);
     while (is_holding(b)) {
         if (clock_ms() >= deadline_ms)
             return fault_set(f, "the broker did not answer in time");

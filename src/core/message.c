@@ -158,7 +158,15 @@ static int64_t field_count(const struct field *f)
     return f && field_integer(f, &value) && value > 0 ? value : 0;
 }
 
-int64_t message_deaths(const struct message *m)
+static bool field_is(const struct field *table, struct slice name, struct slice value)
+{
+    const struct field *f = field_find(table->children.items, table->children.n, name);
+
+    return f && f->kind == FIELD_STRING && slice_equal(f->bytes, value);
+}
+
+/* The sum of the counts in x-death, of all its entries or of those of a queue's rejections. */
+static int64_t deaths_of(const struct message *m, const struct slice *rejected_from)
 {
     const struct field *deaths = message_header(m, SLICE("x-death"));
     int64_t sum = 0;
@@ -170,11 +178,24 @@ int64_t message_deaths(const struct message *m)
 
         if (entry->kind != FIELD_TABLE)
             continue;
+        if (rejected_from && !(field_is(entry, SLICE("queue"), *rejected_from) &&
+                               field_is(entry, SLICE("reason"), SLICE("rejected"))))
+            continue;
         int64_t count = field_count(field_find(entry->children.items, entry->children.n, SLICE("count")));
         if (__builtin_add_overflow(sum, count, &sum))
             return INT64_MAX;
     }
     return sum;
+}
+
+int64_t message_deaths(const struct message *m)
+{
+    return deaths_of(m, NULL);
+}
+
+int64_t message_rejections(const struct message *m, struct slice queue)
+{
+    return deaths_of(m, &queue);
 }
 
 int64_t message_delivery_count(const struct message *m)

@@ -117,7 +117,7 @@ void worker_step_broker(struct worker *w)
             FAILPOINT(BROKER_CONNECTED);
             worker_learn_limit(w);
             if (w->pauses & 1u << PAUSE_STREAM)
-                broker_suspect_stream(w->broker);
+                broker_ask_stream(w->broker, false);
             redial_succeeded(w, r, "broker", broker_version(w->broker));
         }
     }
@@ -249,6 +249,26 @@ static void redial_proven(const struct worker *w, struct redial *r)
         r->n_failures = 0;
 }
 
+/* A stream takes a consumer as any queue does, and its messages of before never come. So it is asked where a
+ * first delivery is missing, once for each queue: whatever comes shows that it is none. */
+static void watch_stream(struct worker *w)
+{
+    enum { PATIENCE_MS = 2000 };
+    int64_t waited_ms = w->now_ms - w->renewed_ms;
+
+    if (w->is_no_stream || !w->broker || w->drain || w->consumer != CONSUMER_ACTIVE)
+        return;
+    w->is_no_stream = broker_is_no_stream(w->broker);
+    if (waited_ms < PATIENCE_MS / 2)
+        return;
+    if (w->depth < 0 || w->depth_of_ms < w->renewed_ms + PATIENCE_MS / 2) {
+        if (!w->depth_asked_ms)
+            worker_ask_depth(w);
+    } else if (waited_ms >= PATIENCE_MS) {
+        broker_ask_stream(w->broker, w->depth == 0);
+    }
+}
+
 bool worker_tick_connections(struct worker *w)
 {
     struct fault f = {0};
@@ -259,6 +279,7 @@ bool worker_tick_connections(struct worker *w)
         broker_lost(w, &f);
         return true;
     }
+    watch_stream(w);
     inbox_slim(w);
     if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS &&
         !atomic_load(&w->is_fatal))

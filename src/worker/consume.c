@@ -230,6 +230,7 @@ static void consumer_is_active(struct worker *w)
 
     w->consumer = CONSUMER_ACTIVE;
     w->stuck_for = NULL;
+    w->no_queue = false;
     pause_clear(w, PAUSE_STREAM);
     if (w->n_consume_failures >= 0 || w->config->log.level == LOG_DEBUG) {
         log_begin(&l, EVENT_CONSUMING, w->q->name);
@@ -240,6 +241,17 @@ static void consumer_is_active(struct worker *w)
     if (!atomic_exchange(&w->is_ready, true)) {
         log_begin(&l, EVENT_READY, w->q->name);
         log_end(&l);
+    }
+}
+
+/* A queue that is not there, or whose node is down, and that is what the depth's absence means. */
+static void note_queue(struct worker *w, const struct fault *f)
+{
+    w->no_queue = !strcmp(f->code, "404");
+    if (w->no_queue) {
+        w->is_no_stream = false; /* the name may be another queue's when it comes back */
+        w->depth = -1;
+        snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", f->text);
     }
 }
 
@@ -269,6 +281,7 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         w->stuck_for = NULL;
         w->n_stuck = 0;
         w->standby = false;
+        w->is_no_stream = true;
         if (ev->tag.generation == w->generation)
             worker_delivery_arrives(w, ev);
         else
@@ -289,11 +302,13 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
             w->consumer = CONSUMER_NONE;
         break;
     case BROKER_CANCELLED:
+        w->is_no_stream = false;                         /* as for one that is missing */
         report_text(w, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
         break;
     case BROKER_CHANNEL_LOST:
         if (w->consumer != CONSUMER_NONE || w->generation)
             channel_lost(w, ev);
+        note_queue(w, &ev->fault);
         worker_channel_lost(w);
         break;
     case BROKER_CHANNEL_OPEN:
@@ -301,13 +316,17 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         w->consumer = CONSUMER_NONE;
         w->depth = -1; /* what it was before the interruption says nothing */
         w->depth_asked_ms = 0;
-        w->depth_reason[0] = '\0';
+        if (!w->no_queue)
+            w->depth_reason[0] = '\0';
         break;
     case BROKER_DEPTH:
         w->depth = ev->depth;
         w->depth_of_ms = w->depth_asked_ms;
         w->depth_asked_ms = 0;
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
+        if (w->no_queue && ev->depth >= 0)
+            w->consume_at_ms = w->now_ms; /* it is back */
+        note_queue(w, &ev->fault);
         break;
     case BROKER_BLOCKED:
     case BROKER_UNBLOCKED:

@@ -155,10 +155,12 @@ static enum delivery_event join_event(struct worker *w, struct delivery *d, enum
 /* What the end of a wait means depends on what was waited for. */
 static enum delivery_event parked_timer_event(struct worker *w, struct delivery *d)
 {
+    if (d->was_dead)
+        return DELIVERY_EV_WAS_DEAD;
     if (!d->message)
         return drained_timer_event(w, d);
     if (d->rowless)
-        return DELIVERY_EV_GIVE_UP; /* its letter was refused: again */
+        return DELIVERY_EV_GIVE_UP; /* its letter was refused: again; or it circles */
     if (!d->leader)
         return join_event(w, d, DELIVERY_EV_TIMER);
     if (d->suspect)
@@ -224,6 +226,15 @@ void delivery_drop_id(struct worker *w, struct delivery *d)
         hash_remove(&w->by_id, &d->by_id);
     else if (leader)
         list_remove(&leader->followers, &d->in_leader);
+}
+
+void delivery_step_down(struct worker *w, struct delivery *d)
+{
+    bool led = d->leader == d;
+
+    delivery_drop_id(w, d);
+    if (led)
+        followers_promote(w, d);
 }
 
 static bool tag_is_lost(const struct worker *w, const struct delivery *d)
@@ -299,19 +310,14 @@ static void delivery_enter(struct worker *w, struct delivery *d)
         break;
     case DELIVERY_TO_REJECT:
     case DELIVERY_TO_RETURN:
-    case DELIVERY_GONE: {
-        bool led = d->leader == d;
-
+    case DELIVERY_GONE:
         if (d->state == DELIVERY_TO_REJECT)
             d->suspect = false;
         suspect_remember(w, d);
         if (!d->message && d->rowless && !w->too_large_stays)
             pause_clear(w, PAUSE_TOO_LARGE);
-        delivery_drop_id(w, d);
-        if (led)
-            followers_promote(w, d);
+        delivery_step_down(w, d);
         break;
-    }
     case DELIVERY_PARKED:
         delivery_set_timer(w, d, w->now_ms + (d->delay_ms > 0 ? d->delay_ms : 0));
         break;
@@ -400,6 +406,8 @@ void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e)
         delivery_lose_tag(w, d);
     else if (d->state == DELIVERY_TO_CLAIM && d->suspect)
         delivery_event(w, d, DELIVERY_EV_ALONE);
+    else if (d->state == DELIVERY_TO_BURY && d->rowless && delivery_circles(w, d))
+        delivery_event(w, d, DELIVERY_EV_NOT_NOW);
 }
 
 static void delivery_lose_tag(struct worker *w, struct delivery *d)
@@ -421,6 +429,7 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
     d->n_bytes = ev->message ? ev->n_bytes : 0;
     d->n_wanted = ev->n_bytes;
     d->n_delivered = ev->message ? message_delivery_count(ev->message) : ev->delivery_count;
+    d->n_rejected = ev->message ? message_rejections(ev->message, slice_of(w->q->queue)) : ev->n_rejected;
     d->received_us = clock_us();
     d->verdict = -1;
     d->state = DELIVERY_TO_CLAIM;
@@ -496,7 +505,8 @@ void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
     report_text(w, EVENT_TOO_LARGE, text);
     if (w->q->too_large_is_reject) {
         counter_add(&w->counts.dead, 1);
-        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+        d->was_dead = true;
+        delivery_event(w, d, delivery_circles(w, d) ? DELIVERY_EV_NOT_NOW : DELIVERY_EV_WAS_DEAD);
         return;
     }
     /* It stays unacked: nothing can be stored of it, and nothing may be lost. Where returns become dear, this

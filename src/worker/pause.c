@@ -227,12 +227,13 @@ size_t worker_n_busy(const struct worker *w)
 }
 
 /* Would it go within a moment, if it were allowed to? What follows another, what is held or locked elsewhere,
- * and what has no attempts left is no help. */
+ * what has no attempts left, and what is dead, is no help. */
 static bool could_be_tried(const struct worker *w, const struct delivery *d)
 {
     if (d->state == DELIVERY_SUSPECT)
         return d->not_before_ms <= w->now_ms + TRIAL_SOON_MS && !suspect_stands_back(w, d);
-    return d->message && d->wait == WAIT_DUE && !d->used_up && d->timer_ms <= w->now_ms + TRIAL_SOON_MS;
+    return d->message && d->wait == WAIT_DUE && !d->used_up && !d->has_circled &&
+           d->timer_ms <= w->now_ms + TRIAL_SOON_MS;
 }
 
 /* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is

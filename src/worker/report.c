@@ -5,6 +5,7 @@
 #include "onceward/base/clock.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 enum { LINES_A_SECOND = 10 };
@@ -65,8 +66,30 @@ void report_dead_again(struct worker *w, const struct delivery *d)
         return;
     report_delivery_begin(&l, EVENT_DEAD_AGAIN, w, d);
     log_text(&l, "consumer", w->q->consumer);
+    if (d->has_circled)
+        log_int(&l, "wait_ms", d->delay_ms);
     log_text(&l, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
     log_end(&l);
+}
+
+/* Once a round, before the wait. What has no row is told by `dead` afterwards; its error stays as it is,
+ * since that goes into the letter. */
+void report_circling(struct worker *w, struct delivery *d)
+{
+    static const char why[] = "the queue's dead-letter exchange leads back to it";
+    struct log_line l;
+    char text[128];
+
+    if (d->was_dead && d->message) {
+        snprintf(text, sizeof(text), "rejected here %" PRId64 " times: %s", d->n_rejected, why);
+        delivery_set_error(d, text);
+        report_dead_again(w, d);
+    } else if (worker_may_say(w, EVENT_PARKED)) {
+        report_delivery_begin(&l, EVENT_PARKED, w, d);
+        log_text(&l, "why", why);
+        log_int(&l, "wait_ms", d->delay_ms);
+        log_end(&l);
+    }
 }
 
 void report_text(struct worker *w, enum event e, const char *reason)
@@ -89,6 +112,8 @@ static enum queue_state worker_state(struct worker *w)
 {
     if (w->drain)
         return QUEUE_DRAINING;
+    if (w->no_queue && w->broker) /* its channel comes and goes */
+        return QUEUE_NO_QUEUE;
     if ((!w->broker || !w->generation) && !(w->pauses & 1u << PAUSE_STREAM))
         return QUEUE_DISCONNECTED;
     if (!atomic_load(&w->is_ready) && !w->pauses)

@@ -93,6 +93,10 @@ bool delivery_return(struct worker *w, struct delivery *d)
 {
     bool over = w->delivery_limit && d->n_delivered >= w->delivery_limit;
 
+    if (d->was_dead && d->state == DELIVERY_PARKED) { /* nothing is lost by that, and no delivery charged */
+        delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
+        return true;
+    }
     if (!d->message && d->rowless && delivery_is_near_its_last(w, d) && !w->drain)
         return false;
     if (d->message && delivery_is_at_its_last(w, d) && (over || !d->has_token)) {

@@ -270,6 +270,11 @@ static void row_exhausted(struct worker *w, struct delivery *d, const struct inb
 static void row_was_dead(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     (void)row;
+    d->was_dead = true;
+    if (d->state == DELIVERY_CLAIMING && delivery_circles(w, d)) {
+        delivery_event(w, d, DELIVERY_EV_NOT_NOW);
+        return;
+    }
     report_dead_again(w, d);
     delivery_event(w, d, DELIVERY_EV_WAS_DEAD);
 }

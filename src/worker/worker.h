@@ -13,6 +13,7 @@
  *   answers.c                  requests to the application, and what its answers mean
  *   consume.c                  the consumer's credit, acks, rejects
  *   returns.c                  what goes back to the broker, and its delivery limit
+ *   loops.c                    dead messages that a dead-letter exchange brings back
  *   target.c                   the application as all workers of the process see it: who is alone with it
  *   suspects.c                 which of its deaths a message is charged for
  *   pause.c                    reasons to forward nothing; probes, trials, the trickle after a pause
@@ -86,6 +87,7 @@ struct delivery {
     uint32_t consumer;       /* whose credit it holds */
     uint64_t n_wanted;       /* bytes that it takes when it is held */
     int64_t n_delivered;     /* before, as the broker counts it */
+    int64_t n_rejected;      /* from this queue, before it came back to it */
     struct message *message; /* NULL: its body was not taken */
     size_t n_bytes;          /* that it takes now */
     char *id;
@@ -125,9 +127,11 @@ struct delivery {
     bool charged;                 /* what is being written counts against the brake */
     enum dead_reason dead_reason; /* when it is given up */
     bool rowless, exhausted;
-    bool give_back; /* the window ended, and it is not the message's fault */
-    char *error;    /* what went wrong last, in words: for the log */
-    char *said;     /* the same with what the application wrote, for the row and the letter; NULL: error */
+    bool was_dead;    /* its row says so: it waits to be rejected again */
+    bool has_circled; /* it has waited for that */
+    bool give_back;   /* the window ended, and it is not the message's fault */
+    char *error;      /* what went wrong last, in words: for the log */
+    char *said;       /* the same with what the application wrote, for the row and the letter; NULL: error */
     char *result;
     size_t result_len;
 };
@@ -223,6 +227,7 @@ struct worker {
     int64_t stuck_at_ms;    /* not before this is the channel opened again */
     int n_stuck;            /* remedies in a row, without a delivery between */
     bool standby;           /* they were of no use: another consumer is active */
+    bool is_no_stream;      /* the queue, as far as it is known to be the same since */
     bool blocked;
     bool more; /* the broker has more than a turn takes */
 
@@ -283,6 +288,7 @@ struct worker {
     int64_t depth_asked_ms; /* and not answered yet; 0: answered */
     int64_t depth_of_ms;    /* when the present depth was asked for */
     char depth_reason[128];
+    bool no_queue; /* says the broker, in the words of depth_reason */
     struct inbox_figures figures;
     bool has_figures;
     struct housekeeping housekeeping;
@@ -297,7 +303,8 @@ struct worker {
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
-void delivery_drop_id(struct worker *w, struct delivery *d); /* it leads and follows nobody any more */
+void delivery_drop_id(struct worker *w, struct delivery *d);   /* it leads and follows nobody any more, */
+void delivery_step_down(struct worker *w, struct delivery *d); /* and its first follower leads the others */
 struct delivery *worker_find(struct worker *w, uint64_t ref);
 void worker_run_timers(struct worker *w);
 void worker_channel_lost(struct worker *w);
@@ -404,6 +411,12 @@ bool delivery_release_idle_claim(struct worker *w, struct delivery *d);
 bool delivery_only_waits(const struct worker *w, const struct delivery *d);
 void worker_return_old(struct worker *w); /* what was held for max_hold */
 
+/* loops.c */
+
+/* Is it dead, and does it come back from the queue's own dead-letter exchange? Then it waits once before it
+ * is rejected again: DELIVERY_EV_NOT_NOW is next. */
+bool delivery_circles(struct worker *w, struct delivery *d);
+
 /* target.c */
 void worker_join_target(struct worker *w);
 void worker_leave_target(struct worker *w);
@@ -481,5 +494,6 @@ void report_delivery(struct worker *w, enum event e, const struct delivery *d);
 void report_delivery_begin(struct log_line *l, enum event e, const struct worker *w,
                            const struct delivery *d);
 void report_dead_again(struct worker *w, const struct delivery *d);
+void report_circling(struct worker *w, struct delivery *d);
 void report_stats(struct worker *w);
 void report_text(struct worker *w, enum event e, const char *reason);

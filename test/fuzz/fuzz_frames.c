@@ -364,6 +364,8 @@ static void call(struct play *p, struct byte_source *s)
         r = broker_tick(b, &f);
         break;
     case 9:
+        if (value & 0x40)
+            broker_ask_stream(b, value & 1);
         r = broker_flush(b, &f);
         break;
     }

@@ -981,10 +981,25 @@ static void check_looks_at_the_queue(void **state)
     assert_int_equal(queue_depth("drv.check"), 5);
     queue_make("drv.check", "quorum");
     assert_int_equal(broker_check(&c, &q, &f), 0);
+    publish_numbers("drv.check", 5);
+    assert_int_equal(broker_check(&c, &q, &f), 0);
+    struct broker *b = ready("drv.check"); /* no message of it was touched */
+    consume(b, 1, 10);
+    for (int i = 0; i < 5; i++) {
+        struct broker_event ev = next_is(b, BROKER_DELIVERY);
+        assert_false(ev.message->redelivered);
+        assert_int_equal(message_delivery_count(ev.message), 0);
+        message_free(ev.message);
+    }
+    finish(b);
     queue_delete("drv.check");
     assert_int_equal(broker_check(&c, &q, &f), -1);
     assert_non_null(strstr(f.text, "no queue"));
     queue_make("drv.check", "stream");
+    assert_int_equal(broker_check(&c, &q, &f), -1);
+    assert_non_null(strstr(f.text, "streams are not supported"));
+    publish_numbers("drv.check", 5);
+    f = (struct fault){0};
     assert_int_equal(broker_check(&c, &q, &f), -1);
     assert_non_null(strstr(f.text, "streams are not supported"));
     queue_delete("drv.check");
@@ -1014,7 +1029,7 @@ static void streams_are_refused(void **state)
     /* Seen before, it shows without a delivery. */
     queue_make("drv.stream", "stream");
     b = ready("drv.stream");
-    broker_suspect_stream(b);
+    broker_ask_stream(b, true);
     f = (struct fault){0};
     lost_after(b);
     assert_string_equal(f.code, "stream");
@@ -1022,13 +1037,55 @@ static void streams_are_refused(void **state)
     /* Another queue in its place is taken. */
     queue_make("drv.stream", "quorum");
     b = ready("drv.stream");
-    broker_suspect_stream(b);
+    broker_ask_stream(b, true);
     consume(b, 1, 10);
     publish("drv.stream", "x", 1, NULL);
     ev = next_is(b, BROKER_DELIVERY);
     message_free(ev.message);
     finish(b);
     queue_delete("drv.stream");
+}
+
+/* Questions do not get into each other's way, whichever comes first; and what comes meanwhile comes. */
+static void no_stream_is_known_as_such(void **state)
+{
+    static const char *const types[] = {"classic", "quorum"};
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        bool is_empty = i & 1, depth_first = i & 2;
+
+        queue_make("drv.ordinary", types[i / 4]);
+        if (!is_empty)
+            publish_numbers("drv.ordinary", 3);
+        struct broker *b = ready("drv.ordinary");
+        assert_false(broker_is_no_stream(b));
+        if (depth_first)
+            assert_int_equal(broker_ask_depth(b, &f), 0);
+        broker_ask_stream(b, is_empty);
+        if (!depth_first)
+            assert_int_equal(broker_ask_depth(b, &f), 0);
+        assert_int_equal(broker_consume(b, 1, 10, &f), 0);
+        for (int n = is_empty ? 2 : 5; n; n--) {
+            struct broker_event ev = next(b, 64 * MIB);
+            assert_true(ev.kind == BROKER_DEPTH || ev.kind == BROKER_CONSUMING || ev.kind == BROKER_DELIVERY);
+            assert_true(ev.kind != BROKER_DEPTH || ev.depth >= 0);
+            if (ev.kind == BROKER_DELIVERY) {
+                assert_false(ev.message->redelivered);
+                assert_int_equal(message_delivery_count(ev.message), 0);
+                message_free(ev.message);
+            }
+        }
+        assert_true(broker_is_no_stream(b));
+        assert_int_equal(broker_ask_depth(b, &f), 0);
+        assert_true(next_is(b, BROKER_DEPTH).depth >= 0);
+        broker_reopen(b, "another queue may have its name"); /* then it can be asked again */
+        assert_int_equal(next(b, MIB).kind, BROKER_CHANNEL_LOST);
+        assert_false(broker_is_no_stream(b));
+        assert_int_equal(next(b, MIB).kind, BROKER_CHANNEL_OPEN);
+        finish(b);
+    }
+    queue_delete("drv.ordinary");
 }
 
 static void messages_that_were_in_a_stream_are_taken(void **state)
@@ -1230,6 +1287,7 @@ int main(void)
         cmocka_unit_test(a_broker_that_does_not_read_blocks_nothing),
         cmocka_unit_test(check_looks_at_the_queue),
         cmocka_unit_test(streams_are_refused),
+        cmocka_unit_test(no_stream_is_known_as_such),
         cmocka_unit_test(messages_that_were_in_a_stream_are_taken),
         cmocka_unit_test(tls_is_verified),
     };

@@ -126,12 +126,22 @@ def test_two_sidecars_share_a_queue(bed):
     bed.assert_acked()
 
 
+def no_queue_is_told(bed, sidecar):
+    """In each line of the figures, also while it is tried again and again."""
+    sidecar.wait_for("stats", n=8, state="no_queue")
+    first = next(i for i, e in enumerate(sidecar.events) if e.get("state") == "no_queue")
+    told = sidecar.find("stats", first)
+    assert {e["state"] for e in told} == {"no_queue"} and {e["depth"] for e in told} == {None}
+    assert all("NOT_FOUND" in e["depth_reason"] and bed.queue.name in e["depth_reason"] for e in told)
+
+
 def test_a_missing_queue_is_waited_for_and_never_declared(bed):
     bed.queue.delete()
     sidecar = bed.sidecar(wait=False)
     sidecar.wait_for("connected", peer="broker")
     wait_until(lambda: any(bed.queue.name in str(e) and e["level"] in ("warning", "error") for e in sidecar.events),
                "it says that the queue is missing")
+    no_queue_is_told(bed, sidecar)
     bed.queue.declare()
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1", deadline=40)
@@ -141,9 +151,12 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(bed):
     sidecar = bed.sidecar()
     bed.queue.delete()
     sidecar.wait_for("cancelled")
+    no_queue_is_told(bed, sidecar)
+    mark = sidecar.mark()
     bed.queue.declare()
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1", deadline=40)
+    sidecar.wait_for("stats", since=mark, state="consuming", depth=0)
 
 
 @needs_failpoints
@@ -153,12 +166,7 @@ def test_a_stream_is_refused(bed):
     sidecar = bed.sidecar(queue=stream, wait=False, environment=quick(),
                           top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port)}})
 
-    def is_said():
-        stream.publish("m1")  # only a delivery shows that it is a stream
-        return sidecar.find("refused")
-
-    wait_until(is_said, "it is refused", 30, 0.2)
-    assert "is a stream" in sidecar.find("refused")[0]["reason"]
+    assert "is a stream" in sidecar.wait_for("refused")["reason"]  # though nothing was ever in it
     sidecar.wait_for("paused", reason="refused", detail=lambda text: "is a stream" in text)
     sidecar.wait_for("refused", n=3)  # tried again, and nothing was delivered to show it
     sidecar.wait_for("stats", state="paused", paused_reason="refused")
@@ -176,6 +184,70 @@ def test_a_stream_is_refused(bed):
     sidecar.wait_for("completed", message_id="m2", deadline=40)
     assert bed.app.posts("m1") == [] and bed.status("m2", stream.name) == "completed"
     assert len(sidecar.find("paused", reason="refused")) == 1
+
+
+def test_a_stream_that_holds_messages_is_refused(bed):
+    """A stream delivers only what comes after its consumer."""
+    stream = bed.new_queue("-stream", arguments={"x-queue-type": "stream"})
+    stream.publish_many(["m1", "m2"])
+    stream.wait_for_ready(2)
+    sidecar = bed.sidecar(queue=stream)
+    assert "is a stream" in sidecar.wait_for("refused")["reason"]
+    sidecar.wait_for("stats", state="paused", paused_reason="refused")
+    assert bed.app.posts() == [] and not sidecar.find("stuck")
+
+
+def test_a_stream_is_refused_when_it_comes_to_life(bed):
+    """What is known of a queue ends with it."""
+    bed.queue.publish("m1")
+    sidecar = bed.sidecar()
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.delete()
+    sidecar.wait_for("cancelled")
+    bed.queue.arguments = {"x-queue-type": "stream"}
+    bed.queue.declare()
+    assert "is a stream" in sidecar.wait_for("refused", deadline=40)["reason"]
+
+
+def broker_lines(bed, text):
+    with open(bed.rabbitmq.log, errors="replace") as f:
+        return [line for line in f if bed.queue.name in line and text in line]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_an_idle_queue_is_no_stream_and_its_broker_says_nothing_of_it(bed, kind):
+    bed.queue = bed.new_queue("-" + kind, arguments={"x-queue-type": kind})
+    sidecar = bed.sidecar(queue=bed.queue)
+    sidecar.wait_for("stats", n=20, state="consuming", depth=0)  # of 250 ms each
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1")
+    assert not sidecar.find("refused") and broker_lines(bed, "error") == [] == broker_lines(bed, "x-stream-offset")
+    assert bed.app.posts("m1")[0].header("Onceward-Redelivered") == "false"
+    bed.assert_acked()
+
+
+def test_a_standby_learns_that_its_queue_is_no_stream_and_takes_nothing(bed):
+    """Messages are there and do not come. To ask costs the broker one line, once, and no message a delivery."""
+    bed.queue = bed.new_queue("-sac", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
+    first = bed.rabbitmq.connect()
+    channel = first.channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(bed.queue.name, lambda *delivery: None)
+    bed.queue.publish_many(["m1", "m2", "m3"])
+    bed.queue.wait_for_ready(2)
+    sidecar = bed.sidecar(queue=bed.queue)
+    wait_until(lambda: first.process_data_events(0) or broker_lines(bed, "x-stream-offset"), "it is asked", 20, 0.1)
+    mark = sidecar.mark()
+    sidecar.wait_for("stats", n=12, since=mark, state="consuming", depth=2)
+    assert len(broker_lines(bed, "x-stream-offset")) == 1 and not sidecar.find("refused")
+    first.close()
+    bed.wait_for_effects(["m1", "m2", "m3"])
+    for message_id, redelivered in (("m1", "true"), ("m2", "false"), ("m3", "false")):
+        post, = bed.app.posts(message_id)
+        assert post.header("Onceward-Redelivered") == redelivered
+    assert len(sidecar.find("consuming")) == 1
+    sidecar.wait_for_quiet()
+    bed.assert_acked()
 
 
 @needs_failpoints

@@ -1,6 +1,7 @@
 """Dead letters: whole, in the table before they leave the queue, and on their way back."""
 
 import hashlib
+import re
 import subprocess
 
 import psycopg2
@@ -110,6 +111,112 @@ def test_a_copy_of_a_dead_message_is_rejected_again_without_a_post(bed):
     dlq.wait_for_ready(2)
     assert len(bed.app.posts()) == 1 and len(bed.letters()) == 1
     bed.assert_acked()
+
+
+LEADS_BACK = "the queue's dead-letter exchange leads back to it"
+
+
+def with_a_circle(bed, **arguments):
+    """Its dead-letter exchange leads back to it."""
+    name = bed.name + "-circle"
+    bed.queue = bed.new_queue("-circle", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, **arguments})
+
+
+def waits_are_kept(lines, wait="wait_ms"):
+    for before, after in zip(lines, lines[1:]):
+        assert after["_at"] - before["_at"] > before[wait] / 1000 - 0.25, (before, after)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_dead_message_that_its_dlx_brings_back_goes_round_slowly(bed, kind):
+    with_a_circle(bed, **{"x-queue-type": kind})
+    bed.app.handler = lambda request, reply: 400 if request.message_id == "bad" else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0, prefetch=16)
+    bed.queue.publish_many(["bad"])
+    sidecar.wait_for("dead", message_id="bad")
+    first = sidecar.wait_for("dead_again", message_id="bad")
+    assert LEADS_BACK in first["error"] and "dead-letter exchange" in first["advice"] and first["wait_ms"] >= 200
+    bed.queue.publish_many([f"m{i}" for i in range(50)])  # the others go on
+    bed.wait_for_effects([f"m{i}" for i in range(50)])
+    sidecar.wait_for("dead_again", n=4, message_id="bad", deadline=40)
+    lines = sidecar.find("dead_again")
+    waits_are_kept(lines)
+    assert "rejected here 1 times" in lines[0]["error"] and "rejected here 4 times" in lines[3]["error"]
+    assert lines[3]["wait_ms"] >= 1600
+    sidecar.wait_for("stats", since=sidecar.mark())
+    assert sidecar.sum_of("received") == 50 + 1 + len(sidecar.find("dead_again"))
+    assert len(bed.app.posts("bad")) == 1 and len(bed.letters()) == 1
+    assert sidecar.term() == 0  # it does not wait for that
+    bed.queue.wait_for_ready(1)
+    method, properties, _ = bed.queue.get()
+    assert properties.message_id == "bad" and properties.headers["x-death"][0]["count"] == 1 + len(sidecar.find("dead_again"))
+
+
+def test_what_circles_is_redriven_without_a_wait(bed):
+    """A copy that waits to be rejected keeps no other from its way."""
+    with_a_circle(bed)
+    bed.app.handler = Script(400, bed.app.commit_and_answer)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0)
+    bed.queue.publish("m1")
+    last = sidecar.wait_for("dead_again", wait_ms=lambda wait: wait > 6000, deadline=90)
+    letter, = bed.letters("m1")
+    command(sidecar, "dead", "redrive", str(letter["id"]))
+    done = sidecar.wait_for("completed", message_id="m1")
+    assert done["_at"] - last["_at"] < last["wait_ms"] / 1000 - 0.1
+    bed.assert_once("m1")
+
+
+def test_a_dead_message_without_an_id_that_its_dlx_brings_back_makes_few_letters(bed):
+    with_a_circle(bed)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0)
+    bed.queue.publish(None, b"anonymous")
+    sidecar.wait_for("dead", n=4, deadline=40)
+    waits = sidecar.find("parked", why=LEADS_BACK)
+    waits_are_kept(waits)
+    for line, dead in zip(waits, sidecar.find("dead")[1:]):
+        assert dead["_at"] - line["_at"] > line["wait_ms"] / 1000 - 0.25
+    assert len(bed.letters()) <= 5
+    assert sidecar.term() == 0
+    bed.queue.wait_for_ready(1)
+
+
+def test_another_body_under_an_id_that_its_dlx_brings_back_goes_round_slowly(bed):
+    """And holds up nobody else with that id."""
+    with_a_circle(bed)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0)
+    bed.queue.publish("m1", b"first")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.queue.publish("m1", b"second")
+    waits = sidecar.wait_for("parked", n=4, why=LEADS_BACK, deadline=40)
+    bed.queue.publish("m1", b"first")
+    assert sidecar.wait_for("duplicate", message_id="m1")["_at"] - waits["_at"] < waits["wait_ms"] / 1000
+    waits_are_kept(sidecar.find("parked", why=LEADS_BACK))
+    assert {letter["reason"] for letter in bed.letters()} == {"body_mismatch"} and len(bed.letters()) <= 5
+    bed.assert_once("m1")
+
+
+def test_many_that_come_back_leave_room_for_others(bed):
+    """Where they would fill max_parked, they wait for a second at most."""
+    with_a_circle(bed)
+    bed.app.handler = lambda request, reply: 400 if request.message_id != "good" else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0, brake=0, prefetch=16, max_parked=10)
+    bed.queue.publish_many([f"bad{i}" for i in range(30)])
+    late = re.compile(r"rejected here ([6-9]|\d\d) times")  # the first wait of these would be 6.4 s or more
+    sidecar.wait_for("dead_again", error=late.match, wait_ms=lambda wait: wait <= 1000, deadline=60)
+    bed.queue.publish("good")
+    sidecar.wait_for("completed", message_id="good")
+    assert len(bed.letters()) == 30
+
+
+def test_a_message_that_is_too_large_and_comes_back_goes_round_slowly(bed):
+    with_a_circle(bed)
+    sidecar = bed.sidecar(queue=bed.queue, revive=0, max_message="1KiB", on_too_large="reject")
+    bed.queue.publish("large", b"x" * 2000)
+    sidecar.wait_for("parked", n=3, why=LEADS_BACK, deadline=40)
+    waits_are_kept(sidecar.find("parked"))
+    assert len(sidecar.find("too_large")) == 4
+    assert sidecar.term() == 0
+    bed.queue.wait_for_ready(1)
 
 
 def test_redrive_brings_it_through_and_removes_that_letter(bed):

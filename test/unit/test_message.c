@@ -113,6 +113,10 @@ static void test_deaths(void **state)
     assert_true(message_deaths(&m) == INT64_MAX);
     header.children.n = 5;
     assert_int_equal(message_deaths(&m), 7);
+    assert_int_equal(message_rejections(&m, SLICE("q")), 3);
+    assert_int_equal(message_rejections(&m, SLICE("other")), 0);
+    first[2] = F_STRING("reason", "expired");
+    assert_int_equal(message_rejections(&m, SLICE("q")), 0);
     header.children.n = 1;
     assert_int_equal(message_deaths(&m), 3);
     header.children.n = 0;

@@ -70,15 +70,20 @@ struct broker_event {
     struct message *message;
     uint64_t body_len;
     uint64_t n_bytes;       /* of a delivery, also of a drained one: message_bytes */
-    int64_t delivery_count; /* drained: x-delivery-count */
+    int64_t delivery_count; /* drained: x-delivery-count, */
+    int64_t n_rejected;     /* and message_rejections */
     int64_t depth;
     struct fault fault;
 };
 
-/* The queue was a stream when it was last seen: channel 1 hands out nothing, not even BROKER_CONSUMING, before it
- * is known whether it still is one. When it is, the connection is lost, with the fault's code "stream". Right
- * after connecting only. */
-void broker_suspect_stream(struct broker *b);
+/* Asks whether the queue is a stream: channel 1 hands out nothing, not even BROKER_CONSUMING, before that is
+ * known. When it is one, the connection is lost, with the fault's code "stream". No message of an ordinary
+ * queue is touched; but where the queue is not known to be empty, the broker writes a line into its log. Once
+ * asked, until channel 1 is lost, it does nothing more. */
+void broker_ask_stream(struct broker *b, bool is_empty);
+
+/* Is it known, since channel 1 was opened, that the queue is none? */
+bool broker_is_no_stream(const struct broker *b);
 
 /* What may be allocated now for a message; a larger one is drained. */
 struct broker_room {
@@ -148,7 +153,7 @@ int broker_close(struct broker *b, struct fault *f);
 
 /* --- for commands: blocking, each with the connect timeout as its deadline --- */
 
-/* Connects, checks that the queue exists and is not a stream where that can be known, and disconnects. -1: f
+/* Connects, checks that the queue exists and is not a stream, and disconnects. -1: f
  * says what is wrong. */
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 

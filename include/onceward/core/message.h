@@ -109,6 +109,9 @@ const struct field *message_header(const struct message *m, struct slice name);
 /* The sum of the counts in x-death (https://www.rabbitmq.com/docs/dlx): how often the broker dead-lettered this message. */
 int64_t message_deaths(const struct message *m);
 
+/* The same of one queue's rejections: more than none, and something brought the message back. */
+int64_t message_rejections(const struct message *m, struct slice queue);
+
 /* x-delivery-count (quorum queues): how often it was delivered before; 0 when absent. */
 int64_t message_delivery_count(const struct message *m);
 
