@@ -38,16 +38,15 @@ void worker_op_works(struct worker *w, enum inbox_op op)
         pause_clear(w, PAUSE_DATABASE);
 }
 
-/* The database did not decide. */
-void report_row_error(struct worker *w, const struct inbox_row *row)
+void report_database_error(struct worker *w, const char *sqlstate, struct slice reason)
 {
     struct log_line l;
 
     if (!worker_may_say(w, EVENT_DATABASE_ERROR))
         return;
     log_begin(&l, EVENT_DATABASE_ERROR, w->q->name);
-    log_text(&l, "sqlstate", row->sqlstate);
-    log_slice(&l, "reason", row->detail);
+    log_text(&l, "sqlstate", sqlstate);
+    log_slice(&l, "reason", reason);
     log_end(&l);
 }
 

@@ -281,6 +281,7 @@ void worker_try_database(struct worker *w)
         break;
     case -1:
         snprintf(text, sizeof(text), "%s %.200s", f.code, f.text);
+        report_database_error(w, f.code, slice_of(f.text));
         pause_set(w, PAUSE_DATABASE, text);
         break;
     default:

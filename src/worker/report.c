@@ -110,6 +110,8 @@ static bool waits_for_another(const struct worker *w)
 
 static enum queue_state worker_state(struct worker *w)
 {
+    unsigned full = w->pauses & ~(w->is_on_trial ? 1u << PAUSE_APPLICATION : 0); /* nothing goes at all */
+
     if (w->drain)
         return QUEUE_DRAINING;
     if (w->no_queue && w->broker) /* its channel comes and goes */
@@ -118,9 +120,9 @@ static enum queue_state worker_state(struct worker *w)
         return QUEUE_DISCONNECTED;
     if (!atomic_load(&w->is_ready) && !w->pauses)
         return QUEUE_STARTING;
-    if (!w->pauses && waits_for_another(w))
+    if (!full && waits_for_another(w))
         return QUEUE_WAITING_FOR_SUSPECT;
-    if (!w->pauses && (worker_n(w, DELIVERY_SUSPECT) || worker_suspect_is_on_its_way(w)))
+    if (!full && (worker_n(w, DELIVERY_SUSPECT) || worker_suspect_is_on_its_way(w)))
         return QUEUE_SUSPECTS;
     if (!w->pauses && w->inbox && w->n_stuck &&
         w->depth) /* since the last delivery; depth is not known to be 0 */

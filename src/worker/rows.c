@@ -19,7 +19,7 @@ static void row_repeat(struct worker *w, struct delivery *d, const struct inbox_
     if (row->answer == ROW_RETRY) {
         int64_t wait = delivery_lock_wait_ms(d);
 
-        report_row_error(w, row);
+        report_database_error(w, row->sqlstate, row->detail);
         worker_op_fails(w, row);
         d->not_before_ms = w->now_ms + (sqlstate_is_lasting(row->sqlstate) ? SLOW_ERROR_MS : wait);
     }
@@ -334,7 +334,7 @@ static void settle_invalid(struct worker *w, struct delivery *d, const struct in
     free(d->result);
     d->result = NULL;
     d->result_len = 0;
-    report_row_error(w, row);
+    report_database_error(w, row->sqlstate, row->detail);
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
 }
 
@@ -391,7 +391,7 @@ static void fail_extended(struct worker *w, struct delivery *d, const struct inb
 /* The words are at fault, not the failure. */
 static void fail_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    report_row_error(w, row);
+    report_database_error(w, row->sqlstate, row->detail);
     delivery_set_error(d, "failed, with an error text that the database refuses");
     d->not_before_ms = w->now_ms + LOCK_LAST_MS;
     delivery_event(w, d, d->state == DELIVERY_REVOKING ? DELIVERY_EV_REPEAT : DELIVERY_EV_UNWRITABLE);
@@ -435,7 +435,7 @@ static void release_other(struct worker *w, struct delivery *d, const struct inb
 
 static void release_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    report_row_error(w, row);
+    report_database_error(w, row->sqlstate, row->detail);
     delivery_set_error(d, "given back, with a text that the database refuses");
     d->not_before_ms = w->now_ms + LOCK_LAST_MS;
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);
@@ -458,7 +458,7 @@ static void bury_done(struct worker *w, struct delivery *d, const struct inbox_r
 /* Not even the letter can be written: it stays unacked, and is tried again later. */
 static void bury_invalid(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    report_row_error(w, row);
+    report_database_error(w, row->sqlstate, row->detail);
     d->wait = WAIT_DUE;
     d->delay_ms = w->q->max_backoff_ms;
     delivery_event(w, d, DELIVERY_EV_UNWRITABLE);

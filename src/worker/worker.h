@@ -365,7 +365,7 @@ void worker_holder(struct worker *w, const struct inbox_holder *h);
 bool sqlstate_is_lasting(const char *sqlstate);
 void worker_op_works(struct worker *w, enum inbox_op op);
 void worker_op_fails(struct worker *w, const struct inbox_row *row);
-void report_row_error(struct worker *w, const struct inbox_row *row);
+void report_database_error(struct worker *w, const char *sqlstate, struct slice reason);
 
 /* answers.c */
 void worker_forward_claimed(struct worker *w);
