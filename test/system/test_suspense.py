@@ -157,13 +157,13 @@ def test_the_brake_neither_waits_for_what_was_sent_before_it_nor_believes_it(bed
 
 
 def test_a_suspect_of_a_braked_queue_with_a_long_job_does_not_stop_another_queue(bed):
-    other, config = two_queues(bed, {"completion": "response"}, completion="transaction", token_window="2s", max_window="60s", brake=4,
+    other, config = two_queues(bed, {"completion": "response"}, completion="transaction", token_window="2s", max_window="200s", brake=4,
                                ready={"interval": "20ms"}, retry=dict(QUICK, max_attempts=8), forward={"concurrency": 8})
     gate = Gate()
 
     def handler(request, reply):
         if request.message_id == "long":
-            bed.app.extend(request, 50)
+            bed.app.extend(request, 170)
             gate.wait()
             return bed.app.commit_and_answer(request, reply)
         if request.message_id == "poison":
