@@ -185,9 +185,9 @@ static void advise_members(struct admin *a, FILE *advice)
     if (session_once(
             a,
             "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
-            " AND NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles u ON u.oid = m.member AND "
-            "u.rolcanlogin"
-            " WHERE m.roleid = r.oid) ORDER BY 1 DESC",
+            /* Not the login that made the role: since PostgreSQL 16 it may administer it. */
+            " AND NOT EXISTS (SELECT FROM pg_roles u WHERE u.rolcanlogin AND NOT u.rolsuper"
+            "  AND pg_has_role(u.oid, r.oid, 'USAGE')) ORDER BY 1 DESC",
             0, NULL, &r, &f))
         return;
     for (int i = 0; i < PQntuples(r); i++) {

@@ -13,6 +13,7 @@ enum { BRAKE_MAX_MS = 30000, BRAKE_LEAST = 5 };
 void worker_success(struct worker *w, const struct delivery *d)
 {
     w->n_pauses_in_a_row = 0;
+    worker_saw_answer(w, d);
     worker_trickle(w, 1);
     if (delivery_was_sent_before(w, d, PAUSE_EVERYTHING_FAILS))
         return;

@@ -319,7 +319,8 @@ static void delivery_enter(struct worker *w, struct delivery *d)
         delivery_step_down(w, d);
         break;
     case DELIVERY_PARKED:
-        delivery_set_timer(w, d, w->now_ms + (d->delay_ms > 0 ? d->delay_ms : 0));
+        d->due_ms = w->now_ms + (d->delay_ms > 0 ? d->delay_ms : 0);
+        delivery_set_timer(w, d, d->due_ms);
         break;
     case DELIVERY_WATCHING:
         delivery_set_timer(w, d, w->now_ms + delivery_lock_wait_ms(d));

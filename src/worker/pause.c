@@ -17,6 +17,7 @@ enum {
     PROBE_MAX_MS = 10000,
     N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
     TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
+    TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
     TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
     DATABASE_TRY_MAX_MS = 15000,
@@ -136,6 +137,8 @@ void pause_for_refusal(struct worker *w, const struct delivery *d)
     w->is_doubted = d->http_status != 0;
     if (asked > 0 && w->probe_at_ms < w->now_ms + asked)
         w->probe_at_ms = w->now_ms + asked;
+    if (w->is_doubted) /* a probe that is on its way knows nothing of this */
+        w->resume_at_ms = w->probe_at_ms;
 }
 
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
@@ -226,14 +229,16 @@ size_t worker_n_busy(const struct worker *w)
     return n;
 }
 
-/* Would it go within a moment, if it were allowed to? What follows another, what is held or locked elsewhere,
- * what has no attempts left, and what is dead, is no help. */
+/* Would it go within a moment, if it were allowed to? What is one of several copies and not the first, what
+ * is held or locked elsewhere, what has no attempts left, and what is dead, is no help. */
 static bool could_be_tried(const struct worker *w, const struct delivery *d)
 {
+    int64_t soon = w->now_ms + TRIAL_SOON_MS;
+
     if (d->state == DELIVERY_SUSPECT)
-        return d->not_before_ms <= w->now_ms + TRIAL_SOON_MS && !suspect_stands_back(w, d);
-    return d->message && d->wait == WAIT_DUE && !d->used_up && !d->has_circled &&
-           d->timer_ms <= w->now_ms + TRIAL_SOON_MS;
+        return d->not_before_ms <= soon && !suspect_stands_back(w, d);
+    return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
+           d->due_ms <= soon;
 }
 
 /* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
@@ -246,8 +251,8 @@ static bool has_one_to_try(const struct worker *w)
     static const enum delivery_state some[] = {DELIVERY_PARKED, DELIVERY_SUSPECT};
 
     for (size_t i = 0; i < sizeof(soon) / sizeof(soon[0]); i++)
-        if (worker_n(w, soon[i]))
-            return true;
+        list_each(&w->states[soon[i]],
+                  k) if (!container_of(k, struct delivery, in_state)->locked_since_ms) return true;
     for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
         list_each(&w->states[some[i]],
                   k) if (could_be_tried(w, container_of(k, struct delivery, in_state))) return true;
@@ -280,6 +285,8 @@ void worker_try_database(struct worker *w)
         worker_op_works(w, INBOX_CLAIM);
         break;
     case -1:
+        if (!is_paused(w, PAUSE_DATABASE))
+            break; /* it was asked before the pause ended */
         snprintf(text, sizeof(text), "%s %.200s", f.code, f.text);
         report_database_error(w, f.code, slice_of(f.text));
         pause_set(w, PAUSE_DATABASE, text);
@@ -316,6 +323,7 @@ static void probe_succeeded(struct worker *w)
      * messages: only an answer ends this pause. */
     w->is_on_trial = true;
     w->trial_since_ms = w->now_ms;
+    w->trial_sent_ms = 0;
     w->allowed = 1;
 }
 
@@ -331,7 +339,8 @@ static void probe_failed(struct worker *w, const struct fault *f)
 
     worker_saw_nobody(w, w->probe_after);
     pause_set(w, PAUSE_APPLICATION, f->text);
-    w->is_doubted = false;
+    if (strcmp(f->code, "silent") != 0)
+        w->is_doubted = false;
     w->probe_at_ms = next_ms;
 }
 
@@ -417,6 +426,15 @@ static void return_held(struct worker *w, enum pause_reason r)
     log_end(&l);
 }
 
+/* There is nobody to be tried, or the one who is has been with the application for long. */
+static bool trial_is_vain(const struct worker *w)
+{
+    if (worker_n_busy(w))
+        return w->trial_sent_ms && w->now_ms - w->trial_sent_ms >= TRIAL_SLOW_MS;
+    return w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
+           !has_one_to_try(w);
+}
+
 void worker_pause_tick(struct worker *w)
 {
     static const enum pause_reason whole[] = {PAUSE_APPLICATION, PAUSE_DATABASE, PAUSE_REFUSED,
@@ -424,8 +442,7 @@ void worker_pause_tick(struct worker *w)
 
     tell_late_pauses(w);
     worker_trickle(w, w->allowed); /* nobody waits for answers that are slow: twice as many each second */
-    if (w->is_on_trial && w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
-        !has_one_to_try(w))
+    if (w->is_on_trial && trial_is_vain(w))
         pause_clear(w, PAUSE_APPLICATION);
     if (w->drain || !w->generation)
         return;

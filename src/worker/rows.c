@@ -142,6 +142,8 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
         log_end(&l);
     }
     delivery_event(w, d, DELIVERY_EV_NOT_NOW);
+    if (d->state == DELIVERY_PARKED && row->answer == ROW_NOT_DUE)
+        d->due_ms = w->now_ms + row->wait_ms;
 }
 
 /* Said at most once a minute: it is a matter of how the application is built. */

@@ -33,6 +33,7 @@ enum { N_REMEMBERED = 1024, STAND_BACK_WAITS = 3, UNPROVEN_MS = 500, UNPROVEN_TI
 struct suspicions {
     uint64_t ids[N_REMEMBERED];    /* their hashes, 0: none */
     uint64_t proofs[N_REMEMBERED]; /* target_proven when they left */
+    int64_t left_ms[N_REMEMBERED];
     size_t n, next;
 };
 
@@ -55,6 +56,7 @@ void suspect_remember(struct worker *w, struct delivery *d)
     s->n += !s->ids[s->next];
     s->ids[s->next] = id_of(d);
     s->proofs[s->next] = target_proven(w);
+    s->left_ms[s->next] = w->now_ms;
     s->next = (s->next + 1) % N_REMEMBERED;
 }
 
@@ -122,7 +124,8 @@ static bool has_fellows(const struct worker *w, uint64_t id, uint64_t proofs)
     if (worker_n(w, DELIVERY_SUSPECT))
         return true;
     for (size_t i = 0; s && s->n && i < N_REMEMBERED; i++)
-        if (s->ids[i] && s->ids[i] != id && s->proofs[i] == proofs)
+        if (s->ids[i] && s->ids[i] != id && s->proofs[i] == proofs &&
+            w->now_ms - s->left_ms[i] < w->q->max_hold_ms) /* another replica may have done with it since */
             return true;
     return false;
 }

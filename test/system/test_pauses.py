@@ -1,8 +1,11 @@
 """How a pause ends, and what becomes of the messages meanwhile: only an answer shows that an application works which has said that it does
 not, and what it cannot take goes to other replicas."""
 
+import threading
+
 import pytest
 
+from rig.application import Gate
 from rig.wait import hold_true, wait_until
 
 QUICK = {"interval": "50ms"}
@@ -107,3 +110,115 @@ def test_max_parked_bounds_what_is_held(bed):
     sidecar.wait_for("parked_full")
     wait_until(lambda: len(bed.app.posts()) >= 400, "they come again and again", 60)
     assert max(s["held"] for s in sidecar.find("stats")) <= 50 + 64 + 4
+
+
+# What is here and cannot be tried must not keep others from being tried.
+
+def test_a_row_that_stays_locked_keeps_nobody_from_being_tried(bed):
+    """It was answered 503, by a handler that leaves its transaction open: its attempt cannot be given back before that ends."""
+    gate, at_work = Gate(), threading.Event()
+
+    def handler(request, reply):
+        if request.message_id == "m1" and not at_work.is_set():
+            bed.app.later(lambda: bed.app.try_commit(request, before_commit=lambda: (at_work.set(), gate.wait())))
+            at_work.wait(20)
+            return 503
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, token_window="3s")
+    bed.queue.publish("m1")
+    sidecar.wait_for("paused", reason="application_down")
+    bed.queue.publish_many(["a", "b"])
+    sidecar.wait_for("resumed", reason="application_down", deadline=40)
+    sidecar.wait_for("completed", n=2, deadline=40)
+    gate.open()
+    bed.wait_for_status("m1", "completed", 40)
+
+
+def test_copies_of_a_long_job_keep_nobody_from_being_tried(bed):
+    """More of them than may follow it; it was sent before the pause, and goes on through it."""
+    gate, broken = Gate(), [True]
+
+    def handler(request, reply):
+        if request.message_id == "long":
+            gate.wait()
+        elif broken:
+            return 503
+        return bed.app.act_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, pause_hold="2s", token_window="10m", completion="response", prefetch=32)
+    bed.queue.publish_many(["long"] * 22 + ["x"])
+    sidecar.wait_for("paused", reason="application_down")
+    bed.queue.publish_many(["a", "b"])
+    broken.clear()
+    sidecar.wait_for("resumed", reason="application_down", deadline=60)
+    sidecar.wait_for("completed", n=3, deadline=60)
+    gate.open()
+    bed.wait_for_status("long", "completed", 40)
+
+
+def test_a_message_that_is_due_late_keeps_nobody_from_being_tried(bed):
+    """It is looked at more often than it is due."""
+    broken = [True]
+
+    def handler(request, reply):
+        if request.message_id == "late":
+            return reply.status(429, headers={"Retry-After": "600"})
+        return 503 if broken else bed.app.act_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, pause_hold="1h", max_hold="20m", completion="response", retry={"max_backoff": "2s"})
+    bed.queue.publish("late")
+    sidecar.wait_for("given_back", message_id="late")
+    bed.queue.publish("a")
+    sidecar.wait_for("paused", reason="application_down")
+    broken.clear()
+    sidecar.wait_for("completed", message_id="a", deadline=40)
+    sidecar.wait_for("resumed", reason="application_down", deadline=40)
+
+
+def test_a_trial_that_takes_long_shows_that_the_application_works(bed):
+    """One 503, to shed load; then it takes everything, in long jobs."""
+    gate, refused = Gate(), []
+
+    def handler(request, reply):
+        if not refused:
+            refused.append(request)
+            return 503
+        gate.wait()
+        return bed.app.act_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, token_window="5m", completion="response")
+    bed.queue.publish_many([f"m{i}" for i in range(16)])
+    sidecar.wait_for("resumed", reason="application_down", deadline=60)
+    gate.wait_for_waiting(8, deadline=60)
+    gate.open()
+    sidecar.wait_for("completed", n=16, deadline=60)
+
+
+def test_a_try_of_the_database_that_is_late_does_not_pause_anew(bed):
+    """Letters are refused, then one is written while the try behind it is refused: that pause has ended."""
+    bed.rows(f"""CREATE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+        IF NEW.consumer <> '{bed.queue.name}' THEN RETURN NEW; END IF;
+        IF starts_with(NEW.message_id, 'onceward.') OR nextval('public.letters') = 1 THEN
+            RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'could not extend file: No space left';
+        END IF;
+        PERFORM pg_sleep(4);
+        RETURN NEW; END $$""")
+    bed.rows("CREATE SEQUENCE public.letters")
+    bed.rows("CREATE TRIGGER full_disk BEFORE INSERT ON onceward.dead_letter FOR EACH ROW EXECUTE FUNCTION public.full_disk()")
+    try:
+        bed.app.handler = lambda request, reply: 400 if request.message_id == "m1" else bed.app.commit_and_answer(request, reply)
+        sidecar = bed.sidecar(ready=QUICK)
+        bed.queue.publish("m1")
+        sidecar.wait_for("paused", reason="database_down")
+        sidecar.wait_for("dead", message_id="m1", deadline=60)
+    finally:
+        bed.rows("DROP TRIGGER full_disk ON onceward.dead_letter")
+        bed.rows("DROP FUNCTION public.full_disk()")
+        bed.rows("DROP SEQUENCE public.letters")
+    bed.queue.publish_many(["a", "b"])
+    sidecar.wait_for("completed", n=2, deadline=60)

@@ -161,11 +161,11 @@ static void test_bytes(void **state)
     assert_int_equal(message_bytes(m), 10);
     size_t before = message_bytes(m);
     message_alloc(m, 1000000);
-    assert_in_range(message_bytes(m) - before, 1000000, 1000000 + 4096);
+    assert_int_in_range(message_bytes(m) - before, 1000000, 1000000 + 4096);
     before = message_bytes(m);
     for (size_t i = 0; i < 10000; i++)
         message_keep(m, "0123456789", 10);
-    assert_in_range(message_bytes(m) - before, 100000 - 4096, 100000 + 40000);
+    assert_int_in_range(message_bytes(m) - before, 100000 - 4096, 100000 + 40000);
     message_free(m);
 }
 
