@@ -280,6 +280,9 @@ void worker_answer(struct worker *w, const struct forward_answer *a)
         target_prove(w, d->n_deaths_before);
     else if (a->kind == ANSWER_UNREACHABLE && !a->waited)
         worker_saw_nobody(w, d->n_deaths_before);
+    if (d->verdict == VERDICT_UNAVAILABLE || d->verdict == VERDICT_DIED)
+        w->refused_after_ms =
+            a->took_us / 1000 < w->q->token_window_ms ? a->took_us / 1000 : w->q->token_window_ms;
     if (a->kind == ANSWER_STATUS) {
         histogram_add(&w->forward_us, a->took_us);
         w->service_ema_us += ((double)a->took_us - w->service_ema_us) / 16;

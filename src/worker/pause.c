@@ -117,7 +117,7 @@ void pause_for_death(struct worker *w, const char *text)
 {
     bool first = !w->n_pauses_in_a_row;
 
-    w->is_doubted = true;
+    w->is_doubted = w->waits_for_life = true;
     if (is_paused(w, PAUSE_APPLICATION) && !w->is_on_trial) {
         if (w->resume_at_ms < w->now_ms + DEAD_MS)
             w->resume_at_ms = w->now_ms + DEAD_MS;
@@ -134,11 +134,13 @@ void pause_for_refusal(struct worker *w, const struct delivery *d)
     int64_t most = probe_wait_max_ms(w), asked = d->retry_after_ms < most ? d->retry_after_ms : most;
 
     pause_set(w, PAUSE_APPLICATION, d->error);
-    w->is_doubted = d->http_status != 0;
+    w->is_doubted = d->http_status != 0 || w->q->ready_url;
     if (asked > 0 && w->probe_at_ms < w->now_ms + asked)
         w->probe_at_ms = w->now_ms + asked;
-    if (w->is_doubted) /* a probe that is on its way knows nothing of this */
+    if (w->is_doubted) { /* a probe that is on its way knows nothing of this */
         w->resume_at_ms = w->probe_at_ms;
+        w->waits_for_life = false;
+    }
 }
 
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
@@ -350,7 +352,7 @@ void worker_probe(struct worker *w)
     struct fault f = {0};
 
     /* It died, and has answered since, perhaps to another queue: no need to wait longer. */
-    if (w->resume_at_ms > w->now_ms && target_proven(w) >= target_deaths(w))
+    if (w->waits_for_life && w->resume_at_ms > w->now_ms && target_proven(w) >= target_deaths(w))
         w->resume_at_ms = w->probe_at_ms = w->now_ms;
     switch (forward_probe_result(w->forward, &f)) {
     case PROBE_READY:
@@ -429,8 +431,10 @@ static void return_held(struct worker *w, enum pause_reason r)
 /* There is nobody to be tried, or the one who is has been with the application for long. */
 static bool trial_is_vain(const struct worker *w)
 {
-    if (worker_n_busy(w))
-        return w->trial_sent_ms && w->now_ms - w->trial_sent_ms >= TRIAL_SLOW_MS;
+    int64_t since_ms = w->trial_sent_ms > w->trial_since_ms ? w->trial_sent_ms : w->trial_since_ms;
+
+    if (worker_n_busy(w)) /* perhaps with one that an earlier trial has sent */
+        return w->now_ms - since_ms >= TRIAL_SLOW_MS + w->refused_after_ms;
     return w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
            !has_one_to_try(w);
 }

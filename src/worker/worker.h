@@ -238,6 +238,8 @@ struct worker {
     bool pause_told[N_PAUSE_REASONS];
     char pause_text[N_PAUSE_REASONS][256];
     int64_t probe_at_ms, resume_at_ms; /* a probe that succeeds earlier than this ends no pause */
+    bool waits_for_life;               /* until resume_at_ms, for a death: an answer cuts it short */
+    int64_t refused_after_ms;          /* so long did the latest refusal take: a trial may, too */
     uint64_t probe_after;              /* deaths of the target before the probe that is under way */
     int64_t database_try_ms;           /* paused for the database's errors: then it is tried */
     int n_database_tries;

@@ -24,20 +24,27 @@ def start(bed, **keys):
     return bed.sidecar(queue=bed.queue, top=TOP, **{**SOON, **keys})
 
 
+def skip_where_returns_are_free(sidecar):
+    version = sidecar.find("connected", peer="broker")[0]["version"]
+    if tuple(map(int, version.split(".")[:2])) >= (4, 3):
+        pytest.skip("this broker does not count what is given back with nack")
+
+
 def bring_to(limited, n):
     """The one message of the queue, delivered so often, and held by the caller: a function that gives it back."""
     channel = limited.rabbitmq.connect().channel()
     for _ in range(n - 1):
         limited.queue.wait_for_ready(1)
-        channel.basic_nack(channel.basic_get(limited.queue.name)[0].delivery_tag, requeue=True)
+        channel.basic_reject(channel.basic_get(limited.queue.name)[0].delivery_tag, requeue=True)
     limited.queue.wait_for_ready(1)
     held = channel.basic_get(limited.queue.name)[0]
-    return lambda: channel.basic_nack(held.delivery_tag, requeue=True)
+    return lambda: channel.basic_reject(held.delivery_tag, requeue=True)
 
 
 def test_a_message_whose_next_attempt_is_far_away(limited):
     limited.app.handler = lambda request, reply: 500
     sidecar = start(limited, retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
+    skip_where_returns_are_free(sidecar)
     limited.queue.publish("m1", b"the whole body", headers={"a": "b"})
     dead = sidecar.wait_for("dead", deadline=90)
     assert dead["reason"] == "delivery_limit" and dead["message_id"] == "m1"
@@ -51,6 +58,11 @@ def test_a_message_whose_next_attempt_is_far_away(limited):
 def test_a_message_whose_row_is_locked_for_long(limited):
     gate = limited.leave_locked("m1", b"the whole body", queue=limited.queue, top=TOP, **SOON)
     second = start(limited)
+    try:
+        skip_where_returns_are_free(second)
+    except pytest.skip.Exception:
+        gate.open()
+        raise
     dead = second.wait_for("dead", deadline=90)
     assert dead["reason"] == "delivery_limit" and "completed before it is redriven" in dead["error"]
     letter, = limited.letters("m1")
@@ -165,6 +177,7 @@ def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):
 
 def test_a_message_that_is_too_large_is_left_in_the_queue(limited):
     sidecar = start(limited, max_bytes="256KiB", max_message="512KiB")
+    skip_where_returns_are_free(sidecar)
     limited.queue.publish("large", b"x" * (600 << 10))
     wait_until(lambda: sidecar.find("paused", reason="too_large", detail=lambda text: "nothing more is consumed here" in text),
                "it is left", 60)

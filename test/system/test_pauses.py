@@ -222,3 +222,25 @@ def test_a_try_of_the_database_that_is_late_does_not_pause_anew(bed):
         bed.rows("DROP SEQUENCE public.letters")
     bed.queue.publish_many(["a", "b"])
     sidecar.wait_for("completed", n=2, deadline=60)
+
+
+def test_a_port_that_refuses_beside_a_readiness_url_is_one_pause(bed):
+    """The URL is another port's: its 2xx is no reason to take a prefetch more each time."""
+    ready = bed.new_application("-ready")
+    ready.handler = ready.only_answer
+    bed.app.die()
+    bed.queue.publish_many([f"m{i}" for i in range(60)])
+    sidecar = bed.sidecar(ready={"interval": "50ms", "url": ready.url}, prefetch=20)
+    sidecar.wait_for("given_back", n=24, deadline=60)
+    assert len(sidecar.find("paused")) == 1 and max(s["held"] for s in sidecar.find("stats")) <= 21
+    bed.app.start()
+    sidecar.wait_for("completed", n=60, deadline=60)
+
+
+def test_a_refusal_is_not_followed_by_another_at_once(bed):
+    """Not even with a Retry-After, and nothing that died: the next try has its wait."""
+    bed.app.handler = lambda request, reply: reply.status(503, headers={"Retry-After": "5"})
+    bed.queue.publish_many(["m1", "m2", "m3"])
+    bed.sidecar(forward={"concurrency": 1}, ready=None)  # the default
+    bed.app.wait_for_posts(1)
+    hold_true(lambda: len(bed.app.posts()) <= 3, "no hot loop", 4)
