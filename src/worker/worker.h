@@ -11,7 +11,8 @@
  *   rows.c                     what comes back from it
  *   operations.c               which of its statements work
  *   answers.c                  requests to the application, and what its answers mean
- *   consume.c                  the consumer's credit, acks, rejects
+ *   consume.c                  the consumer: its credit, and whether anything comes
+ *   acks.c                     acks, rejects, returns
  *   returns.c                  what goes back to the broker, and its delivery limit
  *   loops.c                    dead messages that a dead-letter exchange brings back
  *   target.c                   the application as all workers of the process see it: who is alone with it
@@ -380,11 +381,13 @@ bool delivery_is_tainted(const struct worker *w,
 
 /* consume.c */
 void worker_update_consumer(struct worker *w);
-void worker_write_acks(struct worker *w);
 void worker_broker_event(struct worker *w, struct broker_event *ev);
 struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);
+
+/* acks.c */
+void worker_write_acks(struct worker *w);
 
 /* timers.c */
 void delivery_set_timer(struct worker *w, struct delivery *d, int64_t at_ms);
