@@ -5,7 +5,8 @@
  *   worker.c (one folder up)   the loop
  *   connections.c              to the broker and to the database: made, read, lost
  *   drain.c                    the end of a queue's work
- *   deliveries.c               arrival, the machine's transitions and entry actions, followers
+ *   arrivals.c                 what a delivery is taken for when it comes
+ *   deliveries.c               the machine's transitions and entry actions, followers
  *   timers.c                   which of them is due
  *   batches.c                  what goes to the database
  *   rows.c                     what comes back from it
@@ -303,9 +304,14 @@ struct worker {
     struct inbox_letter letters[BATCH_MAX];
 };
 
-/* deliveries.c */
+/* arrivals.c */
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
 void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
+
+/* deliveries.c */
+
+/* Where a copy stands beside others of its id: the event to follow; `alone` when there are none. */
+enum delivery_event delivery_join(struct worker *w, struct delivery *d, enum delivery_event alone);
 void delivery_event(struct worker *w, struct delivery *d, enum delivery_event e);
 void delivery_drop_id(struct worker *w, struct delivery *d);   /* it leads and follows nobody any more, */
 void delivery_step_down(struct worker *w, struct delivery *d); /* and its first follower leads the others */
