@@ -56,7 +56,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
     }
     d->inbox_life = w->inbox ? w->inbox_life : 0;
     d->verdict = -1;
-    w->trial_sent_ms = w->now_ms;
+    w->sent_ms = w->now_ms;
     delivery_event(w, d, DELIVERY_EV_SENT);
     FAILPOINT(FORWARD_SENT);
 }

@@ -29,8 +29,6 @@ void worker_op_works(struct worker *w, enum inbox_op op)
     w->tried_ops &= ~(1u << op);
     if (!w->tried_ops)
         w->n_database_tries = 0;
-    if (!w->failing_ops)
-        return;
     w->failing_ops &= ~(1u << op);
     if (op == INBOX_CLAIM && (!(w->pauses & 1u << PAUSE_DATABASE) || w->now_ms >= w->database_try_ms))
         w->failing_ops &= OPS_OF_HELD;

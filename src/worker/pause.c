@@ -243,6 +243,23 @@ static bool could_be_tried(const struct worker *w, const struct delivery *d)
            d->due_ms <= soon;
 }
 
+static bool is_unlocked(const struct worker *w, const struct delivery *d)
+{
+    (void)w;
+    return !d->locked_since_ms;
+}
+
+static bool any_of(const struct worker *w, enum delivery_state s,
+                   bool (*is_one)(const struct worker *w, const struct delivery *d))
+{
+    list_each(&w->states[s], k)
+    {
+        if (is_one(w, container_of(k, struct delivery, in_state)))
+            return true;
+    }
+    return false;
+}
+
 /* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
  * accepted and watched, is no help. */
 static bool has_one_to_try(const struct worker *w)
@@ -253,11 +270,11 @@ static bool has_one_to_try(const struct worker *w)
     static const enum delivery_state some[] = {DELIVERY_PARKED, DELIVERY_SUSPECT};
 
     for (size_t i = 0; i < sizeof(soon) / sizeof(soon[0]); i++)
-        list_each(&w->states[soon[i]],
-                  k) if (!container_of(k, struct delivery, in_state)->locked_since_ms) return true;
+        if (any_of(w, soon[i], is_unlocked))
+            return true;
     for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
-        list_each(&w->states[some[i]],
-                  k) if (could_be_tried(w, container_of(k, struct delivery, in_state))) return true;
+        if (any_of(w, some[i], could_be_tried))
+            return true;
     return worker_n_busy(w);
 }
 
@@ -325,25 +342,22 @@ static void probe_succeeded(struct worker *w)
      * messages: only an answer ends this pause. */
     w->is_on_trial = true;
     w->trial_since_ms = w->now_ms;
-    w->trial_sent_ms = 0;
     w->allowed = 1;
 }
 
 /* Jittered, so that many sidecars do not ask in step. */
 static void probe_failed(struct worker *w, const struct fault *f)
 {
+    bool is_silent = strcmp(f->code, "silent") == 0;
+
+    if (is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
+        worker_saw_nobody(w, w->probe_after);
+        pause_set(w, PAUSE_APPLICATION, f->text);
+        if (!is_silent)
+            w->is_doubted = false;
+    }
     w->probe_at_ms =
         w->now_ms + w->q->ready_interval_ms / 2 + (int64_t)random_below((uint64_t)w->q->ready_interval_ms);
-    if (!is_paused(w, PAUSE_APPLICATION) && strcmp(f->code, "silent") == 0 &&
-        ++w->n_silent_probes < N_SILENT_MAX)
-        return;
-    int64_t next_ms = w->probe_at_ms;
-
-    worker_saw_nobody(w, w->probe_after);
-    pause_set(w, PAUSE_APPLICATION, f->text);
-    if (strcmp(f->code, "silent") != 0)
-        w->is_doubted = false;
-    w->probe_at_ms = next_ms;
 }
 
 /* While the application is paused, and with a readiness URL always. */
@@ -431,7 +445,7 @@ static void return_held(struct worker *w, enum pause_reason r)
 /* There is nobody to be tried, or the one who is has been with the application for long. */
 static bool trial_is_vain(const struct worker *w)
 {
-    int64_t since_ms = w->trial_sent_ms > w->trial_since_ms ? w->trial_sent_ms : w->trial_since_ms;
+    int64_t since_ms = w->sent_ms > w->trial_since_ms ? w->sent_ms : w->trial_since_ms;
 
     if (worker_n_busy(w)) /* perhaps with one that an earlier trial has sent */
         return w->now_ms - since_ms >= TRIAL_SLOW_MS + w->refused_after_ms;

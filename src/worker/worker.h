@@ -249,21 +249,22 @@ struct worker {
     int n_silent_probes; /* of the readiness URL, without an answer, in a row */
     bool
         is_doubted; /* the application said no, or died, and was not seen gone since: a probe proves little */
-    bool is_on_trial;                      /* paused for it, and one request at a time shows how it is */
-    int64_t trial_since_ms, trial_sent_ms; /* when it began, and when its latest request went; 0: none did */
-    int n_pauses_in_a_row;                 /* of the application, without a success between */
-    int allowed;                           /* requests at once: the trickle */
-    bool is_gone;                          /* nobody listened when it was last tried, */
-    uint64_t gone_after;                   /* after so many deaths */
-    int n_unproven;                        /* deaths charged that may be nobody's fault */
-    int64_t unproven_at_ms;                /* the last of them */
-    uint64_t unproven_id;                  /* whose such death was the last: its hash */
-    uint64_t unproven_proofs;              /* target_proven then */
-    struct suspicions *suspicions;         /* suspects that went back to the broker */
-    struct target *target;                 /* the application, shared with the workers of other queues */
-    uint64_t n_in_target;                  /* of its requests that are out, ours */
-    int64_t place_since_ms;                /* it is ours, for a suspect */
-    uint64_t suspect_ref;                  /* the suspect that went last, 0: none yet */
+    bool is_on_trial;              /* paused for it, and one request at a time shows how it is */
+    int64_t trial_since_ms;        /* when it began */
+    int64_t sent_ms;               /* when the latest request went */
+    int n_pauses_in_a_row;         /* of the application, without a success between */
+    int allowed;                   /* requests at once: the trickle */
+    bool is_gone;                  /* nobody listened when it was last tried, */
+    uint64_t gone_after;           /* after so many deaths */
+    int n_unproven;                /* deaths charged that may be nobody's fault */
+    int64_t unproven_at_ms;        /* the last of them */
+    uint64_t unproven_id;          /* whose such death was the last: its hash */
+    uint64_t unproven_proofs;      /* target_proven then */
+    struct suspicions *suspicions; /* suspects that went back to the broker */
+    struct target *target;         /* the application, shared with the workers of other queues */
+    uint64_t n_in_target;          /* of its requests that are out, ours */
+    int64_t place_since_ms;        /* it is ours, for a suspect */
+    uint64_t suspect_ref;          /* the suspect that went last, 0: none yet */
     int n_failed_in_a_row;
     uint64_t failed_ids[FAILED_IDS]; /* the first of those that failed in a row */
     struct failed_text {
