@@ -23,6 +23,40 @@ static const char help[] =
     "  --reasons    not the events, but the reasons\n"
     "  --stats      not the events, but the fields of stats lines and the values of state\n";
 
+/* A table of terms, and how its parts are headed. */
+struct glossary {
+    const struct term *terms;
+    size_t n;
+    const char *what;             /* what one of them is */
+    const char *heading;          /* in the list */
+    const char *column, *meaning; /* in the documentation */
+};
+
+static const struct glossary pauses = {
+    .terms = pause_reasons,
+    .n = N_PAUSE_REASONS,
+    .what = "reason of a pause",
+    .heading = "REASON OF A PAUSE",
+    .column = "reason of a pause",
+    .meaning = "what it means",
+};
+static const struct glossary deaths = {
+    .terms = dead_reasons,
+    .n = N_DEAD_REASONS,
+    .what = "reason of a dead letter",
+    .heading = "REASON OF A DEAD LETTER",
+    .column = "reason of a dead letter",
+    .meaning = "what it means",
+};
+static const struct glossary states = {
+    .terms = queue_states,
+    .n = N_QUEUE_STATES,
+    .what = "state of a queue, in stats",
+    .heading = "STATE",
+    .column = "`state`",
+    .meaning = "what the queue does",
+};
+
 static void list_events(void)
 {
     struct table t = {.n_columns = 3};
@@ -41,27 +75,25 @@ static void list_events(void)
     table_deinit(&t);
 }
 
+static void list_terms(const struct glossary *g)
+{
+    struct table t = {.n_columns = 2};
+
+    table_add_text(&t, g->heading);
+    table_add_text(&t, "MEANS");
+    for (size_t i = 0; i < g->n; i++) {
+        table_add_text(&t, g->terms[i].name);
+        table_add_text(&t, g->terms[i].sentence);
+    }
+    table_print(&t, stdout, text_width(stdout));
+    table_deinit(&t);
+}
+
 static void list_reasons(void)
 {
-    struct table pauses = {.n_columns = 2}, deaths = {.n_columns = 2};
-
-    table_add_text(&pauses, "REASON OF A PAUSE");
-    table_add_text(&pauses, "MEANS");
-    for (int r = 0; r < N_PAUSE_REASONS; r++) {
-        table_add_text(&pauses, pause_reason_info((enum pause_reason)r)->name);
-        table_add_text(&pauses, pause_reason_info((enum pause_reason)r)->sentence);
-    }
-    table_print(&pauses, stdout, text_width(stdout));
-    table_deinit(&pauses);
+    list_terms(&pauses);
     putchar('\n');
-    table_add_text(&deaths, "REASON OF A DEAD LETTER");
-    table_add_text(&deaths, "MEANS");
-    for (int r = 0; r < N_DEAD_REASONS; r++) {
-        table_add_text(&deaths, dead_reason_info((enum dead_reason)r)->name);
-        table_add_text(&deaths, dead_reason_info((enum dead_reason)r)->sentence);
-    }
-    table_print(&deaths, stdout, text_width(stdout));
-    table_deinit(&deaths);
+    list_terms(&deaths);
 }
 
 /* "received, _total": the first key, and the endings of the others. */
@@ -76,7 +108,7 @@ static void add_keys(struct buf *out, enum stats_field f)
 
 static void list_stats(void)
 {
-    struct table fields = {.n_columns = 2}, states = {.n_columns = 2};
+    struct table fields = {.n_columns = 2};
 
     table_add_text(&fields, "FIELD OF STATS");
     table_add_text(&fields, "MEANS");
@@ -91,14 +123,7 @@ static void list_stats(void)
     table_print(&fields, stdout, text_width(stdout));
     table_deinit(&fields);
     putchar('\n');
-    table_add_text(&states, "STATE");
-    table_add_text(&states, "MEANS");
-    for (int i = 0; i < N_QUEUE_STATES; i++) {
-        table_add_text(&states, queue_state_info(i)->name);
-        table_add_text(&states, queue_state_info(i)->sentence);
-    }
-    table_print(&states, stdout, text_width(stdout));
-    table_deinit(&states);
+    list_terms(&states);
 }
 
 static void list_everything(void)
@@ -141,20 +166,20 @@ static void print_events(void)
     }
 }
 
-static void print_reason(const struct reason_info *info)
+static void print_terms(const struct glossary *g)
 {
-    printf("| `%s`", info->name);
-    print_prose(info->sentence, info->advice);
+    printf("| %s | %s | what to do |\n|---|---|---|\n", g->column, g->meaning);
+    for (size_t i = 0; i < g->n; i++) {
+        printf("| `%s`", g->terms[i].name);
+        print_prose(g->terms[i].sentence, g->terms[i].advice);
+    }
 }
 
 static void print_reasons(void)
 {
-    puts("| reason of a pause | what it means | what to do |\n|---|---|---|");
-    for (int r = 0; r < N_PAUSE_REASONS; r++)
-        print_reason(pause_reason_info((enum pause_reason)r));
-    puts("\n| reason of a dead letter | what it means | what to do |\n|---|---|---|");
-    for (int r = 0; r < N_DEAD_REASONS; r++)
-        print_reason(dead_reason_info((enum dead_reason)r));
+    print_terms(&pauses);
+    putchar('\n');
+    print_terms(&deaths);
 }
 
 static void print_stats(void)
@@ -168,11 +193,8 @@ static void print_stats(void)
             printf("%s `%s`", k ? "," : "", key);
         print_prose(stats_field_info(i)->sentence, stats_field_info(i)->advice);
     }
-    puts("\n| `state` | what the queue does | what to do |\n|---|---|---|");
-    for (int i = 0; i < N_QUEUE_STATES; i++) {
-        printf("| `%s`", queue_state_info(i)->name);
-        print_prose(queue_state_info(i)->sentence, queue_state_info(i)->advice);
-    }
+    putchar('\n');
+    print_terms(&states);
 }
 
 static bool explain_event(const char *name)
@@ -208,35 +230,18 @@ static bool explain_field(const char *name)
     return true;
 }
 
-static bool explain_state(const char *name)
-{
-    for (int i = 0; i < N_QUEUE_STATES; i++) {
-        const struct queue_state_info *info = queue_state_info(i);
-
-        if (strcmp(info->name, name) == 0) {
-            printf("%s (state of a queue, in stats)\n  %s\n  %s\n", info->name, info->sentence, info->advice);
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool explain_reason(const struct reason_info *info, const char *name, const char *of_what)
-{
-    if (strcmp(info->name, name) != 0)
-        return false;
-    printf("%s (reason of a %s)\n  %s\n  %s\n", info->name, of_what, info->sentence, info->advice);
-    return true;
-}
-
-static bool explain_reasons(const char *name)
+static bool explain_term(const struct glossary *g, const char *name)
 {
     bool known = false;
 
-    for (int r = 0; r < N_PAUSE_REASONS; r++)
-        known |= explain_reason(pause_reason_info((enum pause_reason)r), name, "pause");
-    for (int r = 0; r < N_DEAD_REASONS; r++)
-        known |= explain_reason(dead_reason_info((enum dead_reason)r), name, "dead letter");
+    for (size_t i = 0; i < g->n; i++) {
+        const struct term *t = &g->terms[i];
+
+        if (strcmp(t->name, name) != 0)
+            continue;
+        printf("%s (%s)\n  %s\n  %s\n", name, g->what, t->sentence, t->advice);
+        known = true;
+    }
     return known;
 }
 
@@ -256,26 +261,32 @@ static void guess(struct guesses *g, const char *name, const char *other)
         g->names[g->n++] = other;
 }
 
+static void guess_terms(struct guesses *g, const char *name, const struct glossary *terms)
+{
+    for (size_t i = 0; i < terms->n; i++)
+        guess(g, name, terms->terms[i].name);
+}
+
 /* A name may be in more than one table: then all of them are meant. */
 static int explain(const char *name)
 {
     bool known = explain_event(name);
     struct guesses g = {0};
 
-    known |= explain_reasons(name);
+    known |= explain_term(&pauses, name);
+    known |= explain_term(&deaths, name);
     known |= explain_field(name);
-    known |= explain_state(name);
+    known |= explain_term(&states, name);
     if (known)
         return STATUS_DONE;
     fprintf(stderr, "onceward: there is no event, reason or field \"%s\"", name);
     for (int i = 0; i < N_EVENTS; i++)
         guess(&g, name, event_info(i)->name);
-    for (int i = 0; i < N_PAUSE_REASONS; i++)
-        guess(&g, name, pause_reason_info((enum pause_reason)i)->name);
-    for (int i = 0; i < N_DEAD_REASONS; i++)
-        guess(&g, name, dead_reason_info((enum dead_reason)i)->name);
+    guess_terms(&g, name, &pauses);
+    guess_terms(&g, name, &deaths);
     for (int i = 0; i < N_STATS_FIELDS; i++)
         guess(&g, name, stats_field_info(i)->name);
+    guess_terms(&g, name, &states);
     for (size_t i = 0; i < g.n; i++)
         fprintf(stderr, i ? ", %s" : "; did you mean %s", g.names[i]);
     fputs(g.n ? "?\n" : "; `onceward explain` lists them\n", stderr);

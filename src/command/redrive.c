@@ -190,7 +190,7 @@ static int learn_rowless(struct redrive *r, const struct dead_letter *l)
     enum redrive_answer answer;
 
     r->is_rowless = l->rowless;
-    if (!l->rowless || !l->message_id || strcmp(l->reason, dead_reason_info(DEAD_DELIVERY_LIMIT)->name) != 0)
+    if (!l->rowless || !l->message_id || strcmp(l->reason, dead_reasons[DEAD_DELIVERY_LIMIT].name) != 0)
         return 0;
     if (admin_redrive_look(r->admin, l->id, &answer, &r->fault))
         return -1;

@@ -10,7 +10,7 @@ static const struct stats_field_info fields[N_STATS_FIELDS] = {
 #include "onceward/core/stats.def"
 };
 
-static const struct queue_state_info states[N_QUEUE_STATES] = {
+const struct term queue_states[N_QUEUE_STATES] = {
 #define STATE(id, name, sentence, advice) {name, sentence, advice},
 #include "onceward/core/stats.def"
 };
@@ -18,11 +18,6 @@ static const struct queue_state_info states[N_QUEUE_STATES] = {
 const struct stats_field_info *stats_field_info(enum stats_field f)
 {
     return &fields[f];
-}
-
-const struct queue_state_info *queue_state_info(enum queue_state s)
-{
-    return &states[s];
 }
 
 const char *stats_kind_sentence(enum stats_kind kind)

@@ -57,6 +57,16 @@ static bool may_ask(const struct inbox *i, enum question q)
     return !i->lost && i->answers[q].state != QUESTION_ASKED;
 }
 
+/* One whose only parameter is the consumer. */
+static void ask_of_consumer(struct inbox *i, enum question q)
+{
+    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
+    static const Oid types[] = {25};
+
+    if (may_ask(i, q))
+        pipeline_ask(i, q, 1, types, params);
+}
+
 /* 1: answered, and forgotten; 0: not; -1: it failed: f. */
 static int answer_take(struct inbox *i, enum question q, struct fault *f)
 {
@@ -76,11 +86,7 @@ static int answer_take(struct inbox *i, enum question q, struct fault *f)
 
 void inbox_ask_figures(struct inbox *i)
 {
-    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
-    static const Oid types[] = {25};
-
-    if (may_ask(i, QUESTION_FIGURES))
-        pipeline_ask(i, QUESTION_FIGURES, 1, types, params);
+    ask_of_consumer(i, QUESTION_FIGURES);
 }
 
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
@@ -98,11 +104,7 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
 
 void inbox_ask_try(struct inbox *i)
 {
-    const char *const params[] = {i->scalars.value[SCALAR_CONSUMER]};
-    static const Oid types[] = {25};
-
-    if (may_ask(i, QUESTION_TRY))
-        pipeline_ask(i, QUESTION_TRY, 1, types, params);
+    ask_of_consumer(i, QUESTION_TRY);
 }
 
 int inbox_tried(struct inbox *i, struct fault *f)

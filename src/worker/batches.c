@@ -131,7 +131,7 @@ static void letter_fill(struct inbox_letter *letter, const struct delivery *d, s
     properties_to_json(properties, m);
     fields_to_json(headers, m->headers, m->n_headers, true);
     *letter = (struct inbox_letter){
-        .reason = dead_reason_info(d->dead_reason)->name,
+        .reason = dead_reasons[d->dead_reason].name,
         .rowless = d->rowless,
         .redelivered = m->redelivered,
         .exhausted = d->exhausted,

@@ -103,7 +103,7 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     if (!w->pause_told[r]) {
         w->pause_told[r] = true;
         log_begin(&l, EVENT_PAUSED, w->q->name);
-        log_text(&l, "reason", pause_reason_info(r)->name);
+        log_text(&l, "reason", pause_reasons[r].name);
         log_text(&l, "detail", w->pause_text[r]);
         log_end(&l);
     }
@@ -173,7 +173,7 @@ void pause_clear(struct worker *w, enum pause_reason r)
         w->allowed =
             stops_only_consuming(r) ? w->allowed : 1; /* the trickle; a first start is not a resumption */
         log_begin(&l, EVENT_RESUMED, w->q->name);
-        log_text(&l, "reason", pause_reason_info(r)->name);
+        log_text(&l, "reason", pause_reasons[r].name);
         log_int(&l, "paused_for_ms", w->now_ms - w->paused_since_ms[r]);
         log_end(&l);
     }
@@ -437,7 +437,7 @@ static void return_held(struct worker *w, enum pause_reason r)
     if (!n)
         return;
     log_begin(&l, EVENT_RETURNED, w->q->name);
-    log_text(&l, "reason", pause_reason_info(r)->name);
+    log_text(&l, "reason", pause_reasons[r].name);
     log_int(&l, "n", (int64_t)n);
     log_end(&l);
 }

@@ -223,7 +223,7 @@ static void log_pauses(struct log_line *l, const struct worker *w)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         if (!(w->pauses & 1u << r))
             continue;
-        stat_text(l, STATS_PAUSED_REASON, pause_reason_info((enum pause_reason)r)->name);
+        stat_text(l, STATS_PAUSED_REASON, pause_reasons[r].name);
         stat_text(l, STATS_PAUSED_DETAIL, w->pause_text[r]);
         break;
     }
@@ -256,7 +256,7 @@ void report_stats(struct worker *w)
     uint64_t dropped = log_dropped();
 
     log_begin(&l, EVENT_STATS, w->q->name);
-    stat_text(&l, STATS_STATE, queue_state_info(worker_state(w))->name);
+    stat_text(&l, STATS_STATE, queue_states[worker_state(w)].name);
     log_suspects(&l, w);
     log_pauses(&l, w);
     stat_counter(&l, STATS_RECEIVED, &w->counts.received);

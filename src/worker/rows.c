@@ -450,7 +450,7 @@ static void bury_done(struct worker *w, struct delivery *d, const struct inbox_r
 
     counter_add(&w->counts.dead, 1);
     report_delivery_begin(&l, EVENT_DEAD, w, d);
-    log_text(&l, "reason", dead_reason_info(d->dead_reason)->name);
+    log_text(&l, "reason", dead_reasons[d->dead_reason].name);
     snprintf(letter, sizeof(letter), "%.*s", (int)row->id.len, row->id.len ? row->id.data : "");
     log_int(&l, "letter", strtoll(letter, NULL, 10));
     log_end(&l);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "onceward/core/term.h"
+
 /* The reasons that log, stats lines and dead letters name: see reasons.def. Constant tables, any thread. */
 
 /* Why a queue stands still. */
@@ -17,12 +19,6 @@ enum dead_reason {
     N_DEAD_REASONS
 };
 
-struct reason_info {
-    const char *name;     /* a word; two pauses may share one, which `detail` then tells apart */
-    const char *sentence; /* what it means */
-    const char *advice;   /* what an operator does, with the command to type */
-};
-
-/* The row of a reason; for DEAD_NONE there is none. */
-const struct reason_info *pause_reason_info(enum pause_reason r);
-const struct reason_info *dead_reason_info(enum dead_reason r);
+/* Two pauses may share a name, which the line's `detail` then tells apart. */
+extern const struct term pause_reasons[N_PAUSE_REASONS];
+extern const struct term dead_reasons[N_DEAD_REASONS]; /* for DEAD_NONE there is none */

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "onceward/core/term.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,14 +54,7 @@ enum queue_state {
     N_QUEUE_STATES
 };
 
-struct queue_state_info {
-    const char *name;
-    const char *sentence; /* what the queue does */
-    const char *advice;   /* what an operator does, with the command to type */
-};
-
-/* The row of a state. */
-const struct queue_state_info *queue_state_info(enum queue_state s);
+extern const struct term queue_states[N_QUEUE_STATES];
 
 /* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each
  * doubling. So a quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's:
