@@ -193,12 +193,7 @@ def test_permissions_that_are_taken_away_are_said_and_waited_for(own, how, said)
 @needs_failpoints
 def test_another_active_consumer_is_waited_for_and_said(own):
     own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
-    other = own.rabbitmq.connect()
-    channel = other.channel()
-    channel.basic_qos(prefetch_count=1)
-    channel.basic_consume(own.queue.name, lambda *a: None)
-    own.queue.publish_many([f"m{i}" for i in range(4)])
-    own.queue.wait_for_ready(3)
+    other = own.queue.hold_first([f"m{i}" for i in range(4)])
     sidecar = start(own, "stuck_ms=300,stuck_again_ms=300", queue=own.queue)
     for n in (1, 2):
         line = sidecar.wait_for("stuck", n=n)
@@ -293,12 +288,7 @@ def test_what_was_in_the_queue_long_ago_is_no_reason(own):
 @needs_failpoints
 def test_silence_is_noticed_between_the_figures(own):
     own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
-    other = own.rabbitmq.connect()
-    channel = other.channel()
-    channel.basic_qos(prefetch_count=1)
-    channel.basic_consume(own.queue.name, lambda *a: None)
-    own.queue.publish_many(["m0", "m1", "m2"])
-    own.queue.wait_for_ready(2)
+    other = own.queue.hold_first(["m0", "m1", "m2"])
     sidecar = start(own, "stuck_ms=600", queue=own.queue, top={"log": {"stats_interval": "1h"}})
     assert sidecar.wait_for("stuck")["depth"] == 2
     other.close()

@@ -229,12 +229,7 @@ def test_an_idle_queue_is_no_stream_and_its_broker_says_nothing_of_it(bed, kind)
 def test_a_standby_learns_that_its_queue_is_no_stream_and_takes_nothing(bed):
     """Messages are there and do not come. To ask costs the broker one line, once, and no message a delivery."""
     bed.queue = bed.new_queue("-sac", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
-    first = bed.rabbitmq.connect()
-    channel = first.channel()
-    channel.basic_qos(prefetch_count=1)
-    channel.basic_consume(bed.queue.name, lambda *delivery: None)
-    bed.queue.publish_many(["m1", "m2", "m3"])
-    bed.queue.wait_for_ready(2)
+    first = bed.queue.hold_first(["m1", "m2", "m3"])
     sidecar = bed.sidecar(queue=bed.queue)
     wait_until(lambda: first.process_data_events(0) or broker_lines(bed, "x-stream-offset"), "it is asked", 20, 0.1)
     mark = sidecar.mark()

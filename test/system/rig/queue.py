@@ -78,6 +78,17 @@ class Queue:
         wait_until(lambda: self.n_ready == n, lambda: f"{n} messages ready in {self.name}, there are {self.n_ready}",
                    deadline, 0.03)
 
+    def hold_first(self, ids):
+        """Another connection consumes, and holds the first of these messages, which are published here; where it is the
+        single active consumer, nobody else gets the others until the caller closes it. Returns it."""
+        other = self.rabbitmq.connect()
+        channel = other.channel()
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(self.name, lambda *delivery: None)
+        self.publish_many(ids)
+        self.wait_for_ready(len(ids) - 1)
+        return other
+
     def assert_empty(self):
         """Nobody consumes any more, so what was not acked is back."""
         self.wait_for_consumers(0)
