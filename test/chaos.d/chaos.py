@@ -134,7 +134,7 @@ class Run:
         pod.signal_application(signal.SIGCONT)
 
     def kill_pod(self, pod, fault):
-        if not pod.kill_application() or not pod.kill_sidecar():
+        if not pod.kill_both():
             return False
         self.pause(fault.seconds)
         if pod.up:

@@ -190,6 +190,12 @@ class Pod:
         return False
 
     @guarded
+    def kill_both(self):
+        """Or neither, where one of them has ended: that one's fault starts it again, and nobody would the other."""
+        application = self.application is not None and self.application.poll() is None
+        return application and self.sidecar_is_alive() and self.kill_application() and self.kill_sidecar()
+
+    @guarded
     def signal_application(self, number):
         if self.application is not None and self.application.poll() is None:
             self.application.send_signal(number)
