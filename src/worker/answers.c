@@ -155,6 +155,7 @@ static void delivery_charge(struct worker *w, struct delivery *d, enum dead_reas
         return;
     }
     d->charged = true;
+    d->give_back = false; /* a window's end that was not one may have left it */
     d->dead_reason = death;
     d->delay_ms = delivery_backoff_ms(w, d->attempt);
     delivery_event(w, d, death == DEAD_NONE ? DELIVERY_EV_FAIL : DELIVERY_EV_GIVE_UP);
@@ -175,7 +176,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
     enum lone_death death = suspect_judge(w, d);
 
     target_died(w);
-    pause_for_death(w, d->error);
+    pause_for_death(w, d);
     if (death != DEATH_AMONG_OTHERS)
         suspect_stand_back(w, d);
     if (death == DEATH_CHARGED) {
@@ -186,6 +187,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
         /* It waited to be alone, in vain, and others waited with it: now they may go for longer. */
         int64_t wait = worker_is_braked(w) ? 0 : IN_VAIN_WINDOWS * w->q->token_window_ms;
 
+        d->was_in_vain = true;
         give_back(w, d, wait + delivery_backoff_ms(w, ++d->n_given_back), RELEASE_PARK);
         return;
     }

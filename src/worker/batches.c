@@ -122,8 +122,8 @@ static void submit_releases(struct worker *w)
     batch_send(w, INBOX_RELEASE, batch, batch_gather(w, DELIVERY_TO_RELEASE, batch, 0, BATCH_MAX));
 }
 
-static void letter_fill(struct inbox_letter *letter, const struct delivery *d, struct buf *properties,
-                        struct buf *headers)
+static void letter_fill(const struct worker *w, struct inbox_letter *letter, const struct delivery *d,
+                        struct buf *properties, struct buf *headers)
 {
     const struct message *m = d->message;
     size_t properties_at = properties->len, headers_at = headers->len;
@@ -133,7 +133,8 @@ static void letter_fill(struct inbox_letter *letter, const struct delivery *d, s
     *letter = (struct inbox_letter){
         .reason = dead_reasons[d->dead_reason].name,
         .rowless = d->rowless,
-        .redelivered = m->redelivered,
+        /* Of a channel that is gone: the redelivered copy may be quicker, and must then be found. */
+        .redelivered = m->redelivered || d->tag.generation != w->generation,
         .exhausted = d->exhausted,
         .attempts = d->attempt,
         .body = {m->body, m->body_len},
@@ -168,7 +169,7 @@ static void submit_letters(struct worker *w)
         if (!is_due(w, d) || (d->charged && worker_brake_holds(w, d)))
             continue;
         item_fill(w, n, d);
-        letter_fill(&w->letters[n], d, properties, headers);
+        letter_fill(w, &w->letters[n], d, properties, headers);
         if (w->letters[n].raw_id.data)
             w->items[n].message_id = (struct slice){0};
         w->items[n].letter = &w->letters[n];
@@ -259,18 +260,24 @@ static struct delivery *first_suspect(struct worker *w)
     {
         struct delivery *d = container_of(k, struct delivery, in_state);
 
-        if (is_due(w, d) && !suspect_stands_back(w, d))
+        if (is_due(w, d) && !suspect_stands_back(w, d) && !delivery_stands_aside(w, d))
             return d;
     }
     return NULL;
 }
 
-/* Not merely the first of a list: there may be a long job before it. */
+/* Not merely the first of a list: there may be a long job before it. When it is one itself, whose window was
+ * extended, it is not waited for any longer; but where it died then, with others that had joined it, the next
+ * time it stays alone for as long as it takes. */
 bool worker_suspect_is_on_its_way(struct worker *w)
 {
     const struct delivery *d = w->suspect_ref ? worker_find(w, w->suspect_ref) : NULL;
 
-    return d && (d->state == DELIVERY_CLAIMING || d->state == DELIVERY_CLAIMED || delivery_is_out(d->state));
+    if (!d)
+        return false;
+    if (delivery_is_out(d->state))
+        return d->was_in_vain || w->now_ms - w->sent_ms < w->q->token_window_ms + TAKEOVER_GRACE_MS;
+    return d->state == DELIVERY_CLAIMING || d->state == DELIVERY_CLAIMED;
 }
 
 /* What died with the application goes before everything else, alone. NULL: none could be sent now even if the
@@ -351,7 +358,7 @@ static void submit_claims(struct worker *w)
 
             if (n == most)
                 break;
-            if (!is_due(w, d) || (most_are_copies(w) && may_be_looked_at(d)))
+            if (!is_due(w, d) || delivery_stands_aside(w, d) || (most_are_copies(w) && may_be_looked_at(d)))
                 continue;
             claim_prepare(w, d);
             item_fill(w, n, d);

@@ -437,11 +437,6 @@ void worker_channel_lost(struct worker *w)
         while ((k = list_first(l)))
             delivery_lose_tag(w, container_of(k, struct delivery, in_state));
     }
-    /* Their letters are still to be written; the redelivered copy may be quicker, and must then be found. */
-    list_each(&w->states[DELIVERY_TO_BURY], bury) container_of(bury, struct delivery, in_state)
-        ->message->redelivered = true;
-    list_each(&w->states[DELIVERY_BURYING], buried) container_of(buried, struct delivery, in_state)
-        ->message->redelivered = true;
     if (!w->too_large_stays)
         pause_clear(w, PAUSE_TOO_LARGE);
 }

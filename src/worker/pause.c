@@ -18,6 +18,7 @@ enum {
     N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
     TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
     TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
+    TRIAL_LEAD_MS = 500,   /* so long do those that were tried in vain let others go first */
     TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
     DATABASE_TRY_MAX_MS = 15000,
@@ -99,7 +100,8 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     } else if (is_failed_trial) {
         application_wait(w);
     }
-    snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
+    if (text != w->pause_text[r])
+        snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
     if (!w->pause_told[r]) {
         w->pause_told[r] = true;
         log_begin(&l, EVENT_PAUSED, w->q->name);
@@ -111,18 +113,26 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
         release_claimed(w, "the queue came to pause before it was sent");
 }
 
+/* The request that is being tried tells how it is now. */
+static bool is_of_before_the_trial(const struct worker *w, const struct delivery *d)
+{
+    return w->is_on_trial && delivery_was_sent_before(w, d, PAUSE_APPLICATION);
+}
+
 /* The application died, or one of its processes. It is looked at at once, to see whether anybody listens, and
  * used again soon when it died for the first time since it last worked: often one process of several died. */
-void pause_for_death(struct worker *w, const char *text)
+void pause_for_death(struct worker *w, const struct delivery *d)
 {
     bool first = !w->n_pauses_in_a_row;
 
+    if (is_of_before_the_trial(w, d))
+        return;
     w->is_doubted = w->waits_for_life = true;
     if (is_paused(w, PAUSE_APPLICATION) && !w->is_on_trial) {
         if (w->resume_at_ms < w->now_ms + DEAD_MS)
             w->resume_at_ms = w->now_ms + DEAD_MS;
     } else {
-        pause_set(w, PAUSE_APPLICATION, text);
+        pause_set(w, PAUSE_APPLICATION, d->error);
         w->resume_at_ms = first ? w->now_ms + DEAD_MS : w->probe_at_ms;
     }
     w->probe_at_ms = w->now_ms;
@@ -133,6 +143,8 @@ void pause_for_refusal(struct worker *w, const struct delivery *d)
 {
     int64_t most = probe_wait_max_ms(w), asked = d->retry_after_ms < most ? d->retry_after_ms : most;
 
+    if (is_of_before_the_trial(w, d))
+        return;
     pause_set(w, PAUSE_APPLICATION, d->error);
     w->is_doubted = d->http_status != 0 || w->q->ready_url;
     if (asked > 0 && w->probe_at_ms < w->now_ms + asked)
@@ -231,22 +243,42 @@ size_t worker_n_busy(const struct worker *w)
     return n;
 }
 
+/* It has had its turn in this pause, and it may be the message: another one tells more. */
+static bool was_tried(const struct worker *w, const struct delivery *d)
+{
+    return is_paused(w, PAUSE_APPLICATION) && !delivery_was_sent_before(w, d, PAUSE_APPLICATION);
+}
+
+bool delivery_stands_aside(const struct worker *w, const struct delivery *d)
+{
+    return was_tried(w, d) && w->now_ms < w->trial_since_ms + TRIAL_LEAD_MS;
+}
+
+int64_t worker_next_turn_ms(const struct worker *w)
+{
+    int64_t at_ms = w->trial_since_ms + TRIAL_LEAD_MS;
+
+    return w->is_on_trial && at_ms > w->now_ms ? at_ms : INT64_MAX;
+}
+
 /* Would it go within a moment, if it were allowed to? What is one of several copies and not the first, what
- * is held or locked elsewhere, what has no attempts left, and what is dead, is no help. */
+ * is held or locked elsewhere, what has no attempts left, and what is dead, is no help; nor what was tried
+ * before, since it could be tried for ever, and others never. */
 static bool could_be_tried(const struct worker *w, const struct delivery *d)
 {
     int64_t soon = w->now_ms + TRIAL_SOON_MS;
 
+    if (was_tried(w, d))
+        return false;
     if (d->state == DELIVERY_SUSPECT)
         return d->not_before_ms <= soon && !suspect_stands_back(w, d);
     return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
            d->due_ms <= soon;
 }
 
-static bool is_unlocked(const struct worker *w, const struct delivery *d)
+static bool is_about_to_go(const struct worker *w, const struct delivery *d)
 {
-    (void)w;
-    return !d->locked_since_ms;
+    return !d->locked_since_ms && !was_tried(w, d);
 }
 
 static bool any_of(const struct worker *w, enum delivery_state s,
@@ -270,7 +302,7 @@ static bool has_one_to_try(const struct worker *w)
     static const enum delivery_state some[] = {DELIVERY_PARKED, DELIVERY_SUSPECT};
 
     for (size_t i = 0; i < sizeof(soon) / sizeof(soon[0]); i++)
-        if (any_of(w, soon[i], is_unlocked))
+        if (any_of(w, soon[i], is_about_to_go))
             return true;
     for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
         if (any_of(w, some[i], could_be_tried))
@@ -301,6 +333,7 @@ void worker_try_database(struct worker *w)
         return;
     switch (inbox_tried(w->inbox, &f)) {
     case 1:
+        w->database_try_ms = w->now_ms; /* it was asked after the wait, whatever has failed since */
         worker_op_works(w, INBOX_CLAIM);
         break;
     case -1:
@@ -350,7 +383,9 @@ static void probe_failed(struct worker *w, const struct fault *f)
 {
     bool is_silent = strcmp(f->code, "silent") == 0;
 
-    if (is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
+    if (w->is_on_trial && is_silent) {
+        /* It may be busy with the very message that tries it. */
+    } else if (is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
         worker_saw_nobody(w, w->probe_after);
         pause_set(w, PAUSE_APPLICATION, f->text);
         if (!is_silent)

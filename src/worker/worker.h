@@ -101,6 +101,7 @@ struct delivery {
     bool used_up;     /* its row has no attempts left, and is not buried while the brake is on */
     bool last_chance; /* near the broker's delivery limit: buried before the broker drops it */
     bool suspect;     /* the application died with it: it goes alone from now on */
+    bool was_in_vain; /* as a suspect it died again, and was not alone: the next time it is, to the end */
     int64_t deaths;
     int attempt;
     int n_reclaims, n_locks, n_given_back;
@@ -468,10 +469,12 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text);
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* said only when it lasts */
 void pause_clear(struct worker *w, enum pause_reason r);
 int64_t probe_wait_max_ms(const struct worker *w);
-void pause_for_death(struct worker *w, const char *text);
+void pause_for_death(struct worker *w, const struct delivery *d);
 void pause_for_refusal(struct worker *w, const struct delivery *d);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
+bool delivery_stands_aside(const struct worker *w, const struct delivery *d);
+int64_t worker_next_turn_ms(const struct worker *w); /* those that stand aside may go */
 void worker_probe(struct worker *w);
 bool worker_is_braked(const struct worker *w);
 bool worker_is_trying(const struct worker *w); /* paused, and one message at a time shows how it is */

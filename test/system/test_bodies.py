@@ -244,6 +244,7 @@ def test_large_headers_count_towards_max_bytes(bed):
     gate.wait_for_waiting(1)
     line = sidecar.wait_for("stats", held_bytes=lambda n: n > 3_000_000, paused_reason="bytes_full", in_flight=1)
     assert line["held_bytes"] < 6_000_000
+    assert "max_bytes" in sidecar.wait_for("paused", reason="bytes_full")["detail"]
     gate.open()
     bed.wait_for_effects(ids, 60)
     sidecar.wait_for_quiet(60)

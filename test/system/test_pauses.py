@@ -244,3 +244,79 @@ def test_a_refusal_is_not_followed_by_another_at_once(bed):
     bed.sidecar(forward={"concurrency": 1}, ready=None)  # the default
     bed.app.wait_for_posts(1)
     hold_true(lambda: len(bed.app.posts()) <= 3, "no hot loop", 4)
+
+
+@pytest.mark.parametrize("form", ["refused", "died"])
+def test_one_message_that_fails_every_try_keeps_nobody_from_being_tried(bed, form):
+    """It may be the message. Others come later, and are behind it in the queue."""
+
+    def handler(request, reply):
+        if request.message_id != "m1":
+            return bed.app.commit_and_answer(request, reply)
+        if form == "refused":
+            return 503
+        reply.reset()
+        return None
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, retry={"max_attempts": 1000, "backoff": "20ms", "max_backoff": "100ms"})
+    bed.queue.publish("m1")
+    sidecar.wait_for("given_back", n=3, deadline=60)
+    for i in range(4):
+        bed.queue.publish(f"a{i}")
+        sidecar.wait_for("completed", message_id=f"a{i}", deadline=60)
+
+
+def test_an_application_too_busy_for_its_readiness_is_not_seen_as_failing_its_trial(bed):
+    """One thread answers both: no probe is answered while the message is at work."""
+    gate, probes, is_busy = Gate(), Gate(), threading.Event()
+
+    def handler(request, reply):
+        if len(bed.app.posts("m1")) == 1:
+            return 503
+        is_busy.set()
+        gate.wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    def ready_handler(request, reply):
+        if is_busy.is_set():
+            probes.wait()
+        return 204
+
+    ready = bed.new_application("-ready")
+    bed.app.handler, ready.handler = handler, ready_handler
+    sidecar = bed.sidecar(ready={"interval": "50ms", "url": ready.url}, forward={"connect_timeout": "200ms"}, token_window="1m")
+    bed.queue.publish("m1")
+    probes.wait_for_waiting(2, deadline=60)  # the first of them was given up
+    gate.open()
+    sidecar.wait_for("completed", message_id="m1", deadline=60)
+    sidecar.wait_for("resumed", reason="application_down", deadline=5)  # by that answer
+    probes.open()
+
+
+def test_an_answer_from_before_the_pause_does_not_fail_its_trial(bed):
+    early, trial, later = Gate(), Gate(), Gate()
+
+    def handler(request, reply):
+        n = len(bed.app.posts(request.message_id))
+        if request.message_id == "early" and n == 1:
+            early.wait()
+            return 503
+        if request.message_id == "refused" and n == 1:
+            return 503
+        (later if request.message_id == "early" else trial).wait()
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(ready=QUICK, token_window="1m")
+    bed.queue.publish("early")
+    early.wait_for_waiting()
+    bed.queue.publish("refused")
+    sidecar.wait_for("paused", reason="application_down")
+    trial.wait_for_waiting()  # "refused" tries it
+    early.open()
+    sidecar.wait_for("given_back", message_id="early", deadline=60)
+    trial.open()
+    sidecar.wait_for("resumed", reason="application_down", deadline=5)
+    later.open()
+    sidecar.wait_for("completed", n=2, deadline=60)

@@ -238,3 +238,55 @@ def test_the_pause_for_the_databases_errors_does_not_wait_for_a_long_job(bed, ac
     gate.open()
     bed.wait_for_status("long", "completed", 30)
     bed.assert_once("long", *ids)
+
+
+def test_a_suspect_that_is_a_long_job_is_not_waited_for_to_its_end(bed):
+    """A death with many long jobs out would otherwise stop all queues of the application for the sum of them."""
+    gate = Gate()
+
+    def handler(request, reply):
+        if request.message_id == "long":
+            if len(bed.app.posts("long")) == 1:
+                reply.reset()
+                return None
+            bed.rows("SELECT onceward.extend(%s, 60)", request.token)
+            gate.wait()
+        return bed.app.act_and_answer(request, reply)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", ready={"interval": "20ms"}, retry=QUICK)
+    bed.queue.publish("long")
+    gate.wait_for_waiting()
+    bed.queue.publish_many(["m1", "m2"])
+    sidecar.wait_for("completed", n=2, deadline=60)
+    gate.open()
+    sidecar.wait_for("completed", message_id="long", deadline=60)
+
+
+def test_a_killer_that_takes_long_is_found_all_the_same(bed):
+    """It kills the application when others have joined it, since they did not wait any longer: the next time they do."""
+    dying = []
+
+    def handler(request, reply):
+        if request.message_id != "poison":
+            return bed.app.act_and_answer(request, reply)
+        if len(bed.app.posts("poison")) > 1:
+            bed.rows("SELECT onceward.extend(%s, 60)", request.token)
+            wait_until(lambda: not bed.queue.n_ready or len(bed.app.posts("poison")) > 2, "others have joined it", 60)
+            threading.Event().wait(6)
+        dying.append(request)
+        reply.reset()
+        return None
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", ready={"interval": "20ms"}, retry={**QUICK, "max_attempts": 1})
+    bed.queue.publish("poison")
+    serial = itertools.count()
+
+    def is_dead():
+        if bed.queue.n_ready < 5:
+            bed.queue.publish_many([f"m{next(serial)}" for _ in range(5)])
+        return sidecar.find("dead", message_id="poison")
+
+    wait_until(is_dead, lambda: f"the poison is charged, after {len(dying)} deaths", 90, 0.2)
+    assert [x["message_id"] for x in bed.letters()] == ["poison"]
