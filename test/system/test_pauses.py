@@ -148,9 +148,9 @@ def test_copies_of_a_long_job_keep_nobody_from_being_tried(bed):
         return bed.app.act_and_answer(request, reply)
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(ready=QUICK, pause_hold="2s", token_window="10m", completion="response", prefetch=32)
+    sidecar = bed.sidecar(ready=QUICK, pause_hold="1h", token_window="10m", completion="response", prefetch=32)
     bed.queue.publish_many(["long"] * 22 + ["x"])
-    sidecar.wait_for("paused", reason="application_down")
+    sidecar.wait_for("given_back", message_id="x", n=2)
     bed.queue.publish_many(["a", "b"])
     for message_id in ("a", "b"):
         sidecar.wait_for("completed", message_id=message_id, deadline=60)
@@ -171,7 +171,7 @@ def test_a_message_that_is_due_late_keeps_nobody_from_being_tried(bed):
     bed.queue.publish("late")
     sidecar.wait_for("given_back", message_id="late")
     bed.queue.publish("a")
-    sidecar.wait_for("paused", reason="application_down")
+    sidecar.wait_for("given_back", message_id="a", n=2)
     bed.queue.publish("b")
     sidecar.wait_for("completed", message_id="b", deadline=40)
 
