@@ -56,7 +56,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
     }
     d->inbox_life = w->inbox ? w->inbox_life : 0;
     d->verdict = -1;
-    w->sent_ms = w->now_ms;
+    d->sent_ms = w->sent_ms = w->now_ms;
     delivery_event(w, d, DELIVERY_EV_SENT);
     FAILPOINT(FORWARD_SENT);
 }
@@ -187,7 +187,7 @@ static void delivery_died(struct worker *w, struct delivery *d)
         /* It waited to be alone, in vain, and others waited with it: now they may go for longer. */
         int64_t wait = worker_is_braked(w) ? 0 : IN_VAIN_WINDOWS * w->q->token_window_ms;
 
-        d->was_in_vain = true;
+        d->was_in_vain |= !worker_is_braked(w); /* there it need not be alone */
         give_back(w, d, wait + delivery_backoff_ms(w, ++d->n_given_back), RELEASE_PARK);
         return;
     }

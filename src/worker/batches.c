@@ -276,7 +276,7 @@ bool worker_suspect_is_on_its_way(struct worker *w)
     if (!d)
         return false;
     if (delivery_is_out(d->state))
-        return d->was_in_vain || w->now_ms - w->sent_ms < w->q->token_window_ms + TAKEOVER_GRACE_MS;
+        return d->was_in_vain || w->now_ms - d->sent_ms < w->q->token_window_ms + TAKEOVER_GRACE_MS;
     return d->state == DELIVERY_CLAIMING || d->state == DELIVERY_CLAIMED;
 }
 
@@ -284,8 +284,8 @@ bool worker_suspect_is_on_its_way(struct worker *w)
  * application were quiet, so the place is not for us. */
 static struct delivery *suspect_that_could_go(struct worker *w)
 {
-    if (!worker_may_forward(w) || worker_n(w, DELIVERY_CLAIMED) || worker_n(w, DELIVERY_CLAIMING) ||
-        worker_n_busy(w) >= (size_t)w->allowed)
+    if (worker_suspect_is_on_its_way(w) || !worker_may_forward(w) || worker_n(w, DELIVERY_CLAIMED) ||
+        worker_n(w, DELIVERY_CLAIMING) || worker_n_busy(w) >= (size_t)w->allowed)
         return NULL;
     return first_suspect(w);
 }

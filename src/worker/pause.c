@@ -18,6 +18,7 @@ enum {
     N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
     TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
     TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
+    TRIAL_OTHERS = 4,      /* so many messages are held that were tried in vain */
     TRIAL_LEAD_MS = 500,   /* so long do those that were tried in vain let others go first */
     TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
@@ -262,59 +263,62 @@ int64_t worker_next_turn_ms(const struct worker *w)
 }
 
 /* Would it go within a moment, if it were allowed to? What is one of several copies and not the first, what
- * is held or locked elsewhere, what has no attempts left, and what is dead, is no help; nor what was tried
- * before, since it could be tried for ever, and others never. */
+ * is held or locked elsewhere, what has no attempts left, and what is dead, is no help. */
 static bool could_be_tried(const struct worker *w, const struct delivery *d)
 {
     int64_t soon = w->now_ms + TRIAL_SOON_MS;
 
-    if (was_tried(w, d))
-        return false;
-    if (d->state == DELIVERY_SUSPECT)
+    switch (d->state) {
+    case DELIVERY_SUSPECT:
         return d->not_before_ms <= soon && !suspect_stands_back(w, d);
-    return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
-           d->due_ms <= soon;
-}
-
-static bool is_about_to_go(const struct worker *w, const struct delivery *d)
-{
-    return !d->locked_since_ms && !was_tried(w, d);
-}
-
-static bool any_of(const struct worker *w, enum delivery_state s,
-                   bool (*is_one)(const struct worker *w, const struct delivery *d))
-{
-    list_each(&w->states[s], k)
-    {
-        if (is_one(w, container_of(k, struct delivery, in_state)))
-            return true;
+    case DELIVERY_PARKED:
+        return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
+               d->due_ms <= soon;
+    default:
+        return !d->locked_since_ms;
     }
-    return false;
 }
 
-/* Is anything here that could be tried with, now or soon, or that is being tried? What was sent before, or is
- * accepted and watched, is no help. */
-static bool has_one_to_try(const struct worker *w)
+/* How many are here that could be tried with, now or soon, and how many of them were tried before; it stops
+ * at the first that was not. What is accepted and watched is no help. */
+static size_t n_to_try(const struct worker *w, size_t *n_tried)
 {
-    static const enum delivery_state soon[] = {DELIVERY_TO_CLAIM, DELIVERY_CLAIMING,   DELIVERY_CLAIMED,
-                                               DELIVERY_TO_LOOK,  DELIVERY_LOOKING,    DELIVERY_TO_FAIL,
-                                               DELIVERY_FAILING,  DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
-    static const enum delivery_state some[] = {DELIVERY_PARKED, DELIVERY_SUSPECT};
+    static const enum delivery_state states[] = {DELIVERY_PARKED,     DELIVERY_SUSPECT,  DELIVERY_TO_CLAIM,
+                                                 DELIVERY_CLAIMING,   DELIVERY_CLAIMED,  DELIVERY_TO_LOOK,
+                                                 DELIVERY_LOOKING,    DELIVERY_TO_FAIL,  DELIVERY_FAILING,
+                                                 DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
+    size_t n = 0;
 
-    for (size_t i = 0; i < sizeof(soon) / sizeof(soon[0]); i++)
-        if (any_of(w, soon[i], is_about_to_go))
-            return true;
-    for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
-        if (any_of(w, some[i], could_be_tried))
-            return true;
-    return worker_n_busy(w);
+    *n_tried = 0;
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        list_each(&w->states[states[i]], k)
+        {
+            const struct delivery *d = container_of(k, struct delivery, in_state);
+            bool helps = could_be_tried(w, d);
+
+            n += helps;
+            *n_tried += helps && was_tried(w, d);
+            if (n > *n_tried)
+                return n;
+        }
+    }
+    return n;
+}
+
+/* What was tried in vain may be at fault itself, and could be tried for ever: another message is taken from
+ * the queue. But only a few: where it is the application, all of them go back, and a return may be dear. */
+static bool needs_another(const struct worker *w)
+{
+    size_t n_tried, n = n_to_try(w, &n_tried);
+
+    return !worker_n_busy(w) && n == n_tried && n_tried < TRIAL_OTHERS;
 }
 
 bool worker_may_consume(const struct worker *w)
 {
     unsigned pauses = w->pauses & ~(1u << PAUSE_STREAM); /* only consuming shows whether it still is one */
 
-    if (worker_is_trying(w) && !has_one_to_try(w)) { /* a message is needed */
+    if (worker_is_trying(w) && needs_another(w)) {
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);
         if (w->is_on_trial)
             pauses &= ~(1u << PAUSE_APPLICATION);
@@ -481,11 +485,12 @@ static void return_held(struct worker *w, enum pause_reason r)
 static bool trial_is_vain(const struct worker *w)
 {
     int64_t since_ms = w->sent_ms > w->trial_since_ms ? w->sent_ms : w->trial_since_ms;
+    size_t n_tried;
 
     if (worker_n_busy(w)) /* perhaps with one that an earlier trial has sent */
         return w->now_ms - since_ms >= TRIAL_SLOW_MS + w->refused_after_ms;
     return w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
-           !has_one_to_try(w);
+           !n_to_try(w, &n_tried);
 }
 
 void worker_pause_tick(struct worker *w)

@@ -34,6 +34,7 @@ struct suspicions {
     uint64_t ids[N_REMEMBERED];    /* their hashes, 0: none */
     uint64_t proofs[N_REMEMBERED]; /* target_proven when they left */
     int64_t left_ms[N_REMEMBERED];
+    bool was_in_vain[N_REMEMBERED];
     size_t n, next;
 };
 
@@ -57,6 +58,7 @@ void suspect_remember(struct worker *w, struct delivery *d)
     s->ids[s->next] = id_of(d);
     s->proofs[s->next] = target_proven(w);
     s->left_ms[s->next] = w->now_ms;
+    s->was_in_vain[s->next] = d->was_in_vain;
     s->next = (s->next + 1) % N_REMEMBERED;
 }
 
@@ -71,6 +73,7 @@ bool suspect_recall(struct worker *w, struct delivery *d)
         if (s->ids[i] != id)
             continue;
         d->suspect = true;
+        d->was_in_vain = s->was_in_vain[i];
         d->n_spared = w->q->max_attempts;
         s->ids[i] = 0;
         s->n--;

@@ -102,6 +102,7 @@ struct delivery {
     bool last_chance; /* near the broker's delivery limit: buried before the broker drops it */
     bool suspect;     /* the application died with it: it goes alone from now on */
     bool was_in_vain; /* as a suspect it died again, and was not alone: the next time it is, to the end */
+    int64_t sent_ms;  /* when its latest request went */
     int64_t deaths;
     int attempt;
     int n_reclaims, n_locks, n_given_back;

@@ -320,3 +320,13 @@ def test_an_answer_from_before_the_pause_does_not_fail_its_trial(bed):
     sidecar.wait_for("resumed", reason="application_down", deadline=5)
     later.open()
     sidecar.wait_for("completed", n=2, deadline=60)
+
+
+def test_few_messages_are_held_that_were_tried_in_vain(bed):
+    """In a long outage each try would take another one, and each of them would go back to the broker, which counts that."""
+    bed.app.handler = lambda request, reply: 503
+    bed.queue.publish_many([f"m{i}" for i in range(30)])
+    sidecar = bed.sidecar(ready=QUICK, pause_hold="1h", max_hold="20m", prefetch=1, forward={"concurrency": 1})
+    sidecar.wait_for("given_back", n=12, deadline=60)
+    sidecar.wait_for("stats", since=sidecar.mark())
+    assert 2 <= max(s["held"] for s in sidecar.find("stats")) <= 6

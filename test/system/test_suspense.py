@@ -254,17 +254,21 @@ def test_a_suspect_that_is_a_long_job_is_not_waited_for_to_its_end(bed):
         return bed.app.act_and_answer(request, reply)
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", ready={"interval": "20ms"}, retry=QUICK)
+    sidecar = bed.sidecar(completion="response", token_window="4s", max_window="10m", ready={"interval": "20ms"}, retry=QUICK)
     bed.queue.publish("long")
     gate.wait_for_waiting()
     bed.queue.publish_many(["m1", "m2"])
     sidecar.wait_for("completed", n=2, deadline=60)
+    bed.queue.publish_many(["m3", "m4"])
+    for message_id in ("m3", "m4"):
+        assert sidecar.wait_for("completed", message_id=message_id, deadline=60)["held_ms"] < 4500, "it is waited for again"
     gate.open()
     sidecar.wait_for("completed", message_id="long", deadline=60)
 
 
 def test_a_killer_that_takes_long_is_found_all_the_same(bed):
-    """It kills the application when others have joined it, since they did not wait any longer: the next time they do."""
+    """It kills the application when others have joined it, since they did not wait any longer: the next time they do, also
+    when it went back to the broker between."""
     dying = []
 
     def handler(request, reply):
@@ -279,7 +283,8 @@ def test_a_killer_that_takes_long_is_found_all_the_same(bed):
         return None
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", ready={"interval": "20ms"}, retry={**QUICK, "max_attempts": 1})
+    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", max_hold="10s", ready={"interval": "20ms"},
+                          retry={**QUICK, "max_attempts": 1})
     bed.queue.publish("poison")
     serial = itertools.count()
 
@@ -289,4 +294,4 @@ def test_a_killer_that_takes_long_is_found_all_the_same(bed):
         return sidecar.find("dead", message_id="poison")
 
     wait_until(is_dead, lambda: f"the poison is charged, after {len(dying)} deaths", 90, 0.2)
-    assert [x["message_id"] for x in bed.letters()] == ["poison"]
+    assert [x["message_id"] for x in bed.letters()] == ["poison"] and sidecar.find("returned", reason="held for max_hold")
