@@ -18,7 +18,8 @@ enum {
     N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
     TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
     TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
-    TRIAL_OTHERS = 4,      /* so many messages are held that were tried in vain */
+    TRIAL_OTHERS = 4,      /* so many messages are held that were tried in vain; few more in long pauses */
+    TRIAL_HOLDS = 8,       /* failed trials until they are held for pause_hold more */
     TRIAL_LEAD_MS = 500,   /* so long do those that were tried in vain let others go first */
     TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
@@ -252,7 +253,20 @@ static bool was_tried(const struct worker *w, const struct delivery *d)
 
 bool delivery_stands_aside(const struct worker *w, const struct delivery *d)
 {
-    return was_tried(w, d) && w->now_ms < w->trial_since_ms + TRIAL_LEAD_MS;
+    if (!was_tried(w, d))
+        return false;
+    if (w->now_ms < w->trial_since_ms + TRIAL_LEAD_MS)
+        return true;
+    if (d->state != DELIVERY_SUSPECT)
+        return false;
+    list_each(&w->states[DELIVERY_TO_CLAIM], k) /* each in its turn, in the order of their latest tries */
+    {
+        const struct delivery *other = container_of(k, struct delivery, in_state);
+
+        if (was_tried(w, other) && other->not_before_ms <= w->now_ms)
+            return other->n_th_forward < d->n_th_forward;
+    }
+    return false;
 }
 
 int64_t worker_next_turn_ms(const struct worker *w)
@@ -274,6 +288,9 @@ static bool could_be_tried(const struct worker *w, const struct delivery *d)
     case DELIVERY_PARKED:
         return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
                d->due_ms <= soon;
+    case DELIVERY_TO_LOOK:
+    case DELIVERY_LOOKING:
+        return !d->locked_since_ms && d->wait != WAIT_HELD;
     default:
         return !d->locked_since_ms;
     }
@@ -283,10 +300,10 @@ static bool could_be_tried(const struct worker *w, const struct delivery *d)
  * at the first that was not. What is accepted and watched is no help. */
 static size_t n_to_try(const struct worker *w, size_t *n_tried)
 {
-    static const enum delivery_state states[] = {DELIVERY_PARKED,     DELIVERY_SUSPECT,  DELIVERY_TO_CLAIM,
-                                                 DELIVERY_CLAIMING,   DELIVERY_CLAIMED,  DELIVERY_TO_LOOK,
-                                                 DELIVERY_LOOKING,    DELIVERY_TO_FAIL,  DELIVERY_FAILING,
-                                                 DELIVERY_TO_RELEASE, DELIVERY_RELEASING};
+    static const enum delivery_state states[] = {DELIVERY_TO_CLAIM, DELIVERY_CLAIMING,   DELIVERY_CLAIMED,
+                                                 DELIVERY_TO_LOOK,  DELIVERY_LOOKING,    DELIVERY_TO_FAIL,
+                                                 DELIVERY_FAILING,  DELIVERY_TO_RELEASE, DELIVERY_RELEASING,
+                                                 DELIVERY_SUSPECT,  DELIVERY_PARKED};
     size_t n = 0;
 
     *n_tried = 0;
@@ -306,12 +323,22 @@ static size_t n_to_try(const struct worker *w, size_t *n_tried)
 }
 
 /* What was tried in vain may be at fault itself, and could be tried for ever: another message is taken from
- * the queue. But only a few: where it is the application, all of them go back, and a return may be dear. */
+ * the queue. But only a few, and hardly more the longer it lasts: where it is the application, all of them go
+ * back, and a return may be dear. */
+static size_t n_bits(int n)
+{
+    size_t bits = 0;
+
+    for (; n > 0; n /= 2)
+        bits++;
+    return bits;
+}
+
 static bool needs_another(const struct worker *w)
 {
     size_t n_tried, n = n_to_try(w, &n_tried);
 
-    return !worker_n_busy(w) && n == n_tried && n_tried < TRIAL_OTHERS;
+    return !worker_n_busy(w) && n == n_tried && n_tried < TRIAL_OTHERS + n_bits(w->n_pauses_in_a_row);
 }
 
 bool worker_may_consume(const struct worker *w)
@@ -450,6 +477,14 @@ void worker_trickle(struct worker *w, int more)
 
 /* --- once a second --- */
 
+/* What was tried goes back to its place in the queue, before all others; so it is held for longer and longer,
+ * or in a long pause nobody else would be tried. */
+static int64_t hold_ms(const struct worker *w, const struct delivery *d)
+{
+    return was_tried(w, d) ? w->q->pause_hold_ms * (1 + w->n_pauses_in_a_row / TRIAL_HOLDS)
+                           : w->q->pause_hold_ms;
+}
+
 /* What only waits, and has been held through so much of the pause. */
 static void return_all(struct worker *w, enum delivery_state s, size_t *n)
 {
@@ -457,7 +492,7 @@ static void return_all(struct worker *w, enum delivery_state s, size_t *n)
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (clock_us() / 1000 - d->received_us / 1000 < w->q->pause_hold_ms || !delivery_only_waits(w, d) ||
+        if (clock_us() / 1000 - d->received_us / 1000 < hold_ms(w, d) || !delivery_only_waits(w, d) ||
             !delivery_may_return(w, d) || (!d->message && d->rowless))
             continue;
         *n += delivery_return(w, d);

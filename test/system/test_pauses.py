@@ -2,6 +2,7 @@
 not, and what it cannot take goes to other replicas."""
 
 import threading
+import time
 
 import pytest
 
@@ -325,8 +326,44 @@ def test_an_answer_from_before_the_pause_does_not_fail_its_trial(bed):
 def test_few_messages_are_held_that_were_tried_in_vain(bed):
     """In a long outage each try would take another one, and each of them would go back to the broker, which counts that."""
     bed.app.handler = lambda request, reply: 503
-    bed.queue.publish_many([f"m{i}" for i in range(30)])
+    bed.queue.publish_many([f"m{i}" for i in range(40)])
     sidecar = bed.sidecar(ready=QUICK, pause_hold="1h", max_hold="20m", prefetch=1, forward={"concurrency": 1})
-    sidecar.wait_for("given_back", n=12, deadline=60)
+    sidecar.wait_for("given_back", n=30, deadline=90)
     sidecar.wait_for("stats", since=sidecar.mark())
-    assert 2 <= max(s["held"] for s in sidecar.find("stats")) <= 6
+    assert 4 <= max(s["held"] for s in sidecar.find("stats")) <= 12
+
+
+@pytest.mark.parametrize("hold", ["1s", "1h"])
+def test_several_messages_that_are_always_refused_keep_nobody_from_being_tried(bed, hold):
+    """They go back to the front of the queue, where they are the first to be tried again."""
+    bad = [f"bad{i}" for i in range(6)]
+    bed.app.handler = lambda request, reply: 503 if request.message_id in bad else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(ready=QUICK, pause_hold=hold)
+    bed.queue.publish_many(bad)
+    sidecar.wait_for("given_back", n=12, deadline=90)
+    bed.queue.publish_many(["a", "b"])
+    for message_id in ("a", "b"):
+        sidecar.wait_for("completed", message_id=message_id, deadline=120)
+
+
+def test_messages_that_were_tried_take_turns_with_one_that_kills(bed):
+    """Behind a proxy that answers 503 while it starts: then it kills it again, and the others would never be tried."""
+    starts_until = [0.0]
+
+    def handler(request, reply):
+        if time.monotonic() < starts_until[0]:
+            return 503
+        if request.message_id.startswith("kills"):
+            starts_until[0] = time.monotonic() + 1
+            reply.reset()
+            return None
+        return bed.app.commit_and_answer(request, reply)
+
+    bed.app.handler = handler
+    ids = [f"m{i}" for i in range(3)]
+    sidecar = bed.sidecar(ready=QUICK, pause_hold="1h", max_hold="20m", retry={"max_attempts": 1000, "backoff": "20ms", "max_backoff": "100ms"})
+    bed.queue.publish_many(["kills1", "kills2"])
+    sidecar.wait_for("given_back", n=4, deadline=60)
+    bed.queue.publish_many(ids)
+    for message_id in ids:
+        sidecar.wait_for("completed", message_id=message_id, deadline=60)
