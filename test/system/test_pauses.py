@@ -333,14 +333,14 @@ def test_few_messages_are_held_that_were_tried_in_vain(bed):
     assert 4 <= max(s["held"] for s in sidecar.find("stats")) <= 12
 
 
-@pytest.mark.parametrize("hold", ["1s", "1h"])
-def test_several_messages_that_are_always_refused_keep_nobody_from_being_tried(bed, hold):
+@pytest.mark.parametrize("hold, interval, n", [("1s", "200ms", 3), ("1h", "50ms", 8)], ids=["1s", "1h"])
+def test_several_messages_that_are_always_refused_keep_nobody_from_being_tried(bed, hold, interval, n):
     """They go back to the front of the queue, where they are the first to be tried again."""
-    bad = [f"bad{i}" for i in range(6)]
+    bad = [f"bad{i}" for i in range(n)]
     bed.app.handler = lambda request, reply: 503 if request.message_id in bad else bed.app.commit_and_answer(request, reply)
-    sidecar = bed.sidecar(ready=QUICK, pause_hold=hold)
+    sidecar = bed.sidecar(ready={"interval": interval}, pause_hold=hold)
     bed.queue.publish_many(bad)
-    sidecar.wait_for("given_back", n=12, deadline=90)
+    sidecar.wait_for("given_back", n=2 * n, deadline=90)
     bed.queue.publish_many(["a", "b"])
     for message_id in ("a", "b"):
         sidecar.wait_for("completed", message_id=message_id, deadline=120)
