@@ -333,7 +333,7 @@ def test_few_messages_are_held_that_were_tried_in_vain(bed):
     assert 4 <= max(s["held"] for s in sidecar.find("stats")) <= 12
 
 
-@pytest.mark.parametrize("hold, interval, n", [("1s", "200ms", 3), ("1h", "50ms", 8)], ids=["1s", "1h"])
+@pytest.mark.parametrize("hold, interval, n", [("1s", "200ms", 4), ("1h", "50ms", 8)], ids=["1s", "1h"])
 def test_several_messages_that_are_always_refused_keep_nobody_from_being_tried(bed, hold, interval, n):
     """They go back to the front of the queue, where they are the first to be tried again."""
     bad = [f"bad{i}" for i in range(n)]

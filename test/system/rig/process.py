@@ -106,23 +106,27 @@ def interrupt_on_signals():
     signal.signal(signal.SIGHUP, interrupt)
 
 
-_given_ports = set()
+_given_ports = []
 
 
 def free_port():
-    """A loopback port that nobody listens on now and that was not given before.
+    """A loopback port that nobody listens on now and that was not given before, by another run neither while that lasts: what listens
+    there may be dead for a while, and must not find somebody else's server in its place.
 
     Below those that the kernel gives to outgoing connections: a server that starts again must find its port free."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
+        # A name of the network's own, so that runs in other root folders see it, and that goes with its process.
+        mark = socket.socket(socket.AF_UNIX)
         with socket.socket() as s:
             try:
+                mark.bind(f"\0onceward-port-{port}")
                 s.bind(("127.0.0.1", port))
             except OSError:
+                mark.close()
                 continue
-        if port not in _given_ports:
-            _given_ports.add(port)
-            return port
+        _given_ports.append(mark)
+        return port
 
 
 def tail(path, lines=40):
