@@ -106,7 +106,24 @@ def interrupt_on_signals():
     signal.signal(signal.SIGHUP, interrupt)
 
 
-_given_ports = []
+PORTS_AT_ONCE = 50
+_ports, _port_marks, _ports_lock = [], [], threading.Lock()
+
+
+def _take_ports():
+    """As many ports as nobody else gives out while this process lives. The mark is a name of the network's own, so that runs in other
+    root folders see it, and goes with its process."""
+    while True:
+        first = random.SystemRandom().randrange(10_000, 32_000, PORTS_AT_ONCE)
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0onceward-ports-{first}")
+        except OSError:
+            mark.close()
+            continue
+        _port_marks.append(mark)
+        _ports.extend(range(first, first + PORTS_AT_ONCE))
+        return
 
 
 def free_port():
@@ -115,18 +132,16 @@ def free_port():
 
     Below those that the kernel gives to outgoing connections: a server that starts again must find its port free."""
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        # A name of the network's own, so that runs in other root folders see it, and that goes with its process.
-        mark = socket.socket(socket.AF_UNIX)
+        with _ports_lock:
+            if not _ports:
+                _take_ports()
+            port = _ports.pop()
         with socket.socket() as s:
             try:
-                mark.bind(f"\0onceward-port-{port}")
                 s.bind(("127.0.0.1", port))
+                return port
             except OSError:
-                mark.close()
-                continue
-        _given_ports.append(mark)
-        return port
+                pass
 
 
 def tail(path, lines=40):
