@@ -19,7 +19,7 @@ enum {
     TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
     TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
     TRIAL_OTHERS = 4,      /* so many messages are held that were tried in vain; few more in long pauses */
-    TRIAL_HOLDS = 8,       /* failed trials until they are held for pause_hold more */
+    TRIAL_LONG = 8,        /* after so many failed trials they are held for a round of them */
     TRIAL_LEAD_MS = 500,   /* so long do those that were tried in vain let others go first */
     TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
     DATABASE_TRY_MS = 1000,
@@ -322,9 +322,6 @@ static size_t n_to_try(const struct worker *w, size_t *n_tried)
     return n;
 }
 
-/* What was tried in vain may be at fault itself, and could be tried for ever: another message is taken from
- * the queue. But only a few, and hardly more the longer it lasts: where it is the application, all of them go
- * back, and a return may be dear. */
 static size_t n_bits(int n)
 {
     size_t bits = 0;
@@ -334,11 +331,20 @@ static size_t n_bits(int n)
     return bits;
 }
 
+/* So many that were tried in vain are held, hardly more the longer it lasts: where it is the application, all
+ * of them go back, and a return may be dear. */
+static size_t most_tried(const struct worker *w)
+{
+    return TRIAL_OTHERS + n_bits(w->n_pauses_in_a_row);
+}
+
+/* What was tried in vain may be at fault itself, and could be tried for ever: another message is taken from
+ * the queue. */
 static bool needs_another(const struct worker *w)
 {
     size_t n_tried, n = n_to_try(w, &n_tried);
 
-    return !worker_n_busy(w) && n == n_tried && n_tried < TRIAL_OTHERS + n_bits(w->n_pauses_in_a_row);
+    return !worker_n_busy(w) && n == n_tried && n_tried < most_tried(w);
 }
 
 bool worker_may_consume(const struct worker *w)
@@ -477,12 +483,15 @@ void worker_trickle(struct worker *w, int more)
 
 /* --- once a second --- */
 
-/* What was tried goes back to its place in the queue, before all others; so it is held for longer and longer,
- * or in a long pause nobody else would be tried. */
+/* What was tried goes back to its place in the queue, before all others. When that has not helped, it is held
+ * for as long as it takes to try so many, or those behind it would never be. */
 static int64_t hold_ms(const struct worker *w, const struct delivery *d)
 {
-    return was_tried(w, d) ? w->q->pause_hold_ms * (1 + w->n_pauses_in_a_row / TRIAL_HOLDS)
-                           : w->q->pause_hold_ms;
+    int64_t round_ms = (int64_t)most_tried(w) * (probe_wait_max_ms(w) + TRIAL_LEAD_MS + w->refused_after_ms);
+
+    return was_tried(w, d) && w->n_pauses_in_a_row > TRIAL_LONG && round_ms > w->q->pause_hold_ms
+               ? round_ms
+               : w->q->pause_hold_ms;
 }
 
 /* What only waits, and has been held through so much of the pause. */
