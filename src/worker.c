@@ -72,8 +72,8 @@ static int64_t wait_ms(const struct worker *w)
     if (w->inbox && w->pauses & 1u << PAUSE_DATABASE && w->database_try_ms > w->now_ms &&
         w->database_try_ms < until)
         until = w->database_try_ms;
-    if (worker_next_turn_ms(w) < until)
-        until = worker_next_turn_ms(w);
+    if (trial_next_turn_ms(w) < until)
+        until = trial_next_turn_ms(w);
     if (w->pauses & 1u << PAUSE_EVERYTHING_FAILS && w->brake_at_ms > w->now_ms && w->brake_at_ms < until)
         until = w->brake_at_ms;
     if (!w->broker && !w->to_broker.job && !w->drain && w->to_broker.at_ms < until)

@@ -1,9 +1,8 @@
-/* Reasons to forward nothing, and how it goes on: probes with backoff, trials, a trickle before full speed.
+/* Reasons to forward nothing, and how it goes on: probes with backoff, a trickle before full speed; trials,
+ * where only a message can show that it is over, stand in trials.c.
  *
  * A pause charges nobody. While it lasts the consumer is cancelled; what is held goes back to the broker
- * after pause_hold, so that other replicas get it. Where only a message can show that it is over, one at a
- * time is tried, and taken from the broker where none is here; what was sent before the pause began takes no
- * part in that, however long it lasts. */
+ * after pause_hold, so that other replicas get it. */
 #include "worker.h"
 
 #include "onceward/base/clock.h"
@@ -15,20 +14,14 @@
 
 enum {
     PROBE_MAX_MS = 10000,
-    N_SILENT_MAX = 3,      /* probes without an answer: it may only be busy */
-    TRIAL_IDLE_MS = 10000, /* nobody came to be tried: there is nothing to wait for */
-    TRIAL_SLOW_MS = 10000, /* it was taken, and not refused: the application is at work */
-    TRIAL_OTHERS = 4,      /* so many messages are held that were tried in vain; few more in long pauses */
-    TRIAL_LONG = 8,        /* after so many failed trials they are held for a round of them */
-    TRIAL_LEAD_MS = 500,   /* so long do those that were tried in vain let others go first */
-    TRIAL_SOON_MS = 30000, /* what waits for longer is not waited for */
+    N_SILENT_MAX = 3, /* probes without an answer: it may only be busy */
     DATABASE_TRY_MS = 1000,
     DATABASE_TRY_MAX_MS = 15000,
     TELL_LATE_MS = 2000,
     DEAD_MS = 50,
 };
 
-static bool is_paused(const struct worker *w, enum pause_reason r)
+bool worker_is_paused(const struct worker *w, enum pause_reason r)
 {
     return w->pauses & 1u << r;
 }
@@ -37,7 +30,7 @@ static bool is_paused(const struct worker *w, enum pause_reason r)
  * again. */
 static bool is_trying_database(const struct worker *w)
 {
-    return is_paused(w, PAUSE_DATABASE) && w->inbox && !(w->failing_ops & OPS_OF_HELD) &&
+    return worker_is_paused(w, PAUSE_DATABASE) && w->inbox && !(w->failing_ops & OPS_OF_HELD) &&
            w->now_ms >= w->database_try_ms;
 }
 
@@ -85,15 +78,15 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     bool is_failed_trial = r == PAUSE_APPLICATION && w->is_on_trial;
     struct log_line l;
 
-    if (r == PAUSE_DATABASE && (!is_paused(w, r) || is_trying_database(w)))
+    if (r == PAUSE_DATABASE && (!worker_is_paused(w, r) || is_trying_database(w)))
         w->database_try_ms = w->now_ms + backoff_ms(DATABASE_TRY_MS, DATABASE_TRY_MAX_MS,
                                                     ++w->n_database_tries, random_below(UINT64_MAX));
-    if (is_paused(w, r) && w->pause_told[r] && !is_failed_trial) {
+    if (worker_is_paused(w, r) && w->pause_told[r] && !is_failed_trial) {
         if (text) /* the stats lines go on to tell it */
             snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text);
         return;
     }
-    if (!is_paused(w, r)) {
+    if (!worker_is_paused(w, r)) {
         w->pauses |= 1u << r;
         w->paused_since_ms[r] = w->now_ms;
         w->paused_after[r] = target_forwards(w);
@@ -115,22 +108,16 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
         release_claimed(w, "the queue came to pause before it was sent");
 }
 
-/* The request that is being tried tells how it is now. */
-static bool is_of_before_the_trial(const struct worker *w, const struct delivery *d)
-{
-    return w->is_on_trial && delivery_was_sent_before(w, d, PAUSE_APPLICATION);
-}
-
 /* The application died, or one of its processes. It is looked at at once, to see whether anybody listens, and
  * used again soon when it died for the first time since it last worked: often one process of several died. */
 void pause_for_death(struct worker *w, const struct delivery *d)
 {
     bool first = !w->n_pauses_in_a_row;
 
-    if (is_of_before_the_trial(w, d))
+    if (trial_began_after(w, d))
         return;
     w->is_doubted = w->waits_for_life = true;
-    if (is_paused(w, PAUSE_APPLICATION) && !w->is_on_trial) {
+    if (worker_is_paused(w, PAUSE_APPLICATION) && !w->is_on_trial) {
         if (w->resume_at_ms < w->now_ms + DEAD_MS)
             w->resume_at_ms = w->now_ms + DEAD_MS;
     } else {
@@ -145,7 +132,7 @@ void pause_for_refusal(struct worker *w, const struct delivery *d)
 {
     int64_t most = probe_wait_max_ms(w), asked = d->retry_after_ms < most ? d->retry_after_ms : most;
 
-    if (is_of_before_the_trial(w, d))
+    if (trial_began_after(w, d))
         return;
     pause_set(w, PAUSE_APPLICATION, d->error);
     w->is_doubted = d->http_status != 0 || w->q->ready_url;
@@ -159,7 +146,7 @@ void pause_for_refusal(struct worker *w, const struct delivery *d)
 
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
 {
-    if (is_paused(w, r))
+    if (worker_is_paused(w, r))
         return;
     w->pauses |= 1u << r;
     w->paused_since_ms[r] = w->now_ms;
@@ -169,7 +156,7 @@ void pause_quietly(struct worker *w, enum pause_reason r, const char *text)
 /* Once a second: what was not worth a line when it began may have lasted. */
 static void tell_late_pauses(struct worker *w)
 {
-    if (is_paused(w, PAUSE_BYTES_FULL) && !w->pause_told[PAUSE_BYTES_FULL] &&
+    if (worker_is_paused(w, PAUSE_BYTES_FULL) && !w->pause_told[PAUSE_BYTES_FULL] &&
         w->now_ms - w->paused_since_ms[PAUSE_BYTES_FULL] >= TELL_LATE_MS)
         pause_set(w, PAUSE_BYTES_FULL, w->pause_text[PAUSE_BYTES_FULL]);
 }
@@ -178,7 +165,7 @@ void pause_clear(struct worker *w, enum pause_reason r)
 {
     struct log_line l;
 
-    if (!is_paused(w, r))
+    if (!worker_is_paused(w, r))
         return;
     w->pauses &= ~(1u << r);
     if (r == PAUSE_APPLICATION)
@@ -203,155 +190,26 @@ bool worker_may_forward(const struct worker *w)
     if (w->pauses & stop || w->drain || !w->inbox)
         return false;
     /* One message at a time, each after a wait, until one succeeds. */
-    if (is_paused(w, PAUSE_EVERYTHING_FAILS))
+    if (worker_is_paused(w, PAUSE_EVERYTHING_FAILS))
         return w->now_ms >= w->brake_at_ms;
     return true;
 }
 
 bool delivery_was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r)
 {
-    return is_paused(w, r) && d->n_th_forward <= w->paused_after[r];
+    return worker_is_paused(w, r) && d->n_th_forward <= w->paused_after[r];
 }
 
 bool worker_is_braked(const struct worker *w)
 {
-    return is_paused(w, PAUSE_EVERYTHING_FAILS);
-}
-
-bool worker_is_trying(const struct worker *w)
-{
-    return worker_is_braked(w) || w->is_on_trial;
-}
-
-/* All requests that are out. While something is being tried: those that try it; what was accepted is not
- * over. */
-size_t worker_n_busy(const struct worker *w)
-{
-    static const enum delivery_state states[] = {DELIVERY_FORWARDING, DELIVERY_TO_REVOKE, DELIVERY_REVOKING,
-                                                 DELIVERY_TO_CHECK,   DELIVERY_CHECKING,  DELIVERY_WATCHING};
-    size_t n = 0;
-
-    if (!worker_is_trying(w))
-        return worker_n_out(w);
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        list_each(&w->states[states[i]], k)
-        {
-            const struct delivery *d = container_of(k, struct delivery, in_state);
-
-            n += !delivery_was_sent_before(w, d, PAUSE_EVERYTHING_FAILS) &&
-                 !delivery_was_sent_before(w, d, PAUSE_APPLICATION);
-        }
-    }
-    return n;
-}
-
-/* It has had its turn in this pause, and it may be the message: another one tells more. */
-static bool was_tried(const struct worker *w, const struct delivery *d)
-{
-    return is_paused(w, PAUSE_APPLICATION) && !delivery_was_sent_before(w, d, PAUSE_APPLICATION);
-}
-
-bool delivery_stands_aside(const struct worker *w, const struct delivery *d)
-{
-    if (!was_tried(w, d))
-        return false;
-    if (w->now_ms < w->trial_since_ms + TRIAL_LEAD_MS)
-        return true;
-    if (d->state != DELIVERY_SUSPECT)
-        return false;
-    list_each(&w->states[DELIVERY_TO_CLAIM], k) /* each in its turn, in the order of their latest tries */
-    {
-        const struct delivery *other = container_of(k, struct delivery, in_state);
-
-        if (was_tried(w, other) && other->not_before_ms <= w->now_ms)
-            return other->n_th_forward < d->n_th_forward;
-    }
-    return false;
-}
-
-int64_t worker_next_turn_ms(const struct worker *w)
-{
-    int64_t at_ms = w->trial_since_ms + TRIAL_LEAD_MS;
-
-    return w->is_on_trial && at_ms > w->now_ms ? at_ms : INT64_MAX;
-}
-
-/* Would it go within a moment, if it were allowed to? What is one of several copies and not the first, what
- * is held or locked elsewhere, what has no attempts left, and what is dead, is no help. */
-static bool could_be_tried(const struct worker *w, const struct delivery *d)
-{
-    int64_t soon = w->now_ms + TRIAL_SOON_MS;
-
-    switch (d->state) {
-    case DELIVERY_SUSPECT:
-        return d->not_before_ms <= soon && !suspect_stands_back(w, d);
-    case DELIVERY_PARKED:
-        return d->message && d->leader == d && d->wait == WAIT_DUE && !d->used_up && !d->rowless &&
-               d->due_ms <= soon;
-    case DELIVERY_TO_LOOK:
-    case DELIVERY_LOOKING:
-        return !d->locked_since_ms && d->wait != WAIT_HELD;
-    default:
-        return !d->locked_since_ms;
-    }
-}
-
-/* How many are here that could be tried with, now or soon, and how many of them were tried before; it stops
- * at the first that was not. What is accepted and watched is no help. */
-static size_t n_to_try(const struct worker *w, size_t *n_tried)
-{
-    static const enum delivery_state states[] = {DELIVERY_TO_CLAIM, DELIVERY_CLAIMING,   DELIVERY_CLAIMED,
-                                                 DELIVERY_TO_LOOK,  DELIVERY_LOOKING,    DELIVERY_TO_FAIL,
-                                                 DELIVERY_FAILING,  DELIVERY_TO_RELEASE, DELIVERY_RELEASING,
-                                                 DELIVERY_SUSPECT,  DELIVERY_PARKED};
-    size_t n = 0;
-
-    *n_tried = 0;
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        list_each(&w->states[states[i]], k)
-        {
-            const struct delivery *d = container_of(k, struct delivery, in_state);
-            bool helps = could_be_tried(w, d);
-
-            n += helps;
-            *n_tried += helps && was_tried(w, d);
-            if (n > *n_tried)
-                return n;
-        }
-    }
-    return n;
-}
-
-static size_t n_bits(int n)
-{
-    size_t bits = 0;
-
-    for (; n > 0; n /= 2)
-        bits++;
-    return bits;
-}
-
-/* So many that were tried in vain are held, hardly more the longer it lasts: where it is the application, all
- * of them go back, and a return may be dear. */
-static size_t most_tried(const struct worker *w)
-{
-    return TRIAL_OTHERS + n_bits(w->n_pauses_in_a_row);
-}
-
-/* What was tried in vain may be at fault itself, and could be tried for ever: another message is taken from
- * the queue. */
-static bool needs_another(const struct worker *w)
-{
-    size_t n_tried, n = n_to_try(w, &n_tried);
-
-    return !worker_n_busy(w) && n == n_tried && n_tried < most_tried(w);
+    return worker_is_paused(w, PAUSE_EVERYTHING_FAILS);
 }
 
 bool worker_may_consume(const struct worker *w)
 {
     unsigned pauses = w->pauses & ~(1u << PAUSE_STREAM); /* only consuming shows whether it still is one */
 
-    if (worker_is_trying(w) && needs_another(w)) {
+    if (worker_is_trying(w) && trial_needs_another(w)) {
         pauses &= ~(1u << PAUSE_EVERYTHING_FAILS);
         if (w->is_on_trial)
             pauses &= ~(1u << PAUSE_APPLICATION);
@@ -374,7 +232,7 @@ void worker_try_database(struct worker *w)
         worker_op_works(w, INBOX_CLAIM);
         break;
     case -1:
-        if (!is_paused(w, PAUSE_DATABASE))
+        if (!worker_is_paused(w, PAUSE_DATABASE))
             break; /* it was asked before the pause ended */
         snprintf(text, sizeof(text), "%s %.200s", f.code, f.text);
         report_database_error(w, f.code, slice_of(f.text));
@@ -393,7 +251,7 @@ static void probe_succeeded(struct worker *w)
 {
     w->n_silent_probes = 0;
     w->probe_at_ms = w->now_ms + w->q->ready_interval_ms;
-    if (!is_paused(w, PAUSE_APPLICATION))
+    if (!worker_is_paused(w, PAUSE_APPLICATION))
         return;
     worker_saw_ready(w, w->probe_after);
     if (w->resume_at_ms < w->probe_at_ms)
@@ -422,7 +280,7 @@ static void probe_failed(struct worker *w, const struct fault *f)
 
     if (w->is_on_trial && is_silent) {
         /* It may be busy with the very message that tries it. */
-    } else if (is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
+    } else if (worker_is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
         worker_saw_nobody(w, w->probe_after);
         pause_set(w, PAUSE_APPLICATION, f->text);
         if (!is_silent)
@@ -462,16 +320,9 @@ void worker_probe(struct worker *w)
 int64_t worker_next_probe_ms(const struct worker *w)
 {
     bool wanted =
-        is_paused(w, PAUSE_APPLICATION) ? !w->is_on_trial || w->q->ready_url : w->q->ready_url != NULL;
+        worker_is_paused(w, PAUSE_APPLICATION) ? !w->is_on_trial || w->q->ready_url : w->q->ready_url != NULL;
 
     return wanted && !w->probing && !w->drain ? w->probe_at_ms : INT64_MAX;
-}
-
-/* It has answered a request as one that works does. */
-void worker_saw_answer(struct worker *w, const struct delivery *d)
-{
-    if (w->is_on_trial && !delivery_was_sent_before(w, d, PAUSE_APPLICATION))
-        pause_clear(w, PAUSE_APPLICATION);
 }
 
 void worker_trickle(struct worker *w, int more)
@@ -483,17 +334,6 @@ void worker_trickle(struct worker *w, int more)
 
 /* --- once a second --- */
 
-/* What was tried goes back to its place in the queue, before all others. When that has not helped, it is held
- * for as long as it takes to try so many, or those behind it would never be. */
-static int64_t hold_ms(const struct worker *w, const struct delivery *d)
-{
-    int64_t round_ms = (int64_t)most_tried(w) * (probe_wait_max_ms(w) + TRIAL_LEAD_MS + w->refused_after_ms);
-
-    return was_tried(w, d) && w->n_pauses_in_a_row > TRIAL_LONG && round_ms > w->q->pause_hold_ms
-               ? round_ms
-               : w->q->pause_hold_ms;
-}
-
 /* What only waits, and has been held through so much of the pause. */
 static void return_all(struct worker *w, enum delivery_state s, size_t *n)
 {
@@ -501,7 +341,7 @@ static void return_all(struct worker *w, enum delivery_state s, size_t *n)
         struct delivery *d = container_of(k, struct delivery, in_state);
 
         next = k->next;
-        if (clock_us() / 1000 - d->received_us / 1000 < hold_ms(w, d) || !delivery_only_waits(w, d) ||
+        if (clock_us() / 1000 - d->received_us / 1000 < trial_hold_ms(w, d) || !delivery_only_waits(w, d) ||
             !delivery_may_return(w, d) || (!d->message && d->rowless))
             continue;
         *n += delivery_return(w, d);
@@ -525,18 +365,6 @@ static void return_held(struct worker *w, enum pause_reason r)
     log_end(&l);
 }
 
-/* There is nobody to be tried, or the one who is has been with the application for long. */
-static bool trial_is_vain(const struct worker *w)
-{
-    int64_t since_ms = w->sent_ms > w->trial_since_ms ? w->sent_ms : w->trial_since_ms;
-    size_t n_tried;
-
-    if (worker_n_busy(w)) /* perhaps with one that an earlier trial has sent */
-        return w->now_ms - since_ms >= TRIAL_SLOW_MS + w->refused_after_ms;
-    return w->now_ms - w->trial_since_ms >= TRIAL_IDLE_MS && w->consumer == CONSUMER_ACTIVE &&
-           !n_to_try(w, &n_tried);
-}
-
 void worker_pause_tick(struct worker *w)
 {
     static const enum pause_reason whole[] = {PAUSE_APPLICATION, PAUSE_DATABASE, PAUSE_REFUSED,
@@ -549,7 +377,7 @@ void worker_pause_tick(struct worker *w)
     if (w->drain || !w->generation)
         return;
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
-        if (!is_paused(w, whole[i]) || w->now_ms - w->paused_since_ms[whole[i]] < w->q->pause_hold_ms)
+        if (!worker_is_paused(w, whole[i]) || w->now_ms - w->paused_since_ms[whole[i]] < w->q->pause_hold_ms)
             continue;
         return_held(w, whole[i]);
         return;

@@ -466,6 +466,7 @@ void worker_saw_nobody(struct worker *w, uint64_t after_deaths);
 void worker_saw_ready(struct worker *w, uint64_t after_deaths);
 
 /* pause.c */
+bool worker_is_paused(const struct worker *w, enum pause_reason r);
 void pause_set(struct worker *w, enum pause_reason r, const char *text);
 void pause_quietly(struct worker *w, enum pause_reason r, const char *text); /* said only when it lasts */
 void pause_clear(struct worker *w, enum pause_reason r);
@@ -474,18 +475,25 @@ void pause_for_death(struct worker *w, const struct delivery *d);
 void pause_for_refusal(struct worker *w, const struct delivery *d);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
-bool delivery_stands_aside(const struct worker *w, const struct delivery *d);
-int64_t worker_next_turn_ms(const struct worker *w); /* those that stand aside may go */
 void worker_probe(struct worker *w);
 bool worker_is_braked(const struct worker *w);
-bool worker_is_trying(const struct worker *w); /* paused, and one message at a time shows how it is */
 bool delivery_was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r);
-void worker_saw_answer(struct worker *w, const struct delivery *d);
 int64_t worker_next_probe_ms(const struct worker *w); /* INT64_MAX: none is wanted */
 void worker_try_database(struct worker *w);
-size_t worker_n_busy(const struct worker *w);    /* requests that take a slot */
 void worker_trickle(struct worker *w, int more); /* after a pause: so many more requests at once */
 void worker_pause_tick(struct worker *w);
+
+/* trials.c */
+bool worker_is_trying(const struct worker *w); /* paused, and one message at a time shows how it is */
+size_t worker_n_busy(const struct worker *w);  /* requests that take a slot */
+bool trial_began_after(const struct worker *w,
+                       const struct delivery *d); /* its request says nothing of now */
+void worker_saw_answer(struct worker *w, const struct delivery *d);
+bool delivery_stands_aside(const struct worker *w, const struct delivery *d); /* others are tried before it */
+int64_t trial_next_turn_ms(const struct worker *w); /* those that stand aside may go */
+bool trial_needs_another(const struct worker *w);   /* a message from the queue */
+bool trial_is_vain(const struct worker *w);
+int64_t trial_hold_ms(const struct worker *w, const struct delivery *d); /* until it goes back, in a pause */
 
 /* brake.c */
 void worker_success(struct worker *w, const struct delivery *d);
