@@ -22,17 +22,24 @@ static const char help[] =
 enum { PROBE_DEADLINE_MS = 30000 };
 
 struct findings {
-    int n_failed;
+    int n_failed, n_warnings;
     const char *where; /* what the lines are about */
 };
 
-static void say(void *ctx, bool ok, const char *text)
+static void tell(void *ctx, enum finding kind, const char *text)
 {
+    static const char *const marks[] = {"ok  ", "warn", "FAIL"};
     struct findings *s = ctx;
 
-    printf("%s %s: %s\n", ok ? "ok  " : "FAIL", s->where, text);
+    printf("%s %s: %s\n", marks[kind], s->where, text);
     fflush(stdout); /* the next server may take its time */
-    s->n_failed += !ok;
+    s->n_failed += kind == FINDING_FAILED;
+    s->n_warnings += kind == FINDING_WARNING;
+}
+
+static void say(struct findings *s, bool ok, const char *text)
+{
+    tell(s, ok ? FINDING_OK : FINDING_FAILED, text);
 }
 
 static void check_database(const struct config *c, struct findings *s)
@@ -54,7 +61,7 @@ static void check_database(const struct config *c, struct findings *s)
     } else {
         snprintf(where, sizeof where, "database %s", admin_where(a));
         s->where = where;
-        if (admin_check(a, c, vhosts, say, s, &f))
+        if (admin_check(a, c, vhosts, tell, s, &f))
             say(s, false, f.text);
         admin_close(a);
     }
@@ -153,10 +160,13 @@ static int check_connections(const struct config *c)
     forward_global_init();
     for (size_t i = 0; i < c->n_queues; i++)
         check_application(&c->queues[i], &s);
+    printf("\n");
+    if (s.n_warnings)
+        printf("%d of these %s.\n", s.n_warnings, s.n_warnings == 1 ? "is a warning" : "are warnings");
     if (s.n_failed)
-        printf("\n%d of these must be mended.\n", s.n_failed);
+        printf("%d of these must be mended.\n", s.n_failed);
     else
-        printf("\nEverything answers.\n");
+        printf("Everything answers.\n");
     return s.n_failed ? STATUS_FAILED : STATUS_DONE;
 }
 

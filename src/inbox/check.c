@@ -16,7 +16,7 @@ enum { OLDEST_SERVER = 140000 };
 
 struct check {
     struct admin *a;
-    void (*say)(void *ctx, bool ok, const char *text);
+    void (*tell)(void *ctx, enum finding kind, const char *text);
     void *ctx;
 };
 
@@ -31,7 +31,7 @@ static void say(const struct check *k, bool ok, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    k->say(k->ctx, ok, text);
+    k->tell(k->ctx, ok ? FINDING_OK : FINDING_FAILED, text);
 }
 
 static int check_server(const struct check *k, struct fault *f)
@@ -173,7 +173,7 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
 }
 
 int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
-                void (*tell)(void *ctx, bool ok, const char *text), void *ctx, struct fault *f)
+                void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f)
 {
     const struct check k = {a, tell, ctx};
     int schema;

@@ -41,11 +41,14 @@ int admin_check_schema(struct admin *a, struct fault *f);
  * statements an administrator must run. Safe to run twice, at once, and while a sidecar runs. */
 int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f);
 
+/* A line of `check`. A warning is no failure: it works, and somebody should know. */
+enum finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED };
+
 /* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one).
- * vhosts: that of each queue, NULL where it is not known. Each finding is given to say(ctx, ok, text). -1:
- * the connection broke. */
+ * vhosts: that of each queue, NULL where it is not known. Each finding is given to tell(ctx, kind,
+ * text). -1: the connection broke. */
 int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
-                void (*say)(void *ctx, bool ok, const char *text), void *ctx, struct fault *f);
+                void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f);
 
 /* Writes the answer of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
