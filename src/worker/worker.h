@@ -32,7 +32,7 @@
 #include "onceward/base/log.h"
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
-#include "onceward/core/delivery.h"
+#include "worker/states.h"
 #include "onceward/core/headers.h"
 #include "onceward/core/outcome.h"
 #include "onceward/core/pace.h"

@@ -1,95 +1,115 @@
 #pragma once
 
+#include "onceward/base/hash.h"
+#include "onceward/base/list.h"
+#include "onceward/base/slice.h"
+#include "onceward/core/application.h"
+#include "onceward/core/operation.h"
+#include "onceward/core/reasons.h"
+
 #include <stdbool.h>
+#include <stdint.h>
 
-/* The life of a delivery as a table: a state and an event to the next state. No I/O, no clock, no memory.
- *
- * The worker turns what the broker, the database, the application and its timers say into events, asks delivery_next, moves the
- * delivery to the list of the new state and does that state's entry action. A pair that is not in the table is a bug: it is answered
- * as such, never guessed. */
+/* A delivery that is held. Only src/core/queue*.c changes it; the shell reads what it needs to carry an action out, and fills in the token of
+ * a claim. It is valid from queue_delivered to the queue_reap after its end. */
 
-/* STATE(id, name, meaning) */
-#define DELIVERY_STATES(STATE)                                                                               \
-    STATE(TO_CLAIM, "to_claim", "waits for a free slot")                                                     \
-    STATE(CLAIMING, "claiming", "its claim is at the database")                                              \
-    STATE(CLAIMED, "claimed", "has a token, is about to be forwarded")                                       \
-    STATE(FORWARDING, "forwarding", "the request is out")                                                    \
-    STATE(TO_REVOKE, "to_revoke", "its window ended, the request is still out: to be asked of the database")  \
-    STATE(REVOKING, "revoking", "the database decides whether its window has ended")                         \
-    STATE(TO_CHECK, "to_check", "answered in transaction completion: the row is to be read")                 \
-    STATE(CHECKING, "checking", "the row is being read")                                                     \
-    STATE(WATCHING, "watching", "the row was not completed yet, it is read again at its timer")              \
-    STATE(TO_SETTLE, "to_settle", "answered in response completion: to be completed by the sidecar")         \
-    STATE(SETTLING, "settling", "its completion is at the database")                                         \
-    STATE(TO_FAIL, "to_fail", "the attempt failed: to be written")                                           \
-    STATE(FAILING, "failing", "its failure is at the database")                                              \
-    STATE(TO_RELEASE, "to_release", "the attempt is to be given back")                                       \
-    STATE(RELEASING, "releasing", "giving back is at the database")                                          \
-    STATE(TO_BURY, "to_bury", "given up: the letter is to be written")                                       \
-    STATE(BURYING, "burying", "its letter is at the database")                                               \
-    STATE(PARKED, "parked", "waits for its timer: not due, held elsewhere, or locked")                       \
-    STATE(TO_LOOK, "to_look", "a copy without a claim whose row is to be read")                              \
-    STATE(LOOKING, "looking", "its row is being read")                                                       \
-    STATE(SUSPECT, "suspect", "was with the application when that died: goes alone")                         \
-    STATE(FOLLOWING, "following", "another copy of its message is on the way here; shares its end")          \
-    STATE(TO_ACK, "to_ack", "its row is completed: to be acked")                                             \
-    STATE(TO_REJECT, "to_reject", "dead: to be rejected")                                                    \
-    STATE(TO_RETURN, "to_return", "not its fault: to be given back to the broker")                           \
-    STATE(GONE, "gone", "over here")
+struct message;
 
-enum delivery_state {
-#define STATE(id, name, meaning) DELIVERY_##id,
-    DELIVERY_STATES(STATE)
-#undef STATE
-        N_DELIVERY_STATES
+/* As the broker gave it. */
+struct delivery_copy {
+    uint64_t generation, number; /* its tag */
+    uint32_t consumer;           /* whose credit it holds */
+    bool redelivered;
+    int64_t delivery_count; /* as its header has it */
+    int64_t n_rejected;     /* from this queue, before it came back to it */
+    int64_t deaths;         /* message_deaths() */
+    size_t n_bytes;         /* that it takes, or would take */
+    uint64_t body_len;
+    int64_t received_ms;
 };
 
-/* EVENT(id, name) */
-#define DELIVERY_EVENTS(EVENT)                                                                               \
-    EVENT(SENT, "sent")                   /* the batch, the request or the frame is on its way */            \
-    EVENT(CLAIMED, "claimed")             /* row: processing with this token */                              \
-    EVENT(COMPLETED, "completed")         /* row: committed as completed */                                  \
-    EVENT(NOT_NOW, "not_now")             /* row: held elsewhere, not due, or locked; a timer is set */      \
-    EVENT(DUE, "due")                     /* row: may be claimed */                                          \
-    EVENT(AGAIN, "again")                 /* row: the token is not the row's any more, or the row is gone */ \
-    EVENT(REPEAT, "repeat")               /* the database did not answer: the same once more */              \
-    EVENT(LOCKED, "locked")               /* row: an application is committing */                            \
-    EVENT(EXTENDED, "extended")           /* row: the token lives longer */                                  \
-    EVENT(DONE, "done")                   /* row: what was asked is committed */                             \
-    EVENT(GIVE_UP, "give_up")             /* attempts used up, too old, mismatch, permanent, invalid */      \
-    EVENT(WAS_DEAD, "was_dead")           /* row: dead before */                                             \
-    EVENT(UNWRITABLE, "unwritable")       /* the database refuses the data of this item */                   \
-    EVENT(SETTLE, "settle")               /* answer: done, the sidecar completes */                          \
-    EVENT(CHECK, "check")                 /* answer: done or accepted, the row must say so */                \
-    EVENT(FAIL, "fail")                   /* answer or timer: charged */                                     \
-    EVENT(GIVE_BACK, "give_back")         /* not the message's fault */                                      \
-    EVENT(STALE, "stale")                 /* too little of the window is left to send: claim again */        \
-    EVENT(TIMER, "timer")                 /* its timer */                                                    \
-    EVENT(LOOK, "look")                   /* no slot for long: see whether it was completed before */        \
-    EVENT(ALONE, "alone")                 /* released, and to go alone */                                    \
-    EVENT(RETURN, "return")               /* to be given back to the broker */                               \
-    EVENT(FOLLOW, "follow")               /* a copy is on the way here */                                    \
-    EVENT(LEADER_LEFT, "leader_left")     /* that copy is gone without an end for this one */                \
-    EVENT(TAG_LOST, "tag_lost")           /* its channel is gone: the broker delivers it again */
-
-enum delivery_event {
-#define EVENT(id, name) DELIVERY_EV_##id,
-    DELIVERY_EVENTS(EVENT)
-#undef EVENT
-        N_DELIVERY_EVENTS
+/* Its claim, and what the row says. */
+struct delivery_claim {
+    uint8_t token[16]; /* filled in by the shell when a claim is `fresh` */
+    bool fresh;        /* the shell is to make a new token for this claim */
+    bool has_token;    /* the token may be in the row */
+    bool row_is_ours;  /* the row has said that it holds this body */
+    bool alone;        /* claimed to go alone */
+    bool reserved;     /* it holds a slot of the application */
+    bool looked;       /* a read-only look was made while it waited for a slot */
+    int attempt;       /* without takeovers */
+    int crashes, takeovers;
+    int unproven_step;
+    int64_t unproven_at_ms; /* this side's clock; -1: never */
+    int n_reclaims;         /* new windows for one attempt before it goes with a short one */
+    int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
 };
 
-/* The next state; or -1: this pair is impossible. */
-int delivery_next(enum delivery_state state, enum delivery_event event);
+/* Its request. */
+struct delivery_request {
+    struct application_request application;
+    uint64_t mark;   /* of the queue's limiter */
+    bool out;        /* it is with the application */
+    bool probation;  /* sent while everything fails: it tries */
+    int64_t sent_ms;
+    uint32_t life;   /* of the database, when it went */
+    int64_t accepted_until_ms; /* 202: watched until then; 0: not accepted */
+    int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
+    int kept_verdict;  /* of an answer that came while the window was being asked about; -1: none */
+    int kept_status;
+    int64_t kept_retry_after_ms;
+};
 
-const char *delivery_state_name(enum delivery_state s);
-const char *delivery_event_name(enum delivery_event e);
+/* What is to be written of it, and what was said. */
+struct delivery_outcome {
+    int http_status;
+    int64_t delay_ms;           /* until the next attempt; release, fail */
+    bool only_expired;          /* fail: unless the token was extended */
+    bool give_back;             /* fail: not charged */
+    bool charged;               /* what is being written counts against the brake */
+    bool then_requeue;          /* release: and then back to the broker */
+    int write_crashes;          /* fail, release: into the row; -1: as it is */
+    int write_unproven;         /* the same for unproven_step */
+    enum dead_reason dead;      /* bury */
+    bool rowless, exhausted;    /* bury */
+    char *error;  /* what went wrong last, in words, without a word of the application: for the log. Owned */
+    char *said;   /* the same with what the application wrote, for row and letter; NULL: error. Owned */
+    char *result; /* to be stored with the completion. Owned */
+    size_t result_len;
+};
 
-/* Is its request with the application (it takes a slot)? */
-bool delivery_is_out(enum delivery_state s);
+struct delivery {
+    struct link in_list;   /* of its operation and phase, or of its wait */
+    struct link in_tags;   /* ascending, while its channel lives and nothing was said to the broker about it */
+    struct link in_leader; /* leader->followers */
+    struct hash_link by_ref, by_id;
+    struct list followers;
+    struct delivery *leader; /* itself: it stands for its id; another: it follows that; NULL: neither */
+    uint64_t ref;            /* of the process, never used twice */
+    enum operation op;
+    enum phase phase;
+    enum wait wait;
+    bool ended; /* over here; freed by queue_reap */
+    bool was_dead; /* its row says so: it is to be rejected again */
+    bool has_circled;
+    bool given_up; /* an operator lets it die */
+    size_t timer_slot; /* 0: no timer */
+    int64_t timer_ms;
+    int64_t ready_ms;     /* since when what is wanted may be sent */
+    int64_t tried_ms;     /* when it was last sent to the application; 0: never */
+    int64_t locked_since_ms;
+    int n_waits, n_given_back; /* in a row: of the database, without fault */
+    struct message *message;   /* NULL: its body was not taken */
+    char *id;
+    size_t id_len;
+    uint8_t fingerprint[16];
+    struct delivery_copy copy;
+    struct delivery_claim claim;
+    struct delivery_request request;
+    struct delivery_outcome outcome;
+};
 
-/* Does it only wait here, without any right or work in flight? It may then be given back at any time. */
-bool delivery_is_idle(enum delivery_state s);
-
-/* Is a batch with it at the database? */
-bool delivery_is_at_database(enum delivery_state s);
+static inline struct slice delivery_slice(const struct delivery *d)
+{
+    return (struct slice){d->id, d->id_len};
+}

@@ -1,6 +1,6 @@
 /* The delivery machine's table. Rows by state, in the order of a message's way; what is absent is impossible.
  */
-#include "onceward/core/delivery.h"
+#include "states.h"
 
 #include <stdint.h>
 

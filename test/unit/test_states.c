@@ -1,6 +1,6 @@
 /* The delivery machine: every pair of state and event against a second, independent list of what may happen,
  * and the laws that hold for the whole table. */
-#include "onceward/core/delivery.h"
+#include "worker/states.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,260 @@
+#pragma once
+
+#include "onceward/base/log.h"
+#include "onceward/core/application.h"
+#include "onceward/core/brake.h"
+#include "onceward/core/consumer.h"
+#include "onceward/core/database.h"
+#include "onceward/core/delivery.h"
+#include "onceward/core/outcome.h"
+#include "onceward/core/returns.h"
+#include "onceward/core/row.h"
+#include "onceward/core/stats.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A queue: facts in, actions out. Everything that is decided about its messages is decided here; nothing is done here. No I/O, no clock, no
+ * library, no thread; equal facts give equal actions.
+ *
+ * The shell (src/sidecar) and the simulator (test/sim) turn what the broker, the database, the application and the clock say into facts, and carry
+ * actions out. A fact changes states and nothing else; queue_next then answers, one at a time, what is to be done. Nothing is
+ * re-entrant: no fact is told while an action is being taken. Times are milliseconds of one clock that never goes back; now_ms is never
+ * smaller than in the call before.
+ *
+ * The application and the database are shared by queues: they belong to the shell, and outlive the queue. Their own facts (a probe's
+ * result, a lost connection) are told to them directly, and then to each queue. */
+
+/* The configuration, as far as decisions need it. */
+struct queue_rules {
+    bool transaction; /* completion */
+    int64_t token_window_ms, max_window_ms, commit_grace_ms, max_hold_ms, pause_hold_ms;
+    int concurrency, prefetch, max_parked;
+    size_t max_bytes, max_message_bytes;
+    int max_attempts;
+    int64_t backoff_ms, max_backoff_ms, max_age_ms; /* max_age_ms 0: off */
+    const int *permanent_status;
+    size_t n_permanent_status;
+    int brake, revive;
+    bool mismatch_is_duplicate, too_large_is_reject;
+    size_t store_response_bytes;
+    int delivery_limit; /* LIMIT_UNKNOWN: not configured */
+    int64_t stuck_ms, stuck_again_ms;
+};
+
+/* Why it stands still, and since when. */
+struct queue_pause {
+    int64_t since_ms; /* 0: not */
+    bool told;
+    char text[256];
+};
+
+struct queue_counts {
+    struct counter received, completed, duplicates, retried, given_back, dead, suppressed;
+};
+
+enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DRAIN_DONE };
+
+struct note; /* something to tell: see ACTION_TELL */
+
+struct queue {
+    struct queue_rules rules;
+    struct application *application;
+    struct database *database;
+    uint64_t number; /* of the queue, in the process: for application_take_place */
+    uint64_t random; /* the state of its generator, for jitter */
+    struct queue_held {
+        struct list wanted[N_OPERATIONS], sent[N_OPERATIONS], waiting[N_WAITS];
+        struct list unacked, ended;
+        struct hash by_ref, by_id;
+        struct delivery **timers; /* a heap, 1-based */
+        size_t n_timers, timers_cap;
+        size_t n_bytes;
+        size_t n_out;      /* requests that are out */
+        size_t n_reserved; /* claims on their way */
+        uint64_t next_ref;
+    } held;
+    struct limiter limiter;
+    struct brake brake;
+    struct returns returns;
+    struct consumer consumer;
+    uint64_t generation; /* of its channel; 0: none */
+    int n_others;        /* other instances that consume this queue, as presence says; 0: nobody, or not known */
+    struct queue_pause pauses[N_PAUSE_REASONS];
+    struct queue_lever {
+        bool paused, give_up_held;
+        char *ids; /* to give up: NUL-terminated ids, one behind the other. Owned */
+        size_t ids_len;
+    } lever;
+    enum drain_state drain;
+    int64_t drain_until_ms;
+    bool ready; /* it has consumed once */
+    bool too_large_stays;
+    struct queue_flow {
+        double service_us, claim_us; /* moving averages */
+        double duplicates;           /* the share of what is new here that turns out to be completed */
+    } flow;
+    int64_t tick_ms; /* of the last second's work */
+    struct queue_notes {
+        struct note *items;
+        size_t at, n, cap;
+        int64_t second[N_EVENTS]; /* of the latest lines of an event, */
+        int n_lines[N_EVENTS];    /* and how many there were in it */
+        int64_t early_answer_ms;
+    } notes;
+    struct queue_abandons {
+        uint64_t *refs;
+        size_t n, cap;
+    } abandons;
+    struct queue_counts counts;
+};
+
+/* application and database must outlive it; seed: of its jitter. number: at least 1, of this queue alone. */
+void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b, uint64_t number, uint64_t seed,
+                int64_t now_ms);
+void queue_deinit(struct queue *q);
+
+/* --- facts --- */
+
+/* A delivery. message is taken; NULL: its body was skipped (too large, or no room). */
+struct arrival {
+    uint64_t generation, number;
+    uint32_t consumer;
+    bool redelivered;
+    struct message *message;
+    uint64_t body_len;
+    size_t n_bytes;
+    int64_t delivery_count, n_rejected, deaths;
+    struct slice id;
+    enum dead_reason no_id; /* DEAD_NONE: the id is good; else why not, with the words in no_id_text */
+    const char *no_id_text;
+    uint8_t fingerprint[16];
+};
+void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
+
+/* What may be allocated for the next delivery. */
+struct queue_room {
+    size_t body, whole;
+    int64_t near_count; /* one that was delivered so often may have max_message_bytes whatever the room is, one at a time; INT64_MAX: none */
+};
+void queue_room(const struct queue *q, struct queue_room *ret);
+
+/* The database's answer about the operation that was sent for ref. */
+struct row {
+    enum row_answer answer;
+    int attempt, crashes, takeovers, unproven_step;
+    int64_t unproven_ms; /* since the latest unproven charge; -1: none */
+    int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
+    int64_t age_ms;      /* claimed */
+    bool taken_over;
+    struct slice detail; /* held: the holder; not_due, exhausted: the last error; mismatch: JSON; invalid, retry: the error */
+    int64_t letter;      /* buried: its id */
+    const char *sqlstate; /* retry, invalid */
+};
+void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
+
+/* How long a batch of claims took: for claims ahead of free slots. */
+void queue_claim_took(struct queue *q, int64_t took_us);
+
+/* The holder of a locked row, asked for by ACTION_ASK_HOLDER. text: what is known of it. */
+void queue_holder(struct queue *q, int64_t now_ms, uint64_t ref, int64_t pid, const char *text);
+
+/* The application's answer. */
+struct answer {
+    enum answer_kind kind;
+    int status;
+    int64_t retry_after_ms; /* -1: none */
+    bool waited;            /* unreachable: there was no connection in time, nobody refused */
+    struct slice body;
+    const char *brief, *error; /* in words; without and with what the application wrote */
+    int64_t took_us;
+};
+void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct answer *a);
+
+/* The channel is open, and its tags carry this generation; or it is gone, with its connection or without. code: of the broker, 0: none. */
+void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major, enum queue_kind kind);
+void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
+void queue_kind_known(struct queue *q, enum queue_kind kind);
+void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number);
+void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number);
+void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: not to be had */
+
+/* The database's connection is gone: what was at it is answered by queue_row as ROW_UNKNOWN before. Or a new one is there. */
+void queue_database_lost(struct queue *q, int64_t now_ms);
+void queue_database_linked(struct queue *q, int64_t now_ms);
+
+/* The queue cannot be consumed as configured: told by its reason until it is cleared with reason NULL. */
+void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
+
+/* Levers and presence. */
+void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why);
+void queue_lever_retry(struct queue *q, int64_t now_ms); /* what waits for its time is looked at now */
+void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids, size_t ids_len); /* ids: as in struct queue_lever */
+void queue_presence(struct queue *q, int64_t now_ms, int n_others);
+
+/* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued. DRAIN_DONE when nothing is held. */
+void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
+void queue_resume(struct queue *q, int64_t now_ms); /* a drain that was called off (tests) */
+
+/* The clock: timers, bounds, and once a second the rest. To be called in every turn, before queue_next. */
+void queue_time(struct queue *q, int64_t now_ms);
+
+/* --- actions --- */
+
+enum action_kind {
+    ACTION_NONE,
+    ACTION_DATABASE,   /* send d->op; of a claim that is `fresh` make the token first */
+    ACTION_FORWARD,    /* POST it; what cannot be begun is told by queue_answered as unreachable */
+    ACTION_ABANDON,    /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is freed */
+    ACTION_ACK,        /* the tag, or with `multiple` all up to it */
+    ACTION_REJECT,     /* requeue=false */
+    ACTION_REQUEUE,    /* nack, requeue=true */
+    ACTION_CONSUME,    /* under `number`, with `n` as its prefetch */
+    ACTION_CANCEL,     /* consumer `number` */
+    ACTION_REOPEN,     /* the channel; `text` says why */
+    ACTION_ASK_DEPTH,
+    ACTION_ASK_HOLDER, /* who locks the row of `ref`? */
+    ACTION_TELL,       /* a line of the log */
+};
+
+/* A line: the shell knows which fields an event has. */
+struct note {
+    enum event event;
+    const struct delivery *d; /* NULL: about the queue */
+    const char *reason;       /* a term's name; or NULL */
+    char *text;               /* in words; or NULL. Owned by the queue, until the next queue_next */
+    int64_t ms, n;            /* -1: none */
+    bool flag;
+};
+
+struct action {
+    enum action_kind kind;
+    struct delivery *d;
+    uint64_t ref;
+    bool multiple;
+    uint64_t generation, tag;
+    uint32_t number;
+    int64_t n;
+    const char *text;
+    struct note note;
+};
+
+/* The next thing to be done; false: nothing now. can: a bit for each operation (1u << OP_x) that can be carried out now: a batch of that kind
+ * can be sent, the request can be begun, the broker's buffer has room (OP_ACK, OP_REJECT, OP_REQUEUE). What cannot is wanted
+ * until it can: that is how batches grow. What it answers counts as done, so it must be carried out. */
+bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
+
+/* Frees what has ended. Once a turn, when no action refers to it any more. */
+void queue_reap(struct queue *q);
+
+/* When queue_time and queue_next may have something to do without a new fact; INT64_MAX: never. */
+int64_t queue_deadline(const struct queue *q, int64_t now_ms);
+
+/* --- what the stats line says --- */
+
+enum queue_state queue_state(const struct queue *q);
+size_t queue_n_parked(const struct queue *q);
+size_t queue_n_held(const struct queue *q);
+int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms);
+const struct delivery *queue_find(const struct queue *q, uint64_t ref);

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What may go back to the broker. A return is dear: quorum queues count it, and drop what was delivered too often; bounded queues
+ * drop at the head. Design section 5.5. A value. */
+
+enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
+
+enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_SINCE_4 = 20 };
+
+struct returns {
+    enum queue_kind kind;
+    int configured;   /* queues.<name>.delivery_limit, else broker.delivery_limit; LIMIT_UNKNOWN: neither */
+    int server_major; /* of the broker's version; 0: not known yet */
+    bool told;        /* that a delivery limit may exist that nobody has told */
+};
+
+/* The limit as far as it is known: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries. */
+int returns_limit(const struct returns *r);
+
+/* How often it was delivered before, as far as that is believed: x-delivery-count means something on quorum queues only. */
+int64_t returns_count(const struct returns *r, int64_t delivery_count);
+
+/* Is it near the limit: not to be returned any more, and stored whole when it arrives so? */
+bool returns_is_near(const struct returns *r, int64_t delivery_count);
+
+/* To be told once: a count came from a queue whose limit nobody has told. */
+bool returns_limit_is_missing(struct returns *r, int64_t delivery_count);
