@@ -170,7 +170,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
     show_field("last error", l->last_error);
     if (l->rowless)
         printf("%-13s none of its own: `onceward dead redrive --config %s %" PRId64
-               " --new-id` gives it another id\n",
+               "` looks for its id with the present message_id; --new-id gives it one where there is none\n",
                "row", s->options->config, l->id);
     show_field("exchange", *l->exchange ? l->exchange : "(default)");
     show_field("routing key", l->routing_key);

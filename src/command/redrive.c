@@ -3,7 +3,11 @@
  * It may be interrupted anywhere and run again. A row that was reset is found so and left; a message that was
  * published but not confirmed is published again with the same id, and the inbox lets one of the copies
  * through; a letter is deleted only behind the broker's confirm. So that the same holds for a letter that
- * gets a new id, that id is made from the letter. */
+ * gets a new id, that id is made from the letter.
+ *
+ * The id is looked for in the stored message, with the present configuration, as the sidecar will look for
+ * it. What has one goes out as it was published, and the row of that id decides; an id that is there is never
+ * replaced. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -36,16 +40,17 @@ struct redrive {
     struct pace pace;
     struct link *links; /* a connection to each vhost met so far */
     size_t n_links;
-    bool is_rowless; /* the present letter needs an id of its own */
     struct fault fault;
     int64_t n_seen, n_done, n_completed, n_left;
 };
 
-/* Where a letter goes, and how its queue finds message ids. */
+/* Where a letter goes, how its queue finds message ids, and which one it will find. */
 struct target {
     const struct config_queue *q;
     const char *queue;
     char *vhost;
+    struct buf id;
+    bool is_new; /* that id was given to it here */
 };
 
 static int target_init(struct target *t, const struct config *c, const struct config_queue *q,
@@ -107,14 +112,12 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
     return m;
 }
 
-/* Would the sidecar find this id? */
-static bool has_id(const struct message *m, const struct config_queue *q, const char *id, struct buf *found)
+/* The id that the sidecar will find; -1: none that it can use, and f says why. */
+static int find_id(const struct message *m, const struct config_queue *q, struct buf *found, struct fault *f)
 {
-    struct fault f = {0};
-
-    buf_reset(found);
-    return identity_find(q->message_id, q->n_message_id, m, jsonread_pointer, found, &f) == IDENTITY_FOUND &&
-           slice_equal(buf_slice(found), slice_of(id));
+    return identity_find(q->message_id, q->n_message_id, m, jsonread_pointer, found, f) == IDENTITY_FOUND
+               ? 0
+               : -1;
 }
 
 static void set_header(struct message *m, struct slice name, struct slice value)
@@ -136,6 +139,7 @@ static int set_id(struct message *m, const struct config_queue *q, const char *i
 {
     struct slice value = message_keep(m, id, strlen(id));
     struct buf found = {0};
+    struct fault ignored;
     bool ok = false;
 
     for (size_t i = 0; i < q->n_message_id && !ok; i++) {
@@ -149,7 +153,7 @@ static int set_id(struct message *m, const struct config_queue *q, const char *i
             set_header(m, source->name, value);
         else
             continue;
-        ok = has_id(m, q, id, &found);
+        ok = find_id(m, q, &found, &ignored) == 0 && slice_equal(buf_slice(&found), slice_of(id));
         if (!ok) {
             memcpy(m->properties, before.properties, sizeof m->properties);
             m->headers = before.headers;
@@ -183,43 +187,42 @@ static void make_id(const struct dead_letter *l, char out[37])
     buf_deinit(&text);
 }
 
-/* A letter of the delivery limit that has an id is redriven under it, and its row decides, unless that is of
- * another body. */
-static int learn_rowless(struct redrive *r, const struct dead_letter *l)
+/* Gives the message an id where it has none that can be used. The id of its row, when it has one, which the
+ * present configuration does not find, or one made from the letter. 0, or -1: it must be left, and f says
+ * why. */
+static int add_id(const struct redrive *r, struct target *t, const struct dead_letter *l, struct message *m,
+                  struct fault *f)
 {
-    enum redrive_answer answer;
+    char made[37];
 
-    r->is_rowless = l->rowless;
-    if (!l->rowless || !l->message_id || strcmp(l->reason, dead_reasons[DEAD_DELIVERY_LIMIT].name) != 0)
-        return 0;
-    if (admin_redrive_look(r->admin, l->id, &answer, &r->fault))
-        return -1;
-    r->is_rowless = answer == REDRIVE_ROWLESS;
-    return 0;
+    if (!r->options->new_id)
+        return fault_wrap(f, "correct queues.%s.message_id, or redrive it with --new-id", t->q->name);
+    make_id(l, made);
+    buf_reset(&t->id);
+    buf_add_text(&t->id, r->options->given_id           ? r->options->given_id
+                         : !l->rowless && l->message_id ? l->message_id
+                                                        : made);
+    t->is_new = true;
+    return set_id(m, t->q, buf_text(&t->id), f);
 }
 
-/* The message under the id that it will have, or NULL: it must be left, and f says why. */
-
-static struct message *prepare(const struct redrive *r, const struct target *t, const struct dead_letter *l,
-                               char new_id[256], struct fault *f)
+/* The message with the id that it will have, or NULL: it must be left, and f says why. */
+static struct message *prepare(const struct redrive *r, struct target *t, const struct dead_letter *l,
+                               struct fault *f)
 {
     struct message *m = make_message(l, f);
-    struct buf found = {0};
-    int failed = 0;
+    int failed;
 
     if (!m)
         return NULL;
-    if (r->is_rowless) {
-        if (r->options->given_id)
-            snprintf(new_id, 256, "%s", r->options->given_id);
-        else
-            make_id(l, new_id);
-        failed = set_id(m, t->q, new_id, f);
-    } else if (!has_id(m, t->q, l->message_id, &found)) {
-        failed = fault_set(f, "with queues.%s.message_id as it is now, its id would be another one (\"%s\")",
-                           t->q->name, buf_text(&found));
-    }
-    buf_deinit(&found);
+    if (find_id(m, t->q, &t->id, f))
+        failed = add_id(r, t, l, m, f);
+    else
+        failed =
+            r->options->given_id
+                ? fault_set(f, "it has the id \"%s\", which is not replaced: redrive it without --new-id",
+                            buf_text(&t->id))
+                : 0;
     if (!failed)
         return m;
     message_free(m);
@@ -247,47 +250,75 @@ static int open_link(struct redrive *r, const char *vhost, struct publisher **re
 /* The letter stays. */
 #define LEFT (&(struct letter_news){.event = EVENT_LETTER_LEFT})
 
-/* The row first. 0: publish; 1: nothing more to do; -1. */
-static int ready_row(struct redrive *r, const struct dead_letter *l)
+static int leave(struct redrive *r, const struct dead_letter *l, const char *reason)
 {
-    enum redrive_answer answer = REDRIVE_LOCKED;
+    letter_tell(r->options, l, LEFT, "%s", reason);
+    r->n_left++;
+    return 1;
+}
 
-    for (int i = 0; i < LOCKED_TRIES && answer == REDRIVE_LOCKED; i++) {
-        if (i)
-            nanosleep(&(struct timespec){.tv_nsec = LOCKED_PAUSE_MS * 1000000L}, NULL);
-        if (admin_redrive_begin(r->admin, l->id, &answer, &r->fault))
-            return -1;
-    }
+/* What the row says, but for "try again". 0: publish; 1: nothing more to do. */
+static int obey_row(struct redrive *r, const struct dead_letter *l, enum redrive_answer answer)
+{
     switch (answer) {
     case REDRIVE_RESET:
     case REDRIVE_OTHER: /* reset before, or in work by another copy: the inbox lets one of them through */
         return 0;
     case REDRIVE_COMPLETED:
         letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
-                    "was completed meanwhile; the letter is deleted");
+                    r->options->dry_run ? "was completed meanwhile: the letter would be deleted"
+                                        : "was completed meanwhile; the letter is deleted");
         r->n_completed++;
         return 1;
     case REDRIVE_GONE:
         letter_tell(r->options, l, LEFT, "gone meanwhile");
         return 1;
     case REDRIVE_LOCKED:
-        letter_tell(
-            r->options, l, LEFT,
+        return leave(
+            r, l,
             "an application holds the lock of its row; `onceward status` says which. Run this again later");
-        r->n_left++;
-        return 1;
-    case REDRIVE_ROWLESS:
-        letter_tell(r->options, l, LEFT,
-                    "its id has got a row of another body meanwhile; run this again with --new-id");
-        r->n_left++;
-        return 1;
+    case REDRIVE_HELD:
+        return leave(r, l, "it is being processed under the id that it died under. Run this again later");
+    case REDRIVE_MISMATCH:
+        return leave(
+            r, l,
+            "its id has a row of another body. Where both are wanted, let message_id find what tells them "
+            "apart");
     }
     return 0;
 }
 
+/* The row first. 0: publish; 1: nothing more to do; -1. */
+static int ready_row(struct redrive *r, struct target *t, const struct dead_letter *l)
+{
+    enum redrive_answer answer = REDRIVE_LOCKED;
+
+    for (int i = 0; i < LOCKED_TRIES && answer == REDRIVE_LOCKED; i++) {
+        if (i)
+            nanosleep(&(struct timespec){.tv_nsec = LOCKED_PAUSE_MS * 1000000L}, NULL);
+        if (admin_redrive_begin(r->admin, l, buf_text(&t->id), &answer, &r->fault))
+            return -1;
+    }
+    return obey_row(r, l, answer);
+}
+
+/* It goes out, or would. A new id, or one that it has beside that of the letter, is said. */
+static void tell_redriven(struct redrive *r, struct target *t, const struct dead_letter *l, const char *words)
+{
+    const char *id = buf_text(&t->id);
+    bool is_other = t->is_new || !l->message_id || strcmp(l->message_id, id) != 0;
+
+    letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, id}, "%s %s%s%s", words,
+                t->queue,
+                !is_other   ? ""
+                : t->is_new ? " with the new id "
+                            : " with its id ",
+                is_other ? id : "");
+    r->n_done++;
+}
+
 /* Then the broker, then the letter. */
-static int publish(struct redrive *r, const struct target *t, const struct dead_letter *l,
-                   const struct message *m, const char *new_id)
+static int publish(struct redrive *r, struct target *t, const struct dead_letter *l, const struct message *m)
 {
     struct publisher *p;
     int answer;
@@ -295,7 +326,7 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
     if (open_link(r, t->vhost, &p))
         return -1;
     FAILPOINT(REDRIVE_BEFORE);
-    answer = r->is_rowless ? 0 : ready_row(r, l);
+    answer = ready_row(r, t, l);
     if (answer)
         return answer < 0 ? -1 : 0;
     FAILPOINT(REDRIVE_RESET);
@@ -320,41 +351,21 @@ static int publish(struct redrive *r, const struct target *t, const struct dead_
         return -1;
     }
     FAILPOINT(REDRIVE_DELETED);
-    letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, new_id}, "redriven to %s%s%s",
-                t->queue, new_id[0] ? " with the id " : "", new_id);
-    r->n_done++;
+    tell_redriven(r, t, l, "redriven to");
     return 0;
 }
 
-static int dry_run(struct redrive *r, const struct target *t, const struct dead_letter *l, const char *new_id)
+static int dry_run(struct redrive *r, struct target *t, const struct dead_letter *l)
 {
     enum redrive_answer answer;
 
-    if (admin_redrive_look(r->admin, l->id, &answer, &r->fault))
+    if (admin_redrive_look(r->admin, l, buf_text(&t->id), &answer, &r->fault))
         return -1;
-    switch (answer) {
-    case REDRIVE_COMPLETED:
-        letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
-                    "was completed meanwhile: the letter would be deleted");
-        r->n_completed++;
-        break;
-    case REDRIVE_GONE:
-        letter_tell(r->options, l, LEFT, "gone meanwhile");
-        break;
-    default:
-        letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, new_id},
-                    "would be redriven to %s%s%s%s", t->queue,
-                    answer == REDRIVE_OTHER ? " (its row is in work, and stays as it is)" : "",
-                    new_id[0] ? " with the id " : "", new_id);
-        r->n_done++;
-    }
-    return 0;
-}
-
-static int leave(struct redrive *r, const struct dead_letter *l, const char *reason)
-{
-    letter_tell(r->options, l, LEFT, "%s", reason);
-    r->n_left++;
+    if (obey_row(r, l, answer) == 0)
+        tell_redriven(r, t, l,
+                      answer == REDRIVE_OTHER
+                          ? "would be redriven (its row is in work, and stays as it is) to"
+                          : "would be redriven to");
     return 0;
 }
 
@@ -362,35 +373,31 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
 {
     struct redrive *r = ctx;
     const struct config_queue *q = consumer_find(r->config, l->consumer);
-    char new_id[256] = "";
     struct fault f = {0};
     struct target t;
     struct message *m;
-    int answer;
+    int answer = 0;
 
     r->n_seen++;
     if (pace_wait(&r->pace))
         return 1;
     letter_seen(r->options, l);
     /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
-    if (!q)
-        return leave(r, l, "this configuration does not have its consumer: use the one that does");
-    if (learn_rowless(r, l))
-        return -1;
-    if (r->is_rowless && !r->options->new_id)
-        return leave(r, l, "it has no row of its own, so it needs another id: --new-id");
-    if (!r->is_rowless && r->options->given_id)
-        return leave(r, l, "it has an id and a row: redrive it without --new-id");
+    if (!q) {
+        leave(r, l, "this configuration does not have its consumer: use the one that does");
+        return 0;
+    }
     if (target_init(&t, r->config, q, l, &r->fault))
         return -1;
-    m = prepare(r, &t, l, new_id, &f);
+    m = prepare(r, &t, l, &f);
     if (!m)
-        answer = leave(r, l, f.text);
+        leave(r, l, f.text);
     else if (r->options->dry_run)
-        answer = dry_run(r, &t, l, new_id);
+        answer = dry_run(r, &t, l);
     else
-        answer = publish(r, &t, l, m, new_id);
+        answer = publish(r, &t, l, m);
     message_free(m);
+    buf_deinit(&t.id);
     free(t.vhost);
     return answer;
 }

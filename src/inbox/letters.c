@@ -234,18 +234,21 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
     return 0;
 }
 
-static int ask_redrive(struct admin *a, const char *sql, int64_t id, enum redrive_answer *ret,
-                       struct fault *f)
+static int ask_redrive(struct admin *a, const char *sql, int64_t id, const char *message_id,
+                       enum redrive_answer *ret, struct fault *f)
 {
-    static const char *const names[] = {"reset", "completed", "other", "rowless", "gone", "locked"};
+    static const char *const names[] = {"reset", "completed", "other", "mismatch", "held", "gone", "locked"};
     char text[24];
-    const char *const params[] = {text};
+    const char *const params[] = {text, message_id};
     PGresult *r;
     int answer = -1;
 
     snprintf(text, sizeof text, "%" PRId64, id);
-    if (session_once(a, sql, 1, params, &r, f))
+    if (session_once(a, sql, message_id ? 2 : 1, params, &r, f)) {
+        if (strcmp(f->code, "42883") == 0)
+            fault_wrap(f, "the schema is older than this program, run `onceward migrate`");
         return -1;
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(PQntuples(r) ? PQgetvalue(r, 0, 0) : "gone", names[i]) == 0) {
             *ret = (enum redrive_answer)i;
@@ -258,22 +261,32 @@ static int ask_redrive(struct admin *a, const char *sql, int64_t id, enum redriv
     return answer;
 }
 
-int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f)
+int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char *message_id,
+                        enum redrive_answer *ret, struct fault *f)
 {
-    return ask_redrive(a, "SELECT onceward.sidecar_redrive($1::bigint)", id, ret, f);
+    if (!l->rowless && strcmp(l->message_id, message_id) == 0)
+        return ask_redrive(a, "SELECT onceward.sidecar_redrive($1::bigint)", l->id, NULL, ret, f);
+    return ask_redrive(a, "SELECT onceward.sidecar_redrive_as($1::bigint, $2)", l->id, message_id, ret, f);
 }
 
-int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f)
+/* The conditions of both functions, in their order. */
+int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
+                       enum redrive_answer *ret, struct fault *f)
 {
     return ask_redrive(
         a,
-        "SELECT CASE WHEN l.rowless AND (l.reason <> 'delivery_limit' OR l.message_id IS NULL"
-        "   OR i.fingerprint IS DISTINCT FROM l.fingerprint AND i.status IS NOT NULL) THEN 'rowless'"
+        "SELECT CASE WHEN NOT l.rowless AND own.status = 'completed' THEN 'completed'"
+        " WHEN NOT l.rowless AND l.message_id <> $2 AND own.status = 'processing' THEN 'held'"
+        " WHEN i.status IS NULL THEN 'reset'"
+        " WHEN (l.rowless OR l.message_id <> $2) AND i.fingerprint IS DISTINCT FROM l.fingerprint THEN "
+        "'mismatch'"
         " WHEN i.status = 'completed' THEN 'completed'"
-        " WHEN i.status = 'dead' OR i.status IS NULL THEN 'reset' ELSE 'other' END"
-        " FROM onceward.dead_letter l LEFT JOIN onceward.inbox i"
-        " ON i.consumer = l.consumer AND i.message_id = l.message_id WHERE l.id = $1::bigint",
-        id, ret, f);
+        " WHEN i.status = 'dead' THEN 'reset' ELSE 'other' END"
+        " FROM onceward.dead_letter l"
+        " LEFT JOIN onceward.inbox own ON own.consumer = l.consumer AND own.message_id = l.message_id"
+        " LEFT JOIN onceward.inbox i ON i.consumer = l.consumer AND i.message_id = $2 WHERE l.id = "
+        "$1::bigint",
+        l->id, message_id, ret, f);
 }
 
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f)

@@ -753,12 +753,12 @@ def test_redrive_of_a_letter_without_a_row_needs_an_id(place):
 
 
 def test_a_generated_id_is_the_same_when_it_is_repeated(place):
-    place.letter("m1", rowless=True, reason="body_mismatch")
-    place.letter("m1", rowless=True, reason="body_mismatch")
-    said = run("dead", "redrive", "--config", place.path, "--reason", "body_mismatch", "--dry-run", "--new-id").out
+    for _ in range(2):
+        place.letter(None, rowless=True, reason="no_message_id")
+    said = run("dead", "redrive", "--config", place.path, "--reason", "no_message_id", "--dry-run", "--new-id").out
     ids = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", said)
     assert len(set(ids)) == 2
-    good("dead", "redrive", "--config", place.path, "--reason", "body_mismatch", "--new-id")
+    good("dead", "redrive", "--config", place.path, "--reason", "no_message_id", "--new-id")
     assert [place.queue.get()[1].message_id for _ in range(2)] == ids
 
 
@@ -773,13 +773,56 @@ def test_a_new_id_goes_where_the_queue_looks_for_it(place):
     assert done.status == 1 and "cannot be given a new id" in done.out and place.letters() == [letter]
 
 
-def test_redrive_leaves_what_would_get_another_id(place):
+def test_redrive_finds_the_id_that_was_there_all_the_time(place):
+    """It died without an id, or as another body, because message_id looked elsewhere; it goes out as it was, also with --new-id."""
+    place.row("m2", "dead")
+    place.row("m3", "completed")
+    place.postgres.query("UPDATE onceward.inbox SET fingerprint = '\\xabcd'")
+    place.row("m4", "waiting")
+    letters = [place.letter(None, rowless=True, reason="no_message_id", properties={"message_id": f"m{i}", "type": "order"},
+                            headers={"n": i}) for i in (1, 2, 3)]
+    letters += [place.letter("order", rowless=True, reason="body_mismatch", properties={"message_id": "m4", "type": "order"}),
+                place.letter("order", rowless=True, reason="body_mismatch", properties={"message_id": "m5", "type": "order"})]
+    for dry_run in (["--dry-run"], []):
+        done = run("dead", "redrive", "--config", place.path, "--new-id", *dry_run)
+        assert done.status == 1 and "3 would be" in done.out or "3 redriven, 1 completed meanwhile, 1 left" in done.out, done.text
+        assert re.search(rf"letter {letters[3]} .*another body", done.out), done.text
+        assert re.search(rf"letter {letters[0]} .*redriven to {place.queue.name} with its id m1$", done.out, re.M), done.text
+    assert place.letters() == [letters[3]] and place.status_of("m2") == ("waiting", 0)
+    for i in (1, 2, 5):
+        _, properties, _ = place.queue.get()
+        assert (properties.message_id, properties.type) == (f"m{i}", "order") and (i == 5 or properties.headers == {"n": i})
+    assert place.queue.get() is None
+    done = run("dead", "redrive", "--config", place.path, letters[3], "--new-id=m6")
+    assert done.status == 1 and 'has the id "m4"' in done.out and place.letters() == [letters[3]], done.text
+
+
+def test_redrive_under_another_id_looks_at_the_row_that_it_died_under(place):
+    """It has an id where message_id looks now, but had another one before."""
+    path = place.write(message_id=["header:key"])
+    for status in ("dead", "completed", "processing"):
+        place.row(f"old-{status}", status)
+    letters = {status: place.letter(f"old-{status}", headers={"key": f"k-{status}"}) for status in ("dead", "completed", "processing")}
+    for dry_run in (["--dry-run"], []):
+        done = run("dead", "redrive", "--config", path, *dry_run)
+        assert done.status == 1 and re.search(r"old-processing\): left: .* under the id that it died under", done.out), done.text
+        assert "old-completed): was completed meanwhile" in done.out
+        assert f"old-dead): {'would be redriven' if dry_run else 'redriven'} to {place.queue.name} with its id k-dead" in done.out
+    assert place.letters() == [letters["processing"]] and place.status_of("old-dead") == ("dead", 1)
+    assert place.queue.get()[1].headers == {"key": "k-dead"} and place.queue.get() is None
+
+
+def test_a_letter_whose_id_is_found_no_more_keeps_it_with_new_id(place):
     place.row("m1", "dead")
     letter = place.letter("m1")
     path = place.write(message_id=["property:correlation_id"])
     done = run("dead", "redrive", "--config", path, letter)
-    assert done.status == 1 and "its id would be another" in done.out, done.text
+    assert done.status == 1 and "--new-id" in done.out and "property:correlation_id" in done.out, done.text
     assert place.letters() == [letter] and place.status_of("m1") == ("dead", 1) and place.queue.n_ready == 0
+    good("dead", "redrive", "--config", path, letter, "--new-id")
+    _, properties, _ = place.queue.get()
+    assert (properties.message_id, properties.correlation_id) == ("m1", "m1")
+    assert place.letters() == [] and place.status_of("m1") == ("waiting", 0)
 
 
 def test_redrive_leaves_what_belonged_to_the_first_journey(place):

@@ -247,6 +247,29 @@ def test_a_message_without_an_id_is_a_letter_of_its_own(bed):
     bed.assert_acked()
 
 
+@pytest.mark.parametrize("wrong", ["header:x-id", "property:type"])
+def test_after_a_wrong_message_id_the_letters_go_out_as_they_were(bed, wrong):
+    """Each message was published twice, and died without an id, or as another body under one that is the same for all. With the key
+    corrected each has its effect once, under its own id."""
+    ids = [f"m{i}" for i in range(10)]
+    bed.app.handler = Script(503)
+    first = bed.sidecar(message_id=[wrong], brake=0)
+    for i, message_id in enumerate(ids):
+        for _ in range(2):
+            bed.queue.publish(message_id, b"order %d" % i, type="order")
+    n_letters = 20 if wrong == "header:x-id" else 18  # two copies of one body are waiting for the application
+    first.wait_for("dead", n=n_letters)
+    assert first.term() == 0
+    bed.app.handler = bed.app.commit_and_answer
+    second = bed.sidecar(brake=0)
+    command(second, "dead", "redrive")
+    bed.wait_for_effects(ids)
+    second.wait_for_nothing_held()
+    bed.assert_once(*ids)
+    assert bed.app.effects() == {message_id: 1 for message_id in ids} and bed.letters() == []
+    bed.assert_acked()
+
+
 def test_an_id_that_the_database_cannot_hold_is_dead_with_its_reason(bed):
     sidecar = bed.sidecar()
     bed.queue.publish(b"nul\x00inside", b"one")

@@ -168,9 +168,14 @@ def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):
     def redrive(*options):
         return subprocess.run([second.binary, "dead", "redrive", "--config", second.config_path, *options], stdout=subprocess.PIPE, timeout=60)
 
-    for options in (["--dry-run"], []):
-        assert b"--new-id" in redrive(*options).stdout and len(limited.letters("m1")) == 1
-    assert redrive("--new-id").returncode == 0
+    for options in (["--dry-run"], [], ["--new-id"]):
+        done = redrive(*options)
+        assert done.returncode == 1 and b"another body" in done.stdout and len(limited.letters("m1")) == 1, done
+    # What tells the two apart makes it a message of its own.
+    second.term()
+    third = start(limited, max_hold="10m", message_id=[["property:message_id", "body-sha256"]])
+    done = subprocess.run([third.binary, "dead", "redrive", "--config", third.config_path], stdout=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0, done
     wait_until(lambda: b"body B, another message" in [x.body for x in limited.app.posts()], "it is tried under its own id", 40)
     assert limited.letters() == []
 

@@ -462,6 +462,36 @@ def test_redrive(inbox, app):
     assert [x.id for x in inbox.letters()] == [rowless]
 
 
+def test_redrive_under_an_id_that_is_found_now(inbox, app):
+    def redrive(letter_id, message_id):
+        return quickly(lambda: inbox.value("SELECT onceward.sidecar_redrive_as(%s, %s)", letter_id, message_id))
+
+    inbox.claim("m1", "old", "other")
+    inbox.bury((None, Letter(rowless=True)), ("m1", Letter()), ("old", Letter()))
+    rowless, of_m1, of_old = (x.id for x in inbox.letters())
+    token = inbox.token("m1")
+    assert redrive(rowless, "new") == "reset" and inbox.row("new") is None
+    assert redrive(rowless, "m1") == "reset"
+    assert (inbox.row("m1").status, inbox.row("m1").attempt) == ("waiting", 0)
+    with Refused("OW001"):
+        app.complete(token)
+    assert redrive(rowless, "m1") == "other"
+    inbox.query("UPDATE onceward.inbox SET fingerprint = '\\x01' WHERE consumer = %s AND message_id = 'other'", inbox.consumer)
+    assert redrive(rowless, "other") == "mismatch"
+    inbox.claim("m1")
+    app.begin()
+    app.complete(inbox.token("m1"))
+    assert redrive(rowless, "m1") == redrive(of_old, "m1") == redrive(of_m1, "new") == "locked"
+    app.commit()
+    assert redrive(of_m1, "new") == "completed"  # under the id that it died under
+    assert redrive(of_m1, "new") == "gone"
+    assert redrive(rowless, "m1") == "completed"
+    assert redrive(of_old, "new") == "reset" and inbox.row("old").status == "dead"
+    inbox.query("UPDATE onceward.inbox SET status = 'processing' WHERE consumer = %s AND message_id = 'old'", inbox.consumer)
+    assert redrive(of_old, "new") == "held"
+    assert [x.id for x in inbox.letters()] == [of_old]
+
+
 # housekeeping, figures
 
 

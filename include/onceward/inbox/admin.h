@@ -88,18 +88,22 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
 enum redrive_answer {
     REDRIVE_RESET,
     REDRIVE_COMPLETED,
-    REDRIVE_OTHER,
-    REDRIVE_ROWLESS,
+    REDRIVE_OTHER,    /* its row is in work, or was reset before: publish it all the same */
+    REDRIVE_MISMATCH, /* that id has a row of another body */
+    REDRIVE_HELD,     /* an attempt under the id that it died under is not over */
     REDRIVE_GONE,
     REDRIVE_LOCKED
 };
 
-/* First half of a redrive: resets the dead row (committed); a completed row's letter is deleted and
+/* First half of a redrive of a letter whose message will be published under `message_id`: resets that id's
+ * dead row (committed). Where that row is completed, or the one that it died under, the letter is deleted and
  * REDRIVE_COMPLETED answered. */
-int admin_redrive_begin(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f);
+int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char *message_id,
+                        enum redrive_answer *ret, struct fault *f);
 
 /* What admin_redrive_begin would answer now; changes nothing. (A row that is locked is not seen as such.) */
-int admin_redrive_look(struct admin *a, int64_t id, enum redrive_answer *ret, struct fault *f);
+int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
+                       enum redrive_answer *ret, struct fault *f);
 
 /* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was
  * gone. */

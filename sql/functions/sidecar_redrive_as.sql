@@ -1,0 +1,78 @@
+-- The first half of a redrive, for a letter whose message will be published under the id p_message_id, which is not that of a row of
+-- its own: the letter has none, or it died under another id than the one that is found in it now. The row of p_message_id decides.
+--
+-- Answers: reset (that row was dead, and waits now with all its attempts; or there is none: the message will make it) | completed (that
+-- row, or the one that it died under, was completed; the letter is deleted) | other (that row is in work, or was reset before: it is
+-- left as it is) | mismatch (that row has another body) | held (it is in work under the id that it died under) | gone (no such letter)
+-- | locked (somebody is at one of the rows or the letter: try again).
+--
+-- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one. Rows: two.
+-- Repeating it: after 'reset' it answers 'other' (or 'reset' again where there was no row), and the message may be published all the
+-- same; after 'completed' it answers 'gone'.
+CREATE OR REPLACE FUNCTION onceward.sidecar_redrive_as(p_id bigint, p_message_id text) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now    timestamptz := clock_timestamp();
+    v_letter record;
+    v_row    record;
+    v_other  boolean;
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    SELECT l.consumer, l.message_id, l.rowless, l.fingerprint INTO v_letter
+    FROM onceward.dead_letter l WHERE l.id = p_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
+    END IF;
+
+    -- Its former row is left as it is: dead. Only what became of it since is looked at.
+    v_other := NOT v_letter.rowless AND v_letter.message_id <> p_message_id;
+    IF v_other THEN
+        SELECT r.status INTO v_row FROM onceward.inbox r
+        WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id;
+            IF FOUND THEN
+                RETURN 'locked';
+            END IF;
+        ELSIF v_row.status = 'completed' THEN
+            DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+            RETURN 'completed';
+        ELSIF v_row.status = 'processing' THEN
+            RETURN 'held';
+        END IF;
+    END IF;
+
+    SELECT r.ctid AS tid, r.status, r.fingerprint INTO v_row FROM onceward.inbox r
+    WHERE r.consumer = v_letter.consumer AND r.message_id = p_message_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = p_message_id;
+        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'reset' END;
+    END IF;
+    IF v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
+        RETURN 'mismatch';
+    ELSIF v_row.status = 'completed' THEN
+        DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN 'completed';
+    ELSIF v_row.status = 'dead' THEN
+        -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
+        UPDATE onceward.inbox r
+        SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now
+        WHERE r.ctid = v_row.tid AND r.status = 'dead';
+        RETURN CASE WHEN FOUND THEN 'reset' ELSE 'locked' END;
+    END IF;
+    RETURN 'other';
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_redrive_as(bigint, text) FROM PUBLIC;
