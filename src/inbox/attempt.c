@@ -8,8 +8,10 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/base/mem.h"
+#include "onceward/config/config.h"
 #include "onceward/inbox/inbox.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,8 @@ struct attempt {
     char *takes_over;
     int code;
     struct inbox *inbox;
+    enum inbox_registration registration;
+    struct fault refusal;
     struct fault fault;
 };
 
@@ -54,7 +58,7 @@ static void attempt_free(void *p)
     free(a);
 }
 
-/* Whose the name is, in words. 1; -1. */
+/* Whose the name is, in words. 0; -1. */
 static int consumer_refused(struct attempt *a, PGconn *conn)
 {
     struct registration r = {.consumer = a->scalars.value[SCALAR_CONSUMER],
@@ -69,12 +73,13 @@ static int consumer_refused(struct attempt *a, PGconn *conn)
     bool there = PQntuples(result) == 1;
     r.other_queue = there ? PQgetvalue(result, 0, 0) : "?";
     r.other_vhost = there ? PQgetvalue(result, 0, 1) : "?";
-    registration_refuse(&r, &a->fault);
+    registration_refuse(&r, &a->refusal);
+    a->registration = INBOX_REFUSED;
     PQclear(result);
-    return 1;
+    return 0;
 }
 
-/* 0; 1: another queue has the name; -1. */
+/* 0, also when another queue has the name; -1. */
 static int consumer_register(struct attempt *a, PGconn *conn)
 {
     const char *const params[] = {a->scalars.value[SCALAR_CONSUMER], a->scalars.value[SCALAR_VHOST],
@@ -100,8 +105,7 @@ static int connection_check(struct attempt *a, const struct connection *c)
         result = connection_check_schema(c->conn, timeout_ms, &a->fault);
     if (result)
         return result < 0 ? result : INBOX_SCHEMA;
-    result = consumer_register(a, c->conn);
-    return result > 0 ? INBOX_REFUSED : result;
+    return consumer_register(a, c->conn);
 }
 
 static void *attempt_run(void *arg)
@@ -119,19 +123,22 @@ static void *attempt_run(void *arg)
     }
     a->inbox = pipeline_new(c.conn, &a->scalars, &a->database);
     a->scalars = (struct call_scalars){0};
+    a->inbox->registration = a->registration;
+    a->inbox->refusal = a->refusal;
     return a;
 }
 
-struct job *inbox_connect(const struct config_database *c, const struct config_queue *q, const char *vhost,
-                          const char *instance, bool own, struct fault *f)
+struct job *inbox_connect(const struct config_database *c, const struct inbox_queue *queues, size_t n_queues,
+                          const struct inbox_self *self, struct fault *f)
 {
     struct attempt *a = mem_zalloc(1, sizeof(*a));
 
+    assert(n_queues == 1);
     a->database = *c;
     config_text_copy(&a->database.url, &c->url);
     config_text_copy(&a->database.password, &c->password);
-    call_scalars_init(&a->scalars, q, vhost, instance, own);
-    a->takes_over = text_copy(q->takes_over);
+    call_scalars_init(&a->scalars, queues, self);
+    a->takes_over = text_copy(queues->takes_over);
     struct job *job = job_start(attempt_run, attempt_free, a);
     if (!job) {
         fault_set(f, "connecting to the database: no thread could be started: %s", strerror(errno));

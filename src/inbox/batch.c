@@ -189,9 +189,15 @@ static struct batch_entry *entry_find(struct batch *b, int ord)
     return e->answered ? NULL : e;
 }
 
+/* Whoever asked need not know which kind of claim it was. */
+static enum inbox_op row_op(const struct batch *b)
+{
+    return b->op == INBOX_CLAIM_ASYNC ? INBOX_CLAIM : b->op;
+}
+
 static void row_fail(const struct batch *b, struct inbox_row *row)
 {
-    *row = (struct inbox_row){.op = b->op, .answer = b->failure, .detail = buf_slice(&b->detail)};
+    *row = (struct inbox_row){.op = row_op(b), .answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)};
     memcpy(row->sqlstate, b->sqlstate, sizeof(row->sqlstate));
 }
 
@@ -199,7 +205,7 @@ bool batch_next(struct batch *b, struct inbox_row *row)
 {
     assert(b->state == BATCH_ANSWERING || b->state == BATCH_FAILED);
     while (b->result && b->row < PQntuples(b->result)) {
-        struct inbox_row made = {.op = b->op};
+        struct inbox_row made = {.op = row_op(b), .unproven_ms = -1};
         int ord;
         bool known = call_row(b->op, b->result, b->row++, &made, &ord, b->id_text, &b->detail);
         struct batch_entry *e = entry_find(b, ord);

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     ERROR_MAX_BYTES = 1024,
@@ -16,8 +17,7 @@ enum {
     BODY_SPARE_BYTES = 64,
 };
 
-void call_scalars_init(struct call_scalars *s, const struct config_queue *q, const char *vhost,
-                       const char *instance, bool own)
+void call_scalars_init(struct call_scalars *s, const struct inbox_queue *q, const struct inbox_self *self)
 {
     struct {
         enum call_scalar scalar;
@@ -30,11 +30,11 @@ void call_scalars_init(struct call_scalars *s, const struct config_queue *q, con
 
     *s = (struct call_scalars){0};
     s->value[SCALAR_CONSUMER] = mem_copy(q->consumer, strlen(q->consumer));
-    s->value[SCALAR_VHOST] = mem_copy(vhost, strlen(vhost));
+    s->value[SCALAR_VHOST] = mem_copy(q->vhost, strlen(q->vhost));
     s->value[SCALAR_QUEUE] = mem_copy(q->queue, strlen(q->queue));
-    s->value[SCALAR_INSTANCE] = mem_copy(instance, strlen(instance));
+    s->value[SCALAR_INSTANCE] = mem_copy(self->instance, strlen(self->instance));
     s->value[SCALAR_TRANSACTION] = mem_copy(q->transaction ? "t" : "f", 1);
-    s->value[SCALAR_OWN] = mem_copy(own ? "t" : "f", 1);
+    s->value[SCALAR_OWN] = mem_copy(self->own && q->transaction ? "t" : "f", 1);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         char text[24];
         int len = snprintf(text, sizeof(text), "%" PRId64, numbers[i].v);
@@ -316,6 +316,13 @@ struct call {
 
 static const struct call calls[N_INBOX_OPS] = {
     [INBOX_CLAIM] =
+        {"claim",
+         "SELECT ord, answer, attempt, wait_ms, age_ms, taken_over, detail FROM onceward.sidecar_claim("
+         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+         PARAMS(S(CONSUMER), S(TRANSACTION), S(WINDOW), S(GRACE), S(MAX_ATTEMPTS), S(REVIVE), S(INSTANCE),
+                S(OWN), C(IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(DEATHS), S(MAX_WINDOW)),
+         {FIELD_ATTEMPT, FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_DETAIL, FIELD_END}},
+    [INBOX_CLAIM_ASYNC] =
         {"claim",
          "SELECT ord, answer, attempt, wait_ms, age_ms, taken_over, detail FROM onceward.sidecar_claim("
          "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",

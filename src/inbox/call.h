@@ -2,7 +2,6 @@
 
 #include "array.h"
 
-#include "onceward/config/config.h"
 #include "onceward/inbox/inbox.h"
 
 #include <libpq-fe.h>
@@ -34,7 +33,7 @@ struct call_scalars {
     char *value[N_CALL_SCALARS];
 };
 
-void call_scalars_init(struct call_scalars *s, const struct config_queue *q, const char *vhost, const char *instance, bool own);
+void call_scalars_init(struct call_scalars *s, const struct inbox_queue *q, const struct inbox_self *self);
 void call_scalars_deinit(struct call_scalars *s);
 
 /* A statement's parameters as libpq wants them. */

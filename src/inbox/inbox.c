@@ -29,6 +29,14 @@ void inbox_free(struct inbox *i)
     free(i);
 }
 
+enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f)
+{
+    assert(queue == 0);
+    if (i->registration && f)
+        *f = i->refusal;
+    return i->registration;
+}
+
 int inbox_fd(const struct inbox *i)
 {
     return PQsocket(i->conn);
@@ -93,6 +101,11 @@ int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *ite
         return 0;
     *f = i->fault;
     return -1;
+}
+
+void inbox_flush(struct inbox *i)
+{
+    (void)i;
 }
 
 /* The next row of what was answered; moves batches on that are through with a range. */

@@ -5,6 +5,7 @@
 #include "question.h"
 
 #include "onceward/base/fault.h"
+#include "onceward/config/config.h"
 #include "onceward/inbox/inbox.h"
 
 #include <libpq-fe.h>
@@ -26,6 +27,8 @@ struct segment {
 struct inbox {
     PGconn *conn;
     struct call_scalars scalars;
+    enum inbox_registration registration;
+    struct fault refusal;
     struct batch batches[N_INBOX_OPS];
     const struct inbox_item **sorted; /* scratch of inbox_submit */
     size_t sorted_cap;

@@ -96,7 +96,7 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
 
     if (answer_take(i, QUESTION_FIGURES, &f) <= 0)
         return false;
-    *ret = (struct inbox_figures){.dead_letters = v[0], .oldest_snapshot_ms = v[1]};
+    *ret = (struct inbox_figures){.dead_letters = v, .oldest_snapshot_ms = v[1]};
     return true;
 }
 
@@ -147,11 +147,12 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
 
 /* --- the holder of a row's lock --- */
 
-void inbox_ask_holder(struct inbox *i, struct slice message_id)
+void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id)
 {
     static const Oid types[] = {25, 25};
     const char *params[2] = {i->scalars.value[SCALAR_CONSUMER]};
 
+    (void)queue;
     if (!may_ask(i, QUESTION_HOLDER))
         return;
     char *id = mem_copy(message_id.data, message_id.len);

@@ -26,6 +26,8 @@ static void item_fill(struct worker *w, size_t i, const struct delivery *d)
         .delay_ms = d->delay_ms,
         .only_expired = d->only_expired,
         .give_back = d->give_back,
+        .crashes = -1,
+        .unproven_step = -1,
     };
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];
@@ -332,13 +334,18 @@ static size_t gather_last_chances(struct worker *w, struct delivery **batch)
     return n;
 }
 
+static enum inbox_op worker_claim_op(const struct worker *w)
+{
+    return w->q->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
+}
+
 static void submit_claims(struct worker *w)
 {
     struct delivery *batch[BATCH_MAX];
     size_t n = w->delivery_limit ? gather_last_chances(w, batch) : 0;
 
     if (n) {
-        batch_send(w, INBOX_CLAIM, batch, n);
+        batch_send(w, worker_claim_op(w), batch, n);
         return;
     }
     if (!worker_may_forward(w) || !target_is_free(w))
@@ -369,23 +376,24 @@ static void submit_claims(struct worker *w)
         return;
     histogram_add(&w->claim_batch, (int64_t)n);
     w->claim_sent_us = clock_us();
-    batch_send(w, INBOX_CLAIM, batch, n);
+    batch_send(w, worker_claim_op(w), batch, n);
 }
 
 void worker_submit_batches(struct worker *w)
 {
-    static void (*const submit[N_INBOX_OPS])(struct worker *) = {
-        [INBOX_SETTLE] = submit_settles, [INBOX_FAIL] = submit_fails, [INBOX_RELEASE] = submit_releases,
-        [INBOX_BURY] = submit_letters,   [INBOX_LOOK] = submit_looks, [INBOX_CLAIM] = submit_claims,
-    };
-    static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE,
-                                                     INBOX_BURY,   INBOX_LOOK, INBOX_CLAIM};
+    const struct {
+        enum inbox_op op;
+        void (*submit)(struct worker *);
+    } order[] = {{INBOX_SETTLE, submit_settles},   {INBOX_FAIL, submit_fails}, {INBOX_RELEASE, submit_releases},
+                 {INBOX_BURY, submit_letters},     {INBOX_LOOK, submit_looks}, {worker_claim_op(w), submit_claims}};
 
     if (!worker_suspect_is_on_its_way(w) && !suspect_that_could_go(w))
         target_give_place(w);
     if (w->inbox)
         spare_tainted(w);
-    for (size_t i = 0; i < N_INBOX_OPS && w->inbox; i++)
-        if (inbox_is_free(w->inbox, order[i]))
-            submit[order[i]](w);
+    for (size_t i = 0; i < sizeof order / sizeof *order && w->inbox; i++)
+        if (inbox_is_free(w->inbox, order[i].op))
+            order[i].submit(w);
+    if (w->inbox)
+        inbox_flush(w->inbox);
 }

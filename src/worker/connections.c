@@ -153,12 +153,25 @@ static void inbox_lost(struct worker *w, const struct fault *f)
     redial_failed(w, &w->to_inbox, "database", f->text);
 }
 
+/* An enum inbox_attempt_result, or -1. A queue whose consumer name is not its own has no use for the connection. */
+static int attempt_take(struct worker *w, void *result, struct fault *f)
+{
+    int code = inbox_attempt_take(result, &w->inbox, f);
+    enum inbox_registration registration = code ? INBOX_REGISTERED : inbox_registration(w->inbox, 0, f);
+
+    if (registration == INBOX_REGISTERED)
+        return code;
+    inbox_free(w->inbox);
+    w->inbox = NULL;
+    return registration == INBOX_REFUSED ? INBOX_SCHEMA : -1;
+}
+
 static void inbox_arrived(struct worker *w, void *result)
 {
     struct redial *r = &w->to_inbox;
     struct fault f = {0};
 
-    switch (inbox_attempt_take(result, &w->inbox, &f)) {
+    switch (attempt_take(w, result, &f)) {
     case 0:
         FAILPOINT(INBOX_CONNECTED);
         redial_succeeded(w, r, "database", NULL);
@@ -168,7 +181,6 @@ static void inbox_arrived(struct worker *w, void *result)
         pause_clear(w, PAUSE_REFUSED);
         break;
     case INBOX_SCHEMA:
-    case INBOX_REFUSED:
         atomic_store(&w->is_fatal, true);
         pause_set(w, PAUSE_REFUSED, f.text);
         pause_clear(w, PAUSE_DATABASE); /* it is there, and says no */
@@ -181,6 +193,24 @@ static void inbox_arrived(struct worker *w, void *result)
     }
 }
 
+static struct job *worker_connect_inbox(struct worker *w, struct fault *f)
+{
+    const struct config_queue *q = w->q;
+    struct inbox_queue queue = {.consumer = q->consumer,
+                                .vhost = w->vhost,
+                                .queue = q->queue,
+                                .takes_over = q->takes_over,
+                                .transaction = q->transaction,
+                                .token_window_ms = q->token_window_ms,
+                                .max_window_ms = q->max_window_ms,
+                                .max_attempts = q->max_attempts,
+                                .revive = q->revive};
+    struct inbox_self self = {
+        .instance = w->config->instance, .number = 1, .own = w->config->instance_is_set};
+
+    return inbox_connect(&w->config->database, &queue, 1, &self, f);
+}
+
 void worker_step_inbox(struct worker *w)
 {
     struct redial *r = &w->to_inbox;
@@ -191,8 +221,7 @@ void worker_step_inbox(struct worker *w)
     int got;
 
     if (!w->inbox && !r->job && w->now_ms >= r->at_ms) {
-        r->job = inbox_connect(&w->config->database, w->q, w->vhost, w->config->instance,
-                               w->config->instance_is_set && w->q->transaction, &f);
+        r->job = worker_connect_inbox(w, &f);
         r->deadline_ms = w->now_ms + N_HOSTS * w->config->database.connect_timeout_ms + JOB_EXTRA_MS;
         if (!r->job)
             redial_failed(w, r, "database", f.text);

@@ -157,7 +157,10 @@ void worker_keep_house(struct worker *w)
     }
     if (h->asked || w->drain || w->now_ms < h->at_ms || is_put_off(w))
         return;
-    struct inbox_housekeep ask = {w->q->retention_ms, late_ms(w), h->page, BUDGET_US};
+    struct inbox_housekeep ask = {.retention_ms = w->q->retention_ms,
+                                  .late_ms = late_ms(w),
+                                  .from_page = h->page,
+                                  .budget_us = BUDGET_US};
 
     inbox_ask_housekeep(w->inbox, &ask);
     h->asked = true;

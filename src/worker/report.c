@@ -284,7 +284,7 @@ void report_stats(struct worker *w)
                                        : "not asked yet");
     }
     if (w->has_figures && w->inbox) {
-        stat_int(&l, STATS_DEAD_LETTERS, w->figures.dead_letters);
+        stat_int(&l, STATS_DEAD_LETTERS, *w->figures.dead_letters);
         stat_int(&l, STATS_OLDEST_SNAPSHOT_MS, w->figures.oldest_snapshot_ms);
     } else {
         stat_text(&l, STATS_DEAD_LETTERS, NULL);

@@ -47,7 +47,7 @@ static void row_locked(struct worker *w, struct delivery *d)
              w->now_ms - d->locked_since_ms > w->q->token_window_ms) {
         w->locked_ref = d->ref;
         w->locked_told_ms = w->now_ms + w->config->log.stats_interval_ms;
-        inbox_ask_holder(w->inbox, delivery_id(d));
+        inbox_ask_holder(w->inbox, 0, delivery_id(d));
     }
 }
 

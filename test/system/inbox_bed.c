@@ -2,6 +2,7 @@
 #include "inbox_bed.h"
 
 #include "onceward/base/clock.h"
+#include "onceward/base/job.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/random.h"
 #include "onceward/inbox/admin.h"
@@ -115,9 +116,9 @@ int bed_setup(void **state)
     b->sql = sql_open(b->name);
     b->database = (struct config_database){
         .url.value = url_make(b->name), .statement_timeout_ms = 3000, .connect_timeout_ms = 2000};
-    b->queue = (struct config_queue){.name = (char *)"driver",
-                                     .queue = (char *)"driver",
-                                     .consumer = (char *)"driver",
+    b->queue = (struct inbox_queue){.queue = "driver",
+                                     .vhost = "/",
+                                     .consumer = "driver",
                                      .token_window_ms = 30000,
                                      .max_window_ms = 60000,
                                      .max_attempts = 8,
@@ -137,10 +138,17 @@ int bed_teardown(void **state)
     return 0;
 }
 
+struct job *bed_job(struct bed *b)
+{
+    static const struct inbox_self self = {.instance = "driver", .number = 1};
+
+    return inbox_connect(&b->database, &b->queue, 1, &self, &b->fault);
+}
+
 int bed_try(struct bed *b)
 {
     b->fault = (struct fault){0};
-    struct job *job = inbox_connect(&b->database, &b->queue, "/", "driver", false, &b->fault);
+    struct job *job = bed_job(b);
     void *result;
 
     assert_non_null(job);
@@ -174,7 +182,7 @@ void items_make(struct bed *b, size_t n)
         struct inbox_item *item = &b->items[k];
 
         snprintf(b->ids[k], sizeof(b->ids[k]), "id-%04zu", at);
-        *item = (struct inbox_item){.ref = k, .message_id = slice_of(b->ids[k])};
+        *item = (struct inbox_item){.ref = k, .message_id = slice_of(b->ids[k]), .crashes = -1, .unproven_step = -1};
         random_bytes(item->token, sizeof(item->token));
         memset(item->fingerprint, 7, sizeof(item->fingerprint));
     }
@@ -204,6 +212,7 @@ void bed_submit(struct bed *b, enum inbox_op op)
         print_error("%s\n", b->fault.text);
         fail();
     }
+    inbox_flush(b->inbox);
     /* What was submitted was copied. */
     struct inbox_item kept[1] = {b->items[0]};
     memset(&b->items[0], 0xA5, sizeof(b->items[0]));

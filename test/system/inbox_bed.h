@@ -24,7 +24,7 @@ struct bed {
     PGconn *sql;   /* the test's own connection to it */
     char text[1200];
     struct config_database database;
-    struct config_queue queue;
+    struct inbox_queue queue;
     struct inbox *inbox;
     struct fault fault;
     size_t n;
@@ -38,9 +38,10 @@ int bed_group_teardown(void **state);
 int bed_setup(void **state);
 int bed_teardown(void **state);
 
-/* Connects the adapter; must succeed. bed_try: answers what inbox_attempt_take did. */
+/* Connects the adapter; must succeed. bed_try: answers what inbox_attempt_take did; bed_job: begins it. */
 void bed_connect(struct bed *b);
 int bed_try(struct bed *b);
+struct job *bed_job(struct bed *b);
 void bed_disconnect(struct bed *b);
 
 /* n items with ids id-0000, id-0001, ..., refs 0, 1, ..., in an order that is not sorted, and new tokens. */

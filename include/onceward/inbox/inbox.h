@@ -1,108 +1,195 @@
 #pragma once
 
-#include "onceward/base/job.h"
 #include "onceward/base/slice.h"
-#include "onceward/config/config.h"
 #include "onceward/core/row.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct fault;
+struct config_database;
+struct job;
 
-/* The inbox: one database connection of a worker, in pipeline mode. One thread; nothing blocks after the connection was handed over.
+/* The inbox: one database connection for all queues of the process, in pipeline mode. One thread; nothing
+ * blocks after the connection was handed over.
  *
- * A batch is one call of one function of the schema, one Sync, one transaction; at most one batch of a kind is out at a time
- * (inbox_is_free), batches of different kinds follow each other in the pipeline. Every item of a batch is answered exactly once by
- * inbox_next, also when the connection breaks (ROW_UNKNOWN) or the statement fails (ROW_RETRY for what passes; a batch that
- * the data of one item spoils is split until that item is alone, ROW_INVALID, and the others are answered as if it had never been there). */
+ * A queue is known by its index: its place in the array that inbox_connect was given. A batch is one call of
+ * one function of the schema, with items of any queues, in one transaction; at most one batch of a kind is
+ * out at a time (inbox_is_free), batches of different kinds follow each other in the pipeline. Every item of
+ * a batch is answered exactly once by inbox_next, also when the connection breaks (ROW_UNKNOWN) or the
+ * statement fails (ROW_RETRY for what passes; a batch that the data of one item spoils is split until that
+ * item is alone, ROW_INVALID, and the others are answered as if it had never been there). */
 
 struct inbox;
 
 /* The number of the newest migration that this program knows; see sql/0001_inbox.sql. */
 enum { INBOX_SCHEMA_VERSION = 1 };
 
-enum inbox_op { INBOX_CLAIM, INBOX_LOOK, INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, N_INBOX_OPS };
+/* The kinds of batches. Claims of queues whose completion is the application's own transaction commit
+ * asynchronously as long as they only insert, those of the other queues never: so the two never share a
+ * batch. */
+enum inbox_op {
+    INBOX_CLAIM,       /* of queues that are not `transaction` */
+    INBOX_CLAIM_ASYNC, /* of those that are */
+    INBOX_LOOK,
+    INBOX_SETTLE,
+    INBOX_FAIL,
+    INBOX_RELEASE,
+    INBOX_BURY,
+    N_INBOX_OPS
+};
 
-/* Connects on a helper thread: libpq non-blocking against the deadline, several hosts allowed, target_session_attrs=read-write unless
- * the URL says otherwise, READ COMMITTED pinned; then reads the schema's version and registers the consumer. The job's result
- * goes to inbox_attempt_take. own: what a holder of this instance's name has claimed may be taken over at once. NULL: f. */
-struct job *inbox_connect(const struct config_database *c, const struct config_queue *q, const char *vhost, const char *instance,
-                          bool own, struct fault *f);
+/* What the inbox must know of a queue. Borrowed until inbox_connect returns. */
+struct inbox_queue {
+    const char *consumer, *vhost, *queue;
+    const char *takes_over; /* the queue that this one has replaced under its consumer name; NULL: none */
+    bool transaction;       /* the application completes the row; else the sidecar settles it */
+    int64_t token_window_ms, max_window_ms;
+    int max_attempts;
+    int revive; /* how often a dead message may be brought back by moving it to the queue again */
+};
+
+/* Who claims. */
+struct inbox_self {
+    const char *instance;
+    int64_t number; /* of this life of the instance: larger than that of every life before it. At least 1 */
+    bool own; /* what earlier lives of the instance have claimed may be taken over at once (`transaction`
+                 queues) */
+};
+
+/* Connects on a helper thread: libpq non-blocking against the deadline, several hosts allowed,
+ * target_session_attrs=read-write unless the URL says otherwise, READ COMMITTED pinned; then reads the
+ * schema's version and registers the consumers of all queues. The job's result goes to inbox_attempt_take.
+ * n_queues: at least 1. Everything is copied. NULL: f. */
+struct job *inbox_connect(const struct config_database *c, const struct inbox_queue *queues, size_t n_queues,
+                          const struct inbox_self *self, struct fault *f);
 
 enum inbox_attempt_result {
     INBOX_CONNECTED = 0,
-    INBOX_SCHEMA = 1,  /* too old, missing, or too new for this program: f says what to do */
-    INBOX_REFUSED = 2, /* the consumer name belongs to another queue: f names it */
+    INBOX_SCHEMA = 1, /* too old, missing, or too new for this program: f says what to do. For all queues */
 };
 
-/* 0 and *ret_inbox; 1 or 2 with f: connected, but not usable as configured (try again later, slowly); -1: not connected, f. */
+/* 0 and *ret_inbox, though some queues may not be registered; 1 with f: connected, but not usable (try again
+ * later, slowly); -1: not connected, f. */
 int inbox_attempt_take(void *result, struct inbox **ret_inbox, struct fault *f);
 
 void inbox_free(struct inbox *i);
+
+enum inbox_registration {
+    INBOX_REGISTERED = 0,
+    INBOX_REFUSED = 1, /* the consumer name belongs to another queue: f names it */
+    INBOX_BUSY = 2,    /* somebody is changing the record: f; ask again soon */
+};
+
+/* May this queue's items be submitted? f is set where they may not (f may be NULL). */
+enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f);
+
+/* Registers again those queues that are not registered, unless that was asked already; inbox_registration
+ * changes when the answer is read. Nothing when all are. */
+void inbox_ask_registration(struct inbox *i);
 
 int inbox_fd(const struct inbox *i);
 
 /* Does libpq have bytes that the socket would not take? Then poll for writing too. */
 bool inbox_wants_write(const struct inbox *i);
 
+/* Instances that are known to be gone: what they have claimed for `transaction` queues may be taken over at
+ * once. For all claims and looks that are submitted after it; copied. A new connection knows of none. */
+void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n);
+
 /* A dead letter, beside its item. Borrowed until inbox_submit returns. */
 struct inbox_letter {
     const char *reason; /* the name of an enum dead_reason */
     bool rowless;       /* no row of its own: inserted once however often it is redelivered */
     bool redelivered;
-    bool exhausted; /* without a token: attempts used up; the row is failed, or processing and expired */
+    bool exhausted; /* without a token: the row says so itself, see ROW_EXHAUSTED */
     int attempts;
     struct slice raw_id; /* the message id as bytes, when it is not text */
     struct slice body, content_type, properties_json, headers_json, exchange, routing_key;
+    struct slice content_header; /* AMQP's content header as it came: class, weight, size, flags, properties.
+                                    data NULL: not kept */
     int64_t deaths;
 };
 
+/* A field that a kind of batch does not name below is not looked at by it. */
 struct inbox_item {
     uint64_t ref;            /* comes back in the row */
+    size_t queue;            /* index */
     struct slice message_id; /* empty: none (bury of a rowless letter only) */
     uint8_t token[16];
     uint8_t fingerprint[16];
     struct slice message_type; /* claim; data NULL: none */
     int64_t deaths;            /* claim: message_deaths() */
-    int http_status;           /* settle, fail; 0: none */
-    struct slice result;       /* settle; data NULL: none. What is not text is not stored */
-    struct slice error;        /* fail, release, bury; cut at 1 KiB, made text */
-    int64_t delay_ms;          /* fail, release: until the next attempt */
-    bool only_expired;         /* fail: revoke at the end of the window, unless extended */
-    bool give_back;            /* fail: the token ends, and the attempt is not charged; answered as released */
-    const struct inbox_letter *letter;
+    bool alone; /* claim: nothing else of this process is claimed or forwarded, nor will be before this is
+                   settled */
+    int http_status;     /* settle, fail; 0: none */
+    struct slice result; /* settle; data NULL: none. What is not text is not stored */
+    struct slice error;  /* fail, release, bury; cut at 1 KiB, made text */
+    int64_t delay_ms;    /* fail, release: until the next attempt */
+    int crashes;         /* fail, release: what the row shall say of them from now on; -1: what it says */
+    int unproven_step;   /* fail, release: 0 and more: written, with the present time as unproven_at; -1:
+                            nothing is written */
+    bool only_expired;   /* fail: revoke at the end of the window, unless extended */
+    bool give_back;      /* fail: the token ends, and the attempt is not charged; answered as released */
+    const struct inbox_letter *letter; /* bury */
 };
 
 struct inbox_row {
     uint64_t ref;
-    enum inbox_op op;
+    enum inbox_op op; /* INBOX_CLAIM for both kinds of claims */
     enum row_answer answer;
-    int attempt;         /* claimed: this attempt's number; exhausted, dead: attempts made */
+
+    /* What the row says, after a claim or look that found one (the answers vanished, unknown, retry and
+     * invalid have none of it). The number that the application sees is attempt + takeovers: for a claimed
+     * row that of this attempt, else that of the last one. */
+    int attempt;
+    int takeovers; /* of rows whose holder ended without a word. A takeover leaves `attempt` as it was */
+    int crashes;   /* of the application, with this message */
+    int64_t unproven_ms; /* since unproven_at; -1: none */
+    int unproven_step;
+
     int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
-    int64_t age_ms;      /* claimed: since the row was first seen */
-    bool taken_over;     /* claimed: from a holder whose token had expired, or an earlier life of this instance */
-    struct slice detail; /* held: the holder; not_due, exhausted: the last error; mismatch: fingerprints and times; invalid, retry: the
-                            error. Valid until the next call */
+    int64_t age_ms;      /* claimed: since the row was first seen, or brought back from the dead */
+    bool taken_over;     /* claimed: from a holder that is gone, or whose token had expired */
+    bool namesake;       /* held: by somebody else who runs under this instance's name */
+    struct slice detail; /* held: the holder; not_due, dead, exhausted: the last error; mismatch: fingerprints
+                            and times; invalid, retry: the error. Valid until the next call */
     struct slice id;     /* bury: the letter's id, as text */
     char sqlstate[6];
 };
 
+/* What answers mean beyond row.h:
+ *   claim   due        taken over once before, and would be again: only a claim that is `alone` may do that.
+ * The row is untouched. exhausted  failed, with max_attempts made; or its holder ended without a word, and
+ * takeovers is max_attempts + 2 already. (A holder's end adds one to takeovers up to 2, and from then on one
+ * for each holder that was alone.) look    answers `due` for what a claim would claim, call exhausted, or
+ * call due; and `held` with the very time from which on a claim would take the row over. */
+
 /* May a batch of this kind be submitted now? */
 bool inbox_is_free(const struct inbox *i, enum inbox_op op);
 
-/* Sends a batch. Items need not be sorted; their message ids must be different (rowless letters apart). Everything is copied or encoded
- * before it returns. n: 1 to 1,024; the adapter splits a BURY batch by bytes on its own. -1: the connection is lost (f); the items are
- * answered by inbox_next as ROW_UNKNOWN all the same. */
-int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n, struct fault *f);
+/* Hands a batch over. Items need not be sorted; the pairs of queue and message id must be different (rowless
+ * letters apart). Everything is copied or encoded before it returns. n: 1 to 1,024; the adapter splits a BURY
+ * batch by bytes on its own. -1: the connection is lost (f); the items are answered by inbox_next as
+ * ROW_UNKNOWN all the same. */
+int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n,
+                 struct fault *f);
 
-/* Reads what has come and answers one row. 1: *row; 0: none now. -1: the connection is lost and every row was answered; f says why.
- * Only inbox_free may follow. */
+/* Sends what was handed over since the last call: once a turn, behind the last inbox_submit. Batches that may
+ * share one transaction do. */
+void inbox_flush(struct inbox *i);
+
+/* Reads what has come and answers one row. 1: *row; 0: none now. -1: the connection is lost and every row was
+ * answered; f says why. Only inbox_free may follow. */
 int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f);
 
-/* Figures for the stats line; asked in the pipeline, answered once. */
+/* Questions: each asked in the pipeline unless it is out already, and answered once. */
+
+/* Figures for the stats lines. */
 struct inbox_figures {
-    int64_t dead_letters, oldest_snapshot_ms;
+    int64_t oldest_snapshot_ms;
+    const int64_t *dead_letters; /* a queue; valid until they are asked for again */
 };
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
@@ -112,18 +199,19 @@ struct inbox_holder {
     int64_t pid, age_ms; /* of its transaction */
     char application[64], state[64];
 };
-void inbox_ask_holder(struct inbox *i, struct slice message_id);
+void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id);
 bool inbox_holder(struct inbox *i, struct inbox_holder *ret);
 
-/* Asks, unless it is asked already, whether rows and letters can be written: sidecar_try does, and takes it back. */
+/* Asks whether rows and letters can be written: sidecar_try does, and takes it back. */
 void inbox_ask_try(struct inbox *i);
 
 /* 1: they can; 0: no answer yet, or nothing was asked; -1: not: f, its code is the SQLSTATE, or empty. */
 int inbox_tried(struct inbox *i, struct fault *f);
 
-/* Housekeeping: one bounded call of sidecar_housekeep, asked in the pipeline. What it does and how it shares the work with other
+/* Housekeeping: one bounded call of sidecar_housekeep. What it does and how it shares the work with other
  * sidecars stands there. */
 struct inbox_housekeep {
+    size_t queue;
     int64_t retention_ms, late_ms;
     int64_t from_page; /* next_page of the call before; -1: none */
     int64_t budget_us; /* it ends as soon as so much time has gone */
@@ -134,18 +222,56 @@ struct inbox_housekept {
     int64_t took_us;
     int64_t away_ms; /* not 0: another sidecar keeps house; ask again after that. next_page is -1 */
 };
-
-/* Asks, unless it is asked already. */
 void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 
 /* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
 
+/* Presence and levers: one call writes what this instance is doing, and reads who else is there and what
+ * operators want.
+ *
+ * states_json: an array with an object for each queue of the process, with at least "consumer" and "state";
+ * "state": "consuming" is what makes another instance one that could take a message. */
+void inbox_ask_presence(struct inbox *i, const char *version, struct slice states_json);
+
+/* Another instance. Whoever's counter stays the same does not call. */
+struct inbox_replica {
+    const char *instance;
+    int64_t number, counter;
+    const char *version;
+    struct slice states_json;
+    const bool *consumes; /* a queue of ours: says that it is consuming that one */
+};
+
+/* What an operator wants of a queue. Queues that nobody wants anything of have none. */
+struct inbox_control {
+    size_t queue;
+    bool paused;
+    const char *reason, *by;     /* may be empty, never NULL */
+    int64_t since_ms;            /* Unix time */
+    const struct slice *give_up; /* message ids */
+    size_t n_give_up;
+};
+
+struct inbox_presence {
+    const struct inbox_replica *replicas; /* all others of the last day */
+    size_t n_replicas;
+    const struct inbox_control *controls;
+    size_t n_controls;
+    bool namesake; /* somebody else writes presence under this instance's name */
+};
+
+/* 1: *ret, once, valid until presence is asked for again or the inbox is freed; 0: no answer yet, or nothing
+ * was asked; -1: the statement failed: f. */
+int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f);
+
 /* How long the oldest call that is out has been waited for; 0: none is out. */
 int64_t inbox_waiting_ms(const struct inbox *i);
 
-/* The unprepared fall-back of database.prepared: auto was taken (a pooler lost our statements). For the log, once. */
+/* The unprepared fall-back of database.prepared: auto was taken (a pooler lost our statements). For the log,
+ * once. */
 bool inbox_gave_up_prepared(const struct inbox *i);
 
-/* Did a large letter make libpq's buffers grow? They never shrink: connect anew in a quiet moment to give the memory back. */
+/* Did a large letter make libpq's buffers grow? They never shrink: connect anew in a quiet moment to give the
+ * memory back. */
 bool inbox_is_swollen(const struct inbox *i);

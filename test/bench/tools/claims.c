@@ -9,6 +9,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/base/random.h"
+#include "onceward/config/config.h"
 #include "onceward/core/pace.h"
 #include "onceward/inbox/inbox.h"
 
@@ -41,6 +42,7 @@ struct tally {
 };
 
 static struct inbox *inbox;
+static enum inbox_op claim_op;
 static struct claim ring[RING]; /* made [claimed..arrived), by number */
 static uint64_t n_arrived, n_sent, n_settled;
 static uint64_t to_settle[RING];
@@ -96,9 +98,9 @@ static void connect_inbox(const char *url, bool transaction)
 {
     struct config_database d = {
         .url.value = (char *)url, .statement_timeout_ms = 10000, .connect_timeout_ms = 5000};
-    struct config_queue q = {.name = (char *)"q",
-                             .queue = (char *)"q",
-                             .consumer = (char *)"c",
+    struct inbox_queue q = {.queue = "q",
+                             .vhost = "/",
+                             .consumer = "c",
                              .transaction = transaction,
                              .token_window_ms = 30000,
                              .max_window_ms = 60000,
@@ -108,8 +110,9 @@ static void connect_inbox(const char *url, bool transaction)
     char instance[40];
     void *result;
 
+    claim_op = transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
     snprintf(instance, sizeof(instance), "claims-%016" PRIx64, random_below(UINT64_MAX));
-    struct job *job = inbox_connect(&d, &q, "/", instance, false, &f);
+    struct job *job = inbox_connect(&d, &q, 1, &(struct inbox_self){.instance = instance, .number = 1}, &f);
 
     while (job && !job_take(job, &result))
         poll(&(struct pollfd){job_fd(job), POLLIN, 0}, 1, -1);
@@ -140,7 +143,7 @@ static void item_fill(struct inbox_item *i, uint64_t number)
 {
     const struct claim *m = &ring[number % RING];
 
-    *i = (struct inbox_item){.ref = number, .message_id = {m->id, m->len}, .http_status = 200};
+    *i = (struct inbox_item){.ref = number, .message_id = {m->id, m->len}, .http_status = 200, .crashes = -1, .unproven_step = -1};
     memcpy(i->token, m->token, 16);
     memcpy(i->fingerprint, m->token, 16);
 }
@@ -157,12 +160,13 @@ static void submit(void)
         if (inbox_submit(inbox, INBOX_SETTLE, items, n, &f))
             die(&f);
     }
-    if (n_sent < n_arrived && inbox_is_free(inbox, INBOX_CLAIM)) {
+    if (n_sent < n_arrived && inbox_is_free(inbox, claim_op)) {
         for (n = 0; n < BATCH && n_sent < n_arrived;)
             item_fill(&items[n++], n_sent++);
-        if (inbox_submit(inbox, INBOX_CLAIM, items, n, &f))
+        if (inbox_submit(inbox, claim_op, items, n, &f))
             die(&f);
     }
+    inbox_flush(inbox);
 }
 
 static void read_rows(void)
@@ -188,7 +192,10 @@ static void read_rows(void)
 /* As the worker does it. */
 static void keep_house(int64_t now_us)
 {
-    struct inbox_housekeep ask = {kind == PURGE ? retention_ms : INT64_C(3650) * 86400000, 600000, page, BUDGET_US};
+    struct inbox_housekeep ask = {.retention_ms = kind == PURGE ? retention_ms : INT64_C(3650) * 86400000,
+                                  .late_ms = 600000,
+                                  .from_page = page,
+                                  .budget_us = BUDGET_US};
     struct inbox_housekept kept;
     struct fault f = {0};
     int got = inbox_housekept(inbox, &kept, &f);
