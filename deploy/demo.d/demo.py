@@ -71,8 +71,11 @@ class Demo:
         say(f"Starting a private RabbitMQ and a private PostgreSQL in {self.folder}")
         self.servers.start(postgres={"fsync": "on", "full_page_writes": "on"})
         postgres = self.servers.postgres
+        for role in ("onceward_owner LOGIN", "onceward_sidecar", "onceward_app"):
+            postgres.query(f"CREATE ROLE {role}")
+        postgres.query("GRANT CREATE ON DATABASE postgres TO onceward_owner")
         with open(self.path("migrate.json"), "w") as f:
-            json.dump(self.config("migrate", "postgres"), f)
+            json.dump(self.config("migrate", "onceward_owner"), f)
         done = subprocess.run([self.binary, "migrate", "--config", self.path("migrate.json")], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode:

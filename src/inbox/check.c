@@ -4,6 +4,7 @@
 #include "inbox/registration.h"
 #include "inbox/session.h"
 #include "inbox/sql.h"
+#include "inbox/trust.h"
 
 #include "onceward/base/buf.h"
 
@@ -20,10 +21,10 @@ struct check {
     void *ctx;
 };
 
-static void say(const struct check *k, bool ok, const char *format, ...)
+static void note(const struct check *k, enum finding kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void say(const struct check *k, bool ok, const char *format, ...)
+static void note(const struct check *k, enum finding kind, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -31,8 +32,10 @@ static void say(const struct check *k, bool ok, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    k->tell(k->ctx, ok ? FINDING_OK : FINDING_FAILED, text);
+    k->tell(k->ctx, kind, text);
 }
+
+#define say(k, ok, ...) note(k, (ok) ? FINDING_OK : FINDING_FAILED, __VA_ARGS__)
 
 static int check_server(const struct check *k, struct fault *f)
 {
@@ -68,6 +71,42 @@ static int check_isolation(const struct check *k, struct fault *f)
     if (answer < 0)
         return -1;
     say(k, answer == 0, "%s", answer ? f->text : "transactions are READ COMMITTED");
+    return 0;
+}
+
+/* 1: the schema is in more than one hand. Comes before anything of it is called. */
+static int check_trust(const struct check *k, struct fault *f)
+{
+    bool refused = false;
+    PGresult *r;
+
+    if (session_begin(k->a, k->a->statement_timeout_ms, 0, f) || trust_ask(k->a, false, &r, f)) {
+        session_rollback(k->a);
+        return -1;
+    }
+    for (int i = 0; i < PQntuples(r); i++) {
+        bool refuses = trust_refuses(r, i, true);
+
+        note(k, refuses ? FINDING_FAILED : FINDING_WARNING, "%s: %s", field_text(r, i, TRUST_WHAT),
+             field_text(r, i, TRUST_REMEDY));
+        refused |= refuses;
+    }
+    PQclear(r);
+    return session_commit(k->a, f) ? -1 : refused;
+}
+
+/* Who has the schema in his hand: said when nobody else has. */
+static int check_owner(const struct check *k, struct fault *f)
+{
+    PGresult *r;
+
+    if (session_once(k->a, "SELECT nspowner::regrole FROM pg_namespace WHERE nspname = 'onceward'", 0, NULL,
+                     &r, f))
+        return -1;
+    if (PQntuples(r))
+        say(k, true, "schema onceward and all in it belong to %s, and nobody else may add to it",
+            field_text(r, 0, 0));
+    PQclear(r);
     return 0;
 }
 
@@ -180,9 +219,13 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
 
     if (check_server(&k, f) || check_isolation(&k, f))
         return -1;
-    schema = check_schema(&k, f);
+    schema = check_trust(&k, f);
+    if (!schema)
+        schema = check_schema(&k, f);
     if (schema)
         return schema < 0 ? -1 : 0;
+    if (check_owner(&k, f))
+        return -1;
     if (check_functions(&k, f) || check_privileges(&k, f))
         return -1;
     for (size_t i = 0; i < c->n_queues; i++) {

@@ -7,6 +7,7 @@
 
 #include "inbox/session.h"
 #include "inbox/sql.h"
+#include "inbox/trust.h"
 
 #include "onceward/base/failpoint.h"
 #include "onceward/base/fault.h"
@@ -37,6 +38,44 @@ static int lock_schema(struct admin *a, struct fault *f)
         f->code[0] = '\0';
     }
     return -1;
+}
+
+/* A schema that is there may be somebody else's, and then nothing of it may be run, not even read by a name
+ * that could be a view. after: everything was made. */
+static int refuse_strangers(struct admin *a, bool after, struct fault *f)
+{
+    PGresult *r;
+    int n = 0, first = -1;
+
+    if (trust_ask(a, true, &r, f))
+        return -1;
+    for (int i = PQntuples(r); i-- > 0;) {
+        if (trust_refuses(r, i, after)) {
+            first = i;
+            n++;
+        }
+    }
+    if (n) {
+        fault_set(f, "%s: %s", field_text(r, first, TRUST_WHAT), field_text(r, first, TRUST_REMEDY));
+        if (n > 1)
+            fault_wrap(f, "%d faults, the first", n);
+        f->code[0] = '\0';
+    }
+    PQclear(r);
+    return n ? -1 : 0;
+}
+
+/* The schema is made here, so that nobody else can make it between the question and the first file. */
+static int own_schema(struct admin *a, struct fault *f)
+{
+    PGresult *r;
+
+    if (session_query(a, "SELECT FROM pg_namespace WHERE nspname = 'onceward'", 0, NULL, &r, f))
+        return -1;
+    bool there = PQntuples(r) > 0;
+
+    PQclear(r);
+    return there ? refuse_strangers(a, false, f) : session_script(a, "CREATE SCHEMA onceward", f);
 }
 
 /* Version 0: there is no schema yet. */
@@ -125,7 +164,7 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
 {
     int oldest, roles;
 
-    if (session_begin(a, 0, ADVISORY_WAIT_MS, f) || lock_schema(a, f) ||
+    if (session_begin(a, 0, ADVISORY_WAIT_MS, f) || lock_schema(a, f) || own_schema(a, f) ||
         read_version(a, ret_from, &oldest, f))
         return ATTEMPT_FAILED;
     *ret_to = sql_newest();
@@ -145,7 +184,7 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
     if (run_files(a, *ret_from, f))
         return ATTEMPT_FAILED;
     roles = make_roles(a, f);
-    if (roles < 0)
+    if (roles < 0 || refuse_strangers(a, true, f))
         return ATTEMPT_FAILED;
     FAILPOINT(MIGRATE_BEFORE);
     if (session_commit(a, f))
@@ -158,7 +197,7 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
  * moment. */
 static bool passes(const struct fault *f)
 {
-    static const char *const codes[] = {"55P03", "40P01", "40001", "23505", "42710"};
+    static const char *const codes[] = {"55P03", "40P01", "40001", "23505", "42710", "42P06"};
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(f->code, codes[i]) == 0)
@@ -201,6 +240,20 @@ static void advise_members(struct admin *a, FILE *advice)
     PQclear(r);
 }
 
+/* What works, and should not stay so. */
+static void advise_trust(struct admin *a, FILE *advice)
+{
+    struct fault f = {0};
+    PGresult *r = NULL;
+
+    if (session_begin(a, a->statement_timeout_ms, 0, &f) == 0 && trust_ask(a, true, &r, &f) == 0)
+        for (int i = 0; i < PQntuples(r); i++)
+            fprintf(advice, "-- Warning: %s: %s\n", field_text(r, i, TRUST_WHAT),
+                    field_text(r, i, TRUST_REMEDY));
+    PQclear(r);
+    session_rollback(a);
+}
+
 int admin_schema_newest(void)
 {
     return sql_newest();
@@ -234,6 +287,8 @@ int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, str
         advise_roles(a, advice);
     else
         advise_members(a, advice);
+    if (answer != ATTEMPT_NEWER)
+        advise_trust(a, advice);
     *ret_from = from;
     *ret_to = to;
     return 0;

@@ -316,7 +316,7 @@ def test_migrate_does_not_wait_for_an_application_in_the_middle_of_its_transacti
         cursor.execute("UPDATE onceward.inbox SET status = 'completed' WHERE message_id = 'm1'")
         cursor.execute("SELECT onceward.sidecar_schema()")
     start = time.monotonic()
-    good("migrate", "--config", config_for(place.folder, place.postgres))
+    good("migrate", "--config", config_for(place.folder, place.postgres, user=schema.OWNER))
     assert time.monotonic() - start < 5
     connection.commit()
     connection.close()
@@ -1061,7 +1061,7 @@ def pooler(place):
     os.chmod(folder, 0o777)
     path = os.path.join(folder, "pgbouncer.ini")
     with open(path, "w") as f:
-        f.write(f"[databases]\n{place.postgres.database} = host=127.0.0.1 port={place.postgres.port} user=postgres\n"
+        f.write(f"[databases]\n{place.postgres.database} = host=127.0.0.1 port={place.postgres.port} user={schema.OWNER}\n"
                 f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\npool_mode = transaction\n"
                 f"default_pool_size = 1\nunix_socket_dir =\n")
     user = ["-u", "postgres"] if os.geteuid() == 0 else []

@@ -1,6 +1,7 @@
-"""The schema in a test database: `onceward migrate`, and the two roles of a real installation.
+"""The schema in a test database: `onceward migrate`, and the roles of a real installation.
 
-Sidecars log in as `sidecar_login`, applications as `app_login`: so every test also shows that the grants suffice."""
+`onceward_owner` owns the schema and is no superuser; sidecars log in as `sidecar_login`, applications as `app_login`: so every test also
+shows that the grants suffice."""
 
 import fcntl
 import json
@@ -26,13 +27,25 @@ def minimal_config(dsn, broker_url="amqp://guest:guest@127.0.0.1:1/"):
             "queues": {"none": {"forward": {"url": "http://127.0.0.1:1/"}}}}
 
 
-def migrate(postgres):
-    """Runs `onceward migrate` as the superuser and makes the login roles. Roles belong to the cluster, hence the lock."""
+OWNER = "onceward_owner"
+
+
+def make_owner(postgres):
+    """The role that the README's set-up makes, with what it needs in this database."""
+    for role, kind in ((OWNER, "LOGIN"), ("onceward_sidecar", "NOLOGIN"), ("onceward_app", "NOLOGIN")):
+        if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)):
+            postgres.query(f"CREATE ROLE {role} {kind}")
+    postgres.query(f'GRANT CREATE ON DATABASE "{postgres.database}" TO {OWNER}')
+
+
+def migrate(postgres, user=OWNER):
+    """Runs `onceward migrate` as its owner and makes the login roles. Roles belong to the cluster, hence the lock."""
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(postgres.folder, "migrate.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        make_owner(postgres)
         path = os.path.join(folder, "config.json")
         with open(path, "w") as f:
-            json.dump(minimal_config(postgres.dsn()), f)
+            json.dump(minimal_config(postgres.dsn(user=user)), f)
         done = subprocess.run([require_binary(), "migrate", "--config", path], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         assert done.returncode == 0, "onceward migrate: " + done.stdout.decode(errors="replace")

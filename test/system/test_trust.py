@@ -1,0 +1,220 @@
+"""The schema in one hand: what applications call runs as its owner, so nobody else may own, replace or add a piece of it.
+
+Each test makes what an attacker could have made, or an administrator by mistake, and both `migrate` and `check --connect` must refuse it,
+naming whose it is and what to do."""
+
+import json
+import os
+import subprocess
+import uuid
+
+import pytest
+
+from rig import schema
+from rig.inbox_sql import Application
+
+def run(*arguments):
+    done = subprocess.run([schema.require_binary(), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60)
+    done.text = done.stdout.decode(errors="replace")
+    assert "Sanitizer" not in done.text, done.text
+    return done
+
+
+class Ground:
+    """A database, and a role that has no business in it but may CREATE there."""
+
+    def __init__(self, folder, postgres):
+        self.folder = folder
+        self.postgres = postgres
+        self.mallory = "mallory_" + uuid.uuid4().hex[:8]
+        postgres.query(f"CREATE ROLE {self.mallory} LOGIN")
+        postgres.query(f'GRANT CREATE ON DATABASE "{postgres.database}" TO {self.mallory}')
+
+    def _path(self, user):
+        path = os.path.join(str(self.folder), f"{user}.json")
+        with open(path, "w") as f:
+            json.dump(schema.minimal_config(self.postgres.dsn(user=user)), f)
+        return path
+
+    def migrate(self, user=schema.OWNER):
+        return run("migrate", "--config", self._path(user))
+
+    def check(self, user="sidecar_login"):
+        """The lines about the database, by their mark."""
+        done = run("check", "--config", self._path(user), "--connect")
+        lines = [line for line in done.text.splitlines() if " database" in line]
+        return {mark: [line for line in lines if line.startswith(mark)] for mark in ("ok", "warn", "FAIL")}
+
+    def as_mallory(self, sql):
+        return self.postgres.query(sql.format(mallory=self.mallory), user=self.mallory)
+
+    def sql(self, sql):
+        """By somebody who may."""
+        for statement in sql.format(mallory=self.mallory, owner=schema.OWNER).split(";;"):
+            self.postgres.query(statement)
+
+    def is_superuser(self):
+        return self.postgres.query("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (self.mallory,))[0][0]
+
+    def deinit(self):
+        self.postgres.query(f"DROP OWNED BY {self.mallory} CASCADE")
+        self.postgres.query(f"DROP ROLE {self.mallory}")
+
+
+@pytest.fixture
+def ground(raw_postgres, tmp_path):
+    """Not migrated."""
+    database = raw_postgres.create_database(f"trust_{uuid.uuid4().hex[:8]}")
+    made = Ground(tmp_path, database)
+    yield made
+    made.deinit()
+    raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
+
+
+@pytest.fixture
+def migrated(ground):
+    schema.migrate(ground.postgres)
+    return ground
+
+
+ESCALATE = "ALTER ROLE {mallory} SUPERUSER"
+
+
+@pytest.mark.parametrize("user", ["postgres", schema.OWNER])
+def test_a_schema_that_somebody_made_first_is_not_adopted(ground, user):
+    schema.make_owner(ground.postgres)
+    ground.as_mallory("CREATE SCHEMA onceward")
+    done = ground.migrate(user)
+    assert done.returncode == 1 and f"schema onceward belongs to {ground.mallory}, not to {user}" in done.text, done.text
+    assert "--database" in done.text and "left as it was" in done.text and "drop it or rename it" in done.text
+    assert ground.postgres.query("SELECT count(*)::int FROM pg_class WHERE relnamespace = 'onceward'::regnamespace") == [(0,)]
+
+
+def test_nothing_of_such_a_schema_is_run(ground):
+    """A view in the place of a table, that calls a function as whoever reads it: as the superuser who migrates."""
+    ground.as_mallory("CREATE SCHEMA onceward")
+    ground.as_mallory("CREATE FUNCTION onceward.f() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN " + ESCALATE + "; RETURN 1; END $$")
+    ground.as_mallory("CREATE VIEW onceward.schema_version AS SELECT onceward.f() AS version, 1 AS oldest_compatible")
+    ground.as_mallory("GRANT USAGE ON SCHEMA onceward TO PUBLIC")
+    ground.as_mallory("GRANT SELECT ON onceward.schema_version TO PUBLIC")
+    ground.as_mallory("CREATE FUNCTION onceward.sidecar_schema(OUT version integer, OUT oldest_compatible integer) LANGUAGE plpgsql AS $$"
+                      " BEGIN " + ESCALATE + "; version := 1; oldest_compatible := 1; END $$")
+    assert ground.migrate("postgres").returncode == 1
+    assert not ground.is_superuser()
+    assert any(f"postgres is a superuser, and what {ground.mallory} puts into schema onceward would run as it" in line
+               for line in ground.check("postgres")["FAIL"])
+    assert not ground.is_superuser()
+
+
+TAMPERED = {
+    "schema": ("ALTER SCHEMA onceward OWNER TO {mallory}", "belongs to", None),
+    "table": ("ALTER TABLE onceward.inbox OWNER TO {mallory}", "table onceward.inbox belongs to {mallory}",
+              "ALTER TABLE onceward.inbox OWNER TO {owner}"),
+    "function": ("ALTER FUNCTION onceward.token_read(text) OWNER TO {mallory}", "function onceward.token_read(pg_catalog.text) belongs to {mallory}",
+                 "ALTER FUNCTION onceward.token_read(pg_catalog.text) OWNER TO {owner}"),
+    "a sequence of its own": ("CREATE SEQUENCE onceward.s;;ALTER SEQUENCE onceward.s OWNER TO {mallory}", "sequence onceward.s belongs to {mallory}",
+                              "ALTER SEQUENCE onceward.s OWNER TO {owner}"),
+    "a type": ("CREATE TYPE onceward.mood AS ENUM ('a');;ALTER TYPE onceward.mood OWNER TO {mallory}", "type onceward.mood belongs to {mallory}",
+               "ALTER TYPE onceward.mood OWNER TO {owner}"),
+    "a view": ("CREATE VIEW onceward.v AS SELECT 1 AS x;;ALTER VIEW onceward.v OWNER TO {mallory}", "view onceward.v belongs to {mallory}",
+               "ALTER VIEW onceward.v OWNER TO {owner}"),
+    "an operator": ("CREATE OPERATOR onceward.=== (FUNCTION = texteq, LEFTARG = text, RIGHTARG = text);;"
+                    "ALTER OPERATOR onceward.=== (text, text) OWNER TO {mallory}", "operator onceward.===", "OWNER TO {owner}"),
+    "create": ("GRANT CREATE ON SCHEMA onceward TO {mallory}", "{mallory} may CREATE in schema onceward",
+               "REVOKE CREATE ON SCHEMA onceward FROM {mallory}"),
+    "create by everybody": ("GRANT CREATE ON SCHEMA onceward TO PUBLIC", "PUBLIC may CREATE", "REVOKE CREATE ON SCHEMA onceward FROM PUBLIC"),
+    "another function of the name": ("CREATE FUNCTION onceward.token_read(varchar) RETURNS text[] LANGUAGE sql AS 'SELECT NULL::text[]';;"
+                                     "ALTER FUNCTION onceward.token_read(varchar) OWNER TO {owner}",
+                                     "function onceward.token_read(character varying) has the name of one of ours", "DROP FUNCTION"),
+    "a trigger": ("CREATE SCHEMA m;;CREATE FUNCTION m.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';;"
+                  "ALTER FUNCTION m.f() OWNER TO {mallory};;"
+                  "CREATE TRIGGER t BEFORE UPDATE ON onceward.inbox FOR EACH ROW EXECUTE FUNCTION m.f()", "trigger t on table onceward.inbox calls",
+                  "drop it"),
+    "the right to make triggers": ("GRANT TRIGGER ON onceward.inbox TO {mallory}", "{mallory} may put triggers on onceward.inbox",
+                                   "REVOKE TRIGGER ON onceward.inbox FROM {mallory}"),
+    "a default": ("CREATE SCHEMA m;;CREATE FUNCTION m.f() RETURNS text LANGUAGE sql AS 'SELECT 1::text';;ALTER FUNCTION m.f() OWNER TO {mallory};;"
+                  "ALTER TABLE onceward.inbox ALTER COLUMN result SET DEFAULT m.f()", "default value for column result of table onceward.inbox calls",
+                  "drop it"),
+    "a constraint": ("CREATE SCHEMA m;;CREATE FUNCTION m.f(text) RETURNS boolean LANGUAGE sql AS 'SELECT true';;"
+                     "ALTER FUNCTION m.f(text) OWNER TO {mallory};;ALTER TABLE onceward.inbox ADD CONSTRAINT k CHECK (m.f(status))",
+                     "constraint k on table onceward.inbox calls", "drop it"),
+    "an index": ("CREATE SCHEMA m;;CREATE FUNCTION m.f(text) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT 1::text';;"
+                 "ALTER FUNCTION m.f(text) OWNER TO {mallory};;CREATE INDEX odd ON onceward.consumer (m.f(queue))", "index onceward.odd calls",
+                 "drop it"),
+    "a rule": ("CREATE RULE r AS ON DELETE TO onceward.consumer DO ALSO SELECT 1", "rule r changes what is done to onceward.consumer", "DROP RULE"),
+    "an heir": ("CREATE SCHEMA m;;CREATE TABLE m.heir () INHERITS (onceward.inbox);;ALTER TABLE m.heir OWNER TO {mallory}",
+                "m.heir of {mallory} inherits from onceward.inbox", "NO INHERIT"),
+    "a view in the place of a table": ("ALTER TABLE onceward.consumer RENAME TO kept;;CREATE VIEW onceward.consumer AS SELECT * FROM onceward.kept;;"
+                                       "ALTER VIEW onceward.consumer OWNER TO {owner}", "onceward.consumer is no ordinary table", "restore"),
+}
+
+
+@pytest.mark.parametrize("what", list(TAMPERED))
+def test_a_schema_in_more_than_one_hand_is_refused(migrated, what):
+    sql, said, remedy = TAMPERED[what]
+    migrated.sql(sql)
+    said, remedy = (text and text.format(mallory=migrated.mallory, owner=schema.OWNER) for text in (said, remedy))
+    done = migrated.migrate()
+    assert done.returncode == 1 and said in done.text and (remedy or "") in done.text, done.text
+    checked = migrated.check()
+    assert any(said in line and (remedy or "") in line for line in checked["FAIL"]), checked
+
+
+@pytest.mark.parametrize("what", ["table", "function", "a sequence of its own", "a type", "a view", "create", "create by everybody",
+                                  "the right to make triggers"])
+def test_the_remedy_that_is_named_is_one(migrated, what):
+    sql, _, remedy = TAMPERED[what]
+    migrated.sql(sql)
+    migrated.sql(remedy)
+    assert migrated.migrate().returncode == 0
+    checked = migrated.check()
+    assert not checked["FAIL"] and not checked["warn"], checked
+
+
+def test_all_of_it_belongs_to_a_role_that_is_no_superuser(migrated):
+    """As the README sets it up: then even a hole in a function stays in the schema."""
+    owners = migrated.postgres.query(
+        "SELECT DISTINCT o::regrole::text FROM (SELECT nspowner AS o FROM pg_namespace WHERE nspname = 'onceward'"
+        " UNION SELECT relowner FROM pg_class WHERE relnamespace = 'onceward'::regnamespace"
+        " UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace) x")
+    assert owners == [(schema.OWNER,)]
+    assert migrated.postgres.query("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = %s", (schema.OWNER,)) == [(False,)]
+    checked = migrated.check()
+    assert not checked["warn"] and not checked["FAIL"]
+    assert any(f"all in it belong to {schema.OWNER}, and nobody else may add to it" in line for line in checked["ok"]), checked
+    application = Application(migrated.postgres)
+    with pytest.raises(Exception, match="not a transaction token"):
+        application.complete("x")
+    application.close()
+
+
+def test_a_superuser_as_owner_is_a_warning(ground):
+    said = schema.migrate(ground.postgres, user="postgres")
+    assert "-- Warning: postgres owns schema onceward and is a superuser" in said, said
+    assert ground.migrate("postgres").returncode == 0
+    checked = ground.check()
+    assert not checked["FAIL"] and len(checked["warn"]) == 1 and "postgres owns schema onceward and is a superuser" in checked["warn"][0], checked
+    assert "sql/README.md" in checked["warn"][0]
+
+
+def test_who_else_may_change_rows_is_a_warning(migrated):
+    migrated.sql("GRANT UPDATE, DELETE ON onceward.inbox TO {mallory}")
+    migrated.sql("GRANT SELECT ON onceward.inbox TO {mallory}")
+    checked = migrated.check()
+    assert not checked["FAIL"] and len(checked["warn"]) == 1, checked
+    assert f"{migrated.mallory} may DELETE, UPDATE onceward.inbox: REVOKE DELETE, UPDATE ON onceward.inbox FROM {migrated.mallory}" in checked["warn"][0]
+    assert migrated.migrate().returncode == 0
+
+
+def test_an_owner_behind_a_role_option_is_the_one_who_counts(ground):
+    """A login that becomes the owner, as a managed service or a group of administrators has it."""
+    schema.make_owner(ground.postgres)
+    ground.sql("GRANT {owner} TO {mallory}")
+    path = ground._path("postgres")
+    url = ground.postgres.dsn(user=ground.mallory, options=f"-crole%3D{schema.OWNER}")
+    done = run("migrate", "--config", path, "--database", url)
+    assert done.returncode == 0 and "was made" in done.text, done.text
+    assert ground.postgres.query("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'onceward'") == [(schema.OWNER,)]
+    assert run("migrate", "--config", path, "--database", url).returncode == 0
+    assert run("migrate", "--config", path, "--database", ground.postgres.dsn(user=ground.mallory)).returncode == 1
