@@ -170,6 +170,23 @@ static int check_connections(const struct config *c)
     return s.n_failed ? STATUS_FAILED : STATUS_DONE;
 }
 
+/* NULL: it has faults; they were listed. */
+static struct config *load(const char *path)
+{
+    struct config_report report = {0};
+    struct config *c = NULL;
+    int failed = config_load(path, admin_check_url, &c, &report);
+
+    for (size_t i = 0; i < report.n; i++) {
+        const struct config_finding *finding = &report.findings[i];
+
+        fprintf(stderr, "%s%s%s%s\n", finding->warning ? "warning: " : "", finding->path,
+                *finding->path ? ": " : "", finding->text);
+    }
+    config_report_deinit(&report);
+    return failed ? NULL : c;
+}
+
 int command_check(int argc, char **argv)
 {
     const char *path = NULL;
@@ -178,7 +195,7 @@ int command_check(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    c = command_config(path);
+    c = load(path);
     if (!c)
         return STATUS_USAGE;
     printf("ok   configuration %s: %zu queue%s\n", path, c->n_queues, c->n_queues == 1 ? "" : "s");

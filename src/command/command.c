@@ -114,12 +114,11 @@ struct config *command_config(const char *path)
     struct config *c = NULL;
     int failed = config_load(path, admin_check_url, &c, &report);
 
-    for (size_t i = 0; i < report.n; i++) {
-        const struct config_finding *finding = &report.findings[i];
-
-        fprintf(stderr, "%s%s: %s\n", finding->warning ? "warning: " : "",
-                *finding->path ? finding->path : path, finding->text);
-    }
+    /* The warnings are what `check` and the log of `run` are for. */
+    for (size_t i = 0; i < report.n; i++)
+        if (!report.findings[i].warning)
+            fprintf(stderr, "%s%s%s\n", report.findings[i].path, *report.findings[i].path ? ": " : "",
+                    report.findings[i].text);
     config_report_deinit(&report);
     return failed ? NULL : c;
 }

@@ -49,7 +49,7 @@ static int read_options(int argc, char **argv, struct migrate_options *o)
         fprintf(stderr, "onceward migrate: \"%s\" is one argument too many\n", argv[optind]);
     else if (!o->config)
         fprintf(stderr, "onceward migrate: --config FILE is missing\n");
-    else if (o->database && admin_check_url(o->database, &f))
+    else if (o->database && admin_check_url(o->database, &f) < 0)
         fprintf(stderr, "onceward migrate: --database: %s\n", f.text);
     else
         return -1;

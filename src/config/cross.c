@@ -4,6 +4,7 @@
 #include "config/cross.h"
 
 #include "config/checks.h"
+#include "config/exposed.h"
 #include "config/report.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
@@ -76,9 +77,8 @@ static bool is_set(const struct reading *r, const char *path)
     return from == ORIGIN_GIVEN || from == ORIGIN_DEFAULTS;
 }
 
-/* Reports that a and b (NULL: none) do not go together. */
-static void __attribute__((format(printf, 5, 6)))
-clash(const struct reading *r, bool warning, const char *a, const char *b, const char *format, ...)
+void cross_report(const struct reading *r, bool warning, const char *a, const char *b, const char *format,
+                  ...)
 {
     uint8_t from_a = origin(r, a), from_b = b ? origin(r, b) : ORIGIN_NONE;
     const char *blamed = a;
@@ -108,7 +108,7 @@ clash(const struct reading *r, bool warning, const char *a, const char *b, const
 static void check_tls_file(const struct reading *r, const char *key, const char *file)
 {
     if (file && access(file, R_OK) != 0)
-        clash(r, true, key, NULL, "cannot be read now: %s", strerror(errno));
+        cross_report(r, true, key, NULL, "cannot be read now: %s", strerror(errno));
 }
 
 /* names: ca_file, cert_file, key_file, verify as paths. */
@@ -119,12 +119,12 @@ static void check_tls(const struct reading *r, const struct config_tls *t, const
     check_tls_file(r, names[1], t->cert_file);
     check_tls_file(r, names[2], t->key_file);
     if (!t->cert_file != !t->key_file)
-        clash(r, false, names[1], names[2], "expected %s and %s together", names[1], names[2]);
+        cross_report(r, false, names[1], names[2], "expected %s and %s together", names[1], names[2]);
     for (int i = 0; i < 3; i++)
         if (!secure && is_set(r, names[i]))
-            clash(r, true, names[i], NULL, "has no effect: the URL's scheme is not one with TLS");
+            cross_report(r, true, names[i], NULL, "has no effect: the URL's scheme is not one with TLS");
     if (secure && !t->verify)
-        clash(r, true, names[3], NULL, "is false: whoever answers at that address is trusted");
+        cross_report(r, true, names[3], NULL, "is false: whoever answers at that address is trusted");
 }
 
 static bool is_secure(const char *url, const char *scheme)
@@ -138,16 +138,19 @@ void cross_check_root(const struct reading *root, config_database_check *check)
                                         "broker.tls.verify"};
     const struct config *c = root->target;
     struct fault f = {0};
+    int database = check && is_set(root, "database.url") ? check(c->database.url.value, &f) : 0;
 
-    if (check && is_set(root, "database.url") && check(c->database.url.value, &f))
-        clash(root, false, "database.url", NULL, "%s", f.text);
+    if (database < 0)
+        cross_report(root, false, "database.url", NULL, "%s", f.text);
+    exposed_check_root(root, database > 0);
     if (is_set(root, "broker.url"))
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
-        clash(root, true, "broker.delivery_limit", NULL,
-              "with a limit of %d the first broken connection may end a message as a dead letter (reason "
-              "delivery_limit); expected at least %d",
-              c->broker.delivery_limit, DELIVERY_LIMIT_MIN);
+        cross_report(
+            root, true, "broker.delivery_limit", NULL,
+            "with a limit of %d the first broken connection may end a message as a dead letter (reason "
+            "delivery_limit); expected at least %d",
+            c->broker.delivery_limit, DELIVERY_LIMIT_MIN);
 }
 
 /* --- one queue --- */
@@ -157,27 +160,30 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
     int64_t held_ms = q->token_window_ms + TAKEOVER_GRACE_MS + q->commit_grace_ms;
 
     if (q->max_window_ms < q->token_window_ms)
-        clash(r, false, "max_window", "token_window",
-              "max_window (%s) is below token_window (%s); expected at least as much",
-              show_ms(q->max_window_ms).text, show_ms(q->token_window_ms).text);
+        cross_report(r, false, "max_window", "token_window",
+                     "max_window (%s) is below token_window (%s); expected at least as much",
+                     show_ms(q->max_window_ms).text, show_ms(q->token_window_ms).text);
     if (held_ms > q->max_hold_ms)
-        clash(r, false, "token_window", "max_hold",
-              "token_window (%s) with 2s of grace and commit_grace (%s) is above max_hold (%s); expected at "
-              "most as much",
-              show_ms(q->token_window_ms).text, show_ms(q->commit_grace_ms).text,
-              show_ms(q->max_hold_ms).text);
+        cross_report(
+            r, false, "token_window", "max_hold",
+            "token_window (%s) with 2s of grace and commit_grace (%s) is above max_hold (%s); expected at "
+            "most as much",
+            show_ms(q->token_window_ms).text, show_ms(q->commit_grace_ms).text, show_ms(q->max_hold_ms).text);
     else if (q->max_window_ms > q->max_hold_ms)
-        clash(r, true, "max_window", "max_hold",
-              "max_window (%s) is above max_hold (%s): a job that is extended so far outlives its delivery",
-              show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text);
+        cross_report(
+            r, true, "max_window", "max_hold",
+            "max_window (%s) is above max_hold (%s): a job that is extended so far outlives its delivery",
+            show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text);
     if (q->max_hold_ms > CONSUMER_TIMEOUT_MS)
-        clash(r, true, "max_hold", NULL,
-              "max_hold (%s) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised "
-              "with it",
-              show_ms(q->max_hold_ms).text);
+        cross_report(
+            r, true, "max_hold", NULL,
+            "max_hold (%s) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised "
+            "with it",
+            show_ms(q->max_hold_ms).text);
     if (q->pause_hold_ms > q->max_hold_ms)
-        clash(r, true, "pause_hold", "max_hold", "pause_hold (%s) is above max_hold (%s), which comes first",
-              show_ms(q->pause_hold_ms).text, show_ms(q->max_hold_ms).text);
+        cross_report(r, true, "pause_hold", "max_hold",
+                     "pause_hold (%s) is above max_hold (%s), which comes first",
+                     show_ms(q->pause_hold_ms).text, show_ms(q->max_hold_ms).text);
 }
 
 /* All the waits between the attempts of a message, each at its longest. */
@@ -193,44 +199,61 @@ static int64_t longest_retry_ms(const struct config_queue *q)
     return sum_ms;
 }
 
+/* What is remembered from its completion on, which a transaction may write at its start. Forgotten before the
+ * transaction commits, or while a copy of the delivery is held, a message would be done twice. */
+static void check_retention(const struct reading *r, const struct config_queue *q)
+{
+    const char *other = origin(r, "max_hold") > origin(r, "max_window") ? "max_hold" : "max_window";
+
+    if (q->retention_ms >= q->max_window_ms + q->max_hold_ms || origin(r, "max_hold") == ORIGIN_BAD ||
+        origin(r, "max_window") == ORIGIN_BAD)
+        return;
+    cross_report(
+        r, false, "retention", other,
+        "retention (%s) is below max_window (%s) with max_hold (%s): a message could be forgotten while its "
+        "transaction or a copy of it is under way, and be done twice; expected at least %s",
+        show_ms(q->retention_ms).text, show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text,
+        show_ms(q->max_window_ms + q->max_hold_ms).text);
+}
+
 static void check_retry(const struct reading *r, const struct config_queue *q)
 {
     int64_t longest_ms = longest_retry_ms(q);
 
     if (q->max_backoff_ms < q->backoff_ms)
-        clash(r, false, "retry.max_backoff", "retry.backoff",
-              "retry.max_backoff (%s) is below retry.backoff (%s); expected at least as much",
-              show_ms(q->max_backoff_ms).text, show_ms(q->backoff_ms).text);
+        cross_report(r, false, "retry.max_backoff", "retry.backoff",
+                     "retry.max_backoff (%s) is below retry.backoff (%s); expected at least as much",
+                     show_ms(q->max_backoff_ms).text, show_ms(q->backoff_ms).text);
     if (q->retention_ms < longest_ms && origin(r, "retry.max_backoff") != ORIGIN_BAD)
-        clash(r, false, "retention", "retry.max_attempts",
-              "retention (%s) is below the longest retry, the waits between %d attempts (retry.max_attempts) "
-              "from %s (retry.backoff) to %s (retry.max_backoff); expected at least %s",
-              show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->backoff_ms).text,
-              show_ms(q->max_backoff_ms).text, show_ms(longest_ms).text);
-    else if (q->retention_ms < q->max_hold_ms)
-        clash(r, true, "retention", "max_hold",
-              "retention (%s) is below max_hold (%s): a copy that is held so long is no longer known for one",
-              show_ms(q->retention_ms).text, show_ms(q->max_hold_ms).text);
+        cross_report(
+            r, false, "retention", "retry.max_attempts",
+            "retention (%s) is below the longest retry, the waits between %d attempts (retry.max_attempts) "
+            "from %s (retry.backoff) to %s (retry.max_backoff); expected at least %s",
+            show_ms(q->retention_ms).text, q->max_attempts, show_ms(q->backoff_ms).text,
+            show_ms(q->max_backoff_ms).text, show_ms(longest_ms).text);
+    else
+        check_retention(r, q);
 }
 
 static void check_amounts(const struct reading *r, const struct config_queue *q)
 {
     if (q->prefetch < q->forward.concurrency)
-        clash(r, false, "prefetch", "forward.concurrency",
-              "prefetch (%d) is below forward.concurrency (%d); expected at least as much", q->prefetch,
-              q->forward.concurrency);
+        cross_report(r, false, "prefetch", "forward.concurrency",
+                     "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
+                     q->prefetch, q->forward.concurrency);
     if (is_set(r, "max_bytes") && !is_set(r, "max_message") && q->max_message_bytes > q->max_bytes)
-        clash(r, true, "max_bytes", "max_message",
-              "max_bytes is %s, and one message alone may still take max_message (%s); set that too",
-              show_bytes(q->max_bytes).text, show_bytes(q->max_message_bytes).text);
+        cross_report(r, true, "max_bytes", "max_message",
+                     "max_bytes is %s, and one message alone may still take max_message (%s); set that too",
+                     show_bytes(q->max_bytes).text, show_bytes(q->max_message_bytes).text);
     if (q->store_response_bytes > q->forward.max_response_bytes)
-        clash(r, false, "store_response", "forward.max_response",
-              "store_response (%s) is above forward.max_response (%s); expected at most as much",
-              show_bytes(q->store_response_bytes).text, show_bytes(q->forward.max_response_bytes).text);
+        cross_report(r, false, "store_response", "forward.max_response",
+                     "store_response (%s) is above forward.max_response (%s); expected at most as much",
+                     show_bytes(q->store_response_bytes).text,
+                     show_bytes(q->forward.max_response_bytes).text);
     if (q->store_response_bytes && q->transaction)
-        clash(r, true, "store_response", "completion",
-              "has no effect with completion \"transaction\": the application keeps a result with "
-              "onceward.complete(token, result)");
+        cross_report(r, true, "store_response", "completion",
+                     "has no effect with completion \"transaction\": the application keeps a result with "
+                     "onceward.complete(token, result)");
 }
 
 static void check_forward(const struct reading *r, const struct config_queue *q)
@@ -240,18 +263,20 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
     const struct config_forward *w = &q->forward;
 
     if (w->connect_timeout_ms >= q->token_window_ms)
-        clash(r, false, "forward.connect_timeout", "token_window",
-              "forward.connect_timeout (%s) is not below token_window (%s): the window would be over before "
-              "the "
-              "message is sent; expected less",
-              show_ms(w->connect_timeout_ms).text, show_ms(q->token_window_ms).text);
+        cross_report(
+            r, false, "forward.connect_timeout", "token_window",
+            "forward.connect_timeout (%s) is not below token_window (%s): the window would be over before "
+            "the "
+            "message is sent; expected less",
+            show_ms(w->connect_timeout_ms).text, show_ms(q->token_window_ms).text);
     if (is_set(r, "forward.url"))
         check_tls(r, &w->tls, names, is_secure(w->url, "https") || is_secure(q->ready_url, "https"));
     for (size_t i = 0; i < w->n_headers; i++)
         if (w->authorization.value && !strcasecmp(w->headers[i].name, "Authorization"))
-            clash(r, false, "forward.authorization", "forward.headers",
-                  "forward.authorization is given beside an Authorization field in forward.headers; expected "
-                  "only one of the two");
+            cross_report(
+                r, false, "forward.authorization", "forward.headers",
+                "forward.authorization is given beside an Authorization field in forward.headers; expected "
+                "only one of the two");
 }
 
 void cross_check_queue(const struct reading *root, const struct queue_reading *q)
@@ -263,6 +288,7 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_retry(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
+    exposed_check_queue(q);
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms && origin(root, "shutdown_grace") != ORIGIN_BAD &&
         origin(r, "token_window") != ORIGIN_BAD &&
@@ -292,14 +318,15 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
                       same_vhost(first->queue.vhost, second->queue.vhost, vhost);
 
     if (same_queue && origin(r, "vhost") != ORIGIN_BAD)
-        clash(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once",
-              first->path);
+        cross_report(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once",
+                     first->path);
     else if (!strcmp(first->queue.consumer, second->queue.consumer))
-        clash(r, false, "consumer", NULL,
-              "the same consumer name as %s; expected a name of its own, since messages of one queue would "
-              "count as "
-              "completed in the other",
-              first->path);
+        cross_report(
+            r, false, "consumer", NULL,
+            "the same consumer name as %s; expected a name of its own, since messages of one queue would "
+            "count as "
+            "completed in the other",
+            first->path);
 }
 
 void cross_check_queues(const struct reading *root, const struct queue_reading *queues, size_t n)

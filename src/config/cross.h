@@ -11,6 +11,11 @@ struct queue_reading {
     char *path; /* "queues.payments" */
 };
 
+/* Reports that a and b (NULL: none) do not go together: at the one that was given, or in the defaults.
+ * Nothing is said where one of them is wrong by itself. */
+void cross_report(const struct reading *r, bool warning, const char *a, const char *b, const char *format,
+                  ...) __attribute__((format(printf, 5, 6)));
+
 /* check may be NULL. */
 void cross_check_root(const struct reading *root, config_database_check *check);
 void cross_check_queue(const struct reading *root, const struct queue_reading *q);

@@ -5,6 +5,7 @@
 #include "config/cross.h"
 #include "config/duplicates.h"
 #include "config/expand.h"
+#include "config/exposed.h"
 #include "config/read.h"
 #include "config/report.h"
 #include "config/scan.h"
@@ -319,6 +320,8 @@ int config_load(const char *path, config_database_check *check, struct config **
         error = -1;
     } else {
         error = config_parse(buf_text(&text), text.len, path, check, ret_config, report);
+        if (!error)
+            exposed_check_file(report, path, (*ret_config)->holds_secrets);
     }
     buf_deinit(&text);
     return error;

@@ -5,6 +5,7 @@
 
 #include "config/arena.h"
 #include "config/expand.h"
+#include "config/exposed.h"
 #include "config/read_lists.h"
 #include "config/report.h"
 #include "onceward/base/buf.h"
@@ -71,6 +72,11 @@ static void report_expected(struct reading *r, const struct key *k, const char *
     key_expected(&expected, k);
     report_error(r->report, path, "expected %s, got %s", buf_text(&expected), got);
     buf_deinit(&expected);
+}
+
+bool is_variable(const char *raw)
+{
+    return strstr(raw, "${");
 }
 
 int read_string(struct reading *r, const char *path, json_t *value, struct buf *out)
@@ -215,6 +221,9 @@ static bool read_as_string(struct reading *r, const struct key *k, const char *p
         return false;
     }
     bool good = read_string(r, path, value, &text) == 0 && store_string(r, k, path, &text, NULL);
+    if (good && k->type == TYPE_SECRET && !is_variable(json_string_value(value)) &&
+        exposed_is_secret(k, buf_text(&text)))
+        r->config->holds_secrets = true;
     buf_deinit(&text);
     return good;
 }

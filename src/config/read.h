@@ -36,5 +36,8 @@ void path_add(struct buf *out, const char *name);
 /* Stands for a number that is larger than what the library holds. */
 #define NUMBER_TOO_LARGE "1e308"
 
+/* Does a text of the file take something from the environment? */
+bool is_variable(const char *raw);
+
 /* "a string", "an object", … */
 const char *kind_name(const json_t *value);

@@ -5,6 +5,7 @@
 #include "config/arena.h"
 #include "config/checks.h"
 #include "config/expand.h"
+#include "config/exposed.h"
 #include "config/report.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
@@ -82,6 +83,8 @@ static bool read_header(struct reading *r, const char *path, struct slice name, 
     if (expected)
         report_error(r->report, path, "expected %s", expected);
     good = good && !expected;
+    if (good && !from_file && !is_variable(json_string_value(value)) && exposed_is_secret_field(copy))
+        r->config->holds_secrets = true;
     if (good)
         *out = (struct config_header){copy, arena_copy(r->config->arena, text.data, text.len)};
     buf_deinit(&text);

@@ -81,14 +81,43 @@ static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
     return 0;
 }
 
+static const char *setting(const PQconninfoOption *parsed, const char *keyword)
+{
+    for (const PQconninfoOption *o = parsed; o->keyword; o++)
+        if (strcmp(o->keyword, keyword) == 0)
+            return o->val && *o->val ? o->val : NULL;
+    return NULL;
+}
+
+/* Is one of these, separated by commas, neither a socket nor this machine? None means the socket. */
+static bool is_remote(const char *hosts)
+{
+    char host[256];
+
+    for (; hosts; hosts = strchr(hosts, ',') ? strchr(hosts, ',') + 1 : NULL) {
+        size_t len = strcspn(hosts, ",");
+
+        if (!len || *hosts == '/' || *hosts == '@')
+            continue;
+        snprintf(host, sizeof(host), "%.*s", len < sizeof(host) ? (int)len : 0, hosts);
+        if (!config_host_is_local(host))
+            return true;
+    }
+    return false;
+}
+
+/* 1: to another machine, and how far it is trusted was left to libpq. */
 int admin_check_url(const char *url, struct fault *f)
 {
     PQconninfoOption *parsed;
+    int answer;
 
     if (url_parse(url, &parsed, f))
         return -1;
+    answer = !setting(parsed, "sslmode") && !setting(parsed, "service") && !getenv("PGSSLMODE") &&
+             (is_remote(setting(parsed, "host")) || is_remote(setting(parsed, "hostaddr")));
     PQconninfoFree(parsed);
-    return 0;
+    return answer;
 }
 
 /* The server settings of the URL, with ours behind them: the later one counts. -1: it is no connection

@@ -117,7 +117,7 @@ static void queue_must_hold(const struct config_queue *q)
     MUST(strlen(q->consumer) <= 255 && strlen(q->queue) <= 255);
     MUST(q->prefetch >= q->forward.concurrency && q->max_window_ms >= q->token_window_ms);
     MUST(q->token_window_ms + q->commit_grace_ms + 2000 <= q->max_hold_ms);
-    MUST(q->max_backoff_ms >= q->backoff_ms && q->retention_ms >= q->max_attempts * q->max_backoff_ms);
+    MUST(q->max_backoff_ms >= q->backoff_ms && q->retention_ms >= q->max_window_ms + q->max_hold_ms);
     MUST(q->store_response_bytes <= q->forward.max_response_bytes);
     for (size_t i = 0; i < q->forward.n_headers; i++) {
         const struct config_header *h = &q->forward.headers[i];

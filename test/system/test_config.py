@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from rig import schema
+from rig import process, schema
+from rig.wait import wait_until
 
 GOOD = {
     "broker": {"url": "amqp://guest:guest@127.0.0.1:5672/"},
@@ -181,6 +182,54 @@ def test_a_warning_does_not_refuse(tmp_path):
     config = changed("shutdown_grace", "1s")
     status, text = check(tmp_path, config)
     assert status == 0 and "shutdown_grace" in text, text
+
+
+def test_what_others_can_read_is_a_warning(tmp_path):
+    """At a check and at the start; never a refusal."""
+    path = tmp_path / "config.json"
+    config = changed("database.url", "postgresql://u:secret-marker@db.example.com/x")
+    config["broker"]["url"] = "amqp://u:secret-marker@mq.example.com/"
+    config["queues"]["orders"]["forward"] = {"url": "http://app.example.com/", "authorization": "Bearer secret-marker"}
+    path.write_text(json.dumps(config))
+
+    def warnings(mode=0o600, environment=None):
+        path.chmod(mode)
+        done = subprocess.run([schema.require_binary(), "check", "--config", str(path)], stdin=subprocess.DEVNULL, timeout=30,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environment or {})})
+        text = done.stderr.decode()
+        assert done.returncode == 0 and "secret-marker" not in text + done.stdout.decode(), text
+        assert all(line.startswith("warning: ") for line in text.splitlines())
+        return text
+
+    said = warnings()
+    assert "broker.url: has no TLS" in said and "orders.forward.authorization: is sent without TLS" in said, said
+    assert "database.url: says nothing of sslmode" in said and len(said.splitlines()) == 3, said
+    assert "may be read by every user" in warnings(0o644) and "may be written by every user" in warnings(0o666)
+    assert "sslmode" not in warnings(environment={"PGSSLMODE": "verify-full"})
+    config["state_file"] = str(tmp_path / "none" / "state")
+    path.write_text(json.dumps(config))
+    path.chmod(0o644)
+    with open(tmp_path / "log", "wb") as log:
+        child = process.spawn([schema.require_binary(), "run", "--config", str(path)], stdin=subprocess.DEVNULL, stdout=log,
+                              stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (tmp_path / "log").read_bytes().count(b'"limits"') >= 4, "four warnings at the start")
+    finally:
+        process.kill(child)
+        process.reap(child)
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {"broker.url", "database.url", "queues.orders.forward.authorization", ""} <= {x.get("path") for x in lines if x["event"] == "limits"}
+
+    config = copy.deepcopy(GOOD)
+    for broker, database, mode in (("amqp://guest:guest@localhost/", "postgresql:///x", 0o644), ("amqp://[::1]/", "host=/run,127.0.0.1 dbname=x", 0o644),
+                                   ("amqps://u@mq.example.com/", "host=db.example.com sslmode=prefer", 0o644),
+                                   ("amqps://u:p@mq.example.com/", "postgresql://u@[::1]/x", 0o640)):
+        config["broker"]["url"], config["database"]["url"] = broker, database
+        path.write_text(json.dumps(config))
+        assert warnings(mode) == "", (broker, database)
+    config["broker"]["url"] = "${BROKER}"
+    path.write_text(json.dumps(config))
+    assert warnings(0o644, {"BROKER": "amqps://u:p@mq.example.com/"}) == ""
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -6,6 +6,7 @@ from rig.application import Gate
 from rig.wait import wait_until
 
 OLD = "2 hours"
+SOON = {"retention": "1m", "max_window": "20s", "max_hold": "40s"}  # walks every second
 _numbers = itertools.count()
 
 
@@ -20,6 +21,12 @@ def put(bed, message_id, status, age=OLD, letter=False):
         bed.rows("INSERT INTO onceward.dead_letter (consumer, vhost, queue, message_id, rowless, reason, attempts, body, exchange,"
                  " routing_key, deaths, died_at) VALUES (%s, '/', 'q', %s, false, 'attempts', 1, '', '', 'q', 0, clock_timestamp())",
                  bed.queue.name, message_id)
+
+
+def age(bed):
+    """What is completed was completed long ago."""
+    bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - %s::interval, received_at = received_at - %s::interval"
+             " WHERE consumer = %s AND status = 'completed'", OLD, OLD, bed.queue.name)
 
 
 def ids(bed):
@@ -53,11 +60,12 @@ def test_what_is_past_the_retention_is_purged_and_nothing_else(bed):
 
 
 def test_an_id_is_forgotten_after_the_retention(bed):
-    sidecar = bed.sidecar(retention="1s")
+    sidecar = bed.sidecar(**SOON)
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1")
     bed.queue.publish("m1")
     sidecar.wait_for("duplicate", message_id="m1")
+    age(bed)
     wait_until(lambda: bed.row("m1") is None, "the row is gone")
     bed.queue.publish("m1")
     sidecar.wait_for("completed", n=2, message_id="m1")
@@ -65,11 +73,13 @@ def test_an_id_is_forgotten_after_the_retention(bed):
 
 
 def test_one_of_two_sidecars_purges_and_the_other_takes_over(bed):
-    first, second = bed.sidecar(retention="1s"), bed.sidecar(retention="1s")
+    first, second = bed.sidecar(**SOON), bed.sidecar(**SOON)
     count, total = 40, 0
     for n in range(2):
         bed.queue.publish_many([f"m{n}-{i}" for i in range(count)])
         total += count
+        bed.wait_for_effects([f"m{n}-{i}" for i in range(count)])
+        age(bed)
         wait_until(lambda: n_said("purged", first, second) == total,
                    lambda: f"{total} rows are purged; {n_said('purged', first, second)} are", 30)
     lines = [s.find("purged") for s in (first, second)]
@@ -79,8 +89,10 @@ def test_one_of_two_sidecars_purges_and_the_other_takes_over(bed):
     # It is killed; its lease runs out.
     keeper.kill()
     bed.rows("UPDATE onceward.consumer SET kept_until = clock_timestamp() WHERE consumer = %s", bed.queue.name)
-    third = bed.sidecar(retention="1s")
+    third = bed.sidecar(**SOON)
     bed.queue.publish("late")
+    bed.wait_for_status("late", "completed")
+    age(bed)
     wait_until(lambda: n_said("purged", other, third) == 1, "somebody else purges", 30)
     assert not ids(bed)
 
@@ -142,7 +154,7 @@ def test_rows_that_nobody_comes_for_are_said_once_an_interval(bed):
     put(bed, "failed", "failed", "11 min")
     put(bed, "waiting", "waiting", "11 min")
     put(bed, "not yet", "failed", "5 min")
-    sidecar = bed.sidecar(retention="1s", top={"log": {"stats_interval": "1h"}})
+    sidecar = bed.sidecar(**SOON, top={"log": {"stats_interval": "1h"}})
     line = sidecar.wait_for("orphans")
     assert line["n"] == 2 and line["level"] == "warning"
     next_walk(bed, sidecar)
@@ -154,7 +166,7 @@ def test_housekeeping_that_fails_disturbs_nothing_else(bed):
     function = "FUNCTION onceward.sidecar_housekeep(text, text, bigint, bigint, bigint, bigint)"
     bed.rows(f"REVOKE EXECUTE ON {function} FROM onceward_sidecar")
     try:
-        sidecar = bed.sidecar(retention="1s")
+        sidecar = bed.sidecar(**SOON)
         line = sidecar.wait_for("database_error")
         assert (line["sqlstate"], line["during"]) == ("42501", "housekeeping")
         bed.queue.publish_many(["m1", "m2"])
@@ -162,15 +174,19 @@ def test_housekeeping_that_fails_disturbs_nothing_else(bed):
         assert not sidecar.find("paused", reason="database_down")
     finally:
         bed.rows(f"GRANT EXECUTE ON {function} TO onceward_sidecar")
+    age(bed)
     sidecar.wait_for("purged", deadline=40)
 
 
 def test_what_was_purged_is_said_at_the_latest_at_the_end(bed):
-    sidecar = bed.sidecar(retention="1s", top={"log": {"stats_interval": "1h"}})
+    sidecar = bed.sidecar(**SOON, top={"log": {"stats_interval": "1h"}})
     bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1")
+    age(bed)
     sidecar.wait_for("purged")
     bed.queue.publish("m2")
     sidecar.wait_for("completed", message_id="m2")
+    age(bed)
     wait_until(lambda: not ids(bed), "m2 is purged")
     assert len(sidecar.find("purged")) == 1
     assert sidecar.term() == 0

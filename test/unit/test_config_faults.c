@@ -13,7 +13,7 @@
  * 'W' is the whole file. */
 static void write_case(struct buf *out, char where, const char *json)
 {
-    static const char servers[] = "\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}";
+    static const char servers[] = "\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}";
     static const char queues[] = "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"}}}";
 
     buf_reset(out);
@@ -175,7 +175,7 @@ static void test_structure(void **state)
          "unknown key; did you mean backoff?"},
         /* twice */
         {'W',
-         "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"},\n\"queues\": {\"q\": "
+         "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"},\n\"queues\": {\"q\": "
          "{\"forward\": {\"url\": \"http://h\",\n\"\\u0075rl\": \"http://i\"}}}}",
          "queues.q.forward.url", "given twice, in lines 2 and 3"},
     };
@@ -292,7 +292,7 @@ static void test_long_names(void **state)
 
 #define BROKER(url)   "\"broker\": {\"url\": \"" url "\"}, \"database\": {\"url\": \"host=h\"}"
 #define FORWARD(url)  "\"forward\": {\"url\": \"" url "\"}"
-#define DATABASE(url) "\"database\": {\"url\": \"" url "\"}, \"broker\": {\"url\": \"amqp://h\"}"
+#define DATABASE(url) "\"database\": {\"url\": \"" url "\"}, \"broker\": {\"url\": \"amqp://localhost\"}"
 
 static void test_urls(void **state)
 {
@@ -302,7 +302,7 @@ static void test_urls(void **state)
     static const char vhost[] =
         "expected nothing behind the vhost in the URL (a / inside the vhost is written %2F)";
     static const struct fault_case cases[] = {
-        {'B', BROKER("amqp://user:pass@host:5672/v%2Fhost"), NULL, NULL},
+        {'B', BROKER("amqps://user:pass@host:5672/v%2Fhost"), NULL, NULL},
         {'B', BROKER("AMQP://[::1]:5672/"), NULL, NULL},
         {'B', BROKER("amqps://host"), NULL, NULL},
         {'B', BROKER("http://secret"), "broker.url", "expected a URL that starts with amqp:// or amqps://"},
@@ -354,7 +354,7 @@ static void test_urls(void **state)
     CHECK_ALL(cases, false);
 }
 
-#define HEADERS(json) "\"forward\": {\"url\": \"http://h\", \"headers\": " json "}"
+#define HEADERS(json) "\"forward\": {\"url\": \"http://localhost\", \"headers\": " json "}"
 
 static void test_forward(void **state)
 {
@@ -501,6 +501,14 @@ static void test_combinations(void **state)
          "prefetch (128) is below forward.concurrency (200); expected at least as much"},
         {'Q', "\"retry\": {\"backoff\": \"10m\"}", "queues.q.retry.backoff",
          "retry.max_backoff (5m) is below retry.backoff (10m); expected at least as much"},
+        {'Q', "\"retention\": \"44m\"", "queues.q.retention",
+         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while its "
+         "transaction or a copy of it is under way, and be done twice; expected at least 45m"},
+        {'Q', "\"retention\": \"45m\"", NULL, NULL},
+        {'Q', "\"retention\": \"30m\", \"max_window\": \"5m\"", NULL, NULL},
+        {'D', "\"retention\": \"44m\"", "defaults.retention",
+         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while its "
+         "transaction or a copy of it is under way, and be done twice; expected at least 45m"},
         {'Q', "\"retention\": \"126s\"", "queues.q.retention",
          "retention (126s) is below the longest retry, the waits between 8 attempts (retry.max_attempts) "
          "from "
@@ -542,10 +550,10 @@ static void test_combinations(void **state)
          "\"token_window\": \"5s\", \"forward\": {\"url\": \"http://h\", \"connect_timeout\": \"4999ms\"}",
          NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://h\", \"delivery_limit\": 5}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 5}",
          NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://h\", \"delivery_limit\": 0}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 0}",
          NULL, NULL},
         /* what is wrong by itself is not compared */
         {'Q', "\"prefetch\": -1", "queues.q.prefetch", "expected a whole number from 1 to 65535, got -1"},
@@ -576,14 +584,26 @@ static void test_warnings(void **state)
         {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
         {'Q', "\"queue\": \"new\", \"takes_over\": \"q\"", NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://h\", \"delivery_limit\": 4}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 4}",
          "broker.delivery_limit",
          "with a limit of 4 the first broken connection may end a message as a dead letter (reason "
          "delivery_limit); expected at least 5"},
         {'Q', "\"pause_hold\": \"30m\"", "queues.q.pause_hold",
          "pause_hold (30m) is above max_hold (25m), which comes first"},
-        {'Q', "\"retention\": \"20m\", \"retry\": {\"max_backoff\": \"1m\"}", "queues.q.retention",
-         "retention (20m) is below max_hold (25m): a copy that is held so long is no longer known for one"},
+        {'B', BROKER("amqp://h:5672/v"), "broker.url",
+         "has no TLS, and the broker is on another machine: whoever is on the way reads user, password and messages, "
+         "and can change them; amqps:// encrypts"},
+        {'B', BROKER("amqp://u:p@127.0.0.2:5672/v"), NULL, NULL},
+        {'B', BROKER("amqp://u:p@[::1]/v"), NULL, NULL},
+        {'B', BROKER("amqp://localhost./v"), NULL, NULL},
+        {'F', "\"forward\": {\"url\": \"http://h\", \"authorization\": \"Bearer x\"}", "queues.q.forward.authorization",
+         "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
+        {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Api-Key\": \"x\"}}", "queues.q.forward.headers",
+         "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
+        {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Source\": \"x\"}}", NULL, NULL},
+        {'F', "\"forward\": {\"url\": \"https://h\", \"authorization\": \"Bearer x\"}", NULL, NULL},
+        {'F', "\"forward\": {\"url\": \"http://127.1.2.3:80\", \"authorization\": \"Bearer x\"}", NULL, NULL},
+        {'F', "\"forward\": {\"url\": \"http://h\", \"unix_socket\": \"/s\", \"authorization\": \"Bearer x\"}", NULL, NULL},
         {'Q', "\"store_response\": \"1KiB\", \"completion\": \"transaction\"", "queues.q.store_response",
          "has no effect with completion \"transaction\": the application keeps a result with "
          "onceward.complete(token, result)"},
@@ -592,7 +612,7 @@ static void test_warnings(void **state)
          "false}}",
          "broker.tls.verify", "is false: whoever answers at that address is trusted"},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://h\", \"tls\": {\"ca_file\": "
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"tls\": {\"ca_file\": "
          "\"/dev/null\"}}",
          "broker.tls.ca_file", "has no effect: the URL's scheme is not one with TLS"},
         {'B',
@@ -642,7 +662,7 @@ static void test_all_at_once(void **state)
 static void test_defaults_once(void **state)
 {
     static const char text[] =
-        "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"},"
+        "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"},"
         " \"defaults\": {\"prefetch\": 10, \"forward\": {\"url\": \"http://h\", \"concurrency\": 20}},"
         " \"queues\": {\"a\": {}, \"b\": {}, \"c\": {\"prefetch\": 15}, \"d\": {\"prefetch\": 20}}}";
     struct config *c = NULL;
@@ -695,7 +715,7 @@ static void test_huge_and_deep(void **state)
     struct buf text = {0};
 
     /* too large: by one byte, and not by none */
-    buf_add_text(&text, "{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, "
+    buf_add_text(&text, "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}, "
                         "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"}}}}");
     while (text.len < 1024 * 1024)
         buf_add_char(&text, ' ');

@@ -100,6 +100,7 @@ struct config_queue {
 struct config {
     char *instance;
     bool instance_is_set; /* given in the file, so it may come back under the same name */
+    bool holds_secrets;   /* the file itself has passwords, not by way of other files or the environment */
     struct config_broker broker;
     struct config_database database;
     struct config_log log;
@@ -124,7 +125,7 @@ struct config_report {
 void config_report_deinit(struct config_report *r);
 
 /* Judges database.url: what it may hold is known to a library that the configuration does not use. -1: f says what is wrong with it,
- * without a piece of it that may be secret. */
+ * without a piece of it that may be secret. 1: it is fine, but a server on another machine is not asked for its certificate. */
 typedef int config_database_check(const char *url, struct fault *f);
 
 /* Reads, expands and validates a file. check may be NULL. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
@@ -156,6 +157,9 @@ void config_keep(struct config *next, const struct config *running);
 
 /* Writes the keys that take effect at once. The readers of running may be at work in other threads. */
 void config_apply_now(struct config *running, const struct config *next);
+
+/* Is that this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
+bool config_host_is_local(const char *host);
 
 /* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not well-formed or too big. */
 int config_duration(const char *text, int64_t *ret_ms);

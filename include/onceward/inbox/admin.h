@@ -14,7 +14,8 @@ struct buf;
 struct admin;
 
 /* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it,
- * without a piece of the password. Fits config_database_check. */
+ * without a piece of the password. 1: it is fine, but goes to another machine and says nothing of sslmode. Fits
+ * config_database_check. */
 int admin_check_url(const char *url, struct fault *f);
 
 /* What reads only is content with a standby, and with transactions that are read-only by default; of several
