@@ -133,6 +133,33 @@ static void worker_turn(struct worker *w)
     worker_reap(w);
 }
 
+static void worker_disconnect(struct worker *w)
+{
+    if (w->to_broker.job)
+        job_abandon(w->to_broker.job);
+    if (w->to_inbox.job)
+        job_abandon(w->to_inbox.job);
+    if (w->broker)
+        broker_free(w->broker);
+    if (w->inbox)
+        inbox_free(w->inbox);
+    w->to_broker.job = w->to_inbox.job = NULL;
+    w->broker = NULL;
+    w->inbox = NULL;
+    w->has_figures = false;
+    w->generation = 0;
+}
+
+/* Drained, and not to end yet: it says how it is, and is live. */
+static void worker_idle(struct worker *w)
+{
+    w->now_ms = clock_ms();
+    atomic_store(&w->turned_ms, w->now_ms);
+    worker_stats(w);
+    int64_t left = w->stats_at_ms - w->now_ms;
+    forward_wait(w->forward, NULL, 0, left < TICK_MS ? left : TICK_MS);
+}
+
 static void *worker_main(void *p)
 {
     struct worker *w = p;
@@ -146,6 +173,10 @@ static void *worker_main(void *p)
     report_stats(w);
     log_begin(&l, EVENT_DRAINED, w->q->name);
     log_end(&l);
+    worker_disconnect(w);
+    atomic_store(&w->is_drained, true);
+    while (atomic_load(&w->stays))
+        worker_idle(w);
     atomic_store(&w->has_ended, true);
     return NULL;
 }
@@ -156,15 +187,7 @@ static void worker_free(struct worker *w)
 {
     struct link *k;
 
-    if (w->to_broker.job)
-        job_abandon(w->to_broker.job);
-    if (w->to_inbox.job)
-        job_abandon(w->to_inbox.job);
-    if (w->broker)
-        broker_free(w->broker);
-    if (w->inbox)
-        inbox_free(w->inbox);
-    w->generation = 0;
+    worker_disconnect(w);
     for (int s = 0; s < N_DELIVERY_STATES; s++) {
         while ((k = list_first(&w->states[s]))) {
             list_remove(&w->states[s], k);
@@ -242,11 +265,19 @@ static void worker_ask(struct worker *w, int what)
 
 void worker_drain(struct worker *w)
 {
+    atomic_store(&w->stays, false);
+    worker_ask(w, 1);
+}
+
+void worker_drain_and_stay(struct worker *w)
+{
+    atomic_store(&w->stays, true);
     worker_ask(w, 1);
 }
 
 void worker_hurry(struct worker *w)
 {
+    atomic_store(&w->stays, false);
     worker_ask(w, 2);
 }
 
@@ -263,6 +294,9 @@ void worker_join(struct worker *w)
 
 void worker_pulse(const struct worker *w, struct worker_pulse *ret)
 {
-    *ret = (struct worker_pulse){w->q->name, atomic_load(&w->turned_ms), atomic_load(&w->is_ready),
-                                 atomic_load(&w->is_fatal)};
+    *ret = (struct worker_pulse){.queue = w->q->name,
+                                 .turned_ms = atomic_load(&w->turned_ms),
+                                 .ready = atomic_load(&w->is_ready),
+                                 .drained = atomic_load(&w->is_drained),
+                                 .fatal = atomic_load(&w->is_fatal)};
 }

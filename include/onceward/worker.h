@@ -20,6 +20,10 @@ int worker_check(const struct config *c, const struct config_queue *q, struct fa
  * close. Any thread; returns at once. */
 void worker_drain(struct worker *w);
 
+/* The same, but that its thread stays until worker_drain or worker_hurry: idle, without connections to broker and database, and with
+ * its `stats` lines. */
+void worker_drain_and_stay(struct worker *w);
+
 /* Ends what is left of the grace at once. */
 void worker_hurry(struct worker *w);
 
@@ -35,6 +39,7 @@ struct worker_pulse {
     int64_t turned_ms; /* clock_ms() of the loop's last turn */
     bool ready; /* past its first start: it has consumed once, or was told to wait for something outside this
                    pod */
+    bool drained;
     bool fatal; /* its schema or consumer name does not fit the configuration */
 };
 void worker_pulse(const struct worker *w, struct worker_pulse *ret);

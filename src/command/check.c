@@ -8,6 +8,7 @@
 #include "onceward/config/config.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/admin.h"
+#include "onceward/sidecar/state_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 static const char help[] =
     "usage: onceward check --config FILE [--connect]\n"
     "Validates the configuration, and lists everything that is wrong with it at once.\n"
-    "  --connect   also tries the database (roles, schema, consumers), the broker with each queue, and each "
+    "  --connect   also tries the state file, the database (roles, schema, consumers), the broker with each "
+    "queue, and each "
     "application\n";
 
 /* A GET that hangs is ended by the probe itself; this is for what must not happen. */
@@ -150,10 +152,31 @@ static void check_application(const struct config_queue *q, struct findings *s)
     say(s, ok, text);
 }
 
+/* Could a sidecar lock and write it here, or does one already? */
+static void check_state_file(const struct config *c, struct findings *s)
+{
+    struct fault f = {0};
+    int64_t pid = 0;
+    char text[64] = "can be written";
+
+    s->where = "state file";
+    int answer = state_file_try(c->state_file, &pid, &f);
+    if (answer == STATE_FILE_TAKEN && pid)
+        snprintf(text, sizeof text, "a sidecar runs with it, process %lld", (long long)pid);
+    else if (answer == STATE_FILE_TAKEN)
+        snprintf(text, sizeof text, "a sidecar in another container runs with it");
+    if (answer < 0)
+        fault_wrap(&f, "%s: health, drain and reload would not work", c->state_file);
+    else
+        fault_set(&f, "%s: %s", c->state_file, text);
+    say(s, answer >= 0, f.text);
+}
+
 static int check_connections(const struct config *c)
 {
     struct findings s = {0};
 
+    check_state_file(c, &s);
     check_database(c, &s);
     for (size_t i = 0; i < c->n_queues; i++)
         check_broker(c, &c->queues[i], &s);

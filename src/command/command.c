@@ -23,9 +23,9 @@ static const struct command commands[] = {
      command_status},
     {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
      command_dead},
-    {"health", "--live|--ready [--state FILE]", "for exec probes: how the running sidecar is",
-     command_health},
-    {"drain", "[--state FILE]", "for a preStop hook: drain the running sidecar and wait", command_drain},
+    {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health},
+    {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain},
+    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went", command_reload},
     {"explain", "[NAME]", "what an event or figure of the log means, and what to do", command_explain},
     {"version", "", "print the version", command_version},
 };

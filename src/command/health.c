@@ -1,16 +1,28 @@
 /* onceward health: for exec probes. Reads the running sidecar's state file; nothing is connected to. */
 
 #include "command/common.h"
-#include "command/state.h"
+#include "command/running.h"
 
-#include <getopt.h>
+#include <stdlib.h>
 
 static const char help[] =
-    "usage: onceward health --live|--ready [--state FILE]\n"
-    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed, or has ended, is neither.\n"
-    "  --live    each queue's loop turned within the last 30 s\n"
-    "  --ready   configuration and schema are good, and each queue is past its first start\n"
-    "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n";
+    "usage: onceward health --started|--live|--ready [--state FILE | --config FILE]\n"
+    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed, or has ended, "
+    "is neither.\n"
+    "  --started  its configuration is good, and its loop turns: for the startupProbe. It does not wait for "
+    "broker,\n"
+    "             database and application: the application may be started after it\n"
+    "  --live     each queue's loop turned within the last 30 s: for the livenessProbe\n"
+    "  --ready    each queue was past its first start, whatever broker, database and application do now: for "
+    "people\n"
+    "             and scripts. A readinessProbe with it would keep requests from the application while the "
+    "queues start\n"
+    "  --state    the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
+    "  --config   the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n";
+
+enum { STARTED, LIVE, READY, N_QUESTIONS };
+
+static const char *const words[N_QUESTIONS] = {"started", "live", "ready"};
 
 static int not_yet(const char *queue, const char *reason)
 {
@@ -18,68 +30,84 @@ static int not_yet(const char *queue, const char *reason)
     return STATUS_FAILED;
 }
 
-static int judge(const struct state *s, bool ready)
+static int judge_process(const struct state *s)
 {
-    if (s->ended) {
+    if (s->life == LIFE_ENDED)
         printf("the sidecar, process %lld, has ended with status %lld\n", (long long)s->pid,
                (long long)s->status);
-        return STATUS_FAILED;
-    }
-    if (s->age_ms > STATE_STALE_MS) {
+    else if (s->age_ms > STATE_STALE_MS)
         printf("the state file was written %lld s ago: the sidecar hangs, or was killed\n",
                (long long)s->age_ms / 1000);
-        return STATUS_FAILED;
-    }
-    if (!state_is_running(s)) {
+    else if (!state_is_running(s))
         printf("the sidecar, process %lld, does not run any more: it was killed\n", (long long)s->pid);
+    else
+        return STATUS_DONE;
+    return STATUS_FAILED;
+}
+
+static int judge_ready(const struct state_queue *q)
+{
+    if (q->ready)
+        return STATUS_DONE;
+    if (q->failed)
+        return not_yet(q->name, "could not be started: see `config_error` in the log");
+    if (!q->fits)
+        return not_yet(q->name, "cannot be consumed as configured: see `refused` in the log");
+    return not_yet(q->name, "has not started yet: see `waiting`, `disconnected` and `paused` in the log");
+}
+
+static int judge(const struct state *s, int question)
+{
+    if (judge_process(s))
         return STATUS_FAILED;
-    }
     for (size_t i = 0; i < s->n_queues; i++) {
         const struct state_queue *q = &s->queues[i];
         int64_t age_ms = q->turned_ms_ago + (s->age_ms > 0 ? s->age_ms : 0);
 
-        if (ready && !q->fits)
-            return not_yet(q->name, "cannot be consumed as configured: see `refused` in the log");
-        if (ready && !q->ready && q->failed)
-            return not_yet(q->name, "could not be started: see `config_error` in the log");
-        if (ready && !q->ready)
-            return not_yet(q->name, "has not started yet: see `disconnected` and `paused` in the log");
-        if (!ready && age_ms >= STATE_STALE_MS)
+        if (question != READY && age_ms >= STATE_STALE_MS)
             return not_yet(q->name, "its loop has not turned for 30 s");
+        if (question == READY && s->life != LIFE_DRAINED && judge_ready(q))
+            return STATUS_FAILED;
     }
-    printf("%s\n", ready ? "ready" : "live");
+    puts(words[question]);
     return STATUS_DONE;
+}
+
+static int health_at(const char *path, int question)
+{
+    struct fault f = {0};
+    struct state s;
+    int status;
+
+    if (state_read(path, &s, &f))
+        return command_fail(&f);
+    status = judge(&s, question);
+    state_deinit(&s);
+    return status;
 }
 
 int command_health(int argc, char **argv)
 {
-    static const struct option options[] = {{"live", no_argument, NULL, 'l'},
-                                            {"ready", no_argument, NULL, 'r'},
-                                            {"state", required_argument, NULL, 's'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    const char *path = STATE_FILE_DEFAULT;
+    struct running_options o = {.help = help,
+                                .flags = {[STARTED] = "started", [LIVE] = "live", [READY] = "ready"}};
     struct fault f = {0};
-    struct state s;
-    int option, what = 0, status;
+    char *path = NULL;
+    int status = running_parse(argc, argv, &o), question = N_QUESTIONS, n = 0;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 's') {
-            path = optarg;
-        } else if ((option == 'l' || option == 'r') && !what) {
-            what = option;
-        } else {
-            fputs(help, option == 'h' ? stdout : stderr);
-            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
-        }
+    if (status >= 0)
+        return status;
+    for (int i = 0; i < N_QUESTIONS; i++) {
+        question = o.given[i] ? i : question;
+        n += o.given[i];
     }
-    if (!what || optind < argc) {
+    if (n != 1) {
         fputs(help, stderr);
         return STATUS_USAGE;
     }
-    if (state_read(path, &s, &f))
-        return command_fail(&f);
-    status = judge(&s, what == 'r');
-    state_deinit(&s);
+    /* A file that was broken while the sidecar runs must not end it: it goes on with what it has read. */
+    if (running_path(&o, &path, &f))
+        fprintf(stderr, "onceward: %s; %s is looked at\n", f.text, path);
+    status = health_at(path, question);
+    free(path);
     return status;
 }

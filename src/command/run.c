@@ -1,5 +1,7 @@
 /* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
+#include "onceward/base/buf.h"
 #include "onceward/base/log.h"
+#include "onceward/base/texts.h"
 #include "onceward/command/command.h"
 #include "onceward/config/config.h"
 #include "onceward/forward/forward.h"
@@ -25,15 +27,29 @@ static void log_finding(const struct config_finding *finding)
     log_end(&l);
 }
 
-/* NULL: the log says why. */
-static struct config *load(const char *path)
+static void add_fault(struct texts *faults, const struct config_finding *finding)
+{
+    struct buf line = {0};
+
+    buf_printf(&line, "%s%s%s", finding->path, *finding->path ? ": " : "", finding->text);
+    texts_add(faults, buf_text(&line));
+    buf_deinit(&line);
+}
+
+/* NULL: the log says why, and faults, where they are asked for. */
+static struct config *load(const char *path, struct texts *faults)
 {
     struct config_report report = {0};
     struct config *config = NULL;
     int failed = config_load(path, admin_check_url, &config, &report);
 
-    for (size_t i = 0; i < report.n; i++)
-        log_finding(&report.findings[i]);
+    for (size_t i = 0; i < report.n; i++) {
+        const struct config_finding *finding = &report.findings[i];
+
+        log_finding(finding);
+        if (faults && !finding->warning)
+            add_fault(faults, finding);
+    }
     config_report_deinit(&report);
     return failed ? NULL : config;
 }
@@ -47,20 +63,24 @@ static void memory_tune(void)
     mallopt(M_ARENA_MAX, 1);
 }
 
-/* A wish to reload that comes before anybody can hear it waits, instead of ending the process. */
-static void hold_reloads(void)
+/* A wish to reload or to drain that comes before anybody can hear it waits, instead of ending the process. */
+static void hold_wishes(void)
 {
     sigset_t set;
 
     sigemptyset(&set);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
 static int usage(FILE *to, int status)
 {
     fputs("usage: onceward run --config FILE\n"
-          "Runs the sidecar in the foreground; its log goes to standard output, a JSON object a line.\n",
+          "Runs the sidecar in the foreground; its log goes to standard output, a JSON object a line.\n"
+          "SIGTERM drains and ends it, a second one ends the grace; SIGUSR1 drains, and it stays; SIGHUP "
+          "reads FILE anew.\n",
           to);
     return status;
 }
@@ -82,10 +102,10 @@ int command_run(int argc, char **argv)
     if (!path || optind < argc)
         return usage(stderr, STATUS_USAGE);
     memory_tune();
-    hold_reloads();
+    hold_wishes();
     log_start(STDOUT_FILENO);
     int status = STATUS_USAGE;
-    struct config *config = load(path);
+    struct config *config = load(path, NULL);
     if (config) {
         log_set_level(config->log.level);
         forward_global_init();

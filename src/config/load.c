@@ -277,6 +277,11 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
+void config_set_instance(struct config *c, const char *name)
+{
+    c->instance = arena_copy(c->arena, name, strlen(name));
+}
+
 int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
                  struct config **ret_config, struct config_report *report)
 {

@@ -1,7 +1,8 @@
-/* Reading the state file. It is replaced whole, so it is never half there; it may be left over from a sidecar
- * that was killed. */
+/* The state file's text, both ways. It is replaced whole, so a reader never sees half of it; it may be left
+ * over from a sidecar that was killed. Its age is told by the clock that never jumps. Pure, but for reading
+ * the file and the clocks; any thread. */
 
-#include "command/state.h"
+#include "onceward/sidecar/state.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
@@ -11,101 +12,220 @@
 #include "onceward/config/json.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static const char *const life_names[] = {
+    [LIFE_RUNNING] = "running",
+    [LIFE_DRAINING] = "draining",
+    [LIFE_DRAINED] = "drained",
+    [LIFE_ENDED] = "ended",
+};
+
+enum { N_LIVES = sizeof(life_names) / sizeof(*life_names) };
+
+/* --- to the file --- */
+
+static const char *flag(bool yes)
+{
+    return yes ? "true" : "false";
+}
+
+static void write_queue(const struct state_queue *q, struct buf *out)
+{
+    buf_add_text(out, "{\"queue\":");
+    buf_add_json(out, slice_of(q->name));
+    buf_printf(out, ",\"turned_ms_ago\":%lld,\"live\":%s,\"ready\":%s,\"fits\":%s,\"failed\":%s}",
+               (long long)q->turned_ms_ago, flag(q->turned_ms_ago < STATE_STALE_MS), flag(q->ready),
+               flag(q->fits), flag(q->failed));
+}
+
+static void write_reload(const struct state_reload *r, struct buf *out)
+{
+    buf_printf(out, ",\"reload\":{\"begun\":%lld,\"ended\":%lld,\"refused\":%s,\"outcome\":[",
+               (long long)r->begun, (long long)r->ended, flag(r->refused));
+    for (size_t i = 0; i < r->outcome.n; i++) {
+        if (i)
+            buf_add_char(out, ',');
+        buf_add_json(out, slice_of(r->outcome.items[i]));
+    }
+    buf_add_text(out, "]}");
+}
+
+void state_write(const struct state *s, struct buf *out)
+{
+    buf_printf(out, "{\"pid\":%lld,\"process_started\":%lld,\"version\":\"%s\"", (long long)s->pid,
+               (long long)s->process_started, ONCEWARD_VERSION);
+    if (s->instance) {
+        buf_add_text(out, ",\"instance\":");
+        buf_add_json(out, slice_of(s->instance));
+    }
+    buf_printf(out,
+               ",\"start\":%lld,\"started_ms\":%lld,\"written_ms\":%lld,\"written_monotonic_ms\":%lld,"
+               "\"state\":\"%s\",\"draining\":%s,\"drained\":%s",
+               (long long)s->start, (long long)s->started_ms, (long long)clock_wall_ms(),
+               (long long)clock_ms(), life_names[s->life],
+               flag(s->life == LIFE_DRAINING || s->life == LIFE_DRAINED), flag(s->life == LIFE_DRAINED));
+    if (s->life == LIFE_ENDED) {
+        buf_printf(out, ",\"ended\":true,\"status\":%lld}\n", (long long)s->status);
+        return;
+    }
+    write_reload(&s->reload, out);
+    buf_add_text(out, ",\"queues\":[");
+    for (size_t i = 0; i < s->n_queues; i++) {
+        if (i)
+            buf_add_char(out, ',');
+        write_queue(&s->queues[i], out);
+    }
+    buf_add_text(out, "]}\n");
+}
+
+void state_add_queue(struct state *s, const struct state_queue *q)
+{
+    s->queues = mem_realloc(s->queues, (s->n_queues + 1) * sizeof(*s->queues));
+    s->queues[s->n_queues] = *q;
+    s->queues[s->n_queues++].name = mem_copy(q->name, strlen(q->name));
+}
+
+/* --- from the file --- */
+
+struct reading {
+    struct buf text;
+    struct buf value; /* of the latest question */
+};
 
 static int read_file(const char *path, struct buf *out, struct fault *f)
 {
-    FILE *file = fopen(path, "re");
-    size_t n;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
 
     if (!file)
         return fault_set(f, "no sidecar is running here: %s: %s", path, strerror(errno));
-    n = fread(buf_reserve(out, JSON_BODY_MAX), 1, JSON_BODY_MAX, file);
-    out->len = n;
+    out->len = fread(buf_reserve(out, JSON_BODY_MAX), 1, JSON_BODY_MAX, file);
     fclose(file);
     return 0;
 }
 
-/* The value at a pointer as text, or NULL. Valid until the next call with the same buffer. */
-static const char *value_at(const struct buf *text, const char *pointer, struct buf *value)
+/* The value at a pointer as text, or NULL. Valid until the next question. */
+static const char *value_at(struct reading *r, const char *pointer)
 {
-    buf_reset(value);
-    return jsonread_pointer(buf_slice(text), slice_of(pointer), value) ? NULL : buf_text(value);
+    buf_reset(&r->value);
+    return jsonread_pointer(buf_slice(&r->text), slice_of(pointer), &r->value) ? NULL : buf_text(&r->value);
 }
 
-static int64_t number_at(const struct buf *text, const char *pointer, struct buf *value)
+static int64_t number_at(struct reading *r, const char *pointer)
 {
-    const char *found = value_at(text, pointer, value);
+    const char *found = value_at(r, pointer);
 
     return found ? strtoll(found, NULL, 10) : -1;
 }
 
-static bool flag_at(const struct buf *text, const char *pointer, struct buf *value)
+static bool flag_at(struct reading *r, const char *pointer)
 {
-    const char *found = value_at(text, pointer, value);
+    const char *found = value_at(r, pointer);
 
     return found && strcmp(found, "true") == 0;
 }
 
-static bool read_queue(const struct buf *text, size_t i, struct state *s, struct buf *value)
+/* "/queues/3/ready": of the i-th element of a list. */
+static const char *pointer_to(char *room, size_t size, const char *list, size_t i, const char *field)
 {
-    char pointer[64];
-    const char *name;
+    snprintf(room, size, "%s/%zu%s", list, i, field);
+    return room;
+}
 
-    snprintf(pointer, sizeof pointer, "/queues/%zu/queue", i);
-    name = value_at(text, pointer, value);
+static bool read_queue(struct reading *r, size_t i, struct state *s)
+{
+    char at[64];
+    const char *name = value_at(r, pointer_to(at, sizeof(at), "/queues", i, "/queue"));
+
     if (!name)
         return false;
-    s->queues = mem_realloc(s->queues, (s->n_queues + 1) * sizeof *s->queues);
-    struct state_queue *q = &s->queues[s->n_queues++];
+    state_add_queue(s, &(struct state_queue){.name = (char *)name});
+    struct state_queue *q = &s->queues[s->n_queues - 1];
 
-    *q = (struct state_queue){.name = mem_copy(name, strlen(name))};
-    snprintf(pointer, sizeof pointer, "/queues/%zu/turned_ms_ago", i);
-    q->turned_ms_ago = number_at(text, pointer, value);
-    snprintf(pointer, sizeof pointer, "/queues/%zu/ready", i);
-    q->ready = flag_at(text, pointer, value);
-    snprintf(pointer, sizeof pointer, "/queues/%zu/fits", i);
-    q->fits = flag_at(text, pointer, value);
-    snprintf(pointer, sizeof pointer, "/queues/%zu/failed", i);
-    q->failed = flag_at(text, pointer, value);
+    q->turned_ms_ago = number_at(r, pointer_to(at, sizeof(at), "/queues", i, "/turned_ms_ago"));
+    q->ready = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/ready"));
+    q->fits = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/fits"));
+    q->failed = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/failed"));
     return true;
 }
 
-/* What is signalled by this file must be a process, not a group, and not what is left of a larger number. */
+static void read_reload(struct reading *r, struct state_reload *reload)
+{
+    char at[64];
+    const char *line;
+
+    reload->begun = number_at(r, "/reload/begun");
+    reload->ended = number_at(r, "/reload/ended");
+    reload->refused = flag_at(r, "/reload/refused");
+    for (size_t i = 0; (line = value_at(r, pointer_to(at, sizeof(at), "/reload/outcome", i, ""))); i++)
+        texts_add(&reload->outcome, line);
+}
+
+static enum state_life read_life(struct reading *r)
+{
+    const char *name = value_at(r, "/state");
+
+    for (int i = 0; name && i < N_LIVES; i++)
+        if (!strcmp(name, life_names[i]))
+            return (enum state_life)i;
+    if (flag_at(r, "/ended")) /* a file of an earlier version has the flags alone */
+        return LIFE_ENDED;
+    return flag_at(r, "/draining") ? LIFE_DRAINING : LIFE_RUNNING;
+}
+
+static int64_t read_age_ms(struct reading *r)
+{
+    int64_t age_ms = clock_wall_ms() - number_at(r, "/written_ms"),
+            written_ms = number_at(r, "/written_monotonic_ms");
+
+    /* One in the future is of before a restart of the machine. */
+    return written_ms >= 0 && written_ms <= clock_ms() ? clock_ms() - written_ms : age_ms;
+}
+
+static void read_state(struct reading *r, struct state *s)
+{
+    const char *instance = value_at(r, "/instance");
+
+    s->instance = instance ? mem_copy(instance, strlen(instance)) : NULL;
+    s->start = number_at(r, "/start");
+    s->pid = number_at(r, "/pid");
+    s->process_started = number_at(r, "/process_started");
+    s->started_ms = number_at(r, "/started_ms");
+    s->age_ms = read_age_ms(r);
+    s->life = read_life(r);
+    s->status = number_at(r, "/status");
+    read_reload(r, &s->reload);
+    while (read_queue(r, s->n_queues, s))
+        ;
+}
+
+/* A process, not a group, and not what is left of a larger number. */
 static bool state_is_plausible(const struct state *s)
 {
     for (size_t i = 0; i < s->n_queues; i++)
         if (s->queues[i].turned_ms_ago < 0)
             return false;
-    return s->pid > 0 && s->pid <= INT32_MAX && (s->n_queues || (s->ended && s->status >= 0));
+    return s->pid > 0 && s->pid <= INT32_MAX && (s->n_queues || (s->life == LIFE_ENDED && s->status >= 0));
 }
 
 int state_read(const char *path, struct state *ret, struct fault *f)
 {
-    struct buf text = {0}, value = {0};
+    struct reading r = {0};
     struct state s = {0};
-    int answer = read_file(path, &text, f);
+    int answer = read_file(path, &r.text, f);
 
     if (answer == 0) {
-        s.pid = number_at(&text, "/pid", &value);
-        s.process_started = number_at(&text, "/process_started", &value);
-        s.age_ms = clock_wall_ms() - number_at(&text, "/written_ms", &value);
-        /* One in the future is of before a restart of the machine. */
-        int64_t monotonic_ms = number_at(&text, "/written_monotonic_ms", &value);
-        if (monotonic_ms >= 0 && monotonic_ms <= clock_ms())
-            s.age_ms = clock_ms() - monotonic_ms;
-        s.draining = flag_at(&text, "/draining", &value);
-        s.ended = flag_at(&text, "/ended", &value);
-        s.status = number_at(&text, "/status", &value);
-        while (read_queue(&text, s.n_queues, &s, &value))
-            ;
+        read_state(&r, &s);
         if (!state_is_plausible(&s))
             answer = fault_set(f, "%s is not the state of a sidecar", path);
     }
-    buf_deinit(&text);
-    buf_deinit(&value);
+    buf_deinit(&r.text);
+    buf_deinit(&r.value);
     if (answer)
         state_deinit(&s);
     else
@@ -127,5 +247,7 @@ void state_deinit(struct state *s)
     for (size_t i = 0; i < s->n_queues; i++)
         free(s->queues[i].name);
     mem_clear(&s->queues);
+    mem_clear(&s->instance);
+    texts_deinit(&s->reload.outcome);
     s->n_queues = 0;
 }

@@ -1,12 +1,40 @@
-/* SIGHUP: the file is read anew. What did not change is not touched; a queue that changed is drained as at
- * the end of the process, and starts again with its new configuration. One reload at a time: whoever asks
- * meanwhile gets another one after it. */
+/* SIGHUP, or `onceward reload`: the file is read anew. What did not change is not touched; a queue that
+ * changed is drained as at the end of the process, and starts again with its new configuration. One reload at
+ * a time: whoever asks meanwhile gets another one after it. */
 #include "supervisor/supervisor.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 
-static void log_refused(const char *reason)
+enum { OUTCOME_LINES = 50 };
+
+/* For the state file. */
+static void outcome_begin(struct supervisor *s, bool refused)
+{
+    texts_deinit(&s->told.outcome);
+    s->told.refused = refused;
+    s->told.ended++;
+    s->state_at_ms = 0;
+}
+
+static void outcome_add(struct supervisor *s, const char *name, const struct texts *list)
+{
+    struct buf line = {0};
+
+    if (!list->n)
+        return;
+    buf_printf(&line, "%s:", name);
+    for (size_t i = 0; i < list->n && i < OUTCOME_LINES; i++)
+        buf_printf(&line, "%s %s", i ? "," : "", list->items[i]);
+    if (list->n > OUTCOME_LINES)
+        buf_printf(&line, ", and %zu more", list->n - OUTCOME_LINES);
+    texts_add(&s->told.outcome, buf_text(&line));
+    buf_deinit(&line);
+}
+
+/* faults: what the log has said before; NULL: nothing. */
+static void report_refused(struct supervisor *s, const char *reason, const struct texts *faults)
 {
     struct log_line l;
 
@@ -14,9 +42,27 @@ static void log_refused(const char *reason)
     log_text(&l, "reason", reason);
     log_text(&l, "advice", event_info(EVENT_RELOAD_REFUSED)->advice);
     log_end(&l);
+    outcome_begin(s, true);
+    for (size_t i = 0; faults && i < faults->n && i < OUTCOME_LINES; i++)
+        texts_add(&s->told.outcome, faults->items[i]);
+    texts_add(&s->told.outcome, reason);
 }
 
-static void log_reloaded(const struct supervisor *s)
+static void outcome_reloaded(struct supervisor *s, const struct texts *not_started)
+{
+    const struct config_diff *d = &s->diff;
+
+    outcome_begin(s, false);
+    outcome_add(s, "changed", &d->changed);
+    outcome_add(s, "added", &d->added);
+    outcome_add(s, "removed", &d->removed);
+    outcome_add(s, "unchanged", &d->unchanged);
+    outcome_add(s, "changed keys", &d->changed_keys);
+    outcome_add(s, "need a restart", &d->needs_restart);
+    outcome_add(s, "not started yet", not_started);
+}
+
+static void report_reloaded(struct supervisor *s)
 {
     const struct config_diff *d = &s->diff;
     struct log_line l;
@@ -38,11 +84,12 @@ static void log_reloaded(const struct supervisor *s)
     if (not_started.n)
         log_texts(&l, "not_started", &not_started);
     log_end(&l);
+    outcome_reloaded(s, &not_started);
     texts_deinit(&not_started);
 }
 
 /* Before anything is drained: can all that is to be started be started? */
-static bool can_start(const struct config *c, const struct config_diff *d)
+static bool can_start(const struct config *c, const struct config_diff *d, struct texts *faults)
 {
     struct fault f = {0};
     struct log_line l;
@@ -56,6 +103,8 @@ static bool can_start(const struct config *c, const struct config_diff *d)
         log_begin(&l, EVENT_CONFIG_ERROR, q->name);
         log_text(&l, "reason", f.text);
         log_end(&l);
+        fault_wrap(&f, "%s", q->name);
+        texts_add(faults, f.text);
         all = false;
     }
     return all;
@@ -96,21 +145,20 @@ static void replace_queues(struct supervisor *s)
         slot_add(s, config_find_queue(c, d->added.items[i]), ready)->is_added = true;
 }
 
-static void reload_begin(struct supervisor *s)
+static void reload_try(struct supervisor *s, struct texts *faults)
 {
     struct config_diff diff;
+    struct config *next = s->load(s->path, faults);
 
-    s->reload_asked = false;
-    s->reload_began_ms = clock_ms();
-    struct config *next = s->load(s->path);
     if (!next) {
-        log_refused("the file is not valid: see config_error; the old configuration stays");
+        report_refused(s, "the file is not valid: see config_error; the old configuration stays", faults);
         return;
     }
     config_compare(s->current->config, next, &diff);
     config_keep(next, s->current->config);
-    if (!can_start(next, &diff)) {
-        log_refused("a queue could not be started with it: see config_error; the old configuration stays");
+    if (!can_start(next, &diff, faults)) {
+        report_refused(
+            s, "a queue could not be started with it: see config_error; the old configuration stays", faults);
         config_diff_deinit(&diff);
         config_free(next);
         return;
@@ -120,7 +168,33 @@ static void reload_begin(struct supervisor *s)
     apply_now(s, next);
     version_add(s, next);
     replace_queues(s);
+}
+
+static void reload_begin(struct supervisor *s)
+{
+    struct texts faults = {0};
+
+    s->reload_asked = false;
+    s->reload_began_ms = clock_ms();
+    s->told.begun++;
     s->state_at_ms = 0;
+    reload_try(s, &faults);
+    texts_deinit(&faults);
+}
+
+/* Whoever waits for it learns that it will not come. */
+static void reload_give_up(struct supervisor *s)
+{
+    static const char reason[] = "the sidecar is about to end, or was drained";
+
+    if (s->reload_asked) {
+        s->told.begun++;
+        report_refused(s, reason, NULL);
+    } else if (s->reloads) {
+        outcome_begin(s, true);
+        texts_add(&s->told.outcome, reason);
+    }
+    s->reload_asked = false;
 }
 
 static void reload_end(struct supervisor *s)
@@ -132,16 +206,16 @@ static void reload_end(struct supervisor *s)
 
 void reload_step(struct supervisor *s)
 {
-    if (s->n_asked && s->reload_asked)
-        log_refused("the sidecar is about to end");
-    if (s->n_asked)
-        s->reload_asked = false;
+    bool over = s->n_asked || s->stays;
+
+    if (over)
+        reload_give_up(s);
     if (s->reload_asked && !s->reloads)
         reload_begin(s);
     slots_step(s);
-    if (!s->reloads || (!slots_settle(s) && !s->n_asked))
+    if (!s->reloads || (!slots_settle(s) && !over))
         return;
-    if (!s->n_asked)
-        log_reloaded(s);
+    if (!over)
+        report_reloaded(s);
     reload_end(s);
 }

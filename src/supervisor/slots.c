@@ -84,6 +84,12 @@ void slot_leave(struct slot *slot)
         worker_drain(slot->worker);
 }
 
+void slot_drain(struct slot *slot)
+{
+    if (slot->worker && !slot->leaving)
+        worker_drain_and_stay(slot->worker);
+}
+
 bool slot_is_ready(const struct slot *slot)
 {
     struct worker_pulse p = {0};
@@ -132,7 +138,8 @@ void slots_step(struct supervisor *s)
     for (size_t i = 0; i < s->n_slots; i++) {
         struct slot *slot = &s->slots[i];
 
-        if (!slot->worker && !slot->leaving && clock_ms() >= slot->start_at_ms && slot_may_start(s, slot))
+        if (!s->stays && !slot->worker && !slot->leaving && clock_ms() >= slot->start_at_ms &&
+            slot_may_start(s, slot))
             slot_start(slot);
     }
 }
@@ -142,6 +149,20 @@ bool slots_settle(const struct supervisor *s)
     for (size_t i = 0; i < s->n_slots; i++)
         if (s->slots[i].leaving || !s->slots[i].start_at_ms)
             return false;
+    return true;
+}
+
+bool slots_are_drained(const struct supervisor *s)
+{
+    struct worker_pulse p;
+
+    for (size_t i = 0; i < s->n_slots; i++) {
+        if (!s->slots[i].worker)
+            continue;
+        worker_pulse(s->slots[i].worker, &p);
+        if (!p.drained || s->slots[i].leaving)
+            return false;
+    }
     return true;
 }
 

@@ -5,10 +5,12 @@
  *   supervisor.c (one folder up)   signals, and the loop
  *   slots.c                        the workers, and the configurations that they run with
  *   reload.c                       SIGHUP
- *   state.c                        the state file
+ *   state.c                        what the state file is told
  */
 
 #include "onceward/config/config.h"
+#include "onceward/sidecar/state.h"
+#include "onceward/sidecar/state_file.h"
 #include "onceward/supervisor.h"
 #include "onceward/worker.h"
 
@@ -45,8 +47,12 @@ struct supervisor {
     size_t n_slots;
     int signals;
     int n_asked; /* to end */
+    bool stays;  /* asked to drain, and not to end yet */
     int64_t started_ms, state_at_ms;
+    struct state_file file;
+    enum state_life told_life; /* as the file has it */
     bool state_failed;
+    struct state_reload told;  /* of reloads, to the file */
     bool reload_asked, reloads;
     int64_t reload_began_ms;
     struct config_diff diff; /* of the reload that is under way */
@@ -58,9 +64,11 @@ struct slot *slot_add(struct supervisor *s, const struct config_queue *q,
                       bool was_ready); /* q: of the present version; until the next is added */
 int slot_start(struct slot *slot);     /* -1: logged */
 void slot_leave(struct slot *slot);
+void slot_drain(struct slot *slot); /* and stay */
 bool slot_is_ready(const struct slot *slot);
 void slots_step(struct supervisor *s);         /* frees what has ended, starts what can be started */
 bool slots_settle(const struct supervisor *s); /* nothing leaves, nothing waits for its first try */
+bool slots_are_drained(const struct supervisor *s);
 
 void slots_deinit(struct supervisor *s); /* when none is left */
 
@@ -68,6 +76,6 @@ void slots_deinit(struct supervisor *s); /* when none is left */
 void reload_step(struct supervisor *s); /* also when nobody asked: what it began goes on */
 
 /* state.c */
-void state_make_folder(const char *path);
-void state_write(struct supervisor *s);
-void state_end(const struct supervisor *s, int status);
+int state_open(struct supervisor *s); /* locks the file, names the instance; -1: another sidecar runs with it, logged */
+void state_tell(struct supervisor *s);
+void state_end(struct supervisor *s, int status);

@@ -113,7 +113,7 @@ static enum queue_state worker_state(struct worker *w)
     unsigned full = w->pauses & ~(w->is_on_trial ? 1u << PAUSE_APPLICATION : 0); /* nothing goes at all */
 
     if (w->drain)
-        return QUEUE_DRAINING;
+        return w->drain == DRAIN_ENDED ? QUEUE_DRAINED : QUEUE_DRAINING;
     if (w->no_queue && w->broker) /* its channel comes and goes */
         return QUEUE_NO_QUEUE;
     if ((!w->broker || !w->generation) && !(w->pauses & 1u << PAUSE_STREAM))

@@ -194,7 +194,8 @@ struct worker {
     pthread_t thread;
     atomic_int asked; /* 0, 1 drain, 2 hurry */
     _Atomic int64_t turned_ms;
-    atomic_bool is_ready, is_fatal, has_ended;
+    atomic_bool is_ready, is_fatal, is_drained, has_ended;
+    atomic_bool stays; /* when it has drained, until it is asked to end */
 
     char *vhost;
     struct forward *forward;

@@ -25,7 +25,7 @@ from rig.wait import wait_until
 SECRET = "s3cret-marker"
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
                "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
-COMMANDS = ["run", "check", "migrate", "status", "dead", "health", "drain", "explain", "version"]
+COMMANDS = ["run", "check", "migrate", "status", "dead", "health", "drain", "reload", "explain", "version"]
 
 
 class Done:
@@ -63,7 +63,8 @@ class Place:
 
     def write(self, name="config.json", user="sidecar_login", top=None, **keys):
         config = {"broker": {"url": self.rabbitmq.url()}, "database": {"url": self.postgres.dsn(user=user)},
-                  "queues": {self.queue.name: {"forward": {"url": "http://127.0.0.1:1/"}, **keys}}, **(top or {})}
+                  "state_file": os.path.join(str(self.folder), "state"), "queues": {self.queue.name: {"forward": {"url": "http://127.0.0.1:1/"}, **keys}},
+                  **(top or {})}
         path = os.path.join(str(self.folder), name)
         with open(path, "w") as f:
             json.dump(config, f)
@@ -137,6 +138,9 @@ def test_the_program_itself_has_help_and_a_version():
     (["health"], "usage"),
     (["health", "--live", "--ready"], "usage"),
     (["drain", "now"], "usage"),
+    (["drain", "--state", "a", "--config", "b"], "give one"),
+    (["health", "--started", "--live"], "usage"),
+    (["reload", "--exit"], "usage"),
     (["explain", "no_such_event"], "no_such_event"),
     (["explain", "paused", "resumed"], "usage"),
     (["explain", "--stats", "depth"], "usage"),
@@ -932,16 +936,18 @@ def state_file(folder, pid=1, age=0.0, draining=False, process_started=None, **q
 @pytest.mark.parametrize("state, live, ready", [
     ({}, "live", "ready"),
     ({"ready": False}, "live", "b: has not started yet"),
-    ({"fits": False}, "live", "b: cannot be consumed as configured"),
+    ({"ready": False, "fits": False}, "live", "b: cannot be consumed as configured"),
+    ({"ready": False, "failed": True}, "live", "b: could not be started"),
+    ({"fits": False, "failed": True}, "live", "ready"),  # what is now is not asked
     ({"turned_ms_ago": 31000}, "b: its loop has not turned", "ready"),
     ({"turned_ms_ago": 20000, "age": 15}, "b: its loop has not turned", "ready"),
     ({"age": 60}, "written 60 s ago", "written 60 s ago"),
 ])
 def test_health_by_the_state_file(tmp_path, state, live, ready):
     path = state_file(tmp_path, **state)
-    for flag, said in (("--live", live), ("--ready", ready)):
+    for flag, said in (("--started", "started" if live == "live" else live), ("--live", live), ("--ready", ready)):
         done = run("health", flag, "--state", path)
-        assert said in done.out and done.status == (0 if said in ("live", "ready") else 1), done.text
+        assert said in done.out and done.status == (0 if said == flag[2:] else 1), done.text
 
 
 def test_health_of_a_process_that_has_ended_or_is_another(tmp_path):
@@ -988,39 +994,22 @@ def test_drain_does_not_signal_a_process_by_an_old_file(tmp_path):
     assert done.status == 1 and "was killed" in done.err, done.text
 
 
-def test_drain_signals_once_and_waits_for_the_end(tmp_path):
-    script = "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *a: (time.sleep(0.5), os.unlink(sys.argv[1]), exit(0)));" \
-             "print('up', flush=True); time.sleep(60)"
-    for draining in (False, True):
-        child = process.spawn(["python3", "-c", script, str(tmp_path / "state")], stdout=subprocess.PIPE)
-        assert child.stdout.readline() == b"up\n"
-        path = state_file(tmp_path, pid=child.pid, draining=draining)
-        drain = process.spawn([schema.require_binary(), "drain", "--state", path], stdout=subprocess.PIPE, env=ENVIRONMENT)
-        if draining:  # somebody asked before: only waited for
-            with pytest.raises(subprocess.TimeoutExpired):
-                child.wait(0.7)
-            child.terminate()
-        assert drain.communicate(timeout=20)[0] == b"drained\n" and drain.returncode == 0
-        assert child.wait(5) == 0
-        process.reap(child)
-        process.reap(drain)
-
-
 def test_health_and_drain_of_a_running_sidecar(bed):
     sidecar = bed.sidecar(start=False)
     state = sidecar.config["state_file"]
     assert run("health", "--live", "--state", state).status == 1
     sidecar.start()
     sidecar.wait_for("consuming")
-    for flag in ("--live", "--ready"):
+    for flag in ("--started", "--live", "--ready"):
         wait_until(lambda: run("health", flag, "--state", state).status == 0, f"health {flag}", 10, 0.2)
-    assert good("drain", "--state", state) == "drained\n"
+    assert good("drain", "--exit", "--state", state).splitlines()[1:] == ["drained"]
     assert sidecar.wait(5) == 0 and sidecar.find("drained")
-    assert good("drain", "--state", state) == "the sidecar has ended already\n"
-    for flag in ("--live", "--ready"):
+    for flags in ([], ["--exit"]):
+        assert good("drain", *flags, "--state", state) == "the sidecar has ended already\n"
+    for flag in ("--started", "--live", "--ready"):
         done = run("health", flag, "--state", state)
         assert done.status == 1 and "has ended with status 0" in done.out, done.text
-    assert "Exit status 0: it has ended cleanly" in good("drain", "--help")
+    assert "Exit status 0: it has drained" in good("drain", "--help")
 
 
 def test_drain_of_a_sidecar_that_is_killed_is_a_failure(bed):

@@ -337,8 +337,8 @@ def test_without_descriptors_for_new_http_connections_it_pauses_and_charges_nobo
         line = sidecar.wait_for("paused", reason="application_down")
         assert "open files" in line["detail"], line
         hold_true(lambda: sidecar.child.poll() is None, "it lives", 0.5)
-        failing = sidecar.wait_for("limits")
-        assert "state file" in failing["reason"] and "open files" in failing["error"]
+        failing = sidecar.wait_for("state_file_failed")
+        assert failing["path"] == sidecar.config["state_file"] and "open files" in failing["reason"]
         assert bed.app.posts("m0") == []
     sidecar.wait_for("resumed", reason="application_down", deadline=40)
     bed.wait_for_effects(ids)
@@ -434,11 +434,12 @@ def test_drain_waits_for_what_is_in_flight_and_a_second_drain_does_not_hurry_it(
         wait_until(lambda: json.load(open(state))["draining"], "the state file says so", 20)
     hold_true(lambda: sidecar.child.poll() is None and all(d.poll() is None for d in drains), "they wait", 0.7)
     gate.open()
-    assert sidecar.wait() == 0
-    assert [d.communicate(timeout=20)[0] for d in drains] == [b"drained\n"] * 2
+    assert [d.communicate(timeout=20)[0].splitlines()[1:] for d in drains] == [[b"drained"]] * 2
     for drain in drains:
-        process.reap(drain)
-    assert json.load(open(state))["ended"] and len(bed.app.posts()) == 1
+        assert process.reap(drain) == 0
+    assert sidecar.child.poll() is None
+    assert json.load(open(state))["drained"] and len(bed.app.posts()) == 1
+    assert sidecar.term(5) == 0 and json.load(open(state))["ended"]
     bed.assert_once("m1")
     bed.queue.assert_empty()
 

@@ -565,7 +565,7 @@ def test_live_and_ready_during_a_reload(bed):
     written = json.load(open(state))["written_ms"]
     wait_until(lambda: json.load(open(state))["written_ms"] > written, "the state file is kept", PATIENCE)
     assert not fails(), "a pod that was ready stays so, while its new application is down"
-    assert run("drain", "--state", state).status == 0
+    assert run("drain", "--exit", "--state", state).status == 0
     assert sidecar.wait() == 0
 
 
@@ -586,7 +586,7 @@ def test_a_queue_that_cannot_be_started_after_a_reload_is_said_again_and_again(b
     before = resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE)
     signals = next(int(fd) for fd in os.listdir(f"/proc/{sidecar.pid}/fd")
                    if "signalfd" in os.readlink(f"/proc/{sidecar.pid}/fd/{fd}"))
-    resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE, (signals + 2, before[1]))  # one more: the state file is still written
+    resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE, (signals + 3, before[1]))  # its lock, and one more: the state file is still written
     gate.open.set()
     line = sidecar.wait_for("config_error", since=since, n=3, queue=other.name)
     assert "next_try_ms" in line and line["reason"]

@@ -21,6 +21,7 @@ int command_status(int argc, char **argv);
 int command_dead(int argc, char **argv);
 int command_health(int argc, char **argv);
 int command_drain(int argc, char **argv);
+int command_reload(int argc, char **argv);
 int command_explain(int argc, char **argv);
 int command_version(int argc, char **argv);
 

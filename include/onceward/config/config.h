@@ -138,6 +138,13 @@ int config_parse(const char *text, size_t len, const char *name, config_database
 
 void config_free(struct config *c);
 
+/* Gives the sidecar the name that was found for it where the file gives none. Before anybody reads it. */
+void config_set_instance(struct config *c, const char *name);
+
+/* The `state_file` of a configuration, for the commands that ask a running sidecar: also of a file with faults elsewhere, since the
+ * sidecar goes on with what it has read. *ret is the caller's, NULL where the file does not say it. -1: f. */
+int config_state_file(const char *path, char **ret, struct fault *f);
+
 /* The entry of that name, or NULL. */
 const struct config_queue *config_find_queue(const struct config *c, const char *name);
 

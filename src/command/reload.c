@@ -1,0 +1,78 @@
+/* onceward reload: asks the running sidecar to read its file anew (SIGHUP, or SIGUSR2 for --now), waits until
+ * its state file tells how that went, and prints it. */
+
+#include "command/common.h"
+#include "command/running.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: onceward reload [--now] [--state FILE | --config FILE]\n"
+    "Asks the running sidecar to read its configuration anew, waits until that has taken effect, and says "
+    "what changed.\n"
+    "A file with faults changes nothing: they are listed.\n"
+    "  --now     requests that are out get no more than shutdown_grace; for now they never do\n"
+    "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
+    "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG. The sidecar reads "
+    "its own, whatever is given here\n"
+    "Exit status 0: reloaded. 1: the file was refused, or there is no sidecar.\n";
+
+enum { NOW };
+
+/* Waits for the end of a reload that began after the question: one that was under way may have read the file
+ * before. */
+static int reload(struct running *r, int number, struct fault *f)
+{
+    int64_t begun = r->state.reload.begun;
+    int answer = 0;
+
+    if (running_signal(r, number, f))
+        return -1;
+    while (r->state.reload.ended <= begun && !(answer = running_wait(r, f)))
+        ;
+    if (answer == RUNNING_ENDED)
+        return fault_set(f, "the sidecar, process %lld, has ended", (long long)r->pid);
+    return answer;
+}
+
+static int tell(const struct state_reload *r)
+{
+    puts(r->refused ? "config_error" : "reloaded");
+    for (size_t i = 0; i < r->outcome.n; i++)
+        printf("  %s\n", r->outcome.items[i]);
+    return r->refused ? STATUS_FAILED : STATUS_DONE;
+}
+
+static int reload_at(const char *path, int number)
+{
+    struct fault f = {0};
+    struct running r;
+    int answer = running_open(&r, path, &f), status;
+
+    if (answer == RUNNING_ENDED)
+        answer = fault_set(&f, "no sidecar is running here: that of %s has ended", path);
+    if (!answer) {
+        running_name(&r, "reloading");
+        answer = reload(&r, number, &f);
+    }
+    status = answer ? command_fail(&f) : tell(&r.state.reload);
+    running_close(&r);
+    return status;
+}
+
+int command_reload(int argc, char **argv)
+{
+    struct running_options o = {.help = help, .flags = {[NOW] = "now"}};
+    struct fault f = {0};
+    char *path = NULL;
+    int status = running_parse(argc, argv, &o);
+
+    if (status >= 0)
+        return status;
+    status =
+        running_path(&o, &path, &f) ? command_fail(&f) : reload_at(path, o.given[NOW] ? SIGUSR2 : SIGHUP);
+    free(path);
+    return status;
+}

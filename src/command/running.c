@@ -1,0 +1,208 @@
+/* Who runs with a state file. It is the process that has its lock, as the kernel says, and no number that
+ * stands in a file; its state file is believed when it names that process. */
+
+#include "command/running.h"
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/process.h"
+#include "onceward/config/config.h"
+#include "onceward/sidecar/state_file.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 50, FIRST_WORD_MS = 10000 };
+
+/* --- which file --- */
+
+static int usage(FILE *to, const char *help, int status)
+{
+    fputs(help, to);
+    return status;
+}
+
+int running_parse(int argc, char **argv, struct running_options *o)
+{
+    enum { N_FLAGS = sizeof(o->flags) / sizeof(o->flags[0]), FIRST_FLAG = 256 };
+    struct option options[N_FLAGS + 4] = {{"state", required_argument, NULL, 's'},
+                                          {"config", required_argument, NULL, 'c'},
+                                          {"help", no_argument, NULL, 'h'}};
+    int option;
+
+    for (int i = 0; i < N_FLAGS && o->flags[i]; i++)
+        options[3 + i] = (struct option){o->flags[i], no_argument, NULL, FIRST_FLAG + i};
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'h')
+            return usage(stdout, o->help, STATUS_DONE);
+        else if (option == 's')
+            o->state = optarg;
+        else if (option == 'c')
+            o->config = optarg;
+        else if (option >= FIRST_FLAG)
+            o->given[option - FIRST_FLAG] = true;
+        else
+            return usage(stderr, o->help, STATUS_USAGE);
+    }
+    if (optind == argc && !(o->state && o->config))
+        return -1;
+    if (optind < argc)
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+    else
+        fprintf(stderr, "%s: --state and --config say the same: give one\n", argv[0]);
+    return usage(stderr, o->help, STATUS_USAGE);
+}
+
+int running_path(const struct running_options *o, char **ret, struct fault *f)
+{
+    const char *config = o->config ? o->config : getenv("ONCEWARD_CONFIG"), *path = o->state;
+    int answer = 0;
+
+    *ret = NULL;
+    if (!path && config && *config)
+        answer = config_state_file(config, ret, f);
+    if (!*ret)
+        *ret = path ? mem_copy(path, strlen(path)) : mem_copy(STATE_FILE_DEFAULT, strlen(STATE_FILE_DEFAULT));
+    return answer;
+}
+
+/* --- which process --- */
+
+/* Does the state come from the process that is held? Its own number may be one of another namespace; when it
+ * started is the same in all. */
+static bool is_of(const struct state *s, int64_t pid)
+{
+    int64_t started = process_started(pid);
+
+    return started > 0 && s->process_started > 0 ? started == s->process_started : s->pid == pid;
+}
+
+static int read_state(struct running *r, struct fault *f)
+{
+    struct state s;
+
+    if (state_read(r->path, &s, f))
+        return -1;
+    state_deinit(&r->state);
+    r->state = s;
+    return 0;
+}
+
+/* Nobody has the lock: what is left of the last one? */
+static int judge_last(struct running *r, struct fault *f)
+{
+    if (read_state(r, f))
+        return -1;
+    if (r->state.life == LIFE_ENDED)
+        return RUNNING_ENDED;
+    return fault_set(f, "the sidecar, process %lld, was killed; %s is left over from it",
+                     (long long)r->state.pid, r->path);
+}
+
+/* Holds the process that has the lock: asked before and after, it is the one that the number means. */
+static int hold_owner(struct running *r, struct fault *f)
+{
+    int64_t again = 0;
+    int answer;
+
+    do {
+        if ((answer = state_file_owner(r->path, &r->pid, f)) <= 0)
+            return answer ? answer : judge_last(r, f);
+        if (!r->pid)
+            return fault_set(f, "the sidecar of %s runs in another container: ask it from there", r->path);
+        if (r->fd >= 0)
+            close(r->fd);
+        r->fd = pidfd_open((pid_t)r->pid, 0);
+        if (r->fd < 0 && errno != ESRCH)
+            return fault_set(f, "cannot reach process %lld: %s", (long long)r->pid, strerror(errno));
+    } while (r->fd < 0 || state_file_owner(r->path, &again, f) != LOCK_TAKEN || again != r->pid);
+    return 0;
+}
+
+int running_open(struct running *r, const char *path, struct fault *f)
+{
+    int64_t until = clock_ms() + FIRST_WORD_MS;
+
+    *r = (struct running){.path = mem_copy(path, strlen(path)), .fd = -1};
+    int answer = hold_owner(r, f);
+    while (!answer && (read_state(r, f) || !is_of(&r->state, r->pid))) {
+        struct pollfd ends = {r->fd, POLLIN, 0};
+
+        if (clock_ms() >= until)
+            return fault_set(f, "the sidecar, process %lld, has not written %s", (long long)r->pid, path);
+        if (poll(&ends, 1, LOOK_MS) > 0)
+            answer = judge_last(r, f);
+    }
+    if (!answer && r->state.age_ms > STATE_STALE_MS)
+        return fault_set(f, "the sidecar, process %lld, has not written %s for %lld s: it hangs",
+                         (long long)r->pid, path, (long long)r->state.age_ms / 1000);
+    return answer;
+}
+
+void running_name(const struct running *r, const char *doing)
+{
+    const struct state *s = &r->state;
+
+    printf("%s instance %s, process %lld", doing, s->instance ? s->instance : "(not named)",
+           (long long)s->pid);
+    for (size_t i = 0; i < s->n_queues; i++)
+        printf("%s %s", i ? "," : s->n_queues == 1 ? ", queue" : ", queues", s->queues[i].name);
+    printf("\n");
+    fflush(stdout); /* what follows may take its time */
+}
+
+int running_signal(const struct running *r, int number, struct fault *f)
+{
+    if (pidfd_send_signal(r->fd, number, NULL, 0) && errno != ESRCH)
+        return fault_set(f, "cannot signal process %lld: %s", (long long)r->pid, strerror(errno));
+    return 0;
+}
+
+/* It has ended; its last words are there, or nothing is, or another sidecar's are by now: then it was given
+ * up by its writer. */
+static int judge_end(struct running *r, struct fault *f)
+{
+    int64_t pid = r->state.pid, started = r->state.process_started;
+    struct fault gone;
+
+    if (read_state(r, &gone) || r->state.pid != pid || r->state.process_started != started) {
+        r->state.life = LIFE_ENDED;
+        r->state.status = 0;
+        return RUNNING_ENDED;
+    }
+    if (r->state.life == LIFE_ENDED)
+        return RUNNING_ENDED;
+    return fault_set(f, "the sidecar, process %lld, was killed; %s is left over from it", (long long)pid,
+                     r->path);
+}
+
+int running_wait(struct running *r, struct fault *f)
+{
+    struct pollfd ends = {r->fd, POLLIN, 0};
+
+    if (poll(&ends, 1, LOOK_MS) > 0)
+        return judge_end(r, f);
+    if (read_state(r, f))
+        return -1;
+    if (r->state.age_ms > STATE_STALE_MS)
+        return fault_set(f, "the sidecar, process %lld, has not written %s for %lld s: it hangs",
+                         (long long)r->pid, r->path, (long long)r->state.age_ms / 1000);
+    return 0;
+}
+
+void running_close(struct running *r)
+{
+    if (r->fd >= 0)
+        close(r->fd);
+    r->fd = -1;
+    state_deinit(&r->state);
+    mem_clear(&r->path);
+}

@@ -1,0 +1,376 @@
+"""`onceward drain` and `onceward reload`: they ask the process that has the state file locked, and nobody else. A sidecar that was drained
+stays, idle and healthy, until SIGTERM: in a container that is what lets a preStop hook end before its container does."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from test_commands import ENVIRONMENT, good, run
+from test_reload import write
+
+from rig import process, schema
+from rig.application import Gate
+from rig.bed import merge
+from rig.sidecar import Sidecar
+from rig.wait import hold_true, wait_until
+
+QUESTIONS = ("--started", "--live", "--ready")
+
+
+def told(sidecar):
+    with open(sidecar.config["state_file"]) as f:
+        return json.load(f)
+
+
+def healthy(sidecar, *questions):
+    return all(run("health", question, "--state", sidecar.config["state_file"]).status == 0 for question in questions or QUESTIONS)
+
+
+def spawn(*arguments, **options):
+    return process.spawn([schema.require_binary(), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, env=ENVIRONMENT, **options)
+
+
+def said(child, deadline=20):
+    text = child.communicate(timeout=deadline)[0].decode()
+    return process.reap(child), text
+
+
+# drain
+
+def test_a_drained_sidecar_stays_idle_and_healthy_until_sigterm(bed):
+    sidecar = bed.sidecar()
+    state = sidecar.config["state_file"]
+    bed.queue.publish("m1")
+    bed.wait_for_effects(["m1"])
+    wait_until(lambda: healthy(sidecar), "it is healthy", 20, 0.1)
+    first, last = good("drain", "--state", state).splitlines()
+    assert last == "drained"
+    assert first == f"draining instance {told(sidecar)['instance']}, process {sidecar.pid}, queue {bed.queue.name}"
+    assert (told(sidecar)["state"], told(sidecar)["drained"], told(sidecar)["draining"]) == ("drained", True, True)
+    bed.queue.wait_for_consumers(0)
+    bed.queue.publish("m2")
+    since = sidecar.mark()
+    sidecar.wait_for("stats", since=since, n=3, state="drained", held=0, in_flight=0)
+    assert healthy(sidecar) and not sidecar.find("connected", since) and not sidecar.find("stopped")
+    assert bed.queue.n_ready == 1 and bed.queue.n_consumers == 0
+    start = time.monotonic()
+    assert good("drain", "--state", state).splitlines()[-1] == "drained" and time.monotonic() - start < 2
+    assert sidecar.child.poll() is None
+    start = time.monotonic()
+    assert sidecar.term() == 0 and time.monotonic() - start < 2
+    assert len(sidecar.find("draining")) == len(sidecar.find("drained")) == 1 and told(sidecar)["state"] == "ended"
+
+
+def test_a_drain_of_several_queues_waits_for_all_of_them(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: (request.message_id == "slow" and gate.wait()) or bed.app.commit_and_answer(request, reply)
+    config = bed.config(top={"shutdown_grace": "30s"}, token_window="30s")
+    other = bed.new_queue("-b")
+    config["queues"][other.name] = config["queues"][bed.queue.name]
+    sidecar = bed.sidecar(config=config)
+    sidecar.wait_for("consuming", queue=other.name)
+    other.publish("slow")
+    gate.wait_for_waiting()
+    drain = spawn("drain", "--state", sidecar.config["state_file"])
+    sidecar.wait_for("drained", queue=bed.queue.name)
+    hold_true(lambda: drain.poll() is None and not told(sidecar)["drained"], "it waits for the other", 0.5)
+    assert told(sidecar)["state"] == "draining" and healthy(sidecar, "--started", "--live")
+    gate.open()
+    status, text = said(drain)
+    assert status == 0 and text.splitlines()[0].endswith(f", queues {bed.queue.name}, {other.name}"), text
+    assert {q["queue"] for q in told(sidecar)["queues"]} == {bed.queue.name, other.name}
+
+
+def test_drain_before_anything_was_reached(bed):
+    """Broker and database are away; it is ended in the same hour as it was started."""
+    config = bed.config(top={"broker": {"url": "amqp://guest:guest@127.0.0.1:1/"}, "database": {"url": "postgresql://x@127.0.0.1:1/x"}})
+    sidecar = bed.sidecar(config=config, wait=False)
+    wait_until(lambda: os.path.exists(sidecar.config["state_file"]), "it has started")
+    assert good("drain", "--state", sidecar.config["state_file"]).splitlines()[-1] == "drained"
+    assert healthy(sidecar) and sidecar.child.poll() is None
+    assert sidecar.term(5) == 0
+
+
+@pytest.mark.parametrize("n", [1, 2], ids=["once", "twice"])
+def test_sigterm_during_a_drain_lets_it_finish_and_a_second_one_does_not(bed, n):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(token_window="60s", top={"shutdown_grace": "60s"})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    drain = spawn("drain", "--state", sidecar.config["state_file"])
+    sidecar.wait_for("draining")
+    sidecar.signal(signal.SIGTERM)
+    hold_true(lambda: sidecar.child.poll() is None and drain.poll() is None, "both wait", 0.7)
+    if n == 2:
+        sidecar.signal(signal.SIGTERM)
+        assert sidecar.wait(10) == 0 and bed.row("m1")["status"] == "waiting"
+        gate.open()
+    else:
+        gate.open()
+        assert sidecar.wait(10) == 0
+        bed.assert_once("m1")
+    assert said(drain)[0] == 0
+    assert len(sidecar.find("draining")) == 1
+
+
+def test_drain_exit_never_shortens_the_grace(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(token_window="60s", top={"shutdown_grace": "60s"})
+    state = sidecar.config["state_file"]
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    drains = [spawn("drain", *flags, "--state", state) for flags in ([], ["--exit"], ["--exit"])]
+    sidecar.wait_for("draining")
+    hold_true(lambda: sidecar.child.poll() is None and all(d.poll() is None for d in drains), "all wait", 0.7)
+    gate.open()
+    assert [said(drain)[0] for drain in drains] == [0, 0, 0]
+    assert sidecar.wait(5) == 0
+    bed.assert_once("m1")
+
+
+# who is asked
+
+HOLDER = """
+import fcntl, os, signal, sys
+lock = open(sys.argv[1] + '.lock', 'w')
+fcntl.lockf(lock, fcntl.LOCK_EX)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP})
+print('up', flush=True)
+for _ in range(int(sys.argv[2])):
+    print(signal.sigwait({signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP}).name, flush=True)
+signal.pause()
+"""
+
+
+def write_state(path, pid, **more):
+    with open(f"/proc/{pid}/stat") as f:
+        started = int(f.read().rsplit(")", 1)[1].split()[19])
+    with open(str(path) + ".new", "w") as f:
+        json.dump({"pid": pid, "process_started": started, "written_ms": int(time.time() * 1000), "draining": False, "instance": "x-1",
+                   "queues": [{"queue": "a", "turned_ms_ago": 5, "ready": True, "fits": True}], **more}, f)
+    os.rename(str(path) + ".new", path)
+
+
+def test_the_process_that_has_the_lock_is_asked_and_not_the_one_that_the_file_names(tmp_path):
+    path = tmp_path / "state"
+    innocent = process.spawn(["sleep", "60"])
+    holder = process.spawn(["python3", "-c", HOLDER, str(path), "1"], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"up\n"
+    write_state(path, innocent.pid)
+    drain = spawn("drain", "--state", path)
+    hold_true(lambda: drain.poll() is None and innocent.poll() is None, "it waits for the word of the one that has the lock", 0.5)
+    write_state(path, holder.pid)
+    assert holder.stdout.readline() == b"SIGUSR1\n"
+    hold_true(lambda: drain.poll() is None, "it waits until that has drained", 0.3)
+    write_state(path, holder.pid, draining=True, drained=True, state="drained")
+    status, text = said(drain)
+    assert (status, text) == (0, f"draining instance x-1, process {holder.pid}, queue a\ndrained\n")
+    assert innocent.poll() is None and holder.poll() is None
+    process.kill(holder)
+    done = run("drain", "--state", path)
+    assert done.status == 0 or "was killed" in done.err, done.text
+    write_state(path, innocent.pid)
+    for command in (["drain"], ["drain", "--exit"], ["reload"]):
+        done = run(*command, "--state", path)
+        assert done.status == 1 and "was killed" in done.err and innocent.poll() is None, done.text
+    process.kill(innocent)
+
+
+def test_a_sidecar_that_hangs_or_ends_badly_is_said(tmp_path):
+    path = tmp_path / "state"
+    holder = process.spawn(["python3", "-c", HOLDER, str(path), "1"], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"up\n"
+    write_state(path, holder.pid, written_ms=int(time.time() * 1000) - 60_000)
+    for command in ("drain", "reload"):
+        done = run(command, "--state", path)
+        assert done.status == 1 and "it hangs" in done.err, done.text
+    write_state(path, holder.pid)
+    drain = spawn("drain", "--state", path)
+    assert holder.stdout.readline() == b"SIGUSR1\n"
+    write_state(path, holder.pid, ended=True, status=3, state="ended", queues=[])
+    process.kill(holder)
+    status, text = said(drain)
+    assert status == 1 and "has ended with status 3" in text, text
+
+
+@pytest.mark.parametrize("by", ["option", "environment", "broken"])
+def test_the_configuration_says_which_state_file_is_meant(bed, by):
+    """Also one that has come to have faults: the sidecar goes on with what it has read."""
+    sidecar = bed.sidecar()
+    path = sidecar.config_path
+    if by == "broken":
+        with open(path, "w") as f:
+            json.dump({**sidecar.config, "queues": 5, "state_file": "${STATE_HERE}"}, f)
+    given = [] if by == "environment" else ["--config", path]
+    environment = {**ENVIRONMENT, "ONCEWARD_CONFIG": path if by == "environment" else "/nowhere", "STATE_HERE": sidecar.config["state_file"]}
+
+    def asked(*arguments):
+        done = subprocess.run([schema.require_binary(), *arguments, *given], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=30, env=environment)
+        return done.returncode, done.stdout.decode()
+
+    wait_until(lambda: asked("health", "--ready")[0] == 0, "it is ready", 20, 0.1)
+    if by != "broken":
+        status, text = asked("reload")
+        assert status == 0 and f"process {sidecar.pid}, queue {bed.queue.name}\nreloaded\n" in text, text
+    status, text = asked("drain")
+    assert status == 0 and f"process {sidecar.pid}, queue {bed.queue.name}\n" in text, text
+    assert sidecar.find("drained") and sidecar.term(5) == 0
+
+
+def test_a_file_that_is_no_json_ends_no_sidecar(tmp_path):
+    """What has to guess looks at the default path, and changes nothing there."""
+    path = tmp_path / "config"
+    path.write_text('{"state_file": "/somewhere", ')
+    for command in (["drain"], ["drain", "--exit"], ["reload"]):
+        done = run(*command, "--config", path)
+        assert done.status == 1 and "--state" in done.err, done.text
+    done = run("health", "--live", "--config", path)
+    assert "/run/onceward/state is looked at" in done.err, done.text
+
+
+# in a container
+
+def namespace():
+    """A process-id namespace of its own, as each container has one."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *user, "--fork", "--pid", "--mount-proc"]
+    if subprocess.run([*command, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no process-id namespace can be made here")
+    return command
+
+
+class Contained(Sidecar):
+    """The first process of its namespace."""
+
+    @property
+    def first(self):
+        """Its number out here."""
+        return wait_until(lambda: process.children(self.pid), "it has started")[0]
+
+    def exec(self, *arguments):
+        """As `kubectl exec`, and as kubelet runs hooks and probes."""
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        done = subprocess.run(["nsenter", "--target", str(self.first), *user, "--pid", "--mount", schema.require_binary(), *arguments],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, env=ENVIRONMENT)
+        return done.returncode, done.stdout.decode()
+
+
+def contained(bed, config):
+    script = os.path.join(bed.folder, "contained")
+    with open(script, "w") as f:
+        f.write(f'#!/bin/sh\nexec {" ".join(namespace())} "{schema.require_binary()}" "$@"\n')
+    os.chmod(script, 0o755)
+    sidecar = Contained(script, bed.folder, {**config, "state_file": os.path.join(bed.folder, "state")})
+    bed.sidecars.append(sidecar)
+    sidecar.start()
+    sidecar.wait_for("consuming")
+    return sidecar
+
+
+def test_the_first_process_of_a_container_is_drained_and_the_hook_ends_well(bed):
+    sidecar = contained(bed, bed.config())
+    state = sidecar.config["state_file"]
+    bed.queue.publish("m1")
+    bed.wait_for_effects(["m1"])
+    wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 20, 0.1)
+    for _ in range(2):
+        status, text = sidecar.exec("drain", "--state", state)
+        assert status == 0, f"{status}: {text}"
+        first, last = text.splitlines()
+        assert ", process 1, queue " in first and last == "drained"
+    for question in QUESTIONS:
+        assert sidecar.exec("health", question, "--state", state)[0] == 0, question
+    assert sidecar.child.poll() is None and sidecar.find("drained") and told(sidecar)["state"] == "drained"
+    status, text = sidecar.exec("reload", "--state", state)
+    assert status == 1 and "was drained" in text, text
+    os.kill(sidecar.first, signal.SIGTERM)
+    assert sidecar.wait(5) == 0 and sidecar.find("stopped", status=0)
+    bed.assert_once("m1")
+    bed.queue.assert_empty()
+
+
+def test_a_container_that_starts_again_has_the_same_name_and_believes_nothing_of_its_last_life(bed):
+    """Its number is 1 again, and the file of its last life is there."""
+    lives = []
+    for n in (1, 2):
+        sidecar = contained(bed, bed.config())
+        state = sidecar.config["state_file"]
+        wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 20, 0.1)
+        lives.append(told(sidecar))
+        if n == 1:
+            os.kill(sidecar.first, signal.SIGKILL)
+            sidecar.wait()
+            sidecar.child = None
+    assert [life["pid"] for life in lives] == [1, 1] and lives[0]["instance"] == lives[1]["instance"]
+    assert [life["start"] for life in lives] == [1, 2]
+    os.kill(sidecar.first, signal.SIGTERM)
+    assert sidecar.wait(10) == 0
+
+
+# reload
+
+def test_reload_says_what_changed_and_what_is_wrong(bed):
+    sidecar = bed.sidecar()
+    state = sidecar.config["state_file"]
+    name = bed.queue.name
+    assert good("reload", "--state", state).splitlines()[1:] == ["reloaded", f"  unchanged: {name}"]
+    write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": 77}}, "instance": "other"}))
+    out = good("reload", "--now", "--state", state).splitlines()
+    assert out[1:] == ["reloaded", f"  changed: {name}", f"  changed keys: queues.{name}.prefetch", "  need a restart: instance"], out
+    sidecar.wait_for("consuming", prefetch=77)
+    write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": 0, "brake": "x"}}}))
+    done = run("reload", "--state", state)
+    assert done.status == 1 and "\nconfig_error\n" in done.out, done.text
+    assert f"  queues.{name}.prefetch: " in done.out and f"  queues.{name}.brake: " in done.out and "old configuration stays" in done.out
+    assert len(sidecar.find("reloaded")) == 2 and len(sidecar.find("reload_refused")) == 1 and healthy(sidecar)
+    good("drain", "--state", state)
+    assert "was drained" in run("reload", "--state", state).out
+
+
+def test_reload_waits_for_the_one_that_read_the_file_after_it_was_asked(bed):
+    """One is under way, and has read the file before."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(top={"shutdown_grace": "30s"}, token_window="30s")
+    state, name = sidecar.config["state_file"], bed.queue.name
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    reloads = []
+    for prefetch in (77, 78):
+        write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": prefetch}}}))
+        reloads.append(spawn("reload", "--state", state))
+        sidecar.wait_for("draining")
+        wait_until(lambda: told(sidecar)["reload"]["begun"] == 1, "the first has begun")
+    hold_true(lambda: all(r.poll() is None for r in reloads) and told(sidecar)["reload"]["begun"] == 1, "both wait", 0.5)
+    gate.open()
+    for status, text in [said(r) for r in reloads]:
+        assert status == 0 and f"  changed: {name}\n" in text, text
+    assert told(sidecar)["reload"]["ended"] == 2
+    sidecar.wait_for("consuming", prefetch=78)
+    bed.assert_once("m1")
+
+
+def test_reload_of_a_sidecar_that_is_drained_meanwhile_is_refused(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(top={"shutdown_grace": "30s"}, token_window="30s")
+    state, name = sidecar.config["state_file"], bed.queue.name
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": 77}}}))
+    reload = spawn("reload", "--state", state)
+    sidecar.wait_for("draining")
+    drain = spawn("drain", "--state", state)
+    status, text = said(reload)
+    assert status == 1 and "config_error" in text and "drained" in text, text
+    gate.open()
+    assert said(drain)[0] == 0 and told(sidecar)["state"] == "drained"
+    assert len(sidecar.find("consuming")) == 1 and sidecar.term(5) == 0
+    bed.assert_once("m1")
