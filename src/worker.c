@@ -10,6 +10,8 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -21,10 +23,14 @@ enum {
 
 static void forward_steps(struct worker *w)
 {
-    struct forward_answer a;
+    struct forward_event e;
 
-    while (forward_step(w->forward, &a))
-        worker_answer(w, &a);
+    while (forward_step(w->forward, &e)) {
+        if (e.kind == FORWARD_ANSWER)
+            worker_answer(w, &e.answer);
+        else
+            worker_probed(w, &e.probe);
+    }
 }
 
 /* --- once a second --- */
@@ -92,9 +98,9 @@ static int64_t wait_ms(const struct worker *w)
 
 static void worker_wait(struct worker *w)
 {
-    struct pollfd fds[4];
-    size_t n = 0;
-    int64_t timeout = wait_ms(w);
+    struct pollfd fds[5];
+    nfds_t n = 0;
+    int64_t timeout = wait_ms(w), forward_ms = forward_due_ms(w->forward) - clock_ms();
 
     if (w->broker)
         fds[n++] = (struct pollfd){broker_fd(w->broker),
@@ -106,9 +112,13 @@ static void worker_wait(struct worker *w)
         fds[n++] = (struct pollfd){job_fd(w->to_broker.job), POLLIN, 0};
     if (w->to_inbox.job)
         fds[n++] = (struct pollfd){job_fd(w->to_inbox.job), POLLIN, 0};
-    if (w->more)
+    fds[n++] = (struct pollfd){wait_fd(w->wait), POLLIN, 0};
+    if (forward_ms < timeout)
+        timeout = forward_ms;
+    if (w->more || timeout < 0)
         timeout = 0;
-    forward_wait(w->forward, fds, n, timeout);
+    poll(fds, n, timeout > INT_MAX ? INT_MAX : (int)timeout);
+    wait_turn(w->wait, 0);
 }
 
 static void worker_turn(struct worker *w)
@@ -196,8 +206,8 @@ static void worker_free(struct worker *w)
     }
     worker_leave_target(w);
     worker_forget_suspects(w);
-    if (w->forward)
-        forward_free(w->forward);
+    forward_free(w->forward);
+    wait_free(w->wait);
     hash_deinit(&w->by_ref);
     hash_deinit(&w->by_id);
     header_block_deinit(&w->headers);
@@ -227,7 +237,8 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
     w->now_ms = clock_ms();
     w->paused_since_ms[PAUSE_APPLICATION] = w->now_ms;
     atomic_init(&w->turned_ms, w->now_ms);
-    if (broker_vhost(&c->broker, q, &w->vhost, f) || forward_new(q, &w->forward, f)) {
+    if (broker_vhost(&c->broker, q, &w->vhost, f) || wait_new(&w->wait, f) ||
+        forward_new(w->wait, &w->forward, f) || forward_add(w->forward, q, &(size_t){0}, f)) {
         worker_free(w);
         return -1;
     }
@@ -248,11 +259,14 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
 
 int worker_check(const struct config *c, const struct config_queue *q, struct fault *f)
 {
+    struct wait *wait = NULL;
     struct forward *forward = NULL;
     char *vhost = NULL;
-    int failed = broker_vhost(&c->broker, q, &vhost, f) || forward_new(q, &forward, f);
+    int failed = broker_vhost(&c->broker, q, &vhost, f) || wait_new(&wait, f) ||
+                 forward_new(wait, &forward, f) || forward_add(forward, q, &(size_t){0}, f);
 
     forward_free(forward);
+    wait_free(wait);
     free(vhost);
     return failed ? -1 : 0;
 }
@@ -260,7 +274,7 @@ int worker_check(const struct config *c, const struct config_queue *q, struct fa
 static void worker_ask(struct worker *w, int what)
 {
     atomic_store(&w->asked, what);
-    forward_wake(w->forward);
+    wait_wake(w->wait);
 }
 
 void worker_drain(struct worker *w)

@@ -4,6 +4,7 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/wait.h"
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 #include "onceward/forward/forward.h"
@@ -112,27 +113,38 @@ static void check_broker(const struct config *c, const struct config_queue *q, s
     free(vhost);
 }
 
-/* The same question that a worker asks before it consumes. */
+/* Until the probe has an end, or its time has. */
+static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
+{
+    int64_t until = clock_ms() + PROBE_DEADLINE_MS;
+    struct forward_event e;
+
+    while (clock_ms() < until) {
+        int64_t due = forward_due_ms(w);
+
+        wait_turn(wait, due < until ? due : until);
+        while (forward_step(w, &e))
+            if (e.kind == FORWARD_PROBE)
+                return e.probe.result == PROBE_READY ? 0 : fault_set(f, "%s", e.probe.error);
+    }
+    return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
+}
+
+/* The same question that the sidecar asks before it consumes. */
 static int probe(const struct config_queue *q, struct fault *f)
 {
-    int64_t deadline = clock_ms() + PROBE_DEADLINE_MS;
-    enum forward_probe_result result = PROBE_NONE;
-    struct forward_answer answer;
-    struct forward *w;
+    struct wait *wait = NULL;
+    struct forward *w = NULL;
+    size_t application;
+    int r = wait_new(&wait, f) || forward_new(wait, &w, f) || forward_add(w, q, &application, f) ? -1 : 0;
 
-    if (forward_new(q, &w, f))
-        return -1;
-    forward_probe(w);
-    while (result == PROBE_NONE && clock_ms() < deadline) {
-        forward_wait(w, NULL, 0, 200);
-        while (forward_step(w, &answer))
-            ; /* nothing was sent, but it is libcurl's turn */
-        result = forward_probe_result(w, f);
+    if (r == 0) {
+        forward_probe(w, application);
+        r = probe_wait(wait, w, f);
     }
     forward_free(w);
-    if (result == PROBE_NONE)
-        return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
-    return result == PROBE_READY ? 0 : -1;
+    wait_free(wait);
+    return r;
 }
 
 static void check_application(const struct config_queue *q, struct findings *s)

@@ -2,21 +2,27 @@
  * the bytes. */
 
 #include "forward/exchange.h"
+
+#include "forward/target.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
+#include "onceward/config/config.h"
+#include "onceward/forward/forward.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { QUOTE_MAX = 160 };
+enum {
+    QUOTE_MAX = 160,
+    REQUEST_KEEP_MAX = 8192, /* a larger buffer is given back when the exchange is over */
+    BODY_KEEP_MAX = 4096,    /* the same for what was answered */
+    RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
+};
 
-struct exchange *exchange_new(struct forward *w)
+struct exchange *exchange_new(void)
 {
-    struct exchange *x = mem_zalloc(1, sizeof(*x));
-
-    x->w = w;
-    return x;
+    return mem_zalloc(1, sizeof(struct exchange));
 }
 
 void exchange_free(struct exchange *x)
@@ -27,16 +33,20 @@ void exchange_free(struct exchange *x)
     free(x);
 }
 
-void exchange_begin(struct exchange *x, const struct forward_request *r)
+void exchange_begin(struct exchange *x, const struct forward_request *r, const struct config_queue *q,
+                    const struct target *target, size_t head_len)
 {
     int64_t timeout_ms = r->timeout_ms < 1 ? 1 : r->timeout_ms > INT_MAX ? INT_MAX : r->timeout_ms;
 
+    x->q = q;
+    x->target = target;
     x->c = NULL;
     x->ref = r->ref;
     x->start_us = clock_us();
     x->end_us = 0;
     x->deadline_ms = x->start_us / 1000 + timeout_ms;
     x->send_by_ms = r->send_by_ms;
+    x->head_len = head_len;
     x->body = r->body;
     x->sent = 0;
     x->ending = ENDING_NONE;
@@ -55,12 +65,26 @@ int64_t exchange_due_ms(const struct exchange *x)
     return !x->c && x->send_by_ms && x->send_by_ms < x->deadline_ms ? x->send_by_ms : x->deadline_ms;
 }
 
+void exchange_hurry(struct exchange *x, int64_t within_ms)
+{
+    int64_t deadline_ms = clock_ms() + within_ms;
+
+    if (x->deadline_ms > deadline_ms)
+        x->deadline_ms = deadline_ms;
+}
+
 /* Over TLS a failed write may have sent whole records before the one that failed, so there that holds for a
  * request of one record only: part of a record means nothing to anybody. */
 bool exchange_is_unsent(const struct exchange *x)
 {
-    return !x->offered || (!x->sent && !x->reply.begun &&
-                           (!x->w->target.tls || x->head_len + x->body.len <= TLS_RECORD_SAFE));
+    return !x->offered ||
+           (!x->sent && !x->reply.begun && (!x->target->tls || x->head_len + x->body.len <= TLS_RECORD_SAFE));
+}
+
+bool exchange_leaves_clean(const struct exchange *x)
+{
+    return x->ending == ENDING_REPLY && x->reply.state == REPLY_WHOLE && x->reply.keep && !x->early &&
+           exchange_is_sent(x);
 }
 
 /* An error before the request was sent whole: the application does not want the rest. Some of its text, where
@@ -73,7 +97,7 @@ static bool refusal_notice(struct exchange *x)
 
 enum ending exchange_receive(struct exchange *x, const char *data, size_t len, size_t *used)
 {
-    size_t bound = x->w->q->forward.max_response_bytes;
+    size_t bound = x->q->forward.max_response_bytes;
     struct slice body;
 
     *used = 0;
@@ -123,11 +147,11 @@ static bool is_control(struct slice s, size_t at, size_t len)
 }
 
 /* Adds the start of a body in quotes when it is text. Runs of blanks and control characters become one blank.
- */
-static void quote_add(struct forward_answer *a, struct slice body)
+ * cut: the body may end within a letter. */
+static void quote_add(char *out, size_t size, struct slice body, bool cut)
 {
     char text[QUOTE_MAX + 1];
-    size_t n = 0, used = strlen(a->error);
+    size_t n = 0, used = strlen(out);
     bool blank = true;
 
     if (body.len && memchr(body.data, '\0', body.len < QUOTE_MAX ? body.len : QUOTE_MAX))
@@ -136,7 +160,7 @@ static void quote_add(struct forward_answer *a, struct slice body)
         len = slice_utf8_step(body, at);
         if (!len) {
             /* a letter that the cut went through is no sign of binary content */
-            if (a->cut && body.len - at < 4 && at)
+            if (cut && body.len - at < 4 && at)
                 break;
             return;
         }
@@ -156,7 +180,7 @@ static void quote_add(struct forward_answer *a, struct slice body)
         n--;
     text[n] = '\0';
     if (n)
-        snprintf(a->error + used, sizeof(a->error) - used, ": \"%s\"", text);
+        snprintf(out + used, size - used, ": \"%s\"", text);
 }
 
 /* Why there is no answer. */
@@ -164,7 +188,7 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
 {
     char name[101]; /* the reason behind it is to have room, too */
 
-    snprintf(name, sizeof(name), "%.100s", x->w->target.name);
+    snprintf(name, sizeof(name), "%.100s", x->target->name);
     switch (x->ending) {
     case ENDING_CONNECT:
         snprintf(out, size, "%s", x->error);
@@ -191,7 +215,7 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
     }
 }
 
-void exchange_answer(struct exchange *x, struct forward_answer *a)
+void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchange_words *words)
 {
     a->ref = x->ref;
     a->kind = kind_of(x);
@@ -199,12 +223,14 @@ void exchange_answer(struct exchange *x, struct forward_answer *a)
     a->retry_after_ms = -1;
     a->body = (struct slice){NULL, 0};
     a->cut = false;
-    a->error[0] = a->brief[0] = '\0';
+    a->error = words->error;
+    a->brief = words->brief;
+    words->error[0] = words->brief[0] = '\0';
     a->took_us = x->end_us - x->start_us;
     a->waited = a->kind == ANSWER_UNREACHABLE && x->ending == ENDING_TIME;
     if (a->kind != ANSWER_STATUS) {
-        reason_write(x, a->error, sizeof(a->error));
-        snprintf(a->brief, sizeof(a->brief), "%.*s", (int)sizeof(a->brief) - 1, a->error);
+        reason_write(x, words->error, sizeof(words->error));
+        snprintf(words->brief, sizeof(words->brief), "%.*s", (int)sizeof(words->brief) - 1, words->error);
         return;
     }
     a->status = x->reply.status;
@@ -214,9 +240,9 @@ void exchange_answer(struct exchange *x, struct forward_answer *a)
         a->retry_after_ms = retry_after_ms(x->reply.retry_after, strlen(x->reply.retry_after),
                                            clock_wall_ms(), RETRY_AFTER_MAX_MS);
     if (a->status < 200 || a->status >= 300) {
-        snprintf(a->error, sizeof(a->error), "answered %d", a->status);
-        snprintf(a->brief, sizeof(a->brief), "answered %d", a->status);
-        quote_add(a, a->body);
+        snprintf(words->error, sizeof(words->error), "answered %d", a->status);
+        snprintf(words->brief, sizeof(words->brief), "answered %d", a->status);
+        quote_add(words->error, sizeof(words->error), a->body, a->cut);
     }
 }
 

@@ -1,23 +1,59 @@
-/* The adapter as a whole: the requests that are out, those that wait for use, and the wait. One thread, but
- * for forward_wake.
+/* The adapter as a whole: queues and their applications, the requests that are out, and what becomes of them.
  *
- * forward_wait only sleeps; forward_step does what epoll, libcurl's timer and the deadlines of the exchanges
- * ask for, and then hands out the answers one by one. Neither sleeps while an answer is left. */
+ * Only here something is done about the end of an exchange: its connection becomes free or is closed, and it
+ * lies in `ended` until forward_step hands its answer out. Exchanges that wait for a connection get one in
+ * forward_send, and in the first forward_step of a turn. */
 
 #include "onceward/forward/forward.h"
 
+#include "forward/application.h"
+#include "forward/connection.h"
 #include "forward/exchange.h"
+#include "forward/multi.h"
+#include "forward/probe.h"
+#include "forward/request.h"
+#include "forward/target.h"
 #include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/hash.h"
 #include "onceward/base/mem.h"
+#include "onceward/config/config.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
-enum { REFUSED_WAIT_MS = 20 };
+/* A queue's way to its application. */
+struct route {
+    struct forward *w;
+    size_t number;
+    const struct config_queue *q;
+    struct application *application;
+    struct target target;
+    struct request_form form;
+};
+
+struct forward {
+    struct multi multi;
+    struct route **routes;
+    size_t n_routes;
+    struct application **applications;
+    size_t n_applications;
+
+    struct list out, idle; /* exchanges */
+    size_t max_idle;       /* what the queues may have out together */
+    struct list ended;     /* out, and to be answered */
+    struct list probed;    /* probes with a result */
+    struct hash by_ref;
+    int64_t next_deadline_ms;    /* no exchange that is out is due earlier */
+    int64_t applications_due_ms; /* no application has to be looked at earlier */
+    bool undrained;              /* forward_step has not answered FORWARD_NOTHING since it last looked */
+
+    struct buf scratch;  /* the head being written */
+    struct buf answered; /* the body of the last answer */
+    struct exchange_words words;
+};
 
 void forward_global_init(void)
 {
@@ -27,24 +63,16 @@ void forward_global_init(void)
     (void)code;
 }
 
-int forward_new(const struct config_queue *q, struct forward **ret, struct fault *f)
+int forward_new(struct wait *wait, struct forward **ret, struct fault *f)
 {
     struct forward *w = mem_zalloc(1, sizeof(*w));
 
-    w->q = q;
-    w->epoll = w->wakeup = -1;
-    w->next_deadline_ms = w->multi_due_ms = w->connect_at_ms = INT64_MAX;
+    w->next_deadline_ms = w->applications_due_ms = INT64_MAX;
     list_init(&w->out);
     list_init(&w->idle);
-    list_init(&w->waiting);
     list_init(&w->ended);
-    list_init(&w->connecting);
-    list_init(&w->idle_connectors);
-    list_init(&w->connections);
-    list_init(&w->idle_connections);
-    list_init(&w->graveyard);
-    if (target_init(&w->target, q->forward.url, q->forward.unix_socket, f) < 0 ||
-        connections_init(w, f) < 0 || request_init(w, f) < 0) {
+    list_init(&w->probed);
+    if (multi_init(&w->multi, wait, f) < 0) {
         forward_free(w);
         return -1;
     }
@@ -52,48 +80,170 @@ int forward_new(const struct config_queue *q, struct forward **ret, struct fault
     return 0;
 }
 
+static void route_free(struct route *r)
+{
+    request_form_deinit(&r->form);
+    target_deinit(&r->target);
+    free(r);
+}
+
 void forward_free(struct forward *w)
 {
     if (!w)
         return;
-    probe_deinit(w);
-    connections_deinit(w);
+    for (size_t i = 0; i < w->n_applications; i++)
+        application_free(w->applications[i]);
+    multi_deinit(&w->multi);
     list_each(&w->out, k) exchange_free(container_of(k, struct exchange, link));
     list_each(&w->idle, k) exchange_free(container_of(k, struct exchange, link));
-    request_deinit(w);
-    target_deinit(&w->target);
+    for (size_t i = 0; i < w->n_routes; i++)
+        route_free(w->routes[i]);
+    free(w->applications);
+    free(w->routes);
     hash_deinit(&w->by_ref);
+    buf_deinit(&w->scratch);
     buf_deinit(&w->answered);
-    free(w->waits);
     free(w);
 }
 
-static struct exchange *find(const struct forward *w, uint64_t ref)
+/* ---- the end of an exchange ---- */
+
+static void deadline_note(struct forward *w, const struct exchange *x)
 {
-    for (struct hash_link *k = hash_first(&w->by_ref, hash_number(ref)); k; k = hash_next(k)) {
+    int64_t due_ms = exchange_due_ms(x);
+
+    if (due_ms < w->next_deadline_ms)
+        w->next_deadline_ms = due_ms;
+}
+
+/* It needs its connection, or its place among those that wait for one, no more. */
+static void let_go(struct exchange *x)
+{
+    struct application *a = x->route->application;
+    struct connection *c = x->c;
+
+    if (!c) {
+        list_remove(&a->waiting, &x->queue);
+        return;
+    }
+    x->c = NULL;
+    c->x = NULL;
+    application_release(a, c, exchange_leaves_clean(x));
+}
+
+/* x waits for a connection, or had one. */
+static void over(struct exchange *x, enum ending ending)
+{
+    assert(x->ending == ENDING_NONE);
+    x->ending = ending;
+    x->end_us = clock_us();
+    let_go(x);
+    list_push(&x->route->w->ended, &x->queue);
+}
+
+static void connection_ready(void *owner, uint32_t events)
+{
+    struct connection *c = owner;
+    struct exchange *x = c->x;
+    enum ending ending;
+
+    if (!x) {
+        application_close_idle(c->application, c);
+        return;
+    }
+    ending = connection_turn(c, events);
+    if (ending != ENDING_NONE)
+        over(x, ending);
+    else
+        deadline_note(x->route->w, x);
+}
+
+/* ---- queues ---- */
+
+static struct application *find_application(struct forward *w, const struct config_queue *q,
+                                            const struct target *t)
+{
+    for (size_t i = 0; i < w->n_applications; i++)
+        if (application_is_for(w->applications[i], q, t))
+            return w->applications[i];
+    return NULL;
+}
+
+static struct application *add_application(struct forward *w, const struct config_queue *q, struct fault *f)
+{
+    struct application *a;
+    struct target target = {0};
+
+    if (target_init(&target, q->forward.url, q->forward.unix_socket, f) < 0)
+        return NULL;
+    if (application_new(q, &target, &w->multi, connection_ready, &a, f) < 0) {
+        target_deinit(&target);
+        return NULL;
+    }
+    w->applications = mem_realloc(w->applications, (w->n_applications + 1) * sizeof(*w->applications));
+    a->number = w->n_applications;
+    w->applications[w->n_applications++] = a;
+    return a;
+}
+
+int forward_add(struct forward *w, const struct config_queue *q, size_t *ret_application, struct fault *f)
+{
+    struct route *r = mem_zalloc(1, sizeof(*r));
+    bool ok = target_init(&r->target, q->forward.url, q->forward.unix_socket, f) == 0 &&
+              request_form_init(&r->form, q, r->target.path, r->target.host, f) == 0;
+
+    if (ok && !(r->application = find_application(w, q, &r->target)))
+        r->application = add_application(w, q, f);
+    if (!r->application) {
+        route_free(r);
+        return -1;
+    }
+    r->w = w;
+    r->q = q;
+    r->number = w->n_routes;
+    w->routes = mem_realloc(w->routes, (w->n_routes + 1) * sizeof(*w->routes));
+    w->routes[w->n_routes++] = r;
+    w->max_idle += (size_t)q->forward.concurrency;
+    application_join(r->application, q);
+    *ret_application = r->application->number;
+    return 0;
+}
+
+const char *forward_application_name(const struct forward *w, size_t application)
+{
+    assert(application < w->n_applications);
+    return w->applications[application]->target.name;
+}
+
+/* ---- requests ---- */
+
+static uint64_t hash_of(size_t queue, uint64_t ref)
+{
+    return hash_number(ref ^ (uint64_t)queue << 48);
+}
+
+static struct exchange *find(const struct forward *w, size_t queue, uint64_t ref)
+{
+    for (struct hash_link *k = hash_first(&w->by_ref, hash_of(queue, ref)); k; k = hash_next(k)) {
         struct exchange *x = container_of(k, struct exchange, by_ref);
 
-        if (x->ref == ref)
+        if (x->ref == ref && x->route->number == queue)
             return x;
     }
     return NULL;
 }
 
-/* Back among the idle ones, of which no more are kept than can be out. */
+/* Out no more, and back among the idle ones, of which no more are kept than can be out. */
 static void retire(struct forward *w, struct exchange *x)
 {
-    if (w->idle.len >= (size_t)w->q->forward.concurrency) {
+    hash_remove(&w->by_ref, &x->by_ref);
+    list_remove(&w->out, &x->link);
+    if (w->idle.len >= w->max_idle) {
         exchange_free(x);
         return;
     }
     exchange_reset(x);
     list_push(&w->idle, &x->link);
-}
-
-static void take_out(struct forward *w, struct exchange *x)
-{
-    hash_remove(&w->by_ref, &x->by_ref);
-    list_remove(&w->out, &x->link);
 }
 
 /* The one used last: its memory is warm. */
@@ -102,33 +252,106 @@ static struct exchange *idle_take(struct forward *w)
     struct exchange *x;
 
     if (!w->idle.len)
-        return exchange_new(w);
+        return exchange_new();
     x = container_of(w->idle.head.prev, struct exchange, link);
     list_remove(&w->idle, &x->link);
     return x;
 }
 
-int forward_send(struct forward *w, const struct forward_request *r, struct fault *f)
+/* The head is in x->request. */
+static void wait_for_connection(struct exchange *x)
 {
+    list_push(&x->route->application->waiting, &x->queue);
+    deadline_note(x->route->w, x);
+}
+
+static void carry(struct connection *c, struct exchange *x, struct slice head)
+{
+    struct application *a = c->application;
+    enum ending ending = connection_carry(c, x, head);
+
+    application_carries(a, c);
+    if (ending == ENDING_NONE) {
+        deadline_note(x->route->w, x);
+        return;
+    }
+    if (ending != ENDING_STALE) {
+        over(x, ending);
+        return;
+    }
+    if (!x->request.len)
+        buf_add_slice(&x->request, head);
+    x->error[0] = '\0';
+    let_go(x);
+    wait_for_connection(x);
+}
+
+static void connect_failed(struct application *a, const char *error)
+{
+    struct link *first = list_first(&a->waiting);
     struct exchange *x;
 
-    assert(!find(w, r->ref));
-    request_refresh(w);
-    x = idle_take(w);
-    exchange_begin(x, r);
-    request_write(w, &w->scratch, r->headers, r->body.len);
-    x->head_len = w->scratch.len;
+    if (!first)
+        return;
+    x = container_of(first, struct exchange, queue);
+    snprintf(x->error, sizeof(x->error), "%.*s", (int)sizeof(x->error) - 1, error);
+    over(x, ENDING_CONNECT);
+}
+
+/* Gives connections to those that wait for one, and begins to make what is missing. */
+static void serve(struct application *a)
+{
+    struct connection *c;
+    struct fault f = {0};
+
+    while (a->waiting.len && (c = application_take(a))) {
+        struct exchange *x = container_of(list_first(&a->waiting), struct exchange, queue);
+
+        list_remove(&a->waiting, &x->queue);
+        carry(c, x, buf_slice(&x->request));
+    }
+    while (application_connect(a, &f) < 0)
+        connect_failed(a, f.text);
+}
+
+void forward_send(struct forward *w, const struct forward_request *r)
+{
+    assert(r->queue < w->n_routes && !find(w, r->queue, r->ref));
+    struct route *route = w->routes[r->queue];
+    struct application *a = route->application;
+    struct exchange *x = idle_take(w);
+    struct connection *c;
+
+    request_form_refresh(&route->form);
+    request_write(&route->form, &w->scratch, r->headers, r->body.len);
+    x->route = route;
+    exchange_begin(x, r, route->q, &a->target, w->scratch.len);
     list_push(&w->out, &x->link);
-    hash_insert(&w->by_ref, &x->by_ref, hash_number(r->ref));
-    if (x->deadline_ms < w->next_deadline_ms)
-        w->next_deadline_ms = x->deadline_ms;
+    hash_insert(&w->by_ref, &x->by_ref, hash_of(r->queue, r->ref));
     if (r->fresh)
-        connections_end_idle(w);
-    if (connection_find(w, x, f) == 0)
-        return 0;
-    take_out(w, x);
+        application_close_all_idle(a);
+    c = a->waiting.len ? NULL : application_take(a);
+    if (c) {
+        carry(c, x, buf_slice(&w->scratch));
+    } else {
+        buf_add_slice(&x->request, buf_slice(&w->scratch));
+        wait_for_connection(x);
+    }
+    if (a->waiting.len)
+        serve(a);
+}
+
+void forward_abandon(struct forward *w, size_t queue, uint64_t ref)
+{
+    struct exchange *x = find(w, queue, ref);
+
+    if (!x)
+        return;
+    if (x->ending != ENDING_NONE)
+        list_remove(&w->ended, &x->queue);
+    else
+        let_go(x);
     retire(w, x);
-    return -1;
 }
 
 size_t forward_in_flight(const struct forward *w)
@@ -136,23 +359,96 @@ size_t forward_in_flight(const struct forward *w)
     return w->out.len;
 }
 
-void forward_end(struct exchange *x, enum ending ending)
+/* ---- probes ---- */
+
+void forward_probe(struct forward *w, size_t application)
 {
-    assert(x->ending == ENDING_NONE);
-    x->ending = ending;
-    x->end_us = clock_us();
-    connection_drop(x);
-    list_push(&x->w->ended, &x->queue);
+    assert(application < w->n_applications);
+    struct application *a = w->applications[application];
+    struct probe *p = &a->probe;
+
+    if (p->running || p->link.next)
+        return;
+    if (!probe_start(p, &w->multi, &a->question))
+        list_push(&w->probed, &p->link);
 }
 
-void forward_hurry(struct exchange *x, int64_t within_ms)
+static void probe_tell(struct forward *w, struct probe *p, struct forward_probed *ret)
 {
-    int64_t deadline_ms = clock_ms() + within_ms;
+    list_remove(&w->probed, &p->link);
+    *ret = (struct forward_probed){.application = container_of(p, struct application, probe)->number,
+                                   .result = p->result,
+                                   .status = p->status,
+                                   .error = p->error};
+}
 
-    if (x->deadline_ms > deadline_ms)
-        x->deadline_ms = deadline_ms;
-    if (x->w->next_deadline_ms > deadline_ms)
-        x->w->next_deadline_ms = deadline_ms;
+/* ---- time, and what came ---- */
+
+/* An answer that lies there when the process was stopped for long, or was slow, is an answer: what came is
+ * taken before a deadline counts. */
+static void deadlines_check(struct forward *w, int64_t now_ms)
+{
+    if (now_ms < w->next_deadline_ms)
+        return;
+    w->next_deadline_ms = INT64_MAX;
+    list_each(&w->out, k)
+    {
+        struct exchange *x = container_of(k, struct exchange, link);
+        bool is_due = x->ending == ENDING_NONE && now_ms >= exchange_due_ms(x);
+        enum ending ending = is_due && x->c ? connection_turn(x->c, EPOLLIN) : ENDING_NONE;
+
+        if (is_due)
+            over(x, ending != ENDING_NONE ? ending : ENDING_TIME);
+        else if (x->ending == ENDING_NONE)
+            deadline_note(w, x);
+    }
+}
+
+static void transfers_take(struct forward *w)
+{
+    struct transfer *t;
+    CURLcode code;
+
+    while ((t = multi_next(&w->multi, &code))) {
+        if (t->kind == TRANSFER_CONNECT) {
+            struct connector *k = container_of(t, struct connector, transfer);
+            struct application *a = k->application;
+            char error[CURL_ERROR_SIZE];
+
+            if (application_connected(a, k, code, error) < 0)
+                connect_failed(a, error);
+        } else {
+            struct probe *p = container_of(t, struct probe, transfer);
+
+            probe_end(p, &w->multi, code);
+            list_push(&w->probed, &p->link);
+        }
+    }
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void look(struct forward *w)
+{
+    int64_t now_ms = clock_ms();
+
+    multi_turn(&w->multi, now_ms);
+    transfers_take(w);
+    deadlines_check(w, now_ms);
+    w->applications_due_ms = INT64_MAX;
+    for (size_t i = 0; i < w->n_applications; i++) {
+        struct application *a = w->applications[i];
+
+        if (now_ms >= a->connect_at_ms)
+            a->connect_at_ms = INT64_MAX;
+        if (a->waiting.len)
+            serve(a);
+        w->applications_due_ms =
+            earlier(w->applications_due_ms, earlier(a->connect_at_ms, application_close_old(a, now_ms)));
+    }
 }
 
 static void answer(struct forward *w, struct exchange *x, struct forward_answer *a)
@@ -160,173 +456,34 @@ static void answer(struct forward *w, struct exchange *x, struct forward_answer 
     struct buf body = w->answered;
 
     list_remove(&w->ended, &x->queue);
-    exchange_answer(x, a);
-    take_out(w, x);
+    a->queue = x->route->number;
+    exchange_answer(x, a, &w->words);
     w->answered = x->answer;
     x->answer = body;
     retire(w, x);
 }
 
-static void messages_read(struct forward *w)
+enum forward_event_kind forward_step(struct forward *w, struct forward_event *e)
 {
-    struct CURLMsg *msg;
-    int n;
-
-    while ((msg = curl_multi_info_read(w->multi, &n))) {
-        struct connector *k = NULL;
-        CURLcode result = msg->data.result;
-
-        if (msg->msg != CURLMSG_DONE)
-            continue;
-        if (msg->easy_handle == w->probe.easy) {
-            probe_done(w, result);
-            continue;
-        }
-        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &k);
-        connector_done(w, k, result);
-    }
-}
-
-static void multi_turn(struct forward *w, curl_socket_t fd, int what)
-{
-    int n;
-    CURLMcode code = curl_multi_socket_action(w->multi, fd, what, &n);
-
-    /* Errors of the whole multi handle are misuse or the end of memory; every connection would be in doubt.
-     */
-    assert(code == CURLM_OK);
-    (void)code;
-    messages_read(w);
-}
-
-static void event_take(struct forward *w, const struct epoll_event *e)
-{
-    uint64_t count;
-
-    if (e->data.u64 & 1) {
-        multi_turn(w, (curl_socket_t)(e->data.u64 >> 1),
-                   (e->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
-                       (e->events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                       (e->events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0));
-    } else if (e->data.ptr) {
-        connection_turn(e->data.ptr, e->events);
-    } else if (read(w->wakeup, &count, sizeof(count)) < 0) {
-        return; /* somebody else's wake was taken along */
-    }
-}
-
-static void deadlines_check(struct forward *w)
-{
-    int64_t now_ms = clock_ms();
-
-    if (now_ms < w->next_deadline_ms)
-        return;
-    w->next_deadline_ms = INT64_MAX;
-    list_each(&w->out, k)
-    {
-        struct exchange *x = container_of(k, struct exchange, link);
-
-        if (x->ending != ENDING_NONE)
-            continue;
-        int64_t due_ms = exchange_due_ms(x);
-
-        if (now_ms >= due_ms)
-            forward_end(x, ENDING_TIME);
-        else if (due_ms < w->next_deadline_ms)
-            w->next_deadline_ms = due_ms;
-    }
-}
-
-/* What came is taken before a deadline is looked at: an answer that lies there when the process was stopped
- * for long, or was slow, is an answer. */
-static void events_take(struct forward *w)
-{
-    struct epoll_event events[EVENTS_MAX];
-    size_t most = w->connections.len + w->idle_connections.len + w->connecting.len;
-    int n;
-
-    do {
-        n = epoll_wait(w->epoll, events, EVENTS_MAX, 0);
-        for (int i = 0; i < n; i++)
-            event_take(w, &events[i]);
-        most -= most < EVENTS_MAX ? most : EVENTS_MAX;
-    } while (n == EVENTS_MAX && most);
-}
-
-static void look(struct forward *w)
-{
-    events_take(w);
-    if (clock_ms() >= w->multi_due_ms) {
-        w->multi_due_ms = INT64_MAX;
-        multi_turn(w, CURL_SOCKET_TIMEOUT, 0);
-    }
-    if (clock_ms() >= w->connect_at_ms)
-        connections_try_again(w);
-    deadlines_check(w);
-    graveyard_empty(w);
-}
-
-int forward_step(struct forward *w, struct forward_answer *a)
-{
-    struct link *first;
-
     if (!w->undrained)
         look(w);
-    first = list_first(&w->ended);
-    w->undrained = first != NULL;
-    if (!first)
-        return 0;
-    answer(w, container_of(first, struct exchange, queue), a);
-    return 1;
-}
-
-void forward_abandon(struct forward *w, uint64_t ref)
-{
-    struct exchange *x = find(w, ref);
-
-    if (!x)
-        return;
-    if (x->ending != ENDING_NONE)
-        list_remove(&w->ended, &x->queue);
-    else
-        connection_drop(x);
-    take_out(w, x);
-    retire(w, x);
-}
-
-static int64_t earlier(int64_t timeout_ms, int64_t due_ms, int64_t now_ms)
-{
-    return due_ms - now_ms < timeout_ms ? due_ms - now_ms : timeout_ms;
-}
-
-void forward_wait(struct forward *w, struct pollfd *fds, size_t n, int64_t timeout_ms)
-{
-    int64_t now_ms = clock_ms();
-    int n_ready;
-
-    if (n + 1 > w->n_waits) {
-        w->waits = mem_realloc(w->waits, (n + 1) * sizeof(*w->waits));
-        w->n_waits = n + 1;
+    w->undrained = true;
+    if (w->ended.len) {
+        e->kind = FORWARD_ANSWER;
+        answer(w, container_of(list_first(&w->ended), struct exchange, queue), &e->answer);
+    } else if (w->probed.len) {
+        e->kind = FORWARD_PROBE;
+        probe_tell(w, container_of(list_first(&w->probed), struct probe, link), &e->probe);
+    } else {
+        e->kind = FORWARD_NOTHING;
+        w->undrained = false;
     }
-    if (n)
-        memcpy(w->waits, fds, n * sizeof(*fds));
-    w->waits[n] = (struct pollfd){.fd = w->epoll, .events = POLLIN};
-    timeout_ms = earlier(timeout_ms, w->next_deadline_ms, now_ms);
-    timeout_ms = earlier(timeout_ms, w->multi_due_ms, now_ms);
-    timeout_ms = earlier(timeout_ms, w->connect_at_ms, now_ms);
-    if (timeout_ms < 0 || w->undrained || w->ended.len)
-        timeout_ms = 0;
-    n_ready = poll(w->waits, n + 1, timeout_ms > INT_MAX ? INT_MAX : (int)timeout_ms);
-    for (size_t i = 0; i < n; i++)
-        fds[i].revents = n_ready > 0 ? w->waits[i].revents : 0;
-    if (n_ready < 0 && errno != EINTR) /* no memory for so many: not worse than a short nap */
-        poll(NULL, 0, timeout_ms < REFUSED_WAIT_MS ? (int)timeout_ms : REFUSED_WAIT_MS);
+    return e->kind;
 }
 
-void forward_wake(struct forward *w)
+int64_t forward_due_ms(const struct forward *w)
 {
-    uint64_t one = 1;
-
-    if (write(w->wakeup, &one, sizeof(one)) < 0)
-        return; /* full: it is awake already */
+    if (w->undrained || w->ended.len || w->probed.len)
+        return 0;
+    return earlier(earlier(w->next_deadline_ms, w->applications_due_ms), w->multi.due_ms);
 }

@@ -1,11 +1,12 @@
-/* The readiness probe: a GET, or a connect alone, on the same multi handle. It never takes a connection of
- * the forwards and never leaves one to them: the test is whether a new one can be made. At most one probe at
- * a time. */
+/* See probe.h. The handle is made at the first question and kept. */
 
-#include "forward/exchange.h"
+#include "forward/probe.h"
+
+#include "onceward/base/fault.h"
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { PROBE_GET_MS = 2000, PROBE_BYTES_MAX = 64 * 1024 };
 
@@ -26,14 +27,12 @@ static size_t bytes_seen(char *data, size_t one, size_t len, void *p)
     return probe->n_bytes > PROBE_BYTES_MAX ? 0 : len;
 }
 
-static int options_set(struct forward *w, struct fault *f)
+static int options_set(struct probe *p, const struct probe_question *q, struct fault *f)
 {
-    struct probe *p = &w->probe;
-    const struct config_forward *c = &w->q->forward;
-    int64_t timeout_ms = c->connect_timeout_ms + (p->get ? PROBE_GET_MS : 0);
+    int64_t timeout_ms = q->connect_timeout_ms + (p->get ? PROBE_GET_MS : 0);
     bool bad = false;
 
-    if (transfer_setup(p->easy, &p->target, c, p->error, f) < 0)
+    if (transfer_setup(p->easy, &p->target, q->tls, q->connect_timeout_ms, p->curl_error, f) < 0)
         return -1;
     p->headers = curl_slist_append(NULL, "Connection: close");
     bad |= curl_easy_setopt(p->easy, CURLOPT_TIMEOUT_MS,
@@ -51,30 +50,26 @@ static int options_set(struct forward *w, struct fault *f)
     return bad || !p->headers ? fault_set(f, "libcurl refuses an option it must have") : 0;
 }
 
-/* The readiness URL is on the application's Unix socket when it names the same host and port as the forward
- * URL. */
-static int probe_make(struct forward *w, struct fault *f)
+static int handle_make(struct probe *p, const struct probe_question *q, struct fault *f)
 {
-    struct probe *p = &w->probe;
-    const char *url = w->q->ready_url, *socket = w->q->forward.unix_socket;
+    const char *socket = q->unix_socket;
 
-    p->get = url != NULL;
-    if (socket && url && !target_same_host(url, w->q->forward.url))
+    p->transfer.kind = TRANSFER_PROBE;
+    p->get = q->ready_url != NULL;
+    if (socket && q->ready_url && !target_same_host(q->ready_url, q->url))
         socket = NULL;
-    if (target_init(&p->target, url ? url : w->q->forward.url, socket, f) < 0)
+    if (target_init(&p->target, q->ready_url ? q->ready_url : q->url, socket, f) < 0)
         return -1;
     p->easy = curl_easy_init();
     if (!p->easy)
         return fault_set(f, "libcurl gives no handle");
-    return options_set(w, f);
+    return options_set(p, q, f);
 }
 
-void probe_deinit(struct forward *w)
+void probe_deinit(struct probe *p, struct multi *m)
 {
-    struct probe *p = &w->probe;
-
     if (p->running)
-        curl_multi_remove_handle(w->multi, p->easy);
+        curl_multi_remove_handle(m->curl, p->easy);
     p->running = false;
     if (p->easy)
         curl_easy_cleanup(p->easy);
@@ -84,76 +79,62 @@ void probe_deinit(struct forward *w)
     target_deinit(&p->target);
 }
 
-void forward_probe(struct forward *w)
+bool probe_start(struct probe *p, struct multi *m, const struct probe_question *question)
 {
-    struct probe *p = &w->probe;
+    struct fault f = {0};
 
-    if (p->running)
-        return;
-    p->result = PROBE_NONE;
     p->begun = false;
     p->n_bytes = 0;
-    p->error[0] = '\0';
-    if (!p->easy && probe_make(w, &p->fault) < 0) {
-        probe_deinit(w);
-        p->result = PROBE_NOT_READY;
-        return;
-    }
-    if (curl_multi_add_handle(w->multi, p->easy) != CURLM_OK) {
-        fault_set(&p->fault, "libcurl takes no further transfer");
-        p->result = PROBE_NOT_READY;
-        return;
-    }
-    p->running = true;
+    p->status = 0;
+    p->curl_error[0] = p->error[0] = '\0';
+    if (!p->easy && handle_make(p, question, &f) < 0)
+        probe_deinit(p, m);
+    else if (multi_add(m, p->easy, &p->transfer, &f) == 0)
+        p->running = true;
+    if (p->running)
+        return true;
+    p->result = PROBE_UNREACHABLE;
+    snprintf(p->error, sizeof(p->error), "%.*s", (int)sizeof(p->error) - 1, f.text);
+    return false;
 }
 
-/* Why there is no answer. */
-static void reason_write(const struct probe *p, CURLcode code, char *out, size_t size)
+/* Why there is no answer. The texts of libcurl know no URL. */
+static void reason_write(struct probe *p, CURLcode code)
 {
     const char *name = p->target.name;
 
     if (!p->begun)
-        connect_text(out, size, &p->target, p->easy, code, p->error);
+        connect_text(p->error, sizeof(p->error), &p->target, p->easy, code, p->curl_error);
     else if (code == CURLE_OPERATION_TIMEDOUT)
-        snprintf(out, size, "no answer from %s in time", name);
+        snprintf(p->error, sizeof(p->error), "no answer from %s in time", name);
     else if (code == CURLE_GOT_NOTHING)
-        snprintf(out, size, "connection closed by %s before an answer", name);
+        snprintf(p->error, sizeof(p->error), "connection closed by %s before an answer", name);
     else
-        snprintf(out, size, "no whole answer from %s: %s", name,
-                 p->error[0] ? p->error : curl_easy_strerror(code));
+        snprintf(p->error, sizeof(p->error), "no whole answer from %s: %s", name,
+                 p->curl_error[0] ? p->curl_error : curl_easy_strerror(code));
 }
 
 /* Removing a handle that only connected closes its connection. */
-void probe_done(struct forward *w, CURLcode code)
+void probe_end(struct probe *p, struct multi *m, CURLcode code)
 {
-    struct probe *p = &w->probe;
-    char text[512];
     long status = 0;
 
-    curl_multi_remove_handle(w->multi, p->easy);
+    curl_multi_remove_handle(m->curl, p->easy);
     p->running = false;
     curl_easy_getinfo(p->easy, CURLINFO_RESPONSE_CODE, &status);
     if (p->n_bytes > PROBE_BYTES_MAX && status >= 200)
         code = CURLE_OK;
-    p->result = PROBE_NOT_READY;
+    p->status = (int)status;
     if (code != CURLE_OK) {
-        reason_write(p, code, text, sizeof(text));
-        fault_set(&p->fault, "%s", text);
-        snprintf(p->fault.code, sizeof(p->fault.code), "%s",
-                 code == CURLE_OPERATION_TIMEDOUT ? "silent" : "");
+        reason_write(p, code);
+        p->result = code == CURLE_OPERATION_TIMEDOUT ? PROBE_SILENT
+                    : p->begun                       ? PROBE_NOT_READY
+                                                     : PROBE_UNREACHABLE;
     } else if (p->get && (status < 200 || status >= 300)) {
-        fault_set(&p->fault, "%s answered %ld", p->target.url, status);
+        p->result = PROBE_NOT_READY;
+        snprintf(p->error, sizeof(p->error), "%s answered %ld to GET %.*s", p->target.name, status,
+                 (int)strcspn(p->target.path, "?"), p->target.path);
     } else {
         p->result = PROBE_READY;
     }
-}
-
-enum forward_probe_result forward_probe_result(struct forward *w, struct fault *f)
-{
-    enum forward_probe_result result = w->probe.result;
-
-    if (result == PROBE_NOT_READY)
-        *f = w->probe.fault;
-    w->probe.result = PROBE_NONE;
-    return result;
 }

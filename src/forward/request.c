@@ -1,8 +1,12 @@
 /* The head of a request: one run of bytes, of which the ends are the same for every request. */
 
-#include "forward/exchange.h"
+#include "forward/request.h"
+
 #include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/config/config.h"
+#include "onceward/core/headers.h"
 
 #include <stdlib.h>
 #include <strings.h>
@@ -17,9 +21,9 @@ static bool is_field_value(const char *text)
     return true;
 }
 
-static int authorization_read(struct forward *w, struct fault *f)
+static int authorization_read(struct request_form *form, struct fault *f)
 {
-    const struct config_text *t = &w->q->forward.authorization;
+    const struct config_text *t = &form->q->forward.authorization;
     char *value = NULL;
     int r = 0;
 
@@ -28,9 +32,9 @@ static int authorization_read(struct forward *w, struct fault *f)
     if (value && !is_field_value(value)) {
         r = fault_set(f, "Authorization: %s holds control characters", t->file ? t->file : "the value");
     } else {
-        buf_reset(&w->authorization);
+        buf_reset(&form->authorization);
         if (value && value[0])
-            buf_printf(&w->authorization, "Authorization: %s\r\n", value);
+            buf_printf(&form->authorization, "Authorization: %s\r\n", value);
     }
     free(value);
     return r;
@@ -44,9 +48,9 @@ static bool same_file(const struct stat *a, const struct stat *b)
 
 /* Reads the mounted secret again when it was replaced. While it cannot be read, as in the middle of a
  * rotation, what is known stays. */
-void request_refresh(struct forward *w)
+void request_form_refresh(struct request_form *form)
 {
-    const char *file = w->q->forward.authorization.file;
+    const char *file = form->q->forward.authorization.file;
     struct fault ignored;
     struct stat now;
     int64_t now_ms;
@@ -54,13 +58,13 @@ void request_refresh(struct forward *w)
     if (!file)
         return;
     now_ms = clock_ms();
-    if (now_ms - w->authorization_looked_ms < AUTHORIZATION_LOOK_MS)
+    if (now_ms - form->authorization_looked_ms < AUTHORIZATION_LOOK_MS)
         return;
-    w->authorization_looked_ms = now_ms;
-    if (stat(file, &now) < 0 || same_file(&now, &w->authorization_stat))
+    form->authorization_looked_ms = now_ms;
+    if (stat(file, &now) < 0 || same_file(&now, &form->authorization_stat))
         return;
-    if (authorization_read(w, &ignored) == 0)
-        w->authorization_stat = now;
+    if (authorization_read(form, &ignored) == 0)
+        form->authorization_stat = now;
 }
 
 static bool is_configured(const struct config_forward *c, const char *name)
@@ -71,52 +75,53 @@ static bool is_configured(const struct config_forward *c, const char *name)
     return false;
 }
 
-static void ends_write(struct forward *w)
+static void ends_write(struct request_form *form, const char *path, const char *host)
 {
-    const struct config_forward *c = &w->q->forward;
+    const struct config_forward *c = &form->q->forward;
 
-    buf_printf(&w->prefix, "POST %s HTTP/1.1\r\nHost: %s\r\n", w->target.path, w->target.host);
+    buf_printf(&form->prefix, "POST %s HTTP/1.1\r\nHost: %s\r\n", path, host);
     if (!is_configured(c, "User-Agent"))
-        buf_add_text(&w->prefix, "User-Agent: onceward/" ONCEWARD_VERSION "\r\n");
-    w->replaced = mem_zalloc(c->n_headers + 1, sizeof(*w->replaced));
+        buf_add_text(&form->prefix, "User-Agent: onceward/" ONCEWARD_VERSION "\r\n");
+    form->replaced = mem_zalloc(c->n_headers + 1, sizeof(*form->replaced));
     for (size_t i = 0; i < c->n_headers; i++) {
         const char *value = c->headers[i].value;
 
-        buf_printf(&w->suffix, "%s:%s%s\r\n", c->headers[i].name, *value ? " " : "", value);
-        w->replaced[w->n_replaced++] = slice_of(c->headers[i].name);
+        buf_printf(&form->suffix, "%s:%s%s\r\n", c->headers[i].name, *value ? " " : "", value);
+        form->replaced[form->n_replaced++] = slice_of(c->headers[i].name);
     }
 }
 
-int request_init(struct forward *w, struct fault *f)
+int request_form_init(struct request_form *form, const struct config_queue *q, const char *path,
+                      const char *host, struct fault *f)
 {
-    const struct config_forward *c = &w->q->forward;
+    const struct config_forward *c = &q->forward;
 
+    form->q = q;
     for (size_t i = 0; i < c->n_headers; i++)
         if (!is_field_value(c->headers[i].name) || !is_field_value(c->headers[i].value))
             return fault_set(f, "configured header %zu holds control characters", i);
-    if (c->authorization.file && stat(c->authorization.file, &w->authorization_stat) < 0)
-        memset(&w->authorization_stat, 0, sizeof(w->authorization_stat));
-    w->authorization_looked_ms = clock_ms();
-    if (authorization_read(w, f) < 0)
+    if (c->authorization.file && stat(c->authorization.file, &form->authorization_stat) < 0)
+        memset(&form->authorization_stat, 0, sizeof(form->authorization_stat));
+    form->authorization_looked_ms = clock_ms();
+    if (authorization_read(form, f) < 0)
         return -1;
-    ends_write(w);
+    ends_write(form, path, host);
     return 0;
 }
 
-void request_deinit(struct forward *w)
+void request_form_deinit(struct request_form *form)
 {
-    mem_clear(&w->replaced);
-    buf_deinit(&w->prefix);
-    buf_deinit(&w->suffix);
-    buf_deinit(&w->scratch);
-    buf_deinit(&w->authorization);
+    mem_clear(&form->replaced);
+    buf_deinit(&form->prefix);
+    buf_deinit(&form->suffix);
+    buf_deinit(&form->authorization);
 }
 
-static bool is_replaced(const struct forward *w, const char *line)
+static bool is_replaced(const struct request_form *form, const char *line)
 {
-    for (size_t i = 0; i < w->n_replaced; i++)
-        if (strncasecmp(line, w->replaced[i].data, w->replaced[i].len) == 0 &&
-            line[w->replaced[i].len] == ':')
+    for (size_t i = 0; i < form->n_replaced; i++)
+        if (strncasecmp(line, form->replaced[i].data, form->replaced[i].len) == 0 &&
+            line[form->replaced[i].len] == ':')
             return true;
     return false;
 }
@@ -133,24 +138,25 @@ static void number_add(struct buf *out, size_t n)
     buf_add(out, digits + at, sizeof(digits) - at);
 }
 
-void request_write(struct forward *w, struct buf *out, const struct header_block *b, size_t body_len)
+void request_write(const struct request_form *form, struct buf *out, const struct header_block *b,
+                   size_t body_len)
 {
     const char *line = b->text.data;
 
     buf_reset(out);
-    buf_reserve(out, w->prefix.len + b->text.len + b->n + w->authorization.len + w->suffix.len + 64);
-    buf_add_slice(out, buf_slice(&w->prefix));
+    buf_reserve(out, form->prefix.len + b->text.len + b->n + form->authorization.len + form->suffix.len + 64);
+    buf_add_slice(out, buf_slice(&form->prefix));
     for (size_t i = 0; i < b->n; i++) {
         size_t len = strlen(line);
 
-        if (!w->n_replaced || !is_replaced(w, line)) {
+        if (!form->n_replaced || !is_replaced(form, line)) {
             buf_add(out, line, len);
             buf_add(out, "\r\n", 2);
         }
         line += len + 1;
     }
-    buf_add_slice(out, buf_slice(&w->authorization));
-    buf_add_slice(out, buf_slice(&w->suffix));
+    buf_add_slice(out, buf_slice(&form->authorization));
+    buf_add_slice(out, buf_slice(&form->suffix));
     buf_add_slice(out, SLICE("Content-Length: "));
     number_add(out, body_len);
     buf_add_slice(out, SLICE("\r\n\r\n"));

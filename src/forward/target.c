@@ -1,8 +1,12 @@
 /* Where requests go: the URL taken apart, the options that every handle of libcurl has, and why it made no
  * connection, in plain words. No state. */
 
-#include "forward/exchange.h"
+#include "forward/target.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/config/config.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -70,9 +74,9 @@ int target_init(struct target *t, const char *url, const char *unix_socket, stru
     int r = 0;
 
     if (code != CURLUE_OK)
-        r = fault_set(f, "URL \"%s\": %s", url, curl_url_strerror(code));
+        r = fault_set(f, "the URL: %s", curl_url_strerror(code));
     else if (!scheme || (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
-        r = fault_set(f, "URL \"%s\": neither http nor https", url);
+        r = fault_set(f, "the URL is neither http nor https");
     else if (unix_socket && strlen(unix_socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         r = fault_set(f, "the path of the Unix socket is longer than %zu bytes: %s",
                       sizeof(((struct sockaddr_un *)0)->sun_path) - 1, unix_socket);
@@ -96,12 +100,21 @@ void target_deinit(struct target *t)
     mem_clear(&t->path);
 }
 
+bool target_is_same(const struct target *a, const struct target *b)
+{
+    if (a->tls != b->tls || !a->unix_socket != !b->unix_socket)
+        return false;
+    if (!a->unix_socket)
+        return strcasecmp(a->name, b->name) == 0;
+    return strcmp(a->unix_socket, b->unix_socket) == 0 && (!a->tls || strcasecmp(a->host, b->host) == 0);
+}
+
 bool target_same_host(const char *url_a, const char *url_b)
 {
     struct target a = {0}, b = {0};
     struct fault ignored;
     bool same = target_init(&a, url_a, NULL, &ignored) == 0 && target_init(&b, url_b, NULL, &ignored) == 0 &&
-                a.tls == b.tls && strcasecmp(a.name, b.name) == 0;
+                target_is_same(&a, &b);
 
     target_deinit(&a);
     target_deinit(&b);
@@ -132,8 +145,8 @@ static int tls_setup(CURL *easy, const struct config_tls *tls, struct fault *f)
     return 0;
 }
 
-int transfer_setup(CURL *easy, const struct target *t, const struct config_forward *c, char *error,
-                   struct fault *f)
+int transfer_setup(CURL *easy, const struct target *t, const struct config_tls *tls,
+                   int64_t connect_timeout_ms, char *error, struct fault *f)
 {
     SET(CURLOPT_ERRORBUFFER, error);
     SET(CURLOPT_NOSIGNAL, 1L);
@@ -146,8 +159,8 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_forwa
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_USERAGENT, "onceward/" ONCEWARD_VERSION);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)c->connect_timeout_ms);
-    return t->tls ? tls_setup(easy, &c->tls, f) : 0;
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect_timeout_ms);
+    return t->tls ? tls_setup(easy, tls, f) : 0;
 }
 
 /* libcurl keeps to itself why it got no socket, whether for the connection or to ask for a name: the next one

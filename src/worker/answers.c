@@ -25,7 +25,6 @@ static int64_t exchange_limit_ms(const struct worker *w)
 static void delivery_forward(struct worker *w, struct delivery *d)
 {
     const struct config_queue *q = w->q;
-    struct fault f = {0};
 
     buf_reset(&w->token_text);
     token_write(&w->token_text, slice_of(q->consumer), delivery_id(d), d->token);
@@ -47,13 +46,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .fresh = d->suspect,             /* its death is to be its own, not that of a connection at its end */
     };
     FAILPOINT(FORWARD_BEFORE);
-    if (forward_send(w->forward, &r, &f)) {
-        target_leave(w);
-        delivery_set_error(d, f.text);
-        d->delay_ms = delivery_backoff_ms(w, ++d->n_given_back);
-        delivery_event(w, d, DELIVERY_EV_GIVE_BACK);
-        return;
-    }
+    forward_send(w->forward, &r);
     d->inbox_life = w->inbox ? w->inbox_life : 0;
     d->verdict = -1;
     d->sent_ms = w->sent_ms = w->now_ms;

@@ -374,7 +374,7 @@ static void delivery_bug(struct worker *w, struct delivery *d, enum delivery_eve
     struct log_line l;
 
     if (delivery_is_out(d->state))
-        forward_abandon(w->forward, d->ref); /* the body must outlive the request */
+        forward_abandon(w->forward, 0, d->ref); /* the body must outlive the request */
     report_delivery_begin(&l, EVENT_BUG, w, d);
     log_text(&l, "state", delivery_state_name(d->state));
     log_text(&l, "on", delivery_event_name(e));

@@ -61,7 +61,7 @@ static void give_up_in_flight(struct worker *w)
             struct delivery *d = container_of(k, struct delivery, in_state);
 
             if (delivery_is_out(d->state))
-                forward_abandon(w->forward, d->ref);
+                forward_abandon(w->forward, 0, d->ref);
             delivery_set_error(d, "the sidecar stopped before it was answered");
             d->delay_ms = w->q->transaction ? 0 : -TAKEOVER_GRACE_MS; /* after the end, as the row has it */
             d->release_to = RELEASE_RETURN;
@@ -81,7 +81,7 @@ static void return_everything(struct worker *w)
             struct delivery *d = container_of(k, struct delivery, in_state);
 
             if (delivery_is_out(d->state))
-                forward_abandon(w->forward, d->ref);
+                forward_abandon(w->forward, 0, d->ref);
             delivery_event(w, d, DELIVERY_EV_RETURN);
         }
     }

@@ -274,15 +274,15 @@ static void probe_succeeded(struct worker *w)
 }
 
 /* Jittered, so that many sidecars do not ask in step. */
-static void probe_failed(struct worker *w, const struct fault *f)
+static void probe_failed(struct worker *w, const struct forward_probed *p)
 {
-    bool is_silent = strcmp(f->code, "silent") == 0;
+    bool is_silent = p->result == PROBE_SILENT;
 
     if (w->is_on_trial && is_silent) {
         /* It may be busy with the very message that tries it. */
     } else if (worker_is_paused(w, PAUSE_APPLICATION) || !is_silent || ++w->n_silent_probes >= N_SILENT_MAX) {
         worker_saw_nobody(w, w->probe_after);
-        pause_set(w, PAUSE_APPLICATION, f->text);
+        pause_set(w, PAUSE_APPLICATION, p->error);
         if (!is_silent)
             w->is_doubted = false;
     }
@@ -290,30 +290,25 @@ static void probe_failed(struct worker *w, const struct fault *f)
         w->now_ms + w->q->ready_interval_ms / 2 + (int64_t)random_below((uint64_t)w->q->ready_interval_ms);
 }
 
+void worker_probed(struct worker *w, const struct forward_probed *p)
+{
+    w->probing = false;
+    if (p->result == PROBE_READY)
+        probe_succeeded(w);
+    else
+        probe_failed(w, p);
+}
+
 /* While the application is paused, and with a readiness URL always. */
 void worker_probe(struct worker *w)
 {
-    struct fault f = {0};
-
     /* It died, and has answered since, perhaps to another queue: no need to wait longer. */
     if (w->waits_for_life && w->resume_at_ms > w->now_ms && target_proven(w) >= target_deaths(w))
         w->resume_at_ms = w->probe_at_ms = w->now_ms;
-    switch (forward_probe_result(w->forward, &f)) {
-    case PROBE_READY:
-        w->probing = false;
-        probe_succeeded(w);
-        break;
-    case PROBE_NOT_READY:
-        w->probing = false;
-        probe_failed(w, &f);
-        break;
-    case PROBE_NONE:
-        break;
-    }
     if (worker_next_probe_ms(w) <= w->now_ms) {
         w->probing = true;
         w->probe_after = target_deaths(w);
-        forward_probe(w->forward);
+        forward_probe(w->forward, 0);
     }
 }
 

@@ -182,7 +182,7 @@ static void row_completed(struct worker *w, struct delivery *d, const struct inb
             log_end(&l);
         }
         if (s == DELIVERY_REVOKING)
-            forward_abandon(w->forward, d->ref);
+            forward_abandon(w->forward, 0, d->ref);
     }
     counter_add(&w->counts.completed, 1);
     histogram_add(&w->end_to_end_us, clock_us() - d->received_us);
@@ -358,7 +358,7 @@ static void fail_done(struct worker *w, struct delivery *d, const struct inbox_r
     bool revoked = d->state == DELIVERY_REVOKING;
 
     if (revoked)
-        forward_abandon(w->forward, d->ref);
+        forward_abandon(w->forward, 0, d->ref);
     free(d->answered);
     d->answered = NULL;
     d->verdict = -1;
@@ -408,7 +408,7 @@ static void fail_repeat(struct worker *w, struct delivery *d, const struct inbox
 static void fail_other(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
     if (d->state == DELIVERY_REVOKING)
-        forward_abandon(w->forward, d->ref);
+        forward_abandon(w->forward, 0, d->ref);
     row_again(w, d, row);
 }
 

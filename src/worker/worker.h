@@ -38,6 +38,7 @@
 #include "onceward/core/pace.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
+#include "onceward/base/wait.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
 #include "onceward/worker.h"
@@ -198,6 +199,7 @@ struct worker {
     atomic_bool stays; /* when it has drained, until it is asked to end */
 
     char *vhost;
+    struct wait *wait;
     struct forward *forward;
     struct broker *broker;
     struct inbox *inbox;
@@ -477,6 +479,7 @@ void pause_for_refusal(struct worker *w, const struct delivery *d);
 bool worker_may_forward(const struct worker *w);
 bool worker_may_consume(const struct worker *w);
 void worker_probe(struct worker *w);
+void worker_probed(struct worker *w, const struct forward_probed *p);
 bool worker_is_braked(const struct worker *w);
 bool delivery_was_sent_before(const struct worker *w, const struct delivery *d, enum pause_reason r);
 int64_t worker_next_probe_ms(const struct worker *w); /* INT64_MAX: none is wanted */
