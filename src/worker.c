@@ -167,7 +167,7 @@ static void worker_idle(struct worker *w)
     atomic_store(&w->turned_ms, w->now_ms);
     worker_stats(w);
     int64_t left = w->stats_at_ms - w->now_ms;
-    forward_wait(w->forward, NULL, 0, left < TICK_MS ? left : TICK_MS);
+    wait_turn(w->wait, w->now_ms + (left < TICK_MS ? left : TICK_MS));
 }
 
 static void *worker_main(void *p)
