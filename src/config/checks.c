@@ -2,7 +2,9 @@
 
 #include "config/checks.h"
 
+#include <arpa/inet.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -102,6 +104,23 @@ const char *check_broker_url(const char *text)
         return "a host, and after a : a port from 1 to 65535, in the URL";
     if (strpbrk(rest, "?#") || (*rest && strchr(rest + 1, '/')))
         return "nothing behind the vhost in the URL (a / inside the vhost is written %2F)";
+    return NULL;
+}
+
+const char *check_host(const char *text)
+{
+    struct in6_addr address;
+    char six[INET6_ADDRSTRLEN + 2] = "";
+    size_t len = strlen(text);
+    bool in_brackets = text[0] == '[' && text[len - 1] == ']';
+
+    if (len < sizeof(six))
+        snprintf(six, sizeof(six), "%.*s", (int)(in_brackets ? len - 2 : len), text + in_brackets);
+    if (inet_pton(AF_INET6, six, &address) == 1)
+        return NULL;
+    for (const char *p = text; *p; p++)
+        if ((unsigned char)*p <= ' ' || *p == 0x7F || strchr(":/?#@%[]", *p))
+            return "the name or address of a server, without a scheme, a user and a port (broker.port)";
     return NULL;
 }
 

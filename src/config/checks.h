@@ -6,6 +6,7 @@
  * expected. None of them repeats the text: it may be a secret. */
 
 const char *check_broker_url(const char *text);
+const char *check_host(const char *text);
 const char *check_database_url(const char *text);
 const char *check_http_url(const char *text);
 const char *check_socket_path(const char *text);

@@ -64,6 +64,7 @@ static bool same_value(const struct key *k, const void *a, const void *b)
     case TYPE_SECRET:
         return same_secret(x, y);
     case TYPE_INT:
+    case TYPE_PORT:
     case TYPE_CHOICE:
         return *(const int *)x == *(const int *)y;
     case TYPE_BOOL:
@@ -178,6 +179,7 @@ static size_t size_of(const struct key *k)
 {
     switch (k->type) {
     case TYPE_INT:
+    case TYPE_PORT:
     case TYPE_CHOICE:
         return sizeof(int);
     case TYPE_BOOL:

@@ -65,14 +65,14 @@ static size_t place(enum key_scope scope, const char *path)
     return (size_t)(k - keys);
 }
 
-static uint8_t origin(const struct reading *r, const char *path)
+uint8_t reading_origin(const struct reading *r, const char *path)
 {
     return r->origins[place(r->scope, path)];
 }
 
-static bool is_set(const struct reading *r, const char *path)
+bool reading_is_set(const struct reading *r, const char *path)
 {
-    uint8_t from = origin(r, path);
+    uint8_t from = reading_origin(r, path);
 
     return from == ORIGIN_GIVEN || from == ORIGIN_DEFAULTS;
 }
@@ -80,7 +80,7 @@ static bool is_set(const struct reading *r, const char *path)
 void cross_report(const struct reading *r, bool warning, const char *a, const char *b, const char *format,
                   ...)
 {
-    uint8_t from_a = origin(r, a), from_b = b ? origin(r, b) : ORIGIN_NONE;
+    uint8_t from_a = reading_origin(r, a), from_b = b ? reading_origin(r, b) : ORIGIN_NONE;
     const char *blamed = a;
     char path[512], *text = NULL;
     va_list args;
@@ -89,7 +89,7 @@ void cross_report(const struct reading *r, bool warning, const char *a, const ch
         return;
     if (from_b > from_a)
         blamed = b;
-    const char *prefix = origin(r, blamed) == ORIGIN_DEFAULTS ? "defaults" : r->prefix;
+    const char *prefix = reading_origin(r, blamed) == ORIGIN_DEFAULTS ? "defaults" : r->prefix;
     snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", blamed);
     va_start(args, format);
     int len = vasprintf(&text, format, args);
@@ -121,7 +121,7 @@ static void check_tls(const struct reading *r, const struct config_tls *t, const
     if (!t->cert_file != !t->key_file)
         cross_report(r, false, names[1], names[2], "expected %s and %s together", names[1], names[2]);
     for (int i = 0; i < 3; i++)
-        if (!secure && is_set(r, names[i]))
+        if (!secure && reading_is_set(r, names[i]))
             cross_report(r, true, names[i], NULL, "has no effect: the URL's scheme is not one with TLS");
     if (secure && !t->verify)
         cross_report(r, true, names[3], NULL, "is false: whoever answers at that address is trusted");
@@ -138,12 +138,12 @@ void cross_check_root(const struct reading *root, config_database_check *check)
                                         "broker.tls.verify"};
     const struct config *c = root->target;
     struct fault f = {0};
-    int database = check && is_set(root, "database.url") ? check(c->database.url.value, &f) : 0;
+    int database = check && reading_is_set(root, "database.url") ? check(c->database.url.value, &f) : 0;
 
     if (database < 0)
         cross_report(root, false, "database.url", NULL, "%s", f.text);
     exposed_check_root(root, database > 0);
-    if (is_set(root, "broker.url"))
+    if (c->broker.url.value)
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
         cross_report(
@@ -203,10 +203,11 @@ static int64_t longest_retry_ms(const struct config_queue *q)
  * transaction commits, or while a copy of the delivery is held, a message would be done twice. */
 static void check_retention(const struct reading *r, const struct config_queue *q)
 {
-    const char *other = origin(r, "max_hold") > origin(r, "max_window") ? "max_hold" : "max_window";
+    const char *other =
+        reading_origin(r, "max_hold") > reading_origin(r, "max_window") ? "max_hold" : "max_window";
 
-    if (q->retention_ms >= q->max_window_ms + q->max_hold_ms || origin(r, "max_hold") == ORIGIN_BAD ||
-        origin(r, "max_window") == ORIGIN_BAD)
+    if (q->retention_ms >= q->max_window_ms + q->max_hold_ms || reading_origin(r, "max_hold") == ORIGIN_BAD ||
+        reading_origin(r, "max_window") == ORIGIN_BAD)
         return;
     cross_report(
         r, false, "retention", other,
@@ -224,7 +225,7 @@ static void check_retry(const struct reading *r, const struct config_queue *q)
         cross_report(r, false, "retry.max_backoff", "retry.backoff",
                      "retry.max_backoff (%s) is below retry.backoff (%s); expected at least as much",
                      show_ms(q->max_backoff_ms).text, show_ms(q->backoff_ms).text);
-    if (q->retention_ms < longest_ms && origin(r, "retry.max_backoff") != ORIGIN_BAD)
+    if (q->retention_ms < longest_ms && reading_origin(r, "retry.max_backoff") != ORIGIN_BAD)
         cross_report(
             r, false, "retention", "retry.max_attempts",
             "retention (%s) is below the longest retry, the waits between %d attempts (retry.max_attempts) "
@@ -241,7 +242,8 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
         cross_report(r, false, "prefetch", "forward.concurrency",
                      "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
                      q->prefetch, q->forward.concurrency);
-    if (is_set(r, "max_bytes") && !is_set(r, "max_message") && q->max_message_bytes > q->max_bytes)
+    if (reading_is_set(r, "max_bytes") && !reading_is_set(r, "max_message") &&
+        q->max_message_bytes > q->max_bytes)
         cross_report(r, true, "max_bytes", "max_message",
                      "max_bytes is %s, and one message alone may still take max_message (%s); set that too",
                      show_bytes(q->max_bytes).text, show_bytes(q->max_message_bytes).text);
@@ -269,7 +271,7 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
             "the "
             "message is sent; expected less",
             show_ms(w->connect_timeout_ms).text, show_ms(q->token_window_ms).text);
-    if (is_set(r, "forward.url"))
+    if (reading_is_set(r, "forward.url"))
         check_tls(r, &w->tls, names, is_secure(w->url, "https") || is_secure(q->ready_url, "https"));
     for (size_t i = 0; i < w->n_headers; i++)
         if (w->authorization.value && !strcasecmp(w->headers[i].name, "Authorization"))
@@ -290,9 +292,10 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_forward(r, &q->queue);
     exposed_check_queue(q);
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
-    if (c->shutdown_grace_ms < q->queue.token_window_ms && origin(root, "shutdown_grace") != ORIGIN_BAD &&
-        origin(r, "token_window") != ORIGIN_BAD &&
-        (is_set(root, "shutdown_grace") || is_set(r, "token_window")))
+    if (c->shutdown_grace_ms < q->queue.token_window_ms &&
+        reading_origin(root, "shutdown_grace") != ORIGIN_BAD &&
+        reading_origin(r, "token_window") != ORIGIN_BAD &&
+        (reading_is_set(root, "shutdown_grace") || reading_is_set(r, "token_window")))
         report_warning(r->report, "shutdown_grace",
                        "shutdown_grace (%s) is below token_window (%s) of %s: work in flight may be cut off "
                        "at a shutdown",
@@ -317,7 +320,7 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
     bool same_queue = !strcmp(first->queue.queue, second->queue.queue) &&
                       same_vhost(first->queue.vhost, second->queue.vhost, vhost);
 
-    if (same_queue && origin(r, "vhost") != ORIGIN_BAD)
+    if (same_queue && reading_origin(r, "vhost") != ORIGIN_BAD)
         cross_report(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once",
                      first->path);
     else if (!strcmp(first->queue.consumer, second->queue.consumer))
@@ -333,7 +336,7 @@ void cross_check_queues(const struct reading *root, const struct queue_reading *
 {
     const struct config *c = root->target;
     char vhost[256];
-    bool known = is_set(root, "broker.url");
+    bool known = c->broker.url.value;
 
     if (known)
         broker_url_vhost(c->broker.url.value, vhost, sizeof(vhost));

@@ -28,6 +28,9 @@ static void add_type(struct buf *out, const struct key *k)
     case TYPE_INT:
         buf_printf(out, "number %.*s to %s", (int)low.len, low.data, high);
         return;
+    case TYPE_PORT:
+        buf_add_text(out, "port");
+        return;
     case TYPE_BOOL:
         buf_add_text(out, "`true` or `false`");
         return;
@@ -68,6 +71,8 @@ void config_keys_markdown(struct buf *out)
         add_type(out, k);
         if (k->presence == KEY_NEEDED)
             buf_add_text(out, " | **required**");
+        else if (k->presence == KEY_EITHER)
+            buf_printf(out, " | **required**: %s", k->fallback);
         else
             buf_printf(out, k->presence == KEY_HAS ? " | `%s`" : " | %s", k->fallback);
         buf_printf(out, " | %s |\n", k->sentence);
@@ -161,6 +166,10 @@ static json_t *schema_of_value(const struct key *k)
         key_bounds(k, &low, &high);
         return json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)low, "maximum",
                          (json_int_t)high);
+    case TYPE_PORT:
+        key_bounds(k, &low, &high);
+        return json_pack("{s:[{s:s, s:I, s:I}, o]}", "anyOf", "type", "integer", "minimum", (json_int_t)low,
+                         "maximum", (json_int_t)high, string_of_pattern("[0-9]{1,5}"));
     case TYPE_BOOL:
         return json_pack("{s:s}", "type", "boolean");
     case TYPE_DURATION:
@@ -195,8 +204,8 @@ static json_t *describe(const struct key *k)
     add_type(&type, k);
     buf_add_text(&text, k->sentence);
     buf_printf(&text, ". (%s", buf_text(&type));
-    if (k->presence == KEY_MAY)
-        buf_printf(&text, "; default: %s", k->fallback);
+    if (k->presence == KEY_MAY || k->presence == KEY_EITHER)
+        buf_printf(&text, k->presence == KEY_MAY ? "; default: %s" : "; required: %s", k->fallback);
     buf_add_text(&text, ")");
     json_t *s = json_stringn(text.data, text.len);
     buf_deinit(&text);
@@ -250,6 +259,18 @@ static void add_file_variant(json_t *group, const struct key *k, const char *nam
     json_array_append_new(json_object_get(not, "anyOf"), json_pack("{s:[s, s]}", "required", name, file));
 }
 
+/* One of those that are required here, as itself or by file. */
+static void require(json_t *group, const char *name)
+{
+    char file[80];
+
+    snprintf(file, sizeof(file), "%s_file", name);
+    if (!json_object_get(group, "anyOf"))
+        json_object_set_new(group, "anyOf", json_array());
+    json_array_append_new(json_object_get(group, "anyOf"), json_pack("{s:[s]}", "required", name));
+    json_array_append_new(json_object_get(group, "anyOf"), json_pack("{s:[s]}", "required", file));
+}
+
 static void add_key(json_t *scope, const struct key *k)
 {
     const char *name;
@@ -265,13 +286,8 @@ static void add_key(json_t *scope, const struct key *k)
     json_object_set_new(json_object_get(group, "properties"), name, schema);
     if (key_takes_file(k))
         add_file_variant(group, k, name);
-    if (k->presence == KEY_NEEDED && k->scope == SCOPE_ROOT) { /* a queue's may stand in the defaults */
-        char file[80];
-
-        snprintf(file, sizeof(file), "%s_file", name);
-        json_object_set_new(group, "anyOf",
-                            json_pack("[{s:[s]}, {s:[s]}]", "required", name, "required", file));
-    }
+    if (k->scope == SCOPE_ROOT && (k->presence == KEY_NEEDED || k->presence == KEY_EITHER))
+        require(group, name); /* a queue's may stand in the defaults */
 }
 
 void config_keys_schema(struct buf *out)

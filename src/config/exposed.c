@@ -94,7 +94,7 @@ void exposed_check_root(const struct reading *root, bool database_is_open)
     const char *url = c->broker.url.value;
 
     if (url && starts_with(url, "amqp:") && !url_is_local(url))
-        cross_report(root, true, "broker.url", NULL,
+        cross_report(root, true, reading_is_set(root, "broker.host") ? "broker.host" : "broker.url", NULL,
                      "has no TLS, and the broker is on another machine: whoever is on the way reads user, "
                      "password and messages, and can change them; amqps:// encrypts");
     if (database_is_open)

@@ -84,6 +84,7 @@ bool key_takes_file(const struct key *k)
     switch (k->type) {
     case TYPE_TEXT:
     case TYPE_SECRET:
+    case TYPE_PORT:
     case TYPE_DURATION:
     case TYPE_DURATION_OFF:
     case TYPE_SIZE:
@@ -166,6 +167,10 @@ void key_expected(struct buf *out, const struct key *k)
         return;
     case TYPE_INT:
         expect_range(out, k, "a whole number");
+        return;
+    case TYPE_PORT:
+        expect_range(out, k, "a port");
+        buf_add_text(out, ", such as 5672");
         return;
     case TYPE_BOOL:
         buf_add_text(out, "true or false");

@@ -20,6 +20,7 @@ enum key_type {
     TYPE_SECRET,
     TYPE_PATH,
     TYPE_INT,
+    TYPE_PORT,
     TYPE_BOOL,
     TYPE_DURATION,
     TYPE_DURATION_OFF,
@@ -32,7 +33,7 @@ enum key_type {
     TYPE_STATUSES,
 };
 
-enum key_presence { KEY_NEEDED, KEY_MAY, KEY_HAS };
+enum key_presence { KEY_NEEDED, KEY_EITHER, KEY_MAY, KEY_HAS };
 
 /* NULL: fine; else what was expected. */
 typedef const char *key_check_fn(const char *text);

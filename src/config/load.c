@@ -2,6 +2,7 @@
  * thread, at start. */
 
 #include "config/arena.h"
+#include "config/broker_url.h"
 #include "config/cross.h"
 #include "config/duplicates.h"
 #include "config/expand.h"
@@ -300,6 +301,7 @@ int config_parse(const char *text, size_t len, const char *name, config_database
     r.origin = ORIGIN_GIVEN;
     read_object(&r, root);
     read_missing(&r);
+    broker_url_settle(&r);
     cross_check_root(&r, check);
     read_queues(&r, root);
     name_instance(c);

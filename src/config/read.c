@@ -143,7 +143,7 @@ static bool in_range(struct reading *r, const struct key *k, const char *path, i
     key_bounds(k, &low, &high);
     if (value >= low && value <= high)
         return true;
-    if (k->type == TYPE_INT)
+    if (k->type == TYPE_INT || k->type == TYPE_PORT)
         buf_printf(&got, "%" PRId64, value);
     else if (k->type == TYPE_DURATION || k->type == TYPE_DURATION_OFF)
         duration_write(&got, value);
@@ -178,6 +178,20 @@ static bool store_quantity(struct reading *r, const struct key *k, const char *p
     return true;
 }
 
+static bool store_port(struct reading *r, const struct key *k, const char *path, const char *text)
+{
+    size_t len = strlen(text);
+
+    if (!len || len > 9 || text[strspn(text, "0123456789")]) {
+        report_expected(r, k, path, "a string of another form");
+        return false;
+    }
+    if (!in_range(r, k, path, strtol(text, NULL, 10)))
+        return false;
+    *(int *)((char *)r->target + k->offset) = (int)strtol(text, NULL, 10);
+    return true;
+}
+
 static bool store_choice(struct reading *r, const struct key *k, const char *path, struct slice text)
 {
     void *field = (char *)r->target + k->offset;
@@ -204,6 +218,8 @@ static bool store_string(struct reading *r, const struct key *k, const char *pat
     case TYPE_SECRET:
     case TYPE_PATH:
         return store_text(r, k, path, text, file);
+    case TYPE_PORT:
+        return store_port(r, k, path, buf_text(text));
     case TYPE_CHOICE:
     case TYPE_FLAG:
         return store_choice(r, k, path, buf_slice(text));
@@ -257,6 +273,10 @@ static bool read_value(struct reading *r, const struct key *k, const char *path,
     void *field = (char *)r->target + k->offset;
 
     switch (k->type) {
+    case TYPE_PORT:
+        if (json_is_string(value))
+            return read_as_string(r, k, path, value);
+        __attribute__((fallthrough));
     case TYPE_INT:
         if (!json_is_integer(value)) {
             report_expected(r, k, path, kind_name(value));

@@ -77,6 +77,7 @@ static void key_must_hold(const struct key *k, const void *target)
 
     switch (k->type) {
     case TYPE_INT:
+    case TYPE_PORT:
         value = *(const int *)field;
         break;
     case TYPE_DURATION:
@@ -90,7 +91,7 @@ static void key_must_hold(const struct key *k, const void *target)
     case TYPE_SECRET: {
         const char *text = ((const struct config_text *)field)->value;
 
-        MUST(text || k->presence == KEY_MAY);
+        MUST(text || k->presence == KEY_MAY || k->presence == KEY_EITHER);
         MUST(!text || !k->check || !k->check(text));
         return;
     }
@@ -98,7 +99,7 @@ static void key_must_hold(const struct key *k, const void *target)
     case TYPE_PATH: {
         const char *text = *(char *const *)field;
 
-        MUST(text || k->presence == KEY_MAY);
+        MUST(text || k->presence == KEY_MAY || k->presence == KEY_EITHER);
         MUST(!text || (slice_is_text(slice_of(text)) && (!k->check || !k->check(text))));
         return;
     }

@@ -146,6 +146,25 @@ def test_a_variable_and_a_secret_file_are_taken(tmp_path):
     assert status == 0, text
 
 
+def test_the_secret_of_an_operator_is_taken_file_by_file(bed, tmp_path):
+    """As a mounted secret of RabbitMQ's operator has them: host, port, username and password, each in a file."""
+    config = bed.config()
+    parts = {"host": "127.0.0.1", "port": str(bed.rabbitmq.port), "user": "guest", "password": "guest"}
+    for name, value in parts.items():
+        (tmp_path / name).write_text(value)
+    config["broker"] = {f"{name}_file": str(tmp_path / name) for name in parts}
+    sidecar = bed.sidecar(config=config)
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "completed")
+    bed.assert_once("m1")
+    config["broker"] = {**config["broker"], "vhost": "no-such-vhost"}
+    (tmp_path / "other.json").write_text(json.dumps(config))
+    done = subprocess.run([schema.require_binary(), "check", "--connect", "--config", str(tmp_path / "other.json")],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1 and f"broker amqp://127.0.0.1:{bed.rabbitmq.port}, vhost no-such-vhost" in done.stdout.decode(), done
+    bed.assert_acked()
+
+
 def test_a_secret_never_stands_in_a_message(tmp_path):
     config = changed("database.url", "postgresql://u:secret-marker@[bad/x")
     config["broker"]["url"] = "ampq://u:secret-marker@x/"

@@ -50,6 +50,7 @@ static void change(const struct key *k, void *target)
         *(struct config_text *)field = (struct config_text){.value = other};
         return;
     case TYPE_INT:
+    case TYPE_PORT:
         *(int *)field += 1;
         return;
     case TYPE_CHOICE:

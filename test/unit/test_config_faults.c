@@ -13,7 +13,8 @@
  * 'W' is the whole file. */
 static void write_case(struct buf *out, char where, const char *json)
 {
-    static const char servers[] = "\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}";
+    static const char servers[] =
+        "\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}";
     static const char queues[] = "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"}}}";
 
     buf_reset(out);
@@ -148,7 +149,7 @@ static void test_structure(void **state)
         {'A', "\"log\": \"debug\"", "log", "expected an object of keys, got a string"},
         {'Q', "\"retry\": null", "queues.q.retry", "expected an object of keys, got null"},
         {'B', "\"database\": {\"url\": \"host=h\"}", "broker.url",
-         "missing; expected a URL that starts with amqp:// or amqps://"},
+         "missing; expected a URL that starts with amqp:// or amqps://, or broker.host"},
         {'F', "\"prefetch\": 20", "queues.q.forward.url",
          "missing; expected a URL that starts with http:// or https://"},
         /* unknown */
@@ -175,7 +176,8 @@ static void test_structure(void **state)
          "unknown key; did you mean backoff?"},
         /* twice */
         {'W',
-         "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"},\n\"queues\": {\"q\": "
+         "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"},\n\"queues\": "
+         "{\"q\": "
          "{\"forward\": {\"url\": \"http://h\",\n\"\\u0075rl\": \"http://i\"}}}}",
          "queues.q.forward.url", "given twice, in lines 2 and 3"},
     };
@@ -354,6 +356,50 @@ static void test_urls(void **state)
     CHECK_ALL(cases, false);
 }
 
+#define HOST(json) "\"database\": {\"url\": \"host=h\"}, \"broker\": {" json "}"
+
+static void test_broker_host(void **state)
+{
+    static const char host[] =
+        "expected the name or address of a server, without a scheme, a user and a port (broker.port)";
+    static const char beside[] =
+        "given beside broker.url; expected it in the URL, or broker.host in place of that";
+    static const struct fault_case cases[] = {
+        {'B', HOST("\"host\": \"localhost\", \"port\": \"5672\", \"vhost\": \"v\""), NULL, NULL},
+        {'B', HOST("\"host\": \"amqp://localhost\""), "broker.host", host},
+        {'B', HOST("\"host\": \"localhost:5672\""), "broker.host", host},
+        {'B', HOST("\"host\": \"[localhost]\""), "broker.host", host},
+        {'B', HOST("\"host\": \"u@localhost\""), "broker.host", host},
+        {'B', HOST("\"host\": \"a b\""), "broker.host", host},
+        {'B', HOST("\"host\": \"\""), "broker.host", "expected a string of 1 to 255 bytes, got an empty one"},
+        {'B', HOST("\"host\": \"localhost\", \"port\": 0"), "broker.port",
+         "expected a port from 1 to 65535, such as 5672, got 0"},
+        {'B', HOST("\"host\": \"localhost\", \"port\": \"65536\""), "broker.port",
+         "expected a port from 1 to 65535, such as 5672, got 65536"},
+        {'B', HOST("\"host\": \"localhost\", \"port\": \"amqp\""), "broker.port",
+         "expected a port from 1 to 65535, such as 5672, got a string of another form"},
+        {'B', HOST("\"host\": \"localhost\", \"port\": 5672.5"), "broker.port",
+         "expected a port from 1 to 65535, such as 5672, got a number with a fraction or an exponent"},
+        {'B', HOST("\"host\": \"localhost\", \"port_file\": \"/nonexistent/port\""), "broker.port_file",
+         "cannot open /nonexistent/port: No such file or directory"},
+        {'B', HOST("\"url\": \"amqp://localhost\", \"host\": \"localhost\""), "broker.host",
+         "given beside broker.url; expected only one of the two"},
+        {'B', HOST("\"url\": \"amqp://localhost\", \"port\": 5672"), "broker.port", beside},
+        {'B', HOST("\"url\": \"amqp://localhost\", \"vhost\": \"v\""), "broker.vhost", beside},
+        {'B', HOST("\"port\": 5672"), "broker.url",
+         "missing; expected a URL that starts with amqp:// or amqps://, or broker.host"},
+        /* two entries for one queue, whatever names its vhost */
+        {'W',
+         "{\"broker\": {\"host\": \"localhost\", \"vhost\": \"v/w\"}, \"database\": {\"url\": \"host=\"}, "
+         "\"queues\": "
+         "{\"a\": {\"forward\": {\"url\": \"http://h\"}}, \"b\": {\"queue\": \"a\", \"vhost\": \"v/w\", "
+         "\"consumer\": \"x\", \"forward\": {\"url\": \"http://h\"}}}}",
+         "queues.b.queue", "the same queue and vhost as queues.a; expected each queue once"},
+    };
+
+    CHECK_ALL(cases, false);
+}
+
 #define HEADERS(json) "\"forward\": {\"url\": \"http://localhost\", \"headers\": " json "}"
 
 static void test_forward(void **state)
@@ -502,12 +548,14 @@ static void test_combinations(void **state)
         {'Q', "\"retry\": {\"backoff\": \"10m\"}", "queues.q.retry.backoff",
          "retry.max_backoff (5m) is below retry.backoff (10m); expected at least as much"},
         {'Q', "\"retention\": \"44m\"", "queues.q.retention",
-         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while its "
+         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while "
+         "its "
          "transaction or a copy of it is under way, and be done twice; expected at least 45m"},
         {'Q', "\"retention\": \"45m\"", NULL, NULL},
         {'Q', "\"retention\": \"30m\", \"max_window\": \"5m\"", NULL, NULL},
         {'D', "\"retention\": \"44m\"", "defaults.retention",
-         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while its "
+         "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while "
+         "its "
          "transaction or a copy of it is under way, and be done twice; expected at least 45m"},
         {'Q', "\"retention\": \"126s\"", "queues.q.retention",
          "retention (126s) is below the longest retry, the waits between 8 attempts (retry.max_attempts) "
@@ -550,10 +598,12 @@ static void test_combinations(void **state)
          "\"token_window\": \"5s\", \"forward\": {\"url\": \"http://h\", \"connect_timeout\": \"4999ms\"}",
          NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 5}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", "
+         "\"delivery_limit\": 5}",
          NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 0}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", "
+         "\"delivery_limit\": 0}",
          NULL, NULL},
         /* what is wrong by itself is not compared */
         {'Q', "\"prefetch\": -1", "queues.q.prefetch", "expected a whole number from 1 to 65535, got -1"},
@@ -584,26 +634,32 @@ static void test_warnings(void **state)
         {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
         {'Q', "\"queue\": \"new\", \"takes_over\": \"q\"", NULL, NULL},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"delivery_limit\": 4}",
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", "
+         "\"delivery_limit\": 4}",
          "broker.delivery_limit",
          "with a limit of 4 the first broken connection may end a message as a dead letter (reason "
          "delivery_limit); expected at least 5"},
         {'Q', "\"pause_hold\": \"30m\"", "queues.q.pause_hold",
          "pause_hold (30m) is above max_hold (25m), which comes first"},
         {'B', BROKER("amqp://h:5672/v"), "broker.url",
-         "has no TLS, and the broker is on another machine: whoever is on the way reads user, password and messages, "
+         "has no TLS, and the broker is on another machine: whoever is on the way reads user, password and "
+         "messages, "
          "and can change them; amqps:// encrypts"},
         {'B', BROKER("amqp://u:p@127.0.0.2:5672/v"), NULL, NULL},
         {'B', BROKER("amqp://u:p@[::1]/v"), NULL, NULL},
         {'B', BROKER("amqp://localhost./v"), NULL, NULL},
-        {'F', "\"forward\": {\"url\": \"http://h\", \"authorization\": \"Bearer x\"}", "queues.q.forward.authorization",
+        {'F', "\"forward\": {\"url\": \"http://h\", \"authorization\": \"Bearer x\"}",
+         "queues.q.forward.authorization",
          "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
-        {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Api-Key\": \"x\"}}", "queues.q.forward.headers",
+        {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Api-Key\": \"x\"}}",
+         "queues.q.forward.headers",
          "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Source\": \"x\"}}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"https://h\", \"authorization\": \"Bearer x\"}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://127.1.2.3:80\", \"authorization\": \"Bearer x\"}", NULL, NULL},
-        {'F', "\"forward\": {\"url\": \"http://h\", \"unix_socket\": \"/s\", \"authorization\": \"Bearer x\"}", NULL, NULL},
+        {'F',
+         "\"forward\": {\"url\": \"http://h\", \"unix_socket\": \"/s\", \"authorization\": \"Bearer x\"}",
+         NULL, NULL},
         {'Q', "\"store_response\": \"1KiB\", \"completion\": \"transaction\"", "queues.q.store_response",
          "has no effect with completion \"transaction\": the application keeps a result with "
          "onceward.complete(token, result)"},
@@ -612,7 +668,8 @@ static void test_warnings(void **state)
          "false}}",
          "broker.tls.verify", "is false: whoever answers at that address is trusted"},
         {'B',
-         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"tls\": {\"ca_file\": "
+         "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"tls\": "
+         "{\"ca_file\": "
          "\"/dev/null\"}}",
          "broker.tls.ca_file", "has no effect: the URL's scheme is not one with TLS"},
         {'B',
@@ -780,13 +837,14 @@ static void test_file_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),          cmocka_unit_test(test_structure),
-        cmocka_unit_test(test_values),        cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_urls),          cmocka_unit_test(test_forward),
-        cmocka_unit_test(test_lists),         cmocka_unit_test(test_combinations),
-        cmocka_unit_test(test_warnings),      cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_defaults_once), cmocka_unit_test(test_no_secrets),
-        cmocka_unit_test(test_huge_and_deep), cmocka_unit_test(test_file_faults),
+        cmocka_unit_test(test_json),         cmocka_unit_test(test_structure),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_urls),         cmocka_unit_test(test_broker_host),
+        cmocka_unit_test(test_forward),      cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_combinations), cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_all_at_once),  cmocka_unit_test(test_defaults_once),
+        cmocka_unit_test(test_no_secrets),   cmocka_unit_test(test_huge_and_deep),
+        cmocka_unit_test(test_file_faults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,11 @@ struct config_tls {
 };
 
 struct config_broker {
-    struct config_text url, user, password;
+    struct config_text url; /* where the broker is: given, or made of host, port and vhost */
+    struct config_text given_url;
+    char *host, *vhost; /* NULL: not given */
+    int port;           /* 0: not given */
+    struct config_text user, password;
     int64_t heartbeat_ms, connect_timeout_ms;
     int delivery_limit; /* -1: by server version */
     struct config_tls tls;
