@@ -5,12 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An application as the queues that share it see it: how much may be out there, whether anybody listens, who goes alone, and whose fault
- * a crash was. A value; no I/O, no clock. Design section 5.3 (limiter), 5.4 (crashes).
+/* An application as the queues that share it see it: how much may be out there, whether anybody listens, who
+ * goes alone, and whose fault a crash was. A value; no I/O, no clock. Design section 5.3 (limiter), 5.4
+ * (crashes).
  *
- * A *crash* is a reset, a close without an answer, garbage, 502 or 504. All requests that were out when it was noticed belong to the same
- * crash. *Seen alive*: since the latest crash it answered somebody (any status but 502, 503, 504), its ready.url said 2xx, or it
- * refused connections and then accepted one. */
+ * A *crash* is a reset, a close without an answer, garbage, 502 or 504. All requests that were out when it
+ * was noticed belong to the same crash. *Seen alive*: since the latest crash it answered somebody (any status
+ * but 502, 503, 504), its ready.url said 2xx, or it refused connections and then accepted one. */
 
 struct application_rules {
     int concurrency; /* the sum of its queues' */
@@ -21,10 +22,10 @@ struct application_rules {
 
 /* A request's memory of the application, from application_sent to its end. */
 struct application_request {
-    uint64_t number;   /* of its requests, from 1; 0: it was not sent */
-    uint64_t mark;     /* limiter_mark */
+    uint64_t number;    /* of its requests, from 1; 0: it was not sent */
+    uint64_t mark;      /* limiter_mark */
     uint64_t n_crashes; /* before it was sent */
-    bool alone;        /* nothing else was out when it went */
+    bool alone;         /* nothing else was out when it went */
 };
 
 struct application {
@@ -35,12 +36,12 @@ struct application {
     int n_accepted; /* answered 202 and not settled: they count as out for whoever wants to be alone */
     uint64_t n_sent;
     uint64_t n_crashes;
-    uint64_t crash_sent;  /* requests up to this number belong to the latest crash, or are older */
-    bool alive_before;    /* it was seen alive before the latest crash, since the one before that */
-    bool seen_alive;      /* since the latest crash */
-    bool refused;         /* connections, since the latest crash */
-    bool gone;            /* nobody listens, as far as is known: probed, nothing is sent */
-    bool reached;         /* it was reached once */
+    uint64_t crash_sent; /* requests up to this number belong to the latest crash, or are older */
+    bool alive_before;   /* it was seen alive before the latest crash, since the one before that */
+    bool seen_alive;     /* since the latest crash */
+    bool refused;        /* connections, since the latest crash */
+    bool gone;           /* nobody listens, as far as is known: probed, nothing is sent */
+    bool reached;        /* it was reached once */
     struct application_probe {
         bool sent;
         int64_t at_ms;      /* of the next one; INT64_MAX: none is wanted */
@@ -59,8 +60,8 @@ struct application {
 
 void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms);
 
-/* May another request be prepared: is it there, does its limiter not wait, and has it a slot left? A queue that has nothing under way
- * (n_of_queue 0) may always send one. */
+/* May another request be prepared: is it there, does its limiter not wait, and has it a slot left? A queue
+ * that has nothing under way (n_of_queue 0) may always send one. */
 bool application_may_send(const struct application *a, int64_t now_ms, int n_of_queue);
 
 /* How many more slots there are, in all. */
@@ -73,7 +74,8 @@ void application_unreserve(struct application *a);
 /* A request goes out. Alone: by the holder of the place. */
 void application_sent(struct application *a, bool alone, struct application_request *ret);
 
-/* It is no longer out: answered, or abandoned. To be followed by one of the next four when it was answered. */
+/* It is no longer out: answered, or abandoned. To be followed by one of the next four when it was answered.
+ */
 void application_returned(struct application *a);
 
 /* It was answered with a status that is none of 429, 502, 503, 504. */
@@ -82,26 +84,33 @@ void application_answered(struct application *a, int64_t now_ms, const struct ap
 /* 429 or 503: the queue's limiter takes these. 429 is a sign of life. */
 void application_refused_politely(struct application *a, const struct application_request *r, int status);
 
-/* Nobody is there: refused, no route, TLS failure, not resolvable. timed_out: it was only slow to connect, which says nothing else. */
+/* Nobody is there: refused, no route, TLS failure, not resolvable. timed_out: it was only slow to connect,
+ * which says nothing else. */
 void application_unreachable(struct application *a, int64_t now_ms, bool timed_out);
 
 /* Whose fault a crash is. */
 enum crash {
-    CRASH_CHARGED,     /* the message's own: it was alone, and the application had been seen alive since the crash before */
-    CRASH_UNPROVEN,    /* it was alone, but the application may have been down all the time: see unproven_may_charge */
+    CRASH_CHARGED, /* the message's own: it was alone, and the application had been seen alive since the crash
+                      before */
+    CRASH_UNPROVEN,    /* it was alone, but the application may have been down all the time: see
+                          unproven_may_charge */
     CRASH_QUARANTINED, /* among others: from now on it goes alone */
     CRASH_NOT_ITS_OWN, /* given back */
 };
 
 /* A request ended in a crash. retry_after_ms: of a 502 or 504, -1: none. */
-enum crash application_crashed(struct application *a, int64_t now_ms, const struct application_request *r, int64_t retry_after_ms,
-                               uint64_t random);
+enum crash application_crashed(struct application *a, int64_t now_ms, const struct application_request *r,
+                               int64_t retry_after_ms, uint64_t random);
 
-/* May a lone crash of an application that was not seen alive be charged? Once in max_backoff_ms, then twice that, four times …; since_ms: since
- * the latest such charge, -1: there was none; step: how many there were. */
+/* May a lone crash of an application that was not seen alive be charged? Once in max_backoff_ms, then twice
+ * that, four times …; since_ms: since the latest such charge, -1: there was none; step: how many there were.
+ */
 bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms);
 
 /* --- probes: a connect, or ready.url --- */
+
+/* Once a turn: does a message of any of its queues wait for a slot? See limiter_busy. */
+void application_time(struct application *a, int64_t now_ms, bool more);
 
 /* Is a probe to be sent now? Then application_probed follows. */
 bool application_wants_probe(const struct application *a, int64_t now_ms);
@@ -110,9 +119,10 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
 
 /* --- going alone --- */
 
-/* Wants the place for `holder` (never 0). Answers whether it may claim now: nothing is out, reserved or accepted there, or it has waited for a
- * window. While somebody waits or is alone, application_may_send is false for everybody else. beside: there is no credit left to keep others
- * waiting: it goes beside them, and is not charged for what comes of it. */
+/* Wants the place for `holder` (never 0). Answers whether it may claim now: nothing is out, reserved or
+ * accepted there, or it has waited for a window. While somebody waits or is alone, application_may_send is
+ * false for everybody else. beside: there is no credit left to keep others waiting: it goes beside them, and
+ * is not charged for what comes of it. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder);
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder);

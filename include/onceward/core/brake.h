@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The circuit breaker of a queue (configuration key `brake`): when that many different messages in a row fail or would die, for whatever reason,
- * and none succeeds between, it is not the messages. Then nothing is charged and nothing dies until one succeeds, and trying costs
- * nothing. A value; no clock, no I/O. */
+/* The circuit breaker of a queue (configuration key `brake`): when that many different messages in a row fail
+ * or would die, for whatever reason, and none succeeds between, it is not the messages. Then nothing is
+ * charged and nothing dies until one succeeds, and trying costs nothing. A value; no clock, no I/O. */
 
 enum { BRAKE_IDS = 64, BRAKE_TEXTS = 8 };
 
@@ -29,7 +29,8 @@ struct brake {
 
 void brake_init(struct brake *b, int threshold);
 
-/* A message failed, or would die: `id` is a hash that tells it from others. true: the brake is on since this call. */
+/* A message failed, or would die: `id` is a hash that tells it from others. true: the brake is on since this
+ * call. */
 bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id);
 
 /* One succeeded. true: the brake was on, and is off. */

@@ -3,16 +3,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether the database works, as all queues see it: it does, or a lost connection or a refused statement (disk full, read-only, standby)
- * makes it *down*. Then nothing new is claimed or forwarded, and one statement is tried with backoff from 1 s to 15 s. A value; design
- * section 5.3, last paragraph. */
+/* Whether the database works, as all queues see it: it does, or a lost connection or a refused statement
+ * (disk full, read-only, standby) makes it *down*. Then nothing new is claimed or forwarded, and one
+ * statement is tried with backoff from 1 s to 15 s. A value; design section 5.3, last paragraph. */
 
 enum { DATABASE_TRY_FIRST_MS = 1000, DATABASE_TRY_LAST_MS = 15000 };
 
 struct database {
-    bool linked;   /* a connection is there */
-    bool refuses;  /* a statement was refused for a lasting reason; with a connection */
-    uint32_t life; /* raised with each connection and each loss: a request remembers it */
+    bool linked;           /* a connection is there */
+    bool refuses;          /* a statement was refused for a lasting reason; with a connection */
+    uint32_t life;         /* raised with each connection and each loss: a request remembers it */
     int64_t down_since_ms; /* 0: it is up */
     bool trying;
     int64_t try_at_ms;
@@ -24,7 +24,8 @@ void database_init(struct database *b, int64_t now_ms);
 void database_linked(struct database *b);
 void database_lost(struct database *b, int64_t now_ms, const char *reason);
 
-/* A statement was refused: is the SQLSTATE one that concerns all statements (classes 08, 25, 53, 57, 58, XX, 42501, 42P01)? Then it is down. */
+/* A statement was refused: is the SQLSTATE one that concerns all statements (classes 08, 25, 53, 57, 58, XX,
+ * 42501, 42P01)? Then it is down. */
 void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason);
 bool database_sqlstate_is_lasting(const char *sqlstate);
 

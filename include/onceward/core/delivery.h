@@ -10,8 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A delivery that is held. Only src/core/queue*.c changes it; the shell reads what it needs to carry an action out, and fills in the token of
- * a claim. It is valid from queue_delivered to the queue_reap after its end. */
+/* A delivery that is held. Only src/core/queue*.c changes it; the shell reads what it needs to carry an
+ * action out, and fills in the token of a claim. It is valid from queue_delivered to the queue_reap after its
+ * end. */
 
 struct message;
 
@@ -48,14 +49,14 @@ struct delivery_claim {
 /* Its request. */
 struct delivery_request {
     struct application_request application;
-    uint64_t mark;   /* of the queue's limiter */
-    bool out;        /* it is with the application */
-    bool probation;  /* sent while everything fails: it tries */
+    uint64_t mark;  /* of the queue's limiter */
+    bool out;       /* it is with the application */
+    bool probation; /* sent while everything fails: it tries */
     int64_t sent_ms;
-    uint32_t life;   /* of the database, when it went */
+    uint32_t life;             /* of the database, when it went */
     int64_t accepted_until_ms; /* 202: watched until then; 0: not accepted */
     int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
-    int kept_verdict;  /* of an answer that came while the window was being asked about; -1: none */
+    int kept_verdict;          /* of an answer that came while the window was being asked about; -1: none */
     int kept_status;
     int64_t kept_retry_after_ms;
 };
@@ -63,15 +64,15 @@ struct delivery_request {
 /* What is to be written of it, and what was said. */
 struct delivery_outcome {
     int http_status;
-    int64_t delay_ms;           /* until the next attempt; release, fail */
-    bool only_expired;          /* fail: unless the token was extended */
-    bool give_back;             /* fail: not charged */
-    bool charged;               /* what is being written counts against the brake */
-    bool then_requeue;          /* release: and then back to the broker */
-    int write_crashes;          /* fail, release: into the row; -1: as it is */
-    int write_unproven;         /* the same for unproven_step */
-    enum dead_reason dead;      /* bury */
-    bool rowless, exhausted;    /* bury */
+    int64_t delay_ms;        /* until the next attempt; release, fail */
+    bool only_expired;       /* fail: unless the token was extended */
+    bool give_back;          /* fail: not charged */
+    bool charged;            /* what is being written counts against the brake */
+    bool then_requeue;       /* release: and then back to the broker */
+    int write_crashes;       /* fail, release: into the row; -1: as it is */
+    int write_unproven;      /* the same for unproven_step */
+    enum dead_reason dead;   /* bury */
+    bool rowless, exhausted; /* bury */
     char *error;  /* what went wrong last, in words, without a word of the application: for the log. Owned */
     char *said;   /* the same with what the application wrote, for row and letter; NULL: error. Owned */
     char *result; /* to be stored with the completion. Owned */
@@ -79,8 +80,8 @@ struct delivery_outcome {
 };
 
 struct delivery {
-    struct link in_list;   /* of its operation and phase, or of its wait */
-    struct link in_tags;   /* ascending, while its channel lives and nothing was said to the broker about it */
+    struct link in_list; /* of its operation and phase, or of its wait */
+    struct link in_tags; /* ascending, while its channel lives and nothing was said to the broker about it */
     struct link in_leader; /* leader->followers */
     struct hash_link by_ref, by_id;
     struct list followers;
@@ -89,14 +90,14 @@ struct delivery {
     enum operation op;
     enum phase phase;
     enum wait wait;
-    bool ended; /* over here; freed by queue_reap */
+    bool ended;    /* over here; freed by queue_reap */
     bool was_dead; /* its row says so: it is to be rejected again */
     bool has_circled;
-    bool given_up; /* an operator lets it die */
+    bool given_up;     /* an operator lets it die */
     size_t timer_slot; /* 0: no timer */
     int64_t timer_ms;
-    int64_t ready_ms;     /* since when what is wanted may be sent */
-    int64_t tried_ms;     /* when it was last sent to the application; 0: never */
+    int64_t ready_ms; /* since when what is wanted may be sent */
+    int64_t tried_ms; /* when it was last sent to the application; 0: never */
     int64_t locked_since_ms;
     int n_waits, n_given_back; /* in a row: of the database, without fault */
     struct message *message;   /* NULL: its body was not taken */

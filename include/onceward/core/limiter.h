@@ -3,20 +3,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How many requests may be out at once, learnt from the answers: TCP's answer to the same question (slow start, additive increase,
- * multiplicative decrease: RFC 5681, section 3.1), on requests. Two stand before each request: the queue's, which "not now" answers and ends
- * of windows mark, and the application's, which crashes and refusals mark. A value; no I/O, no clock.
+/* How many requests may be out at once, learnt from the answers: TCP's answer to the same question (slow
+ * start, additive increase, multiplicative decrease: RFC 5681, section 3.1), on requests. Two stand before
+ * each request: the queue's, which "not now" answers and ends of windows mark, and the application's, which
+ * crashes and refusals mark. A value; no I/O, no clock.
  *
  * - It starts at 1. A good answer adds 1 below `threshold` and 1/limit above it, up to `most`.
- * - A budget of LIMITER_BUDGET marks: a bad answer takes 1, a good one gives 1/10 back. When half of it is gone the limit is halved (a *cut*)
- *   and the budget is full again: an application that says no now and then costs nothing.
+ * - A budget of LIMITER_BUDGET marks: a bad answer takes 1, a good one gives 1/10 back. When half of it is
+ * gone the limit is halved (a *cut*) and the budget is full again: an application that says no now and then
+ * costs nothing.
  * - At 1, each further bad answer doubles a wait. Any good answer ends it.
  * - Whatever was asked for before the latest cut changes nothing when it is answered. */
 
 enum {
     LIMITER_BUDGET = 10,
     LIMITER_WAIT_FIRST_MS = 100,
-    LIMITER_WAIT_UNTRIED_MS = 1000, /* the longest while "not now" is said to messages that were not tried before */
+    LIMITER_WAIT_UNTRIED_MS =
+        1000, /* the longest while "not now" is said to messages that were not tried before */
     LIMITER_WAIT_LAST_MS = 10000,
     LIMITER_BUSY_MS = 1000, /* every slot taken for so long, and nothing bad heard: one more (long jobs) */
 };
@@ -42,9 +45,11 @@ static inline uint64_t limiter_mark(const struct limiter *l)
 /* A good answer to a request with that mark. */
 void limiter_good(struct limiter *l, uint64_t mark);
 
-/* A bad answer to a request with that mark. wait_most_ms: the longest wait that this kind of answer leads to; retry_after_ms: the answer's
- * own wish, -1: none; honoured up to wait_most_ms. random: 64 random bits, for jitter. */
-void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_most_ms, int64_t retry_after_ms, uint64_t random);
+/* A bad answer to a request with that mark. wait_most_ms: the longest wait that this kind of answer leads to;
+ * retry_after_ms: the answer's own wish, -1: none; honoured up to wait_most_ms. random: 64 random bits, for
+ * jitter. */
+void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_most_ms,
+                 int64_t retry_after_ms, uint64_t random);
 
 /* Nobody is there: the limit is 1 at once, whatever was asked for before. The wait is left to the probes. */
 void limiter_collapse(struct limiter *l, int64_t now_ms);
@@ -52,7 +57,8 @@ void limiter_collapse(struct limiter *l, int64_t now_ms);
 /* How many may be out in all; 0 while it waits. */
 int limiter_room(const struct limiter *l, int64_t now_ms);
 
-/* Is every slot taken (n_out), and does a message wait for one? To be told in every turn: a full LIMITER_BUSY_MS of it adds 1. */
+/* Is every slot taken (n_out), and does a message wait for one? To be told in every turn: a full
+ * LIMITER_BUSY_MS of it adds 1. */
 void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more);
 
 /* When limiter_room or limiter_busy may next answer differently without a new fact; INT64_MAX: never. */

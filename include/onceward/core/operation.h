@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* What is done about a delivery: an operation that is wanted or sent, or a wait before it. The operations and their properties stand in
- * terms/operations.def. */
+/* What is done about a delivery: an operation that is wanted or sent, or a wait before it. The operations and
+ * their properties stand in terms/operations.def. */
 
 enum operation {
 #define OPERATION(id, name, link, out, idle, begins, failpoint, sentence) OP_##id,

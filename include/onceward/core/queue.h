@@ -15,16 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A queue: facts in, actions out. Everything that is decided about its messages is decided here; nothing is done here. No I/O, no clock, no
- * library, no thread; equal facts give equal actions.
+/* A queue: facts in, actions out. Everything that is decided about its messages is decided here; nothing is
+ * done here. No I/O, no clock, no library, no thread; equal facts give equal actions.
  *
- * The shell (src/sidecar) and the simulator (test/sim) turn what the broker, the database, the application and the clock say into facts, and carry
- * actions out. A fact changes states and nothing else; queue_next then answers, one at a time, what is to be done. Nothing is
- * re-entrant: no fact is told while an action is being taken. Times are milliseconds of one clock that never goes back; now_ms is never
- * smaller than in the call before.
+ * The shell (src/sidecar) and the simulator (test/sim) turn what the broker, the database, the application
+ * and the clock say into facts, and carry actions out. A fact changes states and nothing else; queue_next
+ * then answers, one at a time, what is to be done. Nothing is re-entrant: no fact is told while an action is
+ * being taken. Times are milliseconds of one clock that never goes back; now_ms is never smaller than in the
+ * call before.
  *
- * The application and the database are shared by queues: they belong to the shell, and outlive the queue. Their own facts (a probe's
- * result, a lost connection) are told to them directly, and then to each queue. */
+ * The application and the database are shared by queues: they belong to the shell, and outlive the queue.
+ * Their own facts (a probe's result, a lost connection) are told to them directly, and then to each queue. */
 
 /* The configuration, as far as decisions need it. */
 struct queue_rules {
@@ -40,7 +41,7 @@ struct queue_rules {
     bool mismatch_is_duplicate, too_large_is_reject;
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
-    int64_t stuck_ms, stuck_again_ms;
+    int64_t stuck_ms, stuck_again_ms, stats_interval_ms;
 };
 
 /* Why it stands still, and since when. */
@@ -80,7 +81,7 @@ struct queue {
     struct returns returns;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
-    int n_others;        /* other instances that consume this queue, as presence says; 0: nobody, or not known */
+    int n_others; /* other instances that consume this queue, as presence says; 0: nobody, or not known */
     struct queue_pause pauses[N_PAUSE_REASONS];
     struct queue_lever {
         bool paused, give_up_held;
@@ -91,9 +92,13 @@ struct queue {
     int64_t drain_until_ms;
     bool ready; /* it has consumed once */
     bool too_large_stays;
+    bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
+                            until it ends */
     struct queue_flow {
         double service_us, claim_us; /* moving averages */
         double duplicates;           /* the share of what is new here that turns out to be completed */
+        int64_t no_look_ms;          /* nothing to look at was found in this millisecond */
+        int64_t crowded_ms;          /* when deliveries last went back to make room for others */
     } flow;
     int64_t tick_ms; /* of the last second's work */
     struct queue_notes {
@@ -107,12 +112,18 @@ struct queue {
         uint64_t *refs;
         size_t n, cap;
     } abandons;
+    struct queue_asks {
+        bool depth;
+        const char *reopen; /* why; NULL: not asked */
+        uint64_t holder;    /* of this delivery's row; 0: not asked */
+        int64_t holder_ms;  /* asked last */
+    } asks;
     struct queue_counts counts;
 };
 
 /* application and database must outlive it; seed: of its jitter. number: at least 1, of this queue alone. */
-void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b, uint64_t number, uint64_t seed,
-                int64_t now_ms);
+void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
+                uint64_t number, uint64_t seed, int64_t now_ms);
 void queue_deinit(struct queue *q);
 
 /* --- facts --- */
@@ -136,20 +147,23 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
 /* What may be allocated for the next delivery. */
 struct queue_room {
     size_t body, whole;
-    int64_t near_count; /* one that was delivered so often may have max_message_bytes whatever the room is, one at a time; INT64_MAX: none */
+    int64_t near_count; /* one that was delivered so often may have max_message_bytes whatever the room is,
+                           one at a time; INT64_MAX: none */
 };
 void queue_room(const struct queue *q, struct queue_room *ret);
 
 /* The database's answer about the operation that was sent for ref. */
 struct row {
+    enum operation op; /* that was sent */
     enum row_answer answer;
     int attempt, crashes, takeovers, unproven_step;
     int64_t unproven_ms; /* since the latest unproven charge; -1: none */
     int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
     int64_t age_ms;      /* claimed */
     bool taken_over;
-    struct slice detail; /* held: the holder; not_due, exhausted: the last error; mismatch: JSON; invalid, retry: the error */
-    int64_t letter;      /* buried: its id */
+    struct slice detail;  /* held: the holder; not_due, exhausted: the last error; mismatch: JSON; invalid,
+                             retry: the error */
+    int64_t letter;       /* buried: its id */
     const char *sqlstate; /* retry, invalid */
 };
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
@@ -172,15 +186,18 @@ struct answer {
 };
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct answer *a);
 
-/* The channel is open, and its tags carry this generation; or it is gone, with its connection or without. code: of the broker, 0: none. */
-void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major, enum queue_kind kind);
+/* The channel is open, and its tags carry this generation; or it is gone, with its connection or without.
+ * code: of the broker, 0: none. */
+void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
+                        enum queue_kind kind);
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
 void queue_kind_known(struct queue *q, enum queue_kind kind);
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: not to be had */
 
-/* The database's connection is gone: what was at it is answered by queue_row as ROW_UNKNOWN before. Or a new one is there. */
+/* The database's connection is gone: what was at it is answered by queue_row as ROW_UNKNOWN before. Or a new
+ * one is there. */
 void queue_database_lost(struct queue *q, int64_t now_ms);
 void queue_database_linked(struct queue *q, int64_t now_ms);
 
@@ -190,12 +207,15 @@ void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const
 /* Levers and presence. */
 void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why);
 void queue_lever_retry(struct queue *q, int64_t now_ms); /* what waits for its time is looked at now */
-void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids, size_t ids_len); /* ids: as in struct queue_lever */
+void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids,
+                         size_t ids_len); /* ids: as in struct queue_lever */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
-/* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued. DRAIN_DONE when nothing is held. */
+/* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued.
+ * DRAIN_DONE when nothing is held. */
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
-void queue_resume(struct queue *q, int64_t now_ms); /* a drain that was called off (tests) */
+/* What is left of the grace ends now. */
+void queue_hurry(struct queue *q, int64_t now_ms);
 
 /* The clock: timers, bounds, and once a second the rest. To be called in every turn, before queue_next. */
 void queue_time(struct queue *q, int64_t now_ms);
@@ -204,15 +224,16 @@ void queue_time(struct queue *q, int64_t now_ms);
 
 enum action_kind {
     ACTION_NONE,
-    ACTION_DATABASE,   /* send d->op; of a claim that is `fresh` make the token first */
-    ACTION_FORWARD,    /* POST it; what cannot be begun is told by queue_answered as unreachable */
-    ACTION_ABANDON,    /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is freed */
-    ACTION_ACK,        /* the tag, or with `multiple` all up to it */
-    ACTION_REJECT,     /* requeue=false */
-    ACTION_REQUEUE,    /* nack, requeue=true */
-    ACTION_CONSUME,    /* under `number`, with `n` as its prefetch */
-    ACTION_CANCEL,     /* consumer `number` */
-    ACTION_REOPEN,     /* the channel; `text` says why */
+    ACTION_DATABASE, /* send d->op; of a claim that is `fresh` make the token first */
+    ACTION_FORWARD,  /* POST it; what cannot be begun is told by queue_answered as unreachable */
+    ACTION_ABANDON, /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is
+                       freed */
+    ACTION_ACK,     /* the tag, or with `multiple` all up to it */
+    ACTION_REJECT,  /* requeue=false */
+    ACTION_REQUEUE, /* nack, requeue=true */
+    ACTION_CONSUME, /* under `number`, with `n` as its prefetch */
+    ACTION_CANCEL,  /* consumer `number` */
+    ACTION_REOPEN,  /* the channel; `text` says why */
     ACTION_ASK_DEPTH,
     ACTION_ASK_HOLDER, /* who locks the row of `ref`? */
     ACTION_TELL,       /* a line of the log */
@@ -240,9 +261,10 @@ struct action {
     struct note note;
 };
 
-/* The next thing to be done; false: nothing now. can: a bit for each operation (1u << OP_x) that can be carried out now: a batch of that kind
- * can be sent, the request can be begun, the broker's buffer has room (OP_ACK, OP_REJECT, OP_REQUEUE). What cannot is wanted
- * until it can: that is how batches grow. What it answers counts as done, so it must be carried out. */
+/* The next thing to be done; false: nothing now. can: a bit for each operation (1u << OP_x) that can be
+ * carried out now: a batch of that kind can be sent, the request can be begun, the broker's buffer has room
+ * (OP_ACK, OP_REJECT, OP_REQUEUE). What cannot is wanted until it can: that is how batches grow. What it
+ * answers counts as done, so it must be carried out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
 /* Frees what has ended. Once a turn, when no action refers to it any more. */

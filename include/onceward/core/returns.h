@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What may go back to the broker. A return is dear: quorum queues count it, and drop what was delivered too often; bounded queues
- * drop at the head. Design section 5.5. A value. */
+/* What may go back to the broker. A return is dear: quorum queues count it, and drop what was delivered too
+ * often; bounded queues drop at the head. Design section 5.5. A value. */
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
@@ -20,7 +20,8 @@ struct returns {
 /* The limit as far as it is known: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries. */
 int returns_limit(const struct returns *r);
 
-/* How often it was delivered before, as far as that is believed: x-delivery-count means something on quorum queues only. */
+/* How often it was delivered before, as far as that is believed: x-delivery-count means something on quorum
+ * queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
 
 /* Is it near the limit: not to be returned any more, and stored whole when it arrives so? */

@@ -1,0 +1,253 @@
+/* An application as the queues that share it see it: see application.h. */
+#include "onceward/core/application.h"
+
+#include "onceward/core/backoff.h"
+
+enum {
+    PROBE_FIRST_MS = 50,
+    READY_LOOK_MS = 1000,   /* a ready.url is asked at least so often, also while all is well */
+    PLACE_SHARE = 10,       /* a tenth of all time may go by with slots kept idle for who goes alone */
+    PLACE_CREDIT_MS = 2000, /* what is saved up of it at the most */
+};
+
+void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms)
+{
+    *a = (struct application){.rules = *rules, .gone = true};
+    limiter_init(&a->limiter, rules->concurrency);
+    a->limiter.slow_since_ms = now_ms;
+    a->probe.at_ms = now_ms;
+    a->place.credit_ms = PLACE_CREDIT_MS;
+    a->place.credit_at_ms = now_ms;
+}
+
+/* --- slots --- */
+
+static int busy(const struct application *a)
+{
+    return a->n_out + a->n_reserved;
+}
+
+int application_room(const struct application *a, int64_t now_ms)
+{
+    int room = limiter_room(&a->limiter, now_ms) - busy(a);
+
+    if (a->gone || a->probe.failing || a->place.holder)
+        return 0;
+    return room > 0 ? room : 0;
+}
+
+bool application_may_send(const struct application *a, int64_t now_ms, int n_of_queue)
+{
+    if (a->gone || a->probe.failing || a->place.holder || !limiter_room(&a->limiter, now_ms))
+        return false;
+    return !n_of_queue || application_room(a, now_ms) > 0;
+}
+
+void application_time(struct application *a, int64_t now_ms, bool more)
+{
+    limiter_busy(&a->limiter, now_ms, a->n_out, more);
+}
+
+void application_reserve(struct application *a)
+{
+    a->n_reserved++;
+}
+
+void application_unreserve(struct application *a)
+{
+    a->n_reserved--;
+}
+
+void application_sent(struct application *a, bool alone, struct application_request *ret)
+{
+    a->n_out++;
+    *ret = (struct application_request){
+        .number = ++a->n_sent, .mark = limiter_mark(&a->limiter), .n_crashes = a->n_crashes, .alone = alone};
+}
+
+void application_returned(struct application *a)
+{
+    a->n_out--;
+}
+
+/* --- what answers say --- */
+
+static void saw_alive(struct application *a, uint64_t number)
+{
+    if (number > a->crash_sent)
+        a->seen_alive = true;
+}
+
+void application_answered(struct application *a, int64_t now_ms, const struct application_request *r)
+{
+    (void)now_ms;
+    saw_alive(a, r->number);
+    limiter_good(&a->limiter, r->mark);
+}
+
+void application_refused_politely(struct application *a, const struct application_request *r, int status)
+{
+    if (status == 429)
+        saw_alive(a, r->number);
+}
+
+static void probe_soon(struct application *a, int64_t now_ms)
+{
+    if (a->probe.at_ms > now_ms)
+        a->probe.at_ms = now_ms;
+}
+
+void application_unreachable(struct application *a, int64_t now_ms, bool timed_out)
+{
+    if (!timed_out)
+        a->refused = true;
+    if (!a->gone) {
+        a->gone = true;
+        a->probe.n_failures = 0;
+        limiter_collapse(&a->limiter, now_ms);
+        a->probe.at_ms = now_ms + PROBE_FIRST_MS;
+    }
+}
+
+enum crash application_crashed(struct application *a, int64_t now_ms, const struct application_request *r,
+                               int64_t retry_after_ms, uint64_t random)
+{
+    if (r->number > a->crash_sent) {
+        a->crash_sent = a->n_sent;
+        a->n_crashes++;
+        a->alive_before = a->seen_alive;
+        a->seen_alive = a->refused = false;
+        probe_soon(a, now_ms);
+    }
+    limiter_bad(&a->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms, random);
+    if (r->alone)
+        return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
+    return a->alive_before ? CRASH_QUARANTINED : CRASH_NOT_ITS_OWN;
+}
+
+bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms)
+{
+    int64_t wait = max_backoff_ms;
+
+    for (int i = 1; i < step && wait < INT64_MAX / 2; i++)
+        wait *= 2;
+    return since_ms < 0 || since_ms >= wait;
+}
+
+/* --- probes --- */
+
+bool application_wants_probe(const struct application *a, int64_t now_ms)
+{
+    return !a->probe.sent && now_ms >= a->probe.at_ms;
+}
+
+void application_probe_sent(struct application *a)
+{
+    a->probe.sent = true;
+    a->probe.n_crashes = a->n_crashes;
+}
+
+static void probe_failed(struct application *a, int64_t now_ms, bool refused, uint64_t random)
+{
+    int64_t most = a->rules.ready_interval_ms > PROBE_FIRST_MS ? a->rules.ready_interval_ms : PROBE_FIRST_MS;
+
+    if (refused)
+        a->refused = true;
+    if (!a->gone && !a->probe.failing) {
+        a->probe.n_failures = 0;
+        limiter_collapse(&a->limiter, now_ms);
+    }
+    /* One that listens, and whose ready.url says no, is there. */
+    if (refused || !a->rules.has_ready_url)
+        a->gone = true;
+    a->probe.failing = a->rules.has_ready_url;
+    a->probe.at_ms = now_ms + backoff_ms(PROBE_FIRST_MS, most, ++a->probe.n_failures, random);
+}
+
+void application_probed(struct application *a, int64_t now_ms, bool ready, bool refused, uint64_t random)
+{
+    bool is_news = a->probe.n_crashes == a->n_crashes; /* begun after the latest crash */
+
+    a->probe.sent = false;
+    if (!ready) {
+        probe_failed(a, now_ms, refused, random);
+        return;
+    }
+    if (is_news && (a->rules.has_ready_url || a->refused))
+        a->seen_alive = true;
+    if ((a->gone || a->probe.failing) && now_ms >= a->limiter.wait_until_ms)
+        a->limiter.slow_since_ms = 0;
+    a->reached = true;
+    a->gone = a->probe.failing = false;
+    a->probe.n_failures = 0;
+    a->probe.at_ms = a->rules.has_ready_url
+                         ? now_ms + (a->rules.ready_interval_ms > READY_LOOK_MS ? a->rules.ready_interval_ms
+                                                                                : READY_LOOK_MS)
+                         : INT64_MAX;
+}
+
+/* --- going alone --- */
+
+static void place_account(struct application *a, int64_t now_ms)
+{
+    int64_t passed = now_ms - a->place.credit_at_ms;
+
+    a->place.credit_at_ms = now_ms;
+    a->place.credit_ms += a->place.holder ? -passed : passed / PLACE_SHARE;
+    if (a->place.credit_ms > PLACE_CREDIT_MS)
+        a->place.credit_ms = PLACE_CREDIT_MS;
+    if (a->place.credit_ms < -a->rules.window_ms)
+        a->place.credit_ms = -a->rules.window_ms;
+}
+
+/* Remainders below PLACE_SHARE are not lost: the account is settled only when enough has passed. */
+static void place_settle(struct application *a, int64_t now_ms)
+{
+    if (a->place.holder || now_ms - a->place.credit_at_ms >= PLACE_SHARE)
+        place_account(a, now_ms);
+}
+
+enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder)
+{
+    bool quiet = !busy(a) && !a->n_accepted;
+
+    place_settle(a, now_ms);
+    if (a->place.holder && a->place.holder != holder)
+        return PLACE_WAIT;
+    /* Nobody could be sent now: then nothing is kept free. */
+    if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms)) {
+        application_leave_place(a, now_ms, holder);
+        return PLACE_WAIT;
+    }
+    if (!a->place.holder) {
+        if (!quiet && a->place.credit_ms <= 0)
+            return PLACE_BESIDE;
+        a->place.holder = holder;
+        a->place.taken = false;
+        a->place.since_ms = now_ms;
+    }
+    if (!quiet && now_ms - a->place.since_ms < a->rules.window_ms)
+        return PLACE_WAIT;
+    a->place.taken = true;
+    return PLACE_TAKEN;
+}
+
+void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
+{
+    if (a->place.holder != holder)
+        return;
+    place_settle(a, now_ms);
+    a->place.holder = 0;
+    a->place.taken = false;
+}
+
+int64_t application_deadline(const struct application *a, int64_t now_ms)
+{
+    int64_t at = a->probe.sent ? INT64_MAX : a->probe.at_ms, limit = limiter_deadline(&a->limiter, now_ms);
+
+    if (limit < at)
+        at = limit;
+    if (a->place.holder && !a->place.taken && a->place.since_ms + a->rules.window_ms < at)
+        at = a->place.since_ms + a->rules.window_ms;
+    return at;
+}

@@ -1,0 +1,95 @@
+/* The circuit breaker: see brake.h. */
+#include "onceward/core/brake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void brake_init(struct brake *b, int threshold)
+{
+    *b = (struct brake){.threshold = threshold, .no_ids = true};
+}
+
+static bool brake_knows(const struct brake *b, uint64_t id)
+{
+    for (int i = 0; i < b->n && i < BRAKE_IDS; i++)
+        if (b->ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Counts what was said; what is said once the table is full counts nowhere. */
+static void brake_count(struct brake *b, const char *text)
+{
+    for (size_t i = 0; i < BRAKE_TEXTS; i++) {
+        struct brake_text *t = &b->texts[i];
+
+        if (!t->n)
+            snprintf(t->text, sizeof(t->text), "%s", text);
+        else if (strncmp(t->text, text, sizeof(t->text) - 1) != 0)
+            continue;
+        t->n++;
+        return;
+    }
+}
+
+bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id)
+{
+    if (brake_knows(b, id))
+        return false;
+    if (b->n < BRAKE_IDS)
+        b->ids[b->n] = id;
+    b->n++;
+    b->no_ids &= no_id;
+    brake_count(b, text);
+    if (b->on || !b->threshold || b->n < b->threshold)
+        return false;
+    b->on = true;
+    b->since_ms = now_ms;
+    return true;
+}
+
+bool brake_succeeded(struct brake *b)
+{
+    bool was_on = b->on;
+
+    if (b->n)
+        brake_init(b, b->threshold);
+    return was_on;
+}
+
+bool brake_may_set(const struct brake *b, size_t n_open)
+{
+    return b->threshold && !b->on && b->n && n_open && n_open + (size_t)b->n >= (size_t)b->threshold;
+}
+
+bool brake_try(struct brake *b, int64_t now_ms, int most)
+{
+    int64_t second = now_ms / 1000;
+
+    if (b->second_ms != second) {
+        b->second_ms = second;
+        b->n_tries = 0;
+    }
+    if (b->n_tries >= most)
+        return false;
+    b->n_tries++;
+    return true;
+}
+
+int64_t brake_deadline(const struct brake *b, int64_t now_ms, int most)
+{
+    if (!b->on)
+        return INT64_MAX;
+    return b->second_ms == now_ms / 1000 && b->n_tries >= most ? (now_ms / 1000 + 1) * 1000 : now_ms;
+}
+
+void brake_tell(const struct brake *b, char *ret, size_t size)
+{
+    const struct brake_text *most = &b->texts[0];
+
+    for (size_t i = 1; i < BRAKE_TEXTS; i++)
+        if (b->texts[i].n > most->n)
+            most = &b->texts[i];
+    snprintf(ret, size, "%d different messages in a row failed; commonest, %d times: %s", b->n, most->n,
+             most->text);
+}

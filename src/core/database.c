@@ -1,0 +1,97 @@
+/* Whether the database works: see database.h. */
+#include "onceward/core/database.h"
+
+#include "onceward/core/backoff.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void database_init(struct database *b, int64_t now_ms)
+{
+    *b = (struct database){.down_since_ms = now_ms ? now_ms : 1, .try_at_ms = INT64_MAX};
+    snprintf(b->reason, sizeof(b->reason), "not connected yet");
+}
+
+void database_linked(struct database *b)
+{
+    b->linked = true;
+    b->refuses = b->trying = false;
+    b->life++;
+    b->down_since_ms = 0;
+    b->try_at_ms = INT64_MAX;
+    b->n_tries = 0;
+}
+
+static void database_down(struct database *b, int64_t now_ms, const char *reason)
+{
+    if (!b->down_since_ms)
+        b->down_since_ms = now_ms ? now_ms : 1;
+    snprintf(b->reason, sizeof(b->reason), "%s", reason);
+}
+
+void database_lost(struct database *b, int64_t now_ms, const char *reason)
+{
+    b->linked = b->refuses = b->trying = false;
+    b->life++;
+    b->try_at_ms = INT64_MAX;
+    database_down(b, now_ms, reason);
+}
+
+/* Classes of PostgreSQL's appendix A: those that say something of the server, the role or the schema, not of
+ * an item. */
+bool database_sqlstate_is_lasting(const char *sqlstate)
+{
+    static const char *const lasting[] = {"08", "25",  "28", "3D",    "3F",    "53",
+                                          "58", "57P", "XX", "42501", "42P01", "42883"};
+
+    for (size_t i = 0; sqlstate && i < sizeof(lasting) / sizeof(lasting[0]); i++)
+        if (!strncmp(sqlstate, lasting[i], strlen(lasting[i])))
+            return true;
+    return false;
+}
+
+void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason)
+{
+    if (!b->linked || b->refuses || !database_sqlstate_is_lasting(sqlstate))
+        return;
+    b->refuses = true;
+    b->n_tries = 0;
+    b->try_at_ms = now_ms + DATABASE_TRY_FIRST_MS;
+    database_down(b, now_ms, reason);
+}
+
+bool database_is_up(const struct database *b)
+{
+    return b->linked && !b->refuses;
+}
+
+bool database_wants_try(const struct database *b, int64_t now_ms)
+{
+    return b->linked && b->refuses && !b->trying && now_ms >= b->try_at_ms;
+}
+
+void database_try_sent(struct database *b)
+{
+    b->trying = true;
+}
+
+void database_tried(struct database *b, int64_t now_ms, bool works, const char *reason, uint64_t random)
+{
+    if (!b->trying)
+        return;
+    b->trying = false;
+    if (works) {
+        b->refuses = false;
+        b->down_since_ms = 0;
+        b->try_at_ms = INT64_MAX;
+        b->n_tries = 0;
+        return;
+    }
+    b->try_at_ms = now_ms + backoff_ms(DATABASE_TRY_FIRST_MS, DATABASE_TRY_LAST_MS, ++b->n_tries + 1, random);
+    database_down(b, now_ms, reason);
+}
+
+int64_t database_deadline(const struct database *b)
+{
+    return b->linked && b->refuses && !b->trying ? b->try_at_ms : INT64_MAX;
+}

@@ -1,0 +1,345 @@
+/* Where a delivery goes next: see decide.h. */
+#include "core/decide.h"
+
+#include "onceward/core/backoff.h"
+#include "onceward/core/message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- pauses --- */
+
+bool pause_is_on(const struct queue *q, enum pause_reason r)
+{
+    return q->pauses[r].since_ms != 0;
+}
+
+void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const char *text)
+{
+    struct queue_pause *p = &q->pauses[r];
+
+    if (!p->since_ms)
+        p->since_ms = now_ms ? now_ms : 1;
+    snprintf(p->text, sizeof(p->text), "%s", text ? text : "");
+}
+
+void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
+{
+    struct queue_pause *p = &q->pauses[r];
+
+    if (p->told) {
+        struct note *n = held_tell(q, EVENT_RESUMED, NULL);
+
+        n->reason = pause_reasons[r].name;
+        n->ms = now_ms - p->since_ms;
+    }
+    memset(p, 0, sizeof(*p));
+}
+
+/* --- waiting and going --- */
+
+bool decide_is_near(const struct queue *q, const struct delivery *d)
+{
+    return returns_is_near(&q->returns, d->copy.delivery_count);
+}
+
+void decide_claim(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (q->brake.on && d->tried_ms && !decide_is_near(q, d) && !d->given_up)
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_BRAKE, INT64_MAX);
+    else
+        held_want(q, now_ms, d, OP_CLAIM);
+}
+
+void decide_release(struct queue *q, int64_t now_ms, struct delivery *d, int64_t delay_ms, int crashes,
+                    int unproven)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    if (crashes >= 0)
+        d->claim.crashes = crashes;
+    d->outcome.delay_ms = delay_ms;
+    d->outcome.write_crashes = crashes;
+    d->outcome.write_unproven = unproven;
+    d->outcome.then_requeue = false;
+    d->outcome.charged = false;
+    held_want(q, now_ms, d, OP_RELEASE);
+}
+
+void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    held_step_down(q, now_ms, d);
+    held_want(q, now_ms, d, OP_REQUEUE);
+}
+
+/* --- ends --- */
+
+void decide_success(struct queue *q, int64_t now_ms)
+{
+    if (brake_succeeded(&q->brake))
+        decide_brake_off(q, now_ms);
+}
+
+void decide_ack(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct delivery *f;
+
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    while (d->leader == d && (f = held_first_follower(d))) {
+        counter_add(&q->counts.duplicates, 1);
+        held_tell_limited(q, now_ms, EVENT_DUPLICATE, f);
+        held_want(q, now_ms, f, OP_ACK);
+    }
+    held_step_down(q, now_ms, d);
+    held_want(q, now_ms, d, OP_ACK);
+}
+
+void decide_reject(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    held_step_down(q, now_ms, d);
+    held_want(q, now_ms, d, OP_REJECT);
+}
+
+/* Nothing but time keeps a message from going round thousands of times a minute: each round waits for longer,
+ * as the broker counts them. */
+static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
+{
+    enum { FIRST_MS = 2000, LAST_MS = 300000, CROWDED_MS = 1000 };
+    int64_t most = q->rules.max_hold_ms < LAST_MS ? q->rules.max_hold_ms : LAST_MS;
+    int64_t round = d->copy.n_rejected > q->rules.revive ? d->copy.n_rejected - q->rules.revive : 1;
+
+    if (queue_n_parked(q) >= (size_t)q->rules.max_parked / 2 && most > CROWDED_MS)
+        most = CROWDED_MS;
+    return backoff_ms(FIRST_MS, most, round < 32 ? (int)round : 32, held_random(q));
+}
+
+/* Is it dead, and does it come back from the queue's own dead-letter exchange? Then it waits once before it
+ * is rejected again; others of its id do not wait for it. */
+static bool circles(struct queue *q, int64_t now_ms, struct delivery *d, enum operation then)
+{
+    static const char why[] = "the queue's dead-letter exchange leads back to it";
+
+    if (!d->copy.n_rejected || d->has_circled || q->drain || decide_is_near(q, d))
+        return false;
+    int64_t wait = circle_wait_ms(q, d);
+    struct note *n =
+        held_tell_limited(q, now_ms, d->was_dead && d->message ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
+
+    if (n) {
+        n->ms = wait;
+        note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
+    }
+    d->has_circled = true;
+    d->claim.has_token = false; /* the row, if there is one, is not ours */
+    held_step_down(q, now_ms, d);
+    held_wait(q, now_ms, d, then, WAIT_CIRCLING, now_ms + wait);
+    return true;
+}
+
+void decide_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    d->was_dead = true;
+    if (circles(q, now_ms, d, OP_REJECT))
+        return;
+    held_tell_limited(q, now_ms, EVENT_DEAD_AGAIN, d);
+    decide_reject(q, now_ms, d);
+}
+
+void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    d->outcome.dead = why;
+    d->outcome.rowless = rowless;
+    if (rowless)
+        d->claim.has_token = false;
+    if (rowless && circles(q, now_ms, d, OP_BURY))
+        return;
+    held_want(q, now_ms, d, OP_BURY);
+}
+
+/* --- failures, and the circuit breaker --- */
+
+static uint64_t brake_id(const struct delivery *d)
+{
+    return d->id_len ? hash_bytes(d->id, d->id_len) : hash_number(d->ref);
+}
+
+/* Deaths that were waiting to be written: it is not they. */
+static void spare_deaths(struct queue *q, int64_t now_ms)
+{
+    list_each(&q->held.wanted[OP_BURY], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        if (!d->outcome.charged)
+            continue;
+        d->outcome.charged = false;
+        if (d->claim.has_token)
+            decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), d->outcome.write_crashes, -1);
+        else
+            held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
+    }
+}
+
+static void brake_says(struct queue *q, int64_t now_ms)
+{
+    enum pause_reason why = q->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
+    char text[256];
+
+    brake_tell(&q->brake, text, sizeof(text));
+    pause_begin(q, now_ms, why, text);
+    if (!q->brake.no_ids && pause_is_on(q, PAUSE_NO_MESSAGE_IDS))
+        pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
+}
+
+/* One more failed. Answers whether the brake is on now. */
+static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
+{
+    bool set = brake_failed(&q->brake, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
+
+    if (q->brake.on)
+        brake_says(q, now_ms);
+    if (set)
+        spare_deaths(q, now_ms);
+    return q->brake.on;
+}
+
+void decide_brake_off(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    pause_end(q, now_ms, PAUSE_EVERYTHING_FAILS);
+    pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
+    /* Those that would die count again: after a brake's worth of them the rest waits for the next success. */
+    for (size_t n = q->held.waiting[WAIT_BRAKE].len; n && (k = list_first(&q->held.waiting[WAIT_BRAKE]));
+         n--) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        if (d->op == OP_BURY)
+            decide_die(q, now_ms, d, d->outcome.dead, d->outcome.rowless, NULL);
+        else
+            held_want(q, now_ms, d, d->op);
+    }
+}
+
+void decide_window_failed(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    failed(q, now_ms, d, false);
+}
+
+bool decide_is_tainted(const struct queue *q, const struct delivery *d)
+{
+    return !q->database->linked || d->request.life != q->database->life;
+}
+
+void decide_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death, int crashes,
+                   int unproven)
+{
+    bool spared = decide_is_tainted(q, d);
+
+    held_accept(q, now_ms, d, 0);
+    if (!spared)
+        spared = failed(q, now_ms, d, false);
+    if (crashes >= 0)
+        d->claim.crashes = crashes;
+    d->outcome.write_crashes = crashes;
+    d->outcome.write_unproven = unproven;
+    if (!spared) {
+        d->outcome.charged = true;
+        d->outcome.give_back = false;
+        d->outcome.delay_ms = held_backoff_ms(q, d->claim.attempt);
+        if (death == DEAD_NONE)
+            held_want(q, now_ms, d, OP_FAIL);
+        else
+            decide_bury(q, now_ms, d, death, false);
+        return;
+    }
+    d->outcome.charged = false;
+    d->outcome.delay_ms = held_backoff_ms(q, ++d->n_given_back);
+    if (d->outcome.only_expired) { /* it may have been extended since */
+        d->outcome.give_back = true;
+        held_want(q, now_ms, d, OP_FAIL);
+        return;
+    }
+    decide_release(q, now_ms, d, d->outcome.delay_ms, crashes, -1);
+}
+
+void decide_fail(struct queue *q, int64_t now_ms, struct delivery *d, int crashes, int unproven)
+{
+    /* What may still be extended is failed by the database's clock; attempts that are used up are then seen
+     * by the next claim. */
+    bool last = d->claim.attempt >= q->rules.max_attempts && !d->outcome.only_expired;
+
+    decide_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, crashes, unproven);
+}
+
+void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
+                const char *text)
+{
+    bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
+
+    if (text)
+        held_say(d, text, NULL);
+    d->outcome.dead = why;
+    d->outcome.rowless = rowless;
+    if (rowless)
+        d->claim.has_token = false;
+    if (decide_is_near(q, d) || d->given_up) {
+        decide_bury(q, now_ms, d, why, rowless);
+        return;
+    }
+    if (!failed(q, now_ms, d, no_id)) {
+        d->outcome.charged = true;
+        decide_bury(q, now_ms, d, why, rowless);
+        return;
+    }
+    if (d->claim.has_token)
+        decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), -1, -1);
+    else
+        held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
+}
+
+/* --- leaving --- */
+
+static void bury_at_its_last(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_say(d,
+             "near the broker's delivery limit, and its row is at work elsewhere: see whether it was "
+             "completed before it is redriven",
+             NULL);
+    if (d->leader != d)
+        held_step_down(q, now_ms, d);
+    decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, true);
+}
+
+bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->was_dead) { /* nothing is lost by that, and no delivery is charged */
+        decide_reject(q, now_ms, d);
+        return true;
+    }
+    if (decide_is_near(q, d) && q->drain < DRAIN_LEAVING) {
+        if (!d->message || !database_is_up(q->database) || d->claim.has_token)
+            return false; /* what cannot be stored is held; what has a claim is decided by it */
+        if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
+            return false; /* the claim, which is next, decides */
+        bury_at_its_last(q, now_ms, d);
+        return true;
+    }
+    if (!d->claim.has_token) {
+        decide_requeue(q, now_ms, d);
+        return true;
+    }
+    held_say(d, "given back before it was sent", NULL);
+    decide_release(q, now_ms, d, 0, -1, -1);
+    if (!d->ended)
+        d->outcome.then_requeue = true;
+    return true;
+}

@@ -1,0 +1,577 @@
+/* What a queue holds: see held.h. */
+#include "core/held.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/message.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOCK_FIRST_MS = 20, LOCK_LAST_MS = 1000, LINES_A_SECOND = 10 };
+
+void held_init(struct queue *q)
+{
+    struct queue_held *h = &q->held;
+
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        list_init(&h->wanted[i]);
+        list_init(&h->sent[i]);
+    }
+    for (int i = 0; i < N_WAITS; i++)
+        list_init(&h->waiting[i]);
+    list_init(&h->unacked);
+    list_init(&h->ended);
+}
+
+/* --- words --- */
+
+void held_say(struct delivery *d, const char *error, const char *said)
+{
+    char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* it may be the present one */
+    char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
+
+    free(d->outcome.error);
+    free(d->outcome.said);
+    d->outcome.error = copy;
+    d->outcome.said = copy_said;
+}
+
+struct note *held_tell(struct queue *q, enum event e, const struct delivery *d)
+{
+    struct queue_notes *notes = &q->notes;
+
+    if (notes->n == notes->cap) {
+        notes->cap = notes->cap ? notes->cap * 2 : 16;
+        notes->items = mem_realloc(notes->items, notes->cap * sizeof(*notes->items));
+    }
+    struct note *n = &notes->items[notes->n++];
+    *n = (struct note){.event = e, .d = d, .ms = -1, .n = -1};
+    return n;
+}
+
+struct note *held_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d)
+{
+    int64_t second = now_ms / 1000 + 1;
+
+    if (q->notes.second[e] != second) {
+        q->notes.second[e] = second;
+        q->notes.n_lines[e] = 0;
+    }
+    if (q->notes.n_lines[e]++ >= LINES_A_SECOND) {
+        counter_add(&q->counts.suppressed, 1);
+        return NULL;
+    }
+    return held_tell(q, e, d);
+}
+
+void note_text(struct note *n, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    if (!n)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    free(n->text);
+    n->text = mem_copy(text, strlen(text));
+}
+
+/* --- numbers --- */
+
+/* splitmix64 (https://prng.di.unimi.it/splitmix64.c): for jitter only. */
+uint64_t held_random(struct queue *q)
+{
+    uint64_t z = q->random += 0x9e3779b97f4a7c15;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+int64_t held_backoff_ms(struct queue *q, int n)
+{
+    return backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, n, held_random(q));
+}
+
+int64_t held_lock_wait_ms(struct delivery *d)
+{
+    int64_t wait = (int64_t)LOCK_FIRST_MS << (d->n_waits < 8 ? d->n_waits : 8);
+
+    d->n_waits++;
+    return wait < LOCK_LAST_MS ? wait : LOCK_LAST_MS;
+}
+
+/* The queue's number above, the delivery's below: never 0. */
+uint64_t held_holder(const struct queue *q, const struct delivery *d)
+{
+    return q->number << 40 | (d->ref & 0xffffffffff);
+}
+
+/* --- timers: a binary heap by time, each delivery at most once --- */
+
+static void timer_place(struct queue_held *h, size_t i, struct delivery *d)
+{
+    h->timers[i] = d;
+    d->timer_slot = i;
+}
+
+static void timer_sift(struct queue_held *h, size_t i, struct delivery *d)
+{
+    for (; i > 1 && h->timers[i / 2]->timer_ms > d->timer_ms; i /= 2)
+        timer_place(h, i, h->timers[i / 2]);
+    for (size_t child; (child = i * 2) <= h->n_timers; i = child) {
+        if (child < h->n_timers && h->timers[child + 1]->timer_ms < h->timers[child]->timer_ms)
+            child++;
+        if (h->timers[child]->timer_ms >= d->timer_ms)
+            break;
+        timer_place(h, i, h->timers[child]);
+    }
+    timer_place(h, i, d);
+}
+
+void held_clear_timer(struct queue *q, struct delivery *d)
+{
+    struct queue_held *h = &q->held;
+    size_t i = d->timer_slot;
+
+    if (!i)
+        return;
+    struct delivery *last = h->timers[h->n_timers--];
+    d->timer_slot = 0;
+    if (last != d)
+        timer_sift(h, i, last);
+}
+
+void held_set_timer(struct queue *q, struct delivery *d, int64_t at_ms)
+{
+    struct queue_held *h = &q->held;
+
+    held_clear_timer(q, d);
+    if (at_ms == INT64_MAX)
+        return;
+    if (h->n_timers + 2 > h->timers_cap) {
+        h->timers_cap = h->timers_cap ? h->timers_cap * 2 : 64;
+        h->timers = mem_realloc(h->timers, h->timers_cap * sizeof(struct delivery *));
+    }
+    d->timer_ms = at_ms;
+    h->n_timers++;
+    timer_sift(h, h->n_timers, d);
+}
+
+int64_t held_next_timer_ms(const struct queue *q)
+{
+    return q->held.n_timers ? q->held.timers[1]->timer_ms : INT64_MAX;
+}
+
+struct delivery *held_take_due(struct queue *q, int64_t now_ms)
+{
+    struct delivery *d = q->held.n_timers ? q->held.timers[1] : NULL;
+
+    if (!d || d->timer_ms > now_ms)
+        return NULL;
+    held_clear_timer(q, d);
+    return d;
+}
+
+/* --- where it is --- */
+
+bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
+{
+    return d->copy.generation != q->generation;
+}
+
+bool held_is_idle(const struct delivery *d)
+{
+    return d->phase == PHASE_WANTED && !d->request.out && !d->request.accepted_until_ms &&
+           operation_info(d->op)->idle;
+}
+
+bool held_is_parked(const struct delivery *d)
+{
+    return !d->ended && d->wait != WAIT_NONE && (operation_info(d->op)->idle || d->request.accepted_until_ms);
+}
+
+static struct list *list_of(struct queue *q, const struct delivery *d)
+{
+    if (d->wait != WAIT_NONE)
+        return &q->held.waiting[d->wait];
+    return d->phase == PHASE_SENT ? &q->held.sent[d->op] : &q->held.wanted[d->op];
+}
+
+static void count_parked(struct queue *q, const struct delivery *d, int by)
+{
+    if (held_is_parked(d) && d->in_tags.next && d->copy.consumer == q->consumer.number)
+        q->consumer.n_parked += (size_t)by;
+}
+
+/* A claim that will take a slot of the application. */
+static bool takes_slot(const struct delivery *d)
+{
+    return d->wait == WAIT_NONE && !d->ended &&
+           ((d->op == OP_CLAIM && d->phase == PHASE_SENT) ||
+            (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
+}
+
+/* Has it, or waits for, the application for itself? */
+static bool keeps_place(const struct delivery *d)
+{
+    return !d->ended && (d->request.out || d->request.accepted_until_ms ||
+                         (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
+}
+
+static void account(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    bool takes = takes_slot(d);
+
+    if (takes && !d->claim.reserved) {
+        application_reserve(q->application);
+        q->held.n_reserved++;
+    } else if (!takes && d->claim.reserved) {
+        application_unreserve(q->application);
+        q->held.n_reserved--;
+    }
+    d->claim.reserved = takes;
+    if (!keeps_place(d))
+        application_leave_place(q->application, now_ms, held_holder(q, d));
+}
+
+static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op,
+                      enum phase phase, enum wait wait)
+{
+    count_parked(q, d, -1);
+    if (d->in_list.next)
+        list_remove(list_of(q, d), &d->in_list);
+    held_clear_timer(q, d);
+    d->op = op;
+    d->phase = phase;
+    d->wait = wait;
+    list_push(list_of(q, d), &d->in_list);
+    count_parked(q, d, 1);
+    account(q, now_ms, d);
+}
+
+/* Its channel is gone. What lives by its tag alone has nothing left to do: the broker delivers it again. But
+ * the row may hold a claim of ours, which is given back first, so that the next holder neither waits for its
+ * end nor is charged for it. */
+static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || d->request.out || d->request.accepted_until_ms)
+        return false;
+    if (operation_info(d->op)->link == LINK_BROKER || (operation_info(d->op)->idle && !d->claim.has_token)) {
+        held_end(q, now_ms, d);
+        return true;
+    }
+    if (!operation_info(d->op)->idle)
+        return false;
+    d->outcome.delay_ms = 0;
+    d->outcome.then_requeue = true;
+    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    held_say(d, "given back before it was sent", NULL);
+    held_move(q, now_ms, d, OP_RELEASE, PHASE_WANTED, WAIT_NONE);
+    return true;
+}
+
+void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op)
+{
+    d->ready_ms = now_ms;
+    held_move(q, now_ms, d, op, PHASE_WANTED, WAIT_NONE);
+    leave_if_lost(q, now_ms, d);
+}
+
+void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait wait,
+               int64_t until_ms)
+{
+    held_move(q, now_ms, d, op, PHASE_WANTED, wait);
+    if (!leave_if_lost(q, now_ms, d))
+        held_set_timer(q, d, until_ms);
+}
+
+void held_sent(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_move(q, now_ms, d, d->op, PHASE_SENT, WAIT_NONE);
+}
+
+/* --- its request --- */
+
+void held_out(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_sent(q, now_ms, d);
+    application_sent(q->application, d->claim.alone, &d->request.application);
+    d->request.out = true;
+    d->request.mark = limiter_mark(&q->limiter);
+    d->request.life = q->database->life;
+    d->request.sent_ms = d->tried_ms = now_ms;
+    d->request.kept_verdict = -1;
+    q->held.n_out++;
+    held_set_timer(q, d, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + LOCK_FIRST_MS);
+}
+
+void held_stays_out(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_move(q, now_ms, d, OP_FORWARD, PHASE_SENT, WAIT_NONE);
+    held_set_timer(q, d, d->claim.window_ends_ms);
+}
+
+void held_returned(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (!d->request.out)
+        return;
+    d->request.out = false;
+    q->held.n_out--;
+    application_returned(q->application);
+    account(q, now_ms, d);
+}
+
+void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct queue_abandons *a = &q->abandons;
+
+    if (!d->request.out)
+        return;
+    held_returned(q, now_ms, d);
+    if (a->n == a->cap) {
+        a->cap = a->cap ? a->cap * 2 : 16;
+        a->refs = mem_realloc(a->refs, a->cap * sizeof(*a->refs));
+    }
+    a->refs[a->n++] = d->ref;
+}
+
+void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
+{
+    count_parked(q, d, -1);
+    if (!d->request.accepted_until_ms != !until_ms)
+        q->application->n_accepted += until_ms ? 1 : -1;
+    d->request.accepted_until_ms = until_ms;
+    count_parked(q, d, 1);
+    account(q, now_ms, d);
+}
+
+/* --- beside others of its id --- */
+
+const struct delivery *queue_find(const struct queue *q, uint64_t ref)
+{
+    for (struct hash_link *k = hash_first(&q->held.by_ref, hash_number(ref)); k; k = hash_next(k)) {
+        struct delivery *d = container_of(k, struct delivery, by_ref);
+
+        if (d->ref == ref)
+            return d;
+    }
+    return NULL;
+}
+
+static struct delivery *leader_find(const struct queue *q, struct slice id)
+{
+    for (struct hash_link *k = hash_first(&q->held.by_id, hash_bytes(id.data, id.len)); k; k = hash_next(k)) {
+        struct delivery *d = container_of(k, struct delivery, by_id);
+
+        if (slice_equal(delivery_slice(d), id))
+            return d;
+    }
+    return NULL;
+}
+
+static void lead(struct queue *q, struct delivery *d)
+{
+    hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
+    d->leader = d;
+}
+
+/* Is the leader's body that of the row? Only a claim tells. */
+static bool knows_its_row(const struct delivery *leader)
+{
+    return leader->claim.has_token && leader->claim.row_is_ours && !leader->outcome.rowless &&
+           !held_is_idle(leader) && leader->op != OP_CLAIM && leader->op != OP_LOOK;
+}
+
+enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader)
+{
+    struct delivery *leader = leader_find(q, delivery_slice(d));
+
+    *ret_leader = leader;
+    if (!leader) {
+        lead(q, d);
+        return JOIN_LEADS;
+    }
+    bool same = q->rules.mismatch_is_duplicate ||
+                !memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint));
+    if (!same && knows_its_row(leader))
+        return JOIN_MISMATCH;
+    if (!same || leader->followers.len >= N_FOLLOWERS_MAX)
+        return JOIN_SURPLUS;
+    d->leader = leader;
+    list_push(&leader->followers, &d->in_leader);
+    return JOIN_FOLLOWS;
+}
+
+struct delivery *held_first_follower(struct delivery *d)
+{
+    struct link *k = list_first(&d->followers);
+
+    if (!k)
+        return NULL;
+    list_remove(&d->followers, k);
+    struct delivery *f = container_of(k, struct delivery, in_leader);
+    f->leader = NULL;
+    return f;
+}
+
+static void drop_id(struct queue *q, struct delivery *d)
+{
+    struct delivery *leader = d->leader;
+
+    d->leader = NULL;
+    if (leader == d)
+        hash_remove(&q->held.by_id, &d->by_id);
+    else if (leader)
+        list_remove(&leader->followers, &d->in_leader);
+}
+
+/* The first follower stands for the id from now on, with what is known of the row, and goes its own way. */
+static void promote(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct delivery *heir = held_first_follower(d), *f;
+
+    if (!heir)
+        return;
+    lead(q, heir);
+    while ((f = held_first_follower(d))) {
+        list_push(&heir->followers, &f->in_leader);
+        f->leader = heir;
+    }
+    heir->claim.crashes = d->claim.crashes;
+    heir->claim.takeovers = d->claim.takeovers;
+    heir->tried_ms = d->tried_ms;
+    held_want(q, now_ms, heir, OP_CLAIM);
+}
+
+void held_step_down(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    bool led = d->leader == d;
+
+    drop_id(q, d);
+    if (led)
+        promote(q, now_ms, d);
+}
+
+/* --- its life --- */
+
+struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a)
+{
+    struct delivery *d = mem_zalloc(1, sizeof(*d));
+
+    d->ref = ++q->held.next_ref;
+    d->copy = (struct delivery_copy){.generation = a->generation,
+                                     .number = a->number,
+                                     .consumer = a->consumer,
+                                     .redelivered = a->redelivered,
+                                     .delivery_count = a->delivery_count,
+                                     .n_rejected = a->n_rejected,
+                                     .deaths = a->deaths,
+                                     .n_bytes = a->n_bytes,
+                                     .body_len = a->body_len,
+                                     .received_ms = now_ms};
+    d->message = a->message;
+    d->id = mem_copy(a->id.data ? a->id.data : "", a->id.len);
+    d->id_len = a->id.len;
+    memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
+    d->claim.unproven_at_ms = -1;
+    d->request.kept_verdict = -1;
+    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    d->outcome.dead = DEAD_NONE;
+    list_init(&d->followers);
+    list_push(&q->held.unacked, &d->in_tags);
+    hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
+    if (d->message)
+        q->held.n_bytes += d->copy.n_bytes;
+    if (d->copy.consumer == q->consumer.number)
+        q->consumer.n_used++;
+    return d;
+}
+
+void held_drop_tag(struct queue *q, struct delivery *d)
+{
+    if (!d->in_tags.next)
+        return;
+    count_parked(q, d, -1);
+    if (d->copy.consumer == q->consumer.number)
+        q->consumer.n_used--;
+    list_remove(&q->held.unacked, &d->in_tags);
+}
+
+void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    held_drop_tag(q, d);
+    if (d->in_list.next)
+        list_remove(list_of(q, d), &d->in_list);
+    held_clear_timer(q, d);
+    d->ended = true;
+    list_push(&q->held.ended, &d->in_list);
+    account(q, now_ms, d);
+    held_step_down(q, now_ms, d);
+}
+
+static void delivery_free(struct queue *q, struct delivery *d)
+{
+    hash_remove(&q->held.by_ref, &d->by_ref);
+    if (d->message)
+        q->held.n_bytes -= d->copy.n_bytes;
+    message_free(d->message);
+    free(d->id);
+    free(d->outcome.error);
+    free(d->outcome.said);
+    free(d->outcome.result);
+    free(d);
+}
+
+void queue_reap(struct queue *q)
+{
+    struct link *k;
+
+    while ((k = list_first(&q->held.ended))) {
+        list_remove(&q->held.ended, k);
+        delivery_free(q, container_of(k, struct delivery, in_list));
+    }
+}
+
+static void list_end_all(struct queue *q, struct list *l)
+{
+    struct link *k;
+
+    while ((k = list_first(l))) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        d->leader = NULL; /* nobody inherits */
+        list_init(&d->followers);
+        held_end(q, 0, d);
+    }
+}
+
+void held_deinit(struct queue *q)
+{
+    struct queue_held *h = &q->held;
+
+    for (struct link *k = h->unacked.head.next; k != &h->unacked.head; k = k->next)
+        container_of(k, struct delivery, in_tags)->leader = NULL;
+    for (int i = 0; i < N_WAITS; i++)
+        list_end_all(q, &h->waiting[i]);
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        list_end_all(q, &h->wanted[i]);
+        list_end_all(q, &h->sent[i]);
+    }
+    queue_reap(q);
+    hash_deinit(&h->by_ref);
+    hash_deinit(&h->by_id);
+    free(h->timers);
+    for (size_t i = 0; i < q->notes.n; i++)
+        free(q->notes.items[i].text);
+    free(q->notes.items);
+    free(q->abandons.refs);
+    free(q->lever.ids);
+}

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "onceward/core/queue.h"
+
+/* What a queue holds: each delivery in one list, by its operation and phase or by its wait; its timer; its
+ * place beside others of its id; the broker's tags and the credit that they use. Only these functions change
+ * any of that. Private to the core. */
+
+enum { N_FOLLOWERS_MAX = 16 }; /* copies beyond wait for the row */
+
+void held_init(struct queue *q);
+void held_deinit(struct queue *q);
+
+/* A new delivery, in no list yet: held_want or held_wait follows. */
+struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a);
+
+/* The operation is wanted now. What lives by its tag alone ends instead when its channel is gone; so does a
+ * wait for such an operation. */
+void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op);
+
+/* The operation is wanted when the wait is over, at until_ms at the latest; INT64_MAX: no timer. */
+void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait wait,
+               int64_t until_ms);
+
+/* What was wanted is on its way. */
+void held_sent(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* It is over here. Its followers go on: the first of them stands for the id. */
+void held_end(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* The deadline of what is sent (the end of a window), or of an operation that is wanted. */
+void held_set_timer(struct queue *q, struct delivery *d, int64_t at_ms);
+void held_clear_timer(struct queue *q, struct delivery *d);
+struct delivery *held_take_due(struct queue *q, int64_t now_ms); /* NULL: none; its timer is cleared */
+int64_t held_next_timer_ms(const struct queue *q);
+
+/* Its request: on its way; over; over, with nobody interested in its answer. */
+void held_out(struct queue *q, int64_t now_ms, struct delivery *d);
+void held_returned(struct queue *q, int64_t now_ms, struct delivery *d);
+void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d); /* no-op when it is not out */
+
+/* The token was extended: its request is out as before, until its new window ends. */
+void held_stays_out(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Answered 202: it counts as out at the application until the row is settled; 0: it is. */
+void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms);
+
+/* Where a new delivery stands beside others of its id: it leads, follows, waits (too many follow), or has
+ * another body than the leader's row. */
+enum join { JOIN_LEADS, JOIN_FOLLOWS, JOIN_SURPLUS, JOIN_MISMATCH };
+enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader);
+void held_step_down(struct queue *q, int64_t now_ms,
+                    struct delivery *d);                  /* the first follower leads the others */
+struct delivery *held_first_follower(struct delivery *d); /* taken out of them; NULL: none */
+
+/* What it said to the broker, or will: no longer in the tags. */
+void held_drop_tag(struct queue *q, struct delivery *d);
+
+bool held_tag_is_lost(const struct queue *q, const struct delivery *d);
+bool held_is_idle(const struct delivery *d);
+bool held_is_parked(const struct delivery *d);
+uint64_t held_holder(const struct queue *q, const struct delivery *d); /* for application_take_place */
+uint64_t held_random(struct queue *q);
+int64_t held_backoff_ms(struct queue *q, int n);
+int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */
+
+/* Words. NULL clears. */
+void held_say(struct delivery *d, const char *error, const char *said);
+
+/* A line for the log. held_tell_limited: at most ten of an event in a second, the others are counted. NULL:
+ * not said. */
+struct note *held_tell(struct queue *q, enum event e, const struct delivery *d);
+struct note *held_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d);
+void note_text(struct note *n, const char *format, ...) __attribute__((format(printf, 2, 3)));

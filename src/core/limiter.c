@@ -1,0 +1,100 @@
+/* The limiter: see limiter.h. */
+#include "onceward/core/limiter.h"
+
+void limiter_init(struct limiter *l, int most)
+{
+    *l = (struct limiter){.limit = 1, .threshold = most, .budget = LIMITER_BUDGET, .most = most};
+}
+
+static void limiter_raise(struct limiter *l, double by)
+{
+    l->limit += by;
+    if (l->limit > l->most)
+        l->limit = l->most;
+}
+
+void limiter_good(struct limiter *l, uint64_t mark)
+{
+    if (mark != l->n_cuts)
+        return;
+    l->wait_ms = l->wait_until_ms = l->slow_since_ms = 0;
+    l->budget += 0.1;
+    if (l->budget > LIMITER_BUDGET)
+        l->budget = LIMITER_BUDGET;
+    limiter_raise(l, l->limit < l->threshold ? 1 : 1 / l->limit);
+}
+
+/* The next wait, with a jitter of a quarter to either side: replicas that were refused together do not come
+ * back together. */
+static void limiter_wait(struct limiter *l, int64_t now_ms, int64_t most_ms, int64_t retry_after_ms,
+                         uint64_t random)
+{
+    int64_t wait = l->wait_ms ? l->wait_ms * 2 : LIMITER_WAIT_FIRST_MS;
+
+    if (wait > most_ms)
+        wait = most_ms;
+    l->wait_ms = wait;
+    wait = wait * 3 / 4 + (int64_t)(random % (uint64_t)(wait / 2 + 1));
+    if (retry_after_ms > wait)
+        wait = retry_after_ms < LIMITER_WAIT_LAST_MS ? retry_after_ms : LIMITER_WAIT_LAST_MS;
+    l->wait_until_ms = now_ms + wait;
+    if (!l->slow_since_ms)
+        l->slow_since_ms = now_ms;
+}
+
+void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_most_ms,
+                 int64_t retry_after_ms, uint64_t random)
+{
+    if (mark != l->n_cuts)
+        return;
+    l->full_since_ms = 0;
+    if (l->limit < 2) {
+        l->limit = l->threshold = 1;
+        limiter_wait(l, now_ms, wait_most_ms, retry_after_ms, random);
+        return;
+    }
+    l->budget -= 1;
+    if (l->budget > LIMITER_BUDGET / 2.0)
+        return;
+    l->limit = l->threshold = l->limit / 2 < 1 ? 1 : l->limit / 2;
+    l->budget = LIMITER_BUDGET;
+    l->n_cuts++;
+}
+
+void limiter_collapse(struct limiter *l, int64_t now_ms)
+{
+    if (l->limit > 1)
+        l->threshold = l->limit / 2 < 1 ? 1 : l->limit / 2;
+    l->limit = 1;
+    l->budget = LIMITER_BUDGET;
+    l->full_since_ms = 0;
+    l->n_cuts++;
+    if (!l->slow_since_ms)
+        l->slow_since_ms = now_ms;
+}
+
+int limiter_room(const struct limiter *l, int64_t now_ms)
+{
+    return now_ms < l->wait_until_ms ? 0 : (int)l->limit;
+}
+
+void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more)
+{
+    if (!more || n_out < (int)l->limit || l->limit >= l->most || now_ms < l->wait_until_ms) {
+        l->full_since_ms = 0;
+        return;
+    }
+    if (!l->full_since_ms)
+        l->full_since_ms = now_ms;
+    if (now_ms - l->full_since_ms < LIMITER_BUSY_MS)
+        return;
+    l->full_since_ms = now_ms;
+    limiter_raise(l, 1);
+}
+
+int64_t limiter_deadline(const struct limiter *l, int64_t now_ms)
+{
+    if (now_ms < l->wait_until_ms)
+        return l->wait_until_ms;
+    return l->full_since_ms ? l->full_since_ms + LIMITER_BUSY_MS : INT64_MAX;
+}

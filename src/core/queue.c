@@ -1,0 +1,194 @@
+/* A queue's beginning and end, its links, its levers, and what the stats line says of it. */
+#include "core/decide.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
+                uint64_t number, uint64_t seed, int64_t now_ms)
+{
+    memset(q, 0, sizeof(*q));
+    q->rules = *rules;
+    q->application = a;
+    q->database = b;
+    q->number = number;
+    q->random = seed;
+    q->returns.configured = rules->delivery_limit;
+    q->consumer.watch.depth = -1;
+    q->tick_ms = now_ms;
+    limiter_init(&q->limiter, rules->concurrency);
+    brake_init(&q->brake, rules->brake);
+    held_init(q);
+}
+
+void queue_deinit(struct queue *q)
+{
+    held_deinit(q);
+}
+
+/* --- the database --- */
+
+/* A server that crashed has forgotten the claims that it had not written yet: those that were not sent are
+ * made again, with the same tokens. */
+void queue_database_lost(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    while ((k = list_first(&q->held.wanted[OP_FORWARD])))
+        held_want(q, now_ms, container_of(k, struct delivery, in_list), OP_CLAIM);
+    q->asks.holder = 0;
+}
+
+void queue_database_linked(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    pause_end(q, now_ms, PAUSE_REFUSED);
+    /* What waited for a server that refused is asked again at once. */
+    while ((k = list_first(&q->held.waiting[WAIT_AGAIN]))) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        d->n_waits = 0;
+        held_want(q, now_ms, d, d->op);
+    }
+}
+
+void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason)
+{
+    if (reason)
+        pause_begin(q, now_ms, why, reason);
+    else
+        pause_end(q, now_ms, why);
+}
+
+/* --- levers, presence --- */
+
+void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why)
+{
+    if (q->lever.paused == paused)
+        return;
+    q->lever.paused = paused;
+    if (paused)
+        pause_begin(q, now_ms, PAUSE_OPERATOR, why);
+    else
+        pause_end(q, now_ms, PAUSE_OPERATOR);
+}
+
+static void want_all(struct queue *q, int64_t now_ms, struct list *l)
+{
+    for (size_t n = l->len; n; n--) {
+        struct delivery *d = container_of(list_first(l), struct delivery, in_list);
+
+        held_want(q, now_ms, d, d->op);
+    }
+}
+
+void queue_lever_retry(struct queue *q, int64_t now_ms)
+{
+    want_all(q, now_ms, &q->held.waiting[WAIT_DUE]);
+}
+
+static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->ended || d->given_up || !d->message)
+        return;
+    d->given_up = true;
+    if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
+        held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
+}
+
+void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids, size_t ids_len)
+{
+    struct link *k;
+
+    free(q->lever.ids);
+    q->lever.ids = ids_len ? mem_copy(ids, ids_len) : NULL;
+    q->lever.ids_len = ids_len;
+    if (held) {
+        while ((k = list_first(&q->held.waiting[WAIT_BRAKE]))) {
+            struct delivery *d = container_of(k, struct delivery, in_list);
+
+            d->given_up = true;
+            held_want(q, now_ms, d, d->op);
+        }
+    }
+    if (!ids_len)
+        return;
+    for (k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        for (size_t at = 0; at < ids_len; at += strlen(ids + at) + 1)
+            if (d->id_len && slice_equal(delivery_slice(d), slice_of(ids + at)))
+                give_up(q, now_ms, d);
+    }
+}
+
+void queue_presence(struct queue *q, int64_t now_ms, int n_others)
+{
+    (void)now_ms;
+    q->n_others = n_others;
+}
+
+/* --- what the stats line says --- */
+
+size_t queue_n_parked(const struct queue *q)
+{
+    size_t n = 0;
+
+    for (int w = WAIT_NONE + 1; w < N_WAITS; w++)
+        if (w != WAIT_AGAIN && w != WAIT_WATCHING)
+            n += q->held.waiting[w].len;
+    return n;
+}
+
+size_t queue_n_held(const struct queue *q)
+{
+    size_t n = 0;
+
+    for (int w = WAIT_NONE + 1; w < N_WAITS; w++)
+        n += q->held.waiting[w].len;
+    for (int op = 0; op < N_OPERATIONS; op++)
+        n += q->held.wanted[op].len + q->held.sent[op].len;
+    return n;
+}
+
+int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms)
+{
+    const struct link *k = q->held.unacked.head.next;
+
+    return k == &q->held.unacked.head
+               ? 0
+               : now_ms - container_of((struct link *)k, struct delivery, in_tags)->copy.received_ms;
+}
+
+static bool is_paused(const struct queue *q)
+{
+    for (int r = 0; r < N_PAUSE_REASONS; r++)
+        if (q->pauses[r].since_ms)
+            return true;
+    return !q->database->linked;
+}
+
+enum queue_state queue_state(const struct queue *q)
+{
+    const struct consumer_watch *w = &q->consumer.watch;
+
+    if (q->drain)
+        return QUEUE_DRAINING;
+    if (w->no_queue)
+        return QUEUE_NO_QUEUE;
+    if (!q->generation && !pause_is_on(q, PAUSE_STREAM))
+        return QUEUE_DISCONNECTED;
+    if (!q->ready && !is_paused(q))
+        return QUEUE_STARTING;
+    if (is_paused(q))
+        return QUEUE_PAUSED;
+    if (w->n_remedies && w->depth)
+        return w->standby ? QUEUE_STANDBY : QUEUE_STUCK;
+    if (q->application->place.holder)
+        return q->application->place.holder >> 40 == q->number ? QUEUE_SUSPECTS : QUEUE_WAITING_FOR_SUSPECT;
+    return q->consumer.state == CONSUMER_NONE ? QUEUE_WAITING : QUEUE_CONSUMING;
+}

@@ -1,0 +1,248 @@
+/* What comes from the broker: deliveries, and what becomes of them when their channel is gone. */
+#include "core/decide.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/message.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One whose body was not taken: it comes again when there is room for it; one that can never be taken is
+ * rejected, or held where nothing may be lost. */
+static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct note *n;
+
+    if (d->copy.body_len <= q->rules.max_message_bytes) {
+        pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
+        held_wait(q, now_ms, d, OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
+        return;
+    }
+    n = held_tell(q, EVENT_TOO_LARGE, NULL);
+    note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s", d->copy.body_len,
+              q->rules.max_message_bytes,
+              !q->rules.too_large_is_reject && decide_is_near(q, d)
+                  ? "; near the delivery limit: nothing more is consumed here before max_message or "
+                    "on_too_large is changed"
+                  : "");
+    if (q->rules.too_large_is_reject) {
+        counter_add(&q->counts.dead, 1);
+        decide_reject_again(q, now_ms, d);
+        return;
+    }
+    /* It stays unacked: nothing can be stored of it, and nothing may be lost. Where returns become dear, this
+     * sidecar takes nothing more from the queue, so that it rests there when everybody has held it once. */
+    q->too_large_stays |= decide_is_near(q, d);
+    pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
+    held_wait(q, now_ms, d, OP_REQUEUE, WAIT_HELD,
+              decide_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
+}
+
+static void mismatches_leader(struct queue *q, int64_t now_ms, struct delivery *d,
+                              const struct delivery *leader)
+{
+    struct buf text = {0};
+    struct note *n = held_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d);
+
+    if (n)
+        n->reason = "in flight here";
+    buf_add_text(&text, "{\"fingerprint\" : \"");
+    buf_add_hex(&text, d->fingerprint, sizeof(d->fingerprint));
+    buf_add_text(&text, "\", \"first_fingerprint\" : \"");
+    buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
+    buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
+               now_ms - leader->copy.received_ms);
+    decide_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, buf_text(&text));
+    buf_deinit(&text);
+}
+
+/* Beside others of its id: it leads them, or follows, or waits. */
+void queue_join(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    const struct delivery *leader;
+
+    switch (held_join(q, d, &leader)) {
+    case JOIN_LEADS:
+        decide_claim(q, now_ms, d);
+        break;
+    case JOIN_FOLLOWS:
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
+        break;
+    case JOIN_SURPLUS:
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + SURPLUS_LOOK_MS);
+        break;
+    case JOIN_MISMATCH:
+        mismatches_leader(q, now_ms, d, leader);
+        break;
+    }
+}
+
+static bool is_given_up(const struct queue *q, const struct delivery *d)
+{
+    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
+        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->lever.ids + at)))
+            return true;
+    return false;
+}
+
+void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
+{
+    struct note *n;
+
+    if (a->generation != q->generation) { /* of a channel that is gone: it is delivered again */
+        message_free(a->message);
+        return;
+    }
+    struct delivery *d = held_add(q, now_ms, a);
+
+    counter_add(&q->counts.received, a->message != NULL);
+    if (a->body_len <= q->rules.max_message_bytes)
+        consumer_saw_size(&q->consumer, now_ms, a->n_bytes);
+    q->consumer.watch.stuck_for = NULL;
+    q->consumer.watch.n_remedies = 0;
+    q->consumer.watch.standby = false;
+    if (returns_limit_is_missing(&q->returns, d->copy.delivery_count)) {
+        n = held_tell(q, EVENT_LIMITS, NULL);
+        note_text(n, "a quorum queue that delivers again, and its delivery limit is not known: set "
+                     "queues.<name>.delivery_limit (0: none), or broker.delivery_limit");
+    }
+    if (!d->message) {
+        skipped(q, now_ms, d);
+        return;
+    }
+    if (a->no_id != DEAD_NONE) {
+        decide_die(q, now_ms, d, a->no_id, true, a->no_id_text);
+        return;
+    }
+    d->given_up = is_given_up(q, d);
+    queue_join(q, now_ms, d);
+}
+
+void queue_room(const struct queue *q, struct queue_room *ret)
+{
+    size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
+    int limit = returns_limit(&q->returns);
+
+    *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
+    /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
+     * but for one message. */
+    if (q->returns.kind == KIND_QUORUM && limit != LIMIT_NONE && q->held.n_bytes <= q->rules.max_bytes)
+        for (ret->near_count = 1; !returns_is_near(&q->returns, ret->near_count); ret->near_count++)
+            ;
+    if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
+        ret->body = q->rules.max_message_bytes;
+        ret->whole = SIZE_MAX;
+    }
+}
+
+/* --- the channel --- */
+
+void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
+                        enum queue_kind kind)
+{
+    (void)now_ms;
+    q->generation = generation;
+    q->returns.server_major = server_major;
+    if (kind != KIND_UNKNOWN)
+        q->returns.kind = kind;
+    q->consumer.state = CONSUMER_NONE;
+    q->consumer.watch.depth = -1; /* what it was before the interruption says nothing */
+    q->consumer.watch.asked_ms = 0;
+}
+
+void queue_kind_known(struct queue *q, enum queue_kind kind)
+{
+    q->returns.kind = kind;
+}
+
+/* Of the lost channel: what lives by its tag ends, or gives its claim back first. Others may come to stand in
+ * this list meanwhile (the followers of what ends), so it is taken whole before. */
+static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
+{
+    size_t n = 0;
+    struct delivery **all = mem_zalloc(l->len + 1, sizeof(struct delivery *));
+
+    list_each(l, k) all[n++] = container_of(k, struct delivery, in_list);
+    for (size_t i = 0; i < n; i++) {
+        struct delivery *d = all[i];
+
+        if (d->ended || !held_tag_is_lost(q, d) || d->phase != PHASE_WANTED)
+            continue;
+        if (operation_info(d->op)->link == LINK_BROKER || held_is_idle(d))
+            held_wait(q, now_ms, d, d->op, d->wait, d->timer_slot ? d->timer_ms : INT64_MAX);
+    }
+    free(all);
+}
+
+void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
+{
+    enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
+    struct link *k;
+
+    if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
+        return;
+    if (code) {
+        struct note *n = held_tell(q, EVENT_DISCONNECTED, NULL);
+
+        if (q->consumer.n_failures < 0)
+            q->consumer.n_failures = 0;
+        n->reason = "broker";
+        n->ms = backoff_ms(CONSUME_FIRST_MS, CONSUME_LAST_MS, ++q->consumer.n_failures, held_random(q));
+        note_text(n, "%s", reason);
+        q->consumer.not_before_ms = now_ms + n->ms;
+    } else if (q->consumer.n_failures < 0) {
+        q->consumer.n_failures = 0;
+    }
+    q->consumer.watch.no_queue = code == NOT_FOUND;
+    q->generation = 0;
+    q->consumer.state = CONSUMER_NONE;
+    q->consumer.number++;
+    q->consumer.n_used = q->consumer.n_parked = 0;
+    while ((k = list_first(&q->held.unacked)))
+        list_remove(&q->held.unacked, k);
+    /* Followers first: a leader that leaves would promote them for nothing. */
+    lose_list(q, now_ms, &q->held.waiting[WAIT_FOLLOWING]);
+    for (int i = 0; i < N_WAITS; i++)
+        lose_list(q, now_ms, &q->held.waiting[i]);
+    for (int i = 0; i < N_OPERATIONS; i++)
+        lose_list(q, now_ms, &q->held.wanted[i]);
+    if (!q->too_large_stays)
+        pause_end(q, now_ms, PAUSE_TOO_LARGE);
+}
+
+void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)
+{
+    struct note *n;
+
+    if (number != q->consumer.number || q->consumer.state != CONSUMER_STARTING)
+        return;
+    q->consumer.state = CONSUMER_ACTIVE;
+    q->consumer.watch.stuck_for = NULL;
+    q->consumer.watch.since_ms = now_ms;
+    q->consumer.watch.no_queue = false;
+    if (q->consumer.n_failures >= 0) { /* the renewals of credit are not news */
+        n = held_tell(q, EVENT_CONSUMING, NULL);
+        n->n = q->consumer.prefetch;
+    }
+    q->consumer.n_failures = -1;
+    if (!q->ready)
+        held_tell(q, EVENT_READY, NULL);
+    q->ready = true;
+}
+
+void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number)
+{
+    (void)now_ms;
+    if (number == q->consumer.number && q->consumer.state == CONSUMER_STOPPING)
+        q->consumer.state = CONSUMER_NONE;
+}
+
+void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue)
+{
+    if (q->consumer.watch.no_queue && depth >= 0)
+        q->consumer.not_before_ms = now_ms; /* it is back */
+    consumer_depth(&q->consumer, depth, no_queue);
+}

@@ -1,0 +1,44 @@
+/* What may go back to the broker: see returns.h. */
+#include "onceward/core/returns.h"
+
+enum {
+    LIMIT_SPARE = 2,        /* what arrives so near the limit is stored whole */
+    UNKNOWN_NEAR = 2,       /* the same where nobody has told the limit */
+    LIMIT_SINCE_VERSION = 4 /* of RabbitMQ: from it on queues have a limit of their own (facts: quorum-queues,
+                               poison messages) */
+};
+
+int returns_limit(const struct returns *r)
+{
+    if (r->kind == KIND_CLASSIC)
+        return LIMIT_NONE;
+    if (r->configured != LIMIT_UNKNOWN)
+        return r->configured;
+    return r->server_major >= LIMIT_SINCE_VERSION ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+}
+
+int64_t returns_count(const struct returns *r, int64_t delivery_count)
+{
+    return r->kind == KIND_QUORUM && delivery_count > 0 ? delivery_count : 0;
+}
+
+bool returns_is_near(const struct returns *r, int64_t delivery_count)
+{
+    int limit = returns_limit(r);
+    int64_t count = returns_count(r, delivery_count), least;
+
+    if (limit == LIMIT_NONE)
+        return false;
+    if (limit == LIMIT_UNKNOWN)
+        return count >= UNKNOWN_NEAR;
+    least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
+    return count >= (limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least);
+}
+
+bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
+{
+    if (r->told || returns_limit(r) != LIMIT_UNKNOWN || !returns_count(r, delivery_count))
+        return false;
+    r->told = true;
+    return true;
+}
