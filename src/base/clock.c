@@ -12,7 +12,7 @@ static int64_t clock_read_us(clockid_t id)
 
 int64_t clock_us(void)
 {
-    return clock_read_us(CLOCK_MONOTONIC);
+    return clock_read_us(CLOCK_BOOTTIME);
 }
 
 int64_t clock_ms(void)
@@ -20,9 +20,10 @@ int64_t clock_ms(void)
     return clock_us() / 1000;
 }
 
+/* pthread_cond_clockwait knows no other than this one that never jumps. */
 struct timespec clock_until(int64_t ms)
 {
-    int64_t us = clock_us() + ms * 1000;
+    int64_t us = clock_read_us(CLOCK_MONOTONIC) + ms * 1000;
 
     return (struct timespec){us / 1000000, us % 1000000 * 1000};
 }

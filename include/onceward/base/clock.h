@@ -5,7 +5,8 @@
 
 /* The only two clocks of the program. Core never reads them: it is given the time. */
 
-/* Milliseconds that never jump (CLOCK_MONOTONIC). For deadlines and durations. */
+/* Milliseconds that never jump, and go on while the machine is suspended (CLOCK_BOOTTIME): a window that ended meanwhile is over.
+ * For deadlines and durations. */
 int64_t clock_ms(void);
 
 /* The same in microseconds, for latencies. */
