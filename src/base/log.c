@@ -88,6 +88,7 @@ static bool line_key(struct log_line *l, const char *key, size_t value_need)
     return true;
 }
 
+/* Whoever reads the log may do so at a terminal: what would act there is written as an escape. */
 static void line_string(struct log_line *l, struct slice s)
 {
     char escaped[8];
@@ -106,8 +107,10 @@ static void line_string(struct log_line *l, struct slice s)
             escaped[0] = '\\';
             escaped[1] = (char)c;
             line_add(l, escaped, 2);
-        } else if (c < 0x20 || c == 0x7F) {
-            line_add(l, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", c));
+        } else if (code_point_acts(slice_code_point(s, i, step))) {
+            uint16_t point = (uint16_t)slice_code_point(s, i, step);
+
+            line_add(l, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", point));
         } else {
             line_add(l, s.data + i, step);
         }

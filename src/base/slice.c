@@ -47,6 +47,28 @@ size_t slice_utf8_step(struct slice s, size_t at)
     return utf8_sequence((const uint8_t *)s.data + at, s.len - at);
 }
 
+uint32_t slice_code_point(struct slice s, size_t at, size_t step)
+{
+    const uint8_t *u = (const uint8_t *)s.data + at;
+
+    switch (step) {
+    case 1:
+        return u[0];
+    case 2:
+        return (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu);
+    case 3:
+        return (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu);
+    default:
+        return (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu);
+    }
+}
+
+bool code_point_acts(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || (c >= 0x200E && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
 bool slice_is_utf8(struct slice s)
 {
     for (size_t i = 0; i < s.len;) {

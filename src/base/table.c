@@ -11,30 +11,6 @@
 
 enum { CELL_MAX = 200 };
 
-/* Code points that act on a terminal instead of being shown: C0, DEL, C1, and what turns the direction of
- * text around. */
-static bool is_dangerous(uint32_t c)
-{
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200E && c <= 0x200F) ||
-           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
-}
-
-static uint32_t decode(const char *p, size_t step)
-{
-    const uint8_t *u = (const uint8_t *)p;
-
-    switch (step) {
-    case 1:
-        return u[0];
-    case 2:
-        return (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu);
-    case 3:
-        return (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu);
-    default:
-        return (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu);
-    }
-}
-
 /* One character; answers how many bytes it took. */
 static size_t add_safe_one(struct buf *out, struct slice s, size_t at)
 {
@@ -44,11 +20,11 @@ static size_t add_safe_one(struct buf *out, struct slice s, size_t at)
         buf_printf(out, "\\x%02x", (unsigned)(uint8_t)s.data[at]);
         return 1;
     }
-    uint32_t c = decode(s.data + at, step);
+    uint32_t c = slice_code_point(s, at, step);
 
     if (c == '\n')
         buf_add_text(out, "\\n");
-    else if (is_dangerous(c))
+    else if (code_point_acts(c))
         buf_printf(out, c < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)c);
     else
         buf_add(out, s.data + at, step);
@@ -81,7 +57,7 @@ bool text_is_safe(struct slice s)
 {
     for (size_t i = 0, step; i < s.len; i += step) {
         step = slice_utf8_step(s, i);
-        if (step == 0 || (is_dangerous(decode(s.data + i, step)) && !is_layout(s, i)))
+        if (step == 0 || (code_point_acts(slice_code_point(s, i, step)) && !is_layout(s, i)))
             return false;
     }
     return true;

@@ -3,6 +3,8 @@
 
 #include "command/common.h"
 #include "command/running.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/table.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -39,9 +41,16 @@ static int reload(struct running *r, int number, struct fault *f)
 
 static int tell(const struct state_reload *r)
 {
-    puts(r->refused ? "config_error" : "reloaded");
-    for (size_t i = 0; i < r->outcome.n; i++)
-        printf("  %s\n", r->outcome.items[i]);
+    struct buf text = {0};
+
+    buf_add_text(&text, r->refused ? "config_error\n" : "reloaded\n");
+    for (size_t i = 0; i < r->outcome.n; i++) {
+        buf_add_text(&text, "  ");
+        text_add_safe(&text, slice_of(r->outcome.items[i]));
+        buf_add_char(&text, '\n');
+    }
+    fputs(buf_text(&text), stdout);
+    buf_deinit(&text);
     return r->refused ? STATUS_FAILED : STATUS_DONE;
 }
 

@@ -8,6 +8,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/process.h"
+#include "onceward/base/table.h"
 #include "onceward/config/config.h"
 #include "onceward/sidecar/state_file.h"
 
@@ -151,12 +152,18 @@ void running_name(const struct running *r, const char *doing)
 {
     const struct state *s = &r->state;
 
-    printf("%s instance %s, process %lld", doing, s->instance ? s->instance : "(not named)",
-           (long long)s->pid);
-    for (size_t i = 0; i < s->n_queues; i++)
-        printf("%s %s", i ? "," : s->n_queues == 1 ? ", queue" : ", queues", s->queues[i].name);
-    printf("\n");
+    struct buf line = {0};
+
+    buf_printf(&line, "%s instance ", doing);
+    text_add_safe(&line, slice_of(s->instance ? s->instance : "(not named)"));
+    buf_printf(&line, ", process %lld", (long long)s->pid);
+    for (size_t i = 0; i < s->n_queues; i++) {
+        buf_add_text(&line, i ? ", " : s->n_queues == 1 ? ", queue " : ", queues ");
+        text_add_safe(&line, slice_of(s->queues[i].name));
+    }
+    puts(buf_text(&line));
     fflush(stdout); /* what follows may take its time */
+    buf_deinit(&line);
 }
 
 int running_signal(const struct running *r, int number, struct fault *f)

@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 /* A run of bytes that somebody else owns. May hold NUL; is not terminated by one. */
@@ -33,3 +34,10 @@ bool slice_is_text(struct slice s);
 
 /* The length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
 size_t slice_utf8_step(struct slice s, size_t at);
+
+/* The code point there, of so many bytes as slice_utf8_step answered (above 0). */
+uint32_t slice_code_point(struct slice s, size_t at, size_t step);
+
+/* Does it act on a terminal, or turn the direction of what is shown, instead of being shown? C0, DEL, C1, line separators, directional
+ * marks, embeddings, overrides and isolates, the byte order mark. All are below U+10000. */
+bool code_point_acts(uint32_t c);
