@@ -238,6 +238,8 @@ static void retire(struct forward *w, struct exchange *x)
 {
     hash_remove(&w->by_ref, &x->by_ref);
     list_remove(&w->out, &x->link);
+    if (!w->out.len)
+        w->next_deadline_ms = INT64_MAX;
     if (w->idle.len >= w->max_idle) {
         exchange_free(x);
         return;
