@@ -1,241 +1,160 @@
 /* onceward check: the configuration, and with --connect everything that it names. */
 
+#include "command/check.h"
+
 #include "command/common.h"
 #include "onceward/base/buf.h"
-#include "onceward/base/clock.h"
-#include "onceward/base/mem.h"
-#include "onceward/base/wait.h"
-#include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
-#include "onceward/forward/forward.h"
-#include "onceward/inbox/admin.h"
-#include "onceward/sidecar/state_file.h"
 
-#include <stdlib.h>
+#include <getopt.h>
 #include <string.h>
 
 static const char help[] =
-    "usage: onceward check --config FILE [--connect]\n"
+    "usage: onceward check --config FILE [--connect [--sample]] [--json]\n"
     "Validates the configuration, and lists everything that is wrong with it at once.\n"
     "  --connect   also tries the state file, the database (roles, schema, consumers), the broker with each "
-    "queue, and each "
-    "application\n";
+    "queue, and "
+    "each\n"
+    "              application\n"
+    "  --sample    also takes one message of each queue, says which id `message_id` finds in it, or what it "
+    "has and what "
+    "would\n"
+    "              find one, and gives it back. For the broker that is a delivery: the message is marked as "
+    "redelivered, "
+    "and on\n"
+    "              a quorum queue it counts towards the delivery limit\n"
+    "  --json      a JSON object a line: result (ok, warn or fail), where, path (of a key), text\n"
+    "FILE may be - for standard input; without --config it is ONCEWARD_CONFIG.\n";
 
-/* A GET that hangs is ended by the probe itself; this is for what must not happen. */
-enum { PROBE_DEADLINE_MS = 30000 };
-
-struct findings {
-    int n_failed, n_warnings;
-    const char *where; /* what the lines are about */
+struct check_options {
+    const char *path;
+    bool connect, sample, json;
 };
 
-static void tell(void *ctx, enum finding kind, const char *text)
+static const char *const results[] = {"ok", "warn", "fail"};
+
+static void print_json(enum finding kind, const char *where, const char *path, const char *text)
+{
+    struct buf line = {0};
+
+    buf_printf(&line, "{\"result\":\"%s\",\"where\":", results[kind]);
+    buf_add_json(&line, slice_of(where));
+    if (path) {
+        buf_add_text(&line, ",\"path\":");
+        buf_add_json(&line, slice_of(path));
+    }
+    buf_add_text(&line, ",\"text\":");
+    buf_add_json(&line, slice_of(text));
+    printf("%s}\n", buf_text(&line));
+    buf_deinit(&line);
+}
+
+void check_tell(void *ctx, enum finding kind, const char *text)
 {
     static const char *const marks[] = {"ok  ", "warn", "FAIL"};
     struct findings *s = ctx;
 
-    printf("%s %s: %s\n", marks[kind], s->where, text);
+    if (s->json)
+        print_json(kind, s->where, NULL, text);
+    else
+        printf("%s %s: %s\n", marks[kind], s->where, text);
     fflush(stdout); /* the next server may take its time */
     s->n_failed += kind == FINDING_FAILED;
     s->n_warnings += kind == FINDING_WARNING;
 }
 
-static void say(struct findings *s, bool ok, const char *text)
+static void tell_key(const struct config_finding *finding, const struct check_options *o)
 {
-    tell(s, ok ? FINDING_OK : FINDING_FAILED, text);
-}
-
-static void check_database(const struct config *c, struct findings *s)
-{
-    const char **vhosts = mem_zalloc(c->n_queues + 1, sizeof *vhosts);
-    char where[320];
-    struct fault f = {0};
-    struct admin *a;
-
-    s->where = "database";
-    for (size_t i = 0; i < c->n_queues; i++) {
-        char *vhost = NULL;
-
-        if (broker_vhost(&c->broker, &c->queues[i], &vhost, &f) == 0)
-            vhosts[i] = vhost;
-    }
-    if (admin_open(&c->database, ADMIN_READS, &a, &f)) {
-        say(s, false, f.text);
-    } else {
-        snprintf(where, sizeof where, "database %s", admin_where(a));
-        s->where = where;
-        if (admin_check(a, c, vhosts, tell, s, &f))
-            say(s, false, f.text);
-        admin_close(a);
-    }
-    for (size_t i = 0; i < c->n_queues; i++)
-        free((char *)vhosts[i]);
-    free(vhosts);
-}
-
-/* "amqp://host:5672": the URL without user, password, vhost and query. */
-static void add_server(struct buf *out, const struct config_broker *c)
-{
-    char *url = NULL, *start, *end, *at;
-    struct fault f = {0};
-
-    if (config_text_read(&c->url, &url, &f) || !url || !(start = strstr(url, "://"))) {
-        buf_add_text(out, "of broker.url");
-        free(url);
-        return;
-    }
-    start += 3;
-    end = start + strcspn(start, "/?#");
-    at = memrchr(start, '@', (size_t)(end - start));
-    buf_add(out, url, (size_t)(start - url));
-    buf_add(out, at ? at + 1 : start, (size_t)(end - (at ? at + 1 : start)));
-    free(url);
-}
-
-static void check_broker(const struct config *c, const struct config_queue *q, struct findings *s)
-{
-    struct buf where = {0};
-    char text[1200];
-    char *vhost = NULL;
-    struct fault f = {0};
-    bool ok = broker_vhost(&c->broker, q, &vhost, &f) == 0 && broker_check(&c->broker, q, &f) == 0;
-
-    buf_add_text(&where, "broker ");
-    add_server(&where, &c->broker);
-    buf_printf(&where, ", vhost %s", vhost ? vhost : "?");
-    if (ok)
-        snprintf(text, sizeof text, "queue %s exists", q->queue);
+    if (o->json)
+        print_json(finding->warning ? FINDING_WARNING : FINDING_FAILED, "configuration", finding->path,
+                   finding->text);
     else
-        snprintf(text, sizeof text, "queue %s: %s", q->queue, f.text);
-    s->where = buf_text(&where);
-    say(s, ok, text);
-    buf_deinit(&where);
-    free(vhost);
-}
-
-/* Until the probe has an end, or its time has. */
-static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
-{
-    int64_t until = clock_ms() + PROBE_DEADLINE_MS;
-    struct forward_event e;
-
-    while (clock_ms() < until) {
-        int64_t due = forward_due_ms(w);
-
-        wait_turn(wait, due < until ? due : until);
-        while (forward_step(w, &e))
-            if (e.kind == FORWARD_PROBE)
-                return e.probe.result == PROBE_READY ? 0 : fault_set(f, "%s", e.probe.error);
-    }
-    return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
-}
-
-/* The same question that the sidecar asks before it consumes. */
-static int probe(const struct config_queue *q, struct fault *f)
-{
-    struct wait *wait = NULL;
-    struct forward *w = NULL;
-    size_t application;
-    int r = wait_new(&wait, f) || forward_new(wait, &w, f) || forward_add(w, q, &application, f) ? -1 : 0;
-
-    if (r == 0) {
-        forward_probe(w, application);
-        r = probe_wait(wait, w, f);
-    }
-    forward_free(w);
-    wait_free(wait);
-    return r;
-}
-
-static void check_application(const struct config_queue *q, struct findings *s)
-{
-    const char *url = q->ready_url ? q->ready_url : q->forward.url;
-    char where[320], text[1200];
-    struct fault f = {0};
-    bool ok = probe(q, &f) == 0;
-
-    snprintf(where, sizeof where, "application of %s", q->name);
-    if (ok)
-        snprintf(text, sizeof text, "%s %s", url,
-                 q->ready_url ? "answers that it is ready" : "takes connections");
-    else
-        snprintf(text, sizeof text, "%s: %s", url, f.text);
-    s->where = where;
-    say(s, ok, text);
-}
-
-/* Could a sidecar lock and write it here, or does one already? */
-static void check_state_file(const struct config *c, struct findings *s)
-{
-    struct fault f = {0};
-    int64_t pid = 0;
-    char text[64] = "can be written";
-
-    s->where = "state file";
-    int answer = state_file_try(c->state_file, &pid, &f);
-    if (answer == STATE_FILE_TAKEN && pid)
-        snprintf(text, sizeof text, "a sidecar runs with it, process %lld", (long long)pid);
-    else if (answer == STATE_FILE_TAKEN)
-        snprintf(text, sizeof text, "a sidecar in another container runs with it");
-    if (answer < 0)
-        fault_wrap(&f, "%s: health, drain and reload would not work", c->state_file);
-    else
-        fault_set(&f, "%s: %s", c->state_file, text);
-    say(s, answer >= 0, f.text);
-}
-
-static int check_connections(const struct config *c)
-{
-    struct findings s = {0};
-
-    check_state_file(c, &s);
-    check_database(c, &s);
-    for (size_t i = 0; i < c->n_queues; i++)
-        check_broker(c, &c->queues[i], &s);
-    forward_global_init();
-    for (size_t i = 0; i < c->n_queues; i++)
-        check_application(&c->queues[i], &s);
-    printf("\n");
-    if (s.n_warnings)
-        printf("%d of these %s.\n", s.n_warnings, s.n_warnings == 1 ? "is a warning" : "are warnings");
-    if (s.n_failed)
-        printf("%d of these must be mended.\n", s.n_failed);
-    else
-        printf("Everything answers.\n");
-    return s.n_failed ? STATUS_FAILED : STATUS_DONE;
+        fprintf(stderr, "%s%s%s%s\n", finding->warning ? "warning: " : "", finding->path,
+                *finding->path ? ": " : "", finding->text);
 }
 
 /* NULL: it has faults; they were listed. */
-static struct config *load(const char *path)
+static struct config *load(const struct check_options *o)
 {
     struct config_report report = {0};
     struct config *c = NULL;
-    int failed = config_load(path, admin_check_url, &c, &report);
+    int failed = config_load(o->path, admin_check_url, &c, &report);
 
-    for (size_t i = 0; i < report.n; i++) {
-        const struct config_finding *finding = &report.findings[i];
-
-        fprintf(stderr, "%s%s%s%s\n", finding->warning ? "warning: " : "", finding->path,
-                *finding->path ? ": " : "", finding->text);
-    }
+    for (size_t i = 0; i < report.n; i++)
+        tell_key(&report.findings[i], o);
     config_report_deinit(&report);
     return failed ? NULL : c;
 }
 
-int command_check(int argc, char **argv)
+static void summarize(const struct findings *s)
 {
-    const char *path = NULL;
-    int connect = 0, status = command_parse(argc, argv, help, "connect", &path, &connect);
-    struct config *c;
+    printf("\n");
+    if (s->n_warnings)
+        printf("%d of these %s.\n", s->n_warnings, s->n_warnings == 1 ? "is a warning" : "are warnings");
+    if (s->n_failed)
+        printf("%d of these must be mended.\n", s->n_failed);
+    else
+        printf("Everything answers.\n");
+}
 
-    if (status >= 0)
-        return status;
-    c = load(path);
+static int check(const struct check_options *o)
+{
+    struct findings s = {.json = o->json, .where = "configuration"};
+    struct config *c = load(o);
+    int status = STATUS_DONE;
+    struct buf text = {0};
+
     if (!c)
         return STATUS_USAGE;
-    printf("ok   configuration %s: %zu queue%s\n", path, c->n_queues, c->n_queues == 1 ? "" : "s");
+    buf_printf(&text, "%s: %zu queue%s", o->path, c->n_queues, c->n_queues == 1 ? "" : "s");
+    if (o->json) {
+        print_json(FINDING_OK, "configuration", "", buf_text(&text));
+    } else {
+        printf("ok   configuration %s\n", buf_text(&text));
+    }
     fflush(stdout);
-    status = connect ? check_connections(c) : STATUS_DONE;
+    if (o->connect) {
+        status = check_connections(c, o->sample, &s);
+        if (!o->json)
+            summarize(&s);
+    }
+    buf_deinit(&text);
     config_free(c);
     return status;
+}
+
+static int usage(FILE *to, int status)
+{
+    fputs(help, to);
+    return status;
+}
+
+int command_check(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"connect", no_argument, NULL, 'n'},
+        {"sample", no_argument, NULL, 's'},       {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},         {0}};
+    struct check_options o = {0};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'c')
+            o.path = optarg;
+        else if (option == 'n')
+            o.connect = true;
+        else if (option == 's')
+            o.sample = true;
+        else if (option == 'j')
+            o.json = true;
+        else
+            return option == 'h' ? usage(stdout, STATUS_DONE) : usage(stderr, STATUS_USAGE);
+    }
+    if (command_config_named(argc, argv, &o.path))
+        return usage(stderr, STATUS_USAGE);
+    if (o.sample && !o.connect) {
+        fprintf(stderr, "check: --sample is for --connect\n");
+        return usage(stderr, STATUS_USAGE);
+    }
+    return check(&o);
 }

@@ -17,7 +17,8 @@ enum { JOBS_MS = 1000 };
 
 static const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run},
-    {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check},
+    {"check", "--config FILE [--connect [--sample]]", "validate the configuration; try what it names",
+     command_check},
     {"migrate", "--config FILE [--database URL]", "bring the database schema up to date", command_migrate},
     {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages",
      command_status},
@@ -25,7 +26,8 @@ static const struct command commands[] = {
      command_dead},
     {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health},
     {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain},
-    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went", command_reload},
+    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went",
+     command_reload},
     {"explain", "[NAME]", "what an event or figure of the log means, and what to do", command_explain},
     {"version", "", "print the version", command_version},
 };
@@ -156,6 +158,25 @@ static int usage(FILE *to, const char *help, int status)
     return status;
 }
 
+const char *command_config_default(const char *given)
+{
+    const char *named = getenv("ONCEWARD_CONFIG");
+
+    return given ? given : named && *named ? named : NULL;
+}
+
+int command_config_named(int argc, char **argv, const char **path)
+{
+    *path = command_config_default(*path);
+    if (optind < argc)
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+    else if (!*path)
+        fprintf(stderr, "%s: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", argv[0]);
+    else
+        return 0;
+    return 1;
+}
+
 int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
                   int *ret_flag)
 {
@@ -175,11 +196,5 @@ int command_parse(int argc, char **argv, const char *help, const char *flag, con
         else
             return usage(stderr, help, STATUS_USAGE);
     }
-    if (optind < argc)
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-    else if (!*ret_config)
-        fprintf(stderr, "%s: --config FILE is missing\n", argv[0]);
-    else
-        return -1;
-    return usage(stderr, help, STATUS_USAGE);
+    return command_config_named(argc, argv, ret_config) ? usage(stderr, help, STATUS_USAGE) : -1;
 }

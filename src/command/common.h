@@ -18,6 +18,13 @@ void command_close(struct config *c, struct admin *a);
 /* "onceward: TEXT" on standard error. Answers STATUS_FAILED. */
 int command_fail(const struct fault *f);
 
+/* --config FILE, else ONCEWARD_CONFIG, else NULL. */
+const char *command_config_default(const char *given);
+
+/* The file that --config named, else that of ONCEWARD_CONFIG; nothing may be left behind the options. 0, or
+ * 1: said on standard error. */
+int command_config_named(int argc, char **argv, const char **path);
+
 /* For the subcommands that take --config FILE and --help, and perhaps one flag: parses, and answers -1 to go
  * on, or the exit status. */
 int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,

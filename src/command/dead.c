@@ -301,7 +301,7 @@ static int check_options(const struct dead_options *o, const struct action *acti
     const char *complaint = NULL;
 
     if (!o->config)
-        complaint = "--config FILE is missing";
+        complaint = "--config FILE is missing, and ONCEWARD_CONFIG is not set";
     else if (action->run == dead_discard && !named && !o->all)
         complaint = "name letters by ID, or by --consumer, --reason or --since; --all means every letter of "
                     "this configuration";
@@ -377,6 +377,7 @@ int command_dead(int argc, char **argv)
         return usage(stderr, STATUS_USAGE);
     }
     optind++;
+    o.config = command_config_default(o.config);
     if (read_operands(&o, argc, argv) || check_options(&o, action))
         status = STATUS_USAGE;
     else

@@ -45,14 +45,11 @@ static int read_options(int argc, char **argv, struct migrate_options *o)
             return option == 'h' ? STATUS_DONE : STATUS_USAGE;
         }
     }
-    if (optind < argc)
-        fprintf(stderr, "onceward migrate: \"%s\" is one argument too many\n", argv[optind]);
-    else if (!o->config)
-        fprintf(stderr, "onceward migrate: --config FILE is missing\n");
-    else if (o->database && admin_check_url(o->database, &f) < 0)
+    if (command_config_named(argc, argv, &o->config) == 0) {
+        if (!o->database || admin_check_url(o->database, &f) >= 0)
+            return -1;
         fprintf(stderr, "onceward migrate: --database: %s\n", f.text);
-    else
-        return -1;
+    }
     fputs(help, stderr);
     return STATUS_USAGE;
 }

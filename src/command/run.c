@@ -1,5 +1,6 @@
 /* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
 #include "onceward/base/buf.h"
+#include "command/common.h"
 #include "onceward/base/log.h"
 #include "onceward/base/texts.h"
 #include "onceward/command/command.h"
@@ -99,7 +100,7 @@ int command_run(int argc, char **argv)
             return usage(stderr, STATUS_USAGE);
         path = optarg;
     }
-    if (!path || optind < argc)
+    if (command_config_named(argc, argv, &path))
         return usage(stderr, STATUS_USAGE);
     memory_tune();
     hold_wishes();

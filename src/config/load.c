@@ -317,17 +317,19 @@ int config_parse(const char *text, size_t len, const char *name, config_database
 int config_load(const char *path, config_database_check *check, struct config **ret_config,
                 struct config_report *report)
 {
+    bool is_input = strcmp(path, "-") == 0;
     struct buf text = {0};
     struct fault f = {0};
     int error;
 
-    if (file_read(&text, path, CONFIG_FILE_MAX, &f) < 0) {
+    if (file_read(&text, is_input ? "/dev/stdin" : path, CONFIG_FILE_MAX, &f) < 0) {
         *report = (struct config_report){0};
         report_error(report, "", "%s", f.text);
         error = -1;
     } else {
-        error = config_parse(buf_text(&text), text.len, path, check, ret_config, report);
-        if (!error)
+        error = config_parse(buf_text(&text), text.len, is_input ? "standard input" : path, check, ret_config,
+                             report);
+        if (!error && !is_input)
             exposed_check_file(report, path, (*ret_config)->holds_secrets);
     }
     buf_deinit(&text);

@@ -185,7 +185,7 @@ static bool source_read(const struct identity_source *s, const struct message *m
     return false;
 }
 
-static void source_name(const struct identity_source *s, struct buf *out)
+void identity_source_add(struct buf *out, const struct identity_source *s)
 {
     static const char *const prefixes[] = {
         [IDENTITY_PROPERTY] = "property:",
@@ -201,7 +201,7 @@ static void source_name(const struct identity_source *s, struct buf *out)
     for (size_t i = 0; s->kind == IDENTITY_JOIN && i < s->n_parts; i++) {
         if (i)
             buf_add_text(out, " + ");
-        source_name(&s->parts[i], out);
+        identity_source_add(out, &s->parts[i]);
     }
 }
 
@@ -212,7 +212,7 @@ static void fault_missing(const struct identity_source *sources, size_t n, struc
     for (size_t i = 0; i < n; i++) {
         if (i)
             buf_add_text(&names, ", ");
-        source_name(&sources[i], &names);
+        identity_source_add(&names, &sources[i]);
     }
     fault_set(f, "the message has no id: looked for %s", buf_text(&names));
     buf_deinit(&names);
@@ -226,7 +226,7 @@ static enum identity_result judge(const struct identity_source *s, const struct 
 
     if (found.len && found.len <= MESSAGE_ID_MAX && slice_is_text(found))
         return IDENTITY_FOUND;
-    source_name(s, &name);
+    identity_source_add(&name, s);
     if (!found.len) {
         fault_set(f, "the message id in %s is empty", buf_text(&name));
         result = IDENTITY_EMPTY;

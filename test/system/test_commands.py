@@ -221,6 +221,86 @@ def test_missing_standard_descriptors_are_not_given_to_sockets(bed):
         process.reap(child)
 
 
+def test_the_configuration_may_be_named_by_the_environment_or_be_standard_input(place):
+    place.letter("m1")
+    named = {**ENVIRONMENT, "ONCEWARD_CONFIG": place.path}
+
+    def start(*arguments, env=ENVIRONMENT, given=None):
+        done = subprocess.run([schema.require_binary(), *arguments], input=given or b"", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60, env=env)
+        return Done(done)
+
+    with open(place.path, "rb") as f:
+        text = f.read()
+    for arguments in (["check"], ["status"], ["dead", "list"], ["dead", "redrive", "--dry-run"], ["migrate", "--database", place.postgres.dsn(user=schema.OWNER)]):
+        done = start(*arguments, env=named)
+        assert done.status == 0, (arguments, done.text)
+        done = start(*arguments, "--config", "-", given=text)
+        assert done.status == 0, (arguments, done.text)
+        done = start(*arguments, "--config", "/nonexistent/c.json", env=named)  # what is said counts
+        assert done.status == 2 and "/nonexistent/c.json" in done.err, done.text
+    done = start("check", "--config", "-", given=b"{")
+    assert done.status == 2 and done.err.startswith("standard input, line 1"), done.text
+    done = start("run", env={**ENVIRONMENT, "ONCEWARD_CONFIG": "/nonexistent/c.json"})
+    assert done.status == 2 and '"config_error"' in done.out, done.text
+    done = start("check", env={**ENVIRONMENT, "ONCEWARD_CONFIG": ""})
+    assert done.status == 2 and "ONCEWARD_CONFIG is not set" in done.err, done.text
+
+
+def test_check_as_json(place):
+    done = run("check", "--json", "--connect", "--config", place.path)
+    lines = json_lines(done.out)
+    assert done.status == 1 and done.err == "" and all(set(x) - {"path"} == {"result", "where", "text"} for x in lines), done.text
+    assert lines[0]["result"] == "ok" and lines[0]["where"] == "configuration"
+    assert [x for x in lines if x["where"].startswith("application of") and x["result"] == "fail"]
+    assert [x for x in lines if x["where"].startswith("broker ") and x["result"] == "ok"]
+    done = run("check", "--json", "--config", place.write(prefetch=0, max_hold="31m", shutdown_grace=7))
+    faults = {x["path"]: x["result"] for x in json_lines(done.out)}
+    name = f"queues.{place.queue.name}."
+    assert done.status == 2 and faults[name + "prefetch"] == faults[name + "shutdown_grace"] == "fail" and faults[name + "max_hold"] == "warn"
+
+
+# check --sample
+
+def test_a_sample_tells_which_id_is_found_and_goes_back(place):
+    place.queue.publish("m1", b"{}")
+    place.queue.publish("m2", b"{}")
+    for arguments in ([], ["--connect"]):
+        assert "m1" not in run("check", *arguments, "--config", place.path).text
+    assert place.queue.get()[0].redelivered is False  # nothing was taken
+    for _ in range(2):
+        done = run("check", "--connect", "--sample", "--config", place.path)
+        assert 'ok   broker' in done.out and 'a message has the id "m2", from property:message_id' in done.out, done.text
+        assert "counts as a delivery" in done.out
+        place.queue.wait_for_ready(1)
+    method, properties, body = place.queue.get()
+    assert (method.redelivered, properties.message_id, body) == (True, "m2", b"{}")
+    done = run("check", "--connect", "--sample", "--config", place.path)
+    assert "the queue is empty" in done.out, done.text
+    done = run("check", "--sample", "--config", place.path)
+    assert done.status == 2 and "--connect" in done.err
+    assert "delivery" in good("check", "--help")
+
+
+@pytest.mark.parametrize("source, properties, body, said", [
+    (["header:x-order"], {"message_id": "secret-1"}, b"{}", '["property:message_id"]'),
+    (["property:message_id"], {"headers": {"x-request-id": "secret-1", "region": "secret-2"}}, b"", '["header:x-request-id"]'),
+    (["property:message_id"], {"correlation_id": "secret-1", "content_type": "application/json"}, b'{"id": "secret-3"}',
+     '["json:/id"], ["property:correlation_id"]'),
+    (["property:message_id"], {"headers": {"cloudEvents:id": "secret-1", "cloudEvents:source": "/s"}}, b"", '["cloudevents"]'),
+    (["property:message_id"], {"type": "order", "headers": {"bad\x1b[2Jid": [1]}}, b"text", "body-sha256"),
+])
+def test_a_sample_without_an_id_tells_what_would_find_one(place, source, properties, body, said):
+    place.queue.publish(None if "message_id" not in properties else properties.pop("message_id"), body, **properties)
+    done = run("check", "--connect", "--sample", "--config", place.write(message_id=source))
+    line, = [x for x in done.out.splitlines() if "sample of queue" in x]
+    assert done.status == 1 and line.startswith("FAIL") and "has no id: looked for " + source[0] in line and said in line, done.text
+    assert "secret-" not in line and "\x1b" not in line
+    for name in (*properties.get("headers", {}), *(p for p in properties if p != "headers")):
+        assert name.replace("\x1b", "\\x1b") in line, line
+    place.queue.wait_for_ready(1)
+
+
 # explain
 
 def test_every_event_of_the_source_is_explained_and_in_the_documentation():

@@ -132,7 +132,7 @@ void config_report_deinit(struct config_report *r);
  * without a piece of it that may be secret. 1: it is fine, but a server on another machine is not asked for its certificate. */
 typedef int config_database_check(const char *url, struct fault *f);
 
-/* Reads, expands and validates a file. check may be NULL. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
+/* Reads, expands and validates a file; "-" is standard input. check may be NULL. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
  * errors at once; *ret_config is left alone. Values of secrets never stand in a report. */
 int config_load(const char *path, config_database_check *check, struct config **ret_config, struct config_report *report);
 

@@ -32,6 +32,9 @@ struct identity_source {
 /* Reads "property:message_id" and so on. 0, or -1 with a fault that names what was expected. name points into text. */
 int identity_parse(struct slice text, struct identity_source *out, struct fault *f);
 
+/* Appends the source as the configuration writes it; the parts of a joined one with " + " between them. */
+void identity_source_add(struct buf *out, const struct identity_source *source);
+
 /* How to look into a JSON body (config/json.h has the one implementation). 0: *out holds the scalar as text; 1: not there. */
 typedef int identity_json_fn(struct slice body, struct slice pointer, struct buf *out);
 

@@ -1,0 +1,203 @@
+/* check --connect: everything that the configuration names, one after the other. */
+
+#include "command/check.h"
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/table.h"
+#include "onceward/base/wait.h"
+#include "onceward/broker/broker.h"
+#include "onceward/config/config.h"
+#include "onceward/forward/forward.h"
+#include "onceward/sidecar/state_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A GET that hangs is ended by the probe itself; this is for what must not happen. */
+enum { PROBE_DEADLINE_MS = 30000 };
+
+static void say(struct findings *s, bool ok, const char *text)
+{
+    check_tell(s, ok ? FINDING_OK : FINDING_FAILED, text);
+}
+
+static void check_database(const struct config *c, struct findings *s)
+{
+    const char **vhosts = mem_zalloc(c->n_queues + 1, sizeof *vhosts);
+    char where[320];
+    struct fault f = {0};
+    struct admin *a;
+
+    s->where = "database";
+    for (size_t i = 0; i < c->n_queues; i++) {
+        char *vhost = NULL;
+
+        if (broker_vhost(&c->broker, &c->queues[i], &vhost, &f) == 0)
+            vhosts[i] = vhost;
+    }
+    if (admin_open(&c->database, ADMIN_READS, &a, &f)) {
+        say(s, false, f.text);
+    } else {
+        snprintf(where, sizeof where, "database %s", admin_where(a));
+        s->where = where;
+        if (admin_check(a, c, vhosts, check_tell, s, &f))
+            say(s, false, f.text);
+        admin_close(a);
+    }
+    for (size_t i = 0; i < c->n_queues; i++)
+        free((char *)vhosts[i]);
+    free(vhosts);
+}
+
+/* "amqp://host:5672": the URL without user, password, vhost and query. */
+static void add_server(struct buf *out, const struct config_broker *c)
+{
+    char *url = NULL, *start, *end, *at;
+    struct fault f = {0};
+
+    if (config_text_read(&c->url, &url, &f) || !url || !(start = strstr(url, "://"))) {
+        buf_add_text(out, "of broker.url");
+        free(url);
+        return;
+    }
+    start += 3;
+    end = start + strcspn(start, "/?#");
+    at = memrchr(start, '@', (size_t)(end - start));
+    buf_add(out, url, (size_t)(start - url));
+    buf_add(out, at ? at + 1 : start, (size_t)(end - (at ? at + 1 : start)));
+    free(url);
+}
+
+/* One message of the queue, which goes back. */
+static void check_sample(const struct config *c, const struct config_queue *q, struct findings *s)
+{
+    struct buf text = {0};
+    struct fault f = {0};
+    struct message *m = NULL;
+    int answer = broker_sample(&c->broker, q, &m, &f);
+    enum finding kind = FINDING_OK;
+
+    buf_printf(&text, "sample of queue %s: ", q->queue);
+    if (answer < 0) {
+        text_add_safe(&text, slice_of(f.text));
+        kind = FINDING_WARNING;
+    } else if (answer > 0) {
+        buf_add_text(&text, "the queue is empty, so there is nothing to look at");
+    } else {
+        kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
+        buf_add_text(&text, ". It was given back, which counts as a delivery");
+    }
+    check_tell(s, kind, buf_text(&text));
+    message_free(m);
+    buf_deinit(&text);
+}
+
+static void check_broker(const struct config *c, const struct config_queue *q, bool sample,
+                         struct findings *s)
+{
+    struct buf where = {0};
+    char text[1200];
+    char *vhost = NULL;
+    struct fault f = {0};
+    bool ok = broker_vhost(&c->broker, q, &vhost, &f) == 0 && broker_check(&c->broker, q, &f) == 0;
+
+    buf_add_text(&where, "broker ");
+    add_server(&where, &c->broker);
+    buf_printf(&where, ", vhost %s", vhost ? vhost : "?");
+    if (ok)
+        snprintf(text, sizeof text, "queue %s exists", q->queue);
+    else
+        snprintf(text, sizeof text, "queue %s: %s", q->queue, f.text);
+    s->where = buf_text(&where);
+    say(s, ok, text);
+    if (ok && sample)
+        check_sample(c, q, s);
+    buf_deinit(&where);
+    free(vhost);
+}
+
+/* Until the probe has an end, or its time has. */
+static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
+{
+    int64_t until = clock_ms() + PROBE_DEADLINE_MS;
+    struct forward_event e;
+
+    while (clock_ms() < until) {
+        int64_t due = forward_due_ms(w);
+
+        wait_turn(wait, due < until ? due : until);
+        while (forward_step(w, &e))
+            if (e.kind == FORWARD_PROBE)
+                return e.probe.result == PROBE_READY ? 0 : fault_set(f, "%s", e.probe.error);
+    }
+    return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
+}
+
+/* The same question that the sidecar asks before it consumes. */
+static int probe(const struct config_queue *q, struct fault *f)
+{
+    struct wait *wait = NULL;
+    struct forward *w = NULL;
+    size_t application;
+    int r = wait_new(&wait, f) || forward_new(wait, &w, f) || forward_add(w, q, &application, f) ? -1 : 0;
+
+    if (r == 0) {
+        forward_probe(w, application);
+        r = probe_wait(wait, w, f);
+    }
+    forward_free(w);
+    wait_free(wait);
+    return r;
+}
+
+static void check_application(const struct config_queue *q, struct findings *s)
+{
+    const char *url = q->ready_url ? q->ready_url : q->forward.url;
+    char where[320], text[1200];
+    struct fault f = {0};
+    bool ok = probe(q, &f) == 0;
+
+    snprintf(where, sizeof where, "application of %s", q->name);
+    if (ok)
+        snprintf(text, sizeof text, "%s %s", url,
+                 q->ready_url ? "answers that it is ready" : "takes connections");
+    else
+        snprintf(text, sizeof text, "%s: %s", url, f.text);
+    s->where = where;
+    say(s, ok, text);
+}
+
+/* Could a sidecar lock and write it here, or does one already? */
+static void check_state_file(const struct config *c, struct findings *s)
+{
+    struct fault f = {0};
+    int64_t pid = 0;
+    char text[64] = "can be written";
+
+    s->where = "state file";
+    int answer = state_file_try(c->state_file, &pid, &f);
+    if (answer == STATE_FILE_TAKEN && pid)
+        snprintf(text, sizeof text, "a sidecar runs with it, process %lld", (long long)pid);
+    else if (answer == STATE_FILE_TAKEN)
+        snprintf(text, sizeof text, "a sidecar in another container runs with it");
+    if (answer < 0)
+        fault_wrap(&f, "%s: health, drain and reload would not work", c->state_file);
+    else
+        fault_set(&f, "%s: %s", c->state_file, text);
+    say(s, answer >= 0, f.text);
+}
+
+int check_connections(const struct config *c, bool sample, struct findings *s)
+{
+    check_state_file(c, s);
+    check_database(c, s);
+    for (size_t i = 0; i < c->n_queues; i++)
+        check_broker(c, &c->queues[i], sample, s);
+    forward_global_init();
+    for (size_t i = 0; i < c->n_queues; i++)
+        check_application(&c->queues[i], s);
+    return s->n_failed ? STATUS_FAILED : STATUS_DONE;
+}

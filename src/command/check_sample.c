@@ -1,0 +1,151 @@
+/* What `check --sample` says of a message: the id that the configuration finds in it, or what would find one.
+ * Of what publishers sent only names are shown, and the id. */
+
+#include "command/check.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/table.h"
+#include "onceward/config/config.h"
+#include "onceward/config/json.h"
+#include "onceward/core/identity.h"
+
+#include <string.h>
+#include <strings.h>
+
+enum { NAMES_MAX = 30, NAME_MAX_BYTES = 80 };
+
+static void add_name(struct buf *out, struct slice name)
+{
+    if (name.len > NAME_MAX_BYTES)
+        name.len = NAME_MAX_BYTES;
+    text_add_safe(out, name);
+}
+
+/* "the properties content_type, message_id and the headers x-id, n". */
+static void add_names(const struct message *m, struct buf *out)
+{
+    const char *before = "the properties ";
+
+    for (int p = 0; p < N_PROPERTIES; p++) {
+        if (!m->properties[p].data)
+            continue;
+        buf_printf(out, "%s%s", before, property_name((enum property)p));
+        before = ", ";
+    }
+    if (*before == 't')
+        buf_add_text(out, "no properties");
+    before = m->n_headers ? " and the headers " : " and no headers";
+    if (!m->n_headers)
+        buf_add_text(out, before);
+    for (size_t i = 0; i < m->n_headers && i < NAMES_MAX; i++) {
+        buf_add_text(out, before);
+        add_name(out, m->headers[i].name);
+        before = ", ";
+    }
+    if (m->n_headers > NAMES_MAX)
+        buf_printf(out, " and %zu more", m->n_headers - NAMES_MAX);
+}
+
+/* Would this source find an id? Then it is added, as the configuration writes it. */
+static size_t propose(const struct message *m, struct slice text, size_t n, struct buf *out)
+{
+    struct identity_source source;
+    struct buf id = {0};
+    struct fault ignored = {0};
+
+    if (!slice_is_text(text) || identity_parse(text, &source, &ignored) ||
+        identity_find(&source, 1, m, jsonread_pointer, &id, &ignored) != IDENTITY_FOUND) {
+        buf_deinit(&id);
+        return n;
+    }
+    buf_add_text(out, n ? ", [" : "[");
+    buf_add_json(out, text);
+    buf_add_char(out, ']');
+    buf_deinit(&id);
+    return n + 1;
+}
+
+/* Is that what a header with an id is called? */
+static bool is_id_like(struct slice name)
+{
+    static const char *const ends[] = {"id", "key", "uuid", "guid"};
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        size_t len = strlen(ends[i]);
+
+        if (name.len >= len && !strncasecmp(name.data + name.len - len, ends[i], len))
+            return true;
+    }
+    return false;
+}
+
+/* What would find an id, the likeliest first. */
+static size_t add_proposals(const struct message *m, struct buf *out)
+{
+    static const char *const first[] = {"property:message_id", "cloudevents"};
+    static const char *const last[] = {
+        "json:/id",   "json:/message_id", "json:/messageId", "json:/event_id",    "json:/eventId",
+        "json:/uuid", "json:/data/id",    "json:/meta/id",   "json:/metadata/id", "property:correlation_id"};
+    struct buf text = {0};
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+        n = propose(m, slice_of(first[i]), n, out);
+    for (size_t i = 0; i < m->n_headers && n < NAMES_MAX; i++) {
+        if (!is_id_like(m->headers[i].name))
+            continue;
+        buf_reset(&text);
+        buf_add_text(&text, "header:");
+        buf_add_slice(&text, m->headers[i].name);
+        n = propose(m, buf_slice(&text), n, out);
+    }
+    for (size_t i = 0; i < sizeof(last) / sizeof(last[0]); i++)
+        n = propose(m, slice_of(last[i]), n, out);
+    buf_deinit(&text);
+    return n;
+}
+
+/* The source that found it. */
+static void add_source(const struct config_queue *q, const struct message *m, struct buf *out)
+{
+    struct buf id = {0}, name = {0};
+    struct fault ignored = {0};
+
+    for (size_t i = 0; i < q->n_message_id && !name.len; i++)
+        if (identity_find(&q->message_id[i], 1, m, jsonread_pointer, &id, &ignored) == IDENTITY_FOUND)
+            identity_source_add(&name, &q->message_id[i]);
+    text_add_safe(out, buf_slice(&name));
+    buf_deinit(&id);
+    buf_deinit(&name);
+}
+
+bool sample_describe(const struct config_queue *q, const struct message *m, struct buf *out)
+{
+    struct buf id = {0}, fits = {0};
+    struct fault f = {0};
+    bool found =
+        identity_find(q->message_id, q->n_message_id, m, jsonread_pointer, &id, &f) == IDENTITY_FOUND;
+
+    if (found) {
+        buf_add_text(out, "a message has the id \"");
+        text_add_safe(out, buf_slice(&id));
+        buf_add_text(out, "\", from ");
+        add_source(q, m, out);
+    } else {
+        text_add_safe(out, slice_of(f.text));
+        buf_add_text(out, ". It has ");
+        add_names(m, out);
+        if (add_proposals(m, &fits)) {
+            buf_add_text(out, ". This would find an id, for message_id: ");
+            text_add_safe(out, buf_slice(&fits));
+        } else {
+            buf_add_text(
+                out, ". None of them looks like an id: let the publisher set message_id; [\"body-sha256\"] "
+                     "takes equal bodies for one message");
+        }
+    }
+    buf_deinit(&id);
+    buf_deinit(&fits);
+    return found;
+}
