@@ -241,7 +241,7 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
 }
 
 static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op,
-                      enum phase phase, enum wait wait)
+                      enum phase phase, enum wait_reason wait)
 {
     count_parked(q, d, -1);
     if (d->in_list.next)
@@ -283,7 +283,7 @@ void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
     leave_if_lost(q, now_ms, d);
 }
 
-void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait wait,
+void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait_reason wait,
                int64_t until_ms)
 {
     held_move(q, now_ms, d, op, PHASE_WANTED, wait);

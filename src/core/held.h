@@ -19,7 +19,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op);
 
 /* The operation is wanted when the wait is over, at until_ms at the latest; INT64_MAX: no timer. */
-void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait wait,
+void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait_reason wait,
                int64_t until_ms);
 
 /* What was wanted is on its way. */

@@ -12,7 +12,7 @@ const struct operation_info *operation_info(enum operation op)
     return &infos[op];
 }
 
-const char *wait_name(enum wait w)
+const char *wait_name(enum wait_reason w)
 {
     static const char *const names[N_WAITS] = {
         [WAIT_NONE] = "none",           [WAIT_DUE] = "due",           [WAIT_HELD] = "held",

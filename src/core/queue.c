@@ -64,6 +64,11 @@ void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const
         pause_end(q, now_ms, why);
 }
 
+void queue_application_down(struct queue *q, int64_t now_ms, const char *why)
+{
+    pause_begin(q, now_ms, PAUSE_APPLICATION, why);
+}
+
 /* --- levers, presence --- */
 
 void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why)

@@ -89,7 +89,7 @@ struct delivery {
     uint64_t ref;            /* of the process, never used twice */
     enum operation op;
     enum phase phase;
-    enum wait wait;
+    enum wait_reason wait;
     bool ended;    /* over here; freed by queue_reap */
     bool was_dead; /* its row says so: it is to be rejected again */
     bool has_circled;

@@ -21,7 +21,7 @@ enum phase {
 };
 
 /* Why a wanted operation is not sent yet. All but FOLLOWING end at the delivery's timer. */
-enum wait {
+enum wait_reason {
     WAIT_NONE,
     WAIT_DUE,       /* its next attempt is not due */
     WAIT_HELD,      /* another holder's token lives */
@@ -47,4 +47,4 @@ struct operation_info {
 const struct operation_info *operation_info(enum operation op);
 
 /* "due", "held", …; WAIT_NONE is "none". */
-const char *wait_name(enum wait w);
+const char *wait_name(enum wait_reason w);

@@ -201,6 +201,9 @@ void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue);
 void queue_database_lost(struct queue *q, int64_t now_ms);
 void queue_database_linked(struct queue *q, int64_t now_ms);
 
+/* A probe has found that the application is not there, or not ready: in words, for the log. */
+void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
+
 /* The queue cannot be consumed as configured: told by its reason until it is cleared with reason NULL. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 

@@ -1,0 +1,205 @@
+/* What the queues' cores want done, carried out. Turns are fair: each queue does at most so much in a turn, and another one is first each time. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/failpoint.h"
+
+enum { N_ACTIONS_A_TURN = 1024 };
+
+static unsigned can_of(const struct sidecar *s, const struct lane *l)
+{
+    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK, OP_CHECK, OP_COMPLETE, OP_FAIL, OP_REVOKE, OP_RELEASE, OP_BURY};
+    const struct broker *b = l->link->broker;
+    unsigned can = 1u << OP_FORWARD;
+
+    for (size_t i = 0; i < sizeof(at_database) / sizeof(at_database[0]); i++)
+        if (batches_can(s, l, at_database[i]))
+            can |= 1u << at_database[i];
+    if (b && broker_channel_is_open(b, (uint32_t)l->index) && broker_can_write(b, (uint32_t)l->index, 2))
+        can |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
+    return can;
+}
+
+static void to_broker(struct lane *l, const struct action *a, enum failpoint before,
+                      int (*write)(struct broker *, struct broker_tag, struct fault *))
+{
+    struct broker_tag tag = {a->generation, a->tag};
+    struct fault f = {0};
+
+    FAILPOINT_AT(before);
+    write(l->link->broker, tag, &f); /* a loss shows again in broker_next */
+    FAILPOINT_AT(before + FAILPOINT_STEP_SENT);
+}
+
+static void ack(struct lane *l, const struct action *a)
+{
+    struct broker_tag tag = {a->generation, a->tag};
+    struct fault f = {0};
+
+    FAILPOINT(ACK_BEFORE);
+    broker_ack(l->link->broker, tag, a->multiple, &f);
+    FAILPOINT(ACK_WRITTEN);
+}
+
+static void consume(struct lane *l, const struct action *a)
+{
+    struct fault f = {0};
+
+    FAILPOINT(CONSUME_BEFORE);
+    broker_consume(l->link->broker, (uint32_t)l->index, a->number, (int)a->n, &f);
+    FAILPOINT(CONSUME_SENT);
+}
+
+static void cancel(struct lane *l, const struct action *a)
+{
+    struct fault f = {0};
+
+    FAILPOINT(CANCEL_BEFORE);
+    broker_cancel(l->link->broker, (uint32_t)l->index, a->number, &f);
+    FAILPOINT(CANCEL_SENT);
+}
+
+static void ask_holder(struct sidecar *s, struct lane *l, uint64_t ref)
+{
+    const struct delivery *d = queue_find(&l->core, ref);
+
+    if (!d || s->database.asked_holder || !s->database.inbox)
+        return;
+    s->database.asked_holder = (uint64_t)l->index << 52 | ref;
+    inbox_ask_holder(s->database.inbox, l->index, delivery_slice(d));
+}
+
+static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
+{
+    struct fault f = {0};
+
+    switch (a->kind) {
+    case ACTION_NONE:
+        break;
+    case ACTION_DATABASE:
+        batches_add(s, l, a->d);
+        break;
+    case ACTION_FORWARD:
+        requests_send(s, l, a->d);
+        break;
+    case ACTION_ABANDON:
+        forward_abandon(s->forward, l->index, a->ref);
+        break;
+    case ACTION_ACK:
+        ack(l, a);
+        break;
+    case ACTION_REJECT:
+        to_broker(l, a, FAILPOINT_REJECT_BEFORE, broker_reject);
+        break;
+    case ACTION_REQUEUE:
+        to_broker(l, a, FAILPOINT_RETURN_BEFORE, broker_requeue);
+        break;
+    case ACTION_CONSUME:
+        consume(l, a);
+        break;
+    case ACTION_CANCEL:
+        cancel(l, a);
+        break;
+    case ACTION_REOPEN:
+        broker_reopen(l->link->broker, (uint32_t)l->index, a->text);
+        break;
+    case ACTION_ASK_DEPTH:
+        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f);
+        break;
+    case ACTION_ASK_HOLDER:
+        ask_holder(s, l, a->ref);
+        break;
+    case ACTION_TELL:
+        report_note(l, &a->note);
+        break;
+    }
+}
+
+/* false: there may be more. */
+static bool run(struct sidecar *s, struct lane *l)
+{
+    struct action a;
+
+    queue_time(&l->core, s->now_ms);
+    for (int n = 0; n < N_ACTIONS_A_TURN; n++) {
+        if (!queue_next(&l->core, s->now_ms, can_of(s, l), &a))
+            return true;
+        carry_out(s, l, &a);
+    }
+    return false;
+}
+
+static void flush(struct sidecar *s)
+{
+    struct fault f = {0};
+
+    for (size_t i = 0; i < s->n_links; i++) {
+        struct broker_link *k = &s->links[i];
+
+        if (!k->broker || k->closed)
+            continue;
+        broker_flush(k->broker, &f); /* a loss shows again in broker_next */
+        FAILPOINT(ACK_FLUSHED);
+        wait_change(s->wait, &k->watch, EPOLLIN | (broker_wants_write(k->broker) ? EPOLLOUT : 0));
+    }
+}
+
+/* A limiter has moved, or the database: then others of the application may go, too. */
+static bool has_work(const struct sidecar *s, const struct lane *l)
+{
+    const struct queue_held *h = &l->core.held;
+
+    return l->touched || s->now_ms >= l->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len || h->wanted[OP_COMPLETE].len ||
+           h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len || h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
+           h->wanted[OP_REVOKE].len;
+}
+
+static void applications_time(struct sidecar *s)
+{
+    for (size_t a = 0; a < s->n_applications; a++) {
+        bool more = false;
+
+        for (size_t i = 0; i < s->n_lanes; i++)
+            more |= s->lanes[i].application == a && s->lanes[i].core.held.wanted[OP_CLAIM].len + s->lanes[i].core.held.wanted[OP_FORWARD].len > 0;
+        application_time(&s->applications[a], s->now_ms, more);
+    }
+}
+
+void actions_run(struct sidecar *s)
+{
+    applications_time(s);
+    for (size_t n = 0; n < s->n_lanes; n++) {
+        struct lane *l = &s->lanes[(s->first + n) % s->n_lanes];
+
+        if (has_work(s, l))
+            l->touched = !run(s, l);
+    }
+    s->first = s->n_lanes ? (s->first + 1) % s->n_lanes : 0;
+    batches_send(s);
+    flush(s);
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+
+        queue_reap(&l->core);
+        l->due_ms = queue_deadline(&l->core, s->now_ms);
+    }
+}
+
+int64_t actions_due_ms(const struct sidecar *s)
+{
+    int64_t due = INT64_MAX;
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        if (s->lanes[i].touched)
+            return s->now_ms;
+        if (s->lanes[i].due_ms < due)
+            due = s->lanes[i].due_ms;
+    }
+    for (size_t i = 0; i < s->n_applications; i++) {
+        int64_t at = application_deadline(&s->applications[i], s->now_ms);
+
+        if (at < due)
+            due = at;
+    }
+    int64_t at = database_deadline(&s->database.core);
+    return at < due ? at : due;
+}

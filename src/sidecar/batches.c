@@ -1,0 +1,180 @@
+/* Operations of all queues, as batches: one of a kind as soon as that kind is free at the database, with all that has come together since.
+ * No timers: one message alone goes at once, and under load batches grow by themselves. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/random.h"
+#include "onceward/core/identity.h"
+#include "onceward/core/message.h"
+
+#include <string.h>
+
+/* A ref at the database: the lane, the operation, the delivery's own. So an answer that comes late is known to be one to something else. */
+enum { LANE_SHIFT = 52, OPERATION_SHIFT = 48 };
+
+static uint64_t ref_of(const struct lane *l, const struct delivery *d)
+{
+    return (uint64_t)l->index << LANE_SHIFT | (uint64_t)d->op << OPERATION_SHIFT | d->ref;
+}
+
+enum operation batches_operation(uint64_t ref)
+{
+    return (enum operation)(ref >> OPERATION_SHIFT & 0xf);
+}
+
+struct lane *batches_lane(struct sidecar *s, uint64_t ref)
+{
+    return &s->lanes[ref >> LANE_SHIFT];
+}
+
+uint64_t batches_ref(uint64_t ref)
+{
+    return ref & (((uint64_t)1 << OPERATION_SHIFT) - 1);
+}
+
+/* The batch that an operation goes with. */
+static enum inbox_op kind_of(const struct lane *l, enum operation op)
+{
+    switch (op) {
+    case OP_CLAIM:
+        return l->config->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
+    case OP_COMPLETE:
+        return INBOX_SETTLE;
+    case OP_FAIL:
+    case OP_REVOKE:
+        return INBOX_FAIL;
+    case OP_RELEASE:
+        return INBOX_RELEASE;
+    case OP_BURY:
+        return INBOX_BURY;
+    default:
+        return INBOX_LOOK;
+    }
+}
+
+bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op)
+{
+    enum inbox_op kind = kind_of(l, op);
+    const struct batch *b = &s->database.batches[kind];
+
+    if (!s->database.inbox || !inbox_is_free(s->database.inbox, kind) ||
+        inbox_registration(s->database.inbox, l->index, NULL) != INBOX_REGISTERED)
+        return false;
+    if (kind == INBOX_BURY)
+        return b->n < LETTERS_MAX && s->database.letters.bytes <= LETTERS_BYTES;
+    return b->n < BATCH_MAX;
+}
+
+static void letter_fill(struct sidecar *s, size_t i, const struct lane *l, const struct delivery *d)
+{
+    struct letters *all = &s->database.letters;
+    const struct message *m = d->message;
+    struct inbox_letter *letter = &all->items[i];
+
+    if (!i) {
+        buf_reset(&all->properties);
+        buf_reset(&all->headers);
+    }
+    all->properties_at[i] = all->properties.len;
+    all->headers_at[i] = all->headers.len;
+    properties_to_json(&all->properties, m);
+    fields_to_json(&all->headers, m->headers, m->n_headers, true);
+    *letter = (struct inbox_letter){
+        .reason = dead_reasons[d->outcome.dead].name,
+        .rowless = d->outcome.rowless,
+        /* Of a channel that is gone: the redelivered copy may be quicker, and must then be found. */
+        .redelivered = d->copy.redelivered || d->copy.generation != l->core.generation,
+        .exhausted = d->outcome.exhausted,
+        .attempts = d->claim.attempt + d->claim.takeovers,
+        .body = {m->body, m->body_len},
+        .content_type = m->properties[PROPERTY_CONTENT_TYPE],
+        .properties_json = {NULL, all->properties.len - all->properties_at[i]},
+        .headers_json = {NULL, all->headers.len - all->headers_at[i]},
+        .content_header = m->content_header,
+        .exchange = m->exchange,
+        .routing_key = m->routing_key,
+        .deaths = d->copy.deaths,
+    };
+    if (!slice_is_text(delivery_slice(d)) || d->id_len > MESSAGE_ID_MAX)
+        letter->raw_id = delivery_slice(d);
+    all->bytes += d->copy.n_bytes;
+}
+
+/* The buffers have stopped moving. */
+static void letters_finish(struct sidecar *s, size_t n)
+{
+    struct letters *all = &s->database.letters;
+
+    for (size_t i = 0; i < n; i++) {
+        all->items[i].properties_json.data = all->properties.data + all->properties_at[i];
+        all->items[i].headers_json.data = all->headers.data + all->headers_at[i];
+    }
+    all->bytes = 0;
+}
+
+void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
+{
+    enum inbox_op kind = kind_of(l, d->op);
+    struct batch *b = &s->database.batches[kind];
+    struct inbox_item *item = &b->items[b->n];
+
+    if (d->op == OP_CLAIM && d->claim.fresh)
+        random_bytes(d->claim.token, sizeof(d->claim.token));
+    *item = (struct inbox_item){
+        .ref = ref_of(l, d),
+        .queue = l->index,
+        .message_id = delivery_slice(d),
+        .deaths = d->copy.deaths,
+        .alone = d->claim.alone,
+        .http_status = d->outcome.http_status,
+        .result = {d->outcome.result, d->outcome.result_len},
+        .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
+        .delay_ms = d->outcome.delay_ms,
+        .crashes = d->outcome.write_crashes,
+        .unproven_step = d->outcome.write_unproven,
+        .only_expired = d->outcome.only_expired,
+        .give_back = d->outcome.give_back,
+    };
+    if (d->message)
+        item->message_type = d->message->properties[PROPERTY_TYPE];
+    memcpy(item->token, d->claim.token, sizeof(item->token));
+    memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
+    if (kind == INBOX_BURY) {
+        letter_fill(s, b->n, l, d);
+        if (s->database.letters.items[b->n].raw_id.data)
+            item->message_id = (struct slice){0};
+        item->letter = &s->database.letters.items[b->n];
+    }
+    if (!b->n)
+        b->failpoint = operation_info(d->op)->failpoint;
+    b->n++;
+}
+
+/* Completions go first, claims last: on a new connection what is known to be done is completed before anything new is begun. */
+void batches_send(struct sidecar *s)
+{
+    static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, INBOX_LOOK, INBOX_CLAIM_ASYNC, INBOX_CLAIM};
+    struct fault f = {0};
+    bool any = false;
+
+    for (size_t i = 0; i < N_INBOX_OPS && s->database.inbox; i++) {
+        struct batch *b = &s->database.batches[order[i]];
+
+        if (!b->n)
+            continue;
+        if (order[i] == INBOX_BURY)
+            letters_finish(s, b->n);
+        if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC) {
+            s->database.claim_sent_us[order[i] == INBOX_CLAIM_ASYNC] = clock_us();
+            histogram_add(&s->lanes[b->items[0].queue].claim_batch, (int64_t)b->n);
+        }
+        FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_BEFORE);
+        inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* a loss answers all items by rows */
+        FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_SENT);
+        b->n = 0;
+        any = true;
+    }
+    if (any)
+        inbox_flush(s->database.inbox);
+}

@@ -1,0 +1,347 @@
+/* The connections to the broker, one a virtual host: made, read, lost; and what they bring, as facts for the queues. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/log.h"
+#include "onceward/base/mem.h"
+#include "onceward/config/json.h"
+#include "onceward/core/identity.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_EVENTS_A_TURN = 512, TICK_MS = 1000, TICK_CLOSING_MS = 50, JOB_EXTRA_MS = 15000 /* for name resolution */ };
+
+static bool is_on(const struct broker_link *k, const struct lane *l)
+{
+    return l->link == k;
+}
+
+static void socket_ready(void *owner, uint32_t events)
+{
+    (void)events;
+    ((struct broker_link *)owner)->readable = true;
+}
+
+/* --- facts --- */
+
+static enum queue_kind kind_of(enum broker_kind k)
+{
+    switch (k) {
+    case BROKER_KIND_CLASSIC:
+        return KIND_CLASSIC;
+    case BROKER_KIND_QUORUM:
+        return KIND_QUORUM;
+    default:
+        return KIND_UNKNOWN;
+    }
+}
+
+/* The message id, or why there is none; *id holds its bytes. */
+static enum dead_reason identify(const struct lane *l, const struct message *m, struct buf *id, struct fault *f)
+{
+    buf_reset(id);
+    switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_pointer, id, f)) {
+    case IDENTITY_FOUND:
+        return DEAD_NONE;
+    case IDENTITY_MISSING:
+    case IDENTITY_EMPTY:
+        return DEAD_NO_MESSAGE_ID;
+    default:
+        return DEAD_INVALID_MESSAGE_ID;
+    }
+}
+
+static void delivered(struct lane *l, const struct broker_event *ev)
+{
+    struct sidecar *s = l->sidecar;
+    struct fault f = {0};
+    struct arrival a = {
+        .generation = ev->tag.generation,
+        .number = ev->tag.number,
+        .consumer = ev->consumer,
+        .message = ev->message,
+        .n_bytes = ev->n_bytes,
+        .body_len = ev->body_len,
+        .delivery_count = ev->delivery_count,
+        .n_rejected = ev->n_rejected,
+        .no_id = DEAD_NONE,
+    };
+
+    FAILPOINT(DELIVERED);
+    if (ev->message) {
+        a.redelivered = ev->message->redelivered;
+        a.body_len = ev->message->body_len;
+        a.delivery_count = message_delivery_count(ev->message);
+        a.n_rejected = message_rejections(ev->message, slice_of(l->config->queue));
+        a.deaths = message_deaths(ev->message);
+        fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
+        a.no_id = identify(l, ev->message, &s->id, &f);
+        a.no_id_text = f.text;
+        a.id = buf_slice(&s->id);
+    }
+    queue_delivered(&l->core, s->now_ms, &a);
+}
+
+static const char *stream_text = "the queue is a stream: put a classic or a quorum queue in its place";
+
+static void channel_lost(struct lane *l, const struct broker_event *ev)
+{
+    int code = ev->reason == BROKER_REASON_NO_QUEUE ? 404 : ev->reason == BROKER_REASON_FORBIDDEN ? 403 : 1;
+    int64_t now_ms = l->sidecar->now_ms;
+
+    if (ev->reason == BROKER_REASON_STREAM) {
+        queue_refused(&l->core, now_ms, PAUSE_STREAM, stream_text);
+        report_text(l, EVENT_REFUSED, stream_text);
+    }
+    snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->fault.text);
+    queue_channel_lost(&l->core, now_ms, code, ev->fault.text);
+}
+
+static void of_queue(struct lane *l, struct broker_event *ev)
+{
+    struct queue *q = &l->core;
+    int64_t now_ms = l->sidecar->now_ms;
+
+    l->touched = true;
+    switch (ev->kind) {
+    case BROKER_DELIVERY:
+    case BROKER_SKIPPED:
+        delivered(l, ev);
+        break;
+    case BROKER_CONSUMING:
+        FAILPOINT(CONSUME_ANSWERED);
+        queue_refused(q, now_ms, PAUSE_STREAM, NULL);
+        queue_consuming(q, now_ms, ev->consumer);
+        break;
+    case BROKER_STOPPED:
+        FAILPOINT(CANCEL_ANSWERED);
+        queue_stopped(q, now_ms, ev->consumer);
+        break;
+    case BROKER_CANCELLED:
+        report_text(l, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
+        break;
+    case BROKER_CHANNEL_LOST:
+        channel_lost(l, ev);
+        break;
+    case BROKER_CHANNEL_OPEN:
+        queue_channel_open(q, now_ms, ev->tag.generation, (int)strtol(broker_version(l->link->broker), NULL, 10),
+                           kind_of(broker_kind_of(l->link->broker, ev->queue)));
+        break;
+    case BROKER_DEPTH:
+        snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
+        queue_depth(q, now_ms, ev->depth, ev->reason == BROKER_REASON_NO_QUEUE);
+        break;
+    case BROKER_KIND:
+        queue_kind_known(q, kind_of(ev->queue_kind));
+        break;
+    default:
+        break;
+    }
+}
+
+static void blocked(const struct broker_link *k, const struct broker_event *ev)
+{
+    struct log_line line;
+
+    log_begin(&line, EVENT_LIMITS, NULL);
+    log_text(&line, "vhost", k->vhost);
+    log_text(&line, "reason", ev->kind == BROKER_BLOCKED ? ev->fault.text : "the broker takes publishes again");
+    log_end(&line);
+}
+
+/* --- the connection --- */
+
+static struct broker_room room_of(void *context, uint32_t number)
+{
+    struct sidecar *s = context;
+    const struct lane *l = &s->lanes[number];
+    struct queue_room room;
+
+    queue_room(&l->core, &room);
+    return (struct broker_room){.body = room.body,
+                                .whole = room.whole,
+                                .urgent_count = room.near_count == INT64_MAX ? 0 : room.near_count,
+                                .urgent_body = l->config->max_message_bytes};
+}
+
+static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
+{
+    wait_remove(s->wait, &k->watch);
+    broker_free(k->broker);
+    k->broker = NULL;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (is_on(k, &s->lanes[i])) {
+            queue_channel_lost(&s->lanes[i].core, s->now_ms, 0, reason);
+            s->lanes[i].touched = true;
+        }
+    if (k->closing)
+        k->closed = true;
+    else
+        dial_failed(s, &k->dial, reason);
+}
+
+static void begin(struct sidecar *s, struct broker_link *k)
+{
+    struct broker_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
+    struct fault f = {0};
+    struct job *job;
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (is_on(k, &s->lanes[i]))
+            queues[n++] = (struct broker_queue){.name = s->lanes[i].config->queue, .number = (uint32_t)i};
+    job = broker_connect(&s->config->broker, k->vhost, queues, n, s->config->instance, &f);
+    free(queues);
+    if (job)
+        dial_began(s, &k->dial, job, s->config->broker.connect_timeout_ms + JOB_EXTRA_MS);
+    else
+        dial_failed(s, &k->dial, f.text);
+}
+
+static void arrive(struct sidecar *s, struct broker_link *k, void *result)
+{
+    struct fault f = {0};
+
+    if (broker_attempt_take(result, &k->broker, &f)) {
+        dial_failed(s, &k->dial, f.text);
+        return;
+    }
+    FAILPOINT(BROKER_CONNECTED);
+    if (wait_add(s->wait, &k->watch, broker_fd(k->broker), EPOLLIN, socket_ready, k, &f)) {
+        lost(s, k, f.text);
+        return;
+    }
+    k->readable = true;
+    dial_succeeded(s, &k->dial, broker_version(k->broker));
+}
+
+static void read_events(struct sidecar *s, struct broker_link *k)
+{
+    struct broker_event ev;
+    struct fault f = {0};
+
+    for (int n = 0; n < N_EVENTS_A_TURN; n++) {
+        if (broker_next(k->broker, room_of, s, &ev, &f)) {
+            lost(s, k, f.text);
+            return;
+        }
+        if (ev.kind == BROKER_NOTHING) {
+            k->readable = false;
+            return;
+        }
+        if (ev.kind == BROKER_CLOSED) {
+            k->closed = true;
+            return;
+        }
+        if (ev.kind == BROKER_BLOCKED || ev.kind == BROKER_UNBLOCKED)
+            blocked(k, &ev);
+        else
+            of_queue(&s->lanes[ev.queue], &ev);
+    }
+}
+
+static void tick(struct sidecar *s, struct broker_link *k)
+{
+    struct fault f = {0};
+
+    if (s->now_ms < k->tick_ms)
+        return;
+    k->tick_ms = s->now_ms + (k->closing ? TICK_CLOSING_MS : TICK_MS);
+    dial_time(s, &k->dial);
+    k->readable = true; /* what the library has in its buffers */
+    if (broker_tick(k->broker, &f))
+        lost(s, k, f.text);
+}
+
+void brokers_step(struct sidecar *s)
+{
+    void *result;
+
+    for (size_t i = 0; i < s->n_links; i++) {
+        struct broker_link *k = &s->links[i];
+
+        if (!k->broker && !k->closing && dial_is_due(s, &k->dial))
+            begin(s, k);
+        if (dial_result(s, &k->dial, &result))
+            arrive(s, k, result);
+        if (k->broker && !k->closed && k->readable)
+            read_events(s, k);
+        if (k->broker && !k->closed)
+            tick(s, k);
+    }
+}
+
+/* --- beginning and end --- */
+
+static struct broker_link *link_of(struct sidecar *s, const char *vhost)
+{
+    for (size_t i = 0; i < s->n_links; i++)
+        if (!strcmp(s->links[i].vhost, vhost))
+            return &s->links[i];
+    return NULL;
+}
+
+int brokers_init(struct sidecar *s, struct fault *f)
+{
+    s->links = mem_zalloc(s->n_lanes, sizeof(*s->links)); /* so many at the most: their addresses stay */
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+        char *vhost;
+
+        if (broker_vhost(&s->config->broker, l->config, &vhost, f))
+            return -1;
+        l->link = link_of(s, vhost);
+        if (l->link) {
+            free(vhost);
+            continue;
+        }
+        l->link = &s->links[s->n_links++];
+        l->link->vhost = vhost;
+        l->link->dial = (struct dial){.peer = "broker", .vhost = vhost};
+    }
+    return 0;
+}
+
+void brokers_close(struct sidecar *s)
+{
+    struct fault f = {0};
+
+    for (size_t i = 0; i < s->n_links; i++) {
+        struct broker_link *k = &s->links[i];
+
+        if (k->closing)
+            continue;
+        FAILPOINT(CLOSE_BEFORE);
+        k->closing = true;
+        k->tick_ms = 0;
+        dial_deinit(s, &k->dial);
+        if (!k->broker || broker_close(k->broker, &f))
+            k->closed = true;
+    }
+}
+
+bool brokers_are_closed(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_links; i++)
+        if (!s->links[i].closed)
+            return false;
+    return true;
+}
+
+void brokers_deinit(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_links; i++) {
+        struct broker_link *k = &s->links[i];
+
+        dial_deinit(s, &k->dial);
+        if (k->broker) {
+            wait_remove(s->wait, &k->watch);
+            broker_free(k->broker);
+        }
+        free(k->vhost);
+    }
+    free(s->links);
+}

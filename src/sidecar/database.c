@@ -1,0 +1,308 @@
+/* The connection to the database: made, read, lost; its answers, as facts for the queues; whether it works. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/log.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    JOB_EXTRA_MS = 15000, /* beyond the connect timeout, for name resolution and the first statements */
+    N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
+    REFUSED_MS = 5000,    /* until a schema or a consumer name that does not fit is looked at again */
+    FIGURES_MS = 10000,
+};
+
+static void socket_ready(void *owner, uint32_t events)
+{
+    (void)events;
+    ((struct sidecar_database *)owner)->readable = true;
+}
+
+static void touch_all(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        s->lanes[i].touched = true;
+}
+
+/* --- answers --- */
+
+static void answered(struct sidecar *s, const struct inbox_row *r)
+{
+    struct lane *l = batches_lane(s, r->ref);
+    enum operation op = batches_operation(r->ref);
+    char sqlstate[6];
+    struct row row = {
+        .op = op,
+        .answer = r->answer,
+        .attempt = r->attempt,
+        .crashes = r->crashes,
+        .takeovers = r->takeovers,
+        .unproven_ms = r->unproven_ms,
+        .unproven_step = r->unproven_step,
+        .wait_ms = r->wait_ms,
+        .age_ms = r->age_ms,
+        .taken_over = r->taken_over,
+        .detail = r->detail,
+        .sqlstate = sqlstate,
+    };
+
+    memcpy(sqlstate, r->sqlstate, sizeof(sqlstate));
+    if (r->op == INBOX_BURY && r->id.len) {
+        char text[24];
+
+        snprintf(text, sizeof(text), "%.*s", (int)(r->id.len < 23 ? r->id.len : 23), r->id.data);
+        row.letter = strtoll(text, NULL, 10);
+    }
+    int64_t *sent = &s->database.claim_sent_us[l->config->transaction];
+    if (op == OP_CLAIM && *sent) {
+        queue_claim_took(&l->core, clock_us() - *sent);
+        *sent = 0;
+    }
+    FAILPOINT_AT(operation_info(op)->failpoint + FAILPOINT_STEP_ANSWERED);
+    if (r->namesake && !s->presence.told_namesake) {
+        s->presence.told_namesake = true;
+        report_text(l, EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
+    }
+    queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
+    l->touched = true;
+}
+
+static void holder_answered(struct sidecar *s)
+{
+    struct inbox_holder h;
+    char text[200];
+
+    if (!inbox_holder(s->database.inbox, &h))
+        return;
+    struct lane *l = batches_lane(s, s->database.asked_holder);
+    if (h.pid)
+        snprintf(text, sizeof(text), "application %s, %s, for %lld ms", h.application, h.state, (long long)h.age_ms);
+    else
+        snprintf(text, sizeof(text), "%s", h.application[0] ? h.application : "holder unknown");
+    queue_holder(&l->core, s->now_ms, batches_ref(s->database.asked_holder), h.pid, text);
+    l->touched = true;
+    s->database.asked_holder = 0;
+}
+
+static void try_answered(struct sidecar *s)
+{
+    struct fault f = {0};
+    int got;
+
+    if (!s->database.asked_try || !(got = inbox_tried(s->database.inbox, &f)))
+        return;
+    s->database.asked_try = false;
+    database_tried(&s->database.core, s->now_ms, got > 0, f.text, random_below(UINT64_MAX));
+    touch_all(s);
+}
+
+static void figures_answered(struct sidecar *s)
+{
+    struct inbox_figures figures;
+
+    if (!s->database.asked_figures || !inbox_figures(s->database.inbox, &figures))
+        return;
+    s->database.asked_figures = false;
+    s->database.has_figures = true;
+    s->database.oldest_snapshot_ms = figures.oldest_snapshot_ms;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        s->lanes[i].n_dead_letters = figures.dead_letters[i];
+}
+
+/* --- the connection --- */
+
+static void forget(struct sidecar *s)
+{
+    struct sidecar_database *d = &s->database;
+
+    wait_remove(s->wait, &d->watch);
+    inbox_free(d->inbox);
+    d->inbox = NULL;
+    d->asked_figures = d->asked_try = d->has_figures = false;
+    d->asked_holder = 0;
+    d->housekeeps = SIZE_MAX;
+    memset(d->claim_sent_us, 0, sizeof(d->claim_sent_us));
+    for (int i = 0; i < N_INBOX_OPS; i++)
+        d->batches[i].n = 0;
+}
+
+static void lost(struct sidecar *s, const char *reason)
+{
+    forget(s);
+    database_lost(&s->database.core, s->now_ms, reason);
+    for (size_t i = 0; i < s->n_lanes; i++)
+        queue_database_lost(&s->lanes[i].core, s->now_ms);
+    touch_all(s);
+    dial_failed(s, &s->database.dial, reason);
+}
+
+static void begin(struct sidecar *s)
+{
+    struct inbox_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
+    struct inbox_self self = {.instance = s->config->instance, .number = s->file.start > 0 ? s->file.start : 1, .own = s->file.instance_was_there};
+    struct fault f = {0};
+    struct job *job;
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        const struct config_queue *q = s->lanes[i].config;
+
+        queues[i] = (struct inbox_queue){.consumer = q->consumer, .vhost = s->lanes[i].link->vhost, .queue = q->queue, .takes_over = q->takes_over,
+                                         .transaction = q->transaction, .token_window_ms = q->token_window_ms, .max_window_ms = q->max_window_ms,
+                                         .max_attempts = q->max_attempts, .revive = q->revive};
+    }
+    job = inbox_connect(&s->config->database, queues, s->n_lanes, &self, &f);
+    free(queues);
+    if (job)
+        dial_began(s, &s->database.dial, job, N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
+    else
+        dial_failed(s, &s->database.dial, f.text);
+}
+
+/* A queue that is not registered stands still, and says why. */
+static void look_at_registrations(struct sidecar *s)
+{
+    struct fault f = {0};
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+        enum inbox_registration r = inbox_registration(s->database.inbox, i, &f);
+        bool refused = r == INBOX_REFUSED;
+
+        if (refused && !l->refused_told)
+            report_text(l, EVENT_REFUSED, f.text);
+        if (refused != l->refused_told) {
+            queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, refused ? f.text : NULL);
+            l->touched = true;
+        }
+        l->refused_told = refused;
+    }
+}
+
+static void refused_whole(struct sidecar *s, const char *reason)
+{
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+
+        if (!l->refused_told)
+            report_text(l, EVENT_REFUSED, reason);
+        l->refused_told = true;
+        queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, reason);
+        l->touched = true;
+    }
+    dial_later(s, &s->database.dial, REFUSED_MS);
+}
+
+static void arrive(struct sidecar *s, void *result)
+{
+    struct sidecar_database *d = &s->database;
+    struct fault f = {0};
+
+    switch (inbox_attempt_take(result, &d->inbox, &f)) {
+    case INBOX_CONNECTED:
+        break;
+    case INBOX_SCHEMA:
+        refused_whole(s, f.text);
+        return;
+    default:
+        database_lost(&d->core, s->now_ms, f.text);
+        dial_failed(s, &d->dial, f.text);
+        return;
+    }
+    FAILPOINT(INBOX_CONNECTED);
+    if (wait_add(s->wait, &d->watch, inbox_fd(d->inbox), EPOLLIN, socket_ready, d, &f)) {
+        lost(s, f.text);
+        return;
+    }
+    database_linked(&d->core);
+    for (size_t i = 0; i < s->n_lanes; i++)
+        queue_database_linked(&s->lanes[i].core, s->now_ms);
+    s->presence.at_ms = 0;
+    look_at_registrations(s);
+    touch_all(s);
+    dial_succeeded(s, &d->dial, NULL);
+}
+
+static void tell_unprepared(struct sidecar *s)
+{
+    struct log_line l;
+
+    if (s->database.said_unprepared || !inbox_gave_up_prepared(s->database.inbox))
+        return;
+    s->database.said_unprepared = true;
+    log_begin(&l, EVENT_LIMITS, NULL);
+    log_text(&l, "reason", "a pooler loses prepared statements: unnamed ones are used (database.prepared: off says so at once)");
+    log_end(&l);
+}
+
+void database_step(struct sidecar *s)
+{
+    struct sidecar_database *d = &s->database;
+    struct inbox_row row;
+    struct fault f = {0};
+    void *result;
+    int got;
+
+    if (!d->inbox && dial_is_due(s, &d->dial))
+        begin(s);
+    if (dial_result(s, &d->dial, &result))
+        arrive(s, result);
+    if (!d->inbox || !d->readable)
+        return;
+    d->readable = false;
+    while ((got = inbox_next(d->inbox, &row, &f)) > 0)
+        answered(s, &row);
+    if (got < 0) {
+        lost(s, f.text);
+        return;
+    }
+    holder_answered(s);
+    try_answered(s);
+    figures_answered(s);
+    tell_unprepared(s);
+}
+
+/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing depends on it. */
+static void slim(struct sidecar *s)
+{
+    if (!inbox_is_swollen(s->database.inbox))
+        return;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (queue_n_held(&s->lanes[i].core))
+            return;
+    forget(s);
+    database_lost(&s->database.core, s->now_ms, "the connection is made anew");
+    database_linked(&s->database.core); /* not a loss that is to be told */
+    s->database.core.linked = false;
+    s->database.dial.at_ms = s->now_ms;
+}
+
+void database_ask(struct sidecar *s)
+{
+    struct sidecar_database *d = &s->database;
+
+    if (!d->inbox)
+        return;
+    wait_change(s->wait, &d->watch, EPOLLIN | (inbox_wants_write(d->inbox) ? EPOLLOUT : 0));
+    if (database_wants_try(&d->core, s->now_ms)) {
+        inbox_ask_try(d->inbox);
+        database_try_sent(&d->core);
+        d->asked_try = true;
+    }
+    dial_time(s, &d->dial);
+    slim(s);
+}
+
+void database_deinit(struct sidecar *s)
+{
+    dial_deinit(s, &s->database.dial);
+    if (s->database.inbox)
+        forget(s);
+    buf_deinit(&s->database.letters.properties);
+    buf_deinit(&s->database.letters.headers);
+}

@@ -1,0 +1,112 @@
+/* A connection that is made again for ever: when, and what is said about it. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/log.h"
+#include "onceward/base/random.h"
+#include "onceward/core/backoff.h"
+
+enum {
+    PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
+    FIRST_MS = 250,
+    LAST_MS = 5000,
+};
+
+static void job_ready(void *owner, uint32_t events)
+{
+    (void)owner;
+    (void)events; /* dial_result asks */
+}
+
+bool dial_is_due(const struct sidecar *s, const struct dial *d)
+{
+    return !d->job && s->now_ms >= d->at_ms;
+}
+
+void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most_ms)
+{
+    struct fault f = {0};
+
+    d->job = job;
+    d->deadline_ms = s->now_ms + most_ms;
+    wait_add(s->wait, &d->watch, job_fd(job), EPOLLIN, job_ready, d, &f); /* unwatched, it is asked once a second */
+}
+
+static void log_peer(struct log_line *l, enum event e, const struct dial *d)
+{
+    log_begin(l, e, NULL);
+    log_text(l, "peer", d->peer);
+    if (d->vhost)
+        log_text(l, "vhost", d->vhost);
+}
+
+void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms)
+{
+    d->at_ms = s->now_ms + wait_ms;
+    d->up_ms = 0;
+    if (!d->since_ms)
+        d->since_ms = s->now_ms;
+}
+
+void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
+{
+    int64_t most = FAILPOINT_MS(REDIAL_LAST) < LAST_MS ? FAILPOINT_MS(REDIAL_LAST) : LAST_MS;
+    int64_t wait = backoff_ms(FIRST_MS, most, ++d->n_failures, random_below(UINT64_MAX));
+    struct log_line l;
+
+    dial_later(s, d, wait);
+    log_peer(&l, EVENT_DISCONNECTED, d);
+    log_text(&l, "reason", reason);
+    log_int(&l, "next_try_ms", wait);
+    log_end(&l);
+}
+
+void dial_succeeded(struct sidecar *s, struct dial *d, const char *version)
+{
+    struct log_line l;
+
+    d->n_reconnects += d->was_up;
+    d->was_up = true;
+    log_peer(&l, EVENT_CONNECTED, d);
+    if (version)
+        log_text(&l, "version", version);
+    if (d->since_ms)
+        log_int(&l, "after_ms", s->now_ms - d->since_ms);
+    log_end(&l);
+    d->up_ms = s->now_ms;
+    d->since_ms = 0;
+}
+
+bool dial_result(struct sidecar *s, struct dial *d, void **result)
+{
+    if (!d->job)
+        return false;
+    if (job_take(d->job, result)) {
+        wait_remove(s->wait, &d->watch);
+        d->job = NULL;
+        return true;
+    }
+    if (s->now_ms > d->deadline_ms) {
+        wait_remove(s->wait, &d->watch);
+        job_abandon(d->job);
+        d->job = NULL;
+        dial_failed(s, d, "no answer within the connect timeout");
+    }
+    return false;
+}
+
+void dial_time(struct sidecar *s, struct dial *d)
+{
+    if (d->up_ms && s->now_ms - d->up_ms >= PROVEN_MS)
+        d->n_failures = 0;
+}
+
+void dial_deinit(struct sidecar *s, struct dial *d)
+{
+    if (!d->job)
+        return;
+    wait_remove(s->wait, &d->watch);
+    job_abandon(d->job);
+    d->job = NULL;
+}

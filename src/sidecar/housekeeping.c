@@ -1,0 +1,188 @@
+/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, and what is said about both.
+ *
+ * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the claims, so each is short. Which
+ * sidecar does it is decided in the database (sidecar_housekeep); the others only ask now and then. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/log.h"
+#include "onceward/base/random.h"
+
+enum {
+    FIRST_MS = 1000,  /* after connecting, with as much jitter */
+    BUDGET_US = 300,  /* of a call: hardly longer than a claim */
+    BUSY_MS = 50,     /* the database answers this slowly: put off */
+    PUT_OFF_MS = 100, /* again and again, but */
+    PUT_OFF_MAX_MS = 10000,
+    FAILED_MS = 10000, /* after a failed statement, doubling to 8 times that */
+    AWAY_MIN_MS = 100,
+    AWAY_MAX_MS = 60000,
+    LATE_MIN_MS = 60 * 1000,
+    LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
+};
+
+/* A row that is processing for so long after its window is given up by its holder: a live one completes, fails or extends it within the
+ * window, or has its delivery back by then. When the database has been away, its holders come first. */
+static int64_t late_ms(const struct sidecar *s, const struct lane *l)
+{
+    int64_t ms = 10 * l->config->token_window_ms, least = s->now_ms - s->database.dial.up_ms < LATE_MIN_MS ? LATE_NEW_MS : LATE_MIN_MS;
+
+    return ms > least ? ms : least;
+}
+
+static void say(struct lane *l, enum event e, struct tally *t)
+{
+    struct sidecar *s = l->sidecar;
+    struct log_line line;
+
+    if (!t->n || (s->now_ms < t->not_before_ms && !l->core.drain))
+        return;
+    log_begin(&line, e, l->config->name);
+    log_int(&line, "n", t->n);
+    log_end(&line);
+    t->n = 0;
+    t->not_before_ms = s->now_ms + s->config->log.stats_interval_ms;
+}
+
+static void took_place(struct lane *l, const struct inbox_housekept *kept)
+{
+    struct housekeeping *h = &l->house;
+    bool found = kept->n_purged || kept->n_swept, ended = kept->next_page == 0;
+
+    h->page = kept->next_page;
+    h->purged.n += kept->n_purged;
+    h->swept.n += kept->n_swept;
+    h->n_orphans += kept->n_orphans;
+    if (ended) {
+        h->orphans.n = h->n_orphans;
+        h->n_orphans = 0;
+    }
+    h->at_ms = l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(l->config->retention_ms));
+}
+
+static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
+{
+    struct housekeeping *h = &l->house;
+    int64_t wait = kept->away_ms;
+
+    if (wait > AWAY_MAX_MS)
+        wait = AWAY_MAX_MS;
+    if (wait < AWAY_MIN_MS)
+        wait = AWAY_MIN_MS;
+    if (kept->away_ms > AWAY_MIN_MS) { /* not just another consumer's call: the walk is no longer ours */
+        h->page = -1;
+        h->n_orphans = 0;
+    }
+    h->at_ms = l->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
+}
+
+static void failed(struct lane *l, const struct fault *f)
+{
+    struct housekeeping *h = &l->house;
+    struct log_line line;
+
+    h->at_ms = l->sidecar->now_ms + (FAILED_MS << (h->n_failures < 3 ? h->n_failures : 3));
+    h->n_failures++;
+    log_begin(&line, EVENT_DATABASE_ERROR, l->config->name);
+    log_text(&line, "sqlstate", f->code);
+    log_text(&line, "reason", f->text);
+    log_text(&line, "during", "housekeeping");
+    log_end(&line);
+}
+
+static void answered(struct sidecar *s)
+{
+    struct lane *l = &s->lanes[s->database.housekeeps];
+    struct inbox_housekept kept;
+    struct fault f = {0};
+    int got = inbox_housekept(s->database.inbox, &kept, &f);
+
+    if (!got)
+        return;
+    s->database.housekeeps = SIZE_MAX;
+    if (got < 0) {
+        failed(l, &f);
+        return;
+    }
+    l->house.n_failures = 0;
+    if (kept.away_ms)
+        somebody_else_does(l, &kept);
+    else
+        took_place(l, &kept);
+}
+
+/* Not now: the rows in flight go first. A database that is slow for ever is no reason never to purge. */
+static bool is_put_off(struct sidecar *s, struct housekeeping *h)
+{
+    if (!database_is_up(&s->database.core)) {
+        h->at_ms = s->now_ms + FIRST_MS;
+        return true;
+    }
+    if (inbox_waiting_ms(s->database.inbox) < BUSY_MS) {
+        h->put_off_since_ms = 0;
+        return false;
+    }
+    if (!h->put_off_since_ms)
+        h->put_off_since_ms = s->now_ms;
+    if (s->now_ms - h->put_off_since_ms >= PUT_OFF_MAX_MS) {
+        h->put_off_since_ms = 0;
+        return false;
+    }
+    h->at_ms = s->now_ms + PUT_OFF_MS;
+    return true;
+}
+
+static void begin_anew(struct sidecar *s, struct housekeeping *h)
+{
+    if (h->life == s->database.core.life)
+        return;
+    h->life = s->database.core.life;
+    h->page = -1;
+    h->n_orphans = 0;
+    h->at_ms = s->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
+}
+
+static void ask(struct sidecar *s, struct lane *l)
+{
+    struct inbox_housekeep h = {.queue = l->index,
+                                .retention_ms = l->config->retention_ms,
+                                .late_ms = late_ms(s, l),
+                                .from_page = l->house.page,
+                                .budget_us = BUDGET_US};
+
+    inbox_ask_housekeep(s->database.inbox, &h);
+    s->database.housekeeps = l->index;
+}
+
+void housekeeping_step(struct sidecar *s)
+{
+    struct lane *next = NULL;
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+
+        say(l, EVENT_PURGED, &l->house.purged);
+        say(l, EVENT_SWEPT, &l->house.swept);
+        say(l, EVENT_ORPHANS, &l->house.orphans);
+        begin_anew(s, &l->house);
+        if (!l->core.drain && !l->refused_told && (!next || l->house.at_ms < next->house.at_ms))
+            next = l;
+    }
+    if (!s->database.inbox)
+        return;
+    if (s->database.housekeeps != SIZE_MAX)
+        answered(s);
+    if (s->database.housekeeps == SIZE_MAX && next && s->now_ms >= next->house.at_ms && !is_put_off(s, &next->house))
+        ask(s, next);
+}
+
+int64_t housekeeping_due_ms(const struct sidecar *s)
+{
+    int64_t due = INT64_MAX;
+
+    if (!s->database.inbox || s->database.housekeeps != SIZE_MAX)
+        return due;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (!s->lanes[i].core.drain && !s->lanes[i].refused_told && s->lanes[i].house.at_ms < due)
+            due = s->lanes[i].house.at_ms;
+    return due;
+}

@@ -1,0 +1,106 @@
+/* Lines of the log: what the core tells, with each event's own fields. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/log.h"
+
+static void begin(struct log_line *line, const struct lane *l, const struct note *n)
+{
+    const struct delivery *d = n->d;
+
+    log_begin(line, n->event, l->config->name);
+    if (!d)
+        return;
+    if (d->id_len)
+        log_slice(line, "message_id", delivery_slice(d));
+    else
+        log_null(line, "message_id");
+    if (d->claim.attempt)
+        log_int(line, "attempt", d->claim.attempt + d->claim.takeovers);
+    if (d->outcome.http_status)
+        log_int(line, "http_status", d->outcome.http_status);
+    if (d->outcome.error && *d->outcome.error && n->event != EVENT_COMPLETED && n->event != EVENT_DUPLICATE && n->event != EVENT_TAKEN_OVER &&
+        n->event != EVENT_PARKED)
+        log_text(line, "error", d->outcome.error);
+}
+
+static bool is_wanted(struct lane *l, const struct note *n)
+{
+    struct sidecar *s = l->sidecar;
+
+    if (n->event != EVENT_COMPLETED)
+        return true;
+    histogram_add(&l->end_to_end_us, n->ms * 1000);
+    if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten a second */
+        int64_t second = s->now_ms / 1000;
+
+        if (l->core.notes.second[EVENT_COMPLETED] != second) {
+            l->core.notes.second[EVENT_COMPLETED] = second;
+            l->core.notes.n_lines[EVENT_COMPLETED] = 0;
+        }
+        return l->core.notes.n_lines[EVENT_COMPLETED]++ < 10;
+    }
+    return s->config->log.messages == MESSAGES_ALL;
+}
+
+/* The names that an event's numbers and texts have in its line; NULL: it has none. */
+static const struct note_fields {
+    const char *reason, *text, *ms, *n, *flag;
+} fields[N_EVENTS] = {
+    [EVENT_PAUSED] = {.reason = "reason", .text = "detail"},
+    [EVENT_RESUMED] = {.reason = "reason", .ms = "paused_for_ms"},
+    [EVENT_STANDBY] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
+    [EVENT_STUCK] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
+    [EVENT_COMPLETED] = {.ms = "held_ms"},
+    [EVENT_PARKED] = {.reason = "why", .ms = "wait_ms", .text = "holder"},
+    [EVENT_RETRY] = {.ms = "next_attempt_ms"},
+    [EVENT_GIVEN_BACK] = {.ms = "next_attempt_ms"},
+    [EVENT_DEAD] = {.reason = "reason", .n = "letter"},
+    [EVENT_DEAD_AGAIN] = {.ms = "wait_ms", .text = "why"},
+    [EVENT_ROW_LOCKED] = {.ms = "locked_ms", .n = "pid", .text = "holder"},
+    [EVENT_ANSWERED_BEFORE_COMMIT] = {.flag = "completed"},
+    [EVENT_ANSWER_CONTRADICTS_ROW] = {.text = "answer"},
+    [EVENT_BODY_MISMATCH] = {.reason = "first", .text = "rows"},
+    [EVENT_SHORT_WINDOW] = {.ms = "left_ms"},
+    [EVENT_PARKED_FULL] = {.text = "reason", .n = "n"},
+    [EVENT_TOO_LARGE] = {.text = "reason"},
+    [EVENT_LIMITS] = {.text = "reason"},
+    [EVENT_DISCONNECTED] = {.reason = "peer", .text = "reason", .ms = "next_try_ms"},
+    [EVENT_CONSUMING] = {.n = "prefetch"},
+    [EVENT_RETURNED] = {.text = "reason", .n = "n"},
+    [EVENT_DATABASE_ERROR] = {.reason = "sqlstate", .text = "reason"},
+    [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},
+};
+
+void report_note(struct lane *l, const struct note *n)
+{
+    const struct note_fields *f = &fields[n->event];
+    struct log_line line;
+
+    if (!is_wanted(l, n))
+        return;
+    begin(&line, l, n);
+    if (f->reason && n->reason)
+        log_text(&line, f->reason, n->reason);
+    if (f->text && n->text)
+        log_text(&line, f->text, n->text);
+    if (f->ms && n->ms >= 0)
+        log_int(&line, f->ms, n->ms);
+    if (f->n && n->n >= 0)
+        log_int(&line, f->n, n->n);
+    if (f->flag)
+        log_bool(&line, f->flag, n->flag);
+    if (n->event == EVENT_DEAD_AGAIN) {
+        log_text(&line, "consumer", l->config->consumer);
+        log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
+    }
+    log_end(&line);
+}
+
+void report_text(const struct lane *l, enum event e, const char *reason)
+{
+    struct log_line line;
+
+    log_begin(&line, e, l->config->name);
+    log_text(&line, "reason", reason);
+    log_end(&line);
+}

@@ -1,0 +1,147 @@
+/* Requests to the applications, their answers, and the probes: from actions to HTTP and back to facts. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+#include "onceward/core/message.h"
+#include "onceward/core/token.h"
+
+#include <stdlib.h>
+
+enum { TAKEOVER_GRACE_MS = 2000 };
+
+int requests_init(struct sidecar *s, struct fault *f)
+{
+    struct application_rules *rules = mem_zalloc(s->n_lanes, sizeof(*rules));
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+        const struct config_queue *q = l->config;
+        struct application_rules *r;
+
+        if (forward_add(s->forward, q, &l->application, f)) {
+            free(rules);
+            return fault_wrap(f, "queues.%s", q->name);
+        }
+        r = &rules[l->application];
+        r->concurrency += q->forward.concurrency;
+        r->has_ready_url |= q->ready_url != NULL;
+        if (!r->ready_interval_ms || q->ready_interval_ms < r->ready_interval_ms)
+            r->ready_interval_ms = q->ready_interval_ms;
+        if (q->token_window_ms > r->window_ms)
+            r->window_ms = q->token_window_ms;
+        if (l->application >= s->n_applications)
+            s->n_applications = l->application + 1;
+    }
+    s->applications = mem_zalloc(s->n_applications, sizeof(*s->applications));
+    for (size_t i = 0; i < s->n_applications; i++)
+        application_init(&s->applications[i], &rules[i], s->now_ms);
+    free(rules);
+    return 0;
+}
+
+/* An exchange may last as long as its window can be extended; the core's own timers end it before. */
+static int64_t exchange_limit_ms(const struct config_queue *q)
+{
+    return q->max_window_ms + q->token_window_ms + TAKEOVER_GRACE_MS;
+}
+
+void requests_send(struct sidecar *s, struct lane *l, struct delivery *d)
+{
+    const struct config_queue *q = l->config;
+
+    buf_reset(&s->token);
+    token_write(&s->token, slice_of(q->consumer), delivery_slice(d), d->claim.token);
+    struct request_facts facts = {
+        .message_id = delivery_slice(d),
+        .queue = slice_of(q->queue),
+        .consumer = slice_of(q->consumer),
+        .token = buf_slice(&s->token),
+        .window_ms = d->claim.window_ends_ms - s->now_ms,
+        .attempt = d->claim.attempt + d->claim.takeovers,
+    };
+    headers_write(&s->headers, d->message, &facts);
+    struct forward_request r = {
+        .queue = l->index,
+        .ref = d->ref,
+        .headers = &s->headers,
+        .body = {d->message->body, d->message->body_len},
+        .timeout_ms = exchange_limit_ms(q),
+        .send_by_ms = d->claim.window_ends_ms, /* from then on another holder's token may live */
+        .fresh = d->claim.crashes > 0,         /* its crash is to be its own, not that of a connection at its end */
+    };
+    FAILPOINT(FORWARD_BEFORE);
+    forward_send(s->forward, &r);
+    FAILPOINT(FORWARD_SENT);
+}
+
+static void answered(struct sidecar *s, const struct forward_answer *a)
+{
+    struct lane *l = &s->lanes[a->queue];
+    struct answer answer = {
+        .kind = a->kind,
+        .status = a->status,
+        .retry_after_ms = a->retry_after_ms,
+        .waited = a->waited,
+        .body = a->body,
+        .brief = a->brief,
+        .error = a->error,
+        .took_us = a->took_us,
+    };
+
+    FAILPOINT(FORWARD_ANSWERED);
+    if (a->kind == ANSWER_STATUS)
+        histogram_add(&l->forward_us, a->took_us);
+    queue_answered(&l->core, s->now_ms, a->ref, &answer);
+    l->touched = true;
+}
+
+static void touch_all_of(struct sidecar *s, size_t application)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].application == application)
+            s->lanes[i].touched = true;
+}
+
+static void probed(struct sidecar *s, const struct forward_probed *p)
+{
+    bool ready = p->result == PROBE_READY, refused = p->result == PROBE_UNREACHABLE;
+    struct application *a = &s->applications[p->application];
+
+    application_probed(a, s->now_ms, ready, refused, random_below(UINT64_MAX));
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].application == p->application && !ready)
+            queue_application_down(&s->lanes[i].core, s->now_ms, p->error);
+    touch_all_of(s, p->application);
+}
+
+void requests_step(struct sidecar *s)
+{
+    struct forward_event e;
+
+    FAILPOINT_IF(forward_in_flight(s->forward), FORWARD_WAITING);
+    for (;;) {
+        switch (forward_step(s->forward, &e)) {
+        case FORWARD_NOTHING:
+            return;
+        case FORWARD_ANSWER:
+            answered(s, &e.answer);
+            break;
+        case FORWARD_PROBE:
+            probed(s, &e.probed);
+            break;
+        }
+    }
+}
+
+void requests_probe(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_applications; i++) {
+        if (!application_wants_probe(&s->applications[i], s->now_ms))
+            continue;
+        application_probe_sent(&s->applications[i]);
+        forward_probe(s->forward, i);
+    }
+}

@@ -1,0 +1,373 @@
+/* One thread, one place where it waits.
+ *
+ * A turn waits; reads what has come (broker, database, applications) as facts for the queues' cores; lets time pass for them; carries out what they
+ * answer; sends what has come together; frees what is over. Nothing in a turn blocks: connections are made by jobs. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
+#include "onceward/base/log.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000 };
+
+/* --- signals --- */
+
+static void drain_all(struct sidecar *s, int64_t until_ms)
+{
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        queue_drain(&s->lanes[i].core, s->now_ms, until_ms);
+        s->lanes[i].touched = true;
+    }
+    s->state_at_ms = 0;
+}
+
+/* The first signal drains, the second ends the grace. */
+static void asked_to_end(struct sidecar *s)
+{
+    if (s->n_asked++ || s->ending == ENDING_DRAIN)
+        for (size_t i = 0; s->n_asked > 1 && i < s->n_lanes; i++) {
+            queue_hurry(&s->lanes[i].core, s->now_ms);
+            s->lanes[i].touched = true;
+        }
+    s->ending = ENDING_STOP;
+    drain_all(s, s->now_ms + s->config->shutdown_grace_ms);
+}
+
+static void asked_to_drain(struct sidecar *s)
+{
+    if (s->ending != ENDING_NO)
+        return;
+    s->ending = ENDING_DRAIN;
+    drain_all(s, s->now_ms + s->config->shutdown_grace_ms);
+}
+
+static int64_t longest_window_ms(const struct sidecar *s)
+{
+    int64_t longest = 0;
+
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].config->token_window_ms > longest)
+            longest = s->lanes[i].config->token_window_ms;
+    return longest;
+}
+
+/* A file with faults changes nothing. */
+static void asked_to_reload(struct sidecar *s)
+{
+    struct config *next;
+
+    if (s->ending != ENDING_NO)
+        return;
+    s->reload.begun++;
+    texts_deinit(&s->reload.outcome);
+    s->reload.outcome = (struct texts){0};
+    next = s->load(s->path, &s->reload.outcome);
+    if (!next) {
+        struct log_line l;
+
+        s->reload.ended++;
+        s->reload.refused = true;
+        log_begin(&l, EVENT_RELOAD_REFUSED, NULL);
+        log_text(&l, "reason", "the file has faults: see the lines before");
+        log_end(&l);
+        s->state_at_ms = 0;
+        return;
+    }
+    config_free(next);
+    s->ending = ENDING_RELOAD;
+    drain_all(s, s->now_ms + longest_window_ms(s));
+}
+
+static void signalled(void *owner, uint32_t events)
+{
+    struct sidecar *s = owner;
+    struct signalfd_siginfo info;
+
+    (void)events;
+    s->now_ms = clock_ms();
+    while (read(s->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        switch (info.ssi_signo) {
+        case SIGHUP:
+        case SIGUSR2:
+            asked_to_reload(s);
+            break;
+        case SIGUSR1:
+            asked_to_drain(s);
+            break;
+        default:
+            asked_to_end(s);
+            break;
+        }
+    }
+}
+
+static int signals_open(struct sidecar *s, struct fault *f)
+{
+    static const int heard[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+    sigset_t set;
+
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof(heard) / sizeof(heard[0]); i++)
+        sigaddset(&set, heard[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); /* libpq and OpenSSL write to sockets that may be gone */
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->signals < 0)
+        return fault_set(f, "signalfd: %s", strerror(errno));
+    return wait_add(s->wait, &s->signals_watch, s->signals, EPOLLIN, signalled, s, f);
+}
+
+/* --- the turn --- */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t due_ms(const struct sidecar *s)
+{
+    int64_t due = earlier(actions_due_ms(s), forward_due_ms(s->forward));
+
+    due = earlier(due, s->now_ms + TICK_MS);
+    due = earlier(due, s->state_at_ms);
+    due = earlier(due, housekeeping_due_ms(s));
+    if (s->ending != ENDING_NO)
+        due = earlier(due, s->now_ms + DRAIN_TICK_MS);
+    if (!s->database.inbox && !s->database.dial.job)
+        due = earlier(due, s->database.dial.at_ms);
+    for (size_t i = 0; i < s->n_links; i++) {
+        const struct broker_link *k = &s->links[i];
+
+        if (k->readable)
+            return s->now_ms;
+        if (!k->broker && !k->dial.job && !k->closing)
+            due = earlier(due, k->dial.at_ms);
+    }
+    for (size_t i = 0; i < s->n_lanes; i++)
+        due = earlier(due, s->lanes[i].stats_at_ms);
+    return due;
+}
+
+static void turn(struct sidecar *s)
+{
+    wait_turn(s->wait, due_ms(s));
+    s->now_ms = clock_ms();
+    brokers_step(s);
+    database_step(s);
+    requests_step(s);
+    presence_step(s);
+    actions_run(s);
+    requests_probe(s);
+    housekeeping_step(s);
+    figures_step(s);
+    database_ask(s);
+    tell_state(s);
+}
+
+static bool is_drained(const struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.drain != DRAIN_DONE)
+            return false;
+    return true;
+}
+
+static void tell_drained(struct sidecar *s)
+{
+    struct log_line l;
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        figures_say(&s->lanes[i]);
+        log_begin(&l, EVENT_DRAINED, s->lanes[i].config->name);
+        log_end(&l);
+    }
+}
+
+/* Until it is to end, and has drained. */
+static void run(struct sidecar *s)
+{
+    int64_t close_by_ms = 0;
+    bool told = false;
+
+    for (;;) {
+        turn(s);
+        if (s->ending == ENDING_NO || !is_drained(s))
+            continue;
+        if (!close_by_ms) {
+            close_by_ms = s->now_ms + CLOSE_MS;
+            brokers_close(s);
+        }
+        if (!brokers_are_closed(s) && s->now_ms < close_by_ms)
+            continue;
+        if (!told)
+            tell_drained(s);
+        if (!told)
+            s->state_at_ms = 0;
+        told = true;
+        if (s->ending != ENDING_DRAIN)
+            return;
+    }
+}
+
+/* --- beginning and end --- */
+
+static struct queue_rules rules_of(const struct sidecar *s, const struct config_queue *q)
+{
+    int limit = s->config->broker.delivery_limit;
+
+    return (struct queue_rules){
+        .transaction = q->transaction,
+        .token_window_ms = q->token_window_ms,
+        .max_window_ms = q->max_window_ms,
+        .commit_grace_ms = q->commit_grace_ms,
+        .max_hold_ms = q->max_hold_ms,
+        .pause_hold_ms = q->pause_hold_ms,
+        .concurrency = q->forward.concurrency,
+        .prefetch = q->prefetch,
+        .max_parked = q->max_parked,
+        .max_bytes = q->max_bytes,
+        .max_message_bytes = q->max_message_bytes,
+        .max_attempts = q->max_attempts,
+        .backoff_ms = q->backoff_ms,
+        .max_backoff_ms = q->max_backoff_ms,
+        .max_age_ms = q->max_age_ms,
+        .permanent_status = q->permanent_status,
+        .n_permanent_status = q->n_permanent_status,
+        .brake = q->brake,
+        .revive = q->revive,
+        .mismatch_is_duplicate = q->mismatch_is_duplicate,
+        .too_large_is_reject = q->too_large_is_reject,
+        .store_response_bytes = q->store_response_bytes,
+        .delivery_limit = limit >= 0 ? limit : LIMIT_UNKNOWN,
+        .stuck_ms = FAILPOINT_MS(STUCK),
+        .stuck_again_ms = FAILPOINT_MS(STUCK_AGAIN),
+        .stats_interval_ms = s->config->log.stats_interval_ms,
+    };
+}
+
+static int lanes_init(struct sidecar *s, struct fault *f)
+{
+    s->n_lanes = s->config->n_queues;
+    s->lanes = mem_zalloc(s->n_lanes, sizeof(*s->lanes));
+    for (size_t i = 0; i < s->n_lanes; i++)
+        s->lanes[i] = (struct lane){.sidecar = s, .config = &s->config->queues[i], .index = i, .n_dead_letters = -1, .touched = true, .house.page = -1};
+    if (requests_init(s, f) || brokers_init(s, f))
+        return -1;
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+        struct queue_rules rules = rules_of(s, l->config);
+        uint64_t seed;
+
+        random_bytes(&seed, sizeof(seed));
+        queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed, s->now_ms);
+    }
+    return 0;
+}
+
+static void log_started(const struct config *c)
+{
+    struct log_line l;
+
+    log_begin(&l, EVENT_STARTED, NULL);
+    log_text(&l, "version", ONCEWARD_VERSION);
+    log_text(&l, "instance", c->instance);
+    log_int(&l, "pid", getpid());
+    log_int(&l, "queues", (int64_t)c->n_queues);
+    log_end(&l);
+}
+
+static void log_stopped(int status)
+{
+    struct log_line l;
+
+    log_begin(&l, EVENT_STOPPED, NULL);
+    log_int(&l, "status", status);
+    log_end(&l);
+}
+
+static int begin(struct sidecar *s, struct fault *f)
+{
+    s->now_ms = clock_ms();
+    s->started_ms = clock_wall_ms();
+    s->database.dial.peer = "database";
+    s->database.housekeeps = SIZE_MAX;
+    database_init(&s->database.core, s->now_ms);
+    if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
+        return -1;
+    return lanes_init(s, f);
+}
+
+static void deinit(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.application)
+            queue_deinit(&s->lanes[i].core);
+    forward_free(s->forward);
+    database_deinit(s);
+    brokers_deinit(s);
+    presence_deinit(s);
+    free(s->lanes);
+    free(s->applications);
+    header_block_deinit(&s->headers);
+    buf_deinit(&s->token);
+    buf_deinit(&s->id);
+    texts_deinit(&s->reload.outcome);
+    if (s->signals >= 0)
+        close(s->signals);
+    wait_free(s->wait);
+}
+
+/* Starts the program anew in its own place: same process, the lock of the state file kept. */
+static void start_anew(char **argv)
+{
+    struct log_line l;
+
+    log_begin(&l, EVENT_RELOADED, NULL);
+    log_end(&l);
+    log_stop(2000);
+    execv("/proc/self/exe", argv);
+}
+
+int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
+{
+    struct sidecar *s = mem_zalloc(1, sizeof(*s));
+    struct fault f = {0};
+    struct log_line l;
+    int status = 0;
+
+    s->config = c;
+    s->load = load;
+    s->path = path;
+    s->signals = -1;
+    if (tell_open(s)) {
+        status = 1;
+    } else if (begin(s, &f)) {
+        log_begin(&l, EVENT_CONFIG_ERROR, NULL);
+        log_text(&l, "reason", f.text);
+        log_end(&l);
+        status = 1;
+    } else {
+        log_started(c);
+        run(s);
+        if (s->ending == ENDING_RELOAD) {
+            start_anew(argv);
+            status = 1; /* it could not */
+        }
+        tell_end(s, status);
+    }
+    log_stopped(status);
+    deinit(s);
+    state_file_close(&s->file);
+    config_free(s->config);
+    free(s);
+    return status;
+}

@@ -1,0 +1,256 @@
+#pragma once
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/job.h"
+#include "onceward/base/wait.h"
+#include "onceward/broker/broker_many.h"
+#include "onceward/config/config.h"
+#include "onceward/core/headers.h"
+#include "onceward/core/pace.h"
+#include "onceward/core/queue.h"
+#include "onceward/forward/forward.h"
+#include "onceward/inbox/inbox.h"
+#include "onceward/sidecar/state.h"
+#include "onceward/sidecar/state_file.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+
+/* The shell around the core: one thread, one place where it waits. It turns what broker, database, applications and clock say into facts, and carries
+ * out the actions that the queues' cores answer. It decides nothing about a message.
+ *
+ *   sidecar.c      beginning and end, signals, the turn
+ *   dial.c         a connection that is made again for ever
+ *   brokers.c      a connection a virtual host, and what it brings
+ *   database.c     the connection, its answers, whether it works
+ *   batches.c      operations of all queues, as batches
+ *   requests.c     requests to the applications, their answers, probes
+ *   actions.c      what a queue's core wants done, carried out
+ *   report.c       lines of the log
+ *   figures.c      the stats line
+ *   presence.c     who else is there; what operators want
+ *   housekeeping.c the purge and the sweep
+ *   tell.c         the state file
+ *
+ * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests → report. */
+
+enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20 };
+
+struct sidecar;
+
+/* A connection that is made again for ever, with full jitter. */
+struct dial {
+    const char *peer; /* "broker", "database": for the log */
+    const char *vhost; /* of a broker; NULL */
+    struct job *job;
+    struct watch watch;  /* of the job */
+    int64_t at_ms;       /* when to try next */
+    int64_t deadline_ms; /* of the job */
+    int n_failures;
+    int64_t since_ms; /* without a connection */
+    int64_t up_ms;    /* with one */
+    bool was_up;
+    uint64_t n_reconnects;
+};
+
+/* A connection to a virtual host. */
+struct broker_link {
+    char *vhost;
+    struct broker *broker; /* NULL: none */
+    struct dial dial;
+    struct watch watch;
+    bool readable; /* or it has more than a turn takes */
+    bool closing, closed;
+    int64_t tick_ms;
+};
+
+struct tally {
+    int64_t n; /* not yet said */
+    int64_t not_before_ms;
+};
+
+struct housekeeping {
+    struct pace pace;
+    int64_t at_ms; /* of the next call */
+    int64_t page;  /* where it goes on */
+    uint32_t life; /* of the database, that all this belongs to */
+    int n_failures;
+    int64_t put_off_since_ms;
+    int64_t n_orphans; /* in this walk so far */
+    struct tally purged, swept, orphans;
+};
+
+/* A queue: its core, and what the shell keeps beside it. */
+struct lane {
+    struct sidecar *sidecar;
+    const struct config_queue *config;
+    size_t index;       /* in sidecar.lanes, in the inbox and in forward; its number at the broker */
+    size_t application; /* in sidecar.applications */
+    struct broker_link *link;
+    struct queue core;
+    bool touched;   /* a fact has come since its last actions */
+    int64_t due_ms; /* when to look at it anyway */
+    struct histogram forward_us, end_to_end_us, claim_batch;
+    int64_t stats_at_ms, stats_said_ms;
+    uint64_t dropped_told, reconnects_told;
+    char depth_reason[128];
+    int64_t n_dead_letters; /* -1: not known */
+    bool refused_told;
+    struct housekeeping house;
+};
+
+/* A batch of one kind that is being gathered in this turn. */
+struct batch {
+    struct inbox_item items[BATCH_MAX];
+    enum failpoint failpoint;
+    size_t n;
+};
+
+struct letters {
+    struct inbox_letter items[LETTERS_MAX];
+    size_t properties_at[LETTERS_MAX], headers_at[LETTERS_MAX];
+    struct buf properties, headers;
+    size_t bytes;
+};
+
+/* Another instance, as its presence was seen. */
+struct replica {
+    char *instance;
+    int64_t counter;
+    int64_t changed_ms; /* when it was last seen to change, by this side's clock */
+    int n_same;         /* reads in a row that found it unchanged */
+    bool gone;
+};
+
+enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD };
+
+typedef struct config *sidecar_load(const char *path, struct texts *faults);
+
+struct sidecar {
+    struct config *config;
+    sidecar_load *load;
+    const char *path;
+    struct wait *wait;
+    struct forward *forward;
+    struct sidecar_database {
+        struct inbox *inbox; /* NULL: not connected */
+        struct dial dial;
+        struct watch watch;
+        struct database core;
+        bool readable, said_unprepared, asked_figures, asked_try, has_figures;
+        int64_t oldest_snapshot_ms;
+        int64_t claim_sent_us[2];
+        struct batch batches[N_INBOX_OPS];
+        struct letters letters;
+        size_t housekeeps; /* the lane that has a call out; SIZE_MAX: none */
+        uint64_t asked_holder; /* lane and ref, as in an item; 0: nobody */
+    } database;
+    struct broker_link *links;
+    size_t n_links;
+    struct application *applications;
+    size_t n_applications;
+    struct lane *lanes;
+    size_t n_lanes, first; /* whose turn it is to be first */
+    struct sidecar_presence {
+        int64_t at_ms;
+        bool asked, told_namesake;
+        uint32_t life; /* of the database, that the question was asked of */
+        struct replica *replicas;
+        size_t n;
+        struct buf json;
+    } presence;
+    struct state_file file;
+    bool state_failed;
+    int64_t state_at_ms;
+    int64_t started_ms; /* wall clock */
+    int signals;
+    struct watch signals_watch;
+    enum ending ending;
+    int n_asked; /* to end */
+    struct state_reload reload;
+    int64_t now_ms;
+    struct header_block headers;
+    struct buf token, id;
+};
+
+/* Runs every queue until SIGTERM or SIGINT, then drains. A second of these ends the grace at once. SIGUSR1 drains, and it stays idle until one of
+ * them. SIGHUP (and SIGUSR2) checks the file at path, lets what is out finish, and starts the program anew in its place. Keeps the state file, and
+ * refuses to run where another sidecar has it. c is the sidecar's from now on. Answers the exit status. */
+int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv);
+
+/* --- dial.c --- */
+
+/* Is a connection to be begun? */
+bool dial_is_due(const struct sidecar *s, const struct dial *d);
+void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most_ms);
+/* Has the job ended? Then *result is its result. One that is late beyond reason is given up, and counts as failed. */
+bool dial_result(struct sidecar *s, struct dial *d, void **result);
+void dial_failed(struct sidecar *s, struct dial *d, const char *reason); /* told, and tried again later */
+void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms);     /* the same, not told */
+void dial_succeeded(struct sidecar *s, struct dial *d, const char *version);
+void dial_time(struct sidecar *s, struct dial *d); /* now and then: a connection that lives forgets its failures */
+void dial_deinit(struct sidecar *s, struct dial *d);
+
+/* --- brokers.c --- */
+
+int brokers_init(struct sidecar *s, struct fault *f);
+void brokers_step(struct sidecar *s);
+void brokers_close(struct sidecar *s);      /* begins to */
+bool brokers_are_closed(struct sidecar *s);
+void brokers_deinit(struct sidecar *s);
+
+/* --- database.c --- */
+
+void database_step(struct sidecar *s);
+void database_ask(struct sidecar *s); /* what is due of its questions */
+void database_deinit(struct sidecar *s);
+
+/* --- batches.c --- */
+
+bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op);
+void batches_add(struct sidecar *s, struct lane *l, struct delivery *d);
+void batches_send(struct sidecar *s);
+enum operation batches_operation(uint64_t ref); /* of an item's ref */
+struct lane *batches_lane(struct sidecar *s, uint64_t ref);
+uint64_t batches_ref(uint64_t ref);
+
+/* --- requests.c --- */
+
+int requests_init(struct sidecar *s, struct fault *f);
+void requests_send(struct sidecar *s, struct lane *l, struct delivery *d);
+void requests_step(struct sidecar *s);
+void requests_probe(struct sidecar *s);
+
+/* --- actions.c --- */
+
+void actions_run(struct sidecar *s);
+int64_t actions_due_ms(const struct sidecar *s);
+
+/* --- report.c --- */
+
+void report_note(struct lane *l, const struct note *n);
+void report_text(const struct lane *l, enum event e, const char *reason);
+
+/* --- figures.c --- */
+
+void figures_say(struct lane *l);
+void figures_step(struct sidecar *s);
+
+/* --- presence.c --- */
+
+void presence_step(struct sidecar *s);
+void presence_deinit(struct sidecar *s);
+
+/* --- housekeeping.c --- */
+
+void housekeeping_step(struct sidecar *s);
+int64_t housekeeping_due_ms(const struct sidecar *s);
+
+/* --- tell.c --- */
+
+int tell_open(struct sidecar *s);
+void tell_state(struct sidecar *s);
+void tell_end(struct sidecar *s, int status);

@@ -1,0 +1,109 @@
+/* What the state file is told: of the process, of its last reload, of every queue. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/log.h"
+#include "onceward/base/process.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EVERY_MS = 1000 };
+
+static enum state_life life_of(const struct sidecar *s)
+{
+    if (s->ending == ENDING_NO || s->ending == ENDING_RELOAD)
+        return LIFE_RUNNING;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.drain != DRAIN_DONE)
+            return LIFE_DRAINING;
+    return s->ending == ENDING_DRAIN && brokers_are_closed((struct sidecar *)s) ? LIFE_DRAINED : LIFE_DRAINING;
+}
+
+static struct state state_of(const struct sidecar *s)
+{
+    return (struct state){.instance = s->config->instance,
+                          .start = s->file.start,
+                          .pid = getpid(),
+                          .process_started = process_started(getpid()),
+                          .started_ms = s->started_ms,
+                          .life = life_of(s),
+                          .reload = s->reload};
+}
+
+static void report_failure(const struct sidecar *s, const struct fault *f)
+{
+    struct log_line l;
+
+    log_begin(&l, EVENT_STATE_FILE_FAILED, NULL);
+    log_text(&l, "path", s->file.path);
+    log_text(&l, "reason", f->text);
+    log_end(&l);
+}
+
+int tell_open(struct sidecar *s)
+{
+    struct config *c = s->config;
+    struct fault f = {0};
+    int answer = state_file_open(&s->file, c->state_file, c->instance_is_set ? c->instance : NULL, &f);
+
+    config_set_instance(c, s->file.instance);
+    s->state_failed = answer != 0;
+    if (answer)
+        report_failure(s, &f);
+    return answer == STATE_FILE_TAKEN ? -1 : 0;
+}
+
+/* Past its first start: it has consumed once, or waits for something outside this pod. */
+static bool is_ready(const struct lane *l)
+{
+    return l->core.ready || l->core.pauses[PAUSE_REFUSED].since_ms || l->core.pauses[PAUSE_STREAM].since_ms ||
+           (l->sidecar->applications[l->application].reached && (!l->sidecar->database.inbox || !l->link->broker || l->core.consumer.watch.no_queue));
+}
+
+static void write_state(struct sidecar *s, struct state *state)
+{
+    struct buf text = {0};
+    struct fault f = {0};
+
+    state_write(state, &text);
+    bool failed = state_file_replace(&s->file, buf_slice(&text), &f) != 0;
+    if (failed && !s->state_failed)
+        report_failure(s, &f);
+    s->state_failed = failed;
+    buf_deinit(&text);
+}
+
+void tell_state(struct sidecar *s)
+{
+    struct state state;
+
+    if (s->now_ms < s->state_at_ms)
+        return;
+    s->state_at_ms = s->now_ms + EVERY_MS;
+    state = state_of(s);
+    for (size_t i = 0; i < s->n_lanes; i++)
+        state_add_queue(&state, &(struct state_queue){.name = s->lanes[i].config->name,
+                                                      .turned_ms_ago = 0,
+                                                      .ready = is_ready(&s->lanes[i]),
+                                                      .fits = !s->lanes[i].refused_told});
+    write_state(s, &state);
+    state.instance = NULL; /* both are not its own */
+    state.reload = (struct state_reload){0};
+    state_deinit(&state);
+}
+
+/* What is left when the process ends: so `drain` can tell one that has ended from one that was killed. */
+void tell_end(struct sidecar *s, int status)
+{
+    struct state state = state_of(s);
+    struct buf text = {0};
+    struct fault f;
+
+    state.life = LIFE_ENDED;
+    state.status = status;
+    state_write(&state, &text);
+    if (state_file_replace(&s->file, buf_slice(&text), &f) < 0)
+        unlink(s->file.path);
+    buf_deinit(&text);
+}
