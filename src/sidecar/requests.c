@@ -130,7 +130,7 @@ void requests_step(struct sidecar *s)
             answered(s, &e.answer);
             break;
         case FORWARD_PROBE:
-            probed(s, &e.probed);
+            probed(s, &e.probe);
             break;
         }
     }
