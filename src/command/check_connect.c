@@ -153,19 +153,21 @@ static int probe(const struct config_queue *q, struct fault *f)
     return r;
 }
 
+/* A query may hold a key. */
 static void check_application(const struct config_queue *q, struct findings *s)
 {
     const char *url = q->ready_url ? q->ready_url : q->forward.url;
+    int len = (int)strcspn(url, "?");
     char where[320], text[1200];
     struct fault f = {0};
     bool ok = probe(q, &f) == 0;
 
     snprintf(where, sizeof where, "application of %s", q->name);
     if (ok)
-        snprintf(text, sizeof text, "%s %s", url,
+        snprintf(text, sizeof text, "%.*s %s", len, url,
                  q->ready_url ? "answers that it is ready" : "takes connections");
     else
-        snprintf(text, sizeof text, "%s: %s", url, f.text);
+        snprintf(text, sizeof text, "%.*s: %s", len, url, f.text);
     s->where = where;
     say(s, ok, text);
 }

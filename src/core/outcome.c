@@ -5,6 +5,11 @@
 #include <assert.h>
 #include <string.h>
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
 static enum verdict verdict_of_status(int status, const struct outcome_rules *rules)
 {
     for (size_t i = 0; i < rules->n_permanent; i++)
@@ -50,6 +55,21 @@ enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_
     }
     assert(!"no such kind of answer");
     return VERDICT_DIED;
+}
+
+size_t outcome_brief(const char *error, size_t len)
+{
+    static const char start[] = "answered ";
+    const size_t head = sizeof(start) - 1 + 3; /* with the status */
+
+    for (size_t i = 0; i + head < len; i++) {
+        const char *status = error + i + sizeof(start) - 1;
+
+        if (!memcmp(error + i, start, sizeof(start) - 1) && is_digit(status[0]) && is_digit(status[1]) &&
+            is_digit(status[2]) && status[3] == ':')
+            return i + head;
+    }
+    return len;
 }
 
 const char *verdict_name(enum verdict v)

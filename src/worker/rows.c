@@ -3,6 +3,7 @@
 #include "worker.h"
 
 #include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,15 +81,27 @@ static int64_t due_look_ms(const struct worker *w, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
+/* What the row has kept: the letter has it whole, the log without what the application wrote. */
+static void set_kept_error(struct delivery *d, const char *before, struct slice kept)
+{
+    struct slice brief = {kept.data, kept.len ? outcome_brief(kept.data, kept.len) : 0};
+    struct buf text = {0};
+
+    buf_add_text(&text, before);
+    buf_add_slice(&text, brief);
+    delivery_set_error(d, buf_text(&text));
+    if (brief.len < kept.len) {
+        buf_add(&text, kept.data + brief.len, kept.len - brief.len);
+        d->said = mem_copy(text.data, text.len);
+    }
+    buf_deinit(&text);
+}
+
 static void give_up(struct worker *w, struct delivery *d, enum dead_reason reason, bool rowless,
                     struct slice detail)
 {
-    if (detail.len) {
-        char text[1024];
-
-        snprintf(text, sizeof(text), "%.*s", (int)(detail.len < 1000 ? detail.len : 1000), detail.data);
-        delivery_set_error(d, text);
-    }
+    if (detail.len)
+        set_kept_error(d, "", (struct slice){detail.data, detail.len < 1000 ? detail.len : 1000});
     d->dead_reason = reason;
     d->rowless = rowless;
     delivery_event(w, d,
@@ -100,12 +113,8 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
     struct log_line l;
 
     if (row->answer == ROW_NOT_DUE && delivery_is_at_its_last(w, d)) {
-        char text[400];
-
-        snprintf(text, sizeof(text), "the broker would drop it before its next attempt is due; last: %.*s",
-                 (int)(row->detail.len < 300 ? row->detail.len : 300),
-                 row->detail.len ? row->detail.data : "");
-        delivery_set_error(d, text);
+        set_kept_error(d, "the broker would drop it before its next attempt is due; last: ",
+                       (struct slice){row->detail.data, row->detail.len < 300 ? row->detail.len : 300});
         d->exhausted = true;
         d->attempt = row->attempt;
         give_up(w, d, DEAD_DELIVERY_LIMIT, false, (struct slice){0});
@@ -137,8 +146,11 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
         report_delivery_begin(&l, EVENT_PARKED, w, d);
         log_text(&l, "why", row_answer_name(row->answer));
         log_int(&l, "wait_ms", row->wait_ms);
-        if (row->detail.len)
-            log_slice(&l, row->answer == ROW_HELD ? "holder" : "last_error", row->detail);
+        if (row->detail.len && row->answer == ROW_HELD)
+            log_slice(&l, "holder", row->detail);
+        else if (row->detail.len)
+            log_slice(&l, "last_error",
+                      (struct slice){row->detail.data, outcome_brief(row->detail.data, row->detail.len)});
         log_end(&l);
     }
     delivery_event(w, d, DELIVERY_EV_NOT_NOW);

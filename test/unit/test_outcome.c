@@ -269,12 +269,43 @@ static void test_short_years(void **state)
     }
 }
 
+static void test_what_the_application_wrote_is_not_brief(void **state)
+{
+    static const struct {
+        const char *error, *brief;
+    } cases[] = {
+        {"answered 500", "answered 500"},
+        {"answered 500: \"no such card\"", "answered 500"},
+        {"older than max_age; last: answered 422: \"answered 500: x\"",
+         "older than max_age; last: answered 422"},
+        {"answered 500 without completing the token", "answered 500 without completing the token"},
+        {"127.0.0.1:80 answered what is not HTTP: no status line",
+         "127.0.0.1:80 answered what is not HTTP: no status line"},
+        {"token expired without an answer", "token expired without an answer"},
+        {"answered 50", "answered 50"},
+        {"answered 500:", "answered 500"},
+        {"answered answered 500: x", "answered answered 500"},
+        {"", ""},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t len = outcome_brief(cases[i].error, strlen(cases[i].error));
+
+        assert_int_equal(len, strlen(cases[i].brief));
+        assert_memory_equal(cases[i].error, cases[i].brief, len);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_statuses), cmocka_unit_test(test_every_status),
-        cmocka_unit_test(test_permanent_wins), cmocka_unit_test(test_other_kinds_ignore_the_status),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_retry_after),
+        cmocka_unit_test(test_what_the_application_wrote_is_not_brief),
+        cmocka_unit_test(test_named_statuses),
+        cmocka_unit_test(test_every_status),
+        cmocka_unit_test(test_permanent_wins),
+        cmocka_unit_test(test_other_kinds_ignore_the_status),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_retry_after),
         cmocka_unit_test(test_short_years),
     };
 
