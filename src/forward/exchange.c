@@ -3,6 +3,7 @@
 
 #include "forward/exchange.h"
 
+#include "forward/retry_after.h"
 #include "forward/target.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
@@ -237,8 +238,7 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     a->cut = x->cut;
     a->body = buf_slice(&x->answer);
     if (x->reply.retry_after[0])
-        a->retry_after_ms = retry_after_ms(x->reply.retry_after, strlen(x->reply.retry_after),
-                                           clock_wall_ms(), RETRY_AFTER_MAX_MS);
+        a->retry_after_ms = retry_after_ms(x->reply.retry_after, clock_wall_ms(), RETRY_AFTER_MAX_MS);
     if (a->status < 200 || a->status >= 300) {
         snprintf(words->error, sizeof(words->error), "answered %d", a->status);
         snprintf(words->brief, sizeof(words->brief), "answered %d", a->status);

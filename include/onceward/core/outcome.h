@@ -43,8 +43,3 @@ const char *verdict_name(enum verdict v);
 /* How much of an error that was kept (`answered 500: "…"`, perhaps with words before it) may stand in the log: all but what the
  * application wrote. It validates with what it was sent, and logs go further than rows do. */
 size_t outcome_brief(const char *error, size_t len);
-
-/* Retry-After (RFC 9110, 10.2.3): seconds, or an HTTP date in any of its three forms (RFC 9110, 5.6.7). Answers milliseconds from
- * now, 0 for a date that is past, at most cap_ms, or -1: not well-formed. now_wall_ms: since 1970. Blanks around it are ignored;
- * the day's name is not compared with the date. */
-int64_t retry_after_ms(const char *text, size_t len, int64_t now_wall_ms, int64_t cap_ms);

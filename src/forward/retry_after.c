@@ -1,0 +1,42 @@
+/* Dates are read by libcurl, which is generous: a day that does not exist is one of the next month, small
+ * letters are fine. So only what is said in GMT, or is asctime's form, is given to it: a date that is nearly
+ * right is more likely another time zone than a wish to wait. */
+
+#include "forward/retry_after.h"
+
+#include <curl/curl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char digits[] = "0123456789";
+
+static bool is_date(const char *text, size_t len)
+{
+    if (len < 4 || *text < 'A' || *text > 'Z' || !strchr(text, ':'))
+        return false;
+    return strcmp(text + len - 4, " GMT") == 0 || (!strchr(text, ',') && strspn(text + len - 4, digits) == 4);
+}
+
+static int64_t seconds_ms(const char *text, int64_t cap_ms)
+{
+    int64_t s = strtoll(text, NULL, 10); /* too many: the largest */
+
+    return s > cap_ms / 1000 ? cap_ms : s * 1000;
+}
+
+int64_t retry_after_ms(const char *text, int64_t now_wall_ms, int64_t cap_ms)
+{
+    size_t len = strlen(text);
+    int64_t wait_ms;
+    time_t at;
+
+    if (len && strspn(text, digits) == len)
+        return seconds_ms(text, cap_ms);
+    if (!is_date(text, len) || (at = curl_getdate(text, NULL)) == -1)
+        return -1;
+    if (at > INT64_MAX / 1000)
+        return cap_ms;
+    wait_ms = (int64_t)at * 1000 - now_wall_ms;
+    return wait_ms < 0 ? 0 : wait_ms < cap_ms ? wait_ms : cap_ms;
+}
