@@ -1,7 +1,8 @@
 -- The ten oldest rows that are not settled: state, next try, what is left of the window, holder, last error, and who holds the row's lock.
 --
 -- The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax; pg_locks knows whose
--- it is. Without pg_read_all_stats only the pid, the user and the application of other roles' sessions are told.
+-- it is; a prepared transaction's is in pg_prepared_xacts. Without pg_read_all_stats only the pid, the user and the application of other
+-- roles' sessions are told.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT u.consumer, u.message_id, u.status, u.attempt,
@@ -13,7 +14,8 @@ SELECT u.consumer, u.message_id, u.status, u.attempt,
        CASE WHEN u.status = 'processing' THEN u.claimed_by END,
        u.last_error,
        k.pid, k.application_name, k.usename, k.state,
-       floor(1000 * extract(epoch FROM clock_timestamp() - k.xact_start))::bigint
+       floor(1000 * extract(epoch FROM clock_timestamp() - coalesce(k.xact_start, p.prepared)))::bigint,
+       p.gid, p.owner
 FROM (SELECT i.*, i.xmax AS holder
       FROM onceward.inbox i
       WHERE i.status IN ('processing', 'failed', 'waiting')
@@ -24,4 +26,5 @@ LEFT JOIN LATERAL (
     JOIN pg_stat_activity a ON a.pid = t.pid
     WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock' AND t.transactionid = u.holder
     LIMIT 1) k ON true
+LEFT JOIN pg_prepared_xacts p ON p.transaction = u.holder AND p.database = current_database()
 ORDER BY u.received_at, u.consumer, u.message_id

@@ -48,6 +48,7 @@ static const char help[] =
     "  --consumer C   of this consumer       --reason R   dead for this reason (`onceward explain "
     "--reasons`)\n"
     "  --since T      died since then: \"2h\", or 2026-01-31T03:00:00Z\n"
+    "  --older T      died before then: \"30d\" ago, or a time\n"
     "  --limit N      at most so many\n"
     "  --rate N/s     not faster than this\n"
     "  --dry-run      says what would be done\n"
@@ -221,6 +222,7 @@ enum {
     OPTION_CONSUMER = 256,
     OPTION_REASON,
     OPTION_SINCE,
+    OPTION_OLDER,
     OPTION_LIMIT,
     OPTION_RATE,
     OPTION_DRY_RUN,
@@ -246,6 +248,11 @@ static int read_option(struct dead_options *o, int option)
         o->filter.since = optarg;
         return since_check(optarg)
                    ? wrong("--since", optarg, "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)")
+                   : 0;
+    case OPTION_OLDER:
+        o->filter.older = optarg;
+        return since_check(optarg)
+                   ? wrong("--older", optarg, "a duration (\"30d\") or a time (2026-01-31T03:00:00Z)")
                    : 0;
     case OPTION_LIMIT:
         return read_number(optarg, &o->filter.limit) ? wrong("--limit", optarg, "a number") : 0;
@@ -297,14 +304,14 @@ static int read_operands(struct dead_options *o, int argc, char **argv)
 static int check_options(const struct dead_options *o, const struct action *action)
 {
     const struct dead_filter *filter = &o->filter;
-    bool named = filter->n_ids || filter->consumer || filter->reason || filter->since;
+    bool named = filter->n_ids || filter->consumer || filter->reason || filter->since || filter->older;
     const char *complaint = NULL;
 
     if (!o->config)
         complaint = "--config FILE is missing, and ONCEWARD_CONFIG is not set";
     else if (action->run == dead_discard && !named && !o->all)
-        complaint = "name letters by ID, or by --consumer, --reason or --since; --all means every letter of "
-                    "this configuration";
+        complaint = "name letters by ID, or by --consumer, --reason, --since or --older; --all means every "
+                    "letter of this configuration";
     else if (action->run == dead_show && !named)
         complaint = "name letters by ID";
     else if (o->body_raw && (action->run != dead_show || filter->n_ids != 1))
@@ -326,6 +333,7 @@ static const struct option long_options[] = {{"config", required_argument, NULL,
                                              {"consumer", required_argument, NULL, OPTION_CONSUMER},
                                              {"reason", required_argument, NULL, OPTION_REASON},
                                              {"since", required_argument, NULL, OPTION_SINCE},
+                                             {"older", required_argument, NULL, OPTION_OLDER},
                                              {"limit", required_argument, NULL, OPTION_LIMIT},
                                              {"rate", required_argument, NULL, OPTION_RATE},
                                              {"dry-run", no_argument, NULL, OPTION_DRY_RUN},

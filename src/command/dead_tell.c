@@ -131,7 +131,7 @@ void letter_seen(const struct dead_options *o, const struct dead_letter *l)
 size_t letters_tell_missing(const struct dead_options *o)
 {
     const struct dead_filter *filter = &o->filter;
-    bool more = filter->consumer || filter->reason || filter->since;
+    bool more = filter->consumer || filter->reason || filter->since || filter->older;
     size_t n = 0;
 
     for (size_t i = 0; i < filter->n_ids; i++) {

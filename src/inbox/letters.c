@@ -17,33 +17,42 @@
 enum { PAGE = 200 };
 
 /* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids, $6 consumers as a JSON
- * list; NULL: any. */
+ * list, $7 and $8 older like since; NULL: any. */
 #define MATCHES                                                                                              \
     " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"             \
     " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                         \
     " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"             \
     " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"                                               \
-    " AND ($6::jsonb IS NULL OR $6::jsonb ? l.consumer)"
+    " AND ($6::jsonb IS NULL OR $6::jsonb ? l.consumer)"                                                     \
+    " AND ($7::timestamptz IS NULL OR l.died_at < $7::timestamptz)"                                          \
+    " AND ($8::bigint IS NULL OR l.died_at < clock_timestamp() - $8::bigint * interval '1 ms')"
 
-enum { N_MATCH_PARAMS = 6, ANY = 9 };
+enum { N_MATCH_PARAMS = 8, ANY = 11 };
 
 struct match {
     struct buf ids, consumers;
-    char ago[24];
+    char since[24], older[24];
     const char *params[ANY];
 };
 
-static void match_init(struct match *m, const struct dead_filter *filter)
+/* The parameter at `at` is a time, the one behind it milliseconds before now. */
+static void match_time(struct match *m, const char *text, size_t at, char room[static 24])
 {
     int64_t ms;
 
-    *m = (struct match){.params = {filter->consumer, filter->reason}};
-    if (filter->since && config_duration(filter->since, &ms) == 0) {
-        snprintf(m->ago, sizeof m->ago, "%" PRId64, ms);
-        m->params[3] = m->ago;
+    if (text && config_duration(text, &ms) == 0) {
+        snprintf(room, 24, "%" PRId64, ms);
+        m->params[at + 1] = room;
     } else {
-        m->params[2] = filter->since;
+        m->params[at] = text;
     }
+}
+
+static void match_init(struct match *m, const struct dead_filter *filter)
+{
+    *m = (struct match){.params = {filter->consumer, filter->reason}};
+    match_time(m, filter->since, 2, m->since);
+    match_time(m, filter->older, 6, m->older);
     for (size_t i = 0; filter->of && i < filter->of->n_queues; i++) {
         buf_add_char(&m->consumers, i ? ',' : '[');
         buf_add_json(&m->consumers, slice_of(filter->of->queues[i].consumer));
@@ -80,8 +89,8 @@ static const char select_page[] =
     " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, "
     "l.rowless,"
     " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint"
-    " FROM onceward.dead_letter l WHERE l.id > $7::bigint AND l.id <= $8::bigint AND" MATCHES
-    " ORDER BY l.id LIMIT $9::bigint";
+    " FROM onceward.dead_letter l WHERE l.id > $9::bigint AND l.id <= $10::bigint AND" MATCHES
+    " ORDER BY l.id LIMIT $11::bigint";
 
 static void read_letter(const PGresult *r, int row, struct dead_letter *l)
 {

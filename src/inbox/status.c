@@ -1,4 +1,4 @@
-/* The answer of `onceward status`: three questions, then a table for people or JSON for programs.
+/* The answer of `onceward status`: four questions, then a table for people or JSON for programs.
  *
  * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every
  * interval. */
@@ -41,12 +41,16 @@ enum {
     U_LOCK_APPLICATION,
     U_LOCK_USER,
     U_LOCK_STATE,
-    U_LOCK_AGE_MS
+    U_LOCK_AGE_MS,
+    U_LOCK_GID,
+    U_LOCK_OWNER
 };
+
+enum { O_CONSUMER, O_COUNT, O_OLDEST_MS };
 
 struct status {
     struct admin *a;
-    PGresult *consumers, *reasons, *unfinished;
+    PGresult *consumers, *reasons, *unfinished, *overdue;
     FILE *out;
 };
 
@@ -101,11 +105,32 @@ static void add_next(struct table *t, const PGresult *r, int row)
     buf_deinit(&text);
 }
 
+/* A prepared transaction has no session: it ends when somebody ends it. */
+static void print_prepared(const struct status *s, int row)
+{
+    const PGresult *r = s->unfinished;
+    struct buf line = {0};
+
+    buf_add_text(&line, "Row ");
+    text_add_safe(&line, slice_of(field_text(r, row, U_ID)));
+    buf_add_text(&line, " is locked by the prepared transaction ");
+    text_add_safe(&line, slice_of(field_text(r, row, U_LOCK_GID)));
+    buf_add_text(&line, " of ");
+    text_add_safe(&line, slice_of(field_text(r, row, U_LOCK_OWNER)));
+    buf_add_text(&line, ", ");
+    text_add_age(&line, field_int(r, row, U_LOCK_AGE_MS));
+    buf_add_text(&line, " old. To end it: ROLLBACK PREPARED, or COMMIT PREPARED, in this database.");
+    fprintf(s->out, "%s\n", buf_text(&line));
+    buf_deinit(&line);
+}
+
 static void print_lock(const struct status *s, int row)
 {
     const PGresult *r = s->unfinished;
     struct buf line = {0};
 
+    if (field_text(r, row, U_LOCK_GID))
+        print_prepared(s, row);
     if (!field_text(r, row, U_LOCK_PID))
         return;
     buf_add_text(&line, "Row ");
@@ -153,6 +178,27 @@ static void print_unfinished(const struct status *s)
         print_lock(s, i);
 }
 
+static void print_overdue(const struct status *s)
+{
+    const PGresult *r = s->overdue;
+
+    for (int i = 0; i < PQntuples(r); i++) {
+        struct buf line = {0};
+
+        buf_printf(&line, "\n%" PRId64 " row%s of ", field_int(r, i, O_COUNT),
+                   field_int(r, i, O_COUNT) == 1 ? "" : "s");
+        text_add_safe(&line, slice_of(field_text(r, i, O_CONSUMER)));
+        buf_add_text(&line, " overdue, the first for ");
+        text_add_age(&line, field_int(r, i, O_OLDEST_MS));
+        buf_add_text(&line,
+                     ". Where no backlog explains it, their messages are in no queue any more.\n"
+                     "To forget those that were due for a week: SELECT onceward.orphans_remove(consumer, '7 "
+                     "days');");
+        fprintf(s->out, "%s\n", buf_text(&line));
+        buf_deinit(&line);
+    }
+}
+
 static void print_reasons(const struct status *s)
 {
     static const char *const heads[] = {"CONSUMER", "REASON", "LETTERS", "NEWEST"};
@@ -186,6 +232,7 @@ static void print_text(const struct status *s)
     fprintf(s->out, "Database %s\n\n", s->a->where);
     print_consumers(s);
     print_unfinished(s);
+    print_overdue(s);
     print_reasons(s);
 }
 
@@ -241,7 +288,10 @@ static void print_json(const struct status *s)
                                                     {U_LOCK_APPLICATION, "lock_application", false},
                                                     {U_LOCK_USER, "lock_user", false},
                                                     {U_LOCK_STATE, "lock_state", false},
-                                                    {U_LOCK_AGE_MS, "lock_age_ms", true}};
+                                                    {U_LOCK_AGE_MS, "lock_age_ms", true},
+                                                    {U_LOCK_GID, "lock_gid", false}};
+    static const struct json_column overdue[] = {
+        {O_CONSUMER, "consumer", false}, {O_COUNT, "count", true}, {O_OLDEST_MS, "due_for_ms", true}};
     static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false},
                                                  {R_REASON, "reason", false},
                                                  {R_COUNT, "count", true},
@@ -252,6 +302,8 @@ static void print_json(const struct status *s)
     add_json_rows(&out, s->consumers, consumers, N(consumers));
     buf_add_text(&out, ",\"oldest_unfinished\":");
     add_json_rows(&out, s->unfinished, unfinished, N(unfinished));
+    buf_add_text(&out, ",\"overdue\":");
+    add_json_rows(&out, s->overdue, overdue, N(overdue));
     buf_add_text(&out, ",\"dead_letters\":");
     add_json_rows(&out, s->reasons, reasons, N(reasons));
     buf_add_text(&out, "}\n");
@@ -271,11 +323,12 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
     buf_add_text(&names, c->n_queues ? "]" : "[]");
     const char *const params[] = {buf_text(&names)};
 
-    answer =
-        session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
-                     f) ||
-        session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
-        session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished, f);
+    answer = session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
+                          f) ||
+             session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
+             session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished,
+                          f) ||
+             session_once(s->a, sql_file_find("queries/status_overdue.sql")->text, 0, NULL, &s->overdue, f);
     buf_deinit(&names);
     return answer ? -1 : 0;
 }
@@ -295,5 +348,6 @@ int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, 
     PQclear(s.consumers);
     PQclear(s.reasons);
     PQclear(s.unfinished);
+    PQclear(s.overdue);
     return answer;
 }

@@ -584,6 +584,22 @@ def test_status_counts_and_names_the_ten_oldest(place):
     assert seen["oldest_unfinished"][0]["state"] == "processing" and seen["oldest_unfinished"][0]["token_window_ms"] < -500000
 
 
+def test_status_says_how_rows_that_nobody_comes_for_are_forgotten(place):
+    for i in range(3):
+        place.row(f"f{i}", "failed", next_attempt="-8 days", window="-8 days")
+    place.row("w", "waiting", next_attempt="-11 min", window="-11 min")
+    place.row("young", "waiting", next_attempt="-9 min", window="-9 min")
+    place.row("c", "completed", next_attempt="-8 days", window="-8 days")
+    out = good("status", "--config", place.path)
+    assert f"4 rows of {place.queue.name} overdue, the first for 8 d" in out, out
+    sql = re.search(r"SELECT onceward.orphans_remove\(consumer, '7 days'\)", out)[0].replace("consumer", f"'{place.queue.name}'")
+    seen, = json.loads(good("status", "--config", place.path, "--json"))["overdue"]
+    assert (seen["consumer"], seen["count"]) == (place.queue.name, 4) and seen["due_for_ms"] > 600_000_000
+    assert place.postgres.query(sql, user="sidecar_login") == [(3,)]
+    assert place.status_of("f0") is None and place.status_of("w") == ("waiting", 1)
+    assert "\n1 row of" in good("status", "--config", place.path)
+
+
 def test_status_names_who_holds_the_lock(place):
     place.row("m1", "processing")
     place.row("m2", "processing")
@@ -629,6 +645,8 @@ def test_dead_list_is_a_table_and_filters(place):
                   "2020-01-01T00:00-08", "3650d"):
         assert ids("--since", since) == [old, new, other], since
     assert ids("--since", "2099-01-01") == []
+    assert ids("--older", "2h") == [old] and ids("--older", "2099-01-01") == [old, new, other] and ids("--older", "2020-01-01") == []
+    assert ids("--older", "1m", "--since", "2h") == [new, other] and ids("--older", "1m", "--consumer", "other") == [other]
     assert ids(old, other) == [old, other]
     assert ids("--limit", "1") == [old]
     assert "3 in all" in good("dead", "list", "--config", place.path, "--limit", "1")
@@ -752,6 +770,18 @@ def test_discard_deletes_the_letter_and_leaves_the_row(place):
     assert place.letters() == [second]
     good("dead", "discard", "--config", place.path, "--all")
     assert place.letters() == []
+
+
+def test_discard_by_age(place):
+    """How dead_letter is kept small: by a person, or by a timer of theirs."""
+    old, older, young = place.letter("m1", age="31 days"), place.letter("m2", age="90 days"), place.letter("m3", age="29 days")
+    foreign = place.letter("m4", age="90 days", consumer="other")
+    assert "2 would be discarded" in good("dead", "discard", "--config", place.path, "--older", "30d", "--dry-run")
+    done = run("dead", "discard", "--config", place.path, "--older", "30d")
+    assert done.status == 0 and "2 discarded" in done.out and "left alone" in done.out, done.text
+    assert place.letters() == [young, foreign] and old < older
+    done = run("dead", "discard", "--config", place.path, "--older", "soon")
+    assert done.status == 2 and '--older "soon"' in done.err, done.text
 
 
 def test_what_changes_letters_leaves_those_of_other_configurations(place):

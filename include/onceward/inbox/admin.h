@@ -14,8 +14,8 @@ struct buf;
 struct admin;
 
 /* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it,
- * without a piece of the password. 1: it is fine, but goes to another machine and says nothing of sslmode. Fits
- * config_database_check. */
+ * without a piece of the password. 1: it is fine, but goes to another machine and says nothing of sslmode.
+ * Fits config_database_check. */
 int admin_check_url(const char *url, struct fault *f);
 
 /* What reads only is content with a standby, and with transactions that are read-only by default; of several
@@ -55,8 +55,10 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
 
 struct dead_filter {
-    const char *consumer, *reason, *since; /* NULL: any; since: RFC 3339 or a duration ("2h" ago) */
-    int64_t limit;                         /* 0: none */
+    const char *consumer, *reason;
+    const char *since,
+        *older;    /* died since then, before then: RFC 3339 or a duration ("2h" ago). NULL: any */
+    int64_t limit; /* 0: none */
     const int64_t *ids;
     size_t n_ids;
     const struct config *of; /* only letters of its consumers; NULL: any */
