@@ -3,6 +3,7 @@
  * connection is lost is never answered: it goes with the inbox. */
 #include "question.h"
 
+#include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/inbox/inbox.h"
 #include "pipeline.h"
@@ -17,11 +18,15 @@ static const struct {
     const char *sql;
     int n_values, n_texts;
 } questions[N_QUESTIONS] = {
-    [QUESTION_FIGURES] = {"SELECT dead_letters, oldest_snapshot_ms FROM onceward.sidecar_figures($1)", 2},
-    [QUESTION_HOUSEKEEP] = {"SELECT purged, swept, orphans, next_page, took_us, away_ms "
-                            "FROM onceward.sidecar_housekeep($1, $2, $3, $4, $5, $6)",
-                            6},
-    [QUESTION_HOLDER] = {"SELECT pid, age_ms, application, state FROM onceward.sidecar_holder($1, $2)", 2, 2},
+    [QUESTION_FIGURES] = {"SELECT dead_letters, oldest_snapshot_ms, dead_letter_bytes "
+                          "FROM onceward.sidecar_gauge($1)",
+                          3},
+    [QUESTION_HOUSEKEEP] =
+        {"SELECT purged, swept, orphans, next_page, took_us, away_ms, unfinished, ahead_ms "
+         "FROM onceward.sidecar_keep_house($1, $2, $3, $4, $5, $6, $7)",
+         8},
+    [QUESTION_HOLDER] =
+        {"SELECT pid, age_ms, application, state, gid FROM onceward.sidecar_lock_holder($1, $2)", 2, 3},
     [QUESTION_TRY] = {"SELECT yes FROM onceward.sidecar_try($1)", 1},
 };
 
@@ -96,7 +101,7 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
 
     if (answer_take(i, QUESTION_FIGURES, &f) <= 0)
         return false;
-    *ret = (struct inbox_figures){.dead_letters = v, .oldest_snapshot_ms = v[1]};
+    *ret = (struct inbox_figures){.dead_letters = v, .oldest_snapshot_ms = v[1], .dead_letter_bytes = v[2]};
     return true;
 }
 
@@ -116,18 +121,18 @@ int inbox_tried(struct inbox *i, struct fault *f)
 
 void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h)
 {
-    const int64_t numbers[] = {h->retention_ms, h->late_ms, h->from_page, h->budget_us};
-    static const Oid types[] = {25, 25, 20, 20, 20, 20};
-    const char *params[6] = {i->scalars.value[SCALAR_CONSUMER], i->scalars.value[SCALAR_INSTANCE]};
-    char texts[4][24];
+    const int64_t numbers[] = {h->retention_ms, h->late_ms, h->from_page, h->budget_us, clock_wall_ms()};
+    static const Oid types[] = {25, 25, 20, 20, 20, 20, 20};
+    const char *params[7] = {i->scalars.value[SCALAR_CONSUMER], i->scalars.value[SCALAR_INSTANCE]};
+    char texts[5][24];
 
     if (!may_ask(i, QUESTION_HOUSEKEEP))
         return;
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         snprintf(texts[k], sizeof(texts[k]), "%" PRId64, numbers[k]);
         params[2 + k] = texts[k];
     }
-    pipeline_ask(i, QUESTION_HOUSEKEEP, 6, types, params);
+    pipeline_ask(i, QUESTION_HOUSEKEEP, 7, types, params);
 }
 
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f)
@@ -141,7 +146,9 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
                                         .n_orphans = v[2],
                                         .next_page = v[3],
                                         .took_us = v[4],
-                                        .away_ms = v[5]};
+                                        .away_ms = v[5],
+                                        .n_unfinished = v[6],
+                                        .ahead_ms = v[7]};
     return got;
 }
 
@@ -170,7 +177,8 @@ bool inbox_holder(struct inbox *i, struct inbox_holder *ret)
         return false;
     ret->pid = a->values[0];
     ret->age_ms = a->values[1];
-    snprintf(ret->application, sizeof(ret->application), "%s", a->texts[0]);
-    snprintf(ret->state, sizeof(ret->state), "%s", a->texts[1]);
+    snprintf(ret->application, sizeof(ret->application), "%.63s", a->texts[0]);
+    snprintf(ret->state, sizeof(ret->state), "%.63s", a->texts[1]);
+    snprintf(ret->gid, sizeof(ret->gid), "%s", a->texts[2]);
     return true;
 }

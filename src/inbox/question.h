@@ -10,7 +10,7 @@
  * batches, at most once at a time, and answered by one row of bigints, behind them texts (cut), or by a fault. */
 enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, QUESTION_HOLDER, QUESTION_TRY, N_QUESTIONS };
 
-enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8, QUESTION_MAX_TEXTS = 2, QUESTION_TEXT = 64 };
+enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8, QUESTION_MAX_TEXTS = 3, QUESTION_TEXT = 201 };
 
 enum question_state { QUESTION_IDLE, QUESTION_ASKED, QUESTION_ANSWERED, QUESTION_FAILED };
 

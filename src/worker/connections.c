@@ -239,8 +239,10 @@ void worker_step_inbox(struct worker *w)
     struct inbox_holder holder;
     if (inbox_holder(w->inbox, &holder))
         worker_holder(w, &holder);
-    if (inbox_figures(w->inbox, &w->figures))
+    if (inbox_figures(w->inbox, &w->figures)) {
         w->has_figures = true;
+        worker_letters_are_weighed(w);
+    }
     if (inbox_gave_up_prepared(w->inbox) && !w->said_unprepared) {
         w->said_unprepared = true;
         log_begin(&l, EVENT_LIMITS, w->q->name);

@@ -2,11 +2,14 @@
  * what is said about both.
  *
  * One bounded call at a time, then a rest; the calls stand in the same pipeline as the claims, so each is
- * short. Which sidecar does it is decided in the database (sidecar_housekeep); the others only ask now and
+ * short. Which sidecar does it is decided in the database (sidecar_keep_house); the others only ask now and
  * then. */
 #include "worker.h"
 
 #include "onceward/base/random.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 enum {
     FIRST_MS = 1000,  /* after connecting, with as much jitter */
@@ -19,6 +22,9 @@ enum {
     AWAY_MAX_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
+    CLOCKS_MS = 5000,             /* between two looks at clocks that differ */
+    MANY_ROWS = 100 * 1000,       /* failed and waiting ones of a consumer: worth a line */
+    MANY_BYTES = 1 << 30,         /* of dead letters */
 };
 
 /* A row that is processing for so long after its window is given up by its holder: a live one settles, fails
@@ -45,6 +51,60 @@ static void say(struct worker *w, enum event e, struct tally *t)
     t->not_before_ms = w->now_ms + w->config->log.stats_interval_ms;
 }
 
+/* Is that above the bound, and twice what was said before? */
+static bool has_grown(int64_t *told, int64_t value, int64_t bound)
+{
+    if (value < bound)
+        *told = 0;
+    if (value < bound || (*told && value / 2 < *told))
+        return false;
+    *told = value;
+    return true;
+}
+
+static void rows_are_counted(struct worker *w, int64_t n)
+{
+    char reason[512];
+
+    if (!has_grown(&w->housekeeping.told_unfinished, n, MANY_ROWS))
+        return;
+    snprintf(reason, sizeof(reason),
+             "%" PRId64
+             " rows of consumer %s are failed or waiting: see `onceward status`; where their messages "
+             "are in no queue any more, SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
+             n, w->q->consumer);
+    report_text(w, EVENT_LIMITS, reason);
+}
+
+void worker_letters_are_weighed(struct worker *w)
+{
+    char reason[256];
+
+    if (!has_grown(&w->housekeeping.told_bytes, w->figures.dead_letter_bytes, MANY_BYTES))
+        return;
+    snprintf(reason, sizeof(reason),
+             "the dead letters of this database take %" PRId64
+             " MiB, and nothing but a command makes them fewer: see "
+             "`onceward dead list`, then `dead redrive` or `dead discard --older 30d`",
+             w->figures.dead_letter_bytes >> 20);
+    report_text(w, EVENT_LIMITS, reason);
+}
+
+/* Once an interval, by each sidecar for itself: its own clock may be the wrong one. */
+static void clocks_differ(struct worker *w, int64_t ahead_ms)
+{
+    struct housekeeping *h = &w->housekeeping;
+    struct log_line l;
+
+    h->at_ms = w->now_ms + CLOCKS_MS;
+    if (w->now_ms < h->clocks_told_ms)
+        return;
+    h->clocks_told_ms = w->now_ms + w->config->log.stats_interval_ms;
+    log_begin(&l, EVENT_CLOCKS_DIFFER, w->q->name);
+    log_int(&l, "ahead_ms", ahead_ms);
+    log_end(&l);
+}
+
 static void took_place(struct worker *w, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &w->housekeeping;
@@ -54,9 +114,11 @@ static void took_place(struct worker *w, const struct inbox_housekept *kept)
     h->purged.n += kept->n_purged;
     h->swept.n += kept->n_swept;
     h->n_orphans += kept->n_orphans;
+    h->n_unfinished += kept->n_unfinished;
     if (ended) {
         h->orphans.n = h->n_orphans;
-        h->n_orphans = 0;
+        rows_are_counted(w, h->n_unfinished);
+        h->n_orphans = h->n_unfinished = 0;
     }
     h->at_ms =
         w->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(w->q->retention_ms));
@@ -73,7 +135,7 @@ static void somebody_else_does(struct worker *w, const struct inbox_housekept *k
         wait = AWAY_MIN_MS;
     if (kept->away_ms > AWAY_MIN_MS) { /* not just another consumer's call: the walk is no longer ours */
         h->page = -1;
-        h->n_orphans = 0;
+        h->n_orphans = h->n_unfinished = 0;
     }
     h->at_ms = w->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
@@ -108,7 +170,9 @@ static void answer_read(struct worker *w)
         return;
     }
     w->housekeeping.n_failures = 0;
-    if (kept.away_ms)
+    if (kept.ahead_ms)
+        clocks_differ(w, kept.ahead_ms);
+    else if (kept.away_ms)
         somebody_else_does(w, &kept);
     else
         took_place(w, &kept);
@@ -152,7 +216,7 @@ void worker_keep_house(struct worker *w)
         h->inbox_life = w->inbox_life;
         h->asked = false;
         h->page = -1;
-        h->n_orphans = 0;
+        h->n_orphans = h->n_unfinished = 0;
         h->at_ms = w->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
     }
     if (h->asked || w->drain || w->now_ms < h->at_ms || is_put_off(w))

@@ -250,6 +250,28 @@ static void log_suspects(struct log_line *l, struct worker *w)
     }
 }
 
+/* What the database was asked for this line. */
+static void log_figures(struct log_line *l, const struct worker *w)
+{
+    bool known = w->has_figures && w->inbox, may_see = known && w->figures.oldest_snapshot_ms >= 0;
+
+    if (known) {
+        stat_int(l, STATS_DEAD_LETTERS, *w->figures.dead_letters);
+        stat_int(l, STATS_DEAD_LETTER_BYTES, w->figures.dead_letter_bytes);
+    } else {
+        stat_text(l, STATS_DEAD_LETTERS, NULL);
+        stat_text(l, STATS_DEAD_LETTER_BYTES, NULL);
+    }
+    if (may_see) {
+        stat_int(l, STATS_OLDEST_SNAPSHOT_MS, w->figures.oldest_snapshot_ms);
+    } else {
+        stat_text(l, STATS_OLDEST_SNAPSHOT_MS, NULL);
+        stat_text(l, STATS_OLDEST_SNAPSHOT_REASON,
+                  known ? "other sessions are shown to members of pg_read_all_stats only"
+                        : "not asked yet, or not connected");
+    }
+}
+
 void report_stats(struct worker *w)
 {
     struct log_line l;
@@ -283,13 +305,7 @@ void report_stats(struct worker *w)
                   : w->depth_reason[0] ? w->depth_reason
                                        : "not asked yet");
     }
-    if (w->has_figures && w->inbox) {
-        stat_int(&l, STATS_DEAD_LETTERS, *w->figures.dead_letters);
-        stat_int(&l, STATS_OLDEST_SNAPSHOT_MS, w->figures.oldest_snapshot_ms);
-    } else {
-        stat_text(&l, STATS_DEAD_LETTERS, NULL);
-        stat_text(&l, STATS_OLDEST_SNAPSHOT_MS, NULL);
-    }
+    log_figures(&l, w);
     stat_int(&l, STATS_OLDEST_UNFINISHED_MS, oldest_unfinished_ms(w));
     stat_counter(&l, STATS_RECONNECTS, &w->counts.reconnects);
     stat_counter(&l, STATS_SUPPRESSED, &w->counts.suppressed);

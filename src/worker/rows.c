@@ -59,14 +59,24 @@ void worker_holder(struct worker *w, const struct inbox_holder *h)
     struct log_line l;
 
     w->locked_ref = 0;
-    if (!d || !d->locked_since_ms || !h->pid)
+    bool knows_age = *h->state && (h->pid || *h->gid);
+
+    if (!d || !d->locked_since_ms || (!h->pid && !*h->state))
         return;
     report_delivery_begin(&l, EVENT_ROW_LOCKED, w, d);
     log_int(&l, "locked_ms", w->now_ms - d->locked_since_ms);
-    log_int(&l, "pid", h->pid);
-    log_text(&l, "application", h->application);
-    log_text(&l, "state", h->state);
-    log_int(&l, "age_ms", h->age_ms);
+    if (h->pid) {
+        log_int(&l, "pid", h->pid);
+        log_text(&l, "application", h->application);
+    }
+    if (*h->gid)
+        log_text(&l, "gid", h->gid);
+    log_text(&l, "state", *h->state ? h->state : NULL);
+    log_int(&l, "age_ms", knows_age ? h->age_ms : w->now_ms - d->locked_since_ms);
+    if (h->pid && !knows_age)
+        log_text(&l, "reason",
+                 "state and age are shown to members of pg_read_all_stats only; age_ms is how long it was seen "
+                 "from here");
     log_end(&l);
 }
 

@@ -32,7 +32,6 @@
 #include "onceward/base/log.h"
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
-#include "worker/states.h"
 #include "onceward/core/headers.h"
 #include "onceward/core/outcome.h"
 #include "onceward/core/pace.h"
@@ -42,6 +41,7 @@
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
 #include "onceward/worker.h"
+#include "worker/states.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -180,7 +180,9 @@ struct housekeeping {
     uint32_t inbox_life; /* worker.inbox_life that all this belongs to */
     int n_failures;
     int64_t put_off_since_ms;
-    int64_t n_orphans; /* in this walk so far */
+    int64_t n_orphans, n_unfinished; /* in this walk so far */
+    int64_t clocks_told_ms;
+    int64_t told_unfinished, told_bytes; /* what the `limits` lines said last; 0: nothing */
     struct tally purged, swept, orphans;
 };
 
@@ -516,6 +518,8 @@ void worker_step_drain(struct worker *w);
 /* housekeeping.c */
 void worker_keep_house(struct worker *w);
 int64_t worker_next_housekeeping_ms(const struct worker *w);
+void worker_letters_are_weighed(
+    struct worker *w); /* the figures have come: a `limits` line when letters have grown */
 
 /* report.c */
 bool worker_may_say(struct worker *w, enum event e);

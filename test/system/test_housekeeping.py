@@ -2,6 +2,9 @@
 
 import itertools
 
+import pytest
+
+from rig import schema
 from rig.application import Gate
 from rig.wait import wait_until
 
@@ -163,7 +166,7 @@ def test_rows_that_nobody_comes_for_are_said_once_an_interval(bed):
 
 
 def test_housekeeping_that_fails_disturbs_nothing_else(bed):
-    function = "FUNCTION onceward.sidecar_housekeep(text, text, bigint, bigint, bigint, bigint)"
+    function = "FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint)"
     bed.rows(f"REVOKE EXECUTE ON {function} FROM onceward_sidecar")
     try:
         sidecar = bed.sidecar(**SOON)
@@ -176,6 +179,58 @@ def test_housekeeping_that_fails_disturbs_nothing_else(bed):
         bed.rows(f"GRANT EXECUTE ON {function} TO onceward_sidecar")
     age(bed)
     sidecar.wait_for("purged", deadline=40)
+
+
+def replaced(bed, name, before, after):
+    """A function of the schema with a piece of its text replaced, as its owner; put back by what this answers."""
+    text, = bed.rows("SELECT pg_get_functiondef(oid) AS text FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND proname = %s", name)
+    assert before in text["text"]
+    bed.postgres.query(text["text"].replace(before, after), user=schema.OWNER)
+    return lambda: bed.postgres.query(text["text"], user=schema.OWNER)
+
+
+@pytest.mark.parametrize("ahead", ["7200000", "-7200000"])
+def test_clocks_that_differ_purge_nothing_and_say_so(bed, ahead):
+    put(bed, "old", "completed")
+    put(bed, "lost", "processing")
+    put_back = replaced(bed, "sidecar_keep_house", "- p_clock_ms, 0)", f"- p_clock_ms + {ahead}, 0)")
+    try:
+        sidecar = bed.sidecar(retention="1h", retry={"max_backoff": "200ms"})
+        line = sidecar.wait_for("clocks_differ")
+        assert line["level"] == "warning" and abs(line["ahead_ms"] - int(ahead)) < 60_000 and line["queue"] == bed.queue.name
+        sidecar.wait_for("clocks_differ", n=2, deadline=30)
+        assert ids(bed) == {"old", "lost"} and bed.status("lost") == "processing" and not sidecar.find("purged")
+    finally:
+        put_back()
+    sidecar.wait_for("purged", deadline=30)
+    bed.wait_for_status("lost", "failed", deadline=30)
+
+
+def test_many_rows_that_wait_are_a_line(bed):
+    """As many as the bound are counted for each of two rows."""
+    put(bed, "failed", "failed", "1 second")
+    put(bed, "waiting", "waiting", "1 second")
+    put_back = replaced(bed, "sidecar_keep_house", "unfinished + v_open", "unfinished + v_open * 50001")
+    try:
+        sidecar = bed.sidecar(retention="1h", retry={"max_backoff": "200ms"})
+        line = sidecar.wait_for("limits", reason=lambda text: "failed or waiting" in text)
+        assert f"100002 rows of consumer {bed.queue.name}" in line["reason"] and "orphans_remove" in line["reason"]
+        next_walk(bed, sidecar)
+        assert len(sidecar.find("limits", reason=line["reason"])) == 1
+    finally:
+        put_back()
+
+
+def test_many_bytes_of_letters_are_a_line(bed):
+    put_back = replaced(bed, "sidecar_gauge", "pg_total_relation_size('onceward.dead_letter')", "3::bigint << 30")
+    try:
+        sidecar = bed.sidecar()
+        line = sidecar.wait_for("limits", reason=lambda text: "dead letters" in text)
+        assert "3072 MiB" in line["reason"] and "dead discard --older" in line["reason"] and line["level"] == "warning"
+        sidecar.wait_for("stats", n=3, dead_letter_bytes=3 << 30)
+        assert len(sidecar.find("limits", reason=line["reason"])) == 1
+    finally:
+        put_back()
 
 
 def test_what_was_purged_is_said_at_the_latest_at_the_end(bed):

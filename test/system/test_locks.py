@@ -1,11 +1,13 @@
 """No statement of the sidecar waits for a row that an application has locked."""
 
 import time
+import uuid
 
 import pytest
 
 from rig.application import Gate
 from rig.wait import wait_until
+from test_commands import good
 
 N = 300
 
@@ -57,6 +59,60 @@ def test_an_application_that_holds_its_transaction_open_delays_nobody_and_is_not
     assert len(bed.app.posts("slow")) == 1 and sidecar.find("retry", message_id="slow") == []
     bed.assert_once("slow")
     bed.assert_acked()
+
+
+def test_a_row_that_a_prepared_transaction_holds_is_said_with_its_name(bed):
+    gid = "two-phase-" + bed.queue.name
+
+    def handler(request, reply):
+        connection = bed.postgres.connect(user="app_login")
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT onceward.complete(%s)", (request.token,))
+            cursor.execute(f"PREPARE TRANSACTION '{gid}'")
+        connection.close()
+        return 200
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="2s", commit_grace="100ms")
+    bed.queue.publish("m1")
+    try:
+        line = sidecar.wait_for("row_locked", message_id="m1", deadline=20)
+        assert line["gid"] == gid and line["state"] == "prepared" and line["age_ms"] > 0 and "pid" not in line
+        out = good("status", "--config", sidecar.config_path)
+        assert f"Row m1 is locked by the prepared transaction {gid} of app_login" in out, out
+    finally:
+        bed.postgres.query(f"COMMIT PREPARED '{gid}'")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.assert_acked()
+
+
+def test_a_row_whose_holder_may_not_be_seen_is_said_with_what_can(bed):
+    role = "sidecar_" + uuid.uuid4().hex[:8]
+    bed.postgres.query(f"CREATE ROLE {role} LOGIN IN ROLE onceward_sidecar")
+    gate = Gate()
+
+    def handler(request, reply):
+        bed.app.commit(request, before_commit=gate.wait)
+        return 200
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="2s", top={"database": {"url": bed.postgres.dsn(user=role)}})
+    try:
+        line = sidecar.wait_for("stats", dead_letters=lambda n: n is not None)
+        assert line["oldest_snapshot_ms"] is None and "pg_read_all_stats" in line["oldest_snapshot_reason"]
+        bed.queue.publish("m1")
+        line = sidecar.wait_for("row_locked", message_id="m1", deadline=20)
+        assert line["pid"] > 0 and line["state"] is None and line["age_ms"] > 0 and "pg_read_all_stats" in line["reason"]
+        bed.postgres.query(f"GRANT pg_read_all_stats TO {role}")
+        line = sidecar.wait_for("row_locked", message_id="m1", deadline=20, state=lambda state: state)
+        assert line["age_ms"] > 0 and "reason" not in line
+        sidecar.wait_for("stats", oldest_snapshot_ms=lambda ms: ms is not None)
+    finally:
+        gate.open()
+    sidecar.wait_for("completed", message_id="m1")
+    sidecar.term()
+    bed.postgres.query(f"DROP ROLE {role}")
 
 
 def test_another_sidecar_does_not_take_a_locked_row_over(bed):

@@ -82,7 +82,7 @@ def quickly(call):
 
 
 def test_everything_may_be_run_again(pg, inbox):
-    pg.query("\n".join(inbox_sql.files()[1:]))
+    pg.query("\n".join(inbox_sql.files(numbered=False)))
     version, oldest = inbox.query("SELECT * FROM onceward.sidecar_schema()")[0]
     assert version == pg.query("SELECT count(*) FROM onceward.schema_version")[0][0] >= oldest >= 1
 
@@ -611,6 +611,128 @@ def test_one_keeper_at_a_time(house, sessions):
     assert other.housekeep().away_ms == 0
 
 
+@pytest.mark.parametrize("ahead, late", [(7_200_000, False), (-7_200_000, False), (61_000, False), (-61_000, False), (50_000, True)])
+def test_nothing_is_forgotten_because_of_one_clock(house, ahead, late):
+    """The database's may have jumped: an hour on, a day, a retention."""
+    house.claim("old", "due", "swept")
+    house.settle("old")
+    house.fail("due")
+    for i in ("old", "due", "swept"):
+        house.age(i, completed_at=4_000_000, token_expires_at=4_000_000, next_attempt_at=4_000_000)
+    done = house.housekeep(ahead_ms=ahead)
+    if late:
+        assert (done.purged, done.swept, done.orphans, done.unfinished, done.ahead_ms) == (1, 1, 1, 1, 0)
+        return
+    assert (done.purged, done.swept, done.orphans, done.away_ms) == (0, 0, 0, 0) and abs(done.ahead_ms - ahead) < 5_000
+    assert {house.row(i).status for i in ("old", "due", "swept")} == {"completed", "failed", "processing"}
+    assert house.housekeep().purged == 1 and house.housekeep(ahead_ms=None).purged == 0
+
+
+def test_what_is_old_must_be_old_by_both_clocks(house):
+    house.claim("by both", "by the database's")
+    house.settle("by both", "by the database's")
+    house.age("by both", completed_at=3_660_000)
+    house.age("by the database's", completed_at=3_620_000)
+    assert house.housekeep(ahead_ms=40_000).purged == 1
+    assert house.row("by the database's").status == "completed"
+    assert house.housekeep(ahead_ms=-40_000).purged == 1  # its own clock is ahead: the database's is the earlier one
+
+
+def test_unfinished_rows_are_counted(house):
+    house.claim("failed", "waiting", "processing", "completed")
+    house.fail("failed")
+    house.release("waiting")
+    house.settle("completed")
+    done = house.housekeep()
+    assert (done.unfinished, done.orphans) == (2, 0)
+
+
+def test_orphans_are_removed_by_whoever_wants_it(house, sessions):
+    house.claim("old", "given back", "locked", "young", "not due", "completed", "processing")
+    house.fail("old", "locked", "young", "not due")
+    house.release("given back")
+    house.settle("completed")
+    for i in ("old", "given back", "locked", "not due", "completed", "processing"):
+        house.age(i, token_expires_at=4_000_000, next_attempt_at=4_000_000)
+    house.age("not due", next_attempt_at=-8_000_000)
+    holder = sessions(Inbox, "b")
+    holder.begin()
+    holder.query("SELECT FROM onceward.inbox WHERE consumer = %s AND message_id = 'locked' FOR UPDATE", house.consumer)
+    remove = lambda older: house.value("SELECT onceward.orphans_remove(%s, %s::interval)", house.consumer, older)
+    assert remove("2 hours") == 0
+    assert quickly(lambda: remove("1 hour")) == 2
+    left = house.query("SELECT message_id FROM onceward.inbox WHERE consumer = %s", house.consumer)
+    assert {r.message_id for r in left} == {"locked", "young", "not due", "completed", "processing"}
+    for wrong in ("9 minutes", None):
+        with pytest.raises(psycopg2.Error, match="last 10 minutes"):
+            remove(wrong)
+    assert answers(house.claim("old"))[0] == "claimed"  # its message came after all
+
+
+def test_the_lock_of_a_session_of_a_prepared_transaction_and_of_nobody(house, app, pg):
+    ask = lambda i: house.query("SELECT * FROM onceward.sidecar_lock_holder(%s, %s)", house.consumer, i)[0]
+    house.claim("session", "prepared", "nobody", "several")
+    app.begin()
+    app.complete(house.token("session"))
+    held = ask("session")
+    assert (held.pid, held.state, held.gid) == (app.pid, "idle in transaction", None) and held.age_ms >= 0
+    app.rollback()
+    gid = "gid-" + uuid.uuid4().hex
+    app.begin()
+    app.complete(house.token("prepared"))
+    app.query(f"PREPARE TRANSACTION '{gid}'")
+    try:
+        held = ask("prepared")
+        assert (held.pid, held.state, held.gid, held.application) == (0, "prepared", gid, None) and held.age_ms >= 0
+    finally:
+        app.query(f"ROLLBACK PREPARED '{gid}'")
+    for nobody in ("prepared", "nobody", "none"):
+        held = ask(nobody)
+        assert (held.pid, held.state, held.gid) == (0, None, None)
+    # Two at once: xmax is no transaction that anybody could look up.
+    lockers = [pg.connect(autocommit=False) for _ in range(2)]
+    for locker in lockers:
+        with locker.cursor() as cursor:
+            cursor.execute("SELECT FROM onceward.inbox WHERE consumer = %s AND message_id = 'several' FOR KEY SHARE", (house.consumer,))
+    held = ask("several")
+    for locker in lockers:
+        locker.close()
+    assert (held.pid, held.state) == (0, "holder unknown")
+
+
+@pytest.fixture
+def stranger(pg):
+    """A sidecar's login that may not see other sessions: nothing has given it that."""
+    role = "sidecar_" + uuid.uuid4().hex[:8]
+    pg.query(f"CREATE ROLE {role} LOGIN IN ROLE onceward_sidecar")
+    session = inbox_sql.Session(pg, role)
+    yield session
+    session.close()
+    pg.query(f"DROP ROLE {role}")
+
+
+def test_a_sidecar_does_not_see_other_sessions_unless_somebody_lets_it(stranger, house, app, pg):
+    assert not pg.query("SELECT pg_has_role('onceward_sidecar', 'pg_read_all_stats', 'MEMBER')")[0][0]
+    house.claim("m1")
+    app.begin()
+    app.complete(house.token("m1"))
+    held = stranger.query("SELECT * FROM onceward.sidecar_lock_holder(%s, 'm1')", house.consumer)[0]
+    assert (held.pid, held.state, held.age_ms) == (app.pid, None, 0)
+    gauge = lambda: stranger.query("SELECT * FROM onceward.sidecar_gauge(%s)", house.consumer)[0]
+    assert gauge().oldest_snapshot_ms == -1
+    pg.query(f"GRANT pg_read_all_stats TO {stranger.connection.info.user}")
+    wait_until(lambda: gauge().oldest_snapshot_ms >= 100, "the open transaction shows")
+    held = stranger.query("SELECT * FROM onceward.sidecar_lock_holder(%s, 'm1')", house.consumer)[0]
+    assert (held.pid, held.state) == (app.pid, "idle in transaction")
+
+
+def test_what_letters_take_is_known(inbox):
+    gauge = lambda: inbox.query("SELECT * FROM onceward.sidecar_gauge(%s)", inbox.consumer)[0]
+    before = gauge().dead_letter_bytes
+    inbox.bury(*((None, Letter(rowless=True, body=random.Random(i).randbytes(100_000))) for i in range(5)))
+    assert gauge().dead_letter_bytes >= before + 500_000 and gauge().dead_letters == 5
+
+
 def test_figures(inbox, sessions):
     inbox.bury((None, Letter(rowless=True)), (None, Letter(rowless=True)))
     assert inbox.query("SELECT * FROM onceward.sidecar_figures(%s)", inbox.consumer)[0].dead_letters == 2
@@ -785,7 +907,7 @@ def test_a_result_that_is_too_long_is_refused(inbox, app):
 def test_an_application_may_do_nothing_else(pg, inbox, app):
     inbox.claim("m1")
     tables = [r[0] for r in pg.query("SELECT relname FROM pg_class WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'S')")]
-    assert len(tables) == 5
+    assert len(tables) == 7
     attempts = ["CREATE TABLE onceward.x ()", "DELETE FROM onceward.inbox", "UPDATE onceward.inbox SET status = 'completed'",
                 "INSERT INTO onceward.consumer VALUES ('c', '/', 'q')", "TRUNCATE onceward.inbox", "SET ROLE onceward_sidecar"]
     attempts += [f"SELECT * FROM onceward.{table}" for table in tables]

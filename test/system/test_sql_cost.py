@@ -64,7 +64,7 @@ def test_pages_do_not_depend_on_the_size(pg):
         # Two more levels of the index, on each of a few descents; a scan of the table would be 30,000 pages.
         assert large <= small * 1.6 + 10, f"{name}: {small} pages on a small table, {large} on a large one"
     inbox.query("SELECT onceward.sidecar_register('c', '/', 'q', NULL)")
-    walked = inbox.pages("SELECT * FROM onceward.sidecar_housekeep('c', 'a', 3600000, 3600000, 0, 0)")
+    walked = inbox.pages("SELECT * FROM onceward.sidecar_keep_house('c', 'a', 3600000, 3600000, 0, 0, NULL)")
     print(walked)
     # The 8 pages of a piece, and what planning reads the first time; the table has 38,000.
     assert 8 < walked < 1_000

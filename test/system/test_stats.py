@@ -106,8 +106,9 @@ def test_a_line_has_the_fields_of_the_table_in_its_order_and_each_of_them_is_wri
     for line in sidecar.find("stats"):
         has = [key for key in line if not key.startswith("_")]
         assert has == [key for key in order if key in line], "fields that are not in the table, or out of its order"
-        assert set(order) - set(has) <= WITH_A_PAUSE | {"state_detail", "depth_reason"}
+        assert set(order) - set(has) <= WITH_A_PAUSE | {"state_detail", "depth_reason", "oldest_snapshot_reason"}
         assert ("depth_reason" in has) == (line["depth"] is None)
+        assert ("oldest_snapshot_reason" in has) == (line["oldest_snapshot_ms"] is None)
         assert line["state"] in states()
         seen |= set(has)
     assert seen == set(order), f"never written: {set(order) - seen}"

@@ -15,5 +15,5 @@ int64_t clock_us(void);
 /* So many milliseconds from now, as pthread_cond_clockwait takes it with CLOCK_MONOTONIC. */
 struct timespec clock_until(int64_t ms);
 
-/* Milliseconds since 1970, UTC. For log lines and HTTP dates only: it jumps. */
+/* Milliseconds since 1970, UTC. For log lines, HTTP dates, and to be compared with another clock: it jumps. */
 int64_t clock_wall_ms(void);

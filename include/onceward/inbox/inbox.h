@@ -24,7 +24,7 @@ struct job;
 struct inbox;
 
 /* The number of the newest migration that this program knows; see sql/0001_inbox.sql. */
-enum { INBOX_SCHEMA_VERSION = 1 };
+enum { INBOX_SCHEMA_VERSION = 2 };
 
 /* The kinds of batches. Claims of queues whose completion is the application's own transaction commit
  * asynchronously as long as they only insert, those of the other queues never: so the two never share a
@@ -188,16 +188,19 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f);
 
 /* Figures for the stats lines. */
 struct inbox_figures {
-    int64_t oldest_snapshot_ms;
+    int64_t oldest_snapshot_ms;  /* -1: not known, since this role may not see other roles' sessions */
+    int64_t dead_letter_bytes;   /* of all consumers of the database */
     const int64_t *dead_letters; /* a queue; valid until they are asked for again */
 };
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 
-/* Who holds the lock of a row: for the log. pid 0: nobody, any more. The texts are cut. */
+/* Who holds the lock of a row: for the log. The texts are cut. pid 0: no session: state says what; where it
+ * is empty, nobody holds it any more. A session whose state is empty may not be seen by this role. */
 struct inbox_holder {
     int64_t pid, age_ms; /* of its transaction */
     char application[64], state[64];
+    char gid[201]; /* of a prepared transaction; else empty */
 };
 void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id);
 bool inbox_holder(struct inbox *i, struct inbox_holder *ret);
@@ -208,7 +211,7 @@ void inbox_ask_try(struct inbox *i);
 /* 1: they can; 0: no answer yet, or nothing was asked; -1: not: f, its code is the SQLSTATE, or empty. */
 int inbox_tried(struct inbox *i, struct fault *f);
 
-/* Housekeeping: one bounded call of sidecar_housekeep. What it does and how it shares the work with other
+/* Housekeeping: one bounded call of sidecar_keep_house. What it does and how it shares the work with other
  * sidecars stands there. */
 struct inbox_housekeep {
     size_t queue;
@@ -218,7 +221,10 @@ struct inbox_housekeep {
 };
 struct inbox_housekept {
     int64_t n_purged, n_swept, n_orphans;
-    int64_t next_page; /* 0: the end of the table was reached */
+    int64_t n_unfinished; /* failed and waiting rows, orphans included */
+    int64_t ahead_ms;     /* not 0: the database's clock is so far ahead of this machine's (below 0: behind)
+                             that nothing was done */
+    int64_t next_page;    /* 0: the end of the table was reached */
     int64_t took_us;
     int64_t away_ms; /* not 0: another sidecar keeps house; ask again after that. next_page is -1 */
 };

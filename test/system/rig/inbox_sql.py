@@ -17,9 +17,10 @@ from psycopg2 import Binary
 SQL = os.path.join(os.path.dirname(__file__), "..", "..", "..", "sql")
 
 
-def files():
-    """The texts of sql/, in the order in which they are run."""
-    names = sorted(glob.glob(os.path.join(SQL, "[0-9]*.sql"))) + sorted(glob.glob(os.path.join(SQL, "functions", "*.sql")))
+def files(numbered=True):
+    """The texts of sql/, in the order in which they are run; those that are run once, or only those that are run each time."""
+    names = sorted(glob.glob(os.path.join(SQL, "[0-9]*.sql"))) if numbered else []
+    names += sorted(glob.glob(os.path.join(SQL, "functions", "*.sql")))
     names += [os.path.join(SQL, "roles_create.sql"), os.path.join(SQL, "roles_grant.sql")]
     return [open(name, encoding="utf-8").read() for name in names]
 
@@ -36,6 +37,7 @@ def load(postgres):
                 cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (login,))
                 if not cursor.rowcount:
                     cursor.execute(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+            cursor.execute("GRANT pg_read_all_stats TO sidecar_login")  # as an administrator may: nothing else gives it
         connection.close()
 
 
@@ -137,9 +139,14 @@ class Inbox(Session):
         return self.query("SELECT * FROM onceward.sidecar_look(%s, %s, %s::text[], %s::uuid[], %s::bytea[])", self.consumer, grace,
                           list(ids), [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * len(ids))
 
-    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000):
-        return self.query("SELECT * FROM onceward.sidecar_housekeep(%s, %s, %s, %s, %s, %s)", self.consumer, self.instance, retention,
-                          late, page, budget_us)[0]
+    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000, ahead_ms=0):
+        """ahead_ms: of the database's clock. NULL: as programs of version 1 call it."""
+        if ahead_ms is None:
+            return self.query("SELECT * FROM onceward.sidecar_housekeep(%s, %s, %s, %s, %s, %s)", self.consumer, self.instance,
+                              retention, late, page, budget_us)[0]
+        return self.query("SELECT * FROM onceward.sidecar_keep_house(%s, %s, %s, %s, %s, %s,"
+                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s)", self.consumer, self.instance, retention,
+                          late, page, budget_us, ahead_ms)[0]
 
     def settle(self, *ids, secret=None, status=200, result=None, explain=False):
         ids = sorted(ids)

@@ -52,6 +52,7 @@ def migrate(postgres, user=OWNER):
         for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
             if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (login,)):
                 postgres.query(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+        postgres.query("GRANT pg_read_all_stats TO sidecar_login")  # as an administrator may: nothing else gives it
         postgres.query("CREATE SCHEMA IF NOT EXISTS app AUTHORIZATION app_login")
         postgres.query("CREATE TABLE IF NOT EXISTS app.ledger (application text NOT NULL, message_id text NOT NULL, note text,"
                        " at timestamptz NOT NULL DEFAULT clock_timestamp())")

@@ -136,7 +136,7 @@ class PostgreSQL:
         """initdb: more options for it; the others are lines of postgresql.conf."""
         key = self._make_data("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", *initdb)
         values = {"listen_addresses": f"'{HOST}'", "port": self.port, "unix_socket_directories": "''",
-                  "max_connections": 300, "shared_buffers": "64MB", "fsync": "off", "full_page_writes": "off",
+                  "max_connections": 300, "max_prepared_transactions": 10, "shared_buffers": "64MB", "fsync": "off", "full_page_writes": "off",
                   "max_wal_size": "4GB", "logging_collector": "off", "log_line_prefix": "'%m [%p] %a '",
                   "log_lock_waits": "on", "deadlock_timeout": "500ms", "autovacuum_naptime": "1h", "jit": "off", "ssl": "on",
                   "ssl_cert_file": f"'{self.certificates.cert}'", "ssl_key_file": f"'{key}'", "timezone": "'UTC'",

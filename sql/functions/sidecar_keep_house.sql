@@ -1,0 +1,181 @@
+-- Walks a piece of the table and
+--   deletes what is past the retention: completed rows, counted from their completion, and dead rows without a letter, counted
+--   from their death;
+--   ends tokens that expired longer than p_late_ms ago without an answer and without a redelivery: failed, due at once. Nothing else
+--   would ever show them, for their message may not come again;
+--   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than p_late_ms.
+-- It stops as soon as p_budget_us are over, and answers where to go on; 0 after the end of the table. next_page is -1 and nothing was
+-- done when somebody else keeps house: come back after away_ms.
+--
+-- Nothing is forgotten because of one clock: what is old must be old by the database's and by p_clock_ms, the caller's in milliseconds since
+-- 1970. Where they differ by more than a minute nothing is done at all, and ahead_ms says by how much the database's is ahead (below 0:
+-- behind); it is 0 otherwise. NULL: the caller has none, and the database's counts alone.
+--
+-- One keeper a consumer: a lease in the consumer's row, written about twice a minute; whoever takes it over goes on where the page
+-- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by an advisory
+-- transaction lock. Both hold behind a pooler.
+--
+-- By page number and not by an index: an index over what it looks for would cost every completion its HOT update. A piece is
+-- first only read, so that a walk that finds nothing writes nothing; what was found is looked at again when it is locked.
+--
+-- The purge may commit asynchronously: a row that a crash brings back is purged again, and any later claim of its id is behind it in
+-- the WAL. The sweep takes tokens away, so it does not.
+--
+-- Locks: the consumer's row (when the lease is written), then the rows it changes; all SKIP LOCKED: it never waits for one. Rows: one.
+-- Repeating it: what was deleted is gone, what was swept is not processing any more; the same pages may be looked at again.
+CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
+    p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
+    OUT purged bigint, OUT swept bigint, OUT orphans bigint, OUT unfinished bigint, OUT next_page bigint, OUT took_us bigint,
+    OUT away_ms bigint, OUT ahead_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    c_lease  constant interval := '60 s';
+    c_pages  constant integer := 8;   -- read between two looks at the clock
+    c_rows   constant integer := 100; -- changed between two looks at the clock
+    c_apart  constant bigint := 60000; -- ms between the clocks
+    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle knows a swept row by it
+    v_now    constant timestamptz := clock_timestamp();
+    v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
+    v_ahead  constant bigint := coalesce(floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms, 0);
+    v_both   constant timestamptz := v_now - greatest(v_ahead, 0) * interval '1 ms'; -- the earlier of the two clocks
+    v_old    constant timestamptz := v_both - p_retention_ms * interval '1 ms';
+    v_late   constant timestamptz := v_both - p_late_ms * interval '1 ms';
+    v_sync   constant text := current_setting('synchronous_commit');
+    v_pages  constant bigint := pg_relation_size('onceward.inbox') / current_setting('block_size')::bigint;
+    v_lease  record;
+    v_mine   boolean;
+    v_page   bigint := p_from_page;
+    v_olds   tid[];
+    v_lates  tid[];
+    v_waits  bigint;
+    v_open   bigint;
+    v_n      bigint;
+BEGIN
+    purged := 0;
+    swept := 0;
+    orphans := 0;
+    unfinished := 0;
+    next_page := -1;
+    took_us := 0;
+    away_ms := 0;
+    ahead_ms := 0;
+    IF abs(v_ahead) > c_apart THEN
+        ahead_ms := v_ahead;
+        next_page := p_from_page;
+        RETURN;
+    END IF;
+    PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
+
+    -- A lease that ends later than any was ever given was made by a clock that ran ahead.
+    SELECT c.keeper, c.kept_until, c.keeper_page INTO v_lease FROM onceward.consumer c WHERE c.consumer = p_consumer;
+    v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
+    IF NOT FOUND OR NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN
+        away_ms := coalesce(ceil(1000 * extract(epoch FROM v_lease.kept_until - v_now))::bigint, 60000);
+        RETURN;
+    END IF;
+    IF NOT pg_try_advisory_xact_lock(1869505329, 64) THEN
+        away_ms := 100;
+        RETURN;
+    END IF;
+    IF NOT v_mine OR v_page < 0 THEN
+        v_page := v_lease.keeper_page;
+    END IF;
+    IF v_page >= v_pages THEN
+        v_page := 0;
+    END IF;
+    IF NOT v_mine OR v_lease.kept_until NOT BETWEEN v_now + c_lease / 2 AND v_now + c_lease THEN
+        PERFORM FROM onceward.consumer c
+        WHERE c.consumer = p_consumer AND c.keeper IS NOT DISTINCT FROM v_lease.keeper
+          AND c.kept_until IS NOT DISTINCT FROM v_lease.kept_until
+        FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE onceward.consumer c SET keeper = p_instance, kept_until = v_now + c_lease, keeper_page = v_page
+            WHERE c.consumer = p_consumer;
+        ELSIF NOT v_mine THEN
+            away_ms := 1000;
+            RETURN;
+        END IF;
+    END IF;
+
+    <<walk>>
+    WHILE v_page < v_pages LOOP
+        -- The column in an expression keeps the primary key out of it: the whole consumer would be read.
+        SELECT array_agg(f.tid) FILTER (WHERE f.found = 'old'), array_agg(f.tid) FILTER (WHERE f.found = 'late'),
+               count(*) FILTER (WHERE f.found = 'waits'), count(*) FILTER (WHERE f.found IN ('waits', 'open'))
+        INTO v_olds, v_lates, v_waits, v_open
+        FROM (SELECT r.ctid AS tid,
+                     CASE r.status
+                     WHEN 'completed' THEN CASE WHEN r.completed_at <= v_old THEN 'old' END
+                     WHEN 'processing' THEN CASE WHEN r.token_expires_at <= v_late THEN 'late' END
+                     WHEN 'dead' THEN CASE WHEN r.token_expires_at <= v_old
+                         AND NOT EXISTS (SELECT FROM onceward.dead_letter l
+                                         WHERE l.consumer = r.consumer AND l.message_id = r.message_id AND NOT l.rowless)
+                         THEN 'old' END
+                     ELSE CASE WHEN greatest(r.next_attempt_at, r.token_expires_at) <= v_late THEN 'waits' ELSE 'open' END
+                     END AS found
+              FROM onceward.inbox r
+              WHERE r.ctid >= format('(%s,0)', v_page)::tid AND r.ctid < format('(%s,0)', least(v_page + c_pages, 4294967295))::tid
+                AND r.consumer || '' = p_consumer) f;
+
+        -- A piece that is left in the middle is read again by the next call.
+        FOR v_at IN 1 .. coalesce(array_length(v_olds, 1), 0) BY c_rows LOOP
+            EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
+            WITH taken AS MATERIALIZED (
+                SELECT r.ctid AS tid, r.token FROM onceward.inbox r
+                WHERE r.ctid = ANY (v_olds[v_at : v_at + c_rows - 1]) AND r.consumer || '' = p_consumer
+                  AND CASE r.status
+                      WHEN 'completed' THEN r.completed_at <= v_old
+                      WHEN 'dead' THEN r.token_expires_at <= v_old
+                          AND NOT EXISTS (SELECT FROM onceward.dead_letter l
+                                          WHERE l.consumer = r.consumer AND l.message_id = r.message_id AND NOT l.rowless)
+                      ELSE false END
+                FOR UPDATE OF r SKIP LOCKED
+            )
+            DELETE FROM onceward.inbox r USING taken t
+            WHERE r.ctid = t.tid AND r.token = t.token AND r.status IN ('completed', 'dead');
+            GET DIAGNOSTICS v_n = ROW_COUNT;
+            purged := purged + v_n;
+        END LOOP;
+        FOR v_at IN 1 .. coalesce(array_length(v_lates, 1), 0) BY c_rows LOOP
+            EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
+            WITH taken AS MATERIALIZED (
+                SELECT r.ctid AS tid, r.token FROM onceward.inbox r
+                WHERE r.ctid = ANY (v_lates[v_at : v_at + c_rows - 1]) AND r.consumer || '' = p_consumer
+                  AND r.status = 'processing' AND r.token_expires_at <= v_late
+                FOR UPDATE OF r SKIP LOCKED
+            )
+            UPDATE onceward.inbox r
+            SET status = 'failed', next_attempt_at = v_now, last_error = c_swept, http_status = NULL
+            FROM taken t
+            WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing' AND r.token_expires_at <= v_late;
+            GET DIAGNOSTICS v_n = ROW_COUNT;
+            swept := swept + v_n;
+        END LOOP;
+        orphans := orphans + v_waits;
+        unfinished := unfinished + v_open;
+        v_page := v_page + c_pages;
+        EXIT walk WHEN clock_timestamp() >= v_end;
+    END LOOP;
+
+    IF swept > 0 THEN
+        PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
+    END IF;
+    -- 0 says that the walk has ended. What is left in the middle of the first piece goes on behind page 0, whose rows went first.
+    next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;
+    took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint) FROM PUBLIC;
