@@ -317,6 +317,9 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
                        const char *vhost)
 {
     const struct reading *r = &second->reading;
+
+    if (!strcmp(first->path, second->path)) /* given twice, which was reported */
+        return;
     bool same_queue = !strcmp(first->queue.queue, second->queue.queue) &&
                       same_vhost(first->queue.vhost, second->queue.vhost, vhost);
 

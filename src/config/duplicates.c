@@ -1,5 +1,9 @@
 /* Names that stand twice in one object. The JSON library stops at the first one and does not say where it
- * lies; here all are found, with their paths, so that they can be listed with the other faults. */
+ * lies; here all are found, with their paths, so that they can be listed with the other faults.
+ *
+ * The library would keep the last value of a name, and what is wrong in the others would be found only when
+ * this was mended. So the others get names of their own, by a mark that duplicates_plain takes off again, and
+ * are read like the rest. */
 
 #include "config/duplicates.h"
 
@@ -15,12 +19,23 @@ struct search {
     struct scan scan;
     const char *start;
     struct config_report *report;
+    const char **hidden; /* the names that a later one hides, behind their quotes */
+    size_t n_hidden, cap_hidden;
 };
 
 struct name {
     struct slice raw;
     const char *at;
 };
+
+static void hide(struct search *w, const char *at)
+{
+    if (w->n_hidden == w->cap_hidden) {
+        w->cap_hidden = w->cap_hidden ? w->cap_hidden * 2 : 16;
+        w->hidden = mem_realloc(w->hidden, w->cap_hidden * sizeof(*w->hidden));
+    }
+    w->hidden[w->n_hidden++] = at;
+}
 
 static size_t line_of(const struct search *w, const char *at)
 {
@@ -38,13 +53,19 @@ static void search_value(struct search *w, const char *path);
 static void report_if_known(struct search *w, const char *path, const struct name *names, size_t n,
                             struct slice decoded)
 {
+    const struct name *first = NULL, *last = NULL;
+
     for (size_t i = 0; i < n && n < NAMES_MAX; i++) {
         if (!scan_equal(names[i].raw, decoded))
             continue;
-        report_error(w->report, path, "given twice, in lines %zu and %zu", line_of(w, names[i].at),
-                     line_of(w, names[n].at));
-        return;
+        first = first ? first : &names[i];
+        last = &names[i];
     }
+    if (!first)
+        return;
+    report_error(w->report, path, "given twice, in lines %zu and %zu", line_of(w, first->at),
+                 line_of(w, names[n].at));
+    hide(w, last->at); /* the earlier ones were hidden before */
 }
 
 static void search_object(struct search *w, const char *path)
@@ -104,10 +125,38 @@ static void search_value(struct search *w, const char *path)
     }
 }
 
-void duplicates_report(struct config_report *report, struct slice text)
+static int compare(const void *a, const void *b)
+{
+    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+void duplicates_report(struct config_report *report, struct slice text, struct buf *marked)
 {
     struct search w = {
         .scan = {.at = text.data, .end = text.data + text.len}, .start = text.data, .report = report};
+    const char *at = text.data;
 
     search_value(&w, "");
+    if (w.n_hidden)
+        qsort(w.hidden, w.n_hidden, sizeof(*w.hidden), compare);
+    for (size_t i = 0; i < w.n_hidden; i++) {
+        buf_add(marked, at, (size_t)(w.hidden[i] - at));
+        buf_printf(marked, "\\u0001%zu\\u0001", i);
+        at = w.hidden[i];
+    }
+    buf_add(marked, at, (size_t)(text.data + text.len - at));
+    free(w.hidden);
+}
+
+const char *duplicates_plain(const char *name)
+{
+    const char *end = name + 1;
+
+    if (*name != '\x01')
+        return name;
+    while (*end >= '0' && *end <= '9')
+        end++;
+    return *end == '\x01' ? end + 1 : name;
 }

@@ -2,7 +2,12 @@
 
 #include "onceward/base/slice.h"
 
+struct buf;
 struct config_report;
 
-/* Reports every name that stands twice in one object, with its path and lines. text is well-formed JSON. */
-void duplicates_report(struct config_report *report, struct slice text);
+/* Reports each name that is given twice in one object of the text, which is well-formed but for that. *marked
+ * receives the text in which each but the last of them has a mark, so that none hides another. */
+void duplicates_report(struct config_report *report, struct slice text, struct buf *marked);
+
+/* The name without its mark. Only for names of a marked text. */
+const char *duplicates_plain(const char *name);

@@ -81,6 +81,10 @@ struct slice key_word(const char *words, size_t at);
 /* What an unknown name below prefix ("" or "forward.") may have been meant to be; false: no idea. */
 bool key_nearest(struct buf *out, enum key_scope scope, struct slice prefix, struct slice name);
 
+/* What a text that is no value of this key may have been meant to be: "warn" warning, "5 min" 5m, "64MB"
+ * 64MiB; false: no idea. */
+bool value_nearest(struct buf *out, const struct key *k, const char *text);
+
 /* "30s", "64KiB": the largest unit that divides it. */
 void duration_write(struct buf *out, int64_t ms);
 void size_write(struct buf *out, uint64_t bytes);

@@ -70,6 +70,19 @@ static const char *syntax_text(const json_error_t *e)
     }
 }
 
+/* What the first character is none of JSON's for: a comment, or the first key of YAML or TOML. */
+static bool is_other_language(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i] | 0x20;
+
+        if (strchr(" \t\r\n", text[i]))
+            continue;
+        return (c >= 'a' && c <= 'z') || strchr("#-/;%", text[i]);
+    }
+    return false;
+}
+
 static void report_syntax(struct config_report *report, const char *name, const json_error_t *e)
 {
     report_error(report, "", "%s, line %d, column %d: %s", name, e->line, e->column, syntax_text(e));
@@ -118,9 +131,10 @@ static void numbers_tame(char *text, size_t len)
     }
 }
 
-/* The root object, or NULL: reported. Names that stand twice are reported, and reading goes on with the last
- * ones. */
-static json_t *load_tame(const char *text, size_t len, const char *name, struct config_report *report)
+/* The root object, or NULL: reported. Names that stand twice are reported, and all of them are read;
+ * *ret_marked says so. */
+static json_t *load_tame(const char *text, size_t len, const char *name, struct config_report *report,
+                         bool *ret_marked)
 {
     json_error_t e;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
@@ -128,14 +142,23 @@ static json_t *load_tame(const char *text, size_t len, const char *name, struct 
     if (!root && json_error_code(&e) == json_error_duplicate_key) {
         json_error_t twice = e;
         size_t before = report->n_errors;
+        struct buf marked = {0};
 
         root = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
-        if (root)
-            duplicates_report(report, (struct slice){text, len});
+        if (root) {
+            duplicates_report(report, (struct slice){text, len}, &marked);
+            json_decref(root);
+            root = json_loadb(marked.data, marked.len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+            *ret_marked = true;
+        }
+        buf_deinit(&marked);
         if (root && report->n_errors == before)
             report_syntax(report, name, &twice);
     }
-    if (!root) {
+    if (!root && is_other_language(text, len)) {
+        report_error(report, "", "%s: expected { at the start: the configuration is JSON, not YAML or TOML",
+                     name);
+    } else if (!root) {
         report_syntax(report, name, &e);
     } else if (!json_is_object(root)) {
         report_error(report, "", "%s: expected an object, got %s", name, kind_name(root));
@@ -145,7 +168,8 @@ static json_t *load_tame(const char *text, size_t len, const char *name, struct 
     return root;
 }
 
-static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report)
+static json_t *load_json(const char *text, size_t len, const char *name, struct config_report *report,
+                         bool *ret_marked)
 {
     if (len > CONFIG_FILE_MAX) {
         report_error(report, "", "%s is larger than %d KiB", name, CONFIG_FILE_MAX / 1024);
@@ -166,7 +190,7 @@ static json_t *load_json(const char *text, size_t len, const char *name, struct 
     char *copy = mem_copy(text, len);
 
     numbers_tame(copy, len);
-    json_t *root = load_tame(copy, len, name, report);
+    json_t *root = load_tame(copy, len, name, report, ret_marked);
     free(copy);
     return root;
 }
@@ -174,18 +198,28 @@ static json_t *load_json(const char *text, size_t len, const char *name, struct 
 /* --- queues --- */
 
 static void read_defaults(struct reading *r, struct config_queue *target, json_t *root, struct config *c,
-                          struct config_report *report)
+                          struct config_report *report, bool is_marked)
 {
-    json_t *defaults = json_object_get(root, "defaults");
+    const char *name;
+    json_t *value;
 
-    *r = (struct reading){
-        .config = c, .report = report, .scope = SCOPE_QUEUE, .target = target, .prefix = "defaults"};
+    *r = (struct reading){.config = c,
+                          .report = report,
+                          .scope = SCOPE_QUEUE,
+                          .target = target,
+                          .prefix = "defaults",
+                          .is_marked = is_marked};
     read_fallbacks(r);
     r->origin = ORIGIN_DEFAULTS;
-    if (json_is_object(defaults))
-        read_object(r, defaults);
-    else if (defaults)
-        report_error(report, "defaults", "expected an object of queue keys, got %s", kind_name(defaults));
+    json_object_foreach(root, name, value)
+    {
+        if (strcmp(plain_name(r, name), "defaults") != 0)
+            continue;
+        if (json_is_object(value))
+            read_object(r, value);
+        else
+            report_error(report, "defaults", "expected an object of queue keys, got %s", kind_name(value));
+    }
 }
 
 static bool is_queue_name(struct config_report *report, const char *path, const char *name)
@@ -227,6 +261,21 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         q->queue.consumer = q->queue.queue;
 }
 
+/* Also of those that another "queues" hides. */
+static size_t count_queues(const struct reading *r, json_t *root)
+{
+    const char *name;
+    json_t *value;
+    size_t n = 0;
+
+    json_object_foreach(root, name, value)
+    {
+        if (strcmp(plain_name(r, name), "queues") == 0)
+            n += json_object_size(value);
+    }
+    return n;
+}
+
 static void read_queues(struct reading *root_reading, json_t *root)
 {
     struct config *c = root_reading->config;
@@ -234,26 +283,31 @@ static void read_queues(struct reading *root_reading, json_t *root)
     json_t *object = json_object_get(root, "queues"), *value;
     struct config_queue template = {0};
     struct reading defaults;
-    const char *name;
+    const char *outer, *name;
     size_t n = 0;
 
-    read_defaults(&defaults, &template, root, c, report);
+    read_defaults(&defaults, &template, root, c, report, root_reading->is_marked);
     if (!object || !json_is_object(object) || !json_object_size(object)) {
         report_error(report, "queues", "%s; expected an object with at least one queue, name to keys",
                      object ? "no queue is given" : "missing");
         return;
     }
-    if (json_object_size(object) > QUEUES_MAX) {
-        report_error(report, "queues", "expected at most %d queues, got %zu", QUEUES_MAX,
-                     json_object_size(object));
+    size_t total = count_queues(root_reading, root);
+    if (total > QUEUES_MAX) {
+        report_error(report, "queues", "expected at most %d queues, got %zu", QUEUES_MAX, total);
         return;
     }
-    struct queue_reading *queues = mem_zalloc(json_object_size(object), sizeof(*queues));
-    json_object_foreach(object, name, value)
+    struct queue_reading *queues = mem_zalloc(total, sizeof(*queues));
+    json_object_foreach(root, outer, object)
     {
-        read_queue(&queues[n], &defaults, name, value);
-        if (queues[n].queue.queue)
-            cross_check_queue(root_reading, &queues[n++]);
+        if (strcmp(plain_name(root_reading, outer), "queues") != 0)
+            continue;
+        json_object_foreach(object, name, value)
+        {
+            read_queue(&queues[n], &defaults, plain_name(root_reading, name), value);
+            if (queues[n].queue.queue)
+                cross_check_queue(root_reading, &queues[n++]);
+        }
     }
     cross_check_queues(root_reading, queues, n);
     c->queues = arena_alloc(c->arena, n, sizeof(*c->queues));
@@ -287,7 +341,8 @@ int config_parse(const char *text, size_t len, const char *name, config_database
                  struct config **ret_config, struct config_report *report)
 {
     *report = (struct config_report){0};
-    json_t *root = load_json(text, len, name, report);
+    bool is_marked = false;
+    json_t *root = load_json(text, len, name, report, &is_marked);
 
     if (!root)
         return -1;
@@ -296,7 +351,12 @@ int config_parse(const char *text, size_t len, const char *name, config_database
     c->arena = arena;
     c->broker.delivery_limit = -1;
 
-    struct reading r = {.config = c, .report = report, .scope = SCOPE_ROOT, .target = c, .prefix = ""};
+    struct reading r = {.config = c,
+                        .report = report,
+                        .scope = SCOPE_ROOT,
+                        .target = c,
+                        .prefix = "",
+                        .is_marked = is_marked};
     read_fallbacks(&r);
     r.origin = ORIGIN_GIVEN;
     read_object(&r, root);

@@ -1,9 +1,11 @@
 /* From a JSON object to a struct, by the table of keys. Goes on after every fault, so that all of them are
- * reported at once. No message repeats a string's value: any of them may be a secret. */
+ * reported at once. A message repeats a value only where it stands in the file itself, and its key is one of
+ * words, durations, sizes or ports: any other string may be a secret. */
 
 #include "config/read.h"
 
 #include "config/arena.h"
+#include "config/duplicates.h"
 #include "config/expand.h"
 #include "config/exposed.h"
 #include "config/read_lists.h"
@@ -95,6 +97,37 @@ int read_string(struct reading *r, const char *path, json_t *value, struct buf *
     return 0;
 }
 
+/* What was given, where that is no secret and stands in the file. */
+static void show_given(const struct reading *r, const char *text, const char *otherwise, struct buf *out)
+{
+    enum { SHOWN_MAX = 40 };
+    struct slice s = slice_of(text);
+
+    if (!r->is_literal || !slice_is_text(s)) {
+        buf_add_text(out, otherwise);
+        return;
+    }
+    if (s.len > SHOWN_MAX)
+        for (s.len = SHOWN_MAX; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
+            s.len--;
+    buf_add_json(out, s);
+    if (s.len < strlen(text))
+        buf_add_text(out, "…");
+}
+
+static void report_form(struct reading *r, const struct key *k, const char *path, const char *text,
+                        const char *otherwise)
+{
+    struct buf got = {0}, nearest = {0};
+
+    show_given(r, text, otherwise, &got);
+    if (r->is_literal && value_nearest(&nearest, k, text))
+        buf_printf(&got, "; did you mean \"%s\"?", buf_text(&nearest));
+    report_expected(r, k, path, buf_text(&got));
+    buf_deinit(&got);
+    buf_deinit(&nearest);
+}
+
 static bool is_length(struct reading *r, const struct key *k, const char *path, size_t len)
 {
     char got[64];
@@ -165,7 +198,7 @@ static bool store_quantity(struct reading *r, const struct key *k, const char *p
 
     if (!none) {
         if (duration ? config_duration(text, &ms) : config_size(text, &bytes)) {
-            report_expected(r, k, path, "a string of another form");
+            report_form(r, k, path, text, "a string of another form");
             return false;
         }
         if (!in_range(r, k, path, duration ? ms : (int64_t)bytes))
@@ -183,7 +216,7 @@ static bool store_port(struct reading *r, const struct key *k, const char *path,
     size_t len = strlen(text);
 
     if (!len || len > 9 || text[strspn(text, "0123456789")]) {
-        report_expected(r, k, path, "a string of another form");
+        report_form(r, k, path, text, "a string of another form");
         return false;
     }
     if (!in_range(r, k, path, strtol(text, NULL, 10)))
@@ -192,13 +225,13 @@ static bool store_port(struct reading *r, const struct key *k, const char *path,
     return true;
 }
 
-static bool store_choice(struct reading *r, const struct key *k, const char *path, struct slice text)
+static bool store_choice(struct reading *r, const struct key *k, const char *path, const char *text)
 {
     void *field = (char *)r->target + k->offset;
     struct slice word;
 
     for (size_t i = 0; (word = key_word(k->range, i)).len; i++) {
-        if (!slice_equal(word, text))
+        if (!slice_equal(word, slice_of(text)))
             continue;
         if (k->type == TYPE_FLAG)
             *(bool *)field = i == 1;
@@ -206,7 +239,7 @@ static bool store_choice(struct reading *r, const struct key *k, const char *pat
             *(int *)field = (int)i; /* every enum here is an int, in the order of its words */
         return true;
     }
-    report_expected(r, k, path, "another string");
+    report_form(r, k, path, text, "another string");
     return false;
 }
 
@@ -222,7 +255,7 @@ static bool store_string(struct reading *r, const struct key *k, const char *pat
         return store_port(r, k, path, buf_text(text));
     case TYPE_CHOICE:
     case TYPE_FLAG:
-        return store_choice(r, k, path, buf_slice(text));
+        return store_choice(r, k, path, buf_text(text));
     default:
         return store_quantity(r, k, path, buf_text(text));
     }
@@ -236,7 +269,9 @@ static bool read_as_string(struct reading *r, const struct key *k, const char *p
         report_expected(r, k, path, kind_name(value));
         return false;
     }
+    r->is_literal = !is_variable(json_string_value(value));
     bool good = read_string(r, path, value, &text) == 0 && store_string(r, k, path, &text, NULL);
+    r->is_literal = false;
     if (good && k->type == TYPE_SECRET && !is_variable(json_string_value(value)) &&
         exposed_is_secret(k, buf_text(&text)))
         r->config->holds_secrets = true;
@@ -360,6 +395,11 @@ static void report_unknown(struct reading *r, const char *path, struct slice gro
 
 static void read_group(struct reading *r, json_t *object, struct slice group);
 
+const char *plain_name(const struct reading *r, const char *name)
+{
+    return r->is_marked ? duplicates_plain(name) : name;
+}
+
 static void read_member(struct reading *r, json_t *object, struct slice group, const char *name,
                         json_t *value)
 {
@@ -411,11 +451,12 @@ static void read_group(struct reading *r, json_t *object, struct slice group)
 
     json_object_foreach(object, name, value)
     {
+        const char *plain = plain_name(r, name);
         bool special = r->scope == SCOPE_ROOT && !group.len &&
-                       (!strcmp(name, "queues") || !strcmp(name, "defaults") || !strcmp(name, "$schema"));
+                       (!strcmp(plain, "queues") || !strcmp(plain, "defaults") || !strcmp(plain, "$schema"));
 
         if (!special)
-            read_member(r, object, group, name, value);
+            read_member(r, object, group, plain, value);
     }
 }
 

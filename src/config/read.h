@@ -18,8 +18,13 @@ struct reading {
     void *target;       /* struct config or struct config_queue */
     const char *prefix; /* "", "defaults" or "queues.payments" */
     uint8_t origin;     /* the mark of what is read now */
+    bool is_marked;     /* names that stand twice have marks: see duplicates.h */
+    bool is_literal;    /* the present value stands in the file as it is, so that it can be shown */
     uint8_t origins[KEYS_MAX];
 };
+
+/* The name as it stands in the file. */
+const char *plain_name(const struct reading *r, const char *name);
 
 /* Sets every key that has a default to it. */
 void read_fallbacks(struct reading *r);

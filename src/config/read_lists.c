@@ -112,13 +112,16 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
 
         buf_reset(&below);
         buf_add_text(&below, path);
-        path_add(&below, name);
-        struct slice of_file = header_of_file(name);
-        if (!read_header(r, buf_text(&below), of_file.len ? of_file : slice_of(name), value, of_file.len > 0,
+        const char *plain = plain_name(r, name);
+        path_add(&below, plain);
+        struct slice of_file = header_of_file(plain);
+        if (!read_header(r, buf_text(&below), of_file.len ? of_file : slice_of(plain), value, of_file.len > 0,
                          &header)) {
             good = false;
             continue;
         }
+        if (plain != name) /* reported as given twice */
+            continue;
         struct config_header *same = find_header(all, n, header.name);
         if (same && is_new[same - all]) {
             report_error(r->report, buf_text(&below),

@@ -123,6 +123,8 @@ def test_all_faults_are_listed_at_once(tmp_path):
     ("{", "line|JSON"),
     ('{"broker": {"url": "amqp://x/", "url": "amqp://y/"}}', "twice|duplicate"),
     ("\xef\xbb\xbf{}", "JSON|expected|line"),
+    ("broker:\n  url: amqp://x/\n", r"^[^:]*config\.json: expected \{ at the start: the configuration is JSON, not YAML"),
+    ("{\n", r"^\S*config\.json, line 2, column 0: [^/]*$"),  # its path is said once
     ('{"broker": {"url": "amqp://x/"}} trailing', "line|JSON|end"),
 ])
 def test_a_file_that_is_not_the_json_it_should_be(tmp_path, text, expected):

@@ -125,6 +125,14 @@ static void test_json(void **state)
         {'W', "-1e309", "", "test.json: expected an object, got a number too large"},
         {'W', "{\"a\": 99999999999999999999 x}", "",
          "test.json, line 1, column 28: expected , or } in an object"},
+        {'W', "broker:\n  url: secret\n", "",
+         "test.json: expected { at the start: the configuration is JSON, not YAML or TOML"},
+        {'W', "\n# secret\n{}", "",
+         "test.json: expected { at the start: the configuration is JSON, not YAML or TOML"},
+        {'W', "---\nbroker: {}\n", "",
+         "test.json: expected { at the start: the configuration is JSON, not YAML or TOML"},
+        {'W', "// secret\n{}", "",
+         "test.json: expected { at the start: the configuration is JSON, not YAML or TOML"},
         {'W', "\xEF\xBB\xBF{}", "", "test.json starts with a byte order mark; expected UTF-8 without one"},
         {'W', "\xFF\xFE{", "", "test.json is in UTF-16; expected UTF-8"},
     };
@@ -211,8 +219,8 @@ static void test_values(void **state)
         {'Q', "\"token_window\": 30", "queues.q.token_window",
          "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got a number"},
         {'Q', "\"token_window\": \"30\"", "queues.q.token_window",
-         "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got a string of another "
-         "form"},
+         "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got \"30\"; did you "
+         "mean \"30s\"?"},
         {'Q', "\"token_window\": \"1s\"", "queues.q.token_window",
          "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got 1s"},
         {'Q', "\"token_window\": \"1999ms\"", "queues.q.token_window",
@@ -237,14 +245,34 @@ static void test_values(void **state)
         {'Q', "\"vhost\": [\"v\"]", "queues.q.vhost", "expected a string of 1 to 255 bytes, got a list"},
         {'Q', "\"vhost\": null", "queues.q.vhost", "expected a string of 1 to 255 bytes, got null"},
         {'Q', "\"completion\": \"both\"", "queues.q.completion",
-         "expected \"response\" or \"transaction\", got another string"},
-        {'A', "\"log\": {\"level\": \"trace\"}", "log.level",
+         "expected \"response\" or \"transaction\", got \"both\""},
+        {'Q', "\"completion\": \"Transaction\"", "queues.q.completion",
+         "expected \"response\" or \"transaction\", got \"Transaction\"; did you mean \"transaction\"?"},
+        {'A', "\"log\": {\"level\": \"warn\"}", "log.level",
+         "expected \"debug\", \"info\", \"warning\" or \"error\", got \"warn\"; did you mean \"warning\"?"},
+        {'A', "\"log\": {\"level\": \"${SET}\"}", "log.level",
          "expected \"debug\", \"info\", \"warning\" or \"error\", got another string"},
+        {'Q', "\"token_window\": \"5 min\"", "queues.q.token_window",
+         "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got \"5 min\"; did you "
+         "mean "
+         "\"5m\"?"},
+        {'Q', "\"token_window\": \"${EMPTY}30\"", "queues.q.token_window",
+         "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got a string of another "
+         "form"},
+        {'Q', "\"token_window\": \"1h30m and more of this, as long as it gets\"", "queues.q.token_window",
+         "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got \"1h30m and more of "
+         "this, as long "
+         "as it ge\"…"},
+        {'Q', "\"max_bytes\": \"64MB\"", "queues.q.max_bytes",
+         "expected a size from 1KiB to 64GiB, such as \"16KiB\" (units B, KiB, MiB, GiB), got \"64MB\"; did "
+         "you mean "
+         "\"64MiB\"?"},
+        {'A', "\"log\": {\"level\": \"trace\"}", "log.level",
+         "expected \"debug\", \"info\", \"warning\" or \"error\", got \"trace\""},
         {'A', "\"log\": {\"messages\": true}", "log.messages",
          "expected \"none\", \"sampled\" or \"all\", got true or false"},
         {'Q', "\"max_bytes\": \"64\"", "queues.q.max_bytes",
-         "expected a size from 1KiB to 64GiB, such as \"16KiB\" (units B, KiB, MiB, GiB), got a string of "
-         "another form"},
+         "expected a size from 1KiB to 64GiB, such as \"16KiB\" (units B, KiB, MiB, GiB), got \"64\""},
         {'Q', "\"max_bytes\": \"1B\"", "queues.q.max_bytes",
          "expected a size from 1KiB to 64GiB, such as \"16KiB\" (units B, KiB, MiB, GiB), got 1B"},
         {'Q', "\"max_message\": \"513MiB\"", "queues.q.max_message",
@@ -256,8 +284,8 @@ static void test_values(void **state)
         {'Q', "\"store_response\": \"64KiB\"", NULL, NULL},
         {'Q', "\"retry\": {\"max_age\": \"off\"}", NULL, NULL},
         {'Q', "\"retry\": {\"max_age\": \"never\"}", "queues.q.retry.max_age",
-         "expected \"off\" or a duration from 1s to 3650d, such as \"30s\" (units ms, s, m, h, d), got a "
-         "string of another form"},
+         "expected \"off\" or a duration from 1s to 3650d, such as \"30s\" (units ms, s, m, h, d), got "
+         "\"never\""},
         {'F', "\"forward\": {\"url\": \"https://h\", \"tls\": {\"verify\": \"no\"}}",
          "queues.q.forward.tls.verify", "expected true or false, got a string"},
     };
@@ -377,7 +405,7 @@ static void test_broker_host(void **state)
         {'B', HOST("\"host\": \"localhost\", \"port\": \"65536\""), "broker.port",
          "expected a port from 1 to 65535, such as 5672, got 65536"},
         {'B', HOST("\"host\": \"localhost\", \"port\": \"amqp\""), "broker.port",
-         "expected a port from 1 to 65535, such as 5672, got a string of another form"},
+         "expected a port from 1 to 65535, such as 5672, got \"amqp\""},
         {'B', HOST("\"host\": \"localhost\", \"port\": 5672.5"), "broker.port",
          "expected a port from 1 to 65535, such as 5672, got a number with a fraction or an exponent"},
         {'B', HOST("\"host\": \"localhost\", \"port_file\": \"/nonexistent/port\""), "broker.port_file",
@@ -715,6 +743,52 @@ static void test_all_at_once(void **state)
     config_report_deinit(&report);
 }
 
+/* What stands twice hides nothing, at whatever level. */
+static void test_twice_hides_nothing(void **state)
+{
+    static const char text[] =
+        "{\"broker\": {\"url\": \"nonsense\"}, \"broker\": {\"url\": \"amqp://localhost\", \"heartbeet\": "
+        "1},\n"
+        " \"database\": {\"url\": \"host=h\"}, \"defaults\": {\"brake\": -1}, \"defaults\": {\"revive\": "
+        "-1},\n"
+        " \"queues\": {\"a\": {\"prefetch\": 0, \"forward\": {\"url\": \"x\"}}, \"a\": {\"prefetch\": 70000, "
+        "\"forward\": "
+        "{\"url\": \"http://h\"}},\n"
+        "  \"a\": {\"max_parked\": 0, \"forward\": {\"url\": \"http://h\", \"headers\": {\"Bad Name\": "
+        "\"x\", \"X\": 5, \"X\": "
+        "\"y\"}}}},\n"
+        " \"queues\": {\"b\": {\"prefetch\": 1, \"prefetch\": \"2\", \"forward\": {\"url\": \"http://h\"}}}}";
+    static const char *const expected[] = {
+        "broker",
+        "defaults",
+        "queues.a",
+        "queues.a",
+        "queues.a.forward.headers.X",
+        "queues",
+        "queues.b.prefetch",
+        "broker.url",
+        "broker.heartbeet",
+        "defaults.brake",
+        "defaults.revive",
+        "queues.a.prefetch",
+        "queues.a.forward.url",
+        "queues.a.prefetch",
+        "queues.a.max_parked",
+        "queues.a.forward.headers.\"Bad Name\"",
+        "queues.a.forward.headers.X",
+        "queues.b.prefetch",
+    };
+    struct config *c = NULL;
+    struct config_report report;
+
+    assert_int_equal(config_parse(text, sizeof(text) - 1, "test.json", NULL, &c, &report), -1);
+    print_report(&report);
+    for (size_t i = 0; i < report.n && i < sizeof(expected) / sizeof(expected[0]); i++)
+        assert_string_equal(report.findings[i].path, expected[i]);
+    assert_int_equal(report.n, sizeof(expected) / sizeof(expected[0]));
+    config_report_deinit(&report);
+}
+
 /* A combination of two defaults is reported for one queue, not for each. */
 static void test_defaults_once(void **state)
 {
@@ -736,14 +810,15 @@ static void test_defaults_once(void **state)
 static void test_no_secrets(void **state)
 {
     static const char text[] = "{\"broker\": {\"url\": \"amqp://u:HUSH@h\", \"password\": \"HUSH\", "
-                               "\"heartbeat\": \"HUSH\", \"tls\": {\"verify\": \"HUSH\"}}, \"database\": "
-                               "{\"url\": \"HUSH\", \"password\": \"HUSH\\u0000\", \"prepared\": \"HUSH\"}, "
+                               "\"heartbeat\": \"${S}\", \"tls\": {\"verify\": \"HUSH\"}}, \"database\": "
+                               "{\"url\": \"HUSH\", \"password\": \"HUSH\\u0000\", \"prepared\": \"${S}\"}, "
                                "\"queues\": {\"q\": {\"consumer\": \"HUSH\", \"forward\": {\"url\": "
                                "\"HUSH\", \"authorization\": \"HUSH\\n\", \"headers\": {\"X\": \"HUSH\\n\"}, "
                                "\"unix_socket\": \"HUSH\"}, \"completion\": "
-                               "\"HUSH\", \"store_response\": \"HUSH\"}}}";
+                               "\"${S}\", \"store_response\": \"${S}\"}}}";
     size_t n_reports = 0;
 
+    setenv("S", "HUSH", 1);
     for (size_t len = 0; len < sizeof(text); len++) {
         for (int change = 0; change < 4; change++) {
             char copy[sizeof(text)];
@@ -837,13 +912,21 @@ static void test_file_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),         cmocka_unit_test(test_structure),
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_urls),         cmocka_unit_test(test_broker_host),
-        cmocka_unit_test(test_forward),      cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_combinations), cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_all_at_once),  cmocka_unit_test(test_defaults_once),
-        cmocka_unit_test(test_no_secrets),   cmocka_unit_test(test_huge_and_deep),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_structure),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_broker_host),
+        cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_combinations),
+        cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_defaults_once),
+        cmocka_unit_test(test_twice_hides_nothing),
+        cmocka_unit_test(test_no_secrets),
+        cmocka_unit_test(test_huge_and_deep),
         cmocka_unit_test(test_file_faults),
     };
 
