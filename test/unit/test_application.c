@@ -1,0 +1,181 @@
+/* The application: whose fault a crash is, who goes alone, and when somebody is there again. */
+#include "cmocka_all.h"
+#include "onceward/core/application.h"
+
+static struct application reached(void)
+{
+    static const struct application_rules rules = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    struct application a;
+
+    application_init(&a, &rules, 0);
+    application_probe_sent(&a);
+    application_probed(&a, 1, true, false, 0);
+    return a;
+}
+
+static struct application_request send(struct application *a, bool alone)
+{
+    struct application_request r;
+
+    application_sent(a, alone, &r);
+    return r;
+}
+
+static void answer(struct application *a, int64_t now_ms, const struct application_request *r)
+{
+    application_returned(a);
+    application_answered(a, now_ms, r);
+}
+
+static enum crash crash(struct application *a, int64_t now_ms, const struct application_request *r)
+{
+    application_returned(a);
+    return application_crashed(a, now_ms, r, -1, 0);
+}
+
+static void test_nothing_is_sent_before_it_was_reached(void **state)
+{
+    static const struct application_rules rules = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    struct application a;
+
+    application_init(&a, &rules, 0);
+    assert_true(application_wants_probe(&a, 0));
+    assert_false(application_may_send(&a, 0, 0));
+    application_probe_sent(&a);
+    application_probed(&a, 5, false, true, 0);
+    assert_false(application_may_send(&a, 5, 0));
+    assert_false(a.reached);
+    application_probe_sent(&a);
+    application_probed(&a, 60, true, false, 0);
+    assert_true(application_may_send(&a, 60, 0));
+    assert_false(application_wants_probe(&a, 100000));
+}
+
+static void test_all_that_were_out_belong_to_one_crash(void **state)
+{
+    struct application a = reached();
+    struct application_request first = send(&a, false), r[3];
+
+    answer(&a, 10, &first);
+    for (int i = 0; i < 3; i++)
+        r[i] = send(&a, false);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(crash(&a, 20, &r[i]), CRASH_QUARANTINED);
+    assert_int_equal(a.n_crashes, 1);
+}
+
+static void test_a_lone_crash_is_charged_when_it_was_seen_alive_before(void **state)
+{
+    struct application a = reached();
+    struct application_request r = send(&a, false);
+
+    answer(&a, 10, &r);
+    r = send(&a, true);
+    assert_int_equal(crash(&a, 20, &r), CRASH_CHARGED);
+    r = send(&a, true); /* nobody has seen it alive since */
+    assert_int_equal(crash(&a, 30, &r), CRASH_UNPROVEN);
+    r = send(&a, false);
+    assert_int_equal(crash(&a, 40, &r), CRASH_NOT_ITS_OWN);
+}
+
+static void test_refused_and_then_accepted_is_a_sign_of_life(void **state)
+{
+    struct application a = reached();
+    struct application_request r = send(&a, true);
+
+    assert_int_equal(crash(&a, 20, &r), CRASH_UNPROVEN);
+    assert_true(application_wants_probe(&a, 20));
+    application_probe_sent(&a);
+    application_probed(&a, 21, false, true, 0);
+    application_probe_sent(&a);
+    application_probed(&a, 500, true, false, 0);
+    r = send(&a, true);
+    assert_int_equal(crash(&a, 600, &r), CRASH_CHARGED);
+}
+
+static void test_behind_a_proxy_a_connect_is_no_sign_of_life(void **state)
+{
+    struct application a = reached();
+    struct application_request r = send(&a, true);
+
+    assert_int_equal(crash(&a, 20, &r), CRASH_UNPROVEN);
+    application_probe_sent(&a);
+    application_probed(&a, 21, true, false, 0); /* it always accepts */
+    r = send(&a, true);
+    assert_int_equal(crash(&a, 600, &r), CRASH_UNPROVEN);
+}
+
+static void test_unproven_charges_come_ever_more_rarely(void **state)
+{
+    assert_true(unproven_may_charge(-1, 0, 300000));
+    assert_false(unproven_may_charge(299999, 1, 300000));
+    assert_true(unproven_may_charge(300000, 1, 300000));
+    assert_false(unproven_may_charge(600000 - 1, 2, 300000));
+    assert_true(unproven_may_charge(600000, 2, 300000));
+    assert_false(unproven_may_charge(INT64_MAX / 4, 200, 300000));
+}
+
+static void test_who_goes_alone_waits_for_others_and_they_for_it(void **state)
+{
+    struct application a = reached();
+    struct application_request other = send(&a, false);
+
+    assert_int_equal(application_take_place(&a, 10, 7), PLACE_WAIT);
+    assert_false(application_may_send(&a, 10, 0));
+    assert_int_equal(application_take_place(&a, 11, 8), PLACE_WAIT); /* one at a time */
+    answer(&a, 20, &other);
+    assert_int_equal(application_take_place(&a, 20, 7), PLACE_TAKEN);
+    assert_false(application_may_send(&a, 20, 0));
+    application_leave_place(&a, 30, 8); /* not its own */
+    assert_false(application_may_send(&a, 30, 0));
+    application_leave_place(&a, 30, 7);
+    assert_true(application_may_send(&a, 30, 0));
+}
+
+static void test_a_long_job_is_waited_for_a_window_at_most(void **state)
+{
+    struct application a = reached();
+
+    send(&a, false);
+    assert_int_equal(application_take_place(&a, 0, 7), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 29999, 7), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 30000, 7), PLACE_TAKEN);
+}
+
+static void test_slots_are_kept_idle_a_tenth_of_the_time(void **state)
+{
+    struct application a = reached();
+    int64_t now = 0, idle = 0;
+    int n_beside = 0;
+
+    send(&a, false); /* never ends */
+    for (int i = 0; i < 1000; i++) {
+        enum place p = application_take_place(&a, now, 7);
+
+        n_beside += p == PLACE_BESIDE;
+        now += 100;
+        if (p == PLACE_WAIT) {
+            idle += 100;
+            application_leave_place(&a, now, 7);
+        }
+    }
+    assert_true(n_beside > 0);
+    assert_true(idle <= now / 10 + 2000 + 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_sent_before_it_was_reached),
+        cmocka_unit_test(test_all_that_were_out_belong_to_one_crash),
+        cmocka_unit_test(test_a_lone_crash_is_charged_when_it_was_seen_alive_before),
+        cmocka_unit_test(test_refused_and_then_accepted_is_a_sign_of_life),
+        cmocka_unit_test(test_behind_a_proxy_a_connect_is_no_sign_of_life),
+        cmocka_unit_test(test_unproven_charges_come_ever_more_rarely),
+        cmocka_unit_test(test_who_goes_alone_waits_for_others_and_they_for_it),
+        cmocka_unit_test(test_a_long_job_is_waited_for_a_window_at_most),
+        cmocka_unit_test(test_slots_are_kept_idle_a_tenth_of_the_time),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,64 @@
+/* What may go back to the broker: whose counts are believed, and from where a delivery is near the limit. */
+#include "cmocka_all.h"
+#include "fields.h"
+#include "onceward/core/returns.h"
+
+static void test_from_where_a_delivery_is_near(void **state)
+{
+    static const struct {
+        enum queue_kind kind;
+        int configured, major;
+        int64_t near; /* the first count that is near; 0: none */
+    } cases[] = {
+        {KIND_CLASSIC, 2, 4, 0},
+        {KIND_UNKNOWN, 2, 3, 0},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 2},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 18},
+        {KIND_QUORUM, LIMIT_NONE, 4, 0},
+        {KIND_QUORUM, 1, 4, 1},
+        {KIND_QUORUM, 2, 3, 2},
+        {KIND_QUORUM, 3, 3, 2},
+        {KIND_QUORUM, 5, 3, 3},
+        {KIND_QUORUM, 20, 3, 18},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct returns r = {.kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
+        int64_t first = 0;
+
+        for (int64_t count = 0; count < 100 && !first; count++)
+            if (returns_is_near(&r, count))
+                first = count;
+        assert_int_equal(first, cases[i].near);
+    }
+}
+
+static void test_what_a_publisher_writes_is_believed_on_no_classic_queue(void **state)
+{
+    struct returns r = {.kind = KIND_CLASSIC, .configured = 5};
+
+    assert_false(returns_is_near(&r, 1000));
+    assert_int_equal(returns_count(&r, 1000), 0);
+}
+
+static void test_a_limit_that_nobody_has_told_is_asked_for_once(void **state)
+{
+    struct returns r = {.kind = KIND_QUORUM, .configured = LIMIT_UNKNOWN, .server_major = 3};
+
+    assert_false(returns_limit_is_missing(&r, 0));
+    assert_true(returns_limit_is_missing(&r, 1));
+    assert_false(returns_limit_is_missing(&r, 1));
+    r = (struct returns){.kind = KIND_QUORUM, .configured = 5, .server_major = 3};
+    assert_false(returns_limit_is_missing(&r, 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_from_where_a_delivery_is_near),
+        cmocka_unit_test(test_what_a_publisher_writes_is_believed_on_no_classic_queue),
+        cmocka_unit_test(test_a_limit_that_nobody_has_told_is_asked_for_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
