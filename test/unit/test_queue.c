@@ -1,0 +1,363 @@
+/* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that answers by a rule. What the simulator
+ * does at length, here in the few ways that a reader wants to see by themselves. */
+#include "cmocka_all.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_MESSAGES = 64, ALL = ~0u };
+
+struct world {
+    struct queue q;
+    struct application application;
+    struct database database;
+    int64_t now;
+    int n_rows[N_MESSAGES]; /* 0: none, 1: processing, 2: completed, 3: dead, 4: failed or waiting */
+    int attempts[N_MESSAGES];
+    int64_t due[N_MESSAGES];
+    int n_posts[N_MESSAGES], n_acked, n_rejected, n_requeued, n_letters, n_dead[N_MESSAGES];
+    bool acked_early;
+    int (*status)(struct world *, int message, int attempt);
+    int prefetch;
+};
+
+static int number_of(const struct delivery *d)
+{
+    return atoi(d->id);
+}
+
+static void deliver(struct world *w, int message)
+{
+    char id[16];
+    struct arrival a = {.generation = 1, .number = 0, .consumer = w->q.consumer.number, .message = message_new(), .n_bytes = 10, .no_id = DEAD_NONE};
+    static uint64_t tag;
+
+    snprintf(id, sizeof(id), "%d", message);
+    a.number = ++tag;
+    a.id = slice_of(id);
+    queue_delivered(&w->q, w->now, &a);
+}
+
+static void at_database(struct world *w, struct delivery *d)
+{
+    int n = number_of(d);
+    struct row r = {.op = d->op, .unproven_ms = -1};
+
+    switch (d->op) {
+    case OP_CLAIM:
+        if (w->n_rows[n] == 2)
+            r.answer = ROW_COMPLETED;
+        else if (w->n_rows[n] == 3)
+            r.answer = ROW_DEAD;
+        else if (w->n_rows[n] == 4 && w->due[n] > w->now) {
+            r.answer = ROW_NOT_DUE;
+            r.wait_ms = w->due[n] - w->now;
+        } else {
+            r.answer = ROW_CLAIMED;
+            w->n_rows[n] = 1;
+            w->attempts[n]++;
+        }
+        break;
+    case OP_LOOK:
+        r.answer = w->n_rows[n] == 2 ? ROW_COMPLETED : ROW_DUE;
+        break;
+    case OP_COMPLETE:
+        r.answer = ROW_COMPLETED;
+        w->n_rows[n] = 2;
+        break;
+    case OP_FAIL:
+    case OP_RELEASE:
+        r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
+        w->attempts[n] -= r.answer == ROW_RELEASED;
+        w->n_rows[n] = 4;
+        w->due[n] = w->now + d->outcome.delay_ms;
+        break;
+    case OP_BURY:
+        r.answer = ROW_BURIED;
+        w->n_rows[n] = 3;
+        w->n_letters++;
+        w->n_dead[n] = (int)d->outcome.dead + 1;
+        break;
+    default:
+        fail();
+    }
+    r.attempt = w->attempts[n];
+    queue_row(&w->q, w->now, d->ref, &r);
+}
+
+static void at_application(struct world *w, struct delivery *d)
+{
+    int n = number_of(d), status = w->status(w, n, ++w->n_posts[n]);
+    struct answer a = {.kind = status ? ANSWER_STATUS : ANSWER_DIED, .status = status, .retry_after_ms = -1, .brief = "answered", .error = "answered", .took_us = 1000};
+
+    queue_answered(&w->q, w->now, d->ref, &a);
+}
+
+static void carry_out(struct world *w, const struct action *a)
+{
+    switch (a->kind) {
+    case ACTION_DATABASE:
+        at_database(w, a->d);
+        break;
+    case ACTION_FORWARD:
+        at_application(w, a->d);
+        break;
+    case ACTION_ACK:
+        w->n_acked += (int)a->n;
+        w->acked_early |= w->n_rows[number_of(a->d)] != 2;
+        break;
+    case ACTION_REJECT:
+        w->n_rejected++;
+        w->acked_early |= w->n_rows[number_of(a->d)] != 3;
+        break;
+    case ACTION_REQUEUE:
+        w->n_requeued++;
+        break;
+    case ACTION_CONSUME:
+        queue_consuming(&w->q, w->now, a->number);
+        break;
+    case ACTION_CANCEL:
+        queue_stopped(&w->q, w->now, a->number);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Until nothing is held, or so much time has gone. */
+static void run(struct world *w, int64_t until)
+{
+    struct action a;
+
+    while (w->now < until) {
+        int n = 0;
+
+        if (application_wants_probe(&w->application, w->now)) {
+            application_probe_sent(&w->application);
+            application_probed(&w->application, w->now, true, false, 1);
+        }
+        queue_time(&w->q, w->now);
+        for (; n < 10000 && queue_next(&w->q, w->now, ALL, &a); n++)
+            carry_out(w, &a);
+        assert_true(n < 10000);
+        queue_reap(&w->q);
+        if (!queue_n_held(&w->q) && w->now > 100)
+            return;
+        int64_t next = queue_deadline(&w->q, w->now), other = application_deadline(&w->application, w->now);
+
+        next = next < other ? next : other;
+        next = next > w->now ? next : w->now + 1;
+        w->now = next < until ? next : until;
+    }
+}
+
+static struct world *world(int (*status)(struct world *, int, int))
+{
+    static const int permanent[] = {400, 410, 413, 415, 422};
+    static const struct queue_rules rules = {
+        .token_window_ms = 30000, .max_window_ms = 1200000, .commit_grace_ms = 1000, .max_hold_ms = 1500000, .pause_hold_ms = 30000,
+        .concurrency = 16, .prefetch = 128, .max_parked = 1000, .max_bytes = 64 << 20, .max_message_bytes = 64 << 20, .max_attempts = 8,
+        .backoff_ms = 1000, .max_backoff_ms = 300000, .permanent_status = permanent, .n_permanent_status = 5, .brake = 20, .revive = 3,
+        .delivery_limit = LIMIT_UNKNOWN, .stuck_ms = 60000, .stuck_again_ms = 600000, .stats_interval_ms = 10000};
+    static const struct application_rules application = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    struct world *w = calloc(1, sizeof(*w));
+
+    w->now = 1;
+    w->status = status;
+    application_init(&w->application, &application, w->now);
+    database_init(&w->database, w->now);
+    database_linked(&w->database);
+    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    queue_channel_open(&w->q, w->now, 1, 3, KIND_CLASSIC);
+    run(w, 50);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    return w;
+}
+
+static void end(struct world *w)
+{
+    assert_false(w->acked_early);
+    queue_deinit(&w->q);
+    assert_int_equal(w->application.n_out, 0);
+    assert_int_equal(w->application.n_reserved, 0);
+    assert_int_equal(w->application.n_accepted, 0);
+    free(w);
+}
+
+static int good(struct world *w, int message, int attempt)
+{
+    return 200;
+}
+
+static void test_each_is_completed_and_acked_once(void **state)
+{
+    struct world *w = world(good);
+
+    for (int i = 0; i < N_MESSAGES; i++)
+        deliver(w, i);
+    run(w, 10000);
+    assert_int_equal(w->n_acked, N_MESSAGES);
+    for (int i = 0; i < N_MESSAGES; i++)
+        assert_int_equal(w->n_posts[i], 1);
+    assert_true(w->now < 2000);
+    end(w);
+}
+
+static void test_copies_are_acked_without_a_post(void **state)
+{
+    struct world *w = world(good);
+
+    for (int i = 0; i < 40; i++)
+        deliver(w, i % 4);
+    run(w, 10000);
+    assert_int_equal(w->n_acked, 40);
+    assert_int_equal(w->n_posts[0] + w->n_posts[1] + w->n_posts[2] + w->n_posts[3], 4);
+    end(w);
+}
+
+static int third_fails(struct world *w, int message, int attempt)
+{
+    return message == 3 ? 500 : 200;
+}
+
+static void test_a_message_that_always_fails_dies_after_its_attempts(void **state)
+{
+    struct world *w = world(third_fails);
+
+    for (int i = 0; i < 10; i++)
+        deliver(w, i);
+    run(w, 3600000);
+    assert_int_equal(w->n_posts[3], 8);
+    assert_int_equal(w->n_acked, 9);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->n_letters, 1);
+    assert_int_equal(w->n_dead[3], DEAD_ATTEMPTS + 1);
+    end(w);
+}
+
+static int third_kills(struct world *w, int message, int attempt)
+{
+    return message == 3 ? 0 : 200;
+}
+
+static void test_a_message_that_kills_the_application_dies_alone(void **state)
+{
+    struct world *w = world(third_kills);
+
+    for (int i = 0; i < 10; i++)
+        deliver(w, i);
+    run(w, 24 * 3600000);
+    assert_int_equal(w->n_acked, 9);
+    assert_int_equal(w->n_letters, 1);
+    assert_int_equal(w->n_dead[3], DEAD_ATTEMPTS + 1);
+    end(w);
+}
+
+static int bad(struct world *w, int message, int attempt)
+{
+    return 400;
+}
+
+static void test_when_everything_fails_nothing_dies(void **state)
+{
+    struct world *w = world(bad);
+
+    for (int i = 0; i < 30; i++)
+        deliver(w, i);
+    run(w, 60000);
+    assert_int_equal(w->n_letters, 0);
+    assert_true(w->q.brake.on);
+    for (int i = 0; i < 30; i++)
+        assert_true(w->attempts[i] == 0);
+    w->status = good;
+    run(w, 600000);
+    assert_int_equal(w->n_acked, 30);
+    assert_false(w->q.brake.on);
+    end(w);
+}
+
+static int first_half_bad(struct world *w, int message, int attempt)
+{
+    return message < 32 ? 400 : 200;
+}
+
+static void test_good_ones_behind_many_bad_ones_come_through(void **state)
+{
+    struct world *w = world(first_half_bad);
+
+    for (int i = 0; i < N_MESSAGES; i++)
+        deliver(w, i);
+    for (int64_t until = 1000; w->n_acked < 32 && until < 60000; until += 1000)
+        run(w, until);
+    assert_int_equal(w->n_acked, 32);
+    for (int i = 32; i < N_MESSAGES; i++)
+        assert_int_equal(w->n_dead[i], 0);
+    end(w);
+}
+
+static int always_overloaded_first(struct world *w, int message, int attempt)
+{
+    return message == 0 ? 503 : 200;
+}
+
+static void test_one_that_is_always_refused_delays_nobody(void **state)
+{
+    struct world *w = world(always_overloaded_first);
+
+    for (int i = 0; i < N_MESSAGES; i++)
+        deliver(w, i);
+    run(w, 2000);
+    assert_int_equal(w->n_acked, N_MESSAGES - 1);
+    assert_int_equal(w->attempts[0], 0);
+    end(w);
+}
+
+static void test_a_lost_channel_leaves_nothing_behind(void **state)
+{
+    struct world *w = world(good);
+
+    w->status = always_overloaded_first;
+    for (int i = 0; i < 8; i++)
+        deliver(w, i);
+    run(w, 300);
+    queue_channel_lost(&w->q, w->now, 0, "the connection is gone");
+    run(w, 20000);
+    assert_int_equal(queue_n_held(&w->q), 0);
+    end(w);
+}
+
+static void test_a_drain_gives_back_what_only_waits(void **state)
+{
+    struct world *w = world(always_overloaded_first);
+
+    for (int i = 0; i < 8; i++)
+        deliver(w, i);
+    run(w, 300);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    run(w, 40000);
+    queue_time(&w->q, w->now);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    assert_int_equal(w->n_requeued, 1);
+    assert_int_equal(w->n_acked, 7);
+    end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_is_completed_and_acked_once),
+        cmocka_unit_test(test_copies_are_acked_without_a_post),
+        cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
+        cmocka_unit_test(test_a_message_that_kills_the_application_dies_alone),
+        cmocka_unit_test(test_when_everything_fails_nothing_dies),
+        cmocka_unit_test(test_good_ones_behind_many_bad_ones_come_through),
+        cmocka_unit_test(test_one_that_is_always_refused_delays_nobody),
+        cmocka_unit_test(test_a_lost_channel_leaves_nothing_behind),
+        cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
