@@ -1,12 +1,14 @@
-/* One connection for one queue: making it, freeing it, its queue of events, and what can be asked about it
- * without sending anything.
+/* One connection for the queues of a virtual host: making it, freeing it, its queue of events, and what can
+ * be asked about it without sending anything.
  *
  * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to
- * wire.out. An event that is not handed out at once waits in `events`; events of channel 1 wait in `held`
- * before it while a stream is suspected. */
+ * wire.out. An event that is not handed out at once waits in `events`; what a channel brings while its
+ * queue's kind is asked waits in the channel's `held` before. `numbers` says for each channel number of AMQP
+ * whose it is; a channel that does not answer loses its number and gets another one. */
 
 #include "broker/connect.h"
 #include "broker/internal.h"
+#include "onceward/base/clock.h"
 #include "onceward/base/job.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/random.h"
@@ -16,28 +18,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct queued_event *event_append(struct event_queue *q)
+void event_init(struct broker_event *ev, const struct channel *c, enum broker_event_kind kind)
+{
+    ev->kind = kind;
+    ev->queue = c ? c->queue_number : 0;
+    ev->tag = (struct broker_tag){0};
+    ev->consumer = 0;
+    ev->message = NULL;
+    ev->redelivered = false;
+    ev->body_len = ev->n_bytes = 0;
+    ev->delivery_count = ev->n_rejected = 0;
+    ev->depth = ev->n_consumers = 0;
+    ev->queue_kind = c ? c->kind : BROKER_KIND_UNKNOWN;
+    ev->reason = BROKER_REASON_NONE;
+    ev->fault.text[0] = ev->fault.code[0] = '\0';
+}
+
+struct broker_event *event_add(struct event_queue *q, const struct channel *c, enum broker_event_kind kind)
 {
     struct queued_event *e = mem_zalloc(1, sizeof(*e));
 
+    event_init(&e->event, c, kind);
     if (!q->first)
         q->last = &q->first;
     *q->last = e;
     q->last = &e->next;
-    return e;
-}
-
-struct broker_event *event_add(struct event_queue *q, enum broker_event_kind kind)
-{
-    struct queued_event *e = event_append(q);
-
-    e->event.kind = kind;
     return &e->event;
 }
 
-struct broker_event *event_add_consume(struct broker *b, enum broker_event_kind kind)
+struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind)
 {
-    return event_add(is_holding(b) ? &b->held : &b->events, kind);
+    return event_add(is_holding(c) ? &c->held : &b->events, c, kind);
 }
 
 bool event_take(struct event_queue *q, struct broker_event *ev)
@@ -61,20 +72,17 @@ void events_free(struct event_queue *q)
             message_free(ev.message);
 }
 
-void held_release(struct broker *b)
+struct channel *channel_of_queue(const struct broker *b, uint32_t queue)
 {
-    struct broker_event ev;
-
-    b->stream = STREAM_NOT;
-    b->n_held_bytes = 0;
-    while (event_take(&b->held, &ev))
-        *event_add(&b->events, ev.kind) = ev;
+    assert(queue < b->n_by_queue && b->by_queue[queue]);
+    return b->by_queue[queue];
 }
 
-struct job *broker_connect(const struct config_broker *c, const struct config_queue *q, const char *instance,
+struct job *broker_connect(const struct config_broker *c, const char *vhost,
+                           const struct broker_queue *queues, size_t n_queues, const char *instance,
                            struct fault *f)
 {
-    struct target *t = target_new(TO_CONSUME, c, q->queue, q->vhost, instance, f);
+    struct target *t = target_new(TO_CONSUME, c, vhost, queues, n_queues, instance, f);
 
     if (!t)
         return NULL;
@@ -86,27 +94,78 @@ struct job *broker_connect(const struct config_broker *c, const struct config_qu
     return job;
 }
 
+/* --- making it --- */
+
+static void queue_add(struct broker *b, size_t i, struct broker_queue *q)
+{
+    struct channel *c = &b->queues[i];
+
+    assert(q->number < b->n_by_queue && !b->by_queue[q->number]);
+    b->by_queue[q->number] = c;
+    c->queue = (char *)(uintptr_t)q->name;
+    c->queue_number = q->number;
+    c->kind = q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* it is looked at again */
+    c->kind_ms = clock_ms();
+    q->name = NULL;
+    channel_init(b, c, (uint16_t)(i + 1));
+}
+
+static size_t numbers_max(const struct queue_list *l)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n; i++)
+        if (l->items[i].number >= n)
+            n = (size_t)l->items[i].number + 1;
+    return n;
+}
+
+/* Takes what the attempt has. */
+static struct broker *broker_new(struct attempt *a, size_t n_channels)
+{
+    struct broker *b = mem_zalloc(1, sizeof(*b));
+    size_t n = a->queues.n;
+
+    random_bytes(&b->unique, sizeof(b->unique));
+    b->filling = 1;
+    b->wire = a->wire;
+    b->version = a->version;
+    a->wire = (struct wire){.fd = -1};
+    a->version = NULL;
+    b->n_queues = n;
+    b->queues = mem_zalloc(n, sizeof(*b->queues));
+    b->n_by_queue = numbers_max(&a->queues);
+    b->by_queue = mem_zalloc(b->n_by_queue, sizeof(struct channel *));
+    b->asked = mem_zalloc(n + 1, sizeof(*b->asked));
+    b->n_numbers = n + 2 + CHANNELS_SPARE < n_channels + 1 ? n + 2 + CHANNELS_SPARE : n_channels + 1;
+    b->numbers = mem_zalloc(b->n_numbers, sizeof(*b->numbers));
+    for (size_t i = 0; i < n; i++)
+        queue_add(b, i, &a->queues.items[i]);
+    channel_init(b, &b->ask, (uint16_t)(n + 1));
+    return b;
+}
+
 int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *f)
 {
     struct attempt *a = result;
+    int r = 0;
 
     if (!a->wire.connection) {
         *f = a->fault;
-        attempt_free(a);
-        return -1;
+        r = -1;
+    } else {
+        size_t n_channels = (size_t)amqp_get_channel_max(a->wire.connection);
+
+        if (a->queues.n + 1 <= n_channels)
+            *ret_broker = broker_new(a, n_channels);
+        else
+            r = fault_set(f,
+                          "the broker allows %zu channels on a connection (its channel_max), and %zu queues "
+                          "need %zu",
+                          n_channels, a->queues.n, a->queues.n + 1);
     }
-    struct broker *b = mem_zalloc(1, sizeof(*b));
-    random_bytes(&b->unique, sizeof(b->unique));
-    b->wire = a->wire;
-    b->queue = a->queue;
-    b->version = a->version;
-    b->consume = (struct channel){.number = CHANNEL_CONSUME, .generation = generation_next()};
-    b->ask = (struct channel){.number = CHANNEL_ASK, .generation = generation_next()};
-    event_add(&b->events, BROKER_CHANNEL_OPEN)->tag.generation = b->consume.generation;
-    free(a->user);
-    free(a);
-    *ret_broker = b;
-    return 0;
+    attempt_free(a);
+    return r;
 }
 
 void broker_free(struct broker *b)
@@ -119,15 +178,22 @@ void broker_free(struct broker *b)
         connection_close(b);
         wire_flush(&b->wire, &ignored);
     }
-    content_drop(&b->consume.content);
-    content_drop(&b->ask.content);
+    for (size_t i = 0; i < b->n_queues; i++) {
+        content_drop(&b->queues[i].content);
+        events_free(&b->queues[i].held);
+        free(b->queues[i].queue);
+    }
     events_free(&b->events);
-    events_free(&b->held);
     wire_deinit(&b->wire);
-    free(b->queue);
+    free(b->queues);
+    free(b->by_queue);
+    free(b->numbers);
+    free(b->asked);
     free(b->version);
     free(b);
 }
+
+/* --- what it is --- */
 
 int broker_fd(const struct broker *b)
 {
@@ -139,11 +205,13 @@ const char *broker_version(const struct broker *b)
     return b->version;
 }
 
-bool broker_can_write(const struct broker *b, size_t n)
+bool broker_can_write(const struct broker *b, uint32_t queue, size_t n)
 {
-    size_t pending = wire_pending(&b->wire);
+    const struct channel *c = channel_of_queue(b, queue);
+    size_t share = OUT_MAX / b->n_queues > SHARE_MIN ? OUT_MAX / b->n_queues : SHARE_MIN;
+    size_t written = c->written_in == b->filling ? c->n_written : 0;
 
-    return !b->wire.is_lost && (pending == 0 || (n < OUT_MAX / 32 && pending + n * 32 <= OUT_MAX));
+    return !b->wire.is_lost && (wire_pending(&b->wire) == 0 || (n < share / 32 && written + n * 32 <= share));
 }
 
 bool broker_wants_write(const struct broker *b)
@@ -151,7 +219,12 @@ bool broker_wants_write(const struct broker *b)
     return !b->wire.is_lost && wire_pending(&b->wire) > 0;
 }
 
-bool broker_channel_is_open(const struct broker *b)
+bool broker_channel_is_open(const struct broker *b, uint32_t queue)
 {
-    return !b->wire.is_lost && b->closing == CLOSE_NO && b->consume.state == CHANNEL_OPEN;
+    return !b->wire.is_lost && b->closing == CLOSE_NO && channel_of_queue(b, queue)->state == CHANNEL_OPEN;
+}
+
+enum broker_kind broker_kind_of(const struct broker *b, uint32_t queue)
+{
+    return channel_of_queue(b, queue)->kind;
 }

@@ -1,25 +1,33 @@
-/* The life of a channel. Both are opened again by themselves whatever closed them. Each opening of channel 1
- * is a generation; tags of an older one are refused, and frames that still arrive for a channel that is being
- * closed are dropped. Worker's thread. */
+/* The life of a channel. Every one is opened again by itself whatever closed it, but a stream's. Each opening
+ * of a queue's channel is a generation; tags of an older one are refused, and frames that still arrive for a
+ * channel that is being closed are dropped.
+ *
+ * A channel of the broker's that waits for its queue answers nothing, not even that it is closed, while the
+ * connection and the other channels are well. Such a number is left to the broker, and the queue gets a
+ * channel under another one; the old number is free again when the broker has answered after all. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/failpoint.h"
 
+#include <assert.h>
 #include <stdatomic.h>
-#include <string.h>
 
-uint64_t generation_next(void)
+enum { GENERATION_SHIFT = 16 }; /* below it is the channel's number */
+
+static uint64_t generation_next(uint16_t number)
 {
     static atomic_uint_fast64_t last;
 
-    return atomic_fetch_add(&last, 1) + 1;
+    return (atomic_fetch_add(&last, 1) + 1) << GENERATION_SHIFT | number;
 }
 
-void content_drop(struct content *c)
+/* The channel that may have that generation, or NULL. */
+struct channel *channel_of_generation(const struct broker *b, uint64_t generation)
 {
-    message_free(c->message);
-    *c = (struct content){0};
+    size_t number = generation & (((uint64_t)1 << GENERATION_SHIFT) - 1);
+
+    return number < b->n_numbers ? b->numbers[number].user : NULL;
 }
 
 void channel_open_again(struct broker *b, struct channel *c)
@@ -30,56 +38,74 @@ void channel_open_again(struct broker *b, struct channel *c)
                     &(amqp_channel_open_t){.out_of_band = amqp_empty_bytes});
 }
 
-/* The deliveries of channel 1 are void: those that nobody has seen yet disappear. */
-static void consume_lost(struct broker *b, const struct fault *why)
+void channel_init(struct broker *b, struct channel *c, uint16_t number)
 {
-    struct broker_event ev;
-    struct event_queue held = b->held;
-
-    content_drop(&b->consume.content);
-    b->held = (struct event_queue){0};
-    b->n_held_bytes = 0;
-    b->stream = STREAM_UNSUSPECTED; /* the name may be another queue's from now on */
-    while (event_take(&held, &ev)) {
-        if (ev.kind == BROKER_DELIVERY)
-            message_free(ev.message);
-        else if (ev.kind != BROKER_DRAINED)
-            *event_add(&b->events, ev.kind) = ev;
-    }
-    event_add(&b->events, BROKER_CHANNEL_LOST)->fault = *why;
+    assert(number < b->n_numbers && !b->numbers[number].user);
+    c->number = number;
+    b->numbers[number].user = c;
+    channel_open_again(b, c);
 }
 
-static bool close_to_reopen(struct broker *b, struct channel *c)
+static void close_send(struct broker *b, uint16_t number)
 {
-    if (c->state != CHANNEL_OPEN)
-        return false;
-    c->state = CHANNEL_CLOSING;
-    c->asked_ms = clock_ms();
-    wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_METHOD,
+    wire_put_method(&b->wire, number, AMQP_CHANNEL_CLOSE_METHOD,
                     &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS,
                                             .reply_text = amqp_cstring_bytes("reopening")});
-    return true;
 }
 
-void channel_give_up(struct broker *b, const struct fault *why)
+void channel_renew(struct broker *b, struct channel *c)
 {
-    if (close_to_reopen(b, &b->consume))
-        consume_lost(b, why);
+    if (c->state != CHANNEL_OPEN)
+        return;
+    c->state = CHANNEL_CLOSING;
+    c->asked_ms = clock_ms();
+    close_send(b, c->number);
 }
 
-void ask_give_up(struct broker *b)
+/* The deliveries of a queue's channel are void: those that nobody has seen yet disappear. */
+static void channel_lost(struct broker *b, struct channel *c, enum broker_reason reason,
+                         const struct fault *why)
 {
-    if (close_to_reopen(b, &b->ask) && b->depth == DEPTH_ASKED)
-        b->depth = DEPTH_WANTED; /* it died with the channel */
+    content_drop(&c->content);
+    held_drop(b, c);
+    if (reason == BROKER_REASON_NO_QUEUE || reason == BROKER_REASON_CANCELLED)
+        kind_forget(c);
+    struct broker_event *ev = event_add(&b->events, c, BROKER_CHANNEL_LOST);
+    ev->reason = reason;
+    ev->fault = *why;
 }
 
-/* Both kinds of ordinary queues are named where they refuse an argument that is for streams. */
-static void probe_answered(struct broker *b, const struct fault *why)
+void channel_give_up(struct broker *b, struct channel *c, enum broker_reason reason, const struct fault *why)
 {
-    if (strstr(why->text, "rabbit_classic_queue") || strstr(why->text, "rabbit_quorum_queue"))
-        held_release(b);
+    if (c->state == CHANNEL_SHUT && !c->stays_shut) { /* after a stream */
+        channel_open_again(b, c);
+        return;
+    }
+    if (c->state != CHANNEL_OPEN)
+        return;
+    channel_renew(b, c);
+    channel_lost(b, c, reason, why);
+}
+
+enum broker_reason reason_of_code(uint16_t code)
+{
+    switch (code) {
+    case AMQP_NOT_FOUND:
+        return BROKER_REASON_NO_QUEUE;
+    case AMQP_ACCESS_REFUSED:
+        return BROKER_REASON_FORBIDDEN;
+    default:
+        return BROKER_REASON_OTHER;
+    }
+}
+
+/* It is closed on both sides. */
+static void channel_ended(struct broker *b, struct channel *c)
+{
+    if (c->stays_shut)
+        c->state = CHANNEL_SHUT;
     else
-        b->stream = STREAM_SUSPECTED;
+        channel_open_again(b, c);
 }
 
 int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f)
@@ -92,66 +118,94 @@ int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close
     content_drop(&c->content);
     if (was == CHANNEL_OPENING) {
         *f = why;
-        return fault_wrap(f, "opening a channel again");
+        return fault_wrap(f, "opening a channel");
     }
-    if (c == &b->consume) {
-        if (was == CHANNEL_OPEN)
-            consume_lost(b, &why);
-    } else if (b->stream == STREAM_PROBED) {
-        probe_answered(b, &why);
-    } else {
-        if (b->depth == DEPTH_ASKED) {
-            struct broker_event *ev = event_add(&b->events, BROKER_DEPTH);
-            ev->depth = -1;
-            ev->fault = why;
-            b->depth = DEPTH_IDLE;
-            /* The question about streams, if it was asked behind, died with the channel: it is asked again.
-             */
-            if (b->stream == STREAM_ASKED)
-                b->stream = STREAM_SUSPECTED;
-        } else if (b->stream == STREAM_ASKED) {
-            held_release(b);
-        }
-    }
-    /* When both sides closed at once the broker answers our close as well, before it sees this. */
-    channel_open_again(b, c);
+    if (c == &b->ask)
+        questions_refused(b, m, &why);
+    else if (was == CHANNEL_OPEN)
+        channel_lost(b, c, reason_of_code(m->reply_code), &why);
+    /* When both sides closed at once the broker answers our close as well, before it sees the open. */
+    channel_ended(b, c);
     return 0;
 }
 
 void channel_close_answered(struct broker *b, struct channel *c)
 {
     if (c->state == CHANNEL_CLOSING)
-        channel_open_again(b, c);
+        channel_ended(b, c);
 }
 
 void channel_opened(struct broker *b, struct channel *c)
 {
     c->state = CHANNEL_OPEN;
-    c->generation = generation_next();
-    if (c == &b->consume)
-        event_add(&b->events, BROKER_CHANNEL_OPEN)->tag.generation = b->consume.generation;
-    else
+    c->generation = generation_next(c->number);
+    if (c->stays_shut)
+        channel_renew(b, c);
+    else if (c == &b->ask)
         questions_send(b);
+    else
+        event_add(&b->events, c, BROKER_CHANNEL_OPEN)->tag.generation = c->generation;
 }
 
-/* A channel of the broker's that waits for its queue answers nothing, while the connection's heartbeats go
- * on.
- */
-int channel_tick(struct broker *b, const struct channel *c, struct fault *f)
+/* --- numbers that are given up --- */
+
+bool channel_move(struct broker *b, struct channel *c, struct channel *given_up_for, bool over_question)
+{
+    size_t to = 1;
+
+    while (to < b->n_numbers && (b->numbers[to].user || b->numbers[to].given_up_for))
+        to++;
+    if (to == b->n_numbers)
+        return false;
+    if (c->state == CHANNEL_OPEN)
+        close_send(b, c->number);
+    b->numbers[c->number] = (struct number){.given_up_for = given_up_for, .over_question = over_question};
+    given_up_for->n_unanswered += over_question;
+    b->numbers[to].user = c;
+    c->number = (uint16_t)to;
+    content_drop(&c->content);
+    if (c->stays_shut)
+        c->state = CHANNEL_SHUT;
+    else
+        channel_open_again(b, c);
+    return true;
+}
+
+void number_frame(struct broker *b, struct number *n, uint16_t number, const amqp_frame_t *frame)
+{
+    if (!n->given_up_for || frame->frame_type != AMQP_FRAME_METHOD)
+        return;
+    amqp_method_number_t id = frame->payload.method.id;
+    if (id == AMQP_CHANNEL_CLOSE_METHOD)
+        wire_put_method(&b->wire, number, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0});
+    if (id == AMQP_CHANNEL_CLOSE_OK_METHOD) {
+        n->given_up_for->n_unanswered -= n->over_question;
+        *n = (struct number){0};
+    }
+}
+
+int channel_tick(struct broker *b, struct channel *c, struct fault *f)
 {
     int64_t waited_ms = clock_ms() - c->asked_ms;
+    bool waits = c->state == CHANNEL_OPENING || c->state == CHANNEL_CLOSING;
 
-    if (c->state == CHANNEL_OPEN || b->closing != CLOSE_NO || waited_ms < FAILPOINT_MS(ANSWER))
+    if (!waits || waited_ms < FAILPOINT_MS(ANSWER))
+        return 0;
+    if (c->state == CHANNEL_CLOSING && channel_move(b, c, c, false))
         return 0;
     b->wire.is_lost = true;
     return fault_set(f, "the broker did not answer within %lld ms that a channel is %s", (long long)waited_ms,
                      c->state == CHANNEL_CLOSING ? "closed" : "opened");
 }
 
-void broker_reopen(struct broker *b, const char *why)
+void broker_reopen(struct broker *b, uint32_t queue, const char *why)
 {
+    struct channel *c = channel_of_queue(b, queue);
     struct fault f = {0};
 
     fault_set(&f, "%s", why);
-    channel_give_up(b, &f);
+    kind_forget(c);
+    c->stays_shut = false;
+    if (!b->wire.is_lost && b->closing == CLOSE_NO)
+        channel_give_up(b, c, BROKER_REASON_REOPENED, &f);
 }

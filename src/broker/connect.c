@@ -1,5 +1,5 @@
 /* From a URL to a connection that is logged in. Everything here blocks and runs on a helper thread, which
- * owns all that it touches; the worker never waits for it. One deadline for the whole; each address of the
+ * owns all that it touches; the loop never waits for it. One deadline for the whole; each address of the
  * broker gets its share of what is left, so that one that swallows packets does not hide the others. */
 
 #include "broker/connect.h"
@@ -10,6 +10,7 @@
 #include "onceward/base/job.h"
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -55,17 +56,55 @@ static void secret_free(char *text)
     free(text);
 }
 
-struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *queue,
-                          const char *vhost, const char *instance, struct fault *f)
+static void queues_deinit(struct queue_list *l)
 {
-    if ((queue && (!*queue || strlen(queue) > SHORT_MAX)) || (vhost && strlen(vhost) > SHORT_MAX)) {
+    for (size_t i = 0; i < l->n; i++)
+        free((char *)(uintptr_t)l->items[i].name);
+    mem_clear(&l->items);
+    l->n = 0;
+}
+
+static struct queue_list queues_copy(const struct broker_queue *queues, size_t n)
+{
+    struct queue_list l = {mem_zalloc(n + 1, sizeof(*queues)), n};
+
+    for (size_t i = 0; i < n; i++) {
+        l.items[i] = queues[i];
+        l.items[i].name = text_copy(queues[i].name);
+    }
+    return l;
+}
+
+static bool names_are_good(const char *vhost, const struct broker_queue *queues, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!*queues[i].name || strlen(queues[i].name) > SHORT_MAX)
+            return false;
+    return !vhost || strlen(vhost) <= SHORT_MAX;
+}
+
+/* For the broker's operators. */
+static char *connection_name(const struct broker_queue *queues, size_t n, const char *instance)
+{
+    char many[32], name[2 * SHORT_MAX];
+    const char *what = n == 0 ? "publisher" : n == 1 ? queues[0].name : many;
+
+    snprintf(many, sizeof(many), "%zu queues", n);
+    int len =
+        snprintf(name, sizeof(name), "onceward %s%s%s", what, instance ? " " : "", instance ? instance : "");
+    return mem_copy(name, (size_t)len < SHORT_MAX ? (size_t)len : SHORT_MAX);
+}
+
+struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *vhost,
+                          const struct broker_queue *queues, size_t n_queues, const char *instance,
+                          struct fault *f)
+{
+    assert((n_queues > 0) == (purpose == TO_CONSUME));
+    if (!names_are_good(vhost, queues, n_queues)) {
         fault_set(f, "the names of queue and virtual host have 1 to 255 bytes");
         return NULL;
     }
     struct target *t = mem_zalloc(1, sizeof(*t));
-    char name[256];
-    snprintf(name, sizeof(name), "onceward %s%s%s", queue ? queue : "publisher", instance ? " " : "",
-             instance ? instance : "");
     *t = (struct target){
         .purpose = purpose,
         .url = secret_copy(&c->url),
@@ -76,8 +115,8 @@ struct target *target_new(enum purpose purpose, const struct config_broker *c, c
         .heartbeat_ms = c->heartbeat_ms,
         .timeout_ms = c->connect_timeout_ms,
         .vhost = text_copy(vhost),
-        .queue = text_copy(queue),
-        .name = text_copy(name),
+        .queues = queues_copy(queues, n_queues),
+        .name = connection_name(queues, n_queues, instance),
     };
     return t;
 }
@@ -91,7 +130,7 @@ void target_free(struct target *t)
     free(t->tls.cert_file);
     free(t->tls.key_file);
     free(t->vhost);
-    free(t->queue);
+    queues_deinit(&t->queues);
     free(t->name);
     free(t);
 }
@@ -101,7 +140,7 @@ void attempt_free(struct attempt *a)
     if (!a)
         return;
     wire_deinit(&a->wire);
-    free(a->queue);
+    queues_deinit(&a->queues);
     free(a->version);
     free(a->user);
     free(a);
@@ -310,19 +349,17 @@ static int login(amqp_connection_state_t connection, const struct target *t, con
     return -1;
 }
 
-static int channels_open(amqp_connection_state_t connection, enum purpose purpose, int64_t deadline_ms,
-                         struct fault *f)
+static int confirms_open(amqp_connection_state_t connection, int64_t deadline_ms, struct fault *f)
 {
     struct timeval left = timeval_of(deadline_ms - clock_ms());
 
     amqp_set_rpc_timeout(connection, &left);
-    for (amqp_channel_t n = 1; n <= (purpose == TO_CONSUME ? 2 : 1); n++)
-        if (!amqp_channel_open(connection, n)) {
-            if (fault_set_reply(f, "opening a channel", amqp_get_rpc_reply(connection)) == 0)
-                fault_set(f, "opening a channel failed");
-            return -1;
-        }
-    if (purpose == TO_PUBLISH && !amqp_confirm_select(connection, 1)) {
+    if (!amqp_channel_open(connection, 1)) {
+        if (fault_set_reply(f, "opening a channel", amqp_get_rpc_reply(connection)) == 0)
+            fault_set(f, "opening a channel failed");
+        return -1;
+    }
+    if (!amqp_confirm_select(connection, 1)) {
         if (fault_set_reply(f, "asking for publisher confirms", amqp_get_rpc_reply(connection)) == 0)
             fault_set(f, "asking for publisher confirms failed");
         return -1;
@@ -342,7 +379,7 @@ static char *server_version(amqp_connection_state_t connection)
     return mem_copy("unknown", 7);
 }
 
-static int attempt_make(struct attempt *a, const struct target *t, const struct address *to, struct fault *f)
+static int attempt_make(struct attempt *a, struct target *t, const struct address *to, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + t->timeout_ms;
     amqp_connection_state_t connection = amqp_new_connection();
@@ -356,11 +393,14 @@ static int attempt_make(struct attempt *a, const struct target *t, const struct 
         goto failed;
     struct ssl_st *ssl = to->tls ? tls_finish(&tls) : NULL;
     set_user_timeout(amqp_get_sockfd(connection), t->heartbeat_ms, t->timeout_ms);
-    if (login(connection, t, to, deadline_ms, f) || channels_open(connection, t->purpose, deadline_ms, f))
+    if (login(connection, t, to, deadline_ms, f))
+        goto failed;
+    if (t->purpose == TO_PUBLISH && confirms_open(connection, deadline_ms, f))
         goto failed;
     a->version = server_version(connection);
     a->user = text_copy(to->user);
-    a->queue = text_copy(t->queue);
+    a->queues = t->queues;
+    t->queues = (struct queue_list){0};
     wire_init(&a->wire, connection, ssl);
     return 0;
 failed:

@@ -2,9 +2,16 @@
 
 #include "broker/wire.h"
 #include "onceward/base/fault.h"
+#include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 
 enum purpose { TO_CONSUME, TO_PUBLISH };
+
+/* Queues to be consumed, with their names. */
+struct queue_list {
+    struct broker_queue *items;
+    size_t n;
+};
 
 /* Everything that making a connection needs, copied: the thread that makes it may outlive whoever asked. */
 struct target {
@@ -12,28 +19,29 @@ struct target {
     struct config_text url, user, password;
     struct config_tls tls;
     int64_t heartbeat_ms, timeout_ms;
-    char *vhost; /* NULL: the URL's */
-    char *queue; /* NULL to publish */
-    char *name;  /* of the connection, for the broker's operators */
+    char *vhost;              /* NULL: the URL's */
+    struct queue_list queues; /* none to publish */
+    char *name;               /* of the connection, for the broker's operators */
 };
 
-/* NULL: f says what is wrong with the settings. q and vhost may be NULL. */
-struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *queue,
-                          const char *vhost, const char *instance, struct fault *f);
+/* NULL: f says what is wrong with the settings. vhost may be NULL. */
+struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *vhost,
+                          const struct broker_queue *queues, size_t n_queues, const char *instance,
+                          struct fault *f);
 void target_free(struct target *t);
 
 /* What came of it. */
 struct attempt {
     struct wire wire; /* wire.connection NULL: it failed */
-    char *queue, *version, *user;
+    struct queue_list queues;
+    char *version, *user;
     struct fault fault;
 };
 
 void attempt_free(struct attempt *a);
 
-/* Connects, logs in and opens the channels (1 and 2 to consume; 1, in confirm mode, to publish). Blocks for
- * at most the target's timeout, but for the name resolution. Takes the target. Never NULL. For job_start, as
- * is attempt_drop. */
+/* Connects and logs in; to publish it opens channel 1 in confirm mode. Blocks for at most the target's
+ * timeout, but for the name resolution. Takes the target. Never NULL. For job_start, as is attempt_drop. */
 void *attempt_run(void *target);
 void attempt_drop(void *attempt);
 

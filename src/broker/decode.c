@@ -1,145 +1,160 @@
-/* The library's properties and tables to ours. Everything is copied: the library's memory dies with the
- * frame. Pure. */
+/* A content header's bytes to properties and headers, without the library: it recurses into tables of any
+ * depth or refuses the whole connection for them, according to its version, and wants memory of its own for
+ * each channel. The bytes are copied once, whole; all that is text in the message points into that copy.
+ * Pure. */
 
 #include "broker/decode.h"
 
-#include "onceward/core/message.h"
+#include "broker/cursor.h"
+#include "broker/flags.h"
 
 #include <string.h>
 
 enum { DEPTH_MAX = 64 };
 
-static void fields_decode(struct message *m, const amqp_table_t *t, int depth, struct field **ret_fields,
-                          size_t *ret_n);
+static bool list_decode(struct message *m, struct slice list, bool has_names, int depth, struct field **ret,
+                        size_t *ret_n);
 
-static struct slice bytes_keep(struct message *m, amqp_bytes_t b)
+static int64_t signed_of(uint64_t bits, size_t size)
 {
-    return message_keep(m, b.bytes, b.len);
+    unsigned unused = 64 - 8 * (unsigned)size;
+
+    return (int64_t)(bits << unused) >> unused;
 }
 
-static void value_decode(struct message *m, const amqp_field_value_t *v, int depth, struct field *out);
-
-static void array_decode(struct message *m, const amqp_array_t *a, int depth, struct field *out)
+static void fixed_decode(struct slice value, struct field *out)
 {
-    size_t n = a->num_entries > 0 ? (size_t)a->num_entries : 0;
+    struct cursor c = cursor_of(value);
+    uint64_t bits = 0, rest = 0;
+    float f32;
 
-    out->children.items = n ? message_alloc(m, n * sizeof(struct field)) : NULL;
-    out->children.n = n;
-    for (size_t i = 0; i < n; i++)
-        value_decode(m, &a->entries[i], depth + 1, &out->children.items[i]);
+    number_take(&c, out->kind == FIELD_DECIMAL ? 1 : value.len, &bits);
+    switch (out->kind) {
+    case FIELD_BOOL:
+        out->boolean = bits != 0;
+        break;
+    case FIELD_I8:
+    case FIELD_I16:
+    case FIELD_I32:
+    case FIELD_I64:
+        out->i = signed_of(bits, value.len);
+        break;
+    case FIELD_F32:
+        memcpy(&f32, &(uint32_t){(uint32_t)bits}, sizeof(f32));
+        out->d = (double)f32;
+        break;
+    case FIELD_F64:
+        memcpy(&out->d, &bits, sizeof(out->d));
+        break;
+    case FIELD_DECIMAL:
+        number_take(&c, 4, &rest);
+        out->decimal.decimals = (uint8_t)bits;
+        out->decimal.value = (uint32_t)rest;
+        break;
+    case FIELD_VOID:
+        break;
+    default:
+        out->u = bits;
+        break;
+    }
 }
 
 /* out is zeroed; its name is kept. */
-static void value_decode(struct message *m, const amqp_field_value_t *v, int depth, struct field *out)
+static bool value_decode(struct message *m, struct cursor *c, int depth, struct field *out)
 {
-    out->kind = (enum field_kind)v->kind;
-    switch (v->kind) {
-    case AMQP_FIELD_KIND_BOOLEAN:
-        out->boolean = v->value.boolean != 0;
-        return;
-    case AMQP_FIELD_KIND_I8:
-        out->i = v->value.i8;
-        return;
-    case AMQP_FIELD_KIND_I16:
-        out->i = v->value.i16;
-        return;
-    case AMQP_FIELD_KIND_I32:
-        out->i = v->value.i32;
-        return;
-    case AMQP_FIELD_KIND_I64:
-        out->i = v->value.i64;
-        return;
-    case AMQP_FIELD_KIND_U8:
-        out->u = v->value.u8;
-        return;
-    case AMQP_FIELD_KIND_U16:
-        out->u = v->value.u16;
-        return;
-    case AMQP_FIELD_KIND_U32:
-        out->u = v->value.u32;
-        return;
-    case AMQP_FIELD_KIND_U64:
-    case AMQP_FIELD_KIND_TIMESTAMP:
-        out->u = v->value.u64;
-        return;
-    case AMQP_FIELD_KIND_F32:
-        out->d = (double)v->value.f32;
-        return;
-    case AMQP_FIELD_KIND_F64:
-        out->d = v->value.f64;
-        return;
-    case AMQP_FIELD_KIND_DECIMAL:
-        out->decimal.decimals = v->value.decimal.decimals;
-        out->decimal.value = v->value.decimal.value;
-        return;
-    case AMQP_FIELD_KIND_UTF8:
-    case AMQP_FIELD_KIND_BYTES:
-        out->bytes = bytes_keep(m, v->value.bytes);
-        return;
-    case AMQP_FIELD_KIND_ARRAY:
-    case AMQP_FIELD_KIND_TABLE:
-        if (depth >= DEPTH_MAX) {
-            out->kind = FIELD_STRING;
-            out->bytes = SLICE("(nested too deeply)");
-        } else if (v->kind == AMQP_FIELD_KIND_ARRAY) {
-            array_decode(m, &v->value.array, depth, out);
-        } else {
-            fields_decode(m, &v->value.table, depth + 1, &out->children.items, &out->children.n);
-        }
-        return;
-    default: /* void; the library refuses kinds that it does not know */
+    struct slice value;
+    char kind;
+
+    if (!value_take(c, &kind, &value)) {
         out->kind = FIELD_VOID;
-        return;
+        return false;
     }
+    out->kind = (enum field_kind)kind;
+    if (out->kind == FIELD_STRING || out->kind == FIELD_BYTES) {
+        out->bytes = value;
+    } else if (out->kind != FIELD_ARRAY && out->kind != FIELD_TABLE) {
+        fixed_decode(value, out);
+    } else if (depth >= DEPTH_MAX) {
+        out->kind = FIELD_STRING;
+        out->bytes = SLICE("(nested too deeply)");
+    } else {
+        return list_decode(m, value, out->kind == FIELD_TABLE, depth + 1, &out->children.items,
+                           &out->children.n);
+    }
+    return true;
 }
 
-static void fields_decode(struct message *m, const amqp_table_t *t, int depth, struct field **ret_fields,
-                          size_t *ret_n)
+/* Items up to the first that has not AMQP's form. */
+static size_t list_count(struct slice list, bool has_names)
 {
-    size_t n = t->num_entries > 0 ? (size_t)t->num_entries : 0;
-    struct field *fields = n ? message_alloc(m, n * sizeof(struct field)) : NULL;
+    struct cursor c = cursor_of(list);
+    struct slice ignored;
+    size_t n = 0;
+    char kind;
+
+    while (c.at < c.end && (!has_names || bytes_take(&c, 1, &ignored)) && value_take(&c, &kind, &ignored))
+        n++;
+    return n;
+}
+
+/* The items of an array, or of a table. */
+static bool list_decode(struct message *m, struct slice list, bool has_names, int depth, struct field **ret,
+                        size_t *ret_n)
+{
+    struct cursor c = cursor_of(list);
+    size_t n = list_count(list, has_names);
+    struct field *items = n ? message_alloc(m, n * sizeof(*items)) : NULL;
+    bool ok = true;
 
     for (size_t i = 0; i < n; i++) {
-        fields[i].name = bytes_keep(m, t->entries[i].key);
-        value_decode(m, &t->entries[i].value, depth, &fields[i]);
+        if (has_names)
+            ok &= bytes_take(&c, 1, &items[i].name);
+        ok &= value_decode(m, &c, depth, &items[i]);
     }
-    *ret_fields = fields;
+    *ret = items;
     *ret_n = n;
+    return ok && c.at == c.end;
 }
 
-void message_decode(struct message *m, const amqp_basic_properties_t *p)
+static bool property_decode(struct message *m, struct cursor *c, int bit)
 {
-    const struct {
-        amqp_flags_t flag;
-        amqp_bytes_t value;
-    } strings[N_PROPERTIES] = {
-        [PROPERTY_CONTENT_TYPE] = {AMQP_BASIC_CONTENT_TYPE_FLAG, p->content_type},
-        [PROPERTY_CONTENT_ENCODING] = {AMQP_BASIC_CONTENT_ENCODING_FLAG, p->content_encoding},
-        [PROPERTY_CORRELATION_ID] = {AMQP_BASIC_CORRELATION_ID_FLAG, p->correlation_id},
-        [PROPERTY_REPLY_TO] = {AMQP_BASIC_REPLY_TO_FLAG, p->reply_to},
-        [PROPERTY_EXPIRATION] = {AMQP_BASIC_EXPIRATION_FLAG, p->expiration},
-        [PROPERTY_MESSAGE_ID] = {AMQP_BASIC_MESSAGE_ID_FLAG, p->message_id},
-        [PROPERTY_TYPE] = {AMQP_BASIC_TYPE_FLAG, p->type},
-        [PROPERTY_USER_ID] = {AMQP_BASIC_USER_ID_FLAG, p->user_id},
-        [PROPERTY_APP_ID] = {AMQP_BASIC_APP_ID_FLAG, p->app_id},
-        [PROPERTY_CLUSTER_ID] = {AMQP_BASIC_CLUSTER_ID_FLAG, p->cluster_id},
-    };
+    struct slice headers;
+    uint64_t value = 0;
+    int property;
 
-    for (int i = 0; i < N_PROPERTIES; i++)
-        if (p->_flags & strings[i].flag)
-            m->properties[i] = bytes_keep(m, strings[i].value);
-    if (p->_flags & AMQP_BASIC_DELIVERY_MODE_FLAG) {
-        m->has_delivery_mode = true;
-        m->delivery_mode = p->delivery_mode;
+    switch (bit) {
+    case BIT_HEADERS:
+        return bytes_take(c, 4, &headers) && list_decode(m, headers, true, 0, &m->headers, &m->n_headers);
+    case BIT_DELIVERY_MODE:
+        m->has_delivery_mode = number_take(c, 1, &value);
+        m->delivery_mode = (uint8_t)value;
+        return m->has_delivery_mode;
+    case BIT_PRIORITY:
+        m->has_priority = number_take(c, 1, &value);
+        m->priority = (uint8_t)value;
+        return m->has_priority;
+    case BIT_TIMESTAMP:
+        m->has_timestamp = number_take(c, 8, &m->timestamp);
+        return m->has_timestamp;
+    default:
+        property = property_of_bit(bit);
+        if (bytes_take(c, 1, &m->properties[property]))
+            return true;
+        m->properties[property] = (struct slice){0};
+        return false;
     }
-    if (p->_flags & AMQP_BASIC_PRIORITY_FLAG) {
-        m->has_priority = true;
-        m->priority = p->priority;
-    }
-    if (p->_flags & AMQP_BASIC_TIMESTAMP_FLAG) {
-        m->has_timestamp = true;
-        m->timestamp = p->timestamp;
-    }
-    if (p->_flags & AMQP_BASIC_HEADERS_FLAG)
-        fields_decode(m, &p->headers, 0, &m->headers, &m->n_headers);
+}
+
+int message_decode(struct message *m, struct slice properties)
+{
+    uint64_t flags;
+
+    m->content_header = message_keep(m, properties.data, properties.len);
+    struct cursor c = cursor_of(m->content_header);
+    if (!number_take(&c, 2, &flags) || flags >> BIT_MORE & 1)
+        return -1;
+    for (int bit = BIT_CONTENT_TYPE; bit >= BIT_LAST; bit--)
+        if (flags >> bit & 1 && !property_decode(m, &c, bit))
+            return -1;
+    return c.at == c.end ? 0 : -1;
 }

@@ -3,6 +3,7 @@
 
 #include "broker/encode.h"
 
+#include "broker/flags.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/core/message.h"
@@ -123,37 +124,6 @@ static int fields_encode(struct buf *out, const struct field *fields, size_t n, 
     return 0;
 }
 
-/* Bits of the property flags, in the order in which the values follow. */
-enum {
-    BIT_CONTENT_TYPE = 15,
-    BIT_CONTENT_ENCODING = 14,
-    BIT_HEADERS = 13,
-    BIT_DELIVERY_MODE = 12,
-    BIT_PRIORITY = 11,
-    BIT_CORRELATION_ID = 10,
-    BIT_REPLY_TO = 9,
-    BIT_EXPIRATION = 8,
-    BIT_MESSAGE_ID = 7,
-    BIT_TIMESTAMP = 6,
-    BIT_TYPE = 5,
-    BIT_USER_ID = 4,
-    BIT_APP_ID = 3,
-    BIT_CLUSTER_ID = 2,
-};
-
-static const signed char property_of_bit[16] = {
-    [BIT_CONTENT_TYPE] = PROPERTY_CONTENT_TYPE + 1,
-    [BIT_CONTENT_ENCODING] = PROPERTY_CONTENT_ENCODING + 1,
-    [BIT_CORRELATION_ID] = PROPERTY_CORRELATION_ID + 1,
-    [BIT_REPLY_TO] = PROPERTY_REPLY_TO + 1,
-    [BIT_EXPIRATION] = PROPERTY_EXPIRATION + 1,
-    [BIT_MESSAGE_ID] = PROPERTY_MESSAGE_ID + 1,
-    [BIT_TYPE] = PROPERTY_TYPE + 1,
-    [BIT_USER_ID] = PROPERTY_USER_ID + 1,
-    [BIT_APP_ID] = PROPERTY_APP_ID + 1,
-    [BIT_CLUSTER_ID] = PROPERTY_CLUSTER_ID + 1,
-};
-
 static bool is_present(const struct message *m, int bit)
 {
     switch (bit) {
@@ -166,7 +136,7 @@ static bool is_present(const struct message *m, int bit)
     case BIT_TIMESTAMP:
         return m->has_timestamp;
     default:
-        return property_of_bit[bit] && m->properties[property_of_bit[bit] - 1].data;
+        return m->properties[property_of_bit(bit)].data;
     }
 }
 
@@ -185,7 +155,7 @@ static int property_encode(struct buf *out, const struct message *m, int bit, st
         buf_add_u64(out, m->timestamp);
         return 0;
     default: {
-        enum property p = (enum property)(property_of_bit[bit] - 1);
+        enum property p = (enum property)property_of_bit(bit);
         return short_add(out, m->properties[p], property_name(p), f);
     }
     }
@@ -195,13 +165,13 @@ int message_encode(struct buf *out, const struct message *m, struct fault *f)
 {
     unsigned flags = 0;
 
-    for (int bit = 15; bit > 1; bit--)
+    for (int bit = BIT_CONTENT_TYPE; bit >= BIT_LAST; bit--)
         flags |= (unsigned)is_present(m, bit) << bit;
     buf_add_u16(out, CLASS_BASIC);
     buf_add_u16(out, 0); /* weight, unused */
     buf_add_u64(out, m->body_len);
     buf_add_u16(out, (uint16_t)flags);
-    for (int bit = 15; bit > 1; bit--)
+    for (int bit = BIT_CONTENT_TYPE; bit >= BIT_LAST; bit--)
         if (flags >> bit & 1 && property_encode(out, m, bit, f))
             return -1;
     return 0;

@@ -1,9 +1,11 @@
-/* What the worker sends. Everything is appended to the output buffer in the order of the calls; acks stay
+/* What the caller sends. Everything is appended to one output buffer in the order of the calls; acks stay
  * there until broker_flush (or 16 KiB of them, or the next time there is nothing to read), the rest goes out
- * at once. Worker's thread. */
+ * at once.
+ *
+ * The buffer is fair and bounded: between two times that it is empty each queue may fill a share of it, so
+ * that one with much to say does not keep the others from speaking while the broker reads slowly. */
 
 #include "broker/internal.h"
-#include "onceward/base/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +13,7 @@
 
 static const char tag_prefix[] = "onceward.";
 
-enum { FLAG_MULTIPLE = 1, NACK_REQUEUE = 2, REJECT_REQUEUE = 1, TAG_SIZE = 64 };
+enum { FLAG_MULTIPLE = 1, NACK_REQUEUE = 2, TAG_SIZE = 64 };
 
 uint32_t consumer_of_tag(amqp_bytes_t tag)
 {
@@ -42,78 +44,75 @@ static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, c
     return (amqp_bytes_t){(size_t)len, text};
 }
 
-int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fault *f)
+int out_flush(struct broker *b, struct fault *f)
 {
+    if (wire_flush(&b->wire, f))
+        return -1;
+    if (!wire_pending(&b->wire))
+        b->filling++;
+    return 0;
+}
+
+/* What was appended since the buffer had that length is the queue's. */
+static void written(struct broker *b, struct channel *c, size_t len_before)
+{
+    if (c->written_in != b->filling)
+        c->n_written = 0;
+    c->written_in = b->filling;
+    c->n_written += b->wire.out.len - len_before;
+}
+
+/* The queue's channel, or NULL while nothing can be sent on it. */
+static struct channel *open_channel(const struct broker *b, uint32_t queue)
+{
+    return broker_channel_is_open(b, queue) ? channel_of_queue(b, queue) : NULL;
+}
+
+int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f)
+{
+    struct channel *c = open_channel(b, queue);
+    size_t len = b->wire.out.len;
     char text[TAG_SIZE];
 
-    if (!broker_channel_is_open(b))
+    if (!c)
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
     uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
-    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_QOS_METHOD,
-                    &(amqp_basic_qos_t){.prefetch_count = count});
-    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CONSUME_METHOD,
-                    &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(b->queue),
+    wire_put_method(&b->wire, c->number, AMQP_BASIC_QOS_METHOD, &(amqp_basic_qos_t){.prefetch_count = count});
+    wire_put_method(&b->wire, c->number, AMQP_BASIC_CONSUME_METHOD,
+                    &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(c->queue),
                                             .consumer_tag = tag_of_consumer(b, consumer, text)});
-    return wire_flush(&b->wire, f);
+    written(b, c, len);
+    return out_flush(b, f);
 }
 
-int broker_cancel(struct broker *b, uint32_t consumer, struct fault *f)
+int broker_cancel(struct broker *b, uint32_t queue, uint32_t consumer, struct fault *f)
 {
+    struct channel *c = open_channel(b, queue);
+    size_t len = b->wire.out.len;
     char text[TAG_SIZE];
 
-    if (!broker_channel_is_open(b))
+    if (!c)
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
-    wire_put_method(&b->wire, CHANNEL_CONSUME, AMQP_BASIC_CANCEL_METHOD,
+    wire_put_method(&b->wire, c->number, AMQP_BASIC_CANCEL_METHOD,
                     &(amqp_basic_cancel_t){.consumer_tag = tag_of_consumer(b, consumer, text)});
-    return wire_flush(&b->wire, f);
-}
-
-void questions_send(struct broker *b)
-{
-    amqp_bytes_t queue = amqp_cstring_bytes(b->queue);
-
-    if (b->ask.state != CHANNEL_OPEN || b->closing != CLOSE_NO)
-        return;
-    /* The answer to that closes the channel, with everything asked behind it. */
-    if (b->stream == STREAM_UNSURE && b->depth != DEPTH_ASKED) {
-        amqp_table_entry_t offset = {amqp_cstring_bytes("x-stream-offset"), {.kind = AMQP_FIELD_KIND_UTF8}};
-
-        offset.value.value.bytes = amqp_cstring_bytes("next");
-        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_BASIC_CONSUME_METHOD,
-                        &(amqp_basic_consume_t){.queue = queue, .arguments = {1, &offset}});
-        b->stream = STREAM_PROBED;
-    }
-    if (b->stream == STREAM_PROBED)
-        return;
-    if (b->depth == DEPTH_WANTED) {
-        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_QUEUE_DECLARE_METHOD,
-                        &(amqp_queue_declare_t){.queue = queue, .passive = 1});
-        b->depth = DEPTH_ASKED;
-    }
-    if (b->stream == STREAM_SUSPECTED) {
-        wire_put_method(&b->wire, CHANNEL_ASK, AMQP_BASIC_GET_METHOD, &(amqp_basic_get_t){.queue = queue});
-        b->stream = STREAM_ASKED;
-    }
-}
-
-int broker_ask_depth(struct broker *b, struct fault *f)
-{
-    if (b->depth == DEPTH_IDLE) {
-        b->depth = DEPTH_WANTED;
-        questions_send(b);
-    }
-    return wire_flush(&b->wire, f);
+    written(b, c, len);
+    return out_flush(b, f);
 }
 
 static int settle(struct broker *b, struct broker_tag tag, amqp_method_number_t id, uint8_t flags,
                   struct fault *f)
 {
+    struct channel *c = channel_of_generation(b, tag.generation);
+    size_t len = b->wire.out.len;
+
     if (b->wire.is_lost)
         return wire_flush(&b->wire, f);
-    if (!broker_channel_is_open(b) || tag.generation != b->consume.generation || tag.number == 0)
+    if (b->closing != CLOSE_NO || !c || c == &b->ask || c->state != CHANNEL_OPEN ||
+        tag.generation != c->generation || tag.number == 0)
         return 1;
-    wire_put_settle(&b->wire, CHANNEL_CONSUME, id, tag.number, flags);
-    return wire_pending(&b->wire) >= FLUSH_AT ? wire_flush(&b->wire, f) : 0;
+    wire_put_settle(&b->wire, c->number, id, tag.number, flags);
+    written(b, c, len);
+    return wire_pending(&b->wire) >= FLUSH_AT ? out_flush(b, f) : 0;
 }
 
 int broker_ack(struct broker *b, struct broker_tag tag, bool multiple, struct fault *f)
@@ -121,7 +120,7 @@ int broker_ack(struct broker *b, struct broker_tag tag, bool multiple, struct fa
     return settle(b, tag, AMQP_BASIC_ACK_METHOD, multiple ? FLAG_MULTIPLE : 0, f);
 }
 
-int broker_return(struct broker *b, struct broker_tag tag, struct fault *f)
+int broker_requeue(struct broker *b, struct broker_tag tag, struct fault *f)
 {
     return settle(b, tag, AMQP_BASIC_NACK_METHOD, NACK_REQUEUE, f);
 }
@@ -133,45 +132,20 @@ int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f)
 
 int broker_flush(struct broker *b, struct fault *f)
 {
-    return wire_flush(&b->wire, f);
+    return out_flush(b, f);
 }
 
 int broker_tick(struct broker *b, struct fault *f)
 {
     close_step(b);
-    if (wire_tick(&b->wire, f) || channel_tick(b, &b->consume, f))
+    if (wire_tick(&b->wire, f))
         return -1;
-    return channel_tick(b, &b->ask, f);
-}
-
-void connection_close(struct broker *b)
-{
-    wire_put_method(&b->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
-                    &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
-                                               .reply_text = amqp_cstring_bytes("bye")});
-    b->closing = CLOSE_SENT;
-}
-
-void close_step(struct broker *b)
-{
-    if (b->closing != CLOSE_LINGERING || wire_pending(&b->wire) || clock_ms() < b->wire.sent_ms + LINGER_MS)
-        return;
-    wire_put_method(
-        &b->wire, CHANNEL_CONSUME, AMQP_CHANNEL_CLOSE_METHOD,
-        &(amqp_channel_close_t){.reply_code = AMQP_REPLY_SUCCESS, .reply_text = amqp_cstring_bytes("bye")});
-    b->closing = CLOSE_CHANNEL_SENT;
-}
-
-int broker_close(struct broker *b, struct fault *f)
-{
-    if (b->closing == CLOSE_NO && !b->wire.is_lost) {
-        if (b->consume.state == CHANNEL_OPENING)
-            connection_close(b);
-        else
-            b->closing = b->consume.state == CHANNEL_OPEN ? CLOSE_LINGERING : CLOSE_CHANNEL_SENT;
-    }
-    if (wire_flush(&b->wire, f))
+    if (b->closing != CLOSE_NO)
+        return out_flush(b, f);
+    for (size_t i = 0; i < b->n_queues; i++)
+        if (channel_tick(b, &b->queues[i], f))
+            return -1;
+    if (channel_tick(b, &b->ask, f) || questions_tick(b, f))
         return -1;
-    close_step(b);
-    return wire_flush(&b->wire, f);
+    return out_flush(b, f);
 }

@@ -1,13 +1,16 @@
-/* Publishing one message at a time with confirms, and looking at a queue: for commands, which may wait. Built
- * on the same buffer and frames as the worker's connection, so every wait has a deadline, also that for a
- * broker that does not read. One thread. */
+/* Publishing one message at a time with confirms, for commands, which may wait. Built on the same buffer and
+ * frames as the connection that consumes, so every wait has a deadline, also that for a broker that does not
+ * read. One thread. */
+
+#include "onceward/broker/publisher.h"
 
 #include "broker/connect.h"
+#include "broker/edit.h"
 #include "broker/encode.h"
-#include "broker/internal.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/failpoint.h"
 #include "onceward/base/mem.h"
+#include "onceward/core/message.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +30,7 @@ struct publisher {
 int publisher_open(const struct config_broker *c, const char *vhost, const char *instance,
                    struct publisher **ret, struct fault *f)
 {
-    struct target *t = target_new(TO_PUBLISH, c, NULL, vhost, instance, f);
+    struct target *t = target_new(TO_PUBLISH, c, vhost, NULL, 0, instance, f);
     struct attempt *a = t ? attempt_wait(t, clock_ms() + c->connect_timeout_ms, f) : NULL;
 
     if (!a)
@@ -101,9 +104,7 @@ static int pump(struct publisher *p, int64_t deadline_ms, struct fault *f)
         return -1;
     wire_wait(&p->wire, deadline_ms);
     while ((r = wire_read(&p->wire, &frame, f)) > 0) {
-        r = frame.frame_type == AMQP_FRAME_METHOD ? on_method(p, &frame.payload.method, f) : 0;
-        wire_release(&p->wire, frame.channel);
-        if (r)
+        if (frame.frame_type == AMQP_FRAME_METHOD && on_method(p, &frame.payload.method, f))
             return -1;
     }
     return r < 0 ? -1 : wire_flush(&p->wire, f);
@@ -168,47 +169,26 @@ static int header_build(const struct publisher *p, const struct message *m, stru
     int r = message_encode(header, &copy, f);
 
     free(headers);
-    if (r == 0 && header->len > p->wire.frame_max - FRAME_AROUND)
-        r = fault_set(f, "properties and headers take %zu bytes; the broker allows %zu", header->len,
-                      p->wire.frame_max - FRAME_AROUND);
     return r;
 }
 
-static int body_send(struct publisher *p, const struct message *m, struct fault *f)
+static int body_send(struct publisher *p, struct slice body, struct fault *f)
 {
     size_t part = p->wire.frame_max - FRAME_AROUND;
 
-    for (size_t at = 0; at < m->body_len; at += part) {
-        size_t len = m->body_len - at < part ? m->body_len - at : part;
-        wire_put_frame(&p->wire, AMQP_FRAME_BODY, CHANNEL_PUBLISH, (struct slice){m->body + at, len});
+    for (size_t at = 0; at < body.len; at += part) {
+        size_t len = body.len - at < part ? body.len - at : part;
+        wire_put_frame(&p->wire, AMQP_FRAME_BODY, CHANNEL_PUBLISH, (struct slice){body.data + at, len});
         if (drain(p, AHEAD_MAX, f))
             return -1;
     }
     return 0;
 }
 
-int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f)
+static int confirm_wait(struct publisher *p, struct fault *f)
 {
-    struct buf header = {0};
-
-    if (p->wire.is_lost)
-        return fault_set(f, "the connection to the broker is lost");
-    if (strlen(queue) > SHORT_MAX)
-        return fault_set(f, "the queue's name has more than 255 bytes");
-    if (header_build(p, m, &header, f)) {
-        buf_deinit(&header);
-        return -1;
-    }
-    p->is_returned = p->is_confirmed = p->is_refused = false;
-    p->n_published++;
-    wire_put_method(&p->wire, CHANNEL_PUBLISH, AMQP_BASIC_PUBLISH_METHOD,
-                    &(amqp_basic_publish_t){.routing_key = amqp_cstring_bytes(queue), .mandatory = 1});
-    wire_put_frame(&p->wire, AMQP_FRAME_HEADER, CHANNEL_PUBLISH, buf_slice(&header));
-    buf_deinit(&header);
-    if (body_send(p, m, f) || drain(p, 0, f))
-        return -1;
-    FAILPOINT(REDRIVE_PUBLISHED);
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
+
     while (!p->is_confirmed) {
         if (p->is_refused)
             return fault_set(f, "the broker refused the message (nack)");
@@ -218,6 +198,56 @@ int publisher_send(struct publisher *p, const char *queue, const struct message 
             return -1;
     }
     return p->is_returned ? 1 : 0;
+}
+
+static int send_whole(struct publisher *p, const char *queue, struct slice header, struct slice body,
+                      struct fault *f)
+{
+    if (header.len > p->wire.frame_max - FRAME_AROUND)
+        return fault_set(f, "properties and headers take %zu bytes; the broker allows %zu", header.len,
+                         p->wire.frame_max - FRAME_AROUND);
+    p->is_returned = p->is_confirmed = p->is_refused = false;
+    p->n_published++;
+    wire_put_method(&p->wire, CHANNEL_PUBLISH, AMQP_BASIC_PUBLISH_METHOD,
+                    &(amqp_basic_publish_t){.routing_key = amqp_cstring_bytes(queue), .mandatory = 1});
+    wire_put_frame(&p->wire, AMQP_FRAME_HEADER, CHANNEL_PUBLISH, header);
+    if (body_send(p, body, f) || drain(p, 0, f))
+        return -1;
+    FAILPOINT(REDRIVE_PUBLISHED);
+    return confirm_wait(p, f);
+}
+
+static int may_send(const struct publisher *p, const char *queue, struct fault *f)
+{
+    if (p->wire.is_lost)
+        return fault_set(f, "the connection to the broker is lost");
+    if (strlen(queue) > SHORT_MAX)
+        return fault_set(f, "the queue's name has more than 255 bytes");
+    return 0;
+}
+
+int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f)
+{
+    struct buf header = {0};
+    int r = -1;
+
+    if (may_send(p, queue, f) == 0 && header_build(p, m, &header, f) == 0)
+        r = send_whole(p, queue, buf_slice(&header), (struct slice){m->body, m->body_len}, f);
+    buf_deinit(&header);
+    return r;
+}
+
+int publisher_send_raw(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
+                       struct fault *f)
+{
+    struct buf header = {0};
+    int r = -1;
+
+    if (may_send(p, queue, f) == 0 &&
+        content_header_edit(&header, content_header, body.len, slice_of(p->user), f) == 0)
+        r = send_whole(p, queue, buf_slice(&header), body, f);
+    buf_deinit(&header);
+    return r;
 }
 
 void publisher_close(struct publisher *p)
@@ -238,60 +268,4 @@ void publisher_close(struct publisher *p)
     wire_deinit(&p->wire);
     free(p->user);
     free(p);
-}
-
-/* --- check --- */
-
-/* Waits for an event of this kind. 0, or -1: lost or late. */
-static int event_wait(struct broker *b, enum broker_event_kind kind, int64_t deadline_ms,
-                      struct broker_event *ev, struct fault *f)
-{
-    while (clock_ms() < deadline_ms) {
-        if (broker_next(b, (struct broker_room){0}, ev, f))
-            return -1;
-        if (ev->kind == kind)
-            return 0;
-        if (ev->kind == BROKER_NOTHING)
-            wire_wait(&b->wire, deadline_ms);
-    }
-    return fault_set(f, "the broker did not answer in time");
-}
-
-static int queue_check(struct broker *b, int64_t deadline_ms, struct fault *f)
-{
-    struct broker_event ev;
-
-    if (broker_ask_depth(b, f) || event_wait(b, BROKER_DEPTH, deadline_ms, &ev, f))
-        return fault_wrap(f, "looking for queue %s", b->queue);
-    if (ev.depth < 0) {
-        *f = ev.fault;
-        return fault_wrap(f, "looking for queue %s", b->queue);
-    }
-    broker_ask_stream(b, ev.depth == 0);
-    while (is_holding(b)) {
-        if (clock_ms() >= deadline_ms)
-            return fault_set(f, "the broker did not answer in time");
-        if (broker_next(b, (struct broker_room){0}, &ev, f))
-            return -1;
-        wire_wait(&b->wire, is_holding(b) ? deadline_ms : 0);
-    }
-    return 0;
-}
-
-int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f)
-{
-    int64_t deadline_ms = clock_ms() + c->connect_timeout_ms;
-    struct target *t = target_new(TO_CONSUME, c, q->queue, q->vhost, "check", f);
-    struct attempt *a = t ? attempt_wait(t, deadline_ms, f) : NULL;
-    struct broker *b;
-    struct broker_event ev;
-    struct fault ignored;
-
-    if (!a || broker_attempt_take(a, &b, f))
-        return -1;
-    int r = queue_check(b, deadline_ms, f);
-    if (broker_close(b, &ignored) == 0)
-        event_wait(b, BROKER_CLOSED, deadline_ms, &ev, &ignored);
-    broker_free(b);
-    return r;
 }

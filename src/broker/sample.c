@@ -6,6 +6,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/broker/broker.h"
+#include "onceward/core/message.h"
 
 #include <string.h>
 
@@ -70,7 +71,8 @@ static int on_header(struct sample *s, const amqp_frame_t *frame, struct fault *
 {
     if (s->state != HEADER || frame->payload.properties.class_id != AMQP_BASIC_CLASS)
         return broken(s, f, "a content header out of its place");
-    message_decode(s->message, frame->payload.properties.decoded);
+    /* Of a malformed one everything before the fault is there. */
+    (void)message_decode(s->message, slice_of_bytes(frame->payload.properties.raw));
     s->body_len = s->n_left = frame->payload.properties.body_size;
     if (s->body_len && s->body_len <= s->body_most) {
         s->message->body = mem_realloc(NULL, s->body_len);
@@ -123,7 +125,6 @@ static int pump(struct sample *s, enum sample_state wanted, int64_t timeout_ms, 
         wire_wait(&s->wire, deadline_ms);
         while ((r = wire_read(&s->wire, &frame, f)) > 0) {
             r = on_frame(s, &frame, f);
-            wire_release(&s->wire, frame.channel);
             deadline_ms = clock_ms() + timeout_ms;
             if (r)
                 return -1;
@@ -161,7 +162,7 @@ static int give_back(struct sample *s, int64_t timeout_ms, struct fault *f)
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
                   struct fault *f)
 {
-    struct target *t = target_new(TO_PUBLISH, c, q->queue, q->vhost, "check --sample", f);
+    struct target *t = target_new(TO_PUBLISH, c, q->vhost, NULL, 0, "check --sample", f);
     struct attempt *a = t ? attempt_wait(t, clock_ms() + c->connect_timeout_ms, f) : NULL;
     struct sample s = {.state = ASKED, .body_most = q->max_message_bytes};
     bool is_empty = false;

@@ -1,10 +1,8 @@
-/* Frames in and out of one connection. See wire.h for why writing does not go through the library. Reading
- * does not either, so that a header can be mended before the library refuses it (see nesting.h). One thread
- * at a time. */
+/* Frames in and out of one connection. See wire.h for why they do not go through the library. One thread at a
+ * time. */
 
 #include "broker/wire.h"
 
-#include "broker/nesting.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
@@ -29,13 +27,17 @@ enum {
     RECEIVE_MIN = 16 * 1024, /* room for one call, at least */
     PAYLOAD_OF_METHOD = 4,   /* at least: its number */
     PAYLOAD_OF_HEADER = 14,  /* class, weight, size of the body, flags */
+    PROPERTIES_AT = 12,      /* in that */
+    POOL_PAGE = 4096,
+    POOL_PAGES_MAX = 4, /* kept */
 };
 
 void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st *ssl)
 {
     int heartbeat_s = amqp_get_heartbeat(connection);
 
-    *w = (struct wire){.connection = connection, .ssl = ssl};
+    *w = (struct wire){.connection = connection, .ssl = ssl, .library_channel = -1};
+    init_amqp_pool(&w->pool, POOL_PAGE);
     w->fd = amqp_get_sockfd(connection);
     w->frame_max = (size_t)amqp_get_frame_max(connection);
     w->heartbeat_ms = heartbeat_s * INT64_C(1000);
@@ -46,8 +48,10 @@ void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st
 
 void wire_deinit(struct wire *w)
 {
-    if (w->connection)
+    if (w->connection) {
         amqp_destroy_connection(w->connection);
+        empty_amqp_pool(&w->pool);
+    }
     buf_deinit(&w->out);
     buf_deinit(&w->in);
     *w = (struct wire){.fd = -1, .is_lost = true};
@@ -243,31 +247,63 @@ static int receive(struct wire *w, struct fault *f)
     return n > 0 ? 1 : (int)n;
 }
 
-/* In a frame that is too short for its kind the library reads on behind the end. */
-static bool frame_is_short(const char *data, size_t len)
+static int method_decode(struct wire *w, struct slice payload, amqp_frame_t *frame, struct fault *f)
 {
-    size_t payload = len - FRAME_AROUND;
+    uint32_t id;
 
-    return (*data == AMQP_FRAME_METHOD && payload < PAYLOAD_OF_METHOD) ||
-           (*data == AMQP_FRAME_HEADER && payload < PAYLOAD_OF_HEADER);
+    if (payload.len < PAYLOAD_OF_METHOD)
+        return fault_set(f, "the broker broke the protocol: a frame too short for its kind");
+    memcpy(&id, payload.data, sizeof(id));
+    frame->payload.method.id = be32toh(id);
+    struct slice fields = {payload.data + sizeof(id), payload.len - sizeof(id)};
+    int r = amqp_decode_method(frame->payload.method.id, &w->pool, bytes_of_slice(fields),
+                               &frame->payload.method.decoded);
+    return r < 0 ? fault_set(f, "receiving from the broker: %s", amqp_error_string2(r)) : 0;
 }
 
-/* Hands the library one whole frame. 1: here it is; 0: it is none that matters; -1: lost. */
+static int header_decode(struct slice payload, amqp_frame_t *frame, struct fault *f)
+{
+    uint16_t class_id;
+    uint64_t len;
+
+    if (payload.len < PAYLOAD_OF_HEADER)
+        return fault_set(f, "the broker broke the protocol: a frame too short for its kind");
+    memcpy(&class_id, payload.data, sizeof(class_id));
+    memcpy(&len, payload.data + 4, sizeof(len));
+    frame->payload.properties.class_id = be16toh(class_id);
+    frame->payload.properties.body_size = be64toh(len);
+    frame->payload.properties.decoded = NULL;
+    frame->payload.properties.raw =
+        bytes_of_slice((struct slice){payload.data + PROPERTIES_AT, payload.len - PROPERTIES_AT});
+    return 0;
+}
+
+/* One whole frame, taken from the front. 1: here it is; 0: it is none that matters; -1: not AMQP. */
 static int frame_decode(struct wire *w, size_t len, amqp_frame_t *frame, struct fault *f)
 {
-    char *data = w->in.data + w->n_read;
+    const char *data = w->in.data + w->n_read;
+    struct slice payload = {data + FRAME_HEAD, len - FRAME_AROUND};
+    uint16_t channel;
 
-    if (frame_is_short(data, len))
-        return fault_set(f, "the broker broke the protocol: a frame too short for its kind");
-    if (*data == AMQP_FRAME_HEADER)
-        nesting_cut(data + FRAME_HEAD, len - FRAME_AROUND);
-    int n = amqp_handle_input(w->connection, (amqp_bytes_t){len, data}, frame);
     w->n_read += len;
-    if (n < 0)
-        return fault_set(f, "receiving from the broker: %s", amqp_error_string2(n));
-    if (frame->frame_type == AMQP_FRAME_HEARTBEAT)
-        amqp_maybe_release_buffers_on_channel(w->connection, 0);
-    return frame->frame_type != 0 && frame->frame_type != AMQP_FRAME_HEARTBEAT;
+    if ((unsigned char)data[len - 1] != AMQP_FRAME_END)
+        return fault_set(f, "the broker broke the protocol: a frame without its end");
+    memcpy(&channel, data + 1, sizeof(channel));
+    frame->frame_type = (uint8_t)*data;
+    frame->channel = be16toh(channel);
+    switch (frame->frame_type) {
+    case AMQP_FRAME_METHOD:
+        return method_decode(w, payload, frame, f) ? -1 : 1;
+    case AMQP_FRAME_HEADER:
+        return header_decode(payload, frame, f) ? -1 : 1;
+    case AMQP_FRAME_BODY:
+        frame->payload.body_fragment = bytes_of_slice(payload);
+        return 1;
+    case AMQP_FRAME_HEARTBEAT:
+        return 0;
+    default:
+        return fault_set(f, "the broker broke the protocol: a frame of type %u", frame->frame_type);
+    }
 }
 
 /* As wire_read, from our own buffer and the socket. */
@@ -291,29 +327,45 @@ static int frame_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
     }
 }
 
+/* What came with the answers to the login. 1: a frame; 0: nothing there now; -1: lost. */
+static int library_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
+{
+    int r = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
+
+    w->is_in_library = r == AMQP_STATUS_TIMEOUT;
+    if (r == AMQP_STATUS_TIMEOUT)
+        return 0;
+    if (r != AMQP_STATUS_OK)
+        return fault_set(f, "receiving from the broker: %s", amqp_error_string2(r));
+    w->library_channel = frame->channel;
+    return 1;
+}
+
+/* Forgets the frame before. */
+static void frame_release(struct wire *w)
+{
+    if (w->library_channel >= 0)
+        amqp_maybe_release_buffers_on_channel(w->connection, (amqp_channel_t)w->library_channel);
+    w->library_channel = -1;
+    if (w->pool.pages.num_blocks > POOL_PAGES_MAX)
+        empty_amqp_pool(&w->pool);
+    else
+        recycle_amqp_pool(&w->pool);
+}
+
 int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
 {
     int r;
 
     if (w->is_lost)
         return fault_set(f, "the connection to the broker is lost");
-    if (library_has_input(w)) {
-        r = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
-        if (r == AMQP_STATUS_OK)
-            return 1;
-        if (r != AMQP_STATUS_TIMEOUT) {
-            w->is_lost = true;
-            return fault_set(f, "receiving from the broker: %s", amqp_error_string2(r));
-        }
-    }
-    r = frame_read(w, frame, f);
+    frame_release(w);
+    if (w->is_in_library || library_has_input(w))
+        r = library_read(w, frame, f);
+    else
+        r = frame_read(w, frame, f);
     w->is_lost = r < 0;
     return r;
-}
-
-void wire_release(struct wire *w, uint16_t channel)
-{
-    amqp_maybe_release_buffers_on_channel(w->connection, channel);
 }
 
 int wire_tick(struct wire *w, struct fault *f)

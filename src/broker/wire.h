@@ -9,13 +9,14 @@
 struct fault;
 struct ssl_st;
 
-/* A connection that is logged in: frames in and out through buffers of ours. The library decodes what comes
- * in.
+/* A connection that is logged in: frames in and out through buffers of ours. The library decodes the methods
+ * that come in.
  *
  * After the login the library writes nothing any more: its heartbeats are switched off, and no function of it
  * that sends is called. Everything goes to `out` as whole frames and from there to the socket as far as it
  * takes them, so nothing ever blocks, a partial write can be followed by nothing but its own rest, and many
- * small frames cost one system call. */
+ * small frames cost one system call. Frames are not read by the library either, which keeps pages of the size
+ * of a frame for every channel: here all channels share `in` and one small pool. */
 struct wire {
     amqp_connection_state_t connection;
     struct ssl_st *ssl; /* the library's; NULL: plain TCP */
@@ -25,6 +26,9 @@ struct wire {
     size_t n_sent;        /* of out */
     struct buf in;        /* received: whole frames and the start of one */
     size_t n_read;        /* of in */
+    amqp_pool_t pool;     /* of the latest method */
+    bool is_in_library;   /* the start of a frame was read there, with the login: so its rest is, too */
+    int library_channel;  /* of the latest frame from there; -1: none */
     int64_t heartbeat_ms; /* as agreed; 0: none */
     int64_t sent_ms, received_ms;
     size_t frame_max;
@@ -54,14 +58,12 @@ void wire_put_frame(struct wire *w, uint8_t type, uint16_t channel, struct slice
 /* Sends what the socket takes now. 0, or -1: lost. */
 int wire_flush(struct wire *w, struct fault *f);
 
-/* 1: a frame, good until wire_release of its channel; 0: none now; -1: lost. */
+/* 1: a frame, good until the next call; 0: none now; -1: lost. Of a content header `raw` has the property
+ * flags and list, and nothing is decoded. */
 int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f);
 
 /* Is a received frame still in memory, where polling the descriptor cannot see it? */
 bool wire_has_input(const struct wire *w);
-
-/* Forgets the frames of a channel that were read. */
-void wire_release(struct wire *w, uint16_t channel);
 
 /* Sends heartbeats and notices when the other side's stay away. 0, or -1: lost. */
 int wire_tick(struct wire *w, struct fault *f);

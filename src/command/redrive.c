@@ -17,6 +17,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/base/sha256.h"
 #include "onceward/broker/broker.h"
+#include "onceward/broker/publisher.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
 #include "onceward/core/reasons.h"

@@ -4,7 +4,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/base/wait.h"
-#include "onceward/broker/broker_many.h"
+#include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 #include "onceward/core/headers.h"
 #include "onceward/core/pace.h"

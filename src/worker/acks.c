@@ -109,17 +109,17 @@ void worker_write_acks(struct worker *w)
 {
     struct fault f = {0};
 
-    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker))
+    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker, THE_QUEUE))
         return;
     size_t n_acks = worker_n(w, DELIVERY_TO_ACK), n_rejects = worker_n(w, DELIVERY_TO_REJECT),
            n_returns = worker_n(w, DELIVERY_TO_RETURN);
     if (!n_acks && !n_rejects && !n_returns)
         return;
-    if (!broker_can_write(w->broker, 3 * N_WRITES_A_TURN + 1))
+    if (!broker_can_write(w->broker, THE_QUEUE, 3 * N_WRITES_A_TURN + 1))
         return;
     /* A loss shows again in broker_next, which is where the connection is given up. */
     if (write_prefix(w, &f) || write_singles(w, &f) || write_each(w, DELIVERY_TO_REJECT, broker_reject, &f) ||
-        write_each(w, DELIVERY_TO_RETURN, broker_return, &f))
+        write_each(w, DELIVERY_TO_RETURN, broker_requeue, &f))
         return;
     broker_flush(w->broker, &f);
     FAILPOINT_IF(worker_n(w, DELIVERY_TO_ACK) < n_acks, ACK_FLUSHED);

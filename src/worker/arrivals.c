@@ -21,7 +21,8 @@ static struct delivery *delivery_new(struct worker *w, const struct broker_event
     d->message = ev->message;
     d->n_bytes = ev->message ? ev->n_bytes : 0;
     d->n_wanted = ev->n_bytes;
-    d->n_delivered = ev->message ? message_delivery_count(ev->message) : ev->delivery_count;
+    /* A classic queue counts nothing: what stands there is the publisher's. */
+    d->n_delivered = ev->redelivered && ev->queue_kind != BROKER_KIND_CLASSIC ? ev->delivery_count : 0;
     d->n_rejected = ev->message ? message_rejections(ev->message, slice_of(w->q->queue)) : ev->n_rejected;
     d->received_us = clock_us();
     d->verdict = -1;
@@ -77,7 +78,7 @@ void worker_delivery_arrives(struct worker *w, struct broker_event *ev)
     give_up_at_arrival(w, d, missing ? DEAD_NO_MESSAGE_ID : DEAD_INVALID_MESSAGE_ID, f.text);
 }
 
-void worker_delivery_drained(struct worker *w, const struct broker_event *ev)
+void worker_delivery_skipped(struct worker *w, const struct broker_event *ev)
 {
     struct broker_event copy = *ev;
     char text[320];

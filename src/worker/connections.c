@@ -75,7 +75,7 @@ static bool redial_result(struct worker *w, struct redial *r, const char *peer, 
     return false;
 }
 
-static void broker_lost(struct worker *w, const struct fault *f)
+static bool broker_is_let_go(struct worker *w)
 {
     broker_free(w->broker);
     w->broker = NULL;
@@ -83,29 +83,44 @@ static void broker_lost(struct worker *w, const struct fault *f)
     worker_channel_lost(w);
     if (w->n_consume_failures < 0)
         w->n_consume_failures = 0;
-    if (w->drain == DRAIN_CLOSING) {
-        w->drain = DRAIN_ENDED;
-        return;
-    }
-    if (strcmp(f->code, "stream") != 0) {
+    if (w->drain != DRAIN_CLOSING)
+        return true;
+    w->drain = DRAIN_ENDED;
+    return false;
+}
+
+static void broker_lost(struct worker *w, const struct fault *f)
+{
+    if (broker_is_let_go(w))
         redial_failed(w, &w->to_broker, "broker", f->text);
+}
+
+void worker_stream_found(struct worker *w, const struct fault *f)
+{
+    if (!broker_is_let_go(w))
         return;
-    }
     redial_later(w, &w->to_broker, f->text); /* the connection was good: what it leads to is not */
     w->to_broker.at_ms = w->now_ms + FAILPOINT_MS(REDIAL_LAST);
     pause_set(w, PAUSE_STREAM, f->text);
     report_text(w, EVENT_REFUSED, f->text);
 }
 
+static struct broker_room room_of(void *worker, uint32_t queue)
+{
+    (void)queue;
+    return worker_room(worker);
+}
+
 void worker_step_broker(struct worker *w)
 {
+    const struct broker_queue queue = {.name = w->q->queue, .number = THE_QUEUE};
     struct redial *r = &w->to_broker;
     struct broker_event ev;
     struct fault f = {0};
     void *result;
 
     if (!w->broker && !r->job && w->now_ms >= r->at_ms && !w->drain) {
-        r->job = broker_connect(&w->config->broker, w->q, w->config->instance, &f);
+        r->job = broker_connect(&w->config->broker, w->q->vhost, &queue, 1, w->config->instance, &f);
         r->deadline_ms = w->now_ms + w->config->broker.connect_timeout_ms + JOB_EXTRA_MS;
         if (!r->job)
             redial_failed(w, r, "broker", f.text);
@@ -117,13 +132,13 @@ void worker_step_broker(struct worker *w)
             FAILPOINT(BROKER_CONNECTED);
             worker_learn_limit(w);
             if (w->pauses & 1u << PAUSE_STREAM)
-                broker_ask_stream(w->broker, false);
+                broker_ask_kind(w->broker, THE_QUEUE, &f);
             redial_succeeded(w, r, "broker", broker_version(w->broker));
         }
     }
     w->more = w->broker;
     for (int n = 0; w->broker && n < N_DELIVERIES_A_TURN; n++) {
-        if (broker_next(w->broker, worker_room(w), &ev, &f)) {
+        if (broker_next(w->broker, room_of, w, &ev, &f)) {
             broker_lost(w, &f);
             return;
         }
@@ -285,18 +300,19 @@ static void redial_proven(const struct worker *w, struct redial *r)
 static void watch_stream(struct worker *w)
 {
     enum { PATIENCE_MS = 2000 };
+    struct fault f = {0};
     int64_t waited_ms = w->now_ms - w->renewed_ms;
 
     if (w->is_no_stream || !w->broker || w->drain || w->consumer != CONSUMER_ACTIVE)
         return;
-    w->is_no_stream = broker_is_no_stream(w->broker);
+    w->is_no_stream = broker_kind_of(w->broker, THE_QUEUE) != BROKER_KIND_UNKNOWN;
     if (waited_ms < PATIENCE_MS / 2)
         return;
     if (w->depth < 0 || w->depth_of_ms < w->renewed_ms + PATIENCE_MS / 2) {
         if (!w->depth_asked_ms)
             worker_ask_depth(w);
-    } else if (waited_ms >= PATIENCE_MS) {
-        broker_ask_stream(w->broker, w->depth == 0);
+    } else if (waited_ms >= PATIENCE_MS && w->depth > 0) {
+        broker_ask_kind(w->broker, THE_QUEUE, &f); /* a loss shows again in broker_next */
     }
 }
 

@@ -189,12 +189,13 @@ void worker_update_consumer(struct worker *w)
 
     update_parked_full(w);
     update_bytes(w);
-    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker) || !broker_can_write(w->broker, 2))
+    if (!w->broker || !w->generation || !broker_channel_is_open(w->broker, THE_QUEUE) ||
+        !broker_can_write(w->broker, THE_QUEUE, 2))
         return;
     bool want = worker_may_consume(w);
     if (w->consumer == CONSUMER_ACTIVE && (!want || needs_renewal(w))) {
         FAILPOINT(CANCEL_BEFORE);
-        if (!broker_cancel(w->broker, w->consumer_number, &f))
+        if (!broker_cancel(w->broker, THE_QUEUE, w->consumer_number, &f))
             w->consumer = CONSUMER_STOPPING;
         w->stuck_for = NULL;
         FAILPOINT(CANCEL_SENT);
@@ -202,7 +203,7 @@ void worker_update_consumer(struct worker *w)
         int prefetch = wanted_prefetch(w);
 
         FAILPOINT(CONSUME_BEFORE);
-        if (broker_consume(w->broker, w->consumer_number + 1, prefetch, &f))
+        if (broker_consume(w->broker, THE_QUEUE, w->consumer_number + 1, prefetch, &f))
             return;
         FAILPOINT(CONSUME_SENT);
         w->consumer_number++;
@@ -236,13 +237,13 @@ static void consumer_is_active(struct worker *w)
 }
 
 /* A queue that is not there, or whose node is down, and that is what the depth's absence means. */
-static void note_queue(struct worker *w, const struct fault *f)
+static void note_queue(struct worker *w, const struct broker_event *ev)
 {
-    w->no_queue = !strcmp(f->code, "404");
+    w->no_queue = ev->reason == BROKER_REASON_NO_QUEUE;
     if (w->no_queue) {
         w->is_no_stream = false; /* the name may be another queue's when it comes back */
         w->depth = -1;
-        snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", f->text);
+        snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->fault.text);
     }
 }
 
@@ -278,9 +279,9 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         else
             message_free(ev->message);
         break;
-    case BROKER_DRAINED:
+    case BROKER_SKIPPED:
         if (ev->tag.generation == w->generation)
-            worker_delivery_drained(w, ev);
+            worker_delivery_skipped(w, ev);
         break;
     case BROKER_CONSUMING:
         FAILPOINT(CONSUME_ANSWERED);
@@ -299,7 +300,7 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
     case BROKER_CHANNEL_LOST:
         if (w->consumer != CONSUMER_NONE || w->generation)
             channel_lost(w, ev);
-        note_queue(w, &ev->fault);
+        note_queue(w, ev);
         worker_channel_lost(w);
         break;
     case BROKER_CHANNEL_OPEN:
@@ -317,7 +318,11 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
         if (w->no_queue && ev->depth >= 0)
             w->consume_at_ms = w->now_ms; /* it is back */
-        note_queue(w, &ev->fault);
+        note_queue(w, ev);
+        break;
+    case BROKER_KIND:
+        if (ev->queue_kind == BROKER_KIND_STREAM)
+            worker_stream_found(w, &ev->fault);
         break;
     case BROKER_BLOCKED:
     case BROKER_UNBLOCKED:
@@ -343,7 +348,7 @@ void worker_ask_depth(struct worker *w)
     struct fault f = {0};
     int64_t waited_ms = w->depth_asked_ms ? w->now_ms - w->depth_asked_ms : 0;
 
-    if (!w->broker || !w->generation || !broker_can_write(w->broker, 1))
+    if (!w->broker || !w->generation || !broker_can_write(w->broker, THE_QUEUE, 1))
         return;
     if (waited_ms >= DEPTH_LATE_MS) {
         w->depth = -1;
@@ -352,7 +357,7 @@ void worker_ask_depth(struct worker *w)
     }
     if (!w->depth_asked_ms)
         w->depth_asked_ms = w->now_ms;
-    broker_ask_depth(w->broker, &f); /* a loss shows again in broker_next */
+    broker_ask_depth(w->broker, THE_QUEUE, &f); /* a loss shows again in broker_next */
 }
 
 /* Something could come and nothing does: is that because there is nothing? The figures may be an hour apart,
@@ -411,5 +416,5 @@ void worker_watch_consumer(struct worker *w)
                                   << (w->n_stuck < DOUBLINGS_MAX ? w->n_stuck : DOUBLINGS_MAX));
     w->n_stuck++;
     if (!w->standby)
-        broker_reopen(w->broker, reason);
+        broker_reopen(w->broker, THE_QUEUE, reason);
 }

@@ -47,6 +47,7 @@
 #include <stdatomic.h>
 
 enum {
+    THE_QUEUE = 0,            /* its number on the connection to the broker */
     TAKEOVER_GRACE_MS = 2000, /* live holders may settle first */
     FAILED_IDS = 64,          /* with a brake above that, later messages may count twice */
     FAILED_TEXTS = 8,         /* different answers of these that are counted */
@@ -314,7 +315,7 @@ struct worker {
 
 /* arrivals.c */
 void worker_delivery_arrives(struct worker *w, struct broker_event *ev);
-void worker_delivery_drained(struct worker *w, const struct broker_event *ev);
+void worker_delivery_skipped(struct worker *w, const struct broker_event *ev);
 
 /* deliveries.c */
 
@@ -396,6 +397,9 @@ bool delivery_is_tainted(const struct worker *w,
 /* consume.c */
 void worker_update_consumer(struct worker *w);
 void worker_broker_event(struct worker *w, struct broker_event *ev);
+
+/* The queue is one: the connection is given up, and made again later. */
+void worker_stream_found(struct worker *w, const struct fault *f);
 struct broker_room worker_room(const struct worker *w);
 void worker_watch_consumer(struct worker *w);
 void worker_ask_depth(struct worker *w);

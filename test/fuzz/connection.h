@@ -2,8 +2,8 @@
 
 #include "broker/connect.h"
 #include "onceward/base/clock.h"
-#include "onceward/base/random.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/random.h"
 #include "wire_checks.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 /* A connection that is logged in, to a broker that is played by the fuzzer, in a time of its own. */
 
-enum { TEST_FRAME_MAX = 16 * 1024 };
+enum { TEST_FRAME_MAX = 16 * 1024, TEST_CHANNEL_MAX = 6, N_TEST_QUEUES = 3 };
 
 /* --- time, in place of base/clock.c and of the C library's poll --- */
 
@@ -70,7 +70,7 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 
 /* --- the connection --- */
 
-/* The adapter's end in the attempt, the broker's end in *ret_peer. */
+/* The adapter's end in the attempt, the broker's end in *ret_peer. The queues have the numbers 9, 5 and 1. */
 static inline struct attempt *attempt_make(int *ret_peer)
 {
     struct attempt *a = mem_zalloc(1, sizeof(*a));
@@ -81,10 +81,12 @@ static inline struct attempt *attempt_make(int *ret_peer)
     /* Behind the protocol header the library expects frames, as after a login. */
     MUST(connection && amqp_handle_input(connection, bytes_of_slice(SLICE("AMQP\0\0\x09\1")), &frame) == 8);
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-    MUST(amqp_tune_connection(connection, 2, TEST_FRAME_MAX, 10) == 0);
+    MUST(amqp_tune_connection(connection, TEST_CHANNEL_MAX, TEST_FRAME_MAX, 10) == 0);
     wire_init(&a->wire, connection, NULL);
     a->wire.fd = adapter_end = ends[0];
-    a->queue = mem_copy("q", 1);
+    a->queues = (struct queue_list){mem_zalloc(N_TEST_QUEUES, sizeof(*a->queues.items)), N_TEST_QUEUES};
+    for (uint32_t i = 0; i < N_TEST_QUEUES; i++)
+        a->queues.items[i] = (struct broker_queue){.name = mem_copy("q", 1), .number = 9 - 4 * i};
     a->version = mem_copy("0", 1);
     a->user = mem_copy("guest", 5);
     *ret_peer = ends[1];

@@ -163,10 +163,11 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(bed):
 def test_a_stream_is_refused(bed):
     stream = bed.new_queue("-stream", arguments={"x-queue-type": "stream"})
     link = bed.new_proxy(bed.postgres.port)
-    sidecar = bed.sidecar(queue=stream, wait=False, environment=quick(),
+    sidecar = bed.sidecar(queue=stream, environment=quick(),
                           top={"database": {"url": bed.postgres.dsn(user="sidecar_login", port=link.port)}})
 
-    assert "is a stream" in sidecar.wait_for("refused")["reason"]  # though nothing was ever in it
+    stream.publish("m1")
+    assert "is a stream" in sidecar.wait_for("refused")["reason"]
     sidecar.wait_for("paused", reason="refused", detail=lambda text: "is a stream" in text)
     sidecar.wait_for("refused", n=3)  # tried again, and nothing was delivered to show it
     sidecar.wait_for("stats", state="paused", paused_reason="refused")
@@ -206,7 +207,10 @@ def test_a_stream_is_refused_when_it_comes_to_life(bed):
     sidecar.wait_for("cancelled")
     bed.queue.arguments = {"x-queue-type": "stream"}
     bed.queue.declare()
+    sidecar.wait_for("consuming", n=2, deadline=40)
+    bed.queue.publish("m2")
     assert "is a stream" in sidecar.wait_for("refused", deadline=40)["reason"]
+    assert bed.app.posts("m2") == []
 
 
 def broker_lines(bed, text):

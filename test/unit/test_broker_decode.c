@@ -9,8 +9,8 @@
 
 #include "broker/address.h"
 #include "broker/decode.h"
+#include "broker/edit.h"
 #include "broker/encode.h"
-#include "broker/nesting.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/core/message.h"
@@ -88,23 +88,21 @@ static void bad_urls_are_refused_without_their_secret(void **state)
     }
 }
 
-/* Encodes, lets the library decode the bytes as it does for a frame, and copies the result. */
+static struct slice properties_of(const struct buf *payload)
+{
+    return (struct slice){payload->data + 12, payload->len - 12};
+}
+
+/* Encodes, and decodes the bytes. */
 static struct message *there_and_back(const struct message *m)
 {
     struct buf out = {0};
     struct fault f;
-    amqp_pool_t pool;
-    void *decoded = NULL;
+    struct message *back = message_new();
 
     assert_int_equal(message_encode(&out, m, &f), 0);
-    nesting_cut(out.data, out.len);
-    init_amqp_pool(&pool, 4096);
-    assert_int_equal(amqp_decode_properties(AMQP_BASIC_CLASS, &pool,
-                                            (amqp_bytes_t){out.len - 12, out.data + 12}, &decoded),
-                     0);
-    struct message *back = message_new();
-    message_decode(back, decoded);
-    empty_amqp_pool(&pool);
+    assert_int_equal(message_decode(back, properties_of(&out)), 0);
+    assert_true(slice_equal(back->content_header, properties_of(&out)));
     memset(out.data, 0xAA, out.len); /* nothing may point into it any more */
     buf_deinit(&out);
     return back;
@@ -257,30 +255,113 @@ static void deep_nesting_is_cut(void **state)
     free(nest);
 }
 
-/* What is cut off or full of nonsense is not followed, and nothing is read or written beside it. */
-static void nesting_is_sought_in_anything(void **state)
+/* Of what is cut off or full of nonsense everything before the fault is there, and nothing is read beside it.
+ */
+static void what_is_malformed_is_decoded_up_to_there(void **state)
 {
     struct field inner = {SLICE("s"), FIELD_STRING, .bytes = {"abc", 3}};
-    struct field table = {SLICE("t"), FIELD_TABLE, .children = {&inner, 1}};
-    struct message m = {.headers = &table, .n_headers = 1};
+    struct field fields[] = {{SLICE("b"), FIELD_BOOL}, {SLICE("t"), FIELD_TABLE, .children = {&inner, 1}}};
+    struct message m = {.headers = fields, .n_headers = 2};
     struct buf out = {0};
     struct fault f;
 
     (void)state;
     m.properties[PROPERTY_CONTENT_TYPE] = SLICE("a/b");
+    m.properties[PROPERTY_TYPE] = SLICE("last");
     assert_int_equal(message_encode(&out, &m, &f), 0);
-    for (size_t len = 0; len <= out.len; len++)
+    struct slice all = properties_of(&out);
+    for (size_t len = 0; len <= all.len; len++)
         for (size_t at = 0; at <= len; at++) {
-            char *copy = malloc(len + 1), *exact = malloc(len ? len : 1);
-            memcpy(copy, out.data, len);
+            char *exact = malloc(len ? len : 1);
+            struct message *back = message_new();
+            struct buf edited = {0};
+            memcpy(exact, all.data, len);
             if (at < len)
-                copy[at] = (char)0xFF;
-            memcpy(exact, copy, len);
-            nesting_cut(exact, len);
-            assert_memory_equal(exact, copy, len);
+                exact[at] = (char)0xFF;
+            int r = message_decode(back, (struct slice){exact, len});
+            assert_true(back->content_header.len == len && !memcmp(back->content_header.data, exact, len));
+            assert_true(r == 0 || r == -1);
+            assert_true(len < all.len || at < len || r == 0);
+            if (len > 6 && at > 6)
+                assert_true(slice_equal(back->properties[PROPERTY_CONTENT_TYPE], SLICE("a/b")));
+            if (content_header_edit(&edited, (struct slice){exact, len}, 0, SLICE("u"), &f))
+                assert_int_equal(r, -1);
+            buf_deinit(&edited);
+            message_free(back);
             free(exact);
-            free(copy);
         }
+    buf_deinit(&out);
+}
+
+static void unknown_kinds_end_a_table(void **state)
+{
+    static const char bytes[] = "\xE0\0\1a\1b\0\0\0\x09\1xt\1\1y?\0\0";
+    struct message *m = message_new();
+
+    (void)state;
+    assert_int_equal(message_decode(m, (struct slice){bytes, sizeof(bytes) - 1}), -1);
+    assert_int_equal(m->n_headers, 1);
+    assert_true(slice_equal(m->headers[0].name, SLICE("x")) && m->headers[0].boolean);
+    message_free(m);
+}
+
+/* Expiration, CC, BCC and another's user go; the rest stays, byte for byte. */
+static void what_may_not_be_published_again_is_left_out(void **state)
+{
+    (void)state;
+    struct field copies = {.kind = FIELD_STRING, .bytes = SLICE("q")};
+    struct field inner = {SLICE("CC"), FIELD_U64, .u = UINT64_MAX}; /* not at the top: it stays */
+    struct field headers[] = {
+        {SLICE("CC"), FIELD_ARRAY, .children = {&copies, 1}},
+        {SLICE("k"), FIELD_U16, .u = 258},
+        {SLICE("BCC"), FIELD_VOID},
+        {SLICE("Cc"), FIELD_F32, .d = 0.5},
+        {SLICE("t"), FIELD_TABLE, .children = {&inner, 1}},
+        {SLICE("CC"), FIELD_BOOL},
+    };
+    for (int own = 0; own < 2; own++) {
+        struct message m = {.headers = headers, .n_headers = 6, .has_timestamp = true, .timestamp = 7};
+        struct buf out = {0}, edited = {0}, expected = {0};
+        struct fault f;
+        for (int p = 0; p < N_PROPERTIES; p++)
+            m.properties[p] = slice_of(property_name((enum property)p));
+        m.body_len = 300;
+        m.has_delivery_mode = own;
+        m.delivery_mode = 1;
+        assert_int_equal(message_encode(&out, &m, &f), 0);
+        struct slice user = own ? SLICE("user_id") : SLICE("user_i");
+        assert_int_equal(content_header_edit(&edited, properties_of(&out), 300, user, &f), 0);
+        struct field left[] = {headers[1], headers[3], headers[4]};
+        m.headers = left;
+        m.n_headers = 3;
+        m.has_delivery_mode = true;
+        m.delivery_mode = 2;
+        m.properties[PROPERTY_EXPIRATION] = (struct slice){0};
+        if (!own)
+            m.properties[PROPERTY_USER_ID] = (struct slice){0};
+        assert_int_equal(message_encode(&expected, &m, &f), 0);
+        assert_int_equal(edited.len, expected.len);
+        assert_memory_equal(edited.data, expected.data, expected.len);
+        buf_deinit(&out);
+        buf_deinit(&edited);
+        buf_deinit(&expected);
+    }
+}
+
+static void a_message_without_properties_becomes_persistent(void **state)
+{
+    struct buf out = {0};
+    struct fault f = {0};
+
+    (void)state;
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0", 2}, 0, SLICE("u"), &f), 0);
+    assert_int_equal(out.len, 15);
+    assert_memory_equal(out.data + 12, "\x10\0\2", 3);
+    buf_reset(&out);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\1\0\0", 4}, 0, SLICE("u"), &f), -1);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0x", 3}, 0, SLICE("u"), &f), -1);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0", 1}, 0, SLICE("u"), &f), -1);
+    assert_true(fault_is_set(&f));
     buf_deinit(&out);
 }
 
@@ -312,7 +393,10 @@ int main(void)
         cmocka_unit_test(every_kind_survives),
         cmocka_unit_test(each_property_stands_alone),
         cmocka_unit_test(deep_nesting_is_cut),
-        cmocka_unit_test(nesting_is_sought_in_anything),
+        cmocka_unit_test(what_is_malformed_is_decoded_up_to_there),
+        cmocka_unit_test(unknown_kinds_end_a_table),
+        cmocka_unit_test(what_may_not_be_published_again_is_left_out),
+        cmocka_unit_test(a_message_without_properties_becomes_persistent),
         cmocka_unit_test(what_amqp_cannot_hold_is_refused),
     };
 

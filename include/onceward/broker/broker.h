@@ -1,30 +1,54 @@
 #pragma once
 
+#include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/config/config.h"
-#include "onceward/core/message.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-struct fault;
-
-/* The broker: one connection with one consuming channel (1) and one for questions (2), for one queue.
+/* The broker: one connection to a virtual host, with a consuming channel for each queue and one channel for
+ * questions.
  *
- * Nothing here blocks after the connection was handed over: methods go through a buffer, answers are matched
- * in broker_next, frames are assembled into messages here. One thread. Acks name a tag together with the
- * generation of its channel: a tag of an old channel cannot be sent on a new one. */
+ * Nothing here blocks after the connection was handed over: methods go through one buffer, answers are
+ * matched in broker_next, frames are assembled into messages here. One thread. The caller gives every queue a
+ * number; calls and events name the queue by it. What becomes of one queue's channel touches no other queue:
+ * a channel that is closed, cancelled or does not answer is opened again by itself, under another number
+ * where need be. Acks name a tag together with the generation of its channel: a tag of an old channel cannot
+ * be sent on a new one. */
 
 struct broker;
+struct message;
+
+/* What a queue is. AMQP has no question for it: see broker_ask_kind. */
+enum broker_kind {
+    BROKER_KIND_UNKNOWN,
+    BROKER_KIND_CLASSIC,
+    BROKER_KIND_QUORUM, /* the only kind whose x-delivery-count is the broker's own */
+    BROKER_KIND_STREAM, /* refused: its channel hands out nothing and stays closed */
+    BROKER_KIND_OTHER,  /* asked: of another kind, or not to be had (BROKER_KIND's fault says why). Counts may
+                           then  be the broker's own: better a letter too many than a message less */
+};
+
+/* A queue to be consumed. */
+struct broker_queue {
+    const char *name;      /* 1 to 255 bytes; copied */
+    uint32_t number;       /* the caller's, unique on this connection, below 65536 */
+    enum broker_kind kind; /* as learnt before, so that it is not asked again; else UNKNOWN */
+};
 
 /* Starts connecting and logging in, on a helper thread: TCP or TLS, name resolution, login with capabilities
- * (consumer_cancel_notify, connection.blocked, basic.nack, publisher_confirms) and a connection name, both
- * channels open. The job's result is a struct broker_attempt *. Secrets are read from their files here. NULL:
- * no thread; f is set. */
-struct job *broker_connect(const struct config_broker *c, const struct config_queue *q, const char *instance,
+ * (consumer_cancel_notify, connection.blocked, basic.nack, publisher_confirms) and a connection name. vhost
+ * NULL: the URL's. The job's result is for broker_attempt_take. Secrets are read from their files here.
+ * Everything is copied. NULL: no thread, or a name that is too long; f is set. */
+struct job *broker_connect(const struct config_broker *c, const char *vhost,
+                           const struct broker_queue *queues, size_t n_queues, const char *instance,
                            struct fault *f);
 
-/* Unpacks the result: 0 and *ret_broker, or -1 and the fault. Frees the attempt either way. */
+/* Unpacks the result: 0 and *ret_broker, or -1 and the fault; also where the broker allows fewer channels
+ * than there are queues and the one for questions. Frees the result either way. All channels are opened at
+ * once, without waiting: BROKER_CHANNEL_OPEN of each queue follows. */
 int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *f);
 
 /* Frees it. When it is neither lost nor closed, connection.close is sent first, without waiting for the
@@ -40,70 +64,93 @@ const char *broker_version(const struct broker *b);
 
 /* A delivery tag and the channel it belongs to. */
 struct broker_tag {
-    uint64_t generation; /* unique for each opening of a channel in this process; never 0 */
+    uint64_t generation; /* unique for each opening of a channel in this process; never 0; tells the queue */
     uint64_t number;
 };
 
 enum broker_event_kind {
-    BROKER_NOTHING,   /* nothing more now; poll */
+    BROKER_NOTHING, /* nothing more now; poll */
+
+    /* Of a queue. */
     BROKER_DELIVERY,  /* message is the receiver's (message_free) */
-    BROKER_DRAINED,   /* a delivery that did not fit into `room`: it was read and thrown away; tag, body_len
-                         and n_bytes are set */
+    BROKER_SKIPPED,   /* a delivery that did not fit into the queue's room: it was read and thrown away; tag,
+                         body_len, n_bytes, delivery_count and n_rejected are set */
     BROKER_CONSUMING, /* consume-ok; consumer says which */
     BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
-    BROKER_CANCELLED, /* the broker cancelled the consumer (fault says so). The adapter reopens the channel by
+    BROKER_CANCELLED, /* the broker cancelled the consumer (fault says so). The channel is opened again by
                          itself: CHANNEL_LOST follows */
-    BROKER_CHANNEL_LOST, /* channel 1 was closed (code, text in fault); all its tags are void. It is being
-                            opened again */
-    BROKER_CHANNEL_OPEN, /* channel 1 is open (also reported once after connecting); consume now;
+    BROKER_CHANNEL_LOST, /* the channel was closed (reason, and fault in words); all its tags are void. It is
+                            being opened again, but for a stream's */
+    BROKER_CHANNEL_OPEN, /* the channel is open (also reported once after connecting); consume now;
                             tag.generation is its */
-    BROKER_DEPTH,        /* answer to broker_ask_depth; depth -1: not to be had, fault says why */
-    BROKER_BLOCKED,      /* connection.blocked (reason in fault) */
+    BROKER_DEPTH, /* answer to broker_ask_depth: depth and n_consumers; depth -1: not to be had (reason,
+                     fault) */
+    BROKER_KIND,  /* queue_kind was learnt; of a stream CHANNEL_LOST follows */
+
+    /* Of the connection. */
+    BROKER_BLOCKED, /* connection.blocked (its reason in fault) */
     BROKER_UNBLOCKED,
     BROKER_CLOSED, /* close-ok after broker_close, nothing more comes */
 };
 
+/* Why a channel is lost, or a question has no answer. */
+enum broker_reason {
+    BROKER_REASON_NONE,
+    BROKER_REASON_NO_QUEUE,  /* 404: it is not there, or its node is down */
+    BROKER_REASON_FORBIDDEN, /* 403: the user may not, or somebody consumes it exclusively */
+    BROKER_REASON_CANCELLED, /* after BROKER_CANCELLED */
+    BROKER_REASON_STREAM,    /* it is one; broker_reopen looks again */
+    BROKER_REASON_REOPENED,  /* broker_reopen */
+    BROKER_REASON_SILENT,    /* a question: no answer in time */
+    BROKER_REASON_OTHER,     /* 406 and the rest: the fault says what */
+};
+
 struct broker_event {
     enum broker_event_kind kind;
+    uint32_t queue; /* its number */
     struct broker_tag tag;
     uint32_t consumer; /* number given to broker_consume */
     struct message *message;
+    bool redelivered;
     uint64_t body_len;
-    uint64_t n_bytes;       /* of a delivery, also of a drained one: message_bytes */
-    int64_t delivery_count; /* drained: x-delivery-count, */
-    int64_t n_rejected;     /* and message_rejections */
-    int64_t depth;
-    struct fault fault;
+    uint64_t n_bytes; /* of a delivery, also of a skipped one: message_bytes */
+    /* x-delivery-count as it is in the message, of a delivery and of a skipped one; 0: none. What it is worth
+     * depends on redelivered (a broker counts no first delivery) and on the queue's kind: a redelivered one
+     * that carries it comes after the kind was learnt, or is known not to be had. */
+    int64_t delivery_count;
+    int64_t n_rejected;  /* of a skipped one: message_rejections */
+    int64_t depth;       /* ready messages */
+    int64_t n_consumers; /* of all connections; right on classic queues, on quorum queues from 4.3 on */
+    enum broker_kind queue_kind; /* as known now */
+    enum broker_reason reason;
+    struct fault fault; /* of a delivery, too: its properties do not have the form that AMQP gives them, and
+                           those behind the fault are missing */
 };
 
-/* Asks whether the queue is a stream: channel 1 hands out nothing, not even BROKER_CONSUMING, before that is
- * known. When it is one, the connection is lost, with the fault's code "stream". No message of an ordinary
- * queue is touched; but where the queue is not known to be empty, the broker writes a line into its log. Once
- * asked, until channel 1 is lost, it does nothing more. */
-void broker_ask_stream(struct broker *b, bool is_empty);
-
-/* Is it known, since channel 1 was opened, that the queue is none? */
-bool broker_is_no_stream(const struct broker *b);
-
-/* What may be allocated now for a message; a larger one is drained. */
+/* What may be allocated now for a message of one queue; a larger one is skipped. */
 struct broker_room {
     size_t body;
     size_t whole; /* message_bytes; at least body */
-    /* One that was delivered so often is taken whatever the room is, up to that much of a body; 0: none is. */
+    /* A redelivered one whose x-delivery-count is at least this is taken whatever the room is, up to that
+     * much of a body, but on a classic queue; 0: none is. */
     int64_t urgent_count;
     size_t urgent_body;
 };
 
-/* The next event, without blocking. Call until BROKER_NOTHING. 0; or -1: the connection is lost (f says why),
- * only broker_free may follow. */
-int broker_next(struct broker *b, struct broker_room room, struct broker_event *ev, struct fault *f);
+/* Asked when the headers of a delivery have come, with the queue's number. It must not call the broker. */
+typedef struct broker_room broker_room_fn(void *context, uint32_t queue);
 
-/* Heartbeats: call at least once a second, also while nothing is readable. -1: lost. */
+/* The next event, without blocking. Call until BROKER_NOTHING, or come back though nothing is readable. 0; or
+ * -1: the connection is lost (f says why), only broker_free may follow. */
+int broker_next(struct broker *b, broker_room_fn *room, void *context, struct broker_event *ev,
+                struct fault *f);
+
+/* Heartbeats, and what is overdue: call at least once a second, also while nothing is readable. -1: lost. */
 int broker_tick(struct broker *b, struct fault *f);
 
 /* Writing never blocks: everything is put into one buffer and goes out as far as the socket takes it.
- * broker_ack, broker_return and broker_reject are only buffered, so that many cost one system call: call
- * broker_flush at the end of a batch, at the latest before waiting. The others are sent at once, behind what
+ * broker_ack, broker_requeue and broker_reject are only buffered, so that many cost one system call: call
+ * broker_flush at the end of a turn, at the latest before waiting. The others are sent at once, behind what
  * is buffered. broker_next flushes too when it has nothing more to read. 0, or -1: lost. */
 int broker_flush(struct broker *b, struct fault *f);
 
@@ -111,50 +158,61 @@ int broker_flush(struct broker *b, struct fault *f);
  * broker_flush. */
 bool broker_wants_write(const struct broker *b);
 
-/* May about n more small methods be put into the buffer? When not, call again later: the broker does not
- * read. */
-bool broker_can_write(const struct broker *b, size_t n);
+/* May about n more small methods of that queue be put into the buffer? When not, call again after a flush:
+ * the broker does not read, or the queue has had its share of what the buffer holds. */
+bool broker_can_write(const struct broker *b, uint32_t queue, size_t n);
 
-/* Is channel 1 open? */
-bool broker_channel_is_open(const struct broker *b);
+/* Is the queue's channel open? */
+bool broker_channel_is_open(const struct broker *b, uint32_t queue);
 
 /* qos(prefetch, per consumer) and basic.consume under a fresh tag made from `consumer` (a number that the
- * caller never uses twice on a connection). Answered by BROKER_CONSUMING, or CHANNEL_LOST (404, 403). 0, or
+ * caller never uses twice for a queue on a connection). Answered by BROKER_CONSUMING, or CHANNEL_LOST. 0, or
  * -1: lost. While the channel is not open nothing is sent (0): CHANNEL_LOST, if not taken yet, and
  * CHANNEL_OPEN follow. */
-int broker_consume(struct broker *b, uint32_t consumer, int prefetch, struct fault *f);
+int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f);
 
 /* basic.cancel of that consumer; deliveries may come until BROKER_STOPPED. What it delivered stays ackable.
  * As broker_consume while the channel is not open. */
-int broker_cancel(struct broker *b, uint32_t consumer, struct fault *f);
+int broker_cancel(struct broker *b, uint32_t queue, uint32_t consumer, struct fault *f);
 
-/* Asks for the queue's depth (passive declare on channel 2, which is opened again when that closes it). At
- * most one at a time: a second one is ignored. */
-int broker_ask_depth(struct broker *b, struct fault *f);
+/* Asks for the queue's depth and consumers (passive declare on the channel for questions). At most one at a
+ * time for a queue: a second one is ignored. Those of many queues go out together. */
+int broker_ask_depth(struct broker *b, uint32_t queue, struct fault *f);
+
+/* Asks what the queue is. No message is touched, but the broker writes a line into its log: so ask where it
+ * matters. Until BROKER_KIND the queue's channel hands out nothing, not even BROKER_CONSUMING; other queues
+ * go on. It is asked by itself when a delivery comes that only the kind explains: one with x-stream-offset,
+ * or a redelivered one with x-delivery-count. A stream takes a consumer as any queue does, and nothing that
+ * was in it before comes: so ask also where messages are ready, credit is there, and nothing comes. Where it
+ * is known already nothing happens. It is forgotten when the queue's channel is lost for want of the queue.
+ */
+int broker_ask_kind(struct broker *b, uint32_t queue, struct fault *f);
+
+/* What is known of it now. */
+enum broker_kind broker_kind_of(const struct broker *b, uint32_t queue);
 
 /* basic.ack. multiple: everything up to the tag on that channel. 0; 1: the tag's channel is gone, nothing was
  * sent; -1: lost. Number 0 is refused as 1 (with multiple it would ack everything). */
 int broker_ack(struct broker *b, struct broker_tag tag, bool multiple, struct fault *f);
 
 /* basic.nack(requeue=true): not this message's fault. As broker_ack. */
-int broker_return(struct broker *b, struct broker_tag tag, struct fault *f);
+int broker_requeue(struct broker *b, struct broker_tag tag, struct fault *f);
 
 /* basic.reject(requeue=false): dead. As broker_ack. */
 int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f);
 
-/* Closes channel 1 and opens it again: CHANNEL_LOST, then CHANNEL_OPEN follow. For a consumer that gets
- * nothing though it should. */
-void broker_reopen(struct broker *b, const char *why);
+/* Closes the queue's channel and opens it again: CHANNEL_LOST, then CHANNEL_OPEN follow. For a consumer that
+ * gets nothing though it should, and to try again what was a stream. */
+void broker_reopen(struct broker *b, uint32_t queue, const char *why);
 
-/* Closes in steps, so that the latest acks count: lingers for 0.3 s after the last byte sent, channel.close,
- * its answer, connection.close. BROKER_CLOSED follows; until then call broker_next and broker_tick as ever.
- * Nothing else can be sent any more. Unacked deliveries should be returned before. */
+/* Closes in steps, so that the latest acks count: lingers for 0.3 s after the last byte sent, channel.close
+ * of all, their answers, connection.close. BROKER_CLOSED follows; until then call broker_next and broker_tick
+ * as ever. Nothing else can be sent any more. Unacked deliveries should be requeued before. */
 int broker_close(struct broker *b, struct fault *f);
 
-/* --- for commands: blocking, each with the connect timeout as its deadline --- */
+/* --- for commands: blocking, with the connect timeout as the deadline --- */
 
-/* Connects, checks that the queue exists and is not a stream, and disconnects. -1: f
- * says what is wrong. */
+/* Connects, checks that the queue exists and is not a stream, and disconnects. -1: f says what is wrong. */
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
 /* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the caller's
@@ -165,18 +223,3 @@ int broker_sample(const struct config_broker *c, const struct config_queue *q, s
 
 /* The vhost that a queue is on: its own, or the URL's. The caller owns *ret. -1: the URL cannot be read. */
 int broker_vhost(const struct config_broker *c, const struct config_queue *q, char **ret, struct fault *f);
-
-struct publisher;
-
-/* A connection with publisher confirms, for the vhost given (NULL: the URL's). */
-int publisher_open(const struct config_broker *c, const char *vhost, const char *instance,
-                   struct publisher **ret, struct fault *f);
-
-/* Publishes persistent and mandatory to the default exchange with this routing key, and waits for the
- * confirm. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown. Left
- * out of the message, as the broker's own dead-lettering does: `expiration` (it would expire again), the
- * headers CC and BCC (they would send copies to other queues); and a `user_id` that is not the connection's
- * own (the broker refuses it). */
-int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f);
-
-void publisher_close(struct publisher *p);

@@ -76,6 +76,9 @@ struct message {
     struct field *headers;
     size_t n_headers;
     struct slice exchange, routing_key;
+    /* Property flags and property list as they came over the wire, headers included (AMQP 0-9-1, section 4.2.6.1):
+     * nothing of a message's properties is lost in them. data NULL: the message did not come from a broker. */
+    struct slice content_header;
     bool redelivered;
     char *body; /* owned; NULL when body_len is 0 */
     size_t body_len;

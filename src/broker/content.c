@@ -1,0 +1,135 @@
+/* A message out of its frames. They arrive on its channel in one piece, method, header, bodies, while other
+ * channels' frames come between; each is copied before the next is read, so a message is never held twice. */
+
+#include "broker/decode.h"
+#include "broker/internal.h"
+#include "core/field_text.h"
+#include "onceward/base/mem.h"
+
+#include <string.h>
+
+void content_drop(struct content *c)
+{
+    message_free(c->message);
+    *c = (struct content){0};
+}
+
+/* 1: ev is filled. 0: it waits. */
+static int content_done(struct broker *b, struct channel *c, struct broker_event *ev)
+{
+    struct content done = c->content;
+    bool holding = is_holding(c);
+    enum broker_event_kind kind = done.message ? BROKER_DELIVERY : BROKER_SKIPPED;
+
+    c->content = (struct content){0};
+    if (holding)
+        ev = event_add_held(b, c, kind);
+    else
+        event_init(ev, c, kind);
+    ev->tag = (struct broker_tag){c->generation, done.tag};
+    ev->consumer = done.consumer;
+    ev->message = done.message;
+    ev->redelivered = done.redelivered;
+    ev->body_len = done.body_len;
+    ev->n_bytes = done.n_bytes;
+    ev->delivery_count = done.delivery_count;
+    ev->n_rejected = done.n_rejected;
+    if (done.is_malformed)
+        fault_set(&ev->fault, "the properties do not have the form that AMQP gives them");
+    if (holding && done.message)
+        c->n_held_bytes += done.n_bytes;
+    return !holding;
+}
+
+/* Is there room for it beside what waits here? */
+static bool fits(const struct channel *c, struct broker_room room, const struct content *t)
+{
+    size_t held = c->n_held_bytes;
+    bool may_count = c->kind == BROKER_KIND_QUORUM || (c->kind != BROKER_KIND_CLASSIC && !held);
+
+    if (room.urgent_count && may_count && t->redelivered && t->delivery_count >= room.urgent_count &&
+        t->body_len <= room.urgent_body)
+        return true;
+    if (held) /* it is not the only one */
+        room.body = room.whole = room.body > held ? room.body - held : 0;
+    return t->body_len <= room.body && t->n_bytes <= room.whole;
+}
+
+static int64_t delivery_count(const struct message *m)
+{
+    const struct field *f = message_header(m, SLICE("x-delivery-count"));
+    int64_t value;
+
+    return f && field_integer(f, &value) && value > 0 ? value : 0;
+}
+
+/* The headers come first, in one frame. They are decoded before it is known whether they fit: a frame is
+ * small, and what becomes of it at most some forty times as large. */
+static void message_begin(struct broker *b, struct channel *c, struct slice properties, broker_room_fn *room,
+                          void *context)
+{
+    struct content *t = &c->content;
+    struct message *m = t->message;
+
+    t->is_malformed = message_decode(m, properties) < 0;
+    t->n_bytes = t->body_len + message_bytes(m);
+    t->redelivered = m->redelivered;
+    t->delivery_count = delivery_count(m);
+    kind_doubt(b, c, t);
+    if (fits(c, room(context, c->queue_number), t)) {
+        m->body = t->body_len ? mem_realloc(NULL, t->body_len) : NULL;
+        m->body_len = t->body_len;
+        return;
+    }
+    t->n_rejected = message_rejections(m, slice_of(c->queue));
+    message_free(m);
+    t->message = NULL;
+}
+
+int content_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
+                   void *context, struct broker_event *ev, struct fault *f)
+{
+    struct content *t = &c->content;
+
+    if (t->state != CONTENT_HEADER)
+        return broken(b, f, "a content header without its method");
+    if (frame->payload.properties.class_id != AMQP_BASIC_CLASS)
+        return broken(b, f, "a content header of another class");
+    t->state = CONTENT_BODY;
+    t->body_len = t->n_left = frame->payload.properties.body_size;
+    message_begin(b, c, slice_of_bytes(frame->payload.properties.raw), room, context);
+    return t->body_len ? 0 : content_done(b, c, ev);
+}
+
+int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame, struct broker_event *ev,
+                 struct fault *f)
+{
+    struct content *t = &c->content;
+    amqp_bytes_t part = frame->payload.body_fragment;
+
+    if (t->state != CONTENT_BODY)
+        return broken(b, f, "a body without its header");
+    if (part.len > t->n_left)
+        return broken(b, f, "a body longer than its header said");
+    if (t->message && part.len)
+        memcpy(t->message->body + (t->body_len - t->n_left), part.bytes, part.len);
+    t->n_left -= part.len;
+    return t->n_left ? 0 : content_done(b, c, ev);
+}
+
+int content_deliver(struct broker *b, struct channel *c, const amqp_basic_deliver_t *d, struct fault *f)
+{
+    struct content *t = &c->content;
+
+    if (t->state != CONTENT_NONE)
+        return broken(b, f, "a delivery inside another");
+    struct message *m = message_new();
+    m->redelivered = d->redelivered;
+    m->exchange = message_keep(m, d->exchange.bytes, d->exchange.len);
+    m->routing_key = message_keep(m, d->routing_key.bytes, d->routing_key.len);
+    *t = (struct content){.state = CONTENT_HEADER,
+                          .message = m,
+                          .tag = d->delivery_tag,
+                          .consumer = consumer_of_tag(d->consumer_tag)};
+    return 0;
+}
