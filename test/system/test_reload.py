@@ -248,9 +248,14 @@ def test_work_that_outlasts_the_grace_is_given_back_uncharged(bed):
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 def test_reloads_under_load(bed, completion):
     """Three reloads change one of two queues that are both full of work."""
-    other, config = two_queues(bed, completion=completion, token_window="20s", prefetch=40)
-    n = 300
-    ids = {queue: [f"{queue.name}-{i}" for i in range(n)] for queue in (bed.queue, other)}
+    other, config = two_queues(bed, top={"shutdown_grace": "60s"}, completion=completion, token_window="60s", prefetch=40)
+    ids = {queue: [] for queue in (bed.queue, other)}
+
+    def publish(n):
+        for queue, names in ids.items():
+            more = [f"{queue.name}-{len(names) + i}" for i in range(n)]
+            queue.publish_many(more)
+            names += more
 
     def handler(request, reply):
         time.sleep(0.01)
@@ -260,13 +265,14 @@ def test_reloads_under_load(bed, completion):
     bed.app.handler = handler
     sidecar = start(bed, config)
     before = both(bed, sidecar)
-    for queue, names in ids.items():
-        queue.publish_many(names)
     for attempts in (5, 6, 7):
-        bed.app.wait_for_posts(min(len(bed.app.posts()) + 60, 2 * n))
+        publish(150)
+        bed.app.wait_for_posts(len(bed.app.posts()) + 60, deadline=PATIENCE)
         config = merge(config, {"queues": {bed.queue.name: {"retry": {"max_attempts": attempts}}}})
+        since = sidecar.mark()
         reload(sidecar, config, changed_keys=[f"queues.{bed.queue.name}.retry.max_attempts"], changed=[bed.queue.name],
                unchanged=[other.name])
+        sidecar.wait_for("consuming", since=since, queue=bed.queue.name, deadline=PATIENCE)  # before it is replaced in its turn
     assert_once(bed, ids[bed.queue] + ids[other])
     for old, new in zip(before, both(bed, sidecar)):
         assert len(old & new) == 1

@@ -179,12 +179,18 @@ class Application:
         self.refuse()
         with self._lock:
             connections = list(self._connections)
+            self.closed.update(range(1, self.n_connections + 1))
         for conn in connections:
             try:
                 conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 conn.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    def serves(self, number):
+        """Is this connection still of a process that lives? What had arrived on it before it died can still be read."""
+        with self._lock:
+            return number not in self.closed
 
     def stop(self):
         self.die()
@@ -237,6 +243,8 @@ class Application:
                 if request is None:
                     return
                 with self._lock:
+                    if number in self.closed:
+                        return  # a process that died has seen nothing
                     self.requests.append(request)
                 reply = Reply(conn)
                 self._handle(request, reply)

@@ -1,8 +1,23 @@
-"""A queue of its own for a test, seen from the publisher's and the operator's side."""
+"""A queue of its own for a test, seen from the publisher's and the operator's side.
+
+Handlers ask it too, on the threads of the application's connections. A connection of pika is for one caller at a time, so that every
+method takes the queue's lock. Whoever uses `channel` itself does it from the test's own thread, while no handler asks."""
+
+import functools
+import threading
 
 import pika
 
 from .wait import wait_until
+
+
+def one_at_a_time(method):
+    @functools.wraps(method)
+    def locked(self, *arguments, **options):
+        with self.lock:
+            return method(self, *arguments, **options)
+
+    return locked
 
 
 class Queue:
@@ -11,6 +26,7 @@ class Queue:
         self.name = name
         self.arguments = arguments or {}
         self.exchange = ""
+        self.lock = threading.RLock()
         self._connection = None
         self.n_published = 0
 
@@ -23,21 +39,26 @@ class Queue:
             self._channel = self._connection.channel()
         return self._channel
 
+    @one_at_a_time
     def declare(self):
         self.channel.queue_declare(self.name, durable=True, arguments=self.arguments)
         return self
 
+    @one_at_a_time
     def delete(self):
         self.channel.queue_delete(self.name)
 
+    @one_at_a_time
     def close(self):
         if self._connection and self._connection.is_open:
             self._connection.close()
 
+    @one_at_a_time
     def forget_connection(self):
         """The broker restarted: the next use connects again."""
         self._connection = None
 
+    @one_at_a_time
     def publish(self, message_id=None, body=b'{"marker":"body-marker"}', exchange="", routing_key=None, **properties):
         """Publishes one message; it is at the broker when sync() returns."""
         properties.setdefault("delivery_mode", 2)
@@ -45,6 +66,7 @@ class Queue:
                                    pika.BasicProperties(message_id=message_id, **properties))
         self.n_published += 1
 
+    @one_at_a_time
     def publish_many(self, ids, **options):
         for message_id in ids:
             self.publish(message_id, **options)
@@ -54,6 +76,7 @@ class Queue:
         """One channel's methods are worked off in order. (The count of messages may still lag behind.)"""
         self._look()
 
+    @one_at_a_time
     def _look(self):
         return self.channel.queue_declare(self.name, passive=True).method
 
@@ -65,6 +88,7 @@ class Queue:
     def n_consumers(self):
         return self._look().consumer_count
 
+    @one_at_a_time
     def get(self):
         """Takes one message off; (method, properties, body) or None."""
         method, properties, body = self.channel.basic_get(self.name, auto_ack=True)
