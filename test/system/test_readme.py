@@ -29,12 +29,6 @@ def example(language):
     return found.group(1)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def answers(port):
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
@@ -57,7 +51,7 @@ class Example:
         path = folder / name
         path.write_text(example(language))
         self.language = language
-        self.port = free_port()
+        self.port = process.free_port()
         self.child = process.spawn(command(str(path), self.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, env=dict(os.environ, PORT=str(self.port), **environment))
 
@@ -121,7 +115,7 @@ def test_the_example_books_each_order_once_and_refuses_what_is_wrong(bed, charge
 
 @pytest.mark.parametrize("language", sorted(COMMANDS))
 def test_the_example_answers_without_its_database(tmp_path, language):
-    with Example(language, tmp_path, **addresses(f"postgresql://u@127.0.0.1:{free_port()}/x")) as application:
+    with Example(language, tmp_path, **addresses(f"postgresql://u@127.0.0.1:{process.free_port()}/x")) as application:
         assert application.post(b'{"id": "o1", "cents": 1}') == 503
         assert application.post(WRONG[0]) == 400
 

@@ -6,7 +6,6 @@ transaction with onceward.complete(token), as a real application does it; the le
 
 import json
 import os
-import random
 import signal
 import socket
 import ssl
@@ -146,17 +145,9 @@ class Application:
         return self
 
     def _bind(self, listener):
-        """On a port that no outgoing connection is given by chance: it must still be free after a restart."""
-        for _ in range(1000):
-            port = self.port or random.randrange(20000, 32000)
-            try:
-                listener.bind(("127.0.0.1", port))
-                self.port = port
-                return
-            except OSError:
-                if self.port:
-                    raise
-        raise OSError("no free port")
+        """On a port that is its own: nobody else's server may be taken for it while it is down."""
+        self.port = self.port or process.free_port()
+        listener.bind(("127.0.0.1", self.port))
 
     @property
     def url(self):

@@ -5,6 +5,8 @@ import struct
 import threading
 import time
 
+from . import process
+
 
 class Proxy:
     def __init__(self, target_port, target_host="127.0.0.1"):
@@ -23,9 +25,9 @@ class Proxy:
     def start(self):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port or 0))
+        self.port = self.port or process.free_port()  # no outgoing connection is given it while nobody listens here
+        listener.bind(("127.0.0.1", self.port))
         listener.listen(64)
-        self.port = listener.getsockname()[1]
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return self
