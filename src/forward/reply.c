@@ -187,7 +187,9 @@ static void head_end(struct reply *r)
     r->final = true;
     r->keep = r->keep && !r->closing && !(r->chunked && r->has_length); /* somebody was confused */
     if (r->status == 101 || r->status == 204 || r->status == 304) {
-        r->keep = r->keep && r->status != 101;
+        /* These have no body. Where one is announced, it may come late and would be taken for the next
+         * answer. */
+        r->keep = r->keep && r->status != 101 && !r->left && !r->chunked && !r->to_close;
         r->state = REPLY_WHOLE;
     } else if (r->chunked) {
         r->state = REPLY_CHUNK_SIZE;
