@@ -96,7 +96,7 @@ class Demo:
             "state_file": self.path(f"{name}.state"),
             "broker": {"url": self.servers.rabbitmq.url()},
             "database": {"url": self.servers.postgres.dsn(user=user)},
-            "log": {"stats_interval": "1s"},
+            "log": {"stats_interval": "100ms"},  # what is counted since the last line goes with a kill
             "shutdown_grace": "5s",
             "queues": {QUEUE: {
                 "forward": {"url": f"http://127.0.0.1:{self.app_port}/orders"},
@@ -155,6 +155,28 @@ class Demo:
                 return [line.split()[0] for line in f if line.endswith("\n")]
         except FileNotFoundError:
             return []
+
+    def duplicates(self):
+        """What the sidecars counted: the last total of each process that was one."""
+        total = 0
+        for name in "ab":
+            counted = 0
+            try:
+                with open(self.path(f"sidecar-{name}.log")) as f:
+                    lines = f.readlines()
+            except FileNotFoundError:
+                continue
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue  # the last line of one that was killed
+                if event["event"] == "started":
+                    total, counted = total + counted, 0
+                elif event["event"] == "stats":
+                    counted = event.get("duplicates_total", counted)
+            total += counted
+        return total
 
     def progress(self, effects, dead, last=False):
         text = (f"{time.monotonic() - self.start:5.1f} s  published {self.n_published:5}  booked {effects:5}  dead {dead}  "
@@ -243,9 +265,10 @@ class Demo:
         effects = sum(booked.values())
         lost = [order["id"] for order in orders if order["id"] not in booked and order["id"] not in dead]
         doubled = sum(n - 1 for n in booked.values())
+        duplicates = self.duplicates()
         rows = [
             ("published", self.n_published), ("distinct", len(orders)), ("POSTs", len(posts)), ("effects", effects),
-            ("duplicates stopped", self.n_published - len(orders)),
+            ("duplicates stopped", duplicates),
             ("retried", len(posts) - len(set(posts))),
             ("dead", len(letters)), ("lost", len(lost)), ("doubled", doubled),
             ("messages/s", f"{self.n_published / took:.0f}"),
@@ -263,6 +286,8 @@ class Demo:
             faults.append(f"doubled: {', '.join([i for i, n in booked.items() if n > 1][:5])}")
         if self.n_published != N_MESSAGES or self.n_kills != len(KILLS):
             faults.append(f"not everything was done: {self.n_published} published, {self.n_kills} kills")
+        if not duplicates:
+            faults.append("no sidecar counted a duplicate")
         if left:
             faults.append(f"{left} messages are still in the queue")
         say("")
