@@ -84,13 +84,13 @@ static void end_push(struct batch *b, size_t end)
     b->ends[b->n_ends++] = end;
 }
 
-void batch_range_limit(struct batch *b, size_t max)
+void batch_range_limit(struct batch *b, size_t max, size_t alone)
 {
     size_t bytes = b->entries[b->at].bytes;
 
     for (size_t i = b->at + 1; i < range_end(b); i++) {
         bytes += b->entries[i].bytes;
-        if (bytes > max) {
+        if (bytes > max || b->entries[i - 1].bytes > alone || b->entries[i].bytes > alone) {
             end_push(b, i);
             return;
         }

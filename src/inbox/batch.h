@@ -57,8 +57,8 @@ void batch_fill(struct batch *b, const struct inbox_item *const *items, size_t n
 size_t batch_range(const struct batch *b);
 size_t batch_range_bytes(const struct batch *b);
 
-/* Makes the present range weigh at most max bytes, or be one item. */
-void batch_range_limit(struct batch *b, size_t max);
+/* Makes the present range weigh at most max bytes, or be one item. An item above `alone` bytes is a range of its own. */
+void batch_range_limit(struct batch *b, size_t max, size_t alone);
 
 /* OUT to TO_SEND: the present range in two, or as it is. */
 void batch_split(struct batch *b);

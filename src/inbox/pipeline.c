@@ -10,6 +10,7 @@
 #include "onceward/base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ enum {
     ANSWER_SPARE_MS = 5000,   /* beyond statement_timeout, before the connection counts as lost */
     SLOW_BYTES_PER_MS = 1024, /* a link this slow is still alive */
     BURY_MAX_BYTES = 8 << 20, /* of one call, or one letter */
+    BIG_BYTES = 1 << 20,      /* a letter above this goes alone, and is given more time */
+    BIG_MS = 10000,
     SWOLLEN_BYTES = 1 << 20,
 };
 
@@ -37,7 +40,7 @@ struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, con
 
     i->conn = conn;
     i->scalars = *scalars;
-    i->timeout_ms = c->statement_timeout_ms + ANSWER_SPARE_MS;
+    i->statement_timeout_ms = c->statement_timeout_ms;
     i->prepared = c->prepared;
     for (int op = 0; op < N_INBOX_OPS; op++)
         batch_init(&i->batches[op], (enum inbox_op)op);
@@ -97,6 +100,28 @@ static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
     return i->prepared != PREPARED_OFF && op != INBOX_BURY;
 }
 
+/* How long a call may take: letters have a second more for each MiB. */
+static int64_t timeout_of(const struct inbox *i, enum inbox_op op, size_t bytes)
+{
+    int64_t big_ms = BIG_MS + (int64_t)(bytes * 1000 >> 20);
+
+    return op == INBOX_BURY && bytes > BIG_BYTES && big_ms > i->statement_timeout_ms
+               ? big_ms
+               : i->statement_timeout_ms;
+}
+
+/* The timeout of the statement that follows, in its transaction only: a session may not be one's own behind a
+ * pooler, and a function cannot change the timeout of the call that it runs in. */
+static bool timeout_send(struct inbox *i, int64_t ms)
+{
+    char text[24];
+    const char *value = text;
+
+    snprintf(text, sizeof(text), "%" PRId64, ms);
+    return PQsendQueryParams(i->conn, "SELECT pg_catalog.set_config('statement_timeout', $1, true)", 1, NULL,
+                             &value, NULL, NULL, 1);
+}
+
 static bool call_send(struct inbox *i, const struct batch *b, const struct call_params *p, struct segment *s)
 {
     char name[CALL_NAME_SIZE];
@@ -119,10 +144,12 @@ void pipeline_send(struct inbox *i, struct batch *b)
 
     assert(b->state == BATCH_TO_SEND && !i->lost);
     if (b->op == INBOX_BURY)
-        batch_range_limit(b, BURY_MAX_BYTES);
+        batch_range_limit(b, BURY_MAX_BYTES, BIG_BYTES);
     s.bytes = batch_range_bytes(b);
+    s.timeout_ms = timeout_of(i, b->op, s.bytes);
     call_params(b->op, &i->scalars, b->arrays, batch_range(b), &params);
-    if (!call_send(i, b, &params, &s) || !PQpipelineSync(i->conn)) {
+    if ((s.timeout_ms > i->statement_timeout_ms && !timeout_send(i, s.timeout_ms)) ||
+        !call_send(i, b, &params, &s) || !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
         return;
     }
@@ -142,7 +169,7 @@ void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, con
         return;
     }
     i->answers[q].state = QUESTION_ASKED;
-    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q});
+    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q, .timeout_ms = i->statement_timeout_ms});
     flush(i);
 }
 
@@ -331,9 +358,10 @@ static bool is_overdue(const struct inbox *i)
 {
     if (i->n_segments == 0)
         return false;
-    int64_t slow_ms = (int64_t)(i->segments[i->first_segment].bytes / SLOW_BYTES_PER_MS);
+    const struct segment *s = &i->segments[i->first_segment];
+    int64_t slow_ms = (int64_t)(s->bytes / SLOW_BYTES_PER_MS);
 
-    return clock_ms() - i->waiting_since_ms > i->timeout_ms + slow_ms;
+    return clock_ms() - i->waiting_since_ms > s->timeout_ms + ANSWER_SPARE_MS + slow_ms;
 }
 
 bool pipeline_read(struct inbox *i)

@@ -22,6 +22,7 @@ struct segment {
     bool prepares; /* it prepares its statement first */
     bool prepared; /* it uses a prepared statement */
     size_t bytes;
+    int64_t timeout_ms; /* of its statement, at the server */
 };
 
 struct inbox {
@@ -36,7 +37,7 @@ struct inbox {
     struct segment segments[PIPELINE_MAX]; /* a ring */
     size_t first_segment, n_segments;
     int64_t waiting_since_ms; /* when the first segment became the first */
-    int64_t timeout_ms;       /* of a segment without an answer */
+    int64_t statement_timeout_ms;
     PGresult *rows, *error;   /* of the first segment, so far */
     bool unsent;              /* libpq has bytes for the socket */
 
