@@ -190,6 +190,9 @@ def main():
         if options.tool != "valgrind":
             say("Unit tests")
             run_unit_tests(options.build, options.only, count)
+            release = os.path.dirname(os.environ.get("ONCEWARD_RELEASE_BINARY", ""))
+            if release and not options.only:
+                run_unit_tests(release, "^dead_port$", count)
         if not options.tool:
             run_model(options, count)
         say("System tests")
