@@ -86,6 +86,23 @@ static struct config *load(const struct check_options *o)
     return failed ? NULL : c;
 }
 
+/* A hint: where publishers set the property, no key is needed. */
+static void hint_content_types(const struct config *c, struct findings *s)
+{
+    char where[320];
+
+    s->where = where;
+    for (size_t i = 0; i < c->n_queues; i++) {
+        snprintf(where, sizeof(where), "queue %s", c->queues[i].name);
+        if (!c->queues[i].forward.content_type)
+            check_tell(s, FINDING_OK,
+                       "messages without a content type go as application/octet-stream, since "
+                       "forward.content_type is not set; most frameworks want application/json, and answer 415 "
+                       "or 422");
+    }
+    s->where = NULL;
+}
+
 static void summarize(const struct findings *s)
 {
     printf("\n");
@@ -112,6 +129,7 @@ static int check(const struct check_options *o)
     } else {
         printf("ok   configuration %s\n", buf_text(&text));
     }
+    hint_content_types(c, &s);
     fflush(stdout);
     if (o->connect) {
         status = check_connections(c, o->sample, &s);

@@ -2,6 +2,8 @@
 
 #include "config/checks.h"
 
+#include "onceward/core/media_type.h"
+
 #include <arpa/inet.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -170,6 +172,11 @@ const char *check_field_value(const char *text)
     if (len && (strchr(" \t", text[0]) || strchr(" \t", text[len - 1])))
         return "a field value without white space at its ends";
     return NULL;
+}
+
+const char *check_media_type(const char *text)
+{
+    return media_type_is_valid(slice_of(text)) ? NULL : "a media type, such as application/json";
 }
 
 const char *check_field_name(const char *text)

@@ -14,6 +14,9 @@ const char *check_socket_path(const char *text);
 /* A field value of HTTP (RFC 9110, 5.5) without bytes that could end it. */
 const char *check_field_value(const char *text);
 
+/* What may stand in a Content-Type field. */
+const char *check_media_type(const char *text);
+
 /* A field name (RFC 9110, 5.1) that this program does not write itself. */
 const char *check_field_name(const char *text);
 

@@ -2,13 +2,14 @@
  * buffer and allocates nothing of its own.
  *
  * Every value from outside is percent-encoded or was checked letter by letter (trace_context.c,
- * is_media_type), so that no value can end its line. An optional field is written first and taken back when
+ * media_type.c), so that no value can end its line. An optional field is written first and taken back when
  * it exceeds what optional fields may take together; what is far too large is not even written. */
 
 #include "onceward/core/headers.h"
 
 #include "core/field_text.h"
 #include "core/trace_context.h"
+#include "onceward/core/media_type.h"
 
 #include <inttypes.h>
 #include <time.h>
@@ -134,16 +135,6 @@ static struct slice trim(struct slice s)
     return s;
 }
 
-/* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). Bytes above 0x7E are allowed there
- * for history's sake only and mean something else to every server, so they do not pass. */
-static bool is_media_type(struct slice s)
-{
-    for (size_t i = 0; i < s.len; i++)
-        if ((s.data[i] < ' ' && s.data[i] != '\t') || (unsigned char)s.data[i] > '~')
-            return false;
-    return s.len > 0;
-}
-
 /* The content coding as its registered name, or NULL (RFC 9110, 8.4.1: compared without case). */
 static const char *coding_find(struct slice s)
 {
@@ -232,14 +223,14 @@ static void write_mandatory(struct header_block *b, const struct message *m, con
     field_end(b);
 }
 
-static void write_content(struct writer *w, const struct message *m)
+static void write_content(struct writer *w, const struct message *m, struct slice fallback)
 {
     struct header_block *b = w->b;
-    struct slice type = trim(w->content_type);
+    struct slice type = w->content_type.len ? trim(w->content_type) : fallback;
     const char *coding = coding_find(m->properties[PROPERTY_CONTENT_ENCODING]);
 
     FIELD(b, "Content-Type");
-    if (is_media_type(type)) {
+    if (media_type_is_valid(type)) {
         buf_add_slice(&b->text, type);
         w->content_type.len = 0; /* nothing is left to say about it */
     } else {
@@ -420,7 +411,7 @@ void headers_write(struct header_block *b, const struct message *m, const struct
     b->n = 0;
     find_special(&w, m);
     write_mandatory(b, m, r);
-    write_content(&w, m);
+    write_content(&w, m, r->content_type);
     add_checked(&w, SLICE("traceparent"), w.traceparent);
     add_checked(&w, SLICE("tracestate"), w.tracestate);
     write_events(&w, m);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 enum {
-    QUOTE_MAX = 160,
+    QUOTE_MAX = 256,
     REQUEST_KEEP_MAX = 8192, /* a larger buffer is given back when the exchange is over */
     BODY_KEEP_MAX = 4096,    /* the same for what was answered */
     RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
@@ -242,7 +242,8 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     if (a->status < 200 || a->status >= 300) {
         snprintf(words->error, sizeof(words->error), "answered %d", a->status);
         snprintf(words->brief, sizeof(words->brief), "answered %d", a->status);
-        quote_add(words->error, sizeof(words->error), a->body, a->cut);
+        if (x->q->forward.error_body)
+            quote_add(words->error, sizeof(words->error), a->body, a->cut);
     }
 }
 

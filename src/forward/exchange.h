@@ -64,7 +64,7 @@ struct exchange {
 
 /* The texts of an answer. */
 struct exchange_words {
-    char error[256], brief[128];
+    char error[320], brief[128];
 };
 
 /* One that is at rest. The caller owns it (exchange_free). */

@@ -33,6 +33,7 @@ static void delivery_forward(struct worker *w, struct delivery *d)
         .queue = slice_of(q->queue),
         .consumer = slice_of(q->consumer),
         .token = buf_slice(&w->token_text),
+        .content_type = slice_of(q->forward.content_type),
         .window_ms = d->window_ends_ms - w->now_ms,
         .attempt = d->attempt,
     };

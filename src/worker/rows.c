@@ -250,7 +250,7 @@ static void row_mismatch(struct worker *w, struct delivery *d, const struct inbo
 
 static void row_claimed(struct worker *w, struct delivery *d, const struct inbox_row *row)
 {
-    char text[320];
+    char text[512];
 
     d->attempt = row->attempt;
     d->row_is_ours = true;
@@ -259,9 +259,8 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
         report_delivery(w, EVENT_TAKEN_OVER, d);
     delivery_event(w, d, DELIVERY_EV_CLAIMED);
     if (w->q->max_age_ms && row->age_ms > w->q->max_age_ms) {
-        snprintf(text, sizeof(text), "older than max_age%s%s", d->error && *d->error ? "; last: " : "",
-                 d->error && *d->error ? d->error : "");
-        delivery_set_error(d, text);
+        snprintf(text, sizeof(text), "%s", d->said ? d->said : d->error ? d->error : "");
+        set_kept_error(d, *text ? "older than max_age; last: " : "older than max_age", slice_of(text));
         d->dead_reason = DEAD_TOO_OLD;
         delivery_event(w, d, DELIVERY_EV_GIVE_UP);
     } else if (d->last_chance) {

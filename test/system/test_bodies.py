@@ -57,6 +57,7 @@ def test_bodies_with_every_byte_value(bed):
     ("application/json", "application/json"),
     ("text/plain; charset=utf-8", "text/plain; charset=utf-8"),
     ("application/vnd.acme.order.v1+json; profile=\"x y\"", "application/vnd.acme.order.v1+json; profile=\"x y\""),
+    ("json", "application/octet-stream"),
     ("text/plain\r\nX-Injected: 1", "application/octet-stream"),
     ("\x00", "application/octet-stream"),
 ])

@@ -76,6 +76,7 @@ static inline void rig_init(struct rig *r)
     r->q.forward.connect_timeout_ms = 1000;
     r->q.forward.max_response_bytes = 65536;
     r->q.forward.concurrency = 16;
+    r->q.forward.error_body = true;
     header_add(&r->headers, "Idempotency-Key: \"m-1\"");
     header_add(&r->headers, "Content-Type: application/json");
 }

@@ -570,6 +570,45 @@ static void test_many_at_once(void **state)
     rig_stop(&r);
 }
 
+/* A body that must not be there may come when the next request is out, and would be its answer. */
+static void test_no_content_with_a_length(void **state)
+{
+    static const struct step steps[] = {
+        {"HTTP/1.1 204 No\r\nContent-Length: 25\r\n\r\n", 0, END_KEEP, ALL, false}};
+    struct rig r;
+    (void)state;
+
+    rig_start(&r, NULL, steps, 1);
+    for (int i = 1; i <= 2; i++) {
+        assert_int_equal(post(&r, 10).status, 204);
+        assert_int_equal(r.s.n_connections, i);
+    }
+    rig_stop(&r);
+}
+
+static void test_error_bodies(void **state)
+{
+    static char answer[4096];
+    static const struct step steps[] = {{answer, 0, END_KEEP, ALL, false}};
+    struct rig r;
+    struct forward_answer a;
+    (void)state;
+
+    snprintf(answer, sizeof(answer), "HTTP/1.1 422 No\r\nContent-Length: 1000\r\n\r\n%0*d", 1000, 7);
+    rig_start(&r, NULL, steps, 1);
+    a = post(&r, 10);
+    assert_string_equal(a.brief, "answered 422");
+    assert_int_equal(strlen(a.error), strlen("answered 422: \"\"") + 256);
+    assert_int_equal(outcome_brief(a.error, strlen(a.error)), strlen(a.brief));
+    adapter_free(&r);
+    r.q.forward.error_body = false;
+    rig_forward(&r);
+    a = post(&r, 10);
+    assert_string_equal(a.error, "answered 422");
+    assert_int_equal(a.body.len, 1000);
+    rig_stop(&r);
+}
+
 static void test_abandon_and_free(void **state)
 {
     static const struct step steps[] = {{NULL, 0, END_HANG, ALL, false}};
@@ -859,6 +898,8 @@ int main(void)
         cmocka_unit_test(test_never_offered),
         cmocka_unit_test(test_refused_configuration),
         cmocka_unit_test(test_many_at_once),
+        cmocka_unit_test(test_no_content_with_a_length),
+        cmocka_unit_test(test_error_bodies),
         cmocka_unit_test(test_abandon_and_free),
         cmocka_unit_test(test_sleeps),
         cmocka_unit_test(test_probe_connect),

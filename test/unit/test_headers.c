@@ -197,9 +197,18 @@ static void test_content_type(void **state)
     } cases[] = {
         {TEXT("text/plain"), "text/plain", NULL},
         {TEXT("text/plain; x=\"a b\""), "text/plain; x=\"a b\"", NULL},
-        {TEXT("json"), "json", NULL},
-        {TEXT("a\tb"), "a\tb", NULL},
+        {TEXT("text/plain;charset=utf-8"), "text/plain;charset=utf-8", NULL},
+        {TEXT("text/plain \t; charset = utf-8;"), "text/plain \t; charset = utf-8;", NULL},
+        {TEXT("application/vnd.a+json"), "application/vnd.a+json", NULL},
         {TEXT(" text/plain "), "text/plain", NULL},
+        {TEXT("json"), "application/octet-stream", "json"},
+        {TEXT("a\tb"), "application/octet-stream", "a%09b"},
+        {TEXT("text/"), "application/octet-stream", "text%2F"},
+        {TEXT("/plain"), "application/octet-stream", "%2Fplain"},
+        {TEXT("text/plain x"), "application/octet-stream", "text%2Fplain%20x"},
+        {TEXT("text/plain, text/html"), "application/octet-stream", "text%2Fplain%2C%20text%2Fhtml"},
+        {TEXT("te xt/plain"), "application/octet-stream", "te%20xt%2Fplain"},
+        {TEXT("text/a/b"), "application/octet-stream", "text%2Fa%2Fb"},
         {TEXT(""), "application/octet-stream", NULL},
         {TEXT("  "), "application/octet-stream", "%20%20"},
         {TEXT("text/plain\r\nX-Evil: 1"), "application/octet-stream", "text%2Fplain%0D%0AX-Evil%3A%201"},
@@ -219,6 +228,50 @@ static void test_content_type(void **state)
         assert_value("Content-Type", cases[i].sent);
         assert_value("Amqp-Content-Type", cases[i].moved);
     }
+}
+
+/* Also where CloudEvents' header is its source, which is bounded by nothing else. */
+static void test_content_type_is_bounded(void **state)
+{
+    enum { HUGE_LEN = 60002 };
+    char *text = malloc(HUGE_LEN);
+    struct field header = F_STRING("cloudEvents:datacontenttype", "");
+    struct message m = {.headers = &header, .n_headers = 1};
+    (void)state;
+
+    memset(text, 'x', HUGE_LEN);
+    memcpy(text, "text/", 5);
+    for (size_t len = 254; len <= 257; len++) {
+        header.bytes = (struct slice){text, len};
+        write_block(&m, &usual);
+        assert_int_equal(strlen(value_of("Content-Type")), len <= 255 ? len : 24);
+        if (len > 255)
+            assert_int_equal(strlen(value_of("Amqp-Content-Type")), len + 2);
+    }
+    header.bytes = (struct slice){text, HUGE_LEN};
+    write_block(&m, &usual);
+    assert_value("Content-Type", "application/octet-stream");
+    assert_value("Amqp-Content-Type", NULL);
+    assert_value("Onceward-Headers-Dropped", "2"); /* with Amqp-Headers */
+    free(text);
+}
+
+static void test_content_type_of_a_message_without_one(void **state)
+{
+    struct request_facts r = usual;
+    struct message m = {0};
+    (void)state;
+
+    r.content_type = SLICE("application/json");
+    write_block(&m, &r);
+    assert_value("Content-Type", "application/json");
+    m.properties[PROPERTY_CONTENT_TYPE] = SLICE("text/plain");
+    write_block(&m, &r);
+    assert_value("Content-Type", "text/plain");
+    m.properties[PROPERTY_CONTENT_TYPE] = SLICE("json");
+    write_block(&m, &r);
+    assert_value("Content-Type", "application/octet-stream");
+    assert_value("Amqp-Content-Type", "json");
 }
 
 static void test_content_encoding(void **state)
@@ -573,6 +626,8 @@ int main(void)
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_content_type),
+        cmocka_unit_test(test_content_type_is_bounded),
+        cmocka_unit_test(test_content_type_of_a_message_without_one),
         cmocka_unit_test(test_content_encoding),
         cmocka_unit_test(test_traceparent),
         cmocka_unit_test(test_tracestate),

@@ -176,6 +176,26 @@ static void test_what_the_application_wrote_is_not_brief(void **state)
     }
 }
 
+/* No answer has a meaning that completes a message unless a 2xx came: neither an error nor a struct of zeros.
+ */
+static void test_nothing_but_2xx_is_done(void **state)
+{
+    static const enum answer_kind kinds[] = {ANSWER_STATUS, ANSWER_UNREACHABLE, ANSWER_DIED, ANSWER_TIMEOUT,
+                                             ANSWER_ABANDONED};
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        for (int status = 0; status < 1000; status++) {
+            bool is_good = kinds[i] == ANSWER_STATUS && status >= 200 && status < 300;
+            enum verdict a = outcome_of(kinds[i], status, &response),
+                         b = outcome_of(kinds[i], status, &transaction);
+
+            assert_int_equal(a == VERDICT_COMPLETE || a == VERDICT_CHECK || a == VERDICT_ACCEPTED, is_good);
+            assert_int_equal(b == VERDICT_COMPLETE || b == VERDICT_CHECK || b == VERDICT_ACCEPTED, is_good);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_permanent_wins),
         cmocka_unit_test(test_other_kinds_ignore_the_status),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_nothing_but_2xx_is_done),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

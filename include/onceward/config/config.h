@@ -72,6 +72,8 @@ struct config_forward {
     int64_t connect_timeout_ms;
     size_t max_response_bytes;
     int concurrency;
+    char *content_type; /* NULL: application/octet-stream */
+    bool error_body;    /* the text of error answers is kept */
 };
 
 struct config_queue {

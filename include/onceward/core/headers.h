@@ -17,6 +17,7 @@ void header_block_deinit(struct header_block *b);
 
 struct request_facts {
     struct slice message_id, queue, consumer, token;
+    struct slice content_type; /* of a message that has none; empty: application/octet-stream */
     int64_t window_ms;
     int attempt;
 };
@@ -35,8 +36,8 @@ enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
  *   are ordinary headers (Amqp-Header-traceparent).
  * - ce-*: names [a-z0-9]+; a timestamp becomes RFC 3339, bytes become base64, as CloudEvents writes them.
  *   cloudEvents:datacontenttype is the Content-Type where the property is absent or empty.
- * - A Content-Type with other bytes than visible ASCII, blanks and tabs becomes application/octet-stream, and the original goes into
- *   Amqp-Content-Type, percent-encoded. Content-Encoding is matched without case and sent in lower case; a list of
+ * - A Content-Type that media_type_is_valid refuses becomes application/octet-stream, and the original goes into
+ *   Amqp-Content-Type, percent-encoded, as far as there is room. Content-Encoding is matched without case and sent in lower case; a list of
  *   codings goes into Amqp-Content-Encoding.
  * - Names that HTTP cannot tell apart (X-A and x-a) are sent once, the first; the others are counted. */
 void headers_write(struct header_block *b, const struct message *m, const struct request_facts *r);
