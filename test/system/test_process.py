@@ -597,6 +597,26 @@ def test_the_clock_of_the_database_may_jump_ahead(timed, other_times, completion
 
 
 @pytest.mark.xdist_group("other_times")
+def test_a_clock_that_jumps_past_the_retention_makes_the_inbox_forget_nothing(timed, other_times):
+    """Half a minute of a wrong clock at the database, and then the copies come."""
+    sidecar = timed.sidecar(retention="2h")
+    ids = [f"m{i}" for i in range(20)]
+    timed.queue.publish_many(ids)
+    timed.wait_for_effects(ids)
+    sidecar.wait_for_quiet()
+    other_times.clock.jump(3 * HOUR)
+    line = sidecar.wait_for("clocks_differ", n=2, deadline=30)
+    assert abs(line["ahead_ms"] - 3 * HOUR * 1000) < 60_000 and line["level"] == "warning"
+    timed.queue.publish_many(ids)
+    sidecar.wait_for("duplicate", n=10)
+    wait_until(lambda: sum(e["duplicates"] for e in sidecar.find("stats")) == 20, "all copies are known")
+    other_times.clock.jump(0)
+    assert not sidecar.find("purged") and len(timed.app.posts()) == 20
+    timed.assert_once(*ids)
+    timed.assert_acked()
+
+
+@pytest.mark.xdist_group("other_times")
 def test_the_clock_of_the_database_may_jump_ahead_and_a_copy_takes_a_live_token_over(timed, other_times):
     """The database's clock is the one that counts. The first holder, whose window is not over by any other, is fenced off."""
     gate = Gate()

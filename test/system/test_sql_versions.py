@@ -55,7 +55,7 @@ VERSION_1 = [
 @pytest.fixture
 def empty(raw_postgres):
     database = raw_postgres.create_database(f"versions_{uuid.uuid4().hex[:8]}")
-    schema.make_owner(database)
+    schema.make_roles(database)
     yield database
     raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
 

@@ -8,10 +8,11 @@ import os
 import subprocess
 import uuid
 
+import psycopg2
 import pytest
 
 from rig import schema
-from rig.inbox_sql import Application
+from rig.inbox_sql import Application, Inbox, Letter, Session
 
 def run(*arguments):
     done = subprocess.run([schema.require_binary(), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -83,7 +84,7 @@ ESCALATE = "ALTER ROLE {mallory} SUPERUSER"
 
 @pytest.mark.parametrize("user", ["postgres", schema.OWNER])
 def test_a_schema_that_somebody_made_first_is_not_adopted(ground, user):
-    schema.make_owner(ground.postgres)
+    schema.make_roles(ground.postgres)
     ground.as_mallory("CREATE SCHEMA onceward")
     done = ground.migrate(user)
     assert done.returncode == 1 and f"schema onceward belongs to {ground.mallory}, not to {user}" in done.text, done.text
@@ -207,9 +208,40 @@ def test_who_else_may_change_rows_is_a_warning(migrated):
     assert migrated.migrate().returncode == 0
 
 
+def test_a_sidecar_may_change_the_rows_and_read_the_letters_of_every_consumer(migrated):
+    """So that nobody takes two logins for a boundary: it is said in sql/README.md, and here it is shown."""
+    theirs = Inbox(migrated.postgres, "theirs")
+    theirs.claim("m1")
+    theirs.bury(("m1", Letter(body=b"secret")))
+    migrated.sql("GRANT onceward_sidecar TO {mallory}")
+    ours = Session(migrated.postgres, migrated.mallory)
+    assert bytes(ours.value("SELECT body FROM onceward.dead_letter WHERE consumer = 'theirs'")) == b"secret"
+    ours.query("UPDATE onceward.inbox SET status = 'completed' WHERE consumer = 'theirs'")
+    assert theirs.row("m1").status == "completed"
+    for session in (theirs, ours):
+        session.close()
+
+
+def test_another_team_sees_and_changes_nothing(migrated):
+    theirs = Session(migrated.postgres, migrated.mallory)
+    functions = migrated.postgres.query("SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'onceward'::regnamespace")
+    tables = migrated.postgres.query("SELECT relname FROM pg_class WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'S')")
+    assert len(functions) > 20 and len(tables) >= 7
+    tried = [f"SELECT * FROM onceward.{table}" for table, in tables] + ["SELECT onceward.complete('x')", "CREATE TABLE onceward.x ()",
+             "DELETE FROM onceward.inbox", "ALTER SCHEMA onceward RENAME TO x", "DROP SCHEMA onceward CASCADE",
+             f"ALTER SCHEMA onceward OWNER TO {migrated.mallory}", "CREATE TABLE mine () INHERITS (onceward.inbox)",
+             "CREATE TRIGGER t BEFORE INSERT ON onceward.inbox FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"]
+    for statement in tried:
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            theirs.query(statement)
+    assert not theirs.value("SELECT bool_or(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p JOIN pg_namespace n"
+                            " ON n.oid = p.pronamespace WHERE n.nspname = 'onceward'")
+    theirs.close()
+
+
 def test_an_owner_behind_a_role_option_is_the_one_who_counts(ground):
     """A login that becomes the owner, as a managed service or a group of administrators has it."""
-    schema.make_owner(ground.postgres)
+    schema.make_roles(ground.postgres)
     ground.sql("GRANT {owner} TO {mallory}")
     path = ground._path("postgres")
     url = ground.postgres.dsn(user=ground.mallory, options=f"-crole%3D{schema.OWNER}")

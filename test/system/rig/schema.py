@@ -3,6 +3,7 @@
 `onceward_owner` owns the schema and is no superuser; sidecars log in as `sidecar_login`, applications as `app_login`: so every test also
 shows that the grants suffice."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,29 +31,46 @@ def minimal_config(dsn, broker_url="amqp://guest:guest@127.0.0.1:1/"):
 OWNER = "onceward_owner"
 
 
-def make_owner(postgres):
-    """The role that the README's set-up makes, with what it needs in this database."""
+def _make_owner(postgres):
     for role, kind in ((OWNER, "LOGIN"), ("onceward_sidecar", "NOLOGIN"), ("onceward_app", "NOLOGIN")):
         if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)):
             postgres.query(f"CREATE ROLE {role} {kind}")
     postgres.query(f'GRANT CREATE ON DATABASE "{postgres.database}" TO {OWNER}')
 
 
-def migrate(postgres, user=OWNER):
-    """Runs `onceward migrate` as its owner and makes the login roles. Roles belong to the cluster, hence the lock."""
-    with tempfile.TemporaryDirectory() as folder, open(os.path.join(postgres.folder, "migrate.lock"), "w") as lock:
+def _make_logins(postgres):
+    for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
+        if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (login,)):
+            postgres.query(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+    postgres.query("GRANT pg_read_all_stats TO sidecar_login")  # as an administrator may: nothing else gives it
+
+
+@contextlib.contextmanager
+def _alone(postgres):
+    """Roles belong to the cluster: one at a time makes them."""
+    with open(os.path.join(postgres.folder, "migrate.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        make_owner(postgres)
+        yield
+
+
+def make_roles(postgres):
+    """The roles that the README's set-up makes, with what they need in this database."""
+    with _alone(postgres):
+        _make_owner(postgres)
+        _make_logins(postgres)
+
+
+def migrate(postgres, user=OWNER):
+    """Runs `onceward migrate` as its owner and makes the roles."""
+    with tempfile.TemporaryDirectory() as folder, _alone(postgres):
+        _make_owner(postgres)
         path = os.path.join(folder, "config.json")
         with open(path, "w") as f:
             json.dump(minimal_config(postgres.dsn(user=user)), f)
         done = subprocess.run([require_binary(), "migrate", "--config", path], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         assert done.returncode == 0, "onceward migrate: " + done.stdout.decode(errors="replace")
-        for login, role in (("sidecar_login", "onceward_sidecar"), ("app_login", "onceward_app")):
-            if not postgres.query("SELECT 1 FROM pg_roles WHERE rolname = %s", (login,)):
-                postgres.query(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
-        postgres.query("GRANT pg_read_all_stats TO sidecar_login")  # as an administrator may: nothing else gives it
+        _make_logins(postgres)
         postgres.query("CREATE SCHEMA IF NOT EXISTS app AUTHORIZATION app_login")
         postgres.query("CREATE TABLE IF NOT EXISTS app.ledger (application text NOT NULL, message_id text NOT NULL, note text,"
                        " at timestamptz NOT NULL DEFAULT clock_timestamp())")

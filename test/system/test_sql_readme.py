@@ -1,0 +1,95 @@
+"""sql/README.md: what it says is shown by tests that there are, and its statements do what it says they do."""
+
+import glob
+import os
+import re
+import uuid
+
+import pytest
+
+from rig import schema
+from test_trust import Ground, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def page():
+    with open(os.path.join(ROOT, "sql", "README.md"), encoding="utf-8") as f:
+        return f.read()
+
+
+def statements(marker):
+    return re.search(rf"<!-- {marker} -->\n```sql\n(.*?)```", page(), re.S).group(1)
+
+
+def parties():
+    table = re.search(r"<!-- parties -->\n(.*?)<!-- /parties -->", page(), re.S).group(1)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_each_test_that_is_named_exists():
+    there = set()
+    for path in glob.glob(os.path.join(ROOT, "test", "system", "*.py")):
+        with open(path, encoding="utf-8") as f:
+            there |= set(re.findall(r"^def (test_\w+)\(", f.read(), re.M))
+    named = set(re.findall(r"`(test_\w+)`", page()))
+    assert len(named) > 30 and named <= there, f"named, and not there: {sorted(named - there)}"
+
+
+def test_each_party_has_what_it_can_what_it_cannot_and_a_test():
+    rows = parties()
+    assert len(rows) >= 7 and all(len(row) == 4 and all(row) for row in rows)
+    for row in rows:
+        assert re.match(r"\*\*.+\*\*", row[0]) and "`test_" in row[3], row
+
+
+def test_each_function_has_its_place_in_the_table():
+    table = page().split("## Functions\n")[1]
+    files = {os.path.basename(path)[:-4] for path in glob.glob(os.path.join(ROOT, "sql", "functions", "*.sql"))}
+    listed = set(re.findall(r"`(\w+)`", table.split("Each is a file")[0]))
+    assert listed == files
+
+
+@pytest.fixture
+def ground(raw_postgres, tmp_path):
+    database = raw_postgres.create_database(f"page_{uuid.uuid4().hex[:8]}")
+    made = Ground(tmp_path, database)
+    yield made
+    made.deinit()
+    raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
+
+
+def test_a_schema_of_a_superuser_gets_an_owner_as_it_is_written(ground):
+    """With another name in the owner's place: the other tests' owner is the servers'."""
+    owner = "owner_" + uuid.uuid4().hex[:8]
+    schema.migrate(ground.postgres, user="postgres")
+    assert ground.check()["warn"]
+    try:
+        ground.postgres.query(statements("owner").replace("onceward_owner", owner)
+                              .replace("DATABASE app", f'DATABASE "{ground.postgres.database}"'))
+        checked = ground.check()
+        assert not checked["warn"] and not checked["FAIL"], checked
+        assert any(f"belong to {owner}," in line for line in checked["ok"]), checked
+        assert ground.migrate(owner).returncode == 0
+        done = ground.migrate("postgres")
+        assert done.returncode == 1 and f"belongs to {owner}" in done.text, done.text
+    finally:
+        ground.postgres.query(f"REASSIGN OWNED BY {owner} TO postgres; DROP OWNED BY {owner}; DROP ROLE {owner}")
+
+
+def test_where_the_roles_are_there_the_owner_needs_nothing_else(ground):
+    """A managed service: no superuser, no CREATEROLE, a login that is a member of the owner."""
+    owner = "owner_" + uuid.uuid4().hex[:8]
+    schema.make_roles(ground.postgres)
+    ground.postgres.query(f"CREATE ROLE {owner}")
+    ground.postgres.query(f"GRANT {owner} TO {ground.mallory}")
+    try:
+        ground.postgres.query(statements("managed").replace("onceward_owner", owner)
+                              .replace("DATABASE app", f'DATABASE "{ground.postgres.database}"'))
+        url = ground.postgres.dsn(user=ground.mallory, options=f"-crole%3D{owner}")
+        done = run("migrate", "--config", ground._path("sidecar_login"), "--database", url)
+        assert done.returncode == 0 and "may not create roles" not in done.text and "was made" in done.text, done.text
+        checked = ground.check()
+        assert not checked["warn"] and not checked["FAIL"], checked
+    finally:
+        ground.postgres.query(f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}")
