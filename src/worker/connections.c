@@ -34,6 +34,8 @@ static void redial_failed(struct worker *w, struct redial *r, const char *peer, 
     struct log_line l;
     int64_t wait = redial_later(w, r, reason);
 
+    if (report_waiting(w, r == &w->to_broker ? WAITING_BROKER : WAITING_DATABASE, reason))
+        return;
     log_begin(&l, EVENT_DISCONNECTED, w->q->name);
     log_text(&l, "peer", peer);
     log_text(&l, "reason", reason);
@@ -45,6 +47,7 @@ static void redial_succeeded(struct worker *w, struct redial *r, const char *pee
 {
     struct log_line l;
 
+    waiting_over(&w->waiting, r == &w->to_broker ? WAITING_BROKER : WAITING_DATABASE);
     if (r->was_up)
         counter_add(&w->counts.reconnects, 1);
     r->was_up = true;

@@ -73,6 +73,15 @@ static void application_wait(struct worker *w)
                                             w->n_pauses_in_a_row, random_below(UINT64_MAX));
 }
 
+/* Told as what it waits for: the line of a pause is for what worked before. */
+static bool waits_for_first_start(struct worker *w, enum pause_reason r)
+{
+    if (r != PAUSE_APPLICATION && r != PAUSE_DATABASE)
+        return false;
+    return report_waiting(w, r == PAUSE_APPLICATION ? WAITING_APPLICATION : WAITING_DATABASE,
+                          w->pause_text[r]);
+}
+
 void pause_set(struct worker *w, enum pause_reason r, const char *text)
 {
     bool is_failed_trial = r == PAUSE_APPLICATION && w->is_on_trial;
@@ -97,7 +106,7 @@ void pause_set(struct worker *w, enum pause_reason r, const char *text)
     }
     if (text != w->pause_text[r])
         snprintf(w->pause_text[r], sizeof(w->pause_text[r]), "%s", text ? text : "");
-    if (!w->pause_told[r]) {
+    if (!w->pause_told[r] && !waits_for_first_start(w, r)) {
         w->pause_told[r] = true;
         log_begin(&l, EVENT_PAUSED, w->q->name);
         log_text(&l, "reason", pause_reasons[r].name);
@@ -170,6 +179,10 @@ void pause_clear(struct worker *w, enum pause_reason r)
     w->pauses &= ~(1u << r);
     if (r == PAUSE_APPLICATION)
         w->is_on_trial = w->is_doubted = false;
+    if (r == PAUSE_APPLICATION && w->waiting.one[WAITING_APPLICATION].on) {
+        waiting_over(&w->waiting, WAITING_APPLICATION);
+        w->allowed = 1; /* it has just started, too */
+    }
     if (w->pause_told[r]) {
         w->allowed =
             stops_only_consuming(r) ? w->allowed : 1; /* the trickle; a first start is not a resumption */

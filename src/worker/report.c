@@ -101,6 +101,23 @@ void report_text(struct worker *w, enum event e, const char *reason)
     log_end(&l);
 }
 
+/* What is missing before a queue's first start is no fault of anything. */
+bool report_waiting(struct worker *w, enum waiting_for what, const char *text)
+{
+    struct log_line l;
+
+    if (atomic_load(&w->is_ready))
+        return false;
+    enum waiting_line due = waiting_for(&w->waiting, what, text, w->now_ms, FAILPOINT_MS(WAITING));
+    if (due == WAITING_NO_LINE)
+        return true;
+    log_begin_at(&l, EVENT_WAITING, due == WAITING_WARNING ? LOG_WARNING : LOG_INFO, w->q->name);
+    log_text(&l, "reason", waiting_reason(what));
+    log_text(&l, "detail", text);
+    log_end(&l);
+    return true;
+}
+
 /* Has another queue's suspect the application for itself, while we have something for it? */
 static bool waits_for_another(const struct worker *w)
 {

@@ -37,6 +37,7 @@
 #include "onceward/core/pace.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
+#include "onceward/core/waiting.h"
 #include "onceward/base/wait.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
@@ -292,6 +293,7 @@ struct worker {
     int64_t claim_sent_us;
 
     struct counters counts;
+    struct waiting waiting; /* before it was ready */
     uint64_t dropped_told;
     struct histogram forward_us, end_to_end_us, claim_batch;
     struct rate_limit limits[N_EVENTS];
@@ -534,3 +536,4 @@ void report_dead_again(struct worker *w, const struct delivery *d);
 void report_circling(struct worker *w, struct delivery *d);
 void report_stats(struct worker *w);
 void report_text(struct worker *w, enum event e, const char *reason);
+bool report_waiting(struct worker *w, enum waiting_for what, const char *text); /* false: the queue was ready */

@@ -268,7 +268,7 @@ def test_an_application_that_resets_each_new_connection_kills_nobody(bed, certif
     bed.app.greet = slam
     sidecar = bed.sidecar(wait=False, completion=completion, forward=keys, token_window="10s", retry={"max_attempts": 8, "backoff": "500ms", "max_backoff": "2s"})
     bed.queue.publish_many(ids)
-    sidecar.wait_for("paused", reason="application_down", n=1 if form == "tls" else 3, deadline=30)
+    sidecar.wait_for("waiting" if form == "tls" else "paused", reason="application_down", n=1 if form == "tls" else 3, deadline=30)
     wait_until(lambda: len(n_greeted) > 3, "it was tried several times", 30)
     bed.app.greet = None
     bed.wait_for_effects(ids)
@@ -286,8 +286,8 @@ def test_an_application_that_does_not_finish_the_handshake_is_down(bed, certific
     bed.app.greet = lambda conn: gate.wait() or True
     sidecar = bed.sidecar(wait=False, forward={**keys, "connect_timeout": "300ms"}, token_window="10s", retry={"max_attempts": 1})
     bed.queue.publish_many([f"m{i}" for i in range(5)])
-    sidecar.wait_for("paused", reason="application_down", deadline=30)
-    hold_true(lambda: not sidecar.find("resumed"), "the probe is not content with a connect", 1.0)
+    sidecar.wait_for("waiting", reason="application_down", deadline=30)
+    hold_true(lambda: not sidecar.find("ready"), "the probe is not content with a connect", 1.0)
     bed.app.greet = None
     gate.open()
     ids = [f"m{i}" for i in range(5)]
@@ -306,9 +306,9 @@ def test_a_failed_handshake_is_an_application_that_is_down(bed, certificates, fa
         forward = {"url": bed.app.url.replace("http://127.0.0.1", "https://localhost"), "tls": {"ca_file": certificates.ca}}
     sidecar = bed.sidecar(wait=False, forward=forward, retry={"max_attempts": 1})
     bed.queue.publish("m1")
-    line = sidecar.wait_for("paused", reason="application_down", deadline=30)
+    line = sidecar.wait_for("waiting", reason="application_down", deadline=30)
     assert line["detail"]
-    hold_true(lambda: not sidecar.find("resumed"), "the probe is not content with a connect", 0.5)
+    hold_true(lambda: not sidecar.find("ready"), "the probe is not content with a connect", 0.5)
     assert bed.app.posts() == [] and bed.letters() == [] and not sidecar.find("retry")
     row = bed.row("m1")
     assert row is None or row["attempt"] == 0 or row["status"] == "processing"
@@ -328,7 +328,7 @@ def test_a_full_backlog_is_a_connection_that_is_not_made_in_time(bed):
         fillers.append(s)
     sidecar = bed.sidecar(wait=False, forward={"url": f"http://127.0.0.1:{port}/", "connect_timeout": "300ms"})
     bed.queue.publish("m1")
-    line = sidecar.wait_for("paused", reason="application_down", deadline=30)
+    line = sidecar.wait_for("waiting", reason="application_down", deadline=30)
     assert "in time" in line["detail"], line
     for s in (*fillers, listener):
         s.close()

@@ -103,7 +103,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(bed):
     link = bed.new_proxy(bed.rabbitmq.port)
     link.refuse()
     sidecar = bed.sidecar(wait=False, top={"broker": {"url": bed.rabbitmq.url(port=link.port)}})
-    sidecar.wait_for("disconnected", peer="broker")
+    sidecar.wait_for("waiting", reason="disconnected")
     link.mend()
     sidecar.wait_for("consuming", deadline=30)
 
@@ -185,7 +185,7 @@ def test_a_database_that_is_read_only_is_waited_for(fresh_postgres, bed):
     bed.queue.publish("m1")
     fresh_postgres.query(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on', database="postgres")
     sidecar = bed.sidecar(wait=False, completion="response", top={"database": {"url": fresh_postgres.dsn(user="sidecar_login")}})
-    sidecar.wait_for("paused", reason="database_down")
+    sidecar.wait_for("waiting", reason="database_down")
     bed.app.handler = bed.app.only_answer
     fresh_postgres.query(f'ALTER DATABASE "{name}" RESET default_transaction_read_only', database="postgres")
     sidecar.wait_for("completed", message_id="m1", deadline=40)
@@ -210,7 +210,7 @@ def test_another_default_isolation_does_no_harm(fresh_postgres, bed):
 
 def test_tls_to_the_broker_is_verified_by_default(bed, certificates):
     sidecar = bed.sidecar(wait=False, top={"broker": {"url": bed.rabbitmq.tls_url(), "tls": {"ca_file": certificates.other_ca}}})
-    sidecar.wait_for("disconnected", peer="broker")
+    sidecar.wait_for("waiting", reason="disconnected")
     hold_true(lambda: not sidecar.find("consuming"), "it does not consume", 0.5)
     sidecar.kill()
     good = bed.sidecar(top={"broker": {"url": bed.rabbitmq.tls_url(), "tls": {"ca_file": certificates.ca}}})
@@ -228,7 +228,7 @@ def test_tls_to_the_broker_unverified_when_it_is_said(bed, certificates):
 def test_tls_to_the_database_is_verified(bed, certificates):
     url = bed.postgres.dsn(user="sidecar_login", sslmode="verify-full", sslrootcert=certificates.other_ca).replace("127.0.0.1", "localhost")
     sidecar = bed.sidecar(wait=False, top={"database": {"url": url}})
-    sidecar.wait_for("disconnected", peer="database")
+    sidecar.wait_for("waiting", reason="database_down")
     sidecar.kill()
     sidecar = bed.sidecar(top={"database": {"url": url.replace(certificates.other_ca, certificates.ca)}})
     bed.queue.publish("m1")
@@ -254,7 +254,7 @@ def test_passwords_come_from_the_configuration_and_files(bed, tmp_path):
 
 def test_a_wrong_password_is_said_without_the_password(bed):
     sidecar = bed.sidecar(wait=False, top={"broker": {"url": bed.rabbitmq.url(), "password": "secret-marker"}})
-    sidecar.wait_for("disconnected", peer="broker")
+    sidecar.wait_for("waiting", reason="disconnected")
 
 
 # the application
@@ -344,7 +344,7 @@ def test_at_the_end_of_the_grace_response_completion_holds_its_messages_back_unt
 def test_sigterm_ends_a_sidecar_that_has_no_connections(bed):
     sidecar = bed.sidecar(wait=False, top={"broker": {"url": "amqp://guest:guest@127.0.0.1:1/"},
                                            "database": {"url": "postgresql://127.0.0.1:1/x"}})
-    sidecar.wait_for("disconnected", peer="broker")
+    sidecar.wait_for("waiting", reason="disconnected")
     assert sidecar.term() == 0
 
 

@@ -33,7 +33,7 @@ def test_one_queue_without_its_application_does_not_hold_up_the_other(bed):
     sidecar = bed.sidecar(config=two_queues(bed, other, other_app), wait=False)
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1", queue=bed.queue.name)
-    sidecar.wait_for("paused", queue=other.name)
+    sidecar.wait_for("waiting", queue=other.name)
     other_app.start()
     other.publish("m2")
     sidecar.wait_for("completed", message_id="m2", queue=other.name)
