@@ -1,27 +1,34 @@
 /* onceward explain: what the log means, its events, the reasons that it names, and the fields of its stats
- * lines. Made from the tables of these, like the documentation. */
+ * lines; the errors that applications get; and the keys of the configuration. Made from the tables of these,
+ * like the documentation. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
 #include "onceward/base/table.h"
+#include "onceward/config/keys.h"
+#include "onceward/core/codes.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
 
 #include <getopt.h>
 #include <string.h>
+#include <strings.h>
 
 static const char help[] =
     "usage: onceward explain NAME\n"
-    "       onceward explain [--list | --markdown] [--reasons | --stats]\n"
+    "       onceward explain [--list | --markdown] [--reasons | --stats | --codes | --keys]\n"
     "Says what NAME means, and what to do about it: an event of the log, a reason for which a queue is "
     "paused\n"
-    "or a message is dead, a field of the stats lines, or a value of their state. Without NAME: lists all "
-    "of\n"
-    "them.\n"
+    "or a message is dead, a field of the stats lines or a value of their state, an error that "
+    "onceward.complete "
+    "raises\n"
+    "(OW001), a key of the configuration. In any case. Without NAME: lists all of them.\n"
     "  --markdown   the table of events of the documentation\n"
     "  --reasons    not the events, but the reasons\n"
-    "  --stats      not the events, but the fields of stats lines and the values of state\n";
+    "  --stats      not the events, but the fields of stats lines and the values of state\n"
+    "  --codes      not the events, but the errors of the functions for applications\n"
+    "  --keys       not the events, but the keys of the configuration\n";
 
 /* A table of terms, and how its parts are headed. */
 struct glossary {
@@ -55,6 +62,15 @@ static const struct glossary states = {
     .heading = "STATE",
     .column = "`state`",
     .meaning = "what the queue does",
+};
+
+static const struct glossary codes = {
+    .terms = error_codes,
+    .n = N_ERROR_CODES,
+    .what = "error of the functions for applications",
+    .heading = "ERROR",
+    .column = "error",
+    .meaning = "what it means",
 };
 
 static void list_events(void)
@@ -126,6 +142,30 @@ static void list_stats(void)
     list_terms(&states);
 }
 
+static void list_codes(void)
+{
+    list_terms(&codes);
+}
+
+static void list_key(void *ctx, const char *path, const char *fallback, const char *sentence)
+{
+    struct table *t = ctx;
+
+    table_add_text(t, path);
+    table_add_text(t, fallback);
+    table_add_text(t, sentence);
+}
+
+static void list_keys(void)
+{
+    struct table t = {.n_columns = 3};
+
+    list_key(&t, "KEY", "DEFAULT", "MEANS");
+    config_keys_each(list_key, &t);
+    table_print(&t, stdout, text_width(stdout));
+    table_deinit(&t);
+}
+
 static void list_everything(void)
 {
     list_events();
@@ -133,6 +173,10 @@ static void list_everything(void)
     list_reasons();
     putchar('\n');
     list_stats();
+    putchar('\n');
+    list_codes();
+    putchar('\n');
+    list_keys();
 }
 
 /* A bar would end the cell. */
@@ -197,12 +241,26 @@ static void print_stats(void)
     print_terms(&states);
 }
 
+static void print_codes(void)
+{
+    print_terms(&codes);
+}
+
+static void print_keys(void)
+{
+    struct buf table = {0};
+
+    config_keys_markdown(&table);
+    fputs(buf_text(&table), stdout);
+    buf_deinit(&table);
+}
+
 static bool explain_event(const char *name)
 {
     for (int i = 0; i < N_EVENTS; i++) {
         const struct event_info *info = event_info(i);
 
-        if (strcmp(info->name, name) == 0) {
+        if (strcasecmp(info->name, name) == 0) {
             printf("%s (%s)\n  %s\n  %s\n", info->name, log_level_name(info->level), info->sentence,
                    info->advice);
             return true;
@@ -213,9 +271,12 @@ static bool explain_event(const char *name)
 
 static bool explain_field(const char *name)
 {
-    int f = stats_field_find(name);
+    char key[STATS_KEY_MAX] = "";
     struct buf keys = {0};
 
+    for (size_t i = 0; i + 1 < sizeof(key) && name[i]; i++) /* all of them are lower-case */
+        key[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] | 0x20) : name[i];
+    int f = strlen(name) < sizeof(key) ? stats_field_find(key) : -1;
     if (f < 0)
         return false;
     const struct stats_field_info *info = stats_field_info(f);
@@ -237,11 +298,50 @@ static bool explain_term(const struct glossary *g, const char *name)
     for (size_t i = 0; i < g->n; i++) {
         const struct term *t = &g->terms[i];
 
-        if (strcmp(t->name, name) != 0)
+        if (strcasecmp(t->name, name) != 0)
             continue;
-        printf("%s (%s)\n  %s\n  %s\n", name, g->what, t->sentence, t->advice);
+        printf("%s (%s)\n  %s\n  %s\n", t->name, g->what, t->sentence, t->advice);
         known = true;
     }
+    return known;
+}
+
+/* "p99", "_total": the ending of keys in the stats line. */
+static bool explain_ending(const char *name)
+{
+    static const enum stats_kind kinds[] = {STATS_KIND_LATENCY, STATS_KIND_BATCH, STATS_KIND_COUNT};
+    char key[STATS_KEY_MAX];
+    bool known = false;
+
+    name += *name == '_';
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct buf fields = {0};
+
+        for (int f = 0; f < N_STATS_FIELDS; f++) {
+            const struct stats_field_info *info = stats_field_info(f);
+            bool ends_so = false;
+
+            for (size_t k = 0; info->kind == kinds[i] && stats_key(f, k, key); k++)
+                ends_so |= key[strlen(info->name)] && strcasecmp(key + strlen(info->name) + 1, name) == 0;
+            if (ends_so)
+                buf_printf(&fields, "%s%s", fields.len ? ", " : "", info->name);
+        }
+        if (fields.len)
+            printf("_%s (ending of fields of stats)\n  %s\n  Of: %s.\n", name, stats_kind_sentence(kinds[i]),
+                   buf_text(&fields));
+        known |= fields.len > 0;
+        buf_deinit(&fields);
+    }
+    return known;
+}
+
+static bool explain_keys(const char *name)
+{
+    struct buf out = {0};
+    bool known = config_keys_explain(&out, name) > 0;
+
+    fputs(buf_text(&out), stdout);
+    buf_deinit(&out);
     return known;
 }
 
@@ -277,9 +377,12 @@ static int explain(const char *name)
     known |= explain_term(&deaths, name);
     known |= explain_field(name);
     known |= explain_term(&states, name);
+    known |= explain_ending(name);
+    known |= explain_term(&codes, name);
+    known |= explain_keys(name);
     if (known)
         return STATUS_DONE;
-    fprintf(stderr, "onceward: there is no event, reason or field \"%s\"", name);
+    fprintf(stderr, "onceward: there is no event, reason, field, error or key \"%s\"", name);
     for (int i = 0; i < N_EVENTS; i++)
         guess(&g, name, event_info(i)->name);
     guess_terms(&g, name, &pauses);
@@ -287,46 +390,61 @@ static int explain(const char *name)
     for (int i = 0; i < N_STATS_FIELDS; i++)
         guess(&g, name, stats_field_info(i)->name);
     guess_terms(&g, name, &states);
+    guess_terms(&g, name, &codes);
+    struct buf key = {0};
+    if (g.n < sizeof(g.names) / sizeof(g.names[0]) && config_keys_nearest(&key, name))
+        g.names[g.n++] = buf_text(&key);
     for (size_t i = 0; i < g.n; i++)
         fprintf(stderr, i ? ", %s" : "; did you mean %s", g.names[i]);
     fputs(g.n ? "?\n" : "; `onceward explain` lists them\n", stderr);
+    buf_deinit(&key);
     return STATUS_USAGE;
 }
 
+static const struct part {
+    const char *option;
+    void (*list)(void), (*print)(void);
+} parts[] = {
+    {"reasons", list_reasons, print_reasons},
+    {"stats", list_stats, print_stats},
+    {"codes", list_codes, print_codes},
+    {"keys", list_keys, print_keys},
+};
+
+enum { N_PARTS = sizeof parts / sizeof *parts, OPTION_PART = 256 };
+
 int command_explain(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"list", no_argument, NULL, 'l'},    {"markdown", no_argument, NULL, 'm'},
-        {"reasons", no_argument, NULL, 'r'}, {"stats", no_argument, NULL, 's'},
-        {"help", no_argument, NULL, 'h'},    {0}};
-    bool markdown = false, list = false, reasons = false, stats = false;
+    struct option options[N_PARTS + 4] = {{"list", no_argument, NULL, 'l'},
+                                          {"markdown", no_argument, NULL, 'm'},
+                                          {"help", no_argument, NULL, 'h'}};
+    bool markdown = false, list = false, twice = false;
+    const struct part *part = NULL;
     int option;
 
+    for (size_t i = 0; i < N_PARTS; i++)
+        options[3 + i] = (struct option){parts[i].option, no_argument, NULL, OPTION_PART + (int)i};
     while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'm')
+        if (option == 'm') {
             markdown = true;
-        else if (option == 'l')
+        } else if (option == 'l') {
             list = true;
-        else if (option == 'r')
-            reasons = true;
-        else if (option == 's')
-            stats = true;
-        else {
+        } else if (option >= OPTION_PART) {
+            twice |= part && part != &parts[option - OPTION_PART];
+            part = &parts[option - OPTION_PART];
+        } else {
             fputs(help, option == 'h' ? stdout : stderr);
             return option == 'h' ? STATUS_DONE : STATUS_USAGE;
         }
     }
-    if (optind + 1 < argc || (optind < argc && (markdown || list || reasons || stats)) ||
-        (reasons && stats)) {
+    if (optind + 1 < argc || (optind < argc && (markdown || list || part)) || twice) {
         fputs(help, stderr);
         return STATUS_USAGE;
     }
     if (optind < argc)
         return explain(argv[optind]);
-    if (reasons)
-        (markdown ? print_reasons : list_reasons)();
-    else if (stats)
-        (markdown ? print_stats : list_stats)();
+    if (part)
+        (markdown ? part->print : part->list)();
     else if (markdown)
         print_events();
     else

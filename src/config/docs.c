@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <strings.h>
 
 /* --- Markdown --- */
 
@@ -79,14 +80,15 @@ void config_keys_markdown(struct buf *out)
     }
 }
 
+static const char *const effects[N_KEY_EFFECTS] = {
+    [EFFECT_RESTART] = "needs a restart; the running value stays",
+    [EFFECT_NOW] = "takes effect at once",
+    [EFFECT_QUEUES] = "every queue is drained and started again",
+    [EFFECT_QUEUE] = "that queue is drained and started again",
+};
+
 void config_reload_markdown(struct buf *out)
 {
-    static const char *const effects[N_KEY_EFFECTS] = {
-        [EFFECT_RESTART] = "needs a restart; the running value stays",
-        [EFFECT_NOW] = "takes effect at once",
-        [EFFECT_QUEUES] = "every queue is drained and started again",
-        [EFFECT_QUEUE] = "that queue is drained and started again",
-    };
     static const enum key_effect order[] = {EFFECT_NOW, EFFECT_QUEUE, EFFECT_QUEUES, EFFECT_RESTART};
 
     buf_add_text(out, "| a new value of | |\n|---|---|\n");
@@ -103,6 +105,96 @@ void config_reload_markdown(struct buf *out)
             buf_add_text(out, "| any key of a queue, also by `defaults`");
         buf_printf(out, " | %s |\n", effects[order[i]]);
     }
+}
+
+/* --- for people --- */
+
+static void add_default(struct buf *out, const struct key *k)
+{
+    if (k->presence == KEY_NEEDED)
+        buf_add_text(out, "required");
+    else if (k->presence == KEY_EITHER)
+        buf_printf(out, "required: %s", k->fallback);
+    else
+        buf_add_text(out, k->fallback);
+}
+
+void config_keys_each(void (*each)(void *ctx, const char *path, const char *fallback, const char *sentence),
+                      void *ctx)
+{
+    struct buf path = {0}, fallback = {0};
+
+    for (size_t i = 0; i < n_keys; i++) {
+        buf_reset(&path);
+        buf_printf(&path, "%s%s", keys[i].scope == SCOPE_QUEUE ? "queues.<name>." : "", keys[i].path);
+        buf_reset(&fallback);
+        add_default(&fallback, &keys[i]);
+        each(ctx, buf_text(&path), buf_text(&fallback), keys[i].sentence);
+    }
+    buf_deinit(&path);
+    buf_deinit(&fallback);
+}
+
+static void explain_key(struct buf *out, const struct key *k)
+{
+    buf_printf(out, "%s%s (configuration key)\n  %s.\n  ", k->scope == SCOPE_QUEUE ? "queues.<name>." : "",
+               k->path, k->sentence);
+    add_type(out, k);
+    buf_add_text(out, k->presence == KEY_MAY || k->presence == KEY_HAS ? "; default: " : "; ");
+    add_default(out, k);
+    buf_printf(out, ".%s A new value: %s.\n",
+               key_takes_file(k) ? " It may be given as a file: the same name with _file behind it." : "",
+               effects[k->effect]);
+}
+
+/* Below "queues.<name>." or "defaults.", where that stands before it. */
+static const char *below_queue(const char *name)
+{
+    const char *dot = strchr(name, '.');
+
+    if (dot && !strncasecmp(name, "defaults.", 9))
+        return dot + 1;
+    if (dot && !strncasecmp(name, "queues.", 7) && strchr(dot + 1, '.'))
+        return strchr(dot + 1, '.') + 1;
+    return NULL;
+}
+
+static bool is_meant(const struct key *k, const char *name, size_t len)
+{
+    const char *below = below_queue(name), *dot = strrchr(k->path, '.');
+
+    if (below && k->scope == SCOPE_QUEUE) {
+        len -= (size_t)(below - name);
+        name = below;
+    } else if (below) {
+        return false;
+    }
+    return (strlen(k->path) == len && !strncasecmp(k->path, name, len)) ||
+           (dot && !below && strlen(dot + 1) == len && !strncasecmp(dot + 1, name, len));
+}
+
+size_t config_keys_explain(struct buf *out, const char *name)
+{
+    size_t len = strlen(name), n = 0;
+
+    for (int by_file = 0; by_file < 2 && !n; by_file++) {
+        if (by_file && (len <= 5 || strcasecmp(name + len - 5, "_file") != 0))
+            break;
+        for (size_t i = 0; i < n_keys; i++) {
+            if (!is_meant(&keys[i], name, by_file ? len - 5 : len) || (by_file && !key_takes_file(&keys[i])))
+                continue;
+            explain_key(out, &keys[i]);
+            n++;
+        }
+    }
+    return n;
+}
+
+bool config_keys_nearest(struct buf *out, const char *name)
+{
+    const char *below = below_queue(name);
+
+    return key_nearest(out, SCOPE_QUEUE, SLICE(""), slice_of(below ? below : name));
 }
 
 /* --- JSON schema --- */

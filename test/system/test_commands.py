@@ -332,6 +332,44 @@ def test_a_misspelt_event_is_guessed():
     assert "paused" in run("explain", "pause").err
 
 
+def test_every_error_that_the_functions_raise_is_explained_and_no_other():
+    folder = os.path.join(os.path.dirname(__file__), "../../sql/functions")
+    raised = set()
+    for name in os.listdir(folder):
+        if not name.startswith("sidecar_"):
+            with open(os.path.join(folder, name)) as f:
+                raised |= set(re.findall(r"ERRCODE = '(OW\d\d\d)'", f.read()))
+    assert raised == set(re.findall(r"OW\d\d\d(?= )", good("explain", "--codes"))) >= {"OW001", "OW002", "OW003"}
+    for code in raised:
+        assert good("explain", code) == good("explain", code.lower()) and good("explain", code).startswith(code + " (error"), code
+
+
+def test_every_key_of_the_configuration_is_explained():
+    path = os.path.join(os.path.dirname(__file__), "../../src/config/keys.def")
+    with open(path) as f:
+        keys = re.findall(r'^KEY\((\w+), "([\w.]+)"', f.read(), re.M)
+    listed = good("explain", "--keys")
+    assert len(keys) > 60 and listed in good("explain")
+    for scope, key in keys:
+        shown = ("queues.<name>." if scope == "QUEUE" else "") + key
+        assert re.search(rf"^{re.escape(shown)} \(configuration key\)\n  .{{10,}}\n  .*A new value: ", good("explain", key), re.M), key
+        assert re.search(rf"^{re.escape(shown)} ", listed, re.M)
+    backoff = good("explain", "retry.backoff")
+    assert "default: 1s" in backoff and "duration 1ms to 1d" in backoff
+    for name in ("backoff", "RETRY.Backoff", "queues.orders.retry.backoff", "queues.<name>.retry.backoff", "defaults.retry.backoff",
+                 "retry.backoff_file"):
+        assert good("explain", name) == backoff, name
+    assert good("explain", "connect_timeout").count("(configuration key)") == 3
+    assert "did you mean max_parked?" in run("explain", "max_parkt").err
+
+
+def test_the_endings_of_stats_are_explained_and_case_does_not_matter():
+    assert "99th percentile" in good("explain", "p99") and "forward_ms" in good("explain", "_p99")
+    assert "since the queue was started" in good("explain", "total")
+    for name in ("paused", "forward_ms_p99", "everything_fails", "consuming", "p50"):
+        assert good("explain", name.upper()).lower() == good("explain", name).lower()
+
+
 # migrate
 
 @pytest.fixture

@@ -121,7 +121,8 @@ def test_the_example_answers_without_its_database(tmp_path, language):
 
 
 @pytest.mark.parametrize("marker, options", [
-    ("events", ["--markdown"]), ("reasons", ["--markdown", "--reasons"]), ("stats", ["--markdown", "--stats"])])
+    ("events", ["--markdown"]), ("reasons", ["--markdown", "--reasons"]), ("stats", ["--markdown", "--stats"]),
+    ("codes", ["--markdown", "--codes"]), ("keys", ["--markdown", "--keys"])])
 def test_the_tables_of_the_log_are_current(marker, options):
     made = subprocess.run([schema.require_binary(), "explain", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
     stands = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", readme(), re.S).group(1)
