@@ -7,7 +7,11 @@ struct fault;
 
 /* Texts that come from elsewhere. */
 
-enum { TEXT_FILE_MAX = 64 * 1024, CONFIG_FILE_MAX = 1024 * 1024 };
+enum {
+    TEXT_FILE_MAX = 64 * 1024,
+    CONFIG_FILE_MAX = 1024 * 1024,
+    FAULT_PATH_MAX = 200 /* of a path in a fault */
+};
 
 /* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. What a variable
  * holds is not expanded again. -1: f names what is missing. */

@@ -279,6 +279,23 @@ static bool read_as_string(struct reading *r, const struct key *k, const char *p
     return good;
 }
 
+void report_unread(struct reading *r, const char *path, json_t *value, const char *file,
+                   const struct fault *f)
+{
+    const char *raw = json_string_value(value);
+    size_t len = strlen(file) < FAULT_PATH_MAX ? strlen(file) : FAULT_PATH_MAX;
+    char shown[FAULT_PATH_MAX + 1];
+
+    snprintf(shown, sizeof(shown), "%.*s", (int)len, file);
+    const char *at = strstr(f->text, shown);
+    if (!is_variable(raw))
+        report_error(r->report, path, "%s", f->text);
+    else if (at)
+        report_error(r->report, path, "%.*s%s%s", (int)(at - f->text), f->text, raw, at + len);
+    else
+        report_error(r->report, path, "%s cannot be read", raw);
+}
+
 static bool read_from_file(struct reading *r, const struct key *k, const char *path, json_t *value)
 {
     struct buf file = {0}, text = {0};
@@ -293,7 +310,7 @@ static bool read_from_file(struct reading *r, const struct key *k, const char *p
     if (read_string(r, path, value, &file) < 0)
         goto out;
     if (text_file_read(&text, buf_text(&file), &f) < 0) {
-        report_error(r->report, path, "%s", f.text);
+        report_unread(r, path, value, buf_text(&file), &f);
         goto out;
     }
     good = store_string(r, k, path, &text, buf_text(&file));

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 struct config;
+struct fault;
 struct config_report;
 
 /* Where a value came from. The marks tell the checks across keys whose fault a combination is. */
@@ -43,6 +44,11 @@ void path_add(struct buf *out, const char *name);
 
 /* Does a text of the file take something from the environment? */
 bool is_variable(const char *raw);
+
+/* A file could not be read: as f says, but that the path stands there as the configuration has it: what it
+ * takes from the environment may be a secret. */
+void report_unread(struct reading *r, const char *path, json_t *value, const char *file,
+                   const struct fault *f);
 
 /* "a string", "an object", … */
 const char *kind_name(const json_t *value);

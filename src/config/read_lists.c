@@ -61,7 +61,7 @@ static bool read_header_value(struct reading *r, const char *path, json_t *value
     else if (read_string(r, path, value, &file) == 0 && text_file_read(out, buf_text(&file), &f) == 0)
         good = true;
     else if (f.text[0])
-        report_error(r->report, path, "%s", f.text);
+        report_unread(r, path, value, buf_text(&file), &f);
     buf_deinit(&file);
     return good;
 }

@@ -432,6 +432,8 @@ static void test_broker_host(void **state)
 
 static void test_forward(void **state)
 {
+    setenv("HIDDEN", "a secret", 1);
+    setenv("LINES", "a\nsecret", 1);
     static const char own[] = "expected another name: this field is written by onceward itself";
     static const char family[] = "expected another name: fields that start with Onceward-, Amqp- and ce- are "
                                  "written by onceward itself";
@@ -489,6 +491,12 @@ static void test_forward(void **state)
          "queues.q.forward.authorization_file", "given beside authorization; expected only one of the two"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/nonexistent/x\"}",
          "queues.q.forward.authorization_file", "cannot open /nonexistent/x: No such file or directory"},
+        {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/none/${HIDDEN}\"}",
+         "queues.q.forward.authorization_file", "cannot open /none/${HIDDEN}: No such file or directory"},
+        {'F', HEADERS("{\"X_file\": \"/none/${HIDDEN}\"}"), "queues.q.forward.headers.X_file",
+         "cannot open /none/${HIDDEN}: No such file or directory"},
+        {'F', HEADERS("{\"X_file\": \"/none/${LINES}\"}"), "queues.q.forward.headers.X_file",
+         "/none/${LINES} cannot be read"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/\"}",
          "queues.q.forward.authorization_file", "cannot read /: Is a directory"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/dev/zero\"}",
