@@ -131,8 +131,7 @@ void wait_change(struct wait *w, struct watch *k, uint32_t events)
 {
     struct epoll_event e = {.events = events};
 
-    assert(watch_is_on(k));
-    if (k->events == events)
+    if (!watch_is_on(k) || k->events == events)
         return;
     k->events = events;
     e.data.u64 = event_name(w, k->fd);

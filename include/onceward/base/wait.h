@@ -40,7 +40,7 @@ int wait_add(struct wait *w, struct watch *k, int fd, uint32_t events, wait_read
              struct fault *f);
 
 /* Other events from now on; 0: only EPOLLERR and EPOLLHUP. No system call when they are the same as before.
- */
+ * No-op when k is not watched. */
 void wait_change(struct wait *w, struct watch *k, uint32_t events);
 
 /* Its callback is not called any more, not even for what the turn at hand has read already. Call it before
