@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -176,29 +177,36 @@ static void test_what_was_removed_is_not_called(void **state)
 }
 
 /* The other's descriptor is closed, and its number taken anew, before its event is looked at. */
+static bool is_removed_before;
+
 static void other_is_replaced(struct end *e)
 {
     struct end *other = pair[e == pair[0]];
     int fd = other->fds[0];
 
-    wait_remove(other->wait, &other->watch);
+    if (is_removed_before)
+        wait_remove(other->wait, &other->watch);
     close(fd);
     close(other->fds[1]);
     assert_int_equal(pipe2(other->fds, O_CLOEXEC | O_NONBLOCK), 0);
     assert_true(other->fds[0] == fd || other->fds[1] == fd);
+    memset(&other->watch, 0, sizeof(other->watch)); /* as one of somebody else */
     watch_begin(other, fd, EPOLLIN);
     e->then = other->then = NULL;
 }
 
 static void test_an_event_of_before_is_not_told_to_the_next(void **state)
 {
-    struct wait *w = wait_made();
+    for (int i = 0; i < 2; i++) {
+        struct wait *w = wait_made();
 
-    pair_open(w, other_is_replaced);
-    assert_int_equal(wait_turn(w, 0), 1);
-    assert_int_equal(pair[0]->n_called + pair[1]->n_called, 1);
-    pair_close();
-    wait_free(w);
+        is_removed_before = i;
+        pair_open(w, other_is_replaced);
+        assert_int_equal(wait_turn(w, 0), 1);
+        assert_int_equal(pair[0]->n_called + pair[1]->n_called, 1);
+        pair_close();
+        wait_free(w);
+    }
 }
 
 /* A library closed the descriptor behind the watch's back, and the number was watched anew. */
