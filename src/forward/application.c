@@ -218,7 +218,7 @@ static int take_over(struct application *a, struct connector *k, char *error)
         snprintf(error, CURL_ERROR_SIZE, "cannot connect to %.50s: %.150s", a->target.name, f.text);
         return -1;
     }
-    if (a->waiting.len || a->busy.len + a->idle.len < a->max_connections)
+    if (a->idle.len < a->waiting.len || a->busy.len + a->idle.len < a->max_connections)
         list_push(&a->idle, &c->link);
     else
         connection_free(c); /* nobody waits for it any more */

@@ -397,6 +397,7 @@ static void test_tls_settings_apart(void **state)
     r.s.tls = tls_server(false);
     server_start(&r.s, NULL, steps, 1);
     snprintf(r.url, sizeof(r.url), "https://127.0.0.1:%d/", r.s.port);
+    r.q.forward.connect_timeout_ms = DEADLINE_MS;
     rig_forward(&r); /* trusts what the system trusts: not this one */
     b = c = r.q;
     b.forward.tls.verify = false;
