@@ -75,18 +75,15 @@ static void answered(struct sidecar *s, const struct inbox_row *r)
 
 static void holder_answered(struct sidecar *s)
 {
-    struct inbox_holder h;
-    char text[200];
+    struct inbox_holder *h = &s->database.holder;
 
-    if (!inbox_holder(s->database.inbox, &h))
+    if (!inbox_holder(s->database.inbox, h))
         return;
     struct lane *l = batches_lane(s, s->database.asked_holder);
-    if (h.pid)
-        snprintf(text, sizeof(text), "application %s, %s, for %lld ms", h.application, h.state, (long long)h.age_ms);
-    else
-        snprintf(text, sizeof(text), "%s", h.application[0] ? h.application : "holder unknown");
-    queue_holder(&l->core, s->now_ms, batches_ref(s->database.asked_holder), h.pid, text);
-    l->touched = true;
+    if (h->pid || *h->state) { /* else nobody has it any more */
+        queue_holder(&l->core, s->now_ms, batches_ref(s->database.asked_holder), h->pid, h->state);
+        l->touched = true;
+    }
     s->database.asked_holder = 0;
 }
 
@@ -111,6 +108,8 @@ static void figures_answered(struct sidecar *s)
     s->database.asked_figures = false;
     s->database.has_figures = true;
     s->database.oldest_snapshot_ms = figures.oldest_snapshot_ms;
+    s->database.letter_bytes = figures.dead_letter_bytes;
+    housekeeping_weigh_letters(s, figures.dead_letter_bytes);
     for (size_t i = 0; i < s->n_lanes; i++)
         s->lanes[i].n_dead_letters = figures.dead_letters[i];
 }

@@ -106,16 +106,22 @@ static void log_database(struct log_line *line, const struct lane *l)
 {
     const struct sidecar_database *d = &l->sidecar->database;
 
-    if (!d->inbox || !d->has_figures) {
+    bool known = d->inbox && d->has_figures, may_see = known && d->oldest_snapshot_ms >= 0;
+
+    if (known) {
+        stat_int(line, STATS_DEAD_LETTERS, l->n_dead_letters);
+        stat_int(line, STATS_DEAD_LETTER_BYTES, d->letter_bytes);
+    } else {
         stat_text(line, STATS_DEAD_LETTERS, NULL);
-        stat_text(line, STATS_OLDEST_SNAPSHOT_MS, NULL);
+        stat_text(line, STATS_DEAD_LETTER_BYTES, NULL);
+    }
+    if (may_see) {
+        stat_int(line, STATS_OLDEST_SNAPSHOT_MS, d->oldest_snapshot_ms);
         return;
     }
-    stat_int(line, STATS_DEAD_LETTERS, l->n_dead_letters);
-    if (d->oldest_snapshot_ms >= 0)
-        stat_int(line, STATS_OLDEST_SNAPSHOT_MS, d->oldest_snapshot_ms);
-    else
-        stat_text(line, STATS_OLDEST_SNAPSHOT_MS, NULL);
+    stat_text(line, STATS_OLDEST_SNAPSHOT_MS, NULL);
+    stat_text(line, STATS_OLDEST_SNAPSHOT_REASON,
+              known ? "other sessions are shown to members of pg_read_all_stats only" : "not asked yet, or not connected");
 }
 
 void figures_say(struct lane *l)

@@ -1,11 +1,14 @@
 /* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, and what is said about both.
  *
  * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the claims, so each is short. Which
- * sidecar does it is decided in the database (sidecar_housekeep); the others only ask now and then. */
+ * sidecar does it is decided in the database (sidecar_keep_house); the others only ask now and then. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
 #include "onceward/base/random.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 enum {
     FIRST_MS = 1000,  /* after connecting, with as much jitter */
@@ -18,6 +21,9 @@ enum {
     AWAY_MAX_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
+    CLOCKS_MS = 5000,             /* between two looks at clocks that differ */
+    MANY_ROWS = 100 * 1000,       /* failed and waiting ones of a consumer: worth a line */
+    MANY_BYTES = 1 << 30,         /* of dead letters */
 };
 
 /* A row that is processing for so long after its window is given up by its holder: a live one completes, fails or extends it within the
@@ -43,6 +49,59 @@ static void say(struct lane *l, enum event e, struct tally *t)
     t->not_before_ms = s->now_ms + s->config->log.stats_interval_ms;
 }
 
+/* Is that above the bound, and twice what was said before? */
+static bool has_grown(int64_t *told, int64_t value, int64_t bound)
+{
+    if (value < bound)
+        *told = 0;
+    if (value < bound || (*told && value / 2 < *told))
+        return false;
+    *told = value;
+    return true;
+}
+
+static void rows_are_counted(struct lane *l, int64_t n)
+{
+    char reason[512];
+
+    if (!has_grown(&l->house.told_unfinished, n, MANY_ROWS))
+        return;
+    snprintf(reason, sizeof(reason),
+             "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their messages are in no queue any more, "
+             "SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
+             n, l->config->consumer);
+    report_text(l, EVENT_LIMITS, reason);
+}
+
+/* The letters of all consumers of the database: the first queue's line says it for all. */
+void housekeeping_weigh_letters(struct sidecar *s, int64_t bytes)
+{
+    char reason[256];
+
+    if (!s->n_lanes || !has_grown(&s->database.told_letter_bytes, bytes, MANY_BYTES))
+        return;
+    snprintf(reason, sizeof(reason),
+             "the dead letters of this database take %" PRId64 " MiB, and nothing but a command makes them fewer: see "
+             "`onceward dead list`, then `dead redrive` or `dead discard --older 30d`",
+             bytes >> 20);
+    report_text(&s->lanes[0], EVENT_LIMITS, reason);
+}
+
+/* Once an interval, by each sidecar for itself: its own clock may be the wrong one. */
+static void clocks_differ(struct lane *l, int64_t ahead_ms)
+{
+    struct sidecar *s = l->sidecar;
+    struct log_line line;
+
+    l->house.at_ms = s->now_ms + CLOCKS_MS;
+    if (s->now_ms < l->house.clocks_told_ms)
+        return;
+    l->house.clocks_told_ms = s->now_ms + s->config->log.stats_interval_ms;
+    log_begin(&line, EVENT_CLOCKS_DIFFER, l->config->name);
+    log_int(&line, "ahead_ms", ahead_ms);
+    log_end(&line);
+}
+
 static void took_place(struct lane *l, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &l->house;
@@ -52,9 +111,11 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
     h->purged.n += kept->n_purged;
     h->swept.n += kept->n_swept;
     h->n_orphans += kept->n_orphans;
+    h->n_unfinished += kept->n_unfinished;
     if (ended) {
         h->orphans.n = h->n_orphans;
-        h->n_orphans = 0;
+        rows_are_counted(l, h->n_unfinished);
+        h->n_orphans = h->n_unfinished = 0;
     }
     h->at_ms = l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(l->config->retention_ms));
 }
@@ -70,7 +131,7 @@ static void somebody_else_does(struct lane *l, const struct inbox_housekept *kep
         wait = AWAY_MIN_MS;
     if (kept->away_ms > AWAY_MIN_MS) { /* not just another consumer's call: the walk is no longer ours */
         h->page = -1;
-        h->n_orphans = 0;
+        h->n_orphans = h->n_unfinished = 0;
     }
     h->at_ms = l->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
@@ -104,7 +165,9 @@ static void answered(struct sidecar *s)
         return;
     }
     l->house.n_failures = 0;
-    if (kept.away_ms)
+    if (kept.ahead_ms)
+        clocks_differ(l, kept.ahead_ms);
+    else if (kept.away_ms)
         somebody_else_does(l, &kept);
     else
         took_place(l, &kept);
@@ -137,7 +200,7 @@ static void begin_anew(struct sidecar *s, struct housekeeping *h)
         return;
     h->life = s->database.core.life;
     h->page = -1;
-    h->n_orphans = 0;
+    h->n_orphans = h->n_unfinished = 0;
     h->at_ms = s->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
 }
 

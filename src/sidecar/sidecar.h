@@ -79,7 +79,9 @@ struct housekeeping {
     uint32_t life; /* of the database, that all this belongs to */
     int n_failures;
     int64_t put_off_since_ms;
-    int64_t n_orphans; /* in this walk so far */
+    int64_t n_orphans, n_unfinished; /* in this walk so far */
+    int64_t told_unfinished;         /* what the `limits` line said last; 0: nothing */
+    int64_t clocks_told_ms;
     struct tally purged, swept, orphans;
 };
 
@@ -141,7 +143,8 @@ struct sidecar {
         struct watch watch;
         struct database core;
         bool readable, said_unprepared, asked_figures, asked_try, has_figures;
-        int64_t oldest_snapshot_ms;
+        int64_t oldest_snapshot_ms, letter_bytes, told_letter_bytes;
+        struct inbox_holder holder; /* of the row that was asked for last, for its line */
         int64_t claim_sent_us[2];
         struct batch batches[N_INBOX_OPS];
         struct letters letters;
@@ -247,6 +250,7 @@ void presence_deinit(struct sidecar *s);
 /* --- housekeeping.c --- */
 
 void housekeeping_step(struct sidecar *s);
+void housekeeping_weigh_letters(struct sidecar *s, int64_t bytes); /* a `limits` line when letters have grown */
 int64_t housekeeping_due_ms(const struct sidecar *s);
 
 /* --- tell.c --- */
