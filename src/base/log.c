@@ -22,9 +22,9 @@
 enum { VALUE_MAX = 1024, TAIL_ROOM = 8 };
 
 static const size_t room[N_EVENT_CLASSES] = {
-    [CLASS_FLOW] = 256 * 1024,
-    [CLASS_LIFE] = 256 * 1024,
-    [CLASS_FIGURES] = 64 * 1024,
+    [CLASS_FLOW] = 256 << 10,
+    [CLASS_LIFE] = 256 << 10,
+    [CLASS_FIGURES] = 64 << 10,
 };
 
 struct queued {

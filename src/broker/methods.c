@@ -21,7 +21,7 @@ uint32_t consumer_of_tag(amqp_bytes_t tag)
     const char *text = tag.bytes;
     uint64_t number = 0;
 
-    if (tag.len <= prefix || memcmp(text, tag_prefix, prefix))
+    if (tag.len <= prefix || memcmp(text, tag_prefix, prefix) != 0)
         return 0;
     for (size_t i = prefix; i < tag.len && text[i] != '.'; i++) {
         if (text[i] < '0' || text[i] > '9' || i == prefix + 10)

@@ -11,6 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     r.message_id = take_slice(&s);
     r.queue = take_slice(&s);
     r.consumer = take_slice(&s);
+    r.content_type = r.queue; /* as bad as any */
     if (!r.message_id.len || !r.queue.len || !r.consumer.len)
         return 0;
     struct message *m = take_message(&s);
