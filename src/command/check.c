@@ -95,10 +95,11 @@ static void hint_content_types(const struct config *c, struct findings *s)
     for (size_t i = 0; i < c->n_queues; i++) {
         snprintf(where, sizeof(where), "queue %s", c->queues[i].name);
         if (!c->queues[i].forward.content_type)
-            check_tell(s, FINDING_OK,
-                       "messages without a content type go as application/octet-stream, since "
-                       "forward.content_type is not set; most frameworks want application/json, and answer 415 "
-                       "or 422");
+            check_tell(
+                s, FINDING_OK,
+                "messages without a content type go as application/octet-stream, since "
+                "forward.content_type is not set; most frameworks want application/json, and answer 415 "
+                "or 422");
     }
     s->where = NULL;
 }

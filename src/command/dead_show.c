@@ -69,7 +69,9 @@ static void list_end(const struct list *list, const struct dead_filter *filter, 
 
     if (list->n == 0) {
         printf("No dead letters%s.\n",
-               filter->consumer || filter->reason || filter->since || filter->older || filter->n_ids ? " that match" : "");
+               filter->consumer || filter->reason || filter->since || filter->older || filter->n_ids
+                   ? " that match"
+                   : "");
         return;
     }
     if (list->more && admin_dead_count(a, filter, &total, &f) == 0)

@@ -86,7 +86,8 @@ int bed_group_setup(void **state)
     database_do("CREATE DATABASE", template_name, "");
     database.url.value = url_make(template_name);
     FILE *advice = fopen("/dev/null", "w");
-    if (!advice || admin_open(&database, ADMIN_WRITES, &admin, &f) || admin_migrate(admin, advice, &from, &to, &f)) {
+    if (!advice || admin_open(&database, ADMIN_WRITES, &admin, &f) ||
+        admin_migrate(admin, advice, &from, &to, &f)) {
         print_error("migrate: %s\n", f.text);
         return -1;
     }
@@ -117,12 +118,12 @@ int bed_setup(void **state)
     b->database = (struct config_database){
         .url.value = url_make(b->name), .statement_timeout_ms = 3000, .connect_timeout_ms = 2000};
     b->queue = (struct inbox_queue){.queue = "driver",
-                                     .vhost = "/",
-                                     .consumer = "driver",
-                                     .token_window_ms = 30000,
-                                     .max_window_ms = 60000,
-                                     .max_attempts = 8,
-                                     .revive = 3};
+                                    .vhost = "/",
+                                    .consumer = "driver",
+                                    .token_window_ms = 30000,
+                                    .max_window_ms = 60000,
+                                    .max_attempts = 8,
+                                    .revive = 3};
     return 0;
 }
 
@@ -182,7 +183,8 @@ void items_make(struct bed *b, size_t n)
         struct inbox_item *item = &b->items[k];
 
         snprintf(b->ids[k], sizeof(b->ids[k]), "id-%04zu", at);
-        *item = (struct inbox_item){.ref = k, .message_id = slice_of(b->ids[k]), .crashes = -1, .unproven_step = -1};
+        *item = (struct inbox_item){
+            .ref = k, .message_id = slice_of(b->ids[k]), .crashes = -1, .unproven_step = -1};
         random_bytes(item->token, sizeof(item->token));
         memset(item->fingerprint, 7, sizeof(item->fingerprint));
     }

@@ -4,7 +4,8 @@
 
 static struct application reached(void)
 {
-    static const struct application_rules rules = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    static const struct application_rules rules = {
+        .concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
     struct application a;
 
     application_init(&a, &rules, 0);
@@ -35,7 +36,8 @@ static enum crash crash(struct application *a, int64_t now_ms, const struct appl
 
 static void test_nothing_is_sent_before_it_was_reached(void **state)
 {
-    static const struct application_rules rules = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    static const struct application_rules rules = {
+        .concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
     struct application a;
 
     application_init(&a, &rules, 0);

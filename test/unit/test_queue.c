@@ -1,5 +1,6 @@
-/* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that answers by a rule. What the simulator
- * does at length, here in the few ways that a reader wants to see by themselves. */
+/* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that
+ * answers by a rule. What the simulator does at length, here in the few ways that a reader wants to see by
+ * themselves. */
 #include "cmocka_all.h"
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
@@ -32,7 +33,12 @@ static int number_of(const struct delivery *d)
 static void deliver(struct world *w, int message)
 {
     char id[16];
-    struct arrival a = {.generation = 1, .number = 0, .consumer = w->q.consumer.number, .message = message_new(), .n_bytes = 10, .no_id = DEAD_NONE};
+    struct arrival a = {.generation = 1,
+                        .number = 0,
+                        .consumer = w->q.consumer.number,
+                        .message = message_new(),
+                        .n_bytes = 10,
+                        .no_id = DEAD_NONE};
     static uint64_t tag;
 
     snprintf(id, sizeof(id), "%d", message);
@@ -91,7 +97,12 @@ static void at_database(struct world *w, struct delivery *d)
 static void at_application(struct world *w, struct delivery *d)
 {
     int n = number_of(d), status = w->status(w, n, ++w->n_posts[n]);
-    struct answer a = {.kind = status ? ANSWER_STATUS : ANSWER_DIED, .status = status, .retry_after_ms = -1, .brief = "answered", .error = "answered", .took_us = 1000};
+    struct answer a = {.kind = status ? ANSWER_STATUS : ANSWER_DIED,
+                       .status = status,
+                       .retry_after_ms = -1,
+                       .brief = "answered",
+                       .error = "answered",
+                       .took_us = 1000};
 
     queue_answered(&w->q, w->now, d->ref, &a);
 }
@@ -157,12 +168,29 @@ static void run(struct world *w, int64_t until)
 static struct world *world(int (*status)(struct world *, int, int))
 {
     static const int permanent[] = {400, 410, 413, 415, 422};
-    static const struct queue_rules rules = {
-        .token_window_ms = 30000, .max_window_ms = 1200000, .commit_grace_ms = 1000, .max_hold_ms = 1500000, .pause_hold_ms = 30000,
-        .concurrency = 16, .prefetch = 128, .max_parked = 1000, .max_bytes = 64 << 20, .max_message_bytes = 64 << 20, .max_attempts = 8,
-        .backoff_ms = 1000, .max_backoff_ms = 300000, .permanent_status = permanent, .n_permanent_status = 5, .brake = 20, .revive = 3,
-        .delivery_limit = LIMIT_UNKNOWN, .stuck_ms = 60000, .stuck_again_ms = 600000, .stats_interval_ms = 10000};
-    static const struct application_rules application = {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    static const struct queue_rules rules = {.token_window_ms = 30000,
+                                             .max_window_ms = 1200000,
+                                             .commit_grace_ms = 1000,
+                                             .max_hold_ms = 1500000,
+                                             .pause_hold_ms = 30000,
+                                             .concurrency = 16,
+                                             .prefetch = 128,
+                                             .max_parked = 1000,
+                                             .max_bytes = 64 << 20,
+                                             .max_message_bytes = 64 << 20,
+                                             .max_attempts = 8,
+                                             .backoff_ms = 1000,
+                                             .max_backoff_ms = 300000,
+                                             .permanent_status = permanent,
+                                             .n_permanent_status = 5,
+                                             .brake = 20,
+                                             .revive = 3,
+                                             .delivery_limit = LIMIT_UNKNOWN,
+                                             .stuck_ms = 60000,
+                                             .stuck_again_ms = 600000,
+                                             .stats_interval_ms = 10000};
+    static const struct application_rules application = {
+        .concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;

@@ -23,7 +23,8 @@ static void test_from_where_a_delivery_is_near(void **state)
     };
 
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct returns r = {.kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
+        struct returns r = {
+            .kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
         int64_t first = 0;
 
         for (int64_t count = 0; count < 100 && !first; count++)

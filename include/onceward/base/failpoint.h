@@ -2,8 +2,8 @@
 
 /* Failpoints: places where a test can end, stop or slow the program. See failpoint.def for the list.
  *
- * They exist only in a build with -DONCEWARD_FAILPOINTS; in others FAILPOINT is nothing, and none of the names
- * is in the program. ONCEWARD_FAILPOINT="name:action[:n]" says what happens where:
+ * They exist only in a build with -DONCEWARD_FAILPOINTS; in others FAILPOINT is nothing, and none of the
+ * names is in the program. ONCEWARD_FAILPOINT="name:action[:n]" says what happens where:
  *
  *   kill       SIGKILL to itself when the point is reached for the n-th time (1: the first)
  *   stop       SIGSTOP to itself then

@@ -5,14 +5,16 @@
 /* What went wrong, in words: what was being attempted, on what, what the other side said.
  * A function that fills a fault does not log it: the one who decides what happens next logs, once.
  *
- * Results everywhere: 0 is success; a negative value is a failure described by the fault (passed up); a positive value
- * is a named result that the caller must handle. Outputs are left alone on failure. */
+ * Results everywhere: 0 is success; a negative value is a failure described by the fault (passed up); a
+ * positive value is a named result that the caller must handle. Outputs are left alone on failure. */
 struct fault {
     char text[768];
-    char code[8]; /* SQLSTATE, AMQP reply code, or "stream" for a queue that is one: where there is one, else empty */
+    char code[8]; /* SQLSTATE, AMQP reply code, or "stream" for a queue that is one: where there is one, else
+                     empty */
 };
 
-/* Sets the text, cut to fit; control characters become spaces. Always answers -1, for `return fault_set(...)`. */
+/* Sets the text, cut to fit; control characters become spaces. Always answers -1, for `return
+ * fault_set(...)`. */
 int fault_set(struct fault *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts "<context>: " before the text. Answers -1. */

@@ -3,7 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An intrusive chained hash table. The caller compares keys; equal hashes may be different keys. Grows, never shrinks. */
+/* An intrusive chained hash table. The caller compares keys; equal hashes may be different keys. Grows, never
+ * shrinks. */
 struct hash_link {
     struct hash_link *next;
     uint64_t hash;

@@ -45,4 +45,5 @@ static inline struct link *list_first(struct list *l)
 
 /* Walks a list; the body may remove the element it is at. */
 #define list_each(l, k)                                                                                      \
-    for (struct link *k = (l)->head.next, *k##_next = k->next; k != &(l)->head; k = k##_next, k##_next = k->next)
+    for (struct link *k = (l)->head.next, *k##_next = k->next; k != &(l)->head;                              \
+         k = k##_next, k##_next = k->next)

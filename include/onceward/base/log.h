@@ -6,11 +6,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is said.
+/* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is
+ * said.
  *
- * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded queue, so
- * that a blocked standard output never blocks a worker. Each class of events has a room of its own there; what does not
- * fit is dropped and counted (log_dropped). */
+ * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded
+ * queue, so that a blocked standard output never blocks a worker. Each class of events has a room of its own
+ * there; what does not fit is dropped and counted (log_dropped). */
 
 struct texts;
 
@@ -53,7 +54,8 @@ void log_set_level(enum log_level level);
 /* How many lines were dropped since the start. */
 uint64_t log_dropped(void);
 
-/* A line being made. On the stack; log_begin starts it, log_end hands it over. Keys are literals, in snake_case. */
+/* A line being made. On the stack; log_begin starts it, log_end hands it over. Keys are literals, in
+ * snake_case. */
 struct log_line {
     enum event event;
     bool off;
@@ -70,7 +72,8 @@ void log_int(struct log_line *l, const char *key, int64_t value);
 void log_double(struct log_line *l, const char *key, double value);
 void log_bool(struct log_line *l, const char *key, bool value);
 void log_null(struct log_line *l, const char *key);
-void log_texts(struct log_line *l, const char *key, const struct texts *value); /* a list, cut at 1 KiB: its last element says so */
+void log_texts(struct log_line *l, const char *key,
+               const struct texts *value); /* a list, cut at 1 KiB: its last element says so */
 void log_end(struct log_line *l);
 
 /* Instead of log_end, for a command whose output is such lines: writes it to a stream, at once. */

@@ -15,7 +15,7 @@ void *mem_realloc(void *p, size_t size) __attribute__((returns_nonnull));
 char *mem_copy(const char *data, size_t len) __attribute__((malloc, returns_nonnull));
 
 /* Frees *p and sets it to NULL. */
-#define mem_clear(p)                                                                                        \
+#define mem_clear(p)                                                                                         \
     do {                                                                                                     \
         free(*(p));                                                                                          \
         *(p) = NULL;                                                                                         \

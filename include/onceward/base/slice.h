@@ -26,7 +26,8 @@ static inline bool slice_equal(struct slice a, struct slice b)
 /* Byte order, as PostgreSQL's COLLATE "C" has it: <0, 0, >0. */
 int slice_compare(struct slice a, struct slice b);
 
-/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL counts as well-formed. */
+/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL counts as
+ * well-formed. */
 bool slice_is_utf8(struct slice s);
 
 /* Can PostgreSQL's text hold it: well-formed UTF-8 without NUL? */
@@ -38,6 +39,7 @@ size_t slice_utf8_step(struct slice s, size_t at);
 /* The code point there, of so many bytes as slice_utf8_step answered (above 0). */
 uint32_t slice_code_point(struct slice s, size_t at, size_t step);
 
-/* Does it act on a terminal, or turn the direction of what is shown, instead of being shown? C0, DEL, C1, line separators, directional
- * marks, embeddings, overrides and isolates, the byte order mark. All are below U+10000. */
+/* Does it act on a terminal, or turn the direction of what is shown, instead of being shown? C0, DEL, C1,
+ * line separators, directional marks, embeddings, overrides and isolates, the byte order mark. All are below
+ * U+10000. */
 bool code_point_acts(uint32_t c);

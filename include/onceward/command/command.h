@@ -27,5 +27,6 @@ int command_version(int argc, char **argv);
 
 struct config;
 
-/* Loads the configuration for a command: prints every fault to standard error as "KEY: TEXT". NULL: STATUS_USAGE is due. */
+/* Loads the configuration for a command: prints every fault to standard error as "KEY: TEXT". NULL:
+ * STATUS_USAGE is due. */
 struct config *command_config(const char *path);

@@ -9,9 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The configuration: never changed after it was read, but for the atomic fields: those of keys that take effect at once when
- * the file is read anew (config_apply_now). Every string lives until config_free.
- * Keys, types, ranges, defaults and one sentence of documentation each stand in one table (keys.def); see config_keys(). */
+/* The configuration: never changed after it was read, but for the atomic fields: those of keys that take
+ * effect at once when the file is read anew (config_apply_now). Every string lives until config_free. Keys,
+ * types, ranges, defaults and one sentence of documentation each stand in one table (keys.def); see
+ * config_keys(). */
 
 struct fault;
 struct buf;
@@ -22,8 +23,8 @@ struct config_text {
     char *file;
 };
 
-/* The text as it is now: from the file (one trailing newline dropped) or the value. The caller owns *out (NULL when not set).
- * -1: the file cannot be read, f says so. */
+/* The text as it is now: from the file (one trailing newline dropped) or the value. The caller owns *out
+ * (NULL when not set). -1: the file cannot be read, f says so. */
 int config_text_read(const struct config_text *t, char **out, struct fault *f);
 
 struct config_tls {
@@ -123,43 +124,49 @@ struct config_report {
         char *path; /* "queues.payments.forward.url"; empty: the whole file */
         char *text; /* what is wrong and what was expected */
         bool warning;
-    } *findings;
+    } * findings;
     size_t n;
     size_t n_errors;
 };
 
 void config_report_deinit(struct config_report *r);
 
-/* Judges database.url: what it may hold is known to a library that the configuration does not use. -1: f says what is wrong with it,
- * without a piece of it that may be secret. 1: it is fine, but a server on another machine is not asked for its certificate. */
+/* Judges database.url: what it may hold is known to a library that the configuration does not use. -1: f says
+ * what is wrong with it, without a piece of it that may be secret. 1: it is fine, but a server on another
+ * machine is not asked for its certificate. */
 typedef int config_database_check(const char *url, struct fault *f);
 
-/* Reads, expands and validates a file; "-" is standard input. check may be NULL. 0: *ret_config is the caller's (config_free); the report may hold warnings. -1: the report holds all
- * errors at once; *ret_config is left alone. Values of secrets never stand in a report. */
-int config_load(const char *path, config_database_check *check, struct config **ret_config, struct config_report *report);
+/* Reads, expands and validates a file; "-" is standard input. check may be NULL. 0: *ret_config is the
+ * caller's (config_free); the report may hold warnings. -1: the report holds all errors at once; *ret_config
+ * is left alone. Values of secrets never stand in a report. */
+int config_load(const char *path, config_database_check *check, struct config **ret_config,
+                struct config_report *report);
 
 /* The same from memory; name is used in messages. */
-int config_parse(const char *text, size_t len, const char *name, config_database_check *check, struct config **ret_config,
-                 struct config_report *report);
+int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
+                 struct config **ret_config, struct config_report *report);
 
 void config_free(struct config *c);
 
 /* Gives the sidecar the name that was found for it where the file gives none. Before anybody reads it. */
 void config_set_instance(struct config *c, const char *name);
 
-/* The `state_file` of a configuration, for the commands that ask a running sidecar: also of a file with faults elsewhere, since the
- * sidecar goes on with what it has read. *ret is the caller's, NULL where the file does not say it. -1: f. */
+/* The `state_file` of a configuration, for the commands that ask a running sidecar: also of a file with
+ * faults elsewhere, since the sidecar goes on with what it has read. *ret is the caller's, NULL where the
+ * file does not say it. -1: f. */
 int config_state_file(const char *path, char **ret, struct fault *f);
 
 /* The entry of that name, or NULL. */
 const struct config_queue *config_find_queue(const struct config *c, const char *name);
 
-/* How a configuration that was read anew differs from the one that runs: key paths and names of queues, never values, which may be secrets.
- * A secret in a file is the same as long as its path is: it is read again at every connect. */
+/* How a configuration that was read anew differs from the one that runs: key paths and names of queues, never
+ * values, which may be secrets. A secret in a file is the same as long as its path is: it is read again at
+ * every connect. */
 struct config_diff {
     struct texts changed_keys;  /* that take effect: at once, or with the queues below */
     struct texts needs_restart; /* keys whose new values a running sidecar does not take */
-    struct texts unchanged, changed, added, removed; /* queues; changed: also by a key that all of them depend on */
+    struct texts unchanged, changed, added,
+        removed; /* queues; changed: also by a key that all of them depend on */
 };
 
 void config_compare(const struct config *running, const struct config *next, struct config_diff *ret);
@@ -174,6 +181,7 @@ void config_apply_now(struct config *running, const struct config *next);
 /* Is that this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
 bool config_host_is_local(const char *host);
 
-/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not well-formed or too big. */
+/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not
+ * well-formed or too big. */
 int config_duration(const char *text, int64_t *ret_ms);
 int config_size(const char *text, size_t *ret_bytes);

@@ -10,11 +10,12 @@ struct fault;
 
 enum { JSON_BODY_MAX = 256 * 1024 };
 
-/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string as it is, an integer in decimal, true or false.
- * 0; or 1: not JSON, larger than JSON_BODY_MAX, no such place, or not such a scalar. Fits identity_json_fn. */
+/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string as it is, an integer in
+ * decimal, true or false. 0; or 1: not JSON, larger than JSON_BODY_MAX, no such place, or not such a scalar.
+ * Fits identity_json_fn. */
 int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out);
 
-/* The inverse of fields_to_json(exact) and properties_to_json: fills m's headers and properties from a dead letter.
- * -1: not of that form. */
+/* The inverse of fields_to_json(exact) and properties_to_json: fills m's headers and properties from a dead
+ * letter. -1: not of that form. */
 int jsonread_fields(struct slice headers_json, struct message *m, struct fault *f);
 int jsonread_properties(struct slice properties_json, struct message *m, struct fault *f);

@@ -7,7 +7,8 @@
 
 /* From an AMQP delivery to HTTP request header fields (design section 4). */
 
-/* Header lines, "Name: value" each ended by a NUL, one behind the other in text. Values hold no CR, LF or NUL. */
+/* Header lines, "Name: value" each ended by a NUL, one behind the other in text. Values hold no CR, LF or
+ * NUL. */
 struct header_block {
     struct buf text;
     size_t n;
@@ -24,20 +25,22 @@ struct request_facts {
 
 enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
 
-/* Writes the whole block: first the mandatory fields (Idempotency-Key, Onceward-*, Content-Type, Content-Encoding where
- * allowed), then the optional ones as far as they fit, and Onceward-Headers-Dropped when some did not. Content-Length and
- * Host are the HTTP library's. b is reset first. Where a choice was open:
+/* Writes the whole block: first the mandatory fields (Idempotency-Key, Onceward-*, Content-Type,
+ * Content-Encoding where allowed), then the optional ones as far as they fit, and Onceward-Headers-Dropped
+ * when some did not. Content-Length and Host are the HTTP library's. b is reset first. Where a choice was
+ * open:
  *
- * - The order of the optional fields is their rank: traceparent, tracestate, ce-*, Amqp-* of the properties, Amqp-Header-*,
- *   Amqp-Headers. One that does not fit is left out and counted; smaller ones behind it may still go. A field takes its line
- *   with CR LF.
- * - Absent and empty values are not sent, as servers do not tell the two apart: no Amqp-Exchange is the default exchange.
- * - traceparent and tracestate are sent when well-formed per W3C Trace Context, tracestate only beside a valid traceparent; else they
- *   are ordinary headers (Amqp-Header-traceparent).
+ * - The order of the optional fields is their rank: traceparent, tracestate, ce-*, Amqp-* of the properties,
+ * Amqp-Header-*, Amqp-Headers. One that does not fit is left out and counted; smaller ones behind it may
+ * still go. A field takes its line with CR LF.
+ * - Absent and empty values are not sent, as servers do not tell the two apart: no Amqp-Exchange is the
+ * default exchange.
+ * - traceparent and tracestate are sent when well-formed per W3C Trace Context, tracestate only beside a
+ * valid traceparent; else they are ordinary headers (Amqp-Header-traceparent).
  * - ce-*: names [a-z0-9]+; a timestamp becomes RFC 3339, bytes become base64, as CloudEvents writes them.
  *   cloudEvents:datacontenttype is the Content-Type where the property is absent or empty.
- * - A Content-Type that media_type_is_valid refuses becomes application/octet-stream, and the original goes into
- *   Amqp-Content-Type, percent-encoded, as far as there is room. Content-Encoding is matched without case and sent in lower case; a list of
- *   codings goes into Amqp-Content-Encoding.
+ * - A Content-Type that media_type_is_valid refuses becomes application/octet-stream, and the original goes
+ * into Amqp-Content-Type, percent-encoded, as far as there is room. Content-Encoding is matched without case
+ * and sent in lower case; a list of codings goes into Amqp-Content-Encoding.
  * - Names that HTTP cannot tell apart (X-A and x-a) are sent once, the first; the others are counted. */
 void headers_write(struct header_block *b, const struct message *m, const struct request_facts *r);

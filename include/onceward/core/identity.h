@@ -13,13 +13,15 @@ struct fault;
 enum { MESSAGE_ID_MAX = 255 }; /* bytes */
 
 enum identity_kind {
-    IDENTITY_PROPERTY,    /* property:<name> */
-    IDENTITY_HEADER,      /* header:<name>: scalar AMQP header; integers in decimal, booleans true/false. Arrays, tables and
-                             void are no id: it counts as absent */
-    IDENTITY_JSON,        /* json:<pointer>, RFC 6901; bodies up to 256 KiB; strings, integers, booleans */
-    IDENTITY_CLOUDEVENTS, /* <source>/<id>, each percent-encoded, of the headers cloudEvents:… or cloudEvents_…; both needed */
+    IDENTITY_PROPERTY, /* property:<name> */
+    IDENTITY_HEADER,   /* header:<name>: scalar AMQP header; integers in decimal, booleans true/false. Arrays,
+                          tables and   void are no id: it counts as absent */
+    IDENTITY_JSON,     /* json:<pointer>, RFC 6901; bodies up to 256 KiB; strings, integers, booleans */
+    IDENTITY_CLOUDEVENTS, /* <source>/<id>, each percent-encoded, of the headers cloudEvents:… or
+                             cloudEvents_…; both needed */
     IDENTITY_BODY_SHA256, /* lower-case hex */
-    IDENTITY_JOIN,        /* several, all needed, joined with "/" after percent-encoding each; empty when one of them is */
+    IDENTITY_JOIN, /* several, all needed, joined with "/" after percent-encoding each; empty when one of them
+                      is */
 };
 
 struct identity_source {
@@ -29,13 +31,15 @@ struct identity_source {
     size_t n_parts;
 };
 
-/* Reads "property:message_id" and so on. 0, or -1 with a fault that names what was expected. name points into text. */
+/* Reads "property:message_id" and so on. 0, or -1 with a fault that names what was expected. name points into
+ * text. */
 int identity_parse(struct slice text, struct identity_source *out, struct fault *f);
 
 /* Appends the source as the configuration writes it; the parts of a joined one with " + " between them. */
 void identity_source_add(struct buf *out, const struct identity_source *source);
 
-/* How to look into a JSON body (config/json.h has the one implementation). 0: *out holds the scalar as text; 1: not there. */
+/* How to look into a JSON body (config/json.h has the one implementation). 0: *out holds the scalar as text;
+ * 1: not there. */
 typedef int identity_json_fn(struct slice body, struct slice pointer, struct buf *out);
 
 enum identity_result {
@@ -46,8 +50,9 @@ enum identity_result {
     IDENTITY_BINARY,  /* NUL or invalid UTF-8: PostgreSQL's text cannot hold it */
 };
 
-/* Tries the sources in order; the first that is present decides, also when what it holds is bad (then a fallback would give
- * one message two identities). *id receives the bytes found, also for the bad results. f says which source and what is wrong. */
+/* Tries the sources in order; the first that is present decides, also when what it holds is bad (then a
+ * fallback would give one message two identities). *id receives the bytes found, also for the bad results. f
+ * says which source and what is wrong. */
 enum identity_result identity_find(const struct identity_source *sources, size_t n, const struct message *m,
                                    identity_json_fn *json, struct buf *id, struct fault *f);
 

@@ -7,8 +7,8 @@
 
 /* An AMQP 0-9-1 message without any library in it. The broker adapter makes it, everybody else reads it.
  *
- * A message is one owner's: message_new() to message_free(). Everything it points to lives in its arena and dies with it,
- * except the body, which can be given up earlier. */
+ * A message is one owner's: message_new() to message_free(). Everything it points to lives in its arena and
+ * dies with it, except the body, which can be given up earlier. */
 
 /* AMQP 0-9-1 field kinds, by the letter that RabbitMQ uses on the wire
  * (https://www.rabbitmq.com/amqp-0-9-1-errata.html, section 3). */
@@ -38,7 +38,7 @@ struct field {
     enum field_kind kind;
     union {
         bool boolean;
-        int64_t i; /* b s I l */
+        int64_t i;  /* b s I l */
         uint64_t u; /* B u i L, and T: seconds since 1970 */
         double d;   /* f d */
         struct {
@@ -53,7 +53,8 @@ struct field {
     };
 };
 
-/* The basic properties of AMQP 0-9-1 that are strings, with their order in the property flags left to the adapter. */
+/* The basic properties of AMQP 0-9-1 that are strings, with their order in the property flags left to the
+ * adapter. */
 enum property {
     PROPERTY_CONTENT_TYPE,
     PROPERTY_CONTENT_ENCODING,
@@ -76,8 +77,9 @@ struct message {
     struct field *headers;
     size_t n_headers;
     struct slice exchange, routing_key;
-    /* Property flags and property list as they came over the wire, headers included (AMQP 0-9-1, section 4.2.6.1):
-     * nothing of a message's properties is lost in them. data NULL: the message did not come from a broker. */
+    /* Property flags and property list as they came over the wire, headers included (AMQP 0-9-1,
+     * section 4.2.6.1): nothing of a message's properties is lost in them. data NULL: the message did not
+     * come from a broker. */
     struct slice content_header;
     bool redelivered;
     char *body; /* owned; NULL when body_len is 0 */
@@ -97,7 +99,8 @@ void *message_alloc(struct message *m, size_t size);
 /* A copy of the bytes in the message's arena. */
 struct slice message_keep(struct message *m, const void *data, size_t len);
 
-/* The memory that it takes beyond what every message takes: its body, and the blocks of an arena that has grown. */
+/* The memory that it takes beyond what every message takes: its body, and the blocks of an arena that has
+ * grown. */
 size_t message_bytes(const struct message *m);
 
 /* "content_type", … as in the AMQP specification and in the configuration's property:<name>. */
@@ -109,7 +112,8 @@ int property_find(struct slice name);
 /* The header of that name at the top level, or NULL. */
 const struct field *message_header(const struct message *m, struct slice name);
 
-/* The sum of the counts in x-death (https://www.rabbitmq.com/docs/dlx): how often the broker dead-lettered this message. */
+/* The sum of the counts in x-death (https://www.rabbitmq.com/docs/dlx): how often the broker dead-lettered
+ * this message. */
 int64_t message_deaths(const struct message *m);
 
 /* The same of one queue's rejections: more than none, and something brought the message back. */
@@ -120,20 +124,27 @@ int64_t message_delivery_count(const struct message *m);
 
 struct buf;
 
-enum { FIELD_DEPTH_MAX = 100 }; /* levels of nesting that are written; deeper arrays and tables become {"!deep": null} */
+enum {
+    FIELD_DEPTH_MAX = 100
+}; /* levels of nesting that are written; deeper arrays and tables become {"!deep": null} */
 
-/* JSON of a header table (an object) for reading by people and applications. base64 is the one with padding and "+/".
+/* JSON of a header table (an object) for reading by people and applications. base64 is the one with padding
+ * and "+/".
  *
- * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds; what JSON lacks is tagged:
+ * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds; what JSON
+ * lacks is tagged:
  * {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}; non-finite floats {"!double": "NaN"}.
- * exact (for dead letters, so that a redrive restores every kind): as natural, and every value whose kind a reader could not
- * tell from the JSON is tagged with its kind's letter, {"!l": 5}; untagged integers are I when they fit 32 bits signed, else l;
- * untagged floats are d; untagged strings are S. A string that is not text for PostgreSQL (invalid UTF-8 or NUL) is
- * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}, and so are names that start with "!" and
- * the second and later values of a name, so that {"!x": …} is always a tag. Integers (L, and the seconds of a timestamp) above
- * INT64_MAX are decimal strings inside their tag: {"!L": "18446744073709551615"}. A non-finite f is {"!f": "NaN"}. */
+ * exact (for dead letters, so that a redrive restores every kind): as natural, and every value whose kind a
+ * reader could not tell from the JSON is tagged with its kind's letter, {"!l": 5}; untagged integers are I
+ * when they fit 32 bits signed, else l; untagged floats are d; untagged strings are S. A string that is not
+ * text for PostgreSQL (invalid UTF-8 or NUL) is
+ * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}, and so are names
+ * that start with "!" and the second and later values of a name, so that {"!x": …} is always a tag. Integers
+ * (L, and the seconds of a timestamp) above INT64_MAX are decimal strings inside their tag: {"!L":
+ * "18446744073709551615"}. A non-finite f is {"!f": "NaN"}. */
 void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool exact);
 
-/* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S": base64};
- * delivery_mode, priority and timestamp are numbers (a timestamp above INT64_MAX is a decimal string). */
+/* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S":
+ * base64}; delivery_mode, priority and timestamp are numbers (a timestamp above INT64_MAX is a decimal
+ * string). */
 void properties_to_json(struct buf *out, const struct message *m);

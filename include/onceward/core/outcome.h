@@ -8,7 +8,8 @@
 
 enum answer_kind {
     ANSWER_STATUS,      /* a whole response came; status holds its code */
-    ANSWER_UNREACHABLE, /* nothing was sent: refused, no route, name not found, TLS failure, connect timeout */
+    ANSWER_UNREACHABLE, /* nothing was sent: refused, no route, name not found, TLS failure, connect timeout
+                         */
     ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
     ANSWER_TIMEOUT,     /* the window ended first */
     ANSWER_ABANDONED,   /* this side gave up: shutdown */
@@ -33,13 +34,14 @@ struct outcome_rules {
     size_t n_permanent;
 };
 
-/* kind and status (0 when there is none) to a verdict. permanent_status wins over every other row. 502 and 504 are
- * VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage); 600 and above count as 5xx (RFC 9110, 15). An
- * abandoned request is VERDICT_NOT_NOW: given back. */
+/* kind and status (0 when there is none) to a verdict. permanent_status wins over every other row. 502 and
+ * 504 are VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage); 600 and above count as 5xx
+ * (RFC 9110, 15). An abandoned request is VERDICT_NOT_NOW: given back. */
 enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_rules *rules);
 
 const char *verdict_name(enum verdict v);
 
-/* How much of an error that was kept (`answered 500: "…"`, perhaps with words before it) may stand in the log: all but what the
- * application wrote. It validates with what it was sent, and logs go further than rows do. */
+/* How much of an error that was kept (`answered 500: "…"`, perhaps with words before it) may stand in the
+ * log: all but what the application wrote. It validates with what it was sent, and logs go further than rows
+ * do. */
 size_t outcome_brief(const char *error, size_t len);

@@ -80,9 +80,9 @@ struct forward_answer {
     struct slice body;      /* at most max_response */
     int64_t took_us;
     const char *error; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "connection closed
-                          by 127.0.0.1:8080 before an answer"; where the queue's error_body wants it, the first
-                          256 bytes of a textual error body are added in quotes, control characters removed.
-                          Empty for 2xx */
+                          by 127.0.0.1:8080 before an answer"; where the queue's error_body wants it, the
+                          first 256 bytes of a textual error body are added in quotes, control characters
+                          removed. Empty for 2xx */
     const char *brief; /* the same without anything that the application wrote: for the log */
 };
 

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the state file says: one JSON object, which the sidecar replaces whole every second and whenever it changes, and a last time at
- * its end. The commands `health`, `drain` and `reload` read it. */
+/* What the state file says: one JSON object, which the sidecar replaces whole every second and whenever it
+ * changes, and a last time at its end. The commands `health`, `drain` and `reload` read it. */
 
 struct buf;
 struct fault;
@@ -28,9 +28,9 @@ struct state_queue {
 enum state_life { LIFE_RUNNING, LIFE_DRAINING, LIFE_DRAINED, LIFE_ENDED };
 
 struct state_reload {
-    int64_t begun, ended;  /* how many, since the process started */
-    bool refused;          /* the last that ended */
-    struct texts outcome;  /* of it, a line each */
+    int64_t begun, ended; /* how many, since the process started */
+    bool refused;         /* the last that ended */
+    struct texts outcome; /* of it, a line each */
 };
 
 struct state {

@@ -1,10 +1,12 @@
-/* The application's stand-in where nginx does not do: it answers 204 after a delay (--delay-ms), takes the time from the publish to
- * the POST (the monotonic nanoseconds that the loader writes at the start of a body), or really commits (--commit DSN, --mode
- * complete | textbook): its own row and the completion of the token, or the inbox that a textbook consumer's application keeps,
- * in one transaction, on a pool of connections.
+/* The application's stand-in where nginx does not do: it answers 204 after a delay (--delay-ms), takes the
+ * time from the publish to the POST (the monotonic nanoseconds that the loader writes at the start of a
+ * body), or really commits (--commit DSN, --mode complete | textbook): its own row and the completion of the
+ * token, or the inbox that a textbook consumer's application keeps, in one transaction, on a pool of
+ * connections.
  *
- * One thread, epoll, HTTP/1.1 with keep-alive and Content-Length, as its callers send it. --count-file is mapped and holds the
- * number of answers. --stamps-file is written at SIGTERM: a uint32 of microseconds for each POST.
+ * One thread, epoll, HTTP/1.1 with keep-alive and Content-Length, as its callers send it. --count-file is
+ * mapped and holds the number of answers. --stamps-file is written at SIGTERM: a uint32 of microseconds for
+ * each POST.
  */
 #include "options.h"
 
@@ -338,11 +340,12 @@ static void databases_open(const char *dsn, long n)
             fail("app: %s", PQerrorMessage(d->connection));
         for (size_t s = 0; s < 3; s++)
             PQclear(PQprepare(d->connection, statements[s][0], statements[s][1], 0, NULL));
-        PGresult *r = PQprepare(d->connection, "first",
-                                textbook ? "INSERT INTO inbox (message_id, status, completed_at) VALUES ($1, 'completed', now()) "
-                                           "ON CONFLICT (message_id) DO NOTHING"
-                                         : "SELECT onceward.complete($1)",
-                                0, NULL);
+        PGresult *r = PQprepare(
+            d->connection, "first",
+            textbook ? "INSERT INTO inbox (message_id, status, completed_at) VALUES ($1, 'completed', now()) "
+                       "ON CONFLICT (message_id) DO NOTHING"
+                     : "SELECT onceward.complete($1)",
+            0, NULL);
         if (PQresultStatus(r) != PGRES_COMMAND_OK)
             fail("app: %s", PQresultErrorMessage(r));
         PQclear(r);
@@ -358,7 +361,8 @@ static void databases_open(const char *dsn, long n)
 
 static int listen_on(int port)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1;
 
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

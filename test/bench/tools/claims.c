@@ -1,6 +1,7 @@
-/* A steady rate of claims and settles through the sidecar's own adapter, with random times between them, and the
- * latency of each claim from the moment it was due to its answer. In turn, for a while each: without housekeeping ("none"), with a
- * walk that finds nothing ("walk"), with a purge that finds as much as it can take ("purge").
+/* A steady rate of claims and settles through the sidecar's own adapter, with random times between them, and
+ * the latency of each claim from the moment it was due to its answer. In turn, for a while each: without
+ * housekeeping ("none"), with a walk that finds nothing ("walk"), with a purge that finds as much as it can
+ * take ("purge").
  *
  * Prints one JSON object a stretch, then one for all stretches of a kind. */
 #include "options.h"
@@ -82,10 +83,13 @@ static double quantile(const struct samples *s, double q)
 static void print(const char *what, enum kind k, struct samples *s, const struct tally *t)
 {
     qsort(s->us, s->n, sizeof(*s->us), compare);
-    printf("{\"what\":\"%s\",\"kind\":\"%s\",\"claims\":%zu,\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"p999_ms\":%.3f,\"max_ms\":%.3f,"
-           "\"seconds\":%.1f,\"purged\":%" PRId64 ",\"calls\":%" PRId64 ",\"took_ms\":%.1f,\"longest_ms\":%.2f}\n",
+    printf("{\"what\":\"%s\",\"kind\":\"%s\",\"claims\":%zu,\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"p999_ms\":%.3f,"
+           "\"max_ms\":%.3f,"
+           "\"seconds\":%.1f,\"purged\":%" PRId64 ",\"calls\":%" PRId64
+           ",\"took_ms\":%.1f,\"longest_ms\":%.2f}\n",
            what, names[k], s->n, quantile(s, 0.5), quantile(s, 0.99), quantile(s, 0.999), quantile(s, 1),
-           (double)t->run_us / 1e6, t->n_purged, t->n_calls, (double)t->took_us / 1000, (double)t->most_us / 1000);
+           (double)t->run_us / 1e6, t->n_purged, t->n_calls, (double)t->took_us / 1000,
+           (double)t->most_us / 1000);
     fflush(stdout);
 }
 
@@ -99,13 +103,13 @@ static void connect_inbox(const char *url, bool transaction)
     struct config_database d = {
         .url.value = (char *)url, .statement_timeout_ms = 10000, .connect_timeout_ms = 5000};
     struct inbox_queue q = {.queue = "q",
-                             .vhost = "/",
-                             .consumer = "c",
-                             .transaction = transaction,
-                             .token_window_ms = 30000,
-                             .max_window_ms = 60000,
-                             .max_attempts = 8,
-                             .revive = 3};
+                            .vhost = "/",
+                            .consumer = "c",
+                            .transaction = transaction,
+                            .token_window_ms = 30000,
+                            .max_window_ms = 60000,
+                            .max_attempts = 8,
+                            .revive = 3};
     struct fault f = {0};
     char instance[40];
     void *result;
@@ -143,7 +147,8 @@ static void item_fill(struct inbox_item *i, uint64_t number)
 {
     const struct claim *m = &ring[number % RING];
 
-    *i = (struct inbox_item){.ref = number, .message_id = {m->id, m->len}, .http_status = 200, .crashes = -1, .unproven_step = -1};
+    *i = (struct inbox_item){
+        .ref = number, .message_id = {m->id, m->len}, .http_status = 200, .crashes = -1, .unproven_step = -1};
     memcpy(i->token, m->token, 16);
     memcpy(i->fingerprint, m->token, 16);
 }
@@ -243,7 +248,8 @@ static void run(enum kind k, int64_t us, bool counts)
         now = clock_us();
         if (until > now) {
             struct timespec wait = {.tv_nsec = until - now > 5000000 ? 5000000 : (until - now) * 1000};
-            struct pollfd fd = {inbox_fd(inbox), (short)(POLLIN | (inbox_wants_write(inbox) ? POLLOUT : 0)), 0};
+            struct pollfd fd = {inbox_fd(inbox), (short)(POLLIN | (inbox_wants_write(inbox) ? POLLOUT : 0)),
+                                0};
 
             ppoll(&fd, 1, &wait, NULL);
         }
@@ -272,7 +278,8 @@ int main(int argc, char **argv)
     long rounds = option_number(argc, argv, "rounds", 6);
 
     if (!url)
-        fail("usage: claims --url URL [--rate N] [--seconds N] [--rounds N] [--retention MS] [--transaction 0|1]");
+        fail("usage: claims --url URL [--rate N] [--seconds N] [--rounds N] [--retention MS] [--transaction "
+             "0|1]");
     gap_us = 1e6 / (double)option_number(argc, argv, "rate", 2000);
     retention_ms = option_number(argc, argv, "retention", 3600000);
     connect_inbox(url, option_number(argc, argv, "transaction", 0) != 0);

@@ -1,5 +1,6 @@
-/* Loaded before the C library: counts allocations, system calls of sockets and round trips of libpq into the file that
- * BENCH_COUNTS names (mapped, so that it can be read while the program runs). The order is known to lib/counts.py.
+/* Loaded before the C library: counts allocations, system calls of sockets and round trips of libpq into the
+ * file that BENCH_COUNTS names (mapped, so that it can be read while the program runs). The order is known to
+ * lib/counts.py.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -61,14 +62,14 @@ void free(void *p)
     __libc_free(p);
 }
 
-#define COUNTED(what, type, name, parameters, arguments)                                                              \
-    type name parameters                                                                                              \
-    {                                                                                                                 \
-        static type(*real) parameters;                                                                                \
-        if (!real)                                                                                                    \
-            real = (type(*) parameters)dlsym(RTLD_NEXT, #name);                                                       \
-        count(what);                                                                                                  \
-        return real arguments;                                                                                        \
+#define COUNTED(what, type, name, parameters, arguments)                                                     \
+    type name parameters                                                                                     \
+    {                                                                                                        \
+        static type(*real) parameters;                                                                       \
+        if (!real)                                                                                           \
+            real = (type(*) parameters)dlsym(RTLD_NEXT, #name);                                              \
+        count(what);                                                                                         \
+        return real arguments;                                                                               \
     }
 
 COUNTED(WRITES, ssize_t, send, (int fd, const void *p, size_t n, int flags), (fd, p, n, flags))
@@ -79,7 +80,9 @@ COUNTED(READS, ssize_t, recv, (int fd, void *p, size_t n, int flags), (fd, p, n,
 COUNTED(READS, ssize_t, read, (int fd, void *p, size_t n), (fd, p, n))
 COUNTED(WAITS, int, poll, (struct pollfd * p, nfds_t n, int ms), (p, n, ms))
 COUNTED(WAITS, int, epoll_wait, (int fd, struct epoll_event *e, int n, int ms), (fd, e, n, ms))
-COUNTED(WAITS, int, epoll_pwait, (int fd, struct epoll_event *e, int n, int ms, const sigset_t *s), (fd, e, n, ms, s))
+COUNTED(WAITS, int, epoll_pwait, (int fd, struct epoll_event *e, int n, int ms, const sigset_t *s),
+        (fd, e, n, ms, s))
 COUNTED(SYNCS, int, PQpipelineSync, (void *connection), (connection))
 COUNTED(QUERIES, int, PQsendQueryPrepared,
-        (void *c, const char *s, int n, const char *const *v, const int *l, const int *f, int r), (c, s, n, v, l, f, r))
+        (void *c, const char *s, int n, const char *const *v, const int *l, const int *f, int r),
+        (c, s, n, v, l, f, r))

@@ -1,6 +1,7 @@
-/* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a steady rate
- * (open loop: the times of publishing do not depend on anybody). Every body starts with {"t":"<monotonic ns>", for rates the
- * time of the publish, else zeros, so that a copy has the same body. Prints the number of different ids.
+/* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a
+ * steady rate (open loop: the times of publishing do not depend on anybody). Every body starts with
+ * {"t":"<monotonic ns>", for rates the time of the publish, else zeros, so that a copy has the same body.
+ * Prints the number of different ids.
  */
 #include "options.h"
 
@@ -119,8 +120,8 @@ int main(int argc, char **argv)
         if (size >= 34)
             memcpy(body + size - 2, "\"}", 2);
         properties.message_id = amqp_cstring_bytes(id);
-        int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0, &properties,
-                                        (amqp_bytes_t){size, body});
+        int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0,
+                                        &properties, (amqp_bytes_t){size, body});
         if (status)
             fail("loader: %s", amqp_error_string2(status));
         if (rate || i % LOOK_EVERY == 0)

@@ -1,6 +1,7 @@
-/* A relay before the broker that takes the time from the publish to the ack. It reads the frames that go by: basic.deliver and the
- * start of the body (the publisher's monotonic nanoseconds) one way, basic.ack the other. One consumer connection with one
- * channel that matters; AMQP 0-9-1 without TLS. At SIGTERM it writes a uint32 of microseconds for each ack to --stamps-file.
+/* A relay before the broker that takes the time from the publish to the ack. It reads the frames that go by:
+ * basic.deliver and the start of the body (the publisher's monotonic nanoseconds) one way, basic.ack the
+ * other. One consumer connection with one channel that matters; AMQP 0-9-1 without TLS. At SIGTERM it writes
+ * a uint32 of microseconds for each ack to --stamps-file.
  */
 #include "options.h"
 
@@ -131,7 +132,8 @@ static void follow(struct follower *f, const unsigned char *p, size_t n)
 
 static int connect_to(int port)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (connect(fd, (struct sockaddr *)&a, sizeof a))

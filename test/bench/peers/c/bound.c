@@ -1,6 +1,7 @@
-/* The two bounds of what a consumer can do: one that only acks, and one that forwards to the application and acks, without an
- * inbox. One thread; frames with rabbitmq-c, requests with a curl multi handle, acks `multiple` over what is done without a gap.
- * A message that the application refuses ends the program: nothing here is meant for anything but the bench.
+/* The two bounds of what a consumer can do: one that only acks, and one that forwards to the application and
+ * acks, without an inbox. One thread; frames with rabbitmq-c, requests with a curl multi handle, acks
+ * `multiple` over what is done without a gap. A message that the application refuses ends the program:
+ * nothing here is meant for anything but the bench.
  */
 #include "../../tools/options.h"
 
@@ -33,7 +34,8 @@ static CURLM *multi;
 static struct slot *slots;
 static struct slot **free_slots;
 static long n_slots, n_free;
-static struct message *ring; /* in the order of the tags; [n_acked, n_started) are out, [n_started, n_whole) wait */
+static struct message
+    *ring; /* in the order of the tags; [n_acked, n_started) are out, [n_started, n_whole) wait */
 static uint64_t ring_size, n_acked, n_started, n_whole;
 static const char *url;
 static volatile sig_atomic_t stopping;
@@ -195,7 +197,8 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (url)
         make_slots(option(argc, argv, "unix-socket", NULL));
-    open_connection((int)option_number(argc, argv, "port", 5672), option(argc, argv, "queue", "bench"), prefetch);
+    open_connection((int)option_number(argc, argv, "port", 5672), option(argc, argv, "queue", "bench"),
+                    prefetch);
     while (!stopping) {
         read_broker();
         while (n_started < n_whole && (!url || n_free)) {
