@@ -64,11 +64,11 @@ int running_parse(int argc, char **argv, struct running_options *o)
 
 int running_path(const struct running_options *o, char **ret, struct fault *f)
 {
-    const char *config = o->config ? o->config : getenv("ONCEWARD_CONFIG"), *path = o->state;
+    const char *config = command_config_default(o->config), *path = o->state;
     int answer = 0;
 
     *ret = NULL;
-    if (!path && config && *config)
+    if (!path && config)
         answer = config_state_file(config, ret, f);
     if (!*ret)
         *ret = path ? mem_copy(path, strlen(path)) : mem_copy(STATE_FILE_DEFAULT, strlen(STATE_FILE_DEFAULT));

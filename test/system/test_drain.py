@@ -262,12 +262,22 @@ class Contained(Sidecar):
         return done.returncode, done.stdout.decode()
 
 
-def contained(bed, config):
+READ_ONLY = """
+mount -t tmpfs -o mode=0755 tmpfs "$FOLDER" && mount -o remount,ro,bind / && ! touch "$FOLDER/../touched" 2>/dev/null || exit 3
+"""
+
+
+def contained(bed, config, read_only=False):
+    folder = os.path.join(bed.folder, "run")
+    os.makedirs(folder, exist_ok=True)
     script = os.path.join(bed.folder, "contained")
+    with open(script + ".inside", "w") as f:
+        f.write(f'#!/bin/sh\nFOLDER={folder}\n{READ_ONLY if read_only else ""}\nexec "{schema.require_binary()}" "$@"\n')
     with open(script, "w") as f:
-        f.write(f'#!/bin/sh\nexec {" ".join(namespace())} "{schema.require_binary()}" "$@"\n')
-    os.chmod(script, 0o755)
-    sidecar = Contained(script, bed.folder, {**config, "state_file": os.path.join(bed.folder, "state")})
+        f.write(f'#!/bin/sh\nexec {" ".join(namespace())} "{script}.inside" "$@"\n')
+    for path in (script, script + ".inside"):
+        os.chmod(path, 0o755)
+    sidecar = Contained(script, bed.folder, {**config, "state_file": os.path.join(folder, "state")})
     bed.sidecars.append(sidecar)
     sidecar.start()
     sidecar.wait_for("consuming")
@@ -294,6 +304,22 @@ def test_the_first_process_of_a_container_is_drained_and_the_hook_ends_well(bed)
     assert sidecar.wait(5) == 0 and sidecar.find("stopped", status=0)
     bed.assert_once("m1")
     bed.queue.assert_empty()
+
+
+def test_a_container_whose_root_is_read_only_but_for_the_folder_of_the_state_file(bed):
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    sidecar = contained(bed, bed.config(), read_only=True)
+    state = sidecar.config["state_file"]
+    wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 20, 0.1)
+    assert not os.path.exists(state), "or its folder is none of its own"
+    assert sidecar.exec("reload", "--state", state)[0] == 0
+    status, text = sidecar.exec("drain", "--state", state)
+    assert status == 0 and text.endswith("\ndrained\n"), text
+    assert all(sidecar.exec("health", question, "--state", state)[0] == 0 for question in QUESTIONS)
+    assert not sidecar.find("state_file_failed")
+    os.kill(sidecar.first, signal.SIGTERM)
+    assert sidecar.wait(5) == 0
 
 
 def test_a_container_that_starts_again_has_the_same_name_and_believes_nothing_of_its_last_life(bed):

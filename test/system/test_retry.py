@@ -118,7 +118,7 @@ def test_nothing_is_consumed_before_the_application_is_ready(bed):
     bed.app.refuse()
     bed.queue.publish("m1")
     sidecar = bed.sidecar(wait=False)
-    sidecar.wait_for("paused")
+    sidecar.wait_for("waiting", reason="application_down")
     bed.queue.wait_for_ready(1)
     assert bed.queue.n_consumers == 0 and bed.row("m1") is None
     bed.app.start()
