@@ -139,6 +139,8 @@ void channel_opened(struct broker *b, struct channel *c)
 {
     c->state = CHANNEL_OPEN;
     c->generation = generation_next(c->number);
+    c->consuming_ms = 0;
+    c->has_delivered = false;
     if (c->stays_shut)
         channel_renew(b, c);
     else if (c == &b->ask)

@@ -22,6 +22,7 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     enum broker_event_kind kind = done.message ? BROKER_DELIVERY : BROKER_SKIPPED;
 
     c->content = (struct content){0};
+    c->has_delivered = true;
     if (holding)
         ev = event_add_held(b, c, kind);
     else

@@ -2,6 +2,7 @@
  * reason, never the program. */
 
 #include "broker/internal.h"
+#include "onceward/base/clock.h"
 
 #include <stdio.h>
 
@@ -40,6 +41,8 @@ static int on_queue_method(struct broker *b, struct channel *c, const amqp_metho
         return content_deliver(b, c, m->decoded, f);
     case AMQP_BASIC_CONSUME_OK_METHOD: {
         const amqp_basic_consume_ok_t *ok = m->decoded;
+        if (!c->consuming_ms)
+            c->consuming_ms = clock_ms();
         event_add_held(b, c, BROKER_CONSUMING)->consumer = consumer_of_tag(ok->consumer_tag);
         return 0;
     }

@@ -22,6 +22,7 @@ enum {
     CHANNELS_SPARE = 32,  /* for those that do not answer that they are closed */
     QUESTION_MS = 5000,   /* a question that is not answered */
     KIND_OLD_MS = 600000, /* a doubt about a kind that was learnt is not asked sooner */
+    SILENCE_MS = 2000,    /* of a consumer, though messages are ready */
     REFUSED_MS = 600000,  /* nor the depth of a queue that may not be asked for */
 };
 
@@ -68,6 +69,8 @@ struct channel {
     uint64_t generation;
     int64_t asked_ms; /* when close or open was sent */
     struct content content;
+    int64_t consuming_ms; /* when the first consumer of this opening began; 0: none did */
+    bool has_delivered;   /* since the channel was opened */
 
     char *queue;
     uint32_t queue_number; /* the caller's */
@@ -219,7 +222,7 @@ void questions_refused(struct broker *b, const amqp_channel_close_t *m, const st
 /* Gives up what the broker does not answer. 0, or -1: lost. */
 int questions_tick(struct broker *b, struct fault *f);
 
-/* A delivery came that only the kind of its queue explains. */
+/* A delivery came: perhaps only the kind of its queue explains it. */
 void kind_doubt(struct broker *b, struct channel *c, const struct content *t);
 
 /* The name may be another queue's from now on. */

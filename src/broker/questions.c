@@ -205,6 +205,35 @@ void questions_refused(struct broker *b, const amqp_channel_close_t *m, const st
     }
 }
 
+static void fault_set_silent(struct fault *f, const struct channel *c)
+{
+    fault_set(f, "queue %s does not answer the broker", c->queue);
+}
+
+static void kind_ask(struct broker *b, struct channel *c)
+{
+    struct fault why = {0};
+
+    if (c->n_unanswered) {
+        fault_set_silent(&why, c);
+        kind_learnt(b, c, BROKER_KIND_OTHER, BROKER_REASON_SILENT, &why);
+        return;
+    }
+    c->kind_asked = QUESTION_WANTED;
+    b->n_wanted++;
+    questions_send(b);
+}
+
+/* What was in a stream before its consumer never comes. */
+static void silence_doubt(struct broker *b, struct channel *c)
+{
+    bool is_silent = c->consuming_ms && !c->has_delivered && clock_ms() - c->consuming_ms >= SILENCE_MS;
+
+    if (c->state == CHANNEL_OPEN && is_silent && c->kind == BROKER_KIND_UNKNOWN &&
+        c->kind_asked == QUESTION_NONE)
+        kind_ask(b, c);
+}
+
 static void on_declare_ok(struct broker *b, const amqp_queue_declare_ok_t *ok)
 {
     if (b->n_asked == 0 || b->asked[0].is_kind)
@@ -214,6 +243,8 @@ static void on_declare_ok(struct broker *b, const amqp_queue_declare_ok_t *ok)
     ev->depth = ok->message_count;
     ev->n_consumers = ok->consumer_count;
     c->depth = QUESTION_NONE;
+    if (ok->message_count)
+        silence_doubt(b, c);
     questions_send(b);
 }
 
@@ -238,11 +269,6 @@ void questions_method(struct broker *b, const amqp_method_t *m)
 }
 
 /* --- no answer --- */
-
-static void fault_set_silent(struct fault *f, const struct channel *c)
-{
-    fault_set(f, "queue %s does not answer the broker", c->queue);
-}
 
 int questions_tick(struct broker *b, struct fault *f)
 {
@@ -300,20 +326,6 @@ int broker_ask_depth(struct broker *b, uint32_t queue, struct fault *f)
         questions_send(b);
     }
     return out_flush(b, f);
-}
-
-static void kind_ask(struct broker *b, struct channel *c)
-{
-    struct fault why = {0};
-
-    if (c->n_unanswered) {
-        fault_set_silent(&why, c);
-        kind_learnt(b, c, BROKER_KIND_OTHER, BROKER_REASON_SILENT, &why);
-        return;
-    }
-    c->kind_asked = QUESTION_WANTED;
-    b->n_wanted++;
-    questions_send(b);
 }
 
 int broker_ask_kind(struct broker *b, uint32_t queue, struct fault *f)

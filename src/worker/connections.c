@@ -298,27 +298,6 @@ static void redial_proven(const struct worker *w, struct redial *r)
         r->n_failures = 0;
 }
 
-/* A stream takes a consumer as any queue does, and its messages of before never come. So it is asked where a
- * first delivery is missing, once for each queue: whatever comes shows that it is none. */
-static void watch_stream(struct worker *w)
-{
-    enum { PATIENCE_MS = 2000 };
-    struct fault f = {0};
-    int64_t waited_ms = w->now_ms - w->renewed_ms;
-
-    if (w->is_no_stream || !w->broker || w->drain || w->consumer != CONSUMER_ACTIVE)
-        return;
-    w->is_no_stream = broker_kind_of(w->broker, THE_QUEUE) != BROKER_KIND_UNKNOWN;
-    if (waited_ms < PATIENCE_MS / 2)
-        return;
-    if (w->depth < 0 || w->depth_of_ms < w->renewed_ms + PATIENCE_MS / 2) {
-        if (!w->depth_asked_ms)
-            worker_ask_depth(w);
-    } else if (waited_ms >= PATIENCE_MS && w->depth > 0) {
-        broker_ask_kind(w->broker, THE_QUEUE, &f); /* a loss shows again in broker_next */
-    }
-}
-
 bool worker_tick_connections(struct worker *w)
 {
     struct fault f = {0};
@@ -329,7 +308,6 @@ bool worker_tick_connections(struct worker *w)
         broker_lost(w, &f);
         return true;
     }
-    watch_stream(w);
     inbox_slim(w);
     if (!w->inbox && w->to_inbox.since_ms && w->now_ms - w->to_inbox.since_ms >= PAUSE_AFTER_MS &&
         !atomic_load(&w->is_fatal))

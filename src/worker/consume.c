@@ -241,7 +241,6 @@ static void note_queue(struct worker *w, const struct broker_event *ev)
 {
     w->no_queue = ev->reason == BROKER_REASON_NO_QUEUE;
     if (w->no_queue) {
-        w->is_no_stream = false; /* the name may be another queue's when it comes back */
         w->depth = -1;
         snprintf(w->depth_reason, sizeof(w->depth_reason), "%.127s", ev->fault.text);
     }
@@ -273,7 +272,6 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
         w->stuck_for = NULL;
         w->n_stuck = 0;
         w->standby = false;
-        w->is_no_stream = true;
         if (ev->tag.generation == w->generation)
             worker_delivery_arrives(w, ev);
         else
@@ -294,7 +292,6 @@ void worker_broker_event(struct worker *w, struct broker_event *ev)
             w->consumer = CONSUMER_NONE;
         break;
     case BROKER_CANCELLED:
-        w->is_no_stream = false;                         /* as for one that is missing */
         report_text(w, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
         break;
     case BROKER_CHANNEL_LOST:

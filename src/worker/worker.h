@@ -239,7 +239,6 @@ struct worker {
     int64_t stuck_at_ms;    /* not before this is the channel opened again */
     int n_stuck;            /* remedies in a row, without a delivery between */
     bool standby;           /* they were of no use: another consumer is active */
-    bool is_no_stream;      /* the queue, as far as it is known to be the same since */
     bool blocked;
     bool more; /* the broker has more than a turn takes */
 

@@ -70,6 +70,26 @@ void depth_becomes(const char *queue, int n)
     }
 }
 
+void exclusive_consume(const char *queue)
+{
+    amqp_channel_open(admin, 2);
+    admin_check();
+    amqp_basic_consume(admin, 2, amqp_cstring_bytes(queue), amqp_cstring_bytes("alone"), 0, 0, 1,
+                       amqp_empty_table);
+    admin_check();
+}
+
+void exclusive_cancel(void)
+{
+    amqp_channel_close(admin, 2, AMQP_REPLY_SUCCESS);
+    admin_check();
+}
+
+amqp_connection_state_t bed_connection(void)
+{
+    return admin;
+}
+
 void publish(const char *queue, const void *body, size_t len, const amqp_basic_properties_t *p)
 {
     assert_int_equal(amqp_basic_publish(admin, 1, amqp_cstring_bytes(""), amqp_cstring_bytes(queue), 0, 0, p,
@@ -77,10 +97,15 @@ void publish(const char *queue, const void *body, size_t len, const amqp_basic_p
                      0);
 }
 
-void publish_numbers(const char *queue, int n)
+void publish_numbers_more(const char *queue, int n)
 {
     for (int i = 0; i < n; i++)
         publish(queue, &i, sizeof(i), NULL);
+}
+
+void publish_numbers(const char *queue, int n)
+{
+    publish_numbers_more(queue, n);
     depth_becomes(queue, n);
 }
 
@@ -241,6 +266,8 @@ static void *relay_main(void *arg)
             ssize_t n = p[i].revents ? recv(p[i].fd, data, sizeof(data), 0) : 0;
             if (p[i].revents && n <= 0)
                 goto ended;
+            if (n > 0 && atomic_load(&r->delay_ms))
+                usleep((useconds_t)atomic_load(&r->delay_ms) * 1000);
             if (n > 0 && mode != 2 && send(i ? client : server, data, (size_t)n, MSG_NOSIGNAL) != n)
                 goto ended;
         }
@@ -264,6 +291,7 @@ void relay_start(struct relay *r)
     getsockname(r->listener, (struct sockaddr *)&a, &len);
     snprintf(r->url, sizeof(r->url), "amqp://guest:guest@127.0.0.1:%d", ntohs(a.sin_port));
     atomic_init(&r->mode, 0);
+    atomic_init(&r->delay_ms, 0);
     assert_int_equal(pthread_create(&r->thread, NULL, relay_main, r), 0);
 }
 

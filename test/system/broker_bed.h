@@ -37,8 +37,15 @@ int queue_depth(const char *queue);
 void depth_becomes(const char *queue, int n);
 void publish(const char *queue, const void *body, size_t len, const amqp_basic_properties_t *p);
 
-/* 0 to n - 1, into an empty queue. */
+/* 0 to n - 1, into an empty queue that nobody consumes; and into any. */
 void publish_numbers(const char *queue, int n);
+void publish_numbers_more(const char *queue, int n);
+
+/* Consumes the queue on a channel of its own so that nobody else may; and no more. */
+void exclusive_consume(const char *queue);
+void exclusive_cancel(void);
+
+amqp_connection_state_t bed_connection(void);
 
 /* Bytes in no order; free them. */
 char *pattern(size_t len);
@@ -85,6 +92,7 @@ struct relay {
     pthread_t thread;
     int listener;
     char url[128];
+    atomic_int delay_ms; /* of everything, each way */
     atomic_int mode; /* 0: relay; 1: cut; 2: swallow everything; 3: do not read from the adapter; 4: end */
 };
 

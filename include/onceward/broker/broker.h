@@ -179,13 +179,14 @@ int broker_cancel(struct broker *b, uint32_t queue, uint32_t consumer, struct fa
  * time for a queue: a second one is ignored. Those of many queues go out together. */
 int broker_ask_depth(struct broker *b, uint32_t queue, struct fault *f);
 
-/* Asks what the queue is. No message is touched, but the broker writes a line into its log: so ask where it
- * matters. Until BROKER_KIND the queue's channel hands out nothing, not even BROKER_CONSUMING; other queues
- * go on. It is asked by itself when a delivery comes that only the kind explains: one with x-stream-offset,
- * or a redelivered one with x-delivery-count. A stream takes a consumer as any queue does, and nothing that
- * was in it before comes: so ask also where messages are ready, credit is there, and nothing comes. Where it
- * is known already nothing happens. It is forgotten when the queue's channel is lost for want of the queue.
- */
+/* Asks what the queue is. No message is touched, but the broker writes a line into its log. Until BROKER_KIND
+ * the queue's channel hands out nothing, not even BROKER_CONSUMING; other queues go on. Where it is known
+ * already nothing happens. A channel that is lost ends the question; for want of the queue, what is known,
+ * too.
+ *
+ * It need not be called: what a queue is, is asked where it matters. That is when a delivery comes that only
+ * the kind explains (one with x-stream-offset, or a redelivered one with x-delivery-count), and when
+ * broker_ask_depth finds messages in a queue whose consumer has been given none. */
 int broker_ask_kind(struct broker *b, uint32_t queue, struct fault *f);
 
 /* What is known of it now. */
@@ -215,9 +216,9 @@ int broker_close(struct broker *b, struct fault *f);
 /* Connects, checks that the queue exists and is not a stream, and disconnects. -1: f says what is wrong. */
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
-/* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the caller's
- * (message_free), without its body where that is above max_message; 1: the queue is empty; -1: it could not be taken, or
- * nobody knows whether it was given back in time (it is, when the connection ends). */
+/* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the
+ * caller's (message_free), without its body where that is above max_message; 1: the queue is empty; -1: it
+ * could not be taken, or nobody knows whether it was given back in time (it is, when the connection ends). */
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
                   struct fault *f);
 
