@@ -4,13 +4,14 @@
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/table.h"
 #include "onceward/config/config.h"
 
 #include <getopt.h>
 #include <string.h>
 
 static const char help[] =
-    "usage: onceward check --config FILE [--connect [--sample]] [--json]\n"
+    "usage: onceward check --config FILE [--connect [--sample]] [--effective] [--json]\n"
     "Validates the configuration, and lists everything that is wrong with it at once.\n"
     "  --connect   also tries the state file, the database (roles, schema, consumers), the broker with each "
     "queue, and "
@@ -23,12 +24,16 @@ static const char help[] =
     "redelivered, "
     "and on\n"
     "              a quorum queue it counts towards the delivery limit\n"
+    "  --effective shows what applies: every key, its value, and whether it is given here, given in "
+    "`defaults`, or a "
+    "default;\n"
+    "              by a file or with something of the environment. Secrets are masked\n"
     "  --json      a JSON object a line: result (ok, warn or fail), where, path (of a key), text\n"
     "FILE may be - for standard input; without --config it is ONCEWARD_CONFIG.\n";
 
 struct check_options {
     const char *path;
-    bool connect, sample, json;
+    bool connect, sample, effective, json;
 };
 
 static const char *const results[] = {"ok", "warn", "fail"};
@@ -63,6 +68,40 @@ void check_tell(void *ctx, enum finding kind, const char *text)
     s->n_warnings += kind == FINDING_WARNING;
 }
 
+static void print_values(const struct config_values *v, bool json)
+{
+    struct table t = {.n_columns = 3};
+    struct buf line = {0};
+
+    if (!json) {
+        printf("\n");
+        table_add_text(&t, "KEY");
+        table_add_text(&t, "VALUE");
+        table_add_text(&t, "FROM");
+    }
+    for (size_t i = 0; i < v->n; i++) {
+        const struct config_value *value = &v->items[i];
+
+        if (!json) {
+            table_add_text(&t, value->path);
+            table_add_text(&t, value->value);
+            table_add_text(&t, value->from);
+            continue;
+        }
+        buf_reset(&line);
+        buf_add_text(&line, "{\"result\":\"ok\",\"where\":\"effective\",\"path\":");
+        buf_add_json(&line, slice_of(value->path));
+        buf_add_text(&line, ",\"text\":");
+        buf_add_json(&line, slice_of(value->value));
+        buf_printf(&line, ",\"from\":\"%s\"}", value->from);
+        printf("%s\n", buf_text(&line));
+    }
+    if (!json)
+        table_print(&t, stdout, text_width(stdout));
+    table_deinit(&t);
+    buf_deinit(&line);
+}
+
 static void tell_key(const struct config_finding *finding, const struct check_options *o)
 {
     if (o->json)
@@ -74,11 +113,11 @@ static void tell_key(const struct config_finding *finding, const struct check_op
 }
 
 /* NULL: it has faults; they were listed. */
-static struct config *load(const struct check_options *o)
+static struct config *load(const struct check_options *o, struct config_values *values)
 {
     struct config_report report = {0};
     struct config *c = NULL;
-    int failed = config_load(o->path, admin_check_url, &c, &report);
+    int failed = config_load_values(o->path, admin_check_url, &c, &report, values);
 
     for (size_t i = 0; i < report.n; i++)
         tell_key(&report.findings[i], o);
@@ -118,12 +157,15 @@ static void summarize(const struct findings *s)
 static int check(const struct check_options *o)
 {
     struct findings s = {.json = o->json, .where = "configuration"};
-    struct config *c = load(o);
+    struct config_values values = {0};
+    struct config *c = load(o, o->effective ? &values : NULL);
     int status = STATUS_DONE;
     struct buf text = {0};
 
-    if (!c)
+    if (!c) {
+        config_values_deinit(&values);
         return STATUS_USAGE;
+    }
     buf_printf(&text, "%s: %zu queue%s", o->path, c->n_queues, c->n_queues == 1 ? "" : "s");
     if (o->json) {
         print_json(FINDING_OK, "configuration", "", buf_text(&text));
@@ -131,12 +173,15 @@ static int check(const struct check_options *o)
         printf("ok   configuration %s\n", buf_text(&text));
     }
     hint_content_types(c, &s);
+    if (o->effective)
+        print_values(&values, o->json);
     fflush(stdout);
     if (o->connect) {
         status = check_connections(c, o->sample, &s);
         if (!o->json)
             summarize(&s);
     }
+    config_values_deinit(&values);
     buf_deinit(&text);
     config_free(c);
     return status;
@@ -150,10 +195,13 @@ static int usage(FILE *to, int status)
 
 int command_check(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"connect", no_argument, NULL, 'n'},
-        {"sample", no_argument, NULL, 's'},       {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},         {0}};
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"connect", no_argument, NULL, 'n'},
+                                            {"sample", no_argument, NULL, 's'},
+                                            {"effective", no_argument, NULL, 'e'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     struct check_options o = {0};
     int option;
 
@@ -164,6 +212,8 @@ int command_check(int argc, char **argv)
             o.connect = true;
         else if (option == 's')
             o.sample = true;
+        else if (option == 'e')
+            o.effective = true;
         else if (option == 'j')
             o.json = true;
         else

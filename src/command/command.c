@@ -15,24 +15,36 @@
 
 enum { JOBS_MS = 1000 };
 
-static const struct command commands[] = {
-    {"run", "--config FILE", "run the sidecar", command_run},
-    {"check", "--config FILE [--connect [--sample]]", "validate the configuration; try what it names",
-     command_check},
-    {"migrate", "--config FILE [--database URL]", "bring the database schema up to date", command_migrate},
+#define FILTER "config= consumer= reason= since= older= limit= rate= dry-run new-id all body= json"
+#define STATE  "state= config="
+
+const struct command commands[] = {
+    {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},
+    {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check,
+     "config= connect sample effective json", NULL},
+    {"migrate", "--config FILE [--database URL]", "bring the database schema up to date", command_migrate,
+     "config= database=", NULL},
     {"status", "--config FILE [--json]", "counts, dead letters, and the oldest unfinished messages",
-     command_status},
+     command_status, "config= json", NULL},
     {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
-     command_dead},
-    {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health},
-    {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain},
-    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went",
-     command_reload},
-    {"explain", "[NAME]", "what an event or figure of the log means, and what to do", command_explain},
-    {"version", "", "print the version", command_version},
+     command_dead, FILTER, "list show redrive discard"},
+    {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health,
+     "started live ready " STATE, NULL},
+    {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain,
+     "exit " STATE, NULL},
+    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went", command_reload,
+     "now " STATE, NULL},
+    {"explain", "[NAME]", "what an event or figure of the log means, or a configuration key", command_explain,
+     "list markdown reasons stats codes keys", NULL},
+    {"example", "[--completion transaction]", "print a small configuration to begin with", command_example,
+     "completion=", NULL},
+    {"schema", "", "print the JSON Schema of the configuration", command_schema, "", NULL},
+    {"completion", "bash|zsh|fish", "print the completion of commands for a shell", command_completion, "",
+     "bash zsh fish"},
+    {"version", "", "print the version", command_version, "", NULL},
 };
 
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+const size_t n_commands = sizeof commands / sizeof *commands;
 
 static void help_print(FILE *to)
 {
@@ -40,10 +52,10 @@ static void help_print(FILE *to)
         "Onceward stands between a RabbitMQ queue and an application, and lets each message through once.\n\n"
         "usage: onceward COMMAND [OPTIONS]\n\n",
         to);
-    for (size_t i = 0; i < N_COMMANDS; i++) {
+    for (size_t i = 0; i < n_commands; i++) {
         const struct command *c = &commands[i];
 
-        fprintf(to, "  %-8s %-31s %s\n", c->name, c->arguments, c->does);
+        fprintf(to, "  %-10s %-31s %s\n", c->name, c->arguments, c->does);
     }
     fputs("\n`onceward COMMAND --help` says more. Exit status: 0 done, 1 it failed, 2 usage or "
           "configuration.\n",
@@ -52,7 +64,7 @@ static void help_print(FILE *to)
 
 static const struct command *command_find(const char *name)
 {
-    for (size_t i = 0; i < N_COMMANDS; i++)
+    for (size_t i = 0; i < n_commands; i++)
         if (strcmp(commands[i].name, name) == 0)
             return &commands[i];
     return NULL;
@@ -62,6 +74,9 @@ static int command_help(int argc, char **argv)
 {
     static char flag[] = "--help";
     const struct command *c = argc > 1 ? command_find(argv[1]) : NULL;
+
+    if (argc == 2 && strcmp(argv[1], "--man") == 0)
+        return command_manual();
     char *args[] = {argc > 1 ? argv[1] : NULL, flag, NULL};
 
     if (argc > 1 && !c) {

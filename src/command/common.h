@@ -10,6 +10,10 @@
 
 struct config;
 
+/* The table of subcommands. */
+extern const struct command commands[];
+extern const size_t n_commands;
+
 /* Loads the configuration and opens its database; says what is wrong on standard error. STATUS_DONE, or the
  * exit status that is due. */
 int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin);

@@ -10,6 +10,7 @@
 #include "config/read.h"
 #include "config/report.h"
 #include "config/scan.h"
+#include "config/values.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
@@ -197,18 +198,19 @@ static json_t *load_json(const char *text, size_t len, const char *name, struct 
 
 /* --- queues --- */
 
-static void read_defaults(struct reading *r, struct config_queue *target, json_t *root, struct config *c,
-                          struct config_report *report, bool is_marked)
+static void read_defaults(struct reading *r, struct config_queue *target, json_t *root,
+                          const struct reading *of_root)
 {
     const char *name;
     json_t *value;
 
-    *r = (struct reading){.config = c,
-                          .report = report,
+    *r = (struct reading){.config = of_root->config,
+                          .report = of_root->report,
                           .scope = SCOPE_QUEUE,
                           .target = target,
                           .prefix = "defaults",
-                          .is_marked = is_marked};
+                          .is_marked = of_root->is_marked,
+                          .values = of_root->values};
     read_fallbacks(r);
     r->origin = ORIGIN_DEFAULTS;
     json_object_foreach(root, name, value)
@@ -218,7 +220,7 @@ static void read_defaults(struct reading *r, struct config_queue *target, json_t
         if (json_is_object(value))
             read_object(r, value);
         else
-            report_error(report, "defaults", "expected an object of queue keys, got %s", kind_name(value));
+            report_error(r->report, "defaults", "expected an object of queue keys, got %s", kind_name(value));
     }
 }
 
@@ -286,7 +288,7 @@ static void read_queues(struct reading *root_reading, json_t *root)
     const char *outer, *name;
     size_t n = 0;
 
-    read_defaults(&defaults, &template, root, c, report, root_reading->is_marked);
+    read_defaults(&defaults, &template, root, root_reading);
     if (!object || !json_is_object(object) || !json_object_size(object)) {
         report_error(report, "queues", "%s; expected an object with at least one queue, name to keys",
                      object ? "no queue is given" : "missing");
@@ -305,8 +307,10 @@ static void read_queues(struct reading *root_reading, json_t *root)
         json_object_foreach(object, name, value)
         {
             read_queue(&queues[n], &defaults, plain_name(root_reading, name), value);
-            if (queues[n].queue.queue)
-                cross_check_queue(root_reading, &queues[n++]);
+            if (!queues[n].queue.queue)
+                continue;
+            cross_check_queue(root_reading, &queues[n]);
+            values_note(&queues[n++].reading);
         }
     }
     cross_check_queues(root_reading, queues, n);
@@ -337,12 +341,12 @@ void config_set_instance(struct config *c, const char *name)
     c->instance = arena_copy(c->arena, name, strlen(name));
 }
 
-int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
-                 struct config **ret_config, struct config_report *report)
+static int parse(struct slice text, const char *name, config_database_check *check,
+                 struct config **ret_config, struct config_report *report, struct config_values *values)
 {
     *report = (struct config_report){0};
     bool is_marked = false;
-    json_t *root = load_json(text, len, name, report, &is_marked);
+    json_t *root = load_json(text.data, text.len, name, report, &is_marked);
 
     if (!root)
         return -1;
@@ -356,13 +360,15 @@ int config_parse(const char *text, size_t len, const char *name, config_database
                         .scope = SCOPE_ROOT,
                         .target = c,
                         .prefix = "",
-                        .is_marked = is_marked};
+                        .is_marked = is_marked,
+                        .values = values};
     read_fallbacks(&r);
     r.origin = ORIGIN_GIVEN;
     read_object(&r, root);
     read_missing(&r);
     broker_url_settle(&r);
     cross_check_root(&r, check);
+    values_note(&r);
     read_queues(&r, root);
     name_instance(c);
     json_decref(root);
@@ -374,8 +380,14 @@ int config_parse(const char *text, size_t len, const char *name, config_database
     return 0;
 }
 
-int config_load(const char *path, config_database_check *check, struct config **ret_config,
-                struct config_report *report)
+int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
+                 struct config **ret_config, struct config_report *report)
+{
+    return parse((struct slice){text, len}, name, check, ret_config, report, NULL);
+}
+
+int config_load_values(const char *path, config_database_check *check, struct config **ret_config,
+                       struct config_report *report, struct config_values *values)
 {
     bool is_input = strcmp(path, "-") == 0;
     struct buf text = {0};
@@ -387,13 +399,19 @@ int config_load(const char *path, config_database_check *check, struct config **
         report_error(report, "", "%s", f.text);
         error = -1;
     } else {
-        error = config_parse(buf_text(&text), text.len, is_input ? "standard input" : path, check, ret_config,
-                             report);
+        error = parse((struct slice){buf_text(&text), text.len}, is_input ? "standard input" : path, check,
+                      ret_config, report, values);
         if (!error && !is_input)
             exposed_check_file(report, path, (*ret_config)->holds_secrets);
     }
     buf_deinit(&text);
     return error;
+}
+
+int config_load(const char *path, config_database_check *check, struct config **ret_config,
+                struct config_report *report)
+{
+    return config_load_values(path, check, ret_config, report, NULL);
 }
 
 void config_free(struct config *c)

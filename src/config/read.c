@@ -363,6 +363,9 @@ static void read_key(struct reading *r, const struct key *k, const char *path, j
     bool good = from_file ? read_from_file(r, k, path, value) : read_value(r, k, path, value);
 
     r->origins[k - keys] = good ? r->origin : ORIGIN_BAD;
+    r->ways[k - keys] = from_file                                                        ? WAY_FILE
+                        : json_is_string(value) && is_variable(json_string_value(value)) ? WAY_VARIABLE
+                                                                                         : WAY_PLAIN;
 }
 
 void read_fallbacks(struct reading *r)

@@ -7,9 +7,13 @@
 struct config;
 struct fault;
 struct config_report;
+struct config_values;
 
 /* Where a value came from. The marks tell the checks across keys whose fault a combination is. */
 enum { ORIGIN_NONE, ORIGIN_DEFAULTS, ORIGIN_GIVEN, ORIGIN_BAD };
+
+/* How it was given: as it is, with something of the environment, or by K_file. */
+enum { WAY_PLAIN, WAY_VARIABLE, WAY_FILE, N_WAYS };
 
 /* Reading one object of keys into one struct. */
 struct reading {
@@ -22,6 +26,8 @@ struct reading {
     bool is_marked;     /* names that stand twice have marks: see duplicates.h */
     bool is_literal;    /* the present value stands in the file as it is, so that it can be shown */
     uint8_t origins[KEYS_MAX];
+    uint8_t ways[KEYS_MAX];
+    struct config_values *values; /* NULL: nobody asks for them */
 };
 
 /* The name as it stands in the file. */

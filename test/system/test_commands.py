@@ -25,7 +25,8 @@ from rig.wait import wait_until
 SECRET = "s3cret-marker"
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
                "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
-COMMANDS = ["run", "check", "migrate", "status", "dead", "health", "drain", "reload", "explain", "version"]
+COMMANDS = ["run", "check", "migrate", "status", "dead", "health", "drain", "reload", "explain", "example", "schema",
+            "completion", "version"]
 
 
 class Done:
@@ -135,6 +136,11 @@ def test_the_program_itself_has_help_and_a_version():
     (["check", "--config"], "--config"),
     (["check", "--config", "x", "y"], '"y"'),
     (["version", "please"], "usage"),
+    (["schema", "now"], "usage"),
+    (["example", "--completion", "both"], '"both"'),
+    (["example", "me"], "usage"),
+    (["completion"], "usage"),
+    (["completion", "tcsh"], "usage"),
     (["health"], "usage"),
     (["health", "--live", "--ready"], "usage"),
     (["drain", "now"], "usage"),
@@ -258,6 +264,106 @@ def test_check_as_json(place):
     faults = {x["path"]: x["result"] for x in json_lines(done.out)}
     name = f"queues.{place.queue.name}."
     assert done.status == 2 and faults[name + "prefetch"] == faults[name + "shutdown_grace"] == "fail" and faults[name + "max_hold"] == "warn"
+
+
+def test_check_shows_what_applies_and_where_it_came_from(place, tmp_path):
+    (tmp_path / "user").write_text("guest")
+    config = {"broker": {"host": "127.0.0.1", "port": place.rabbitmq.port, "user_file": str(tmp_path / "user"), "password": SECRET},
+              "database": {"url": f"postgresql://u:{SECRET}@127.0.0.1/x"},
+              "log": {"level": "${LEVEL}"},
+              "defaults": {"brake": 7, "retry": {"max_backoff": "90s"}, "message_id": ["cloudevents", ["property:type", "header:x"]]},
+              "queues": {"a": {"forward": {"url": "http://127.0.0.1/", "authorization": SECRET, "concurrency": 3,
+                                           "headers": {"X-Source": "me", "X-Api-Key": SECRET}}, "brake": 9},
+                         "b": {"forward": {"url": "http://127.0.0.1/"}, "consumer": "c", "store_response": "2KiB", "completion": "response"}}}
+    path = tmp_path / "effective.json"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    done = Done(subprocess.run([schema.require_binary(), "check", "--effective", "--json", "--config", str(path)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, env={**ENVIRONMENT, "LEVEL": "warning"}))
+    assert done.status == 0, done.text
+    values = {x["path"]: (x["text"], x["from"]) for x in json_lines(done.out) if x["where"] == "effective"}
+    expected = {
+        "broker.host": ("127.0.0.1", "given"), "broker.port": (str(place.rabbitmq.port), "given"), "broker.user": ("guest", "given, by file"),
+        "broker.password": ("***", "given"), "database.url": ("postgresql://u:***@127.0.0.1/x", "given"),
+        "log.level": ("warning", "given, environment"), "broker.heartbeat": ("10s", "default"), "broker.tls.verify": ("true", "default"),
+        "queues.a.brake": ("9", "given"), "queues.b.brake": ("7", "defaults"), "queues.a.retry.max_backoff": ("90s", "defaults"),
+        "queues.a.retry.backoff": ("1s", "default"), "queues.a.retry.max_age": ("off", "default"), "queues.a.queue": ("a", "default"),
+        "queues.b.consumer": ("c", "given"), "queues.a.forward.authorization": ("***", "given"),
+        "queues.a.forward.headers": ('{"X-Source": "me", "X-Api-Key": "***"}', "given"), "queues.b.store_response": ("2KiB", "given"),
+        "queues.a.store_response": ("none", "default"), "queues.b.completion": ("response", "given"), "queues.b.forward.concurrency": ("16", "default"),
+        "queues.a.message_id": ('["cloudevents", ["property:type", "header:x"]]', "defaults"), "queues.a.permanent_status": ("[400, 410, 413, 415, 422]", "default"),
+        "queues.a.vhost": ("(the URL's)", "default"),
+    }
+    assert {k: values.get(k) for k in expected} == expected
+    keys = len(good("explain", "--keys").splitlines()) - 1
+    of_queue = len([k for k in values if k.startswith("queues.a.")])
+    assert len(values) == keys + of_queue and len([k for k in values if k.startswith("queues.b.")]) == of_queue
+    table = good("check", "--effective", "--config", place.path)
+    assert re.search(r"^KEY +VALUE +FROM$", table, re.M) and re.search(r"^shutdown_grace +25s +default$", table, re.M)
+    bad = run("check", "--effective", "--config", place.write(prefetch=0))
+    assert bad.status == 2 and "prefetch" in bad.err
+
+
+# schema, example, completion, the manual
+
+def test_the_schema_is_that_of_the_documentation():
+    with open(os.path.join(os.path.dirname(__file__), "../../conf/onceward.schema.json")) as f:
+        assert good("schema") == f.read()
+
+
+@pytest.mark.parametrize("completion", [None, "response", "transaction"])
+def test_the_example_is_valid_and_explained(completion):
+    done = run("example", *(["--completion", completion] if completion else []))
+    config = json.loads(done.out)
+    assert done.status == 0 and config["queues"]["orders"]["completion"] == (completion or "response")
+    checked = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=done.raw, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             timeout=60, env=ENVIRONMENT)
+    assert checked.returncode == 0 and b"warning" not in checked.stdout, checked.stdout
+
+    def leaves(value, path):
+        return [x for k, v in value.items() for x in leaves(v, path + [k])] if isinstance(value, dict) else [".".join(path)]
+
+    keys = [path.replace("queues.orders.", "queues.<name>.") for path in leaves(config, [])]
+    assert sorted(keys) == sorted(line for line in done.err.splitlines() if not line.startswith(" "))
+    for key in keys:
+        assert f"{key}\n    {good('explain', key).splitlines()[1].strip()}\n" in done.err
+
+
+def test_each_shell_completes_every_command_and_option():
+    fish = good("completion", "fish")
+    zsh = good("completion", "zsh")
+    for command in COMMANDS:
+        said = set(re.findall(r"--([a-z][a-z-]+)", good(command, "--help"))) - {"help"}
+        made = set(re.findall(rf"__fish_seen_subcommand_from {command}' -l ([a-z-]+)", fish))
+        others = {"dead": {"reasons"}, "completion": set(), "example": {"connect", "config", "keys"}}  # those of other commands
+        assert said - others.get(command, set()) == made, command
+        assert f"-a {command} " in fish and f"    {command}) _arguments" in zsh
+    script = 'source <("$0" completion bash); COMP_WORDS=("${@}"); COMP_CWORD=$(($# - 1)); _onceward; echo "${COMPREPLY[@]}"'
+
+    def complete(*words):
+        done = subprocess.run(["bash", "-euc", script, schema.require_binary(), "onceward", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60, env=ENVIRONMENT)
+        assert done.returncode == 0 and done.stderr == b"", done
+        return done.stdout.decode().split()
+
+    assert set(COMMANDS) <= set(complete(""))
+    assert complete("dr") == ["drain"] and complete("check", "--co") == ["--config", "--connect"]
+    assert complete("dead", "re") == ["redrive"] and complete("completion", "f") == ["fish"]
+    assert complete("example", "--completion", "t") == ["transaction"] and "/etc/passwd" in complete("check", "--config", "/etc/passw")
+
+
+def test_the_manual_page_has_everything_and_is_well_formed(tmp_path):
+    page = tmp_path / "onceward.1"
+    page.write_text(good("help", "--man"))
+    if shutil.which("groff"):
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", str(page)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        assert done.returncode == 0 and done.stderr == b"", done
+    text = page.read_text().replace("\\-", "-")
+    for command in COMMANDS:
+        assert f".SS {command}\n" in text and f"usage: onceward {command}" in text
+    for listed in (good("explain", "--keys"), good("explain", "--codes")):
+        for name in re.findall(r"^([a-z][\w.<>]+|OW\d+) ", listed, re.M):
+            assert f"\n.B {name}\n" in text, name
 
 
 # check --sample

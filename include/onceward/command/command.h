@@ -9,6 +9,8 @@ struct command {
     const char *arguments; /* as in --help */
     const char *does;
     int (*run)(int argc, char **argv); /* argv[0] is the subcommand; answers the exit status */
+    const char *options; /* "config= connect": those that it takes besides --help; =: with a value */
+    const char *words;   /* "list show": what may stand behind it; NULL: nothing of the kind */
 };
 
 /* argv to command. */
@@ -24,6 +26,13 @@ int command_drain(int argc, char **argv);
 int command_reload(int argc, char **argv);
 int command_explain(int argc, char **argv);
 int command_version(int argc, char **argv);
+int command_schema(int argc, char **argv);
+int command_example(int argc, char **argv);
+int command_completion(int argc, char **argv);
+
+/* The manual page, in roff, on standard output: from the table of subcommands and their help, the keys of the
+ * configuration and the errors of the functions for applications. */
+int command_manual(void);
 
 struct config;
 

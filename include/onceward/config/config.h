@@ -142,6 +142,22 @@ typedef int config_database_check(const char *url, struct fault *f);
 int config_load(const char *path, config_database_check *check, struct config **ret_config,
                 struct config_report *report);
 
+/* What applies: every key of the file and of each queue, in the order of the table. Secrets are masked. */
+struct config_values {
+    struct config_value {
+        char *path;  /* "queues.orders.prefetch" */
+        char *value; /* as it is written in the file; in parentheses: not given, and what that means */
+        const char *from; /* "given", "defaults" or "default", and ", by file" or ", environment" */
+    } *items;
+    size_t n;
+};
+
+void config_values_deinit(struct config_values *v);
+
+/* As config_load; *values, empty before, is the caller's (config_values_deinit), also after faults. */
+int config_load_values(const char *path, config_database_check *check, struct config **ret_config,
+                       struct config_report *report, struct config_values *values);
+
 /* The same from memory; name is used in messages. */
 int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
                  struct config **ret_config, struct config_report *report);

@@ -1,0 +1,103 @@
+/* onceward schema and onceward example: what a configuration looks like. */
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/config/keys.h"
+
+#include <getopt.h>
+#include <string.h>
+
+static int schema_usage(FILE *to, int status)
+{
+    fputs("usage: onceward schema\n"
+          "Prints the JSON Schema (2020-12) of the configuration that this program reads.\n",
+          to);
+    return status;
+}
+
+int command_schema(int argc, char **argv)
+{
+    struct buf schema = {0};
+
+    if (argc > 1) {
+        bool help = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
+
+        return help ? schema_usage(stdout, STATUS_DONE) : schema_usage(stderr, STATUS_USAGE);
+    }
+    config_keys_schema(&schema);
+    fputs(buf_text(&schema), stdout);
+    buf_deinit(&schema);
+    return STATUS_DONE;
+}
+
+/* --- example --- */
+
+/* The keys that somebody who begins has to think of. */
+#define QUEUE "queues.<name>."
+
+static const char head[] =
+    "{\n"
+    "  \"broker\": { \"url\": \"amqp://guest:guest@localhost:5672/\" },\n"
+    "  \"database\": { \"url\": \"postgresql://orders_sidecar@localhost:5432/orders\" },\n"
+    "  \"queues\": {\n"
+    "    \"orders\": {\n"
+    "      \"forward\": {\n"
+    "        \"url\": \"http://127.0.0.1:8080/messages\",\n"
+    "        \"content_type\": \"application/json\"\n"
+    "      },\n";
+static const char tail[] = "      \"token_window\": \"20s\",\n"
+                           "      \"message_id\": [\"property:message_id\"],\n"
+                           "      \"retention\": \"7d\"\n"
+                           "    }\n"
+                           "  }\n"
+                           "}\n";
+static const char *const paths[] = {
+    "broker.url",       "database.url",       QUEUE "forward.url", QUEUE "forward.content_type",
+    QUEUE "completion", QUEUE "token_window", QUEUE "message_id",  QUEUE "retention"};
+
+static void tell_key(void *ctx, const char *path, const char *fallback, const char *sentence)
+{
+    (void)ctx;
+    (void)fallback;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(path, paths[i]) == 0)
+            fprintf(stderr, "%s\n    %s.\n", path, sentence);
+}
+
+static int example_usage(FILE *to, int status)
+{
+    fputs("usage: onceward example [--completion response|transaction]\n"
+          "Prints a small configuration to begin with, on standard output; and on standard error what each "
+          "of its keys means.\n"
+          "  onceward example >onceward.json    # then put in your servers, and: onceward check --connect "
+          "--config onceward.json\n"
+          "`onceward explain --keys` lists the other keys.\n",
+          to);
+    return status;
+}
+
+int command_example(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"completion", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {0}};
+    const char *completion = "response";
+    int option;
+
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 'h')
+            return example_usage(stdout, STATUS_DONE);
+        if (option != 'c')
+            return example_usage(stderr, STATUS_USAGE);
+        completion = optarg;
+    }
+    if (strcmp(completion, "response") != 0 && strcmp(completion, "transaction") != 0) {
+        fprintf(stderr, "example: --completion \"%s\" is neither response nor transaction\n", completion);
+        return example_usage(stderr, STATUS_USAGE);
+    }
+    if (optind < argc)
+        return example_usage(stderr, STATUS_USAGE);
+    printf("%s      \"completion\": \"%s\",\n%s", head, completion, tail);
+    fflush(stdout);
+    config_keys_each(tell_key, NULL);
+    return STATUS_DONE;
+}

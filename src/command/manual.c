@@ -1,0 +1,154 @@
+/* The manual page, made from the tables that the help texts and the documentation are made from. For the
+ * build, which installs it. */
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/log.h"
+#include "onceward/config/keys.h"
+#include "onceward/core/codes.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Behind the first byte of a character that is not ASCII: as groff names it, whatever its encoding. Answers
+ * its last byte. */
+static const char *add_character(struct buf *out, const char *at)
+{
+    unsigned char first = (unsigned char)*at;
+    int n = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+    unsigned c = first & (0x3Fu >> n);
+
+    for (; n && ((unsigned char)at[1] & 0xC0) == 0x80; n--)
+        c = c << 6 | ((unsigned char)*++at & 0x3F);
+    buf_printf(out, "\\[u%04X]", c);
+    return at;
+}
+
+/* Text that is no request and has no escape of roff; what stands between backticks is bold. */
+static void add_text(struct buf *out, const char *text, bool is_literal)
+{
+    bool line_starts = true, bold = false;
+
+    for (; *text; text++) {
+        if (line_starts && (*text == '.' || *text == '\''))
+            buf_add_text(out, "\\&");
+        line_starts = *text == '\n';
+        if (*text == '\\')
+            buf_add_text(out, "\\e");
+        else if (*text == '-')
+            buf_add_text(out, "\\-");
+        else if ((unsigned char)*text >= 0x80)
+            text = add_character(out, text);
+        else if (*text == '`' && !is_literal)
+            buf_add_text(out, (bold = !bold) ? "\\fB" : "\\fR");
+        else
+            buf_add_char(out, *text);
+    }
+}
+
+static void add_entry(struct buf *out, const char *name, const char *first, const char *second)
+{
+    buf_add_text(out, ".TP\n.B ");
+    add_text(out, name, true);
+    buf_add_char(out, '\n');
+    add_text(out, first, false);
+    if (second && *second) {
+        buf_add_char(out, '\n');
+        add_text(out, second, false);
+    }
+    buf_add_char(out, '\n');
+}
+
+/* What a command prints as its help: standard output goes to memory for that time. */
+static int read_help(const struct command *c, struct buf *out)
+{
+    static char flag[] = "--help";
+    char name[32];
+    char *args[] = {name, flag, NULL};
+    int memory = memfd_create("help", MFD_CLOEXEC), kept = dup(STDOUT_FILENO);
+    ssize_t n = -1;
+
+    snprintf(name, sizeof name, "%s", c->name);
+    fflush(stdout);
+    if (memory >= 0 && kept >= 0 && dup2(memory, STDOUT_FILENO) >= 0) {
+        optind = 0; /* the commands share getopt */
+        c->run(2, args);
+        fflush(stdout);
+        dup2(kept, STDOUT_FILENO);
+        off_t size = lseek(memory, 0, SEEK_END);
+        n = size > 0 ? pread(memory, buf_reserve(out, (size_t)size), (size_t)size, 0) : -1;
+        out->len += n > 0 ? (size_t)n : 0;
+    }
+    if (memory >= 0)
+        close(memory);
+    if (kept >= 0)
+        close(kept);
+    return n > 0 ? 0 : -1;
+}
+
+static void add_key(void *ctx, const char *path, const char *fallback, const char *sentence)
+{
+    struct buf first = {0};
+
+    buf_printf(&first, "%s. Default: %s.", sentence, fallback);
+    add_entry(ctx, path, buf_text(&first), NULL);
+    buf_deinit(&first);
+}
+
+static int add_commands(struct buf *out)
+{
+    struct buf help = {0};
+    int failed = 0;
+
+    for (size_t i = 0; i < n_commands && !failed; i++) {
+        buf_reset(&help);
+        failed = read_help(&commands[i], &help);
+        buf_printf(out, ".SS %s\n", commands[i].name);
+        add_text(out, commands[i].does, false);
+        buf_add_text(out, ".\n.PP\n.nf\n");
+        add_text(out, buf_text(&help), true);
+        buf_add_text(out, ".fi\n");
+    }
+    buf_deinit(&help);
+    return failed;
+}
+
+int command_manual(void)
+{
+    struct buf out = {0};
+
+    buf_printf(&out,
+               ".TH ONCEWARD 1 \"\" \"onceward %s\" \"User Commands\"\n"
+               ".SH NAME\nonceward \\- lets each message of a RabbitMQ queue through to an application once\n"
+               ".SH SYNOPSIS\n.B onceward\nCOMMAND [OPTIONS]\n"
+               ".SH DESCRIPTION\n"
+               "Stands between a RabbitMQ queue and one application, as a sidecar. Each message is claimed "
+               "in an inbox table beside "
+               "the application's own, sent with POST, and acked when its row is completed.\n"
+               ".SH COMMANDS\n",
+               ONCEWARD_VERSION);
+    int failed = add_commands(&out);
+    buf_add_text(&out, ".SH CONFIGURATION\nA JSON file. See also \\fBonceward example\\fR and \\fBonceward "
+                       "explain KEY\\fR.\n");
+    config_keys_each(add_key, &out);
+    buf_add_text(&out, ".SH EVENTS\nThe log is JSON, an object a line; its events are:\n");
+    for (int i = 0; i < N_EVENTS; i++)
+        add_entry(&out, event_info(i)->name, event_info(i)->sentence, event_info(i)->advice);
+    buf_add_text(&out, ".SH ERRORS\nWhat \\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise in the "
+                       "application's transaction:\n");
+    for (size_t i = 0; i < N_ERROR_CODES; i++)
+        add_entry(&out, error_codes[i].name, error_codes[i].sentence, error_codes[i].advice);
+    buf_add_text(&out, ".SH EXIT STATUS\n0: done. 1: it failed. 2: usage or configuration.\n"
+                       ".SH ENVIRONMENT\n");
+    add_entry(&out, "ONCEWARD_CONFIG", "The configuration of a command that is given no `--config`.", NULL);
+    fputs(buf_text(&out), stdout);
+    buf_deinit(&out);
+    if (failed) {
+        fprintf(stderr, "onceward: the help of a command could not be read: %s\n", strerror(errno));
+        return STATUS_FAILED;
+    }
+    return STATUS_DONE;
+}
