@@ -123,7 +123,12 @@ WITH ours AS MATERIALIZED (
     JOIN pg_catalog.pg_roles sidecar ON sidecar.rolname = 'onceward_sidecar'
     WHERE NOT app.rolsuper AND pg_has_role(app.oid, sidecar.oid, 'MEMBER')
     UNION ALL
-    SELECT 'warning', 13, format('%s may %s %s', g.who, string_agg(g.privilege, ', ' ORDER BY g.privilege), g.relation),
+    SELECT 'warning', 13, format('login %I is an application''s, and may act as %s, who owns schema onceward', r.rolname, ours.nspowner::regrole),
+           'give the schema to a role of its own, as sql/README.md shows'
+    FROM ours JOIN pg_catalog.pg_roles app ON app.rolname = 'onceward_app' JOIN pg_catalog.pg_roles r ON r.rolcanlogin AND NOT r.rolsuper
+    WHERE pg_has_role(r.oid, app.oid, 'USAGE') AND pg_has_role(r.oid, ours.nspowner, 'USAGE')
+    UNION ALL
+    SELECT 'warning', 14, format('%s may %s %s', g.who, string_agg(g.privilege, ', ' ORDER BY g.privilege), g.relation),
            format('REVOKE %s ON %s FROM %s', string_agg(g.privilege, ', ' ORDER BY g.privilege), g.relation, g.who)
     FROM grants g
     WHERE g.privilege IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')

@@ -199,6 +199,17 @@ def test_a_superuser_as_owner_is_a_warning(ground):
     assert "sql/README.md" in checked["warn"][0]
 
 
+def test_an_application_that_is_the_owner_is_a_warning(ground):
+    """The easy way: one login for everything."""
+    schema.make_roles(ground.postgres)
+    assert ground.migrate(ground.mallory).returncode == 0
+    assert not ground.check()["warn"]
+    ground.sql("GRANT onceward_app TO {mallory}")
+    checked = ground.check()
+    assert not checked["FAIL"] and len(checked["warn"]) == 1, checked
+    assert f"login {ground.mallory} is an application's, and may act as {ground.mallory}, who owns schema onceward" in checked["warn"][0]
+
+
 def test_who_else_may_change_rows_is_a_warning(migrated):
     migrated.sql("GRANT UPDATE, DELETE ON onceward.inbox TO {mallory}")
     migrated.sql("GRANT SELECT ON onceward.inbox TO {mallory}")
