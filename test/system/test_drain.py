@@ -42,7 +42,7 @@ def said(child, deadline=20):
 # drain
 
 def test_a_drained_sidecar_stays_idle_and_healthy_until_sigterm(bed):
-    sidecar = bed.sidecar()
+    sidecar = bed.sidecar(top={"shutdown_grace": "10m"})
     state = sidecar.config["state_file"]
     bed.queue.publish("m1")
     bed.wait_for_effects(["m1"])
@@ -58,10 +58,9 @@ def test_a_drained_sidecar_stays_idle_and_healthy_until_sigterm(bed):
     assert healthy(sidecar) and not sidecar.find("connected", since) and not sidecar.find("stopped")
     assert bed.queue.n_ready == 1 and bed.queue.n_consumers == 0
     start = time.monotonic()
-    assert good("drain", "--state", state).splitlines()[-1] == "drained" and time.monotonic() - start < 2
+    assert good("drain", "--state", state).splitlines()[-1] == "drained" and time.monotonic() - start < 60, "nothing is waited for"
     assert sidecar.child.poll() is None
-    start = time.monotonic()
-    assert sidecar.term() == 0 and time.monotonic() - start < 2
+    assert sidecar.term() == 0
     assert len(sidecar.find("draining")) == len(sidecar.find("drained")) == 1 and told(sidecar)["state"] == "ended"
 
 

@@ -245,7 +245,7 @@ def test_sidecars_killed_again_and_again_lose_and_double_nothing(bed):
 def test_nothing_is_acked_before_its_completion_is_committed(bed):
     """The application answers at once and commits never: a sidecar killed at any moment gives the message back."""
     bed.app.handler = bed.app.only_answer
-    sidecar = bed.sidecar(commit_grace="2s")
+    sidecar = bed.sidecar(commit_grace="30s", token_window="60s")
     bed.queue.publish("m1")
     bed.app.wait_for_posts(1)
     hold_true(lambda: bed.status("m1") == "processing", "the row waits for the commit", 0.3)

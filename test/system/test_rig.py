@@ -24,7 +24,7 @@ def application(worker_database):
 
 
 def post(app, body=b"x", message_id="a", port=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port or app.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port or app.port, timeout=40)
     try:
         connection.request("POST", "/messages", body, {"Onceward-Message-Id": message_id})
         return connection.getresponse().status
@@ -72,7 +72,7 @@ def test_the_application_dies_and_comes_back(application):
     thread.start()
     gate.wait_for_waiting()
     application.die()
-    thread.join(5)
+    thread.join(40)
     assert len(answers) == 1 and not isinstance(answers[0], int)
     with pytest.raises(ConnectionRefusedError):
         post(application)
@@ -93,7 +93,7 @@ def test_a_link_is_cut_frozen_and_mended(application):
     with pytest.raises(socket.timeout):
         connection.recv(1)
     proxy.thaw()
-    connection.settimeout(5)
+    connection.settimeout(40)
     assert connection.recv(12) == b"HTTP/1.1 204"
     proxy.cut()
     try:
@@ -135,7 +135,7 @@ def fake_sidecar(folder, more):
 def test_a_bad_line_of_the_sidecar_is_seen(tmp_path, line, fault):
     sidecar = fake_sidecar(tmp_path, line)
     assert sidecar.wait_for("ready", n=1)["n"] == 1
-    wait_until(lambda: any(fault in f for f in sidecar.check()), f"a fault: {fault}", 5)
+    wait_until(lambda: any(fault in f for f in sidecar.check()), f"a fault: {fault}")
     sidecar.kill()
 
 

