@@ -95,7 +95,7 @@ def switching_protocols(request, reply):
 
 
 def hang(request, reply):
-    time.sleep(4)
+    time.sleep(6)
     reply.close()
 
 
@@ -148,7 +148,7 @@ def test_each_misdeed_after_the_request_has_its_verdict_and_loses_nothing(bed, c
     once = Script(lambda request, reply: misdeeds[request.message_id](request, reply), well_behaved(bed, completion))
     bed.app.handler = once
     # A window that lasts for what takes its time, without waiting for long where it must end.
-    sidecar = bed.sidecar(completion=completion, token_window="2s", commit_grace="50ms", forward=keys,
+    sidecar = bed.sidecar(completion=completion, token_window="4s", commit_grace="50ms", forward=keys,
                           retry={"max_attempts": 5, "backoff": "10ms", "max_backoff": "20ms"})
     wrong = []
     for misdeed, verdict in FAULTS:

@@ -275,13 +275,13 @@ def test_what_was_in_the_queue_long_ago_is_no_reason(own):
     ids = [f"m{i}" for i in range(4)]
     gate = hold_some(own, "m0")
     own.queue.publish_many(ids)
-    sidecar = start(own, "stuck_ms=800", prefetch=1, forward={"concurrency": 1}, top={"log": {"stats_interval": "4s"}})
+    sidecar = start(own, "stuck_ms=2000", prefetch=1, forward={"concurrency": 1}, top={"log": {"stats_interval": "4s"}})
     gate.wait_for_waiting()
     sidecar.wait_for("stats")  # with it the depth is asked for
     wait_until(lambda: own.rabbitmq.counts(own.queue)["ready"] == 3, "three wait", 30)
     gate.open()
     own.wait_for_effects(ids)
-    hold_true(lambda: not sidecar.find("stuck"), "there is nothing to deliver", 3.2)
+    hold_true(lambda: not sidecar.find("stuck"), "there is nothing to deliver", 4.5)
     finish(own, sidecar, ids)
 
 

@@ -223,7 +223,7 @@ def test_missing_standard_descriptors_are_not_given_to_sockets(bed):
         bed.assert_once("m1")
     finally:
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(60) == 0
         process.reap(child)
 
 
@@ -559,7 +559,8 @@ def test_two_at_once_take_turns(tmp_path, empty):
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(b"onceward", "big"),))
     child = process.spawn([schema.require_binary(), "migrate", "--config", path], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT)
-    wait_until(lambda: empty.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), "it waits")
+    wait_until(lambda: empty.query("SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database "
+                                   "WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"), "it waits")
     assert empty.query("SELECT to_regclass('onceward.inbox')") == [(None,)]
     holder.rollback()
     holder.close()
@@ -1255,9 +1256,9 @@ def test_health_and_drain_of_a_running_sidecar(bed):
     sidecar.start()
     sidecar.wait_for("consuming")
     for flag in ("--started", "--live", "--ready"):
-        wait_until(lambda: run("health", flag, "--state", state).status == 0, f"health {flag}", 10, 0.2)
+        wait_until(lambda: run("health", flag, "--state", state).status == 0, f"health {flag}", 40, 0.2)
     assert good("drain", "--exit", "--state", state).splitlines()[1:] == ["drained"]
-    assert sidecar.wait(5) == 0 and sidecar.find("drained")
+    assert sidecar.wait() == 0 and sidecar.find("drained")
     for flags in ([], ["--exit"]):
         assert good("drain", *flags, "--state", state) == "the sidecar has ended already\n"
     for flag in ("--started", "--live", "--ready"):

@@ -233,7 +233,8 @@ def test_tls_to_the_database_is_verified(bed, certificates):
     sidecar = bed.sidecar(top={"database": {"url": url.replace(certificates.other_ca, certificates.ca)}})
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1")
-    assert bed.rows("SELECT 1 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'sidecar_login' AND ssl")
+    assert bed.rows("SELECT 1 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = current_database() "
+                    "AND usename = 'sidecar_login' AND ssl")
 
 
 # secrets

@@ -67,7 +67,7 @@ class Story:
     def killed(self, sidecar):
         wait_until(lambda: sidecar.child.poll() is not None, f"the sidecar is killed at {self.point.name}", 25)
         assert sidecar.child.returncode == -signal.SIGKILL
-        sidecar._reader.join(5)
+        sidecar._reader.join(40)
         process.reap(sidecar.child)
         sidecar.child = None
         self.dead = True

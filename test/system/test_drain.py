@@ -46,7 +46,7 @@ def test_a_drained_sidecar_stays_idle_and_healthy_until_sigterm(bed):
     state = sidecar.config["state_file"]
     bed.queue.publish("m1")
     bed.wait_for_effects(["m1"])
-    wait_until(lambda: healthy(sidecar), "it is healthy", 20, 0.1)
+    wait_until(lambda: healthy(sidecar), "it is healthy", 40, 0.1)
     first, last = good("drain", "--state", state).splitlines()
     assert last == "drained"
     assert first == f"draining instance {told(sidecar)['instance']}, process {sidecar.pid}, queue {bed.queue.name}"
@@ -107,11 +107,11 @@ def test_sigterm_during_a_drain_lets_it_finish_and_a_second_one_does_not(bed, n)
     hold_true(lambda: sidecar.child.poll() is None and drain.poll() is None, "both wait", 0.7)
     if n == 2:
         sidecar.signal(signal.SIGTERM)
-        assert sidecar.wait(10) == 0 and bed.row("m1")["status"] == "waiting"
+        assert sidecar.wait() == 0 and bed.row("m1")["status"] == "waiting"
         gate.open()
     else:
         gate.open()
-        assert sidecar.wait(10) == 0
+        assert sidecar.wait() == 0
         bed.assert_once("m1")
     assert said(drain)[0] == 0
     assert len(sidecar.find("draining")) == 1
@@ -129,7 +129,7 @@ def test_drain_exit_never_shortens_the_grace(bed):
     hold_true(lambda: sidecar.child.poll() is None and all(d.poll() is None for d in drains), "all wait", 0.7)
     gate.open()
     assert [said(drain)[0] for drain in drains] == [0, 0, 0]
-    assert sidecar.wait(5) == 0
+    assert sidecar.wait() == 0
     bed.assert_once("m1")
 
 
@@ -214,7 +214,7 @@ def test_the_configuration_says_which_state_file_is_meant(bed, by):
                               stderr=subprocess.STDOUT, timeout=30, env=environment)
         return done.returncode, done.stdout.decode()
 
-    wait_until(lambda: asked("health", "--ready")[0] == 0, "it is ready", 20, 0.1)
+    wait_until(lambda: asked("health", "--ready")[0] == 0, "it is ready", 40, 0.1)
     if by != "broken":
         status, text = asked("reload")
         assert status == 0 and f"process {sidecar.pid}, queue {bed.queue.name}\nreloaded\n" in text, text
@@ -288,7 +288,7 @@ def test_the_first_process_of_a_container_is_drained_and_the_hook_ends_well(bed)
     state = sidecar.config["state_file"]
     bed.queue.publish("m1")
     bed.wait_for_effects(["m1"])
-    wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 20, 0.1)
+    wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 40, 0.1)
     for _ in range(2):
         status, text = sidecar.exec("drain", "--state", state)
         assert status == 0, f"{status}: {text}"
@@ -300,7 +300,7 @@ def test_the_first_process_of_a_container_is_drained_and_the_hook_ends_well(bed)
     status, text = sidecar.exec("reload", "--state", state)
     assert status == 1 and "was drained" in text, text
     os.kill(sidecar.first, signal.SIGTERM)
-    assert sidecar.wait(5) == 0 and sidecar.find("stopped", status=0)
+    assert sidecar.wait() == 0 and sidecar.find("stopped", status=0)
     bed.assert_once("m1")
     bed.queue.assert_empty()
 
@@ -327,7 +327,7 @@ def test_a_container_that_starts_again_has_the_same_name_and_believes_nothing_of
     for n in (1, 2):
         sidecar = contained(bed, bed.config())
         state = sidecar.config["state_file"]
-        wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 20, 0.1)
+        wait_until(lambda: sidecar.exec("health", "--ready", "--state", state)[0] == 0, "it is ready", 40, 0.1)
         lives.append(told(sidecar))
         if n == 1:
             os.kill(sidecar.first, signal.SIGKILL)
@@ -336,7 +336,7 @@ def test_a_container_that_starts_again_has_the_same_name_and_believes_nothing_of
     assert [life["pid"] for life in lives] == [1, 1] and lives[0]["instance"] == lives[1]["instance"]
     assert [life["start"] for life in lives] == [1, 2]
     os.kill(sidecar.first, signal.SIGTERM)
-    assert sidecar.wait(10) == 0
+    assert sidecar.wait() == 0
 
 
 # reload

@@ -211,7 +211,7 @@ def test_what_was_accepted_is_not_charged_for_a_neighbour_that_killed_the_applic
             at_work.set()  # and then comes the neighbour
             return 202
         if request.message_id == "neighbour" and len(bed.app.posts("neighbour")) == 1:
-            at_work.wait(20)
+            at_work.wait(60)
             reply.reset()
             return None
         return bed.app.commit_and_answer(request, reply)

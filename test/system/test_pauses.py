@@ -122,7 +122,7 @@ def test_a_row_that_stays_locked_keeps_nobody_from_being_tried(bed):
     def handler(request, reply):
         if request.message_id == "m1" and not at_work.is_set():
             bed.app.later(lambda: bed.app.try_commit(request, before_commit=lambda: (at_work.set(), gate.wait())))
-            at_work.wait(20)
+            at_work.wait(60)
             return 503
         return bed.app.commit_and_answer(request, reply)
 
@@ -291,7 +291,7 @@ def test_an_application_too_busy_for_its_readiness_is_not_seen_as_failing_its_tr
     probes.wait_for_waiting(2, deadline=60)  # the first of them was given up
     gate.open()
     sidecar.wait_for("completed", message_id="m1", deadline=60)
-    sidecar.wait_for("resumed", reason="application_down", deadline=5)  # by that answer
+    sidecar.wait_for("resumed", reason="application_down", deadline=40)  # by that answer
     probes.open()
 
 
@@ -318,7 +318,7 @@ def test_an_answer_from_before_the_pause_does_not_fail_its_trial(bed):
     early.open()
     sidecar.wait_for("given_back", message_id="early", deadline=60)
     trial.open()
-    sidecar.wait_for("resumed", reason="application_down", deadline=5)
+    sidecar.wait_for("resumed", reason="application_down", deadline=40)
     later.open()
     sidecar.wait_for("completed", n=2, deadline=60)
 

@@ -211,7 +211,7 @@ def test_two_claimers_racing(inbox, other):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     for a, b in zip(results[inbox], results[other]):
         assert sorted((a.answer, b.answer)) == ["claimed", "held"]
 
@@ -783,7 +783,7 @@ def test_two_transactions_with_one_token(inbox, app, sessions, end, code):
     thread.start()
     wait_until(lambda: inbox.value("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", second.pid), "the second waits")
     getattr(app, end)()
-    thread.join(10)
+    thread.join(60)
     assert outcome == [code or "completed"]
 
 
@@ -805,7 +805,7 @@ def test_one_of_two_transactions_loses_to_a_takeover(inbox, other, app):
     thread.start()
     wait_until(lambda: inbox.value("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", app.pid), "complete waits")
     other.commit()
-    thread.join(10)
+    thread.join(60)
     assert outcome == ["OW001"]
     assert other.row("m1").status == "processing"
 

@@ -31,7 +31,7 @@ def test_a_second_sidecar_with_the_file_is_refused_and_names_the_first(bed):
     state = first.config["state_file"]
     second = bed.sidecar(config=merge(first.config, {}), start=False)
     second.start()
-    assert second.wait(20) == 1
+    assert second.wait() == 1
     line, = second.find("state_file_failed")
     assert (line["level"], line["path"]) == ("error", state) and f"another sidecar, process {first.pid}, runs with it" == line["reason"]
     assert second.find("stopped", status=1) and not second.find("started") and not second.find("connected")
@@ -51,10 +51,10 @@ def test_a_lock_that_is_removed_is_taken_again(bed):
     sidecar = bed.sidecar()
     state = sidecar.config["state_file"]
     os.unlink(state + ".lock")
-    wait_until(lambda: os.path.exists(state + ".lock"), "it is there again", 10)
+    wait_until(lambda: os.path.exists(state + ".lock"), "it is there again")
     second = bed.sidecar(config=merge(sidecar.config, {}), start=False)
     second.start()
-    assert second.wait(20) == 1 and str(sidecar.pid) in second.find("state_file_failed")[0]["reason"]
+    assert second.wait() == 1 and str(sidecar.pid) in second.find("state_file_failed")[0]["reason"]
     assert good("drain", "--state", state).endswith("drained\n")
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_comes_to_be_unwritable_is_an_error_once_and_again_after_it_
         os.unlink(folder)
         os.rename(folder + ".away", folder)
         before = os.stat(sidecar.config["state_file"]).st_mtime_ns
-        wait_until(lambda: os.stat(sidecar.config["state_file"]).st_mtime_ns > before, "it is written again", 10)
+        wait_until(lambda: os.stat(sidecar.config["state_file"]).st_mtime_ns > before, "it is written again")
         wait_until(lambda: run("health", "--live", "--state", sidecar.config["state_file"]).status == 0, "it is live", 10, 0.1)
     assert good("drain", "--state", sidecar.config["state_file"]).endswith("drained\n")
 
@@ -183,4 +183,4 @@ def test_check_says_who_has_it(bed):
     assert f"ok   state file: {sidecar.config['state_file']}: a sidecar runs with it, process {sidecar.pid}\n" in done.out, done.text
     sidecar.signal(signal.SIGHUP)
     sidecar.wait_for("reloaded")
-    assert good("drain", "--exit", "--state", sidecar.config["state_file"]) and sidecar.wait(5) == 0
+    assert good("drain", "--exit", "--state", sidecar.config["state_file"]) and sidecar.wait() == 0

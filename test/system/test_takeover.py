@@ -112,7 +112,7 @@ def test_the_same_instance_takes_its_own_rows_over_at_once(bed):
     gate.wait_for_waiting()
     sidecar.kill()
     sidecar.start()
-    sidecar.wait_for("completed", message_id="m1", deadline=10)
+    sidecar.wait_for("completed", message_id="m1", deadline=40)
     assert [r.attempt for r in bed.app.posts()] == [1, 2]
     gate.open()
     bed.assert_once("m1")

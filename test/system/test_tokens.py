@@ -48,11 +48,12 @@ def test_the_same_token_in_two_concurrent_transactions_is_one_effect(bed):
         def meanwhile():
             other.start()
             inside.set()
-            wait_until(lambda: bed.rows("SELECT 1 FROM pg_stat_activity WHERE usename = 'app_login' AND wait_event_type = 'Lock'"),
+            wait_until(lambda: bed.rows("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND usename = 'app_login' "
+                               "AND wait_event_type = 'Lock'"),
                        "the other transaction waits for this one")
 
         outcomes.append(bed.app.try_commit(request, before_commit=meanwhile))
-        other.join(20)
+        other.join(60)
         return 200
 
     bed.app.handler = handler

@@ -100,7 +100,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self.target, 5)
+                server = socket.create_connection(self.target, 40)
             except OSError:
                 client.close()
                 continue

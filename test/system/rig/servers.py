@@ -281,7 +281,7 @@ class RabbitMQ:
             options = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment(), cwd=self.folder)
             if not self.epmd:
                 self.epmd = process.spawn(["epmd", "-port", str(self.ports["epmd"]), "-address", HOST], **options)
-                wait_until(lambda: self._listens(self.ports["epmd"]), "epmd listens", 5)
+                wait_until(lambda: self._listens(self.ports["epmd"]), "epmd listens", 30)
             self.child = process.spawn(["/usr/lib/rabbitmq/bin/rabbitmq-server"], **options)
         wait_until(self._answers, lambda: "RabbitMQ answers:\n" + self.tail(), 60, 0.05)
         return self
@@ -335,8 +335,8 @@ class RabbitMQ:
     def connect(self, vhost="/"):
         """A blocking pika connection."""
         return pika.BlockingConnection(pika.ConnectionParameters(
-            HOST, self.port, vhost, pika.PlainCredentials("guest", "guest"), heartbeat=0, socket_timeout=5,
-            blocked_connection_timeout=30))
+            HOST, self.port, vhost, pika.PlainCredentials("guest", "guest"), heartbeat=0, socket_timeout=40,
+            blocked_connection_timeout=60))
 
     def rabbitmqctl(self, *arguments, timeout=60):
         """Runs rabbitmqctl (about two seconds); answers what it printed."""

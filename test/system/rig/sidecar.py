@@ -148,7 +148,7 @@ class Sidecar:
     def kill(self):
         """kill -9."""
         process.kill(self.child)
-        self._reader.join(5)
+        self._reader.join(40)
         self.child = None
 
     def signal(self, number):
@@ -166,7 +166,7 @@ class Sidecar:
             status = self.child.wait(deadline)
         except subprocess.TimeoutExpired:
             raise Overdue(f"{self.name} did not end within {deadline:g} s") from None
-        self._reader.join(5)
+        self._reader.join(40)
         process.reap(self.child)
         self.child = None
         return status
