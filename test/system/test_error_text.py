@@ -69,7 +69,7 @@ def test_the_query_of_the_readiness_url_is_in_no_line(bed):
     ready = bed.new_application("-ready")
     ready.handler = lambda request, reply: 401
     sidecar = bed.sidecar(wait=False, ready={"url": ready.url + "?key=secret-marker", "interval": "50ms"})
-    line = sidecar.wait_for("paused", reason="application_down")
+    line = sidecar.wait_for("waiting", reason="application_down")
     assert "answered 401" in line["detail"] and "/messages" in line["detail"]
     sidecar.wait_for("stats", since=sidecar.mark(), n=2)
 
