@@ -27,7 +27,7 @@ enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
 
 /* Writes the whole block: first the mandatory fields (Idempotency-Key, Onceward-*, Content-Type,
  * Content-Encoding where allowed), then the optional ones as far as they fit, and Onceward-Headers-Dropped
- * when some did not. Content-Length and Host are the HTTP library's. b is reset first. Where a choice was
+ * when some did not. Content-Length and Host are the HTTP adapter's. b is reset first. Where a choice was
  * open:
  *
  * - The order of the optional fields is their rank: traceparent, tracestate, ce-*, Amqp-* of the properties,
