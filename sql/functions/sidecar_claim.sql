@@ -92,7 +92,12 @@ BEGIN
                                WHEN t.status = 'processing' AND t.old_token = t.token THEN r.attempt
                                ELSE r.attempt + 1 END,
                 alive_since = CASE WHEN t.status = 'dead' THEN v_now ELSE r.alive_since END,
-                next_attempt_at = NULL
+                next_attempt_at = NULL,
+                -- What programs of version 1 do not know. They never say that a claim is alone.
+                alone = NULL, crashes = CASE WHEN t.status <> 'dead' THEN r.crashes END,
+                takeovers = CASE WHEN t.status <> 'dead' THEN r.takeovers END,
+                unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,
+                unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END
             FROM taken t
             WHERE r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
             RETURNING t.ord, t.status = 'processing' AND t.old_token <> t.token AS taken_over

@@ -67,7 +67,8 @@ BEGIN
     ELSIF v_row.status = 'dead' THEN
         -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
         UPDATE onceward.inbox r
-        SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now
+        SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
+            crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
         WHERE r.ctid = v_row.tid AND r.status = 'dead';
         RETURN CASE WHEN FOUND THEN 'reset' ELSE 'locked' END;
     END IF;

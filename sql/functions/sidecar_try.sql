@@ -19,16 +19,16 @@ BEGIN
     END IF;
     BEGIN
         SELECT string_agg(c.answer, ' ') INTO v_said
-        FROM onceward.sidecar_claim(p_consumer, false, 60000, 0, 1, 0, 'onceward.sidecar_try', false, v_ids, v_tokens, v_prints,
-                                    ARRAY[NULL, NULL]::text[], ARRAY[0, 0]::bigint[], 60000) c;
+        FROM onceward.sidecar_claim_many(false, 'onceward.sidecar_try', 1, false, NULL, 60000, ARRAY[p_consumer], ARRAY[interval '60 s'],
+                                         ARRAY[interval '60 s'], ARRAY[1], ARRAY[0], ARRAY[1, 1], v_ids, v_tokens, v_prints, NULL,
+                                         ARRAY[0, 0]::bigint[], NULL) c;
         SELECT v_said || ' ' || string_agg(s.answer, ' ') INTO v_said
-        FROM onceward.sidecar_settle(p_consumer, v_ids[1:1], v_tokens[1:1], ARRAY[200], ARRAY[NULL]::text[]) s;
+        FROM onceward.sidecar_settle_many(ARRAY[p_consumer], ARRAY[1], v_ids[1:1], v_tokens[1:1], ARRAY[200], NULL) s;
         SELECT v_said || ' ' || string_agg(b.answer, ' ') INTO v_said
-        FROM onceward.sidecar_bury(p_consumer, '', '', 1, 0, v_ids[2:2], v_tokens[2:2], v_prints[2:2], ARRAY[NULL]::text[],
-                                   ARRAY[NULL]::integer[], ARRAY['tried']::text[], ARRAY['attempts']::text[], ARRAY[false],
-                                   ARRAY[false], ARRAY[false], ARRAY[1], ARRAY[NULL]::bytea[], ARRAY['']::bytea[],
-                                   ARRAY[NULL]::text[], ARRAY[NULL]::text[], ARRAY[NULL]::text[], ARRAY['']::text[],
-                                   ARRAY['']::text[], ARRAY[0]::bigint[]) b;
+        FROM onceward.sidecar_bury_many('onceward.sidecar_try', 1, false, NULL, 0, ARRAY[p_consumer], ARRAY[''], ARRAY[''], ARRAY[false],
+                                        ARRAY[interval '60 s'], ARRAY[interval '60 s'], ARRAY[1], ARRAY[1], v_ids[2:2], v_tokens[2:2],
+                                        v_prints[2:2], NULL, NULL, ARRAY['tried'], ARRAY['attempts'], NULL, NULL, NULL, ARRAY[1], NULL,
+                                        ARRAY['']::bytea[], NULL, NULL, NULL, ARRAY[''], ARRAY[''], ARRAY[0]::bigint[], NULL) b;
         RAISE EXCEPTION USING ERRCODE = 'OW000'; -- nobody outside sees it
     EXCEPTION WHEN SQLSTATE 'OW000' THEN
         NULL;

@@ -55,8 +55,9 @@ def fingerprint(body):
     return hashlib.sha256(body).digest()[:16]
 
 
-Letter = collections.namedtuple("Letter", "reason rowless redelivered exhausted attempts raw_id body headers routing_key deaths",
-                                defaults=("attempts", False, False, False, None, None, b"body", "{}", "q", 0))
+Letter = collections.namedtuple("Letter", "reason rowless redelivered exhausted attempts raw_id body headers routing_key deaths"
+                                " content_header",
+                                defaults=("attempts", False, False, False, None, None, b"body", "{}", "q", 0, None))
 
 
 class Session:
@@ -108,7 +109,9 @@ class Application(Session):
 
 
 class Inbox(Session):
-    """A sidecar. Remembers the last secret that it offered for each id."""
+    """A sidecar, by the functions of one queue. Remembers the last secret that it offered for each id."""
+
+    many = False
 
     def __init__(self, postgres, consumer, instance="a"):
         super().__init__(postgres, "sidecar_login")
@@ -195,9 +198,108 @@ class Inbox(Session):
                    message_id)
 
 
+class Inboxes(Inbox):
+    """The same by the functions of many queues. Each batch has a queue before this one of which it has no item.
+
+    own, number, gone, alone: see sidecar_claim_many."""
+
+    many = True
+
+    def __init__(self, postgres, consumer, instance="a", number=1):
+        super().__init__(postgres, consumer, instance)
+        self.number = number
+
+    def _consumers(self):
+        return ["-", self.consumer]
+
+    def claim(self, *ids, again=False, body=b"body", deaths=0, transaction=True, window=30_000, grace=2_000, max_attempts=8, revive=3,
+              own=False, max_window=60_000, explain=False, gone=None, alone=False):
+        ids = sorted(ids)
+        if not again:
+            self.secrets.update((i, str(uuid.uuid4())) for i in ids)
+        n = len(ids)
+        sql = ("SELECT * FROM onceward.sidecar_claim_many(%s, %s, %s, %s, %s::text[], %s, %s::text[], %s::interval[], %s::interval[],"
+               " %s::integer[], %s::integer[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[], %s::text[], %s::bigint[],"
+               " %s::boolean[])")
+        parameters = (transaction, self.instance, self.number, own, gone, grace, self._consumers(), ["1s", f"{window} ms"],
+                      ["1s", f"{max(window, max_window)} ms"], [1, max_attempts], [0, revive], [2] * n, ids, self._secrets(ids, None),
+                      [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, [alone or None] * n)
+        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
+
+    def look(self, *ids, body=b"body", grace=2_000, secret=None, transaction=True, window=30_000, max_window=60_000, own=False, gone=None):
+        ids = list(ids)
+        n = len(ids)
+        return each(self.query(
+            "SELECT * FROM onceward.sidecar_look_many(%s, %s, %s, %s::text[], %s, %s::text[], %s::boolean[], %s::interval[],"
+            " %s::interval[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[])", self.instance, self.number, own, gone, grace,
+            self._consumers(), [False, transaction], ["1s", f"{window} ms"], ["1s", f"{max(window, max_window)} ms"], [2] * n, ids,
+            [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * n), n)
+
+    def settle(self, *ids, secret=None, status=200, result=None, explain=False):
+        ids = sorted(ids)
+        n = len(ids)
+        sql = "SELECT * FROM onceward.sidecar_settle_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::integer[], %s::text[])"
+        parameters = (self._consumers(), [2] * n, ids, self._secrets(ids, secret), [status] * n, [result] * n)
+        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
+
+    def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False, give_back=False, crashes=None,
+             unproven_step=None):
+        n = len(ids)
+        return self.query(
+            "SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::integer[],"
+            " %s::bigint[], %s::boolean[], %s::boolean[], %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids),
+            self._secrets(ids, secret), [error] * n, [status] * n, [delay] * n, [only_expired] * n, [give_back or None] * n,
+            [crashes] * n, [unproven_step] * n)
+
+    def release(self, *ids, secret=None, error=None, delay=0, crashes=None, unproven_step=None):
+        n = len(ids)
+        return self.query(
+            "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::bigint[],"
+            " %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids), self._secrets(ids, secret), [error] * n,
+            [delay] * n, [crashes] * n, [unproven_step] * n)
+
+    def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500, transaction=True, window=30_000,
+             max_window=60_000, own=False, gone=None):
+        n = len(items)
+        letters = [letter for _, letter in items]
+        return self.query(
+            "SELECT * FROM onceward.sidecar_bury_many(%s, %s, %s, %s::text[], %s, %s::text[], '{-,/}', '{-,q}', %s::boolean[],"
+            " %s::interval[], %s::interval[], %s::integer[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[], %s::text[],"
+            " %s::integer[], %s::text[], %s::text[], %s::boolean[], %s::boolean[], %s::boolean[], %s::integer[], %s::bytea[],"
+            " %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])",
+            self.instance, self.number, own, gone, grace, self._consumers(), [False, transaction], ["1s", f"{window} ms"],
+            ["1s", f"{max(window, max_window)} ms"], [1, max_attempts], [2] * n, [i for i, _ in items],
+            [self.secrets.get(i) for i, _ in items], [Binary(fingerprint(x.body)) for x in letters], [None] * n, [status] * n, [error] * n,
+            [x.reason for x in letters], [x.rowless for x in letters], [x.redelivered for x in letters],
+            [x.exhausted for x in letters], [x.attempts for x in letters], [x.raw_id and Binary(x.raw_id) for x in letters],
+            [Binary(x.body) for x in letters], ["text/plain"] * n, ["{}"] * n, [x.headers for x in letters], [""] * n,
+            [x.routing_key for x in letters], [x.deaths for x in letters], [x.content_header and Binary(x.content_header) for x in letters])
+
+    def register(self, *queues):
+        """queues: (consumer, vhost, queue, takes_over)."""
+        return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[])",
+                          *(list(field) for field in zip(*queues)))
+
+    def presence(self, queues="[]", counter=None, consumers=None, version="v"):
+        return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, %s::json, %s::text[])", self.instance, self.number,
+                          counter, version, queues, consumers or [self.consumer])
+
+
 def each(rows, n):
-    """A row an item: one with ord 0 is for all of them."""
-    return [rows[0]._replace(ord=i + 1) for i in range(n)] if rows and rows[0].ord == 0 else rows
+    """A row an item: one with ord 0, of a program of version 1, is for all of them, one with ord -k for the k that have none."""
+    if rows and rows[0].ord == 0:
+        return [rows[0]._replace(ord=i + 1) for i in range(n)]
+    rest = [row for row in rows if row.ord < 0]
+    named = {row.ord: row for row in rows if row.ord > 0}
+    if not rest:
+        return rows
+    assert len(rest) == 1 and len(named) - rest[0].ord == n, rows
+    return [named.get(i, rest[0]._replace(ord=i)) for i in range(1, n + 1)]
+
+
+def number(row):
+    """Which attempt the application is told that it is."""
+    return row.attempt + getattr(row, "takeovers", 0)
 
 
 def answers(rows):

@@ -1,0 +1,212 @@
+-- Takes the right to forward messages now, for several queues at once: one row of inbox for each item, with the offered token. All of
+-- the queues are `transaction` ones, or none is.
+--
+-- p_queues has the number of each item's queue, which is a place in p_consumers, p_windows, p_max_windows (not less), p_max_attempts and
+-- p_revives. The items are sorted by consumer and id, in byte order.
+--
+-- Answers, one an item, or one with ord -n for the n items that have none: claimed (age_ms, taken_over) | completed | held (wait_ms until a takeover is
+-- allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) | due (taken over once before: only a claim that is
+-- alone may take it over again; the row is untouched) | locked | vanished | exhausted (detail: the last error; the row is untouched) |
+-- dead (detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and
+-- the first body's row). With each but completed, where there is a row: attempt, takeovers, crashes, unproven_ms and unproven_step.
+--
+-- When a takeover is allowed: p_grace_ms after the end of the window; of a `transaction` queue at once, where the holder is gone
+-- (holder_is_gone).
+--
+-- Whoever ends without a word is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
+-- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
+-- exhausted: failed, with all attempts made; or to be taken over, with takeovers at p_max_attempts + 2.
+--
+-- In three statements, each with a snapshot of its own:
+--   1. insert what no row exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
+--      has not committed its completion yet, with everything inserted so far;
+--   2. take over what may be taken, if it is not locked;
+--   3. read the rest and say why not.
+-- The first is enough for a batch of new messages.
+--
+-- Locks: the rows it claims, in key order; never waits for one (SKIP LOCKED), except for another claim's uncommitted insert of the same id,
+-- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
+-- be in its holder's way.
+-- Rows: one an item.
+-- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
+-- took the row over.
+--
+-- Durability: a new row is a lease that nobody misses after a crash, and its token is never issued again. So with p_transaction
+-- a call that only inserted commits asynchronously; one that took anything from a row that was there commits synchronously.
+CREATE OR REPLACE FUNCTION onceward.sidecar_claim_many(
+    p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
+    p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
+    p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[])
+RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
+               wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_indexonlyscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    c_swept      constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
+    v_now        timestamptz := clock_timestamp();
+    v_stale      timestamptz := v_now - p_grace_ms * interval '1 ms'; -- what expired before this may be taken over
+    v_me         text := p_instance || '/' || p_number;
+    v_n          bigint;
+    v_taken      bigint := 0;
+    v_taken_over bigint[];
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+
+    INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
+                                token_expires_at, max_expires_at, claimed_by, message_type, alone)
+    SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_now, v_now + p_windows[i.queue], v_now + p_max_windows[i.queue], v_me,
+           i.type, nullif(i.alone, false)
+    FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_types, p_alone) i (queue, id, token, fingerprint, type, alone)
+    LEFT JOIN LATERAL (
+        SELECT true AS yes FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
+    WHERE there.yes IS NULL
+    ON CONFLICT (consumer, message_id) DO NOTHING; -- not any conflict: somebody's own unique index must be heard of
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    IF v_n < cardinality(p_ids) THEN
+        -- token_expires_at < v_until keeps the rows of the first statement out.
+        WITH taken AS MATERIALIZED (
+            SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token,
+                   (f.status = 'processing' AND f.token <> i.token) OR (f.status = 'failed' AND f.swept) AS takes_over
+            FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
+                 WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
+            CROSS JOIN LATERAL (
+                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept
+                FROM onceward.inbox r
+                WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.fingerprint = i.fingerprint
+                  AND CASE r.status
+                      WHEN 'processing' THEN
+                          (r.token = i.token AND r.token_expires_at < v_now + p_windows[i.queue])
+                          OR (r.token <> i.token
+                              AND (r.token_expires_at <= v_stale
+                                   OR (p_transaction
+                                       AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
+                                                                   p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own,
+                                                                   p_gone)))
+                              AND (coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)))
+                      WHEN 'failed' THEN
+                          r.next_attempt_at <= v_now AND r.token <> i.token
+                          AND CASE WHEN r.last_error = c_swept
+                                   THEN coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)
+                                   ELSE r.attempt < p_max_attempts[i.queue] END
+                      WHEN 'waiting' THEN r.next_attempt_at <= v_now AND r.token <> i.token
+                      WHEN 'dead' THEN onceward.letter_revives(r.consumer, i.id, i.deaths, p_revives[i.queue])
+                      ELSE false END
+                LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+        ), changed AS (
+            UPDATE onceward.inbox r
+            SET status = 'processing', token = t.token, token_expires_at = v_now + p_windows[t.queue], claimed_by = v_me,
+                max_expires_at = greatest(v_now + p_max_windows[t.queue], CASE WHEN t.old_token = t.token THEN r.max_expires_at END),
+                attempt = CASE WHEN t.status = 'dead' THEN 1
+                               WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
+                               ELSE r.attempt + 1 END,
+                alive_since = CASE WHEN t.status = 'dead' THEN v_now ELSE r.alive_since END,
+                next_attempt_at = NULL,
+                takeovers = CASE WHEN t.status = 'dead' THEN NULL
+                                 WHEN NOT t.takes_over THEN r.takeovers
+                                 WHEN r.alone THEN coalesce(r.takeovers, 0) + 1
+                                 ELSE greatest(r.takeovers, least(coalesce(r.takeovers, 0) + 1, 2)) END,
+                alone = nullif(t.alone, false),
+                crashes = CASE WHEN t.status <> 'dead' THEN r.crashes END,
+                unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,
+                unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END
+            FROM taken t
+            WHERE r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
+            RETURNING t.ord, t.status = 'processing' AND t.takes_over AS taken_over
+        )
+        SELECT count(*), array_agg(c.ord) FILTER (WHERE c.taken_over) INTO v_taken, v_taken_over FROM changed c;
+    END IF;
+
+    -- The settings hold until the end of the transaction, and count at its commit.
+    IF p_transaction AND v_taken = 0 THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    ELSIF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    IF v_n = cardinality(p_ids) THEN
+        RETURN QUERY SELECT -cardinality(p_ids), 'claimed', 1, 0, 0, NULL::bigint, 0, NULL::bigint, 0::bigint, false, false, NULL::text;
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    SELECT i.ord::integer, a.answer, r.attempt, coalesce(r.takeovers, 0), coalesce(r.crashes, 0),
+           CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
+           coalesce(r.unproven_step, 0),
+           CASE a.answer
+               WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
+               WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
+           floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint,
+           a.answer = 'claimed' AND i.ord = ANY (coalesce(v_taken_over, '{}')),
+           a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
+           CASE a.answer
+               WHEN 'held' THEN r.claimed_by
+               WHEN 'not_due' THEN r.last_error
+               WHEN 'exhausted' THEN r.last_error
+               WHEN 'dead' THEN r.last_error
+               WHEN 'mismatch' THEN json_build_object(
+                   'fingerprint', encode(i.fingerprint, 'hex'), 'first_fingerprint', encode(r.fingerprint, 'hex'),
+                   'first_status', r.status, 'first_received_at', r.received_at, 'first_completed_at', r.completed_at)::text END
+    FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
+         WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
+    LEFT JOIN LATERAL (
+        SELECT r.status, r.attempt, r.token, r.fingerprint, r.token_expires_at, r.max_expires_at, r.next_attempt_at, r.claimed_by,
+               r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step
+        FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN r.status IS NULL THEN 'vanished'
+            WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
+            WHEN r.status = 'completed' THEN 'completed'
+            WHEN r.status = 'dead' THEN
+                CASE WHEN onceward.letter_revives(p_consumers[i.queue], i.id, i.deaths, p_revives[i.queue]) THEN 'locked' ELSE 'dead' END
+            WHEN r.status = 'processing' AND r.token = i.token THEN
+                CASE WHEN r.token_expires_at >= v_now + p_windows[i.queue] THEN 'claimed' ELSE 'locked' END
+            WHEN r.status = 'processing' AND r.token_expires_at > v_stale
+                 AND (p_transaction
+                      AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
+                                                  p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own, p_gone))
+                     IS NOT TRUE THEN 'held'
+            WHEN r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept) THEN
+                CASE WHEN r.takeovers >= p_max_attempts[i.queue] + 2 THEN 'exhausted'
+                     WHEN r.token = i.token THEN 'lost'
+                     WHEN r.next_attempt_at > v_now THEN 'not_due'
+                     WHEN r.takeovers > 0 AND i.alone IS NOT TRUE THEN 'due'
+                     ELSE 'locked' END
+            WHEN r.status = 'failed' AND r.attempt >= p_max_attempts[i.queue] THEN 'exhausted'
+            -- A token that has ended is never given out again: an old call that comes late must not bring it back.
+            WHEN r.token = i.token THEN 'lost'
+            WHEN r.next_attempt_at > v_now THEN 'not_due'
+            -- It could have been taken, and was not: an application is committing, or somebody else was quicker.
+            ELSE 'locked' END AS answer
+        OFFSET 0) a
+    WHERE a.answer IS DISTINCT FROM 'completed'
+    ORDER BY i.ord;
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    -- Most of what is there already is completed: one row for all of that.
+    IF v_n < cardinality(p_ids) THEN
+        ord := v_n - cardinality(p_ids);
+        answer := 'completed';
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_claim_many(boolean, text, bigint, boolean, text[], bigint, text[], interval[], interval[], integer[],
+                                                   integer[], integer[], text[], uuid[], bytea[], text[], bigint[], boolean[]) FROM PUBLIC;

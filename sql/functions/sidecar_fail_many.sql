@@ -1,0 +1,86 @@
+-- Ends tokens whose attempt failed, of several queues: the rows may be claimed again after a delay, the attempt stays charged. p_queues has
+-- the number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+--
+-- p_give_back: the attempt is taken off again; the row waits, and the answer is 'released'.
+-- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
+-- less than 0: nothing is.
+--
+-- p_only_expired: only if the window is over, so that a token which its application has extended lives on.
+--
+-- Answers, one an item: failed (now, or before, with this token) | released | completed | locked (look again) | extended (wait_ms: what is left of
+-- the window) | lost | vanished.
+--
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
+-- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
+CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
+    p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
+    p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[])
+RETURNS TABLE (ord integer, answer text, wait_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    WITH taken AS MATERIALIZED (
+        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
+        FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired, p_give_back, p_crashes, p_unproven_steps)
+             i (queue, id, token, error, http_status, delay, only_expired, give_back, crashes, step)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid FROM onceward.inbox r
+            WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
+              AND (i.only_expired IS NOT TRUE OR r.token_expires_at <= v_now)
+            LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+    )
+    UPDATE onceward.inbox r
+    SET status = CASE WHEN t.give_back THEN 'waiting' ELSE 'failed' END,
+        attempt = CASE WHEN t.give_back THEN greatest(r.attempt - 1, 0) ELSE r.attempt END,
+        next_attempt_at = v_now + coalesce(t.delay, 0) * interval '1 ms', http_status = t.http_status,
+        last_error = onceward.error_cut(t.error),
+        crashes = CASE WHEN t.crashes >= 0 THEN t.crashes ELSE r.crashes END,
+        unproven_at = CASE WHEN t.step >= 0 THEN v_now ELSE r.unproven_at END,
+        unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END
+    FROM taken t
+    WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing'
+      AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now);
+
+    RETURN QUERY
+    SELECT i.ord::integer, a.answer,
+           CASE WHEN a.answer = 'extended' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_now))::bigint END
+    FROM unnest(p_queues, p_ids, p_tokens, p_only_expired) WITH ORDINALITY i (queue, id, token, only_expired, ord)
+    LEFT JOIN LATERAL (
+        SELECT r.status, r.token, r.token_expires_at FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN r.status IS NULL THEN 'vanished'
+            WHEN r.status = 'completed' THEN 'completed'
+            WHEN r.token <> i.token THEN 'lost'
+            WHEN r.status = 'failed' THEN 'failed'
+            WHEN r.status = 'waiting' THEN 'released'
+            WHEN r.status <> 'processing' THEN 'lost'
+            WHEN i.only_expired AND r.token_expires_at > v_now THEN 'extended'
+            ELSE 'locked' END AS answer
+        OFFSET 0) a
+    ORDER BY i.ord;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
+                                                  integer[], integer[]) FROM PUBLIC;

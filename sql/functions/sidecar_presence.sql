@@ -1,0 +1,96 @@
+-- Presence and levers: writes that this instance is there and what its queues do, and answers who else is there and what operators want of
+-- the asked consumers. To be called every few seconds.
+--
+-- p_queues: a JSON array with an object for each queue; its "consumer" and "state" are looked at here. p_counter: what the last call
+-- answered; NULL: there was none on this connection.
+--
+-- Answers, in this order:
+--   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
+--                    row was written, or what is there has a larger number
+--   kind 'replica'   one for each other instance: name, number (of its life), counter, version, text (its queues), and consumes: a
+--                    character for each of p_consumers, 1 where the instance says that it is consuming that one. Whoever's counter
+--                    stays as it is does not call any more
+--   kind 'control'   one for each consumer that is paused, or has messages to give up: ord (its place in p_consumers), yes: paused, text: the
+--                    reason, name: who wants it, number: since when (ms of 1970)
+--   kind 'give_up'   one for each message that is to be given up: ord, text: its id; NULL: all that are held
+--
+-- Who has not called for a day is forgotten; that is looked for once an hour.
+--
+-- It commits asynchronously: nothing of it must outlive a crash.
+--
+-- Locks: the instance's row, SKIP LOCKED: it never waits, except for another's uncommitted insert of the same name, at most a second. A call
+-- that finds it locked writes nothing. Rows: one, by a HOT update.
+-- Repeating it: counts once more.
+CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
+    p_instance text, p_number bigint, p_counter bigint, p_version text, p_queues json, p_consumers text[])
+RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, version text, consumes text, yes boolean, text text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now   timestamptz := clock_timestamp();
+    v_there record;
+    v_next  bigint := 1;
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
+
+    SELECT r.ctid AS tid, r.number, r.counter INTO v_there
+    FROM onceward.replica r WHERE r.instance = p_instance FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        v_next := v_there.counter + 1;
+        UPDATE onceward.replica r
+        SET number = p_number, counter = v_next, version = p_version, queues = p_queues, seen_at = v_now
+        WHERE r.ctid = v_there.tid;
+    ELSE
+        INSERT INTO onceward.replica AS r (instance, number, counter, version, queues, seen_at)
+        VALUES (p_instance, p_number, v_next, p_version, p_queues, v_now) ON CONFLICT (instance) DO NOTHING;
+    END IF;
+    IF v_next % 720 = 0 THEN
+        DELETE FROM onceward.replica r
+        WHERE r.instance IN (SELECT o.instance FROM onceward.replica o
+                             WHERE o.seen_at < v_now - interval '1 day' AND o.instance <> p_instance FOR UPDATE OF o SKIP LOCKED);
+    END IF;
+
+    kind := 'self';
+    number := v_next;
+    -- A server that crashed may have lost the last calls: then the counter is smaller, which proves nothing.
+    yes := coalesce(v_there.number > p_number
+                    OR (p_counter IS NOT NULL AND (v_there.number < p_number OR v_there.counter > p_counter)), false);
+    RETURN NEXT;
+
+    RETURN QUERY
+    SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
+           (SELECT string_agg(CASE WHEN c.consumer = ANY (d.doing) THEN '1' ELSE '0' END, '' ORDER BY c.n)
+            FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)), NULL::boolean, r.queues::text
+    FROM onceward.replica r
+    CROSS JOIN LATERAL (
+        SELECT array_agg(s.value ->> 'consumer') AS doing
+        FROM json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) s
+        WHERE s.value ->> 'state' = 'consuming') d
+    WHERE r.instance <> p_instance
+    ORDER BY r.instance;
+
+    RETURN QUERY
+    SELECT 'control', c.n::integer, coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint, NULL::bigint, NULL::text,
+           NULL::text, k.paused, coalesce(k.reason, '')
+    FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
+    JOIN onceward.control k ON k.consumer = c.consumer
+    WHERE k.paused OR cardinality(k.give_up) > 0
+    ORDER BY c.n;
+
+    RETURN QUERY
+    SELECT 'give_up', c.n::integer, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::boolean, g.id
+    FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
+    JOIN onceward.control k ON k.consumer = c.consumer
+    CROSS JOIN LATERAL unnest(k.give_up) g (id)
+    ORDER BY c.n;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_presence(text, bigint, bigint, text, json, text[]) FROM PUBLIC;

@@ -1,0 +1,76 @@
+-- Marks rows of several queues completed for the holders of their tokens (`completion: response`). p_queues has the number of each item's
+-- queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+--
+-- Answers, one an item, or one with ord -n for all n of them: completed (now, or before, by whomever) | locked (look again) | lost (the
+-- token is not the row's any more, or was given up) | vanished.
+--
+-- A token past its window still settles: the work is done. So does one whose row was swept meanwhile and claimed by nobody since.
+-- A result of more than 64 KiB is not kept.
+--
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
+-- Repeating it: answers 'completed' for what the first call completed, and changes nothing.
+CREATE OR REPLACE FUNCTION onceward.sidecar_settle_many(
+    p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])
+RETURNS TABLE (ord integer, answer text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    c_swept constant text := 'token expired without an answer'; -- as sidecar_housekeep writes it: nothing else leaves the token to its holder
+    v_n bigint;
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    WITH taken AS MATERIALIZED (
+        SELECT i.token, i.http_status, i.result, f.tid
+        FROM unnest(p_queues, p_ids, p_tokens, p_statuses, p_results) i (queue, id, token, http_status, result)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid FROM onceward.inbox r
+            WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token
+              AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
+            LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+    )
+    UPDATE onceward.inbox r
+    SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status, next_attempt_at = NULL,
+        result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
+    FROM taken t
+    WHERE r.ctid = t.tid AND r.token = t.token
+      AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept));
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    IF v_n = cardinality(p_ids) THEN
+        RETURN QUERY SELECT -cardinality(p_ids), 'completed';
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    SELECT i.ord::integer,
+           CASE WHEN r.status IS NULL THEN 'vanished'
+                WHEN r.status = 'completed' THEN 'completed'
+                WHEN r.token = i.token
+                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
+                     THEN 'locked'
+                ELSE 'lost' END
+    FROM unnest(p_queues, p_ids, p_tokens) WITH ORDINALITY i (queue, id, token, ord)
+    LEFT JOIN LATERAL (
+        SELECT r.status, r.token, r.last_error FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
+    ORDER BY i.ord;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_settle_many(text[], integer[], text[], uuid[], integer[], text[]) FROM PUBLIC;

@@ -1,0 +1,506 @@
+"""What the functions of many queues do beyond those of one, which test_sql.py runs through both: several queues in a batch, who is dead,
+whose fault an end was, presence and levers. The database server is real, the times are moved, nothing waits."""
+
+import json
+import random
+import uuid
+
+import pytest
+
+from rig import inbox_sql
+from rig.inbox_sql import Application, Inbox, Inboxes, Letter, answers, each, fingerprint
+from rig.wait import wait_until
+
+
+@pytest.fixture(scope="module")
+def pg(raw_postgres):
+    """A database with the schema, for this file alone."""
+    database = raw_postgres.create_database(f"many_{uuid.uuid4().hex[:8]}")
+    inbox_sql.load(database)
+    yield database
+    raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
+
+
+@pytest.fixture
+def sessions(pg, request):
+    """make(instance, number), make(kind=Inbox) or make(kind=Application): sessions that are closed at the end. Each test has a consumer of
+    its own."""
+    made = []
+
+    def make(*arguments, kind=Inboxes):
+        made.append(kind(pg) if kind is Application else kind(pg, request.node.name, *arguments))
+        return made[-1]
+
+    yield make
+    for session in made:
+        session.close()
+
+
+@pytest.fixture
+def inbox(sessions):
+    return sessions("a", 5)
+
+
+# several queues in a batch
+
+
+def of_two(inbox, call, items, *columns, head=("p", "q")):
+    """Calls a function with items (queue 1 or 2, id, secret) of two consumers."""
+    items = sorted(items)
+    queues, ids, secrets = [i[0] for i in items], [i[1] for i in items], [i[2] for i in items]
+    consumers = [f"{inbox.consumer} {h}" for h in head]
+    return each(inbox.query(call, consumers, queues, ids, secrets, *([c] * len(items) for c in columns)), len(items))
+
+
+CLAIM = ("SELECT * FROM onceward.sidecar_claim_many(true, 'a', 5, false, NULL, 2000, %s::text[], '{10s,60s}', '{20s,70s}', '{1,8}',"
+         " '{3,3}', %s::integer[], %s::text[], %s::uuid[], %s::bytea[], NULL, %s::bigint[], NULL)")
+LOOK = ("SELECT * FROM onceward.sidecar_look_many('a', 5, false, NULL, 2000, %s::text[], '{t,t}', '{10s,60s}', '{20s,70s}',"
+        " %s::integer[], %s::text[], %s::uuid[], %s::bytea[])")
+SETTLE = "SELECT * FROM onceward.sidecar_settle_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::integer[], NULL)"
+FAIL = ("SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], NULL, NULL, %s::bigint[], NULL, NULL,"
+        " NULL, NULL)")
+RELEASE = "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], NULL, %s::bigint[], NULL, NULL)"
+
+
+def test_one_batch_has_the_same_id_of_two_queues(inbox):
+    """Each with its own window, its own number of attempts, and its own row."""
+    body = inbox_sql.Binary(fingerprint(b"body"))
+    items = [(q, i, str(uuid.uuid4())) for q in (1, 2) for i in ("m1", "m2", "m3")]
+    assert answers(of_two(inbox, CLAIM, items, body, 0)) == ["claimed"] * 6
+    windows = [round(row.wait_ms / 1000) for row in of_two(inbox, LOOK, items, body)]
+    assert windows == [10] * 3 + [60] * 3
+    assert answers(of_two(inbox, SETTLE, [items[0], items[4]], 200)) == ["completed"] * 2
+    assert answers(of_two(inbox, FAIL, [items[1], items[3]], 0)) == ["failed"] * 2
+    assert answers(of_two(inbox, RELEASE, [items[2], items[5]], 0)) == ["released"] * 2
+    rows = {(r.consumer[-1], r.message_id): r.status for r in inbox.query(
+        "SELECT * FROM onceward.inbox WHERE consumer LIKE %s || ' _'", inbox.consumer.replace("_", r"\_"))}
+    assert rows == {("p", "m1"): "completed", ("p", "m2"): "failed", ("p", "m3"): "waiting",
+                    ("q", "m1"): "failed", ("q", "m2"): "completed", ("q", "m3"): "waiting"}
+    anew = [(q, i, str(uuid.uuid4())) for q, i, _ in items]
+    # One attempt is all that the first queue gives.
+    assert answers(of_two(inbox, CLAIM, anew, body, 0)) == ["completed", "exhausted", "claimed", "claimed", "completed", "claimed"]
+
+
+def test_what_is_completed_has_one_row_and_the_others_their_own(inbox):
+    ids = [f"m{n:02}" for n in range(40)]
+    inbox.claim(*ids)
+    inbox.settle(*ids[::2])
+    rows = inbox.query(LOOK, [inbox.consumer, "-"], [1] * 40, ids, [None] * 40, [inbox_sql.Binary(fingerprint(b"body"))] * 40)
+    assert sorted(row.ord for row in rows) == [-20] + list(range(2, 41, 2))
+    assert {row.ord: row.answer for row in rows}[-20] == "completed"
+
+
+# the end of a holder
+
+
+def test_an_end_without_a_word_is_no_attempt(inbox, sessions):
+    """Taken over: attempt stays, takeovers counts; twice beside others, then only alone."""
+    other = sessions("b")
+    inbox.claim("m1")
+    for takeovers, alone in ((1, False), (2, True), (3, True), (4, True)):
+        inbox.age("m1", token_expires_at=40_000)
+        row = other.claim("m1", alone=alone)[0]
+        assert (row.answer, row.attempt, row.takeovers, row.taken_over) == ("claimed", 1, takeovers, True)
+        assert bool(inbox.row("m1").alone) == alone
+    assert answers(other.fail("m1", delay=0)) == ["failed"]
+    row = other.claim("m1")[0]
+    assert (row.answer, row.attempt, row.takeovers, row.taken_over) == ("claimed", 2, 4, False)
+    other.release("m1")
+    assert inbox.row("m1").attempt == 1 and inbox.row("m1").takeovers == 4
+
+
+def test_holders_who_had_other_work_count_up_to_two(inbox, sessions):
+    """A neighbour of a killer: its holder was not alone, however often that ended."""
+    other = sessions("b")
+    inbox.claim("m1")
+    for takeovers in (1, 2, 2, 2):
+        inbox.age("m1", token_expires_at=40_000)
+        assert other.claim("m1", alone=True)[0].takeovers == takeovers
+        # It went beside others after all.
+        inbox.query("UPDATE onceward.inbox SET alone = NULL WHERE consumer = %s", inbox.consumer)
+
+
+def test_what_was_taken_over_once_is_taken_over_again_alone_only(inbox, sessions):
+    other = sessions("b")
+    inbox.claim("m1", "m2")
+    for i in ("m1", "m2"):
+        inbox.age(i, token_expires_at=40_000)
+    assert [r.takeovers for r in other.claim("m1", "m2")] == [1, 1]
+    for i in ("m1", "m2"):
+        inbox.age(i, token_expires_at=40_000)
+    before = inbox.row("m1")
+    due = inbox.claim("m1", "m3")
+    assert [(r.answer, r.takeovers) for r in due] == [("due", 1), ("claimed", 0)]
+    assert inbox.row("m1") == before
+    look = inbox.look("m1")[0]
+    assert (look.answer, look.takeovers) == ("due", 1)
+    assert inbox.claim("m1", alone=True)[0].takeovers == 2
+    # Given back by its holder, it may go beside others: that one lived.
+    other.release("m2")
+    assert inbox.claim("m2")[0][1:4] == ("claimed", 1, 1)
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["expired", "swept"])
+def test_it_dies_when_max_attempts_holders_have_ended_with_it_alone(inbox, sessions, swept):
+    other = sessions("b")
+    inbox.query("SELECT onceward.sidecar_register(%s, '/', 'q', NULL)", inbox.consumer)
+
+    def end():
+        inbox.age("m1", token_expires_at=70_000)
+        if swept:
+            assert inbox.housekeep(late=30_000).swept == 1
+
+    inbox.claim("m1", max_attempts=2)
+    for takeovers in (1, 2, 3, 4):
+        end()
+        assert other.claim("m1", alone=True, max_attempts=2)[0][1:4] == ("claimed", 1, takeovers)
+        assert answers(inbox.bury(("m1", Letter(exhausted=True)), max_attempts=2)) == ["lost"]
+    assert answers(inbox.claim("m1", alone=True, max_attempts=2)) == ["held"]
+    end()
+    before = inbox.row("m1")
+    row = inbox.claim("m1", alone=True, max_attempts=2)[0]
+    assert (row.answer, row.attempt, row.takeovers) == ("exhausted", 1, 4)
+    assert inbox.claim("m1", max_attempts=2)[0].answer == "exhausted" and inbox.row("m1") == before
+    assert answers(inbox.look("m1")) == ["due"]
+    assert answers(inbox.bury(("m1", Letter(exhausted=True, attempts=5)), max_attempts=3)) == ["lost"]
+    assert answers(inbox.bury(("m1", Letter(exhausted=True, attempts=5)), max_attempts=2)) == ["buried"]
+    assert inbox.letters()[0].attempts == 5
+
+
+def test_attempts_used_up_are_those_that_failed(inbox, sessions):
+    """The last attempt's holder ended: it has not failed yet."""
+    other = sessions("b")
+    inbox.claim("failed", "expired", max_attempts=1)
+    inbox.fail("failed")
+    inbox.age("expired", token_expires_at=40_000)
+    rows = other.claim("expired", "failed", max_attempts=1)
+    assert [(r.answer, r.attempt, r.takeovers) for r in rows] == [("claimed", 1, 1), ("exhausted", 1, 0)]
+    assert answers(inbox.bury(("failed", Letter(exhausted=True)), max_attempts=1)) == ["buried"]
+    other.fail("expired", delay=0)
+    assert answers(inbox.claim("expired", max_attempts=1)) == ["exhausted"]
+
+
+def test_a_locked_exhausted_row_is_not_buried(inbox, sessions):
+    app = sessions(kind=Application)
+    inbox.claim("m1")
+    inbox.query("UPDATE onceward.inbox SET takeovers = 10 WHERE consumer = %s", inbox.consumer)
+    inbox.age("m1", token_expires_at=40_000)
+    app.begin()
+    app.complete(inbox.token("m1"))
+    assert answers(inbox.bury(("m1", Letter(exhausted=True)))) == ["locked"]
+    app.rollback()
+    assert answers(inbox.bury(("m1", Letter(exhausted=True, content_header=b"\x00\x3c\xff")))) == ["buried"]
+    assert bytes(inbox.letters()[0].content_header) == b"\x00\x3c\xff"
+
+
+# crashes and charges
+
+
+def test_crashes_and_unproven_charges_are_kept(inbox):
+    inbox.claim("m1", "m2")
+    assert inbox.row("m1").crashes is None
+    inbox.fail("m1", delay=0, crashes=3, unproven_step=0)
+    inbox.release("m2", crashes=1)
+    rows = inbox.claim("m1", "m2")
+    assert [(r.answer, r.crashes, r.unproven_step) for r in rows] == [("claimed", 3, 0), ("claimed", 1, 0)]
+    assert 0 <= rows[0].unproven_ms < 20_000 and rows[1].unproven_ms is None
+    inbox.age("m1", unproven_at=60_000)
+    assert 60_000 <= inbox.look("m1")[0].unproven_ms < 80_000 and inbox.look("m1")[0].crashes == 3
+    inbox.release("m1")
+    assert inbox.look("m1")[0].crashes == 3 and inbox.look("m1")[0].unproven_ms >= 60_000, "nothing said, nothing changed"
+    assert inbox.claim("m1")[0].crashes == 3
+    inbox.release("m1", unproven_step=2, crashes=0)
+    row = inbox.look("m1")[0]
+    assert (row.crashes, row.unproven_step) == (0, 2) and row.unproven_ms < 20_000
+    not_due = inbox.claim("m2")[0]
+    assert (not_due.answer, not_due.crashes) == ("held", 1), "whoever finds it held knows it too"
+    inbox.age("m1", unproven_at=-60_000)
+    assert inbox.look("m1")[0].unproven_ms == 0, "the clock was set back"
+
+
+def test_a_failure_can_be_given_back(inbox):
+    inbox.claim("m1")
+    assert answers(inbox.fail("m1", give_back=True, crashes=1)) == ["released"]
+    row = inbox.row("m1")
+    assert (row.status, row.attempt, row.crashes, row.last_error) == ("waiting", 0, 1, "answered 500")
+
+
+def all_set(inbox, message_id):
+    inbox.query("UPDATE onceward.inbox SET crashes = 3, takeovers = 4, alone = true, unproven_at = now(), unproven_step = 2"
+                " WHERE consumer = %s AND message_id = %s", inbox.consumer, message_id)
+
+
+def nothing_is_set(inbox, message_id):
+    row = inbox.row(message_id)
+    return [row.crashes, row.takeovers, row.alone, row.unproven_at, row.unproven_step] == [None] * 5
+
+
+@pytest.mark.parametrize("kind", [Inbox, Inboxes], ids=["one", "many"])
+def test_who_is_brought_back_from_the_dead_begins_anew(sessions, kind):
+    inbox = sessions("a", kind=kind)
+    inbox.claim("m1", "m2")
+    for i in ("m1", "m2"):
+        all_set(inbox, i)
+        inbox.bury((i, Letter(deaths=1)))
+    assert inbox.value("SELECT onceward.sidecar_redrive(%s)", inbox.letters()[0].id) == "reset"
+    assert nothing_is_set(inbox, "m1") and not nothing_is_set(inbox, "m2")
+    assert answers(inbox.claim("m2", deaths=2)) == ["claimed"]
+    assert nothing_is_set(inbox, "m2")
+
+
+def test_a_claim_by_version_1_is_never_alone(inbox, sessions):
+    old = sessions("b", kind=Inbox)
+    inbox.claim("m1", alone=True)
+    inbox.age("m1", token_expires_at=40_000)
+    assert old.claim("m1")[0][1:3] == ("claimed", 2)
+    inbox.age("m1", token_expires_at=40_000)
+    assert inbox.claim("m1")[0][1:4] == ("claimed", 2, 1), "the first takeover that was told"
+
+
+# who is dead
+
+
+def test_what_an_earlier_life_has_is_taken_over_at_once(inbox, sessions):
+    before, same_life, later, stranger = sessions("a", 4), sessions("a", 5), sessions("a", 6), sessions("b", 9)
+    before.claim("m1", "m2", "m3", "m4", "m5")
+    stranger.claim("m6")
+    later.claim("m7")
+    assert answers(inbox.claim("m1")) == ["held"], "only whoever knows that nobody else has its name"
+    assert answers(stranger.claim("m1", own=True)) == ["held"]
+    assert answers(before.claim("m1", own=True)) == ["held"], "one's own life"
+    assert answers(inbox.claim("m6", "m7", own=True)) == ["held", "held"]
+    assert answers(inbox.claim("m1", own=True, transaction=False)) == ["held"], "the fence is the application's"
+    taken = inbox.claim("m1", own=True)[0]
+    assert (taken.answer, taken.attempt, taken.takeovers, taken.taken_over) == ("claimed", 1, 1, True)
+    assert answers(before.settle("m1")) == ["lost"]
+    # A second time it waits for its window, and goes alone.
+    held = later.claim("m1", own=True, alone=True)[0]
+    assert held.answer == "held" and 29_000 < held.wait_ms <= 32_000
+    # The application has asked for more time: it is at work.
+    app = sessions(kind=Application)
+    app.extend(before.token("m2"), 40)
+    held = inbox.claim("m2", own=True)[0]
+    assert held.answer == "held" and 40_000 < held.wait_ms <= 42_000
+    assert answers(same_life.look("m3", own=True)) == ["due"]
+
+
+def test_what_an_instance_that_is_gone_has_is_taken_over_at_once(inbox, sessions):
+    gone, app = sessions("gone", 3), sessions(kind=Application)
+    gone.claim("m1", "m2", "m3")
+    app.extend(gone.token("m2"), 40)
+    assert answers(inbox.claim("m1", gone=["others", "on"])) == ["held"]
+    assert answers(inbox.claim("m1", gone=["gone"], transaction=False)) == ["held"]
+    assert answers(inbox.claim("m2", gone=["gone"])) == ["held"]
+    assert inbox.claim("m1", gone=["x", "gone"])[0][1:4] == ("claimed", 1, 1)
+    # However often: whoever is gone does not come back to it.
+    inbox.query("UPDATE onceward.inbox SET takeovers = 1 WHERE consumer = %s AND message_id = 'm3'", inbox.consumer)
+    assert answers(inbox.claim("m3", gone=["gone"])) == ["due"]
+    assert inbox.claim("m3", gone=["gone"], alone=True)[0][1:4] == ("claimed", 1, 2)
+
+
+def test_version_1_writes_no_number_which_proves_nothing(inbox, sessions):
+    sessions("a", kind=Inbox).claim("m1")
+    sessions("gone", kind=Inbox).claim("m2")
+    rows = inbox.claim("m1", "m2", own=True, gone=["gone"])
+    assert [(r.answer, r.detail, r.namesake) for r in rows] == [("held", "a", True), ("held", "gone", False)]
+
+
+@pytest.mark.parametrize("holder, namesake", [("a/5", False), ("a/4", False), ("a/6", True), ("a/99999999999999999999", True), ("a", True),
+                                              ("a/x", True), ("a/b/6", False), ("aa/6", False), ("A/6", False), ("/6", False), ("", False)])
+def test_a_namesake_is_told(inbox, holder, namesake):
+    inbox.claim("m1")
+    inbox.query("UPDATE onceward.inbox SET claimed_by = %s WHERE consumer = %s", holder, inbox.consumer)
+    inbox.secrets.clear()
+    for row in (inbox.look("m1")[0], inbox.claim("m1", own=False)[0]):
+        assert (row.answer, row.namesake, row.detail) == ("held", namesake, holder)
+
+
+def test_names_that_look_like_others_are_not_taken_over(inbox, sessions):
+    pod = sessions("a/b", 7)
+    for holder in ("a/1x", "a/", "a//1", "a/-1", "a/b", "a/b/c/1", "ab/1", "a/b/99999999999999999999"):
+        inbox.claim(holder)
+        inbox.query("UPDATE onceward.inbox SET claimed_by = %s WHERE consumer = %s AND message_id = %s", holder, inbox.consumer, holder)
+        assert answers(pod.claim(holder, own=True, gone=["a/b/c/1", "1", "", "ab/1"])) == ["held"], holder
+        assert answers(inbox.look(holder, own=True, secret=str(uuid.uuid4()))) == ["held"], holder
+    assert answers(pod.look("ab/1", gone=["ab"])) == ["due"]
+
+
+def test_a_look_says_what_a_claim_would(inbox, sessions):
+    """held by the one is held by the other, for as long; due is whatever is claimed, or must be given up, or go alone."""
+    app, chance = sessions(kind=Application), random.Random(3)
+    holders = [sessions(instance, number) for instance, number in (("a", 4), ("a", 5), ("a", 6), ("b", 1), ("c", 2))]
+    seen = set()
+    for n in range(300):
+        i, holder = f"m{n:03}", chance.choice(holders)
+        holder.claim(i)
+        inbox.query("UPDATE onceward.inbox SET takeovers = %s, alone = %s WHERE consumer = %s AND message_id = %s",
+                    chance.choice((None, None, 1, 2, 3, 4, 5)), chance.random() < 0.5, inbox.consumer, i)
+        if chance.random() < 0.3:
+            app.extend(holder.token(i), chance.choice((31, 50)))
+        inbox.age(i, token_expires_at=chance.choice((0, 0, 31_000, 33_000, 70_000)))
+        what = chance.random()
+        if what < 0.1:
+            holder.fail(i, delay=chance.choice((0, 60_000)))
+        elif what < 0.2:
+            holder.release(i, delay=chance.choice((0, 60_000)))
+        elif what < 0.25:
+            inbox.query("UPDATE onceward.inbox SET status = 'failed', next_attempt_at = clock_timestamp(), last_error ="
+                        " 'token expired without an answer' WHERE consumer = %s AND message_id = %s", inbox.consumer, i)
+        asks = dict(own=chance.random() < 0.5, gone=chance.choice((None, ["c"])), transaction=chance.random() < 0.8)
+        inbox.secrets[i] = str(uuid.uuid4())
+        look = inbox.look(i, **asks)[0]
+        claim = inbox.claim(i, max_attempts=2, alone=chance.random() < 0.5, **asks)[0]
+        expected = {"held": {"held"}, "not_due": {"not_due"}, "due": {"claimed", "exhausted", "due"}}[look.answer]
+        assert claim.answer in expected, (look, claim, asks, inbox.row(i))
+        if look.answer in ("held", "not_due"):
+            assert abs(look.wait_ms - claim.wait_ms) < 5_000 and (look.takeovers, look.crashes) == (claim.takeovers, claim.crashes)
+        seen.add((look.answer, claim.answer))
+    assert seen == {("held", "held"), ("not_due", "not_due"), ("due", "claimed"), ("due", "exhausted"), ("due", "due")}
+
+
+# which queue a name belongs to
+
+
+def test_names_are_registered_together(inbox, sessions):
+    names = [f"{inbox.consumer} {x}" for x in "abc"]
+    assert inbox.register(*((name, "/", name, None) for name in names)) == []
+    assert inbox.register(*((name, "/", name, None) for name in names)) == []
+    rows = inbox.register((names[0], "/", "other", None), (names[1], "v", names[1], None), (names[2], "/", names[2], "x"))
+    assert [tuple(r) for r in rows] == [(1, "refused", names[0], "/"), (2, "refused", names[1], "/")]
+    rows = inbox.register((names[0], "/", "other", names[0]), (names[1], "v", names[1], names[1]), (names[2], "/", "other", "x"))
+    assert [tuple(r) for r in rows] == [(3, "refused", names[2], "/")]
+    assert [tuple(r) for r in inbox.register((names[0], "/", names[0], None))] == [(1, "refused", "other", "/")]
+    assert inbox.register((names[0], "/", "other", names[0]), (names[1], "v", names[1], None)) == []
+    # One name for two queues of one process: the first has it.
+    one = inbox.consumer + " d"
+    assert [tuple(r) for r in inbox.register((one, "/", "first", None), (one, "/", "second", None))] == [(2, "refused", "first", "/")]
+    # Somebody is changing the record.
+    other = sessions("b")
+    other.begin()
+    other.query("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE", names[2])
+    assert [tuple(r) for r in inbox.register((names[2], "/", "new", names[2]), (names[1], "v", names[1], None))] == [
+        (1, "busy", names[2], "/")]
+    other.rollback()
+    assert inbox.register((names[2], "/", "new", names[2])) == []
+
+
+# figures
+
+
+def test_figures_of_several_consumers(inbox):
+    inbox.claim("m1")
+    inbox.bury(("m1", Letter()), (None, Letter(rowless=True)))
+    rows = inbox.query("SELECT * FROM onceward.sidecar_gauge_many(%s)", ["-", inbox.consumer, "--"])
+    assert [r.dead_letters for r in rows] == [0, 2, 0]
+    assert len({(r.dead_letter_bytes, r.oldest_snapshot_ms) for r in rows}) == 1 and rows[0].dead_letter_bytes > 0
+
+
+# presence and levers
+
+
+def states(**of):
+    return json.dumps([{"consumer": consumer, "state": state, "in_flight": 3} for consumer, state in of.items()])
+
+
+@pytest.fixture
+def others(pg, sessions):
+    """Nobody else is there; make(instance, number)."""
+    pg.query("TRUNCATE onceward.replica, onceward.control")
+    return sessions
+
+
+def kinds(rows):
+    return [row.kind for row in rows]
+
+
+def test_who_is_there_and_what_they_do(others):
+    a, b = others("a", 3), others("b", 1)
+    mine, = a.presence(states(c="consuming", d="consuming", e="paused"), consumers=["c"])
+    assert (mine.kind, mine.number, mine.yes) == ("self", 1, False)
+    rows = b.presence("[]", consumers=["d", "x", "e", "c"], version="0.2")
+    assert kinds(rows) == ["self", "replica"]
+    assert (rows[1].name, rows[1].number, rows[1].counter, rows[1].version, rows[1].consumes) == ("a", 3, 1, "v", "1001")
+    assert json.loads(rows[1].text)[2] == {"consumer": "e", "state": "paused", "in_flight": 3}
+    a.presence(states(c="draining"), counter=1, consumers=["c"])
+    row = b.presence("[]", counter=1, consumers=["c"])[1]
+    assert (row.counter, row.consumes) == (2, "0")
+    assert b.presence("[]", counter=2, consumers=["c"])[1].counter == 2, "it has not called since"
+    assert [r.name for r in a.presence("[]", counter=2, consumers=["c"]) if r.kind == "replica"] == ["b"]
+    assert a.query("SELECT version FROM onceward.replica WHERE instance = 'b'")[0].version == "v"
+
+
+@pytest.mark.parametrize("odd", ["{}", "3", "null", '[3, null, {"consumer": 7, "state": "consuming"}, {"state": "consuming"}]'])
+def test_states_of_another_shape_say_nothing(others, odd):
+    others("a").presence(odd)
+    assert others("b").presence("[]", consumers=["7x", "c"])[1].consumes == "00"
+
+
+def test_somebody_elses_presence_under_ones_name_is_told(others):
+    a, copy, later = others("a", 3), others("a", 3), others("a", 4)
+
+    def call(session, counter):
+        row = session.presence("[]", counter=counter)[0]
+        return row.number, row.yes
+
+    assert call(a, None) == (1, False)
+    assert call(a, 1) == (2, False)
+    assert call(copy, None) == (3, False), "it may have been started in the place of the other"
+    assert call(a, 2) == (4, True)
+    assert call(copy, 3) == (5, True)
+    assert call(later, None) == (6, False)
+    assert call(a, 5) == (7, True), "a larger number"
+    assert call(later, 6) == (8, True), "a smaller one came back"
+    assert call(later, 9) == (9, False), "a server that crashed may have lost the last calls"
+
+
+def test_levers_are_read(others, pg):
+    a = others("a")
+    pg.query("INSERT INTO onceward.control (consumer, paused, reason, by, since, give_up) VALUES ('c', true, 'deploy', 'ann', %s, '{}'),"
+             " ('d', false, NULL, NULL, NULL, %s), ('e', false, 'x', 'x', now(), '{}'), ('f', true, NULL, NULL, NULL, '{}')",
+             ("2026-01-02T03:04:05.678Z", ["m1", None, "m2"]))
+    rows = a.presence("[]", consumers=["e", "d", "c"])
+    assert kinds(rows) == ["self", "control", "control", "give_up", "give_up", "give_up"]
+    assert [(r.ord, r.yes, r.text, r.name, r.number) for r in rows[1:3]] == [
+        (2, False, "", "", None), (3, True, "deploy", "ann", 1767323045678)]
+    assert [(r.ord, r.text) for r in rows[3:]] == [(2, "m1"), (2, None), (2, "m2")]
+
+
+def test_presence_is_one_hot_update_and_waits_for_nothing(others, pg):
+    a, b = others("a"), others("b")
+    a.presence()
+    for n in range(50):
+        a.presence(states(c="consuming"), counter=n + 1)
+        if n % 10 == 9:
+            pg.query("VACUUM onceward.replica")
+
+    def statistics():
+        row = pg.query("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'replica'")[0]
+        return row[0] >= 50 and row
+
+    updated, hot = wait_until(statistics, "50 updates in the statistics")
+    assert hot == updated
+    # Somebody has the row: nothing is written, everything is read.
+    b.presence()
+    pg_other = others("x")
+    pg_other.begin()
+    pg_other.query("SELECT FROM onceward.replica WHERE instance = 'a' FOR UPDATE")
+    rows = a.presence("[]")
+    assert kinds(rows) == ["self", "replica"]
+    pg_other.rollback()
+
+
+def test_who_has_not_called_for_a_day_is_forgotten_within_the_hour(others, pg):
+    a = others("a")
+    others("old").presence(), others("new").presence(), a.presence()
+    pg.query("UPDATE onceward.replica SET seen_at = now() - interval '25 hours' WHERE instance IN ('old', 'a')")
+    pg.query("UPDATE onceward.replica SET counter = 717 WHERE instance = 'a'")
+    seen = [[r.name for r in a.presence() if r.kind == "replica"] for _ in range(3)]
+    assert seen == [["new", "old"], ["new", "old"], ["new"]]
+
+
+def test_presence_commits_asynchronously(others):
+    a = others("a")
+    a.begin()
+    a.presence()
+    assert a.value("SHOW synchronous_commit") == "off"
+    a.commit()
