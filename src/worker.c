@@ -226,6 +226,7 @@ int worker_start(const struct config *c, const struct config_queue *q, struct wo
     sigset_t all, old;
 
     w->config = c;
+    w->started_ms = clock_wall_ms();
     w->q = q;
     w->allowed = q->forward.concurrency;
     w->depth = -1;

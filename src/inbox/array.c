@@ -23,6 +23,7 @@ void array_start(struct array *a, enum array_type type, size_t n, size_t bytes)
     a->at = ARRAY_HEADER;
     a->type = type;
     a->has_null = false;
+    a->has_value = false;
 }
 
 void array_add(struct array *a, const void *data, size_t len)
@@ -30,6 +31,7 @@ void array_add(struct array *a, const void *data, size_t len)
     assert(len <= INT_MAX);
     buf_add_u32(&a->buf, (uint32_t)len);
     buf_add(&a->buf, data, len);
+    a->has_value = true;
 }
 
 void array_add_null(struct array *a)
@@ -50,17 +52,28 @@ void array_add_int4(struct array *a, int32_t v)
 {
     buf_add_u32(&a->buf, sizeof(v));
     buf_add_u32(&a->buf, (uint32_t)v);
+    a->has_value = true;
 }
 
 void array_add_int8(struct array *a, int64_t v)
 {
     buf_add_u32(&a->buf, sizeof(v));
     buf_add_u64(&a->buf, (uint64_t)v);
+    a->has_value = true;
 }
 
 void array_add_bool(struct array *a, bool v)
 {
     array_add(a, v ? "\1" : "", 1);
+}
+
+/* Microseconds, days, months. */
+void array_add_interval(struct array *a, int64_t ms)
+{
+    buf_add_u32(&a->buf, 16);
+    buf_add_u64(&a->buf, (uint64_t)ms * 1000);
+    buf_add_u64(&a->buf, 0);
+    a->has_value = true;
 }
 
 static void put_u32(char *p, size_t v)
@@ -86,6 +99,7 @@ void array_add_text(struct array *a, struct slice s, size_t max)
     }
     size_t start = a->buf.len;
 
+    a->has_value = true;
     buf_add_u32(&a->buf, 0);
     text_add(&a->buf, s, max);
     size_t len = a->buf.len - start - 4;

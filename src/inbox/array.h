@@ -7,12 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A one-dimensional array in PostgreSQL's binary form, as a parameter: a header of ARRAY_HEADER bytes (dimensions, flags, the
- * elements' type, their number, the lower bound), then each element as its length (-1: NULL) and its bytes.
+/* A one-dimensional array in PostgreSQL's binary form, as a parameter: a header of ARRAY_HEADER bytes
+ * (dimensions, flags, the elements' type, their number, the lower bound), then each element as its length
+ * (-1: NULL) and its bytes.
  *
- * It is built once and can be sent in pieces, from the front to the back, without being copied: array_slice writes the header of a
- * piece over what lies before it. So a piece may be sent any number of times, with any length, until it is skipped, but what was
- * skipped is gone. */
+ * It is built once and can be sent in pieces, from the front to the back, without being copied: array_slice
+ * writes the header of a piece over what lies before it. So a piece may be sent any number of times, with any
+ * length, until it is skipped, but what was skipped is gone. */
 enum { ARRAY_HEADER = 20 };
 
 enum array_type {
@@ -21,6 +22,7 @@ enum array_type {
     ARRAY_INT8 = 20,
     ARRAY_INT4 = 23,
     ARRAY_TEXT = 25,
+    ARRAY_INTERVAL = 1186,
     ARRAY_UUID = 2950,
 };
 
@@ -29,6 +31,7 @@ struct array {
     size_t at; /* the first element that was not skipped */
     enum array_type type;
     bool has_null;
+    bool has_value; /* not only NULLs, in all of it */
 };
 
 void array_deinit(struct array *a);
@@ -42,6 +45,7 @@ void array_add_slice(struct array *a, struct slice s); /* data NULL: NULL */
 void array_add_int4(struct array *a, int32_t v);
 void array_add_int8(struct array *a, int64_t v);
 void array_add_bool(struct array *a, bool v);
+void array_add_interval(struct array *a, int64_t ms);
 
 /* Made fit for a text: see text_add. data NULL: NULL. */
 void array_add_text(struct array *a, struct slice s, size_t max);

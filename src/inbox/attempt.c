@@ -3,8 +3,10 @@
 #include "call.h"
 #include "connect.h"
 #include "pipeline.h"
-#include "registration.h"
+#include "question.h"
+#include "queues.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/base/mem.h"
@@ -18,12 +20,10 @@
 
 struct attempt {
     struct config_database database;
+    struct queues queues;
     struct call_scalars scalars;
-    char *takes_over;
     int code;
     struct inbox *inbox;
-    enum inbox_registration registration;
-    struct fault refusal;
     struct fault fault;
 };
 
@@ -53,45 +53,29 @@ static void attempt_free(void *p)
     inbox_free(a->inbox);
     config_text_clear(&a->database.url);
     config_text_clear(&a->database.password);
+    queues_deinit(&a->queues);
     call_scalars_deinit(&a->scalars);
-    free(a->takes_over);
     free(a);
 }
 
-/* Whose the name is, in words. 0; -1. */
-static int consumer_refused(struct attempt *a, PGconn *conn)
+static int queues_register(struct attempt *a, PGconn *conn)
 {
-    struct registration r = {.consumer = a->scalars.value[SCALAR_CONSUMER],
-                             .queue = a->scalars.value[SCALAR_QUEUE],
-                             .vhost = a->scalars.value[SCALAR_VHOST]};
+    struct buf literals[REGISTER_PARAMS] = {0};
+    const char *params[REGISTER_PARAMS];
     PGresult *result;
 
-    if (connection_query(conn, a->database.statement_timeout_ms,
-                         "SELECT queue, vhost FROM onceward.consumer WHERE consumer = $1", 1, &r.consumer,
-                         &result, &a->fault))
-        return fault_wrap(&a->fault, "reading the consumer's queue");
-    bool there = PQntuples(result) == 1;
-    r.other_queue = there ? PQgetvalue(result, 0, 0) : "?";
-    r.other_vhost = there ? PQgetvalue(result, 0, 1) : "?";
-    registration_refuse(&r, &a->refusal);
-    a->registration = INBOX_REFUSED;
-    PQclear(result);
-    return 0;
-}
-
-/* 0, also when another queue has the name; -1. */
-static int consumer_register(struct attempt *a, PGconn *conn)
-{
-    const char *const params[] = {a->scalars.value[SCALAR_CONSUMER], a->scalars.value[SCALAR_VHOST],
-                                  a->scalars.value[SCALAR_QUEUE], a->takes_over};
-    PGresult *result;
-
-    if (connection_query(conn, a->database.statement_timeout_ms,
-                         "SELECT onceward.sidecar_register($1, $2, $3, $4)", 4, params, &result, &a->fault))
-        return fault_wrap(&a->fault, "registering the consumer");
-    bool refused = PQntuples(result) == 1 && !PQgetisnull(result, 0, 0);
-    PQclear(result);
-    return refused ? consumer_refused(a, conn) : 0;
+    queues_register_params(&a->queues, literals);
+    for (int i = 0; i < REGISTER_PARAMS; i++)
+        params[i] = buf_text(&literals[i]);
+    int got = connection_query_binary(conn, a->database.statement_timeout_ms, question_sql(QUESTION_REGISTER),
+                                      REGISTER_PARAMS, params, &result, &a->fault);
+    if (got == 0) {
+        got = queues_registered(&a->queues, result, &a->fault);
+        PQclear(result);
+    }
+    for (int i = 0; i < REGISTER_PARAMS; i++)
+        buf_deinit(&literals[i]);
+    return got ? fault_wrap(&a->fault, "registering the consumers") : 0;
 }
 
 /* What must hold before a connection is of use; an enum inbox_attempt_result, or -1. */
@@ -105,7 +89,7 @@ static int connection_check(struct attempt *a, const struct connection *c)
         result = connection_check_schema(c->conn, timeout_ms, &a->fault);
     if (result)
         return result < 0 ? result : INBOX_SCHEMA;
-    return consumer_register(a, c->conn);
+    return queues_register(a, c->conn);
 }
 
 static void *attempt_run(void *arg)
@@ -121,10 +105,9 @@ static void *attempt_run(void *arg)
         PQfinish(c.conn);
         return a;
     }
-    a->inbox = pipeline_new(c.conn, &a->scalars, &a->database);
+    a->inbox = pipeline_new(c.conn, &a->queues, &a->scalars, &a->database);
+    a->queues = (struct queues){0};
     a->scalars = (struct call_scalars){0};
-    a->inbox->registration = a->registration;
-    a->inbox->refusal = a->refusal;
     return a;
 }
 
@@ -133,12 +116,12 @@ struct job *inbox_connect(const struct config_database *c, const struct inbox_qu
 {
     struct attempt *a = mem_zalloc(1, sizeof(*a));
 
-    assert(n_queues == 1);
+    assert(n_queues > 0 && self->number > 0);
     a->database = *c;
     config_text_copy(&a->database.url, &c->url);
     config_text_copy(&a->database.password, &c->password);
-    call_scalars_init(&a->scalars, queues, self);
-    a->takes_over = text_copy(queues->takes_over);
+    queues_init(&a->queues, queues, n_queues);
+    call_scalars_init(&a->scalars, self);
     struct job *job = job_start(attempt_run, attempt_free, a);
     if (!job) {
         fault_set(f, "connecting to the database: no thread could be started: %s", strerror(errno));

@@ -20,13 +20,6 @@ void batch_init(struct batch *b, enum inbox_op op)
     *b = (struct batch){.op = op};
 }
 
-static void arrays_deinit(struct batch *b, size_t kept_bytes)
-{
-    for (size_t i = 0; i < CALL_MAX_ARRAYS; i++)
-        if (b->arrays[i].buf.cap > kept_bytes)
-            array_deinit(&b->arrays[i]);
-}
-
 static void result_clear(struct batch *b)
 {
     PQclear(b->result);
@@ -36,13 +29,14 @@ static void result_clear(struct batch *b)
 void batch_deinit(struct batch *b)
 {
     result_clear(b);
-    arrays_deinit(b, 0);
+    call_data_deinit(&b->data, 0);
     buf_deinit(&b->detail);
     mem_clear(&b->entries);
     b->state = BATCH_FREE;
 }
 
-void batch_fill(struct batch *b, const struct inbox_item *const *items, size_t n)
+void batch_fill(struct batch *b, const struct inbox_queue *queues, const struct inbox_item *const *items,
+                size_t n)
 {
     assert(b->state == BATCH_FREE && n > 0);
     if (b->cap < n) {
@@ -50,8 +44,10 @@ void batch_fill(struct batch *b, const struct inbox_item *const *items, size_t n
         b->cap = n;
     }
     for (size_t i = 0; i < n; i++)
-        b->entries[i] = (struct batch_entry){items[i]->ref, call_item_bytes(b->op, items[i]), false};
-    call_encode(b->op, b->arrays, items, n);
+        b->entries[i] = (struct batch_entry){.ref = items[i]->ref,
+                                             .bytes = call_item_bytes(b->op, items[i]),
+                                             .queue = (uint32_t)items[i]->queue};
+    call_encode(b->op, &b->data, queues, items, n);
     b->n = n;
     b->at = 0;
     b->ends[0] = n;
@@ -123,7 +119,7 @@ void batch_answer(struct batch *b, PGresult *result)
     assert(b->state == BATCH_OUT && !b->result);
     b->result = result;
     b->row = 0;
-    b->has_rest = false;
+    b->n_rest = b->n_named = 0;
     b->sweep = b->at;
     b->state = BATCH_ANSWERING;
     failure_set(b, ROW_RETRY, "", "");
@@ -156,21 +152,20 @@ bool batch_is_last_item(const struct batch *b)
 void batch_forget(struct batch *b)
 {
     assert(b->state == BATCH_OUT && batch_is_last_item(b));
-    arrays_deinit(b, KEPT_BYTES);
+    call_data_deinit(&b->data, KEPT_BYTES);
 }
 
 static void range_done(struct batch *b)
 {
     result_clear(b);
     if (range_end(b) < b->n) {
-        for (size_t i = 0; i < call_n_arrays(b->op); i++)
-            array_skip(&b->arrays[i], batch_range(b));
+        call_skip(b->op, &b->data, batch_range(b));
         b->at = range_end(b);
         b->n_ends--;
         b->state = BATCH_TO_SEND;
         return;
     }
-    arrays_deinit(b, KEPT_BYTES);
+    call_data_deinit(&b->data, KEPT_BYTES);
     if (b->cap > KEPT_ENTRIES) {
         mem_clear(&b->entries);
         b->cap = 0;
@@ -178,8 +173,7 @@ static void range_done(struct batch *b)
     b->state = BATCH_FREE;
 }
 
-/* An ord that is out of range or was answered before is nobody's: ignored. 0 is for all that the other rows
- * leave out. */
+/* An ord that is out of range or was answered before is nobody's: ignored. */
 static struct batch_entry *entry_find(struct batch *b, int ord)
 {
     if (ord < 1 || (size_t)ord > batch_range(b))
@@ -197,49 +191,70 @@ static enum inbox_op row_op(const struct batch *b)
 
 static void row_fail(const struct batch *b, struct inbox_row *row)
 {
-    *row = (struct inbox_row){.op = row_op(b), .answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)};
+    *row = (struct inbox_row){
+        .op = row_op(b), .answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)};
     memcpy(row->sqlstate, b->sqlstate, sizeof(row->sqlstate));
 }
 
-bool batch_next(struct batch *b, struct inbox_row *row)
+static void entry_answer(struct batch_entry *e, struct inbox_row *row)
 {
-    assert(b->state == BATCH_ANSWERING || b->state == BATCH_FAILED);
+    row->ref = e->ref;
+    row->queue = e->queue;
+    e->answered = true;
+}
+
+/* The next row of the result that is somebody's. false: there is none left. */
+static bool named_next(struct batch *b, struct inbox_row *row)
+{
     while (b->result && b->row < PQntuples(b->result)) {
         struct inbox_row made = {.op = row_op(b), .unproven_ms = -1};
         int ord;
         bool known = call_row(b->op, b->result, b->row++, &made, &ord, b->id_text, &b->detail);
         struct batch_entry *e = entry_find(b, ord);
 
-        if (known && ord == 0) {
+        if (known && ord < 0) {
             b->rest = made;
-            b->has_rest = true;
+            b->n_rest = (size_t) - (int64_t)ord;
         }
         if (!e)
             continue;
+        b->n_named++;
         if (known)
             *row = made;
         else
             row_fail(b, row);
-        row->ref = e->ref;
-        e->answered = true;
+        entry_answer(e, row);
         return true;
     }
-    for (; b->sweep < range_end(b); b->sweep++) {
-        struct batch_entry *e = &b->entries[b->sweep];
+    return false;
+}
 
-        if (e->answered)
-            continue;
-        if (b->result && b->has_rest) {
-            *row = b->rest;
-        } else {
-            if (b->result)
-                failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
-            row_fail(b, row);
-        }
-        row->ref = e->ref;
-        e->answered = true;
-        return true;
+/* The next entry that no row named. false: there is none left. */
+static bool rest_next(struct batch *b, struct inbox_row *row)
+{
+    /* A row for others than those that are left over is for nobody: nothing may be acked because of it. */
+    bool has_rest = b->result && b->n_rest && b->n_rest + b->n_named == batch_range(b);
+
+    while (b->sweep < range_end(b) && b->entries[b->sweep].answered)
+        b->sweep++;
+    if (b->sweep == range_end(b))
+        return false;
+    if (has_rest) {
+        *row = b->rest;
+    } else {
+        if (b->result)
+            failure_set(b, ROW_RETRY, "", "the database did not answer for this message");
+        row_fail(b, row);
     }
+    entry_answer(&b->entries[b->sweep++], row);
+    return true;
+}
+
+bool batch_next(struct batch *b, struct inbox_row *row)
+{
+    assert(b->state == BATCH_ANSWERING || b->state == BATCH_FAILED);
+    if (named_next(b, row) || rest_next(b, row))
+        return true;
     range_done(b);
     return false;
 }

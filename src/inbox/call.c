@@ -1,7 +1,10 @@
 /* The calls of the schema's functions: text, parameters and answers of each, as tables. No I/O, no state. */
 #include "call.h"
 
+#include "columns.h"
+
 #include "onceward/base/mem.h"
+#include "text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -11,36 +14,25 @@
 #include <string.h>
 
 enum {
-    ERROR_MAX_BYTES = 1024,
-    NAME_MAX_BYTES = 1024,    /* short strings of AMQP, 255 bytes, each of which may become a U+FFFD */
     TAKEOVER_GRACE_MS = 2000, /* live holders settle first */
     BODY_SPARE_BYTES = 64,
 };
 
-void call_scalars_init(struct call_scalars *s, const struct inbox_queue *q, const struct inbox_self *self)
+static char *number_text(int64_t v)
 {
-    struct {
-        enum call_scalar scalar;
-        int64_t v;
-    } numbers[] = {
-        {SCALAR_WINDOW, q->token_window_ms}, {SCALAR_MAX_WINDOW, q->max_window_ms},
-        {SCALAR_GRACE, TAKEOVER_GRACE_MS},   {SCALAR_MAX_ATTEMPTS, q->max_attempts},
-        {SCALAR_REVIVE, q->revive},
-    };
+    char text[24];
+    int len = snprintf(text, sizeof(text), "%" PRId64, v);
 
+    return mem_copy(text, (size_t)len);
+}
+
+void call_scalars_init(struct call_scalars *s, const struct inbox_self *self)
+{
     *s = (struct call_scalars){0};
-    s->value[SCALAR_CONSUMER] = mem_copy(q->consumer, strlen(q->consumer));
-    s->value[SCALAR_VHOST] = mem_copy(q->vhost, strlen(q->vhost));
-    s->value[SCALAR_QUEUE] = mem_copy(q->queue, strlen(q->queue));
     s->value[SCALAR_INSTANCE] = mem_copy(self->instance, strlen(self->instance));
-    s->value[SCALAR_TRANSACTION] = mem_copy(q->transaction ? "t" : "f", 1);
-    s->value[SCALAR_OWN] = mem_copy(self->own && q->transaction ? "t" : "f", 1);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        char text[24];
-        int len = snprintf(text, sizeof(text), "%" PRId64, numbers[i].v);
-
-        s->value[numbers[i].scalar] = mem_copy(text, (size_t)len);
-    }
+    s->value[SCALAR_NUMBER] = number_text(self->number);
+    s->value[SCALAR_OWN] = mem_copy(self->own ? "t" : "f", 1);
+    s->value[SCALAR_GRACE] = number_text(TAKEOVER_GRACE_MS);
 }
 
 void call_scalars_deinit(struct call_scalars *s)
@@ -49,222 +41,23 @@ void call_scalars_deinit(struct call_scalars *s)
         mem_clear(&s->value[i]);
 }
 
-enum { OID_BOOL = 16, OID_INT8 = 20, OID_INT4 = 23, OID_TEXT = 25 };
+void call_scalars_gone(struct call_scalars *s, const char *const *instances, size_t n)
+{
+    struct buf literal = {0};
+
+    mem_clear(&s->value[SCALAR_GONE]);
+    if (!n)
+        return;
+    text_array_add(&literal, instances, n);
+    s->value[SCALAR_GONE] = mem_copy(literal.data, literal.len);
+    buf_deinit(&literal);
+}
+
+enum { OID_BOOL = 16, OID_INT8 = 20, OID_TEXT = 25, OID_TEXT_ARRAY = 1009 };
 
 static const Oid scalar_types[N_CALL_SCALARS] = {
-    [SCALAR_CONSUMER] = OID_TEXT,     [SCALAR_VHOST] = OID_TEXT,       [SCALAR_QUEUE] = OID_TEXT,
-    [SCALAR_INSTANCE] = OID_TEXT,     [SCALAR_TRANSACTION] = OID_BOOL, [SCALAR_OWN] = OID_BOOL,
-    [SCALAR_WINDOW] = OID_INT8,       [SCALAR_MAX_WINDOW] = OID_INT8,  [SCALAR_GRACE] = OID_INT8,
-    [SCALAR_MAX_ATTEMPTS] = OID_INT4, [SCALAR_REVIVE] = OID_INT4,
-};
-
-/* --- one function for each array: what an item puts into it --- */
-
-typedef void (*column_add)(struct array *, const struct inbox_item *);
-
-static void add_id(struct array *a, const struct inbox_item *i)
-{
-    array_add(a, i->message_id.data, i->message_id.len);
-}
-
-/* A letter may have no id, or one that is not text: then it is in the raw ids. */
-static bool letter_has_id(const struct inbox_item *i)
-{
-    return i->message_id.len && slice_is_text(i->message_id);
-}
-
-static void add_letter_id(struct array *a, const struct inbox_item *i)
-{
-    if (letter_has_id(i))
-        add_id(a, i);
-    else
-        array_add_null(a);
-}
-
-static void add_raw_id(struct array *a, const struct inbox_item *i)
-{
-    if (i->letter->raw_id.len)
-        array_add_slice(a, i->letter->raw_id);
-    else if (i->message_id.len && !letter_has_id(i))
-        array_add_slice(a, i->message_id);
-    else
-        array_add_null(a);
-}
-
-static void add_token(struct array *a, const struct inbox_item *i)
-{
-    array_add(a, i->token, sizeof(i->token));
-}
-
-static void add_fingerprint(struct array *a, const struct inbox_item *i)
-{
-    array_add(a, i->fingerprint, sizeof(i->fingerprint));
-}
-
-static void add_type(struct array *a, const struct inbox_item *i)
-{
-    array_add_text(a, i->message_type, NAME_MAX_BYTES);
-}
-
-static void add_deaths(struct array *a, const struct inbox_item *i)
-{
-    array_add_int8(a, i->deaths);
-}
-
-static void add_status(struct array *a, const struct inbox_item *i)
-{
-    if (i->http_status)
-        array_add_int4(a, i->http_status);
-    else
-        array_add_null(a);
-}
-
-static void add_result(struct array *a, const struct inbox_item *i)
-{
-    if (slice_is_text(i->result))
-        array_add_slice(a, i->result);
-    else
-        array_add_null(a);
-}
-
-static void add_error(struct array *a, const struct inbox_item *i)
-{
-    array_add_text(a, i->error, ERROR_MAX_BYTES);
-}
-
-static void add_delay(struct array *a, const struct inbox_item *i)
-{
-    array_add_int8(a, i->delay_ms);
-}
-
-static void add_only_expired(struct array *a, const struct inbox_item *i)
-{
-    array_add_bool(a, i->only_expired);
-}
-
-static void add_give_back(struct array *a, const struct inbox_item *i)
-{
-    array_add_bool(a, i->give_back);
-}
-
-static void add_reason(struct array *a, const struct inbox_item *i)
-{
-    array_add_text(a, slice_of(i->letter->reason), NAME_MAX_BYTES);
-}
-
-static void add_rowless(struct array *a, const struct inbox_item *i)
-{
-    array_add_bool(a, i->letter->rowless);
-}
-
-static void add_redelivered(struct array *a, const struct inbox_item *i)
-{
-    array_add_bool(a, i->letter->redelivered);
-}
-
-static void add_exhausted(struct array *a, const struct inbox_item *i)
-{
-    array_add_bool(a, i->letter->exhausted);
-}
-
-static void add_attempts(struct array *a, const struct inbox_item *i)
-{
-    array_add_int4(a, i->letter->attempts);
-}
-
-/* An empty body may come without an address; it is a body all the same. */
-static void add_body(struct array *a, const struct inbox_item *i)
-{
-    array_add(a, i->letter->body.data, i->letter->body.len);
-}
-
-static void add_content_type(struct array *a, const struct inbox_item *i)
-{
-    array_add_text(a, i->letter->content_type, NAME_MAX_BYTES);
-}
-
-/* An empty text is no JSON: then there is none. */
-static void add_json(struct array *a, struct slice s)
-{
-    array_add_text(a, s.len ? s : (struct slice){0}, INT_MAX);
-}
-
-static void add_properties(struct array *a, const struct inbox_item *i)
-{
-    add_json(a, i->letter->properties_json);
-}
-
-static void add_headers(struct array *a, const struct inbox_item *i)
-{
-    add_json(a, i->letter->headers_json);
-}
-
-/* The default exchange is the empty text, never NULL. */
-static void add_name(struct array *a, struct slice s)
-{
-    array_add_text(a, s.data ? s : SLICE(""), NAME_MAX_BYTES);
-}
-
-static void add_exchange(struct array *a, const struct inbox_item *i)
-{
-    add_name(a, i->letter->exchange);
-}
-
-static void add_routing_key(struct array *a, const struct inbox_item *i)
-{
-    add_name(a, i->letter->routing_key);
-}
-
-static void add_letter_deaths(struct array *a, const struct inbox_item *i)
-{
-    array_add_int8(a, i->letter->deaths);
-}
-
-/* --- the arrays --- */
-
-/* COLUMN(id, element type, its usual size, what an item puts into it) */
-#define COLUMNS(COLUMN)                                                                                      \
-    COLUMN(IDS, TEXT, 40, add_id)                                                                            \
-    COLUMN(LETTER_IDS, TEXT, 40, add_letter_id)                                                              \
-    COLUMN(TOKENS, UUID, 16, add_token)                                                                      \
-    COLUMN(FINGERPRINTS, BYTEA, 16, add_fingerprint)                                                         \
-    COLUMN(TYPES, TEXT, 0, add_type)                                                                         \
-    COLUMN(DEATHS, INT8, 8, add_deaths)                                                                      \
-    COLUMN(STATUSES, INT4, 4, add_status)                                                                    \
-    COLUMN(RESULTS, TEXT, 0, add_result)                                                                     \
-    COLUMN(ERRORS, TEXT, 0, add_error)                                                                       \
-    COLUMN(DELAYS, INT8, 8, add_delay)                                                                       \
-    COLUMN(ONLY_EXPIRED, BOOL, 1, add_only_expired)                                                          \
-    COLUMN(GIVE_BACK, BOOL, 1, add_give_back)                                                                \
-    COLUMN(REASONS, TEXT, 16, add_reason)                                                                    \
-    COLUMN(ROWLESS, BOOL, 1, add_rowless)                                                                    \
-    COLUMN(REDELIVERED, BOOL, 1, add_redelivered)                                                            \
-    COLUMN(EXHAUSTED, BOOL, 1, add_exhausted)                                                                \
-    COLUMN(ATTEMPTS, INT4, 4, add_attempts)                                                                  \
-    COLUMN(RAW_IDS, BYTEA, 0, add_raw_id)                                                                    \
-    COLUMN(BODIES, BYTEA, 0, add_body)                                                                       \
-    COLUMN(CONTENT_TYPES, TEXT, 0, add_content_type)                                                         \
-    COLUMN(PROPERTIES, TEXT, 0, add_properties)                                                              \
-    COLUMN(HEADERS, TEXT, 0, add_headers)                                                                    \
-    COLUMN(EXCHANGES, TEXT, 0, add_exchange)                                                                 \
-    COLUMN(ROUTING_KEYS, TEXT, 0, add_routing_key)                                                           \
-    COLUMN(LETTER_DEATHS, INT8, 8, add_letter_deaths)
-
-enum column {
-#define COLUMN(id, type, size, add) COLUMN_##id,
-    COLUMNS(COLUMN)
-#undef COLUMN
-        N_COLUMNS
-};
-
-static const struct {
-    enum array_type type;
-    size_t size;
-    column_add add;
-} columns[N_COLUMNS] = {
-#define COLUMN(id, type, size, add) {ARRAY_##type, size, add},
-    COLUMNS(COLUMN)
-#undef COLUMN
+    [SCALAR_INSTANCE] = OID_TEXT,   [SCALAR_NUMBER] = OID_INT8, [SCALAR_OWN] = OID_BOOL,
+    [SCALAR_GONE] = OID_TEXT_ARRAY, [SCALAR_GRACE] = OID_INT8,
 };
 
 static Oid array_oid(enum array_type type)
@@ -280,6 +73,8 @@ static Oid array_oid(enum array_type type)
         return 1007;
     case ARRAY_TEXT:
         return 1009;
+    case ARRAY_INTERVAL:
+        return 1187;
     case ARRAY_UUID:
         return 2951;
     }
@@ -293,70 +88,87 @@ static Oid array_oid(enum array_type type)
 enum answer_field {
     FIELD_END,
     FIELD_ATTEMPT,
+    FIELD_TAKEOVERS,
+    FIELD_CRASHES,
+    FIELD_UNPROVEN_MS,
+    FIELD_UNPROVEN_STEP,
     FIELD_WAIT,
     FIELD_AGE,
     FIELD_TAKEN_OVER,
+    FIELD_NAMESAKE,
     FIELD_DETAIL,
     FIELD_LETTER
 };
 
-/* A parameter: a scalar, or a column behind the scalars' numbers. */
+/* A parameter: a scalar, or a column of the queues behind the scalars' numbers, or one of the items behind
+ * those. */
+enum { FIRST_QUEUE_COLUMN = N_CALL_SCALARS, FIRST_COLUMN = FIRST_QUEUE_COLUMN + N_QUEUE_COLUMNS };
+
 #define S(id) (SCALAR_##id)
-#define C(id) (N_CALL_SCALARS + COLUMN_##id)
+#define Q(id) (FIRST_QUEUE_COLUMN + QUEUE_##id)
+#define C(id) (FIRST_COLUMN + COLUMN_##id)
 
 struct call {
     const char *verb;
     const char *sql;
     uint8_t params[CALL_MAX_PARAMS];
     size_t n_params;
-    enum answer_field answers[6];
+    enum answer_field answers[11];
 };
 
 #define PARAMS(...) .params = {__VA_ARGS__}, .n_params = sizeof((uint8_t[]){__VA_ARGS__})
 
+#define CLAIM(verb, transaction)                                                                             \
+    {                                                                                                        \
+        verb,                                                                                                \
+            "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, age_ms, " \
+            "taken_over, namesake, detail FROM onceward.sidecar_claim_many(" transaction                     \
+            ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",                 \
+            PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(WINDOWS),              \
+                   Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), Q(REVIVES), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS),   \
+                   C(TYPES), C(DEATHS), C(ALONE)),                                                           \
+        {                                                                                                    \
+            FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP,           \
+                FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END             \
+        }                                                                                                    \
+    }
+
 static const struct call calls[N_INBOX_OPS] = {
-    [INBOX_CLAIM] =
-        {"claim",
-         "SELECT ord, answer, attempt, wait_ms, age_ms, taken_over, detail FROM onceward.sidecar_claim("
-         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-         PARAMS(S(CONSUMER), S(TRANSACTION), S(WINDOW), S(GRACE), S(MAX_ATTEMPTS), S(REVIVE), S(INSTANCE),
-                S(OWN), C(IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(DEATHS), S(MAX_WINDOW)),
-         {FIELD_ATTEMPT, FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_DETAIL, FIELD_END}},
-    [INBOX_CLAIM_ASYNC] =
-        {"claim",
-         "SELECT ord, answer, attempt, wait_ms, age_ms, taken_over, detail FROM onceward.sidecar_claim("
-         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-         PARAMS(S(CONSUMER), S(TRANSACTION), S(WINDOW), S(GRACE), S(MAX_ATTEMPTS), S(REVIVE), S(INSTANCE),
-                S(OWN), C(IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(DEATHS), S(MAX_WINDOW)),
-         {FIELD_ATTEMPT, FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_DETAIL, FIELD_END}},
+    [INBOX_CLAIM] = CLAIM("claim", "false"),
+    [INBOX_CLAIM_ASYNC] = CLAIM("claim_async", "true"),
     [INBOX_LOOK] = {"look",
-                    "SELECT ord, answer, wait_ms, detail FROM onceward.sidecar_look("
-                    "$1, $2, $3, $4, $5)",
-                    PARAMS(S(CONSUMER), S(GRACE), C(IDS), C(TOKENS), C(FINGERPRINTS)),
-                    {FIELD_WAIT, FIELD_DETAIL, FIELD_END}},
+                    "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, "
+                    "namesake, detail FROM onceward.sidecar_look_many("
+                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+                    PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(TRANSACTIONS),
+                           Q(WINDOWS), Q(MAX_WINDOWS), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS)),
+                    {FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP,
+                     FIELD_WAIT, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END}},
     [INBOX_SETTLE] = {"settle",
-                      "SELECT ord, answer FROM onceward.sidecar_settle($1, $2, $3, $4, $5)",
-                      PARAMS(S(CONSUMER), C(IDS), C(TOKENS), C(STATUSES), C(RESULTS)),
+                      "SELECT ord, answer FROM onceward.sidecar_settle_many($1, $2, $3, $4, $5, $6)",
+                      PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(STATUSES), C(RESULTS)),
                       {FIELD_END}},
     [INBOX_FAIL] = {"fail",
-                    "SELECT ord, answer, wait_ms FROM onceward.sidecar_fail("
-                    "$1, $2, $3, $4, $5, $6, $7, $8)",
-                    PARAMS(S(CONSUMER), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS), C(ONLY_EXPIRED),
-                           C(GIVE_BACK)),
+                    "SELECT ord, answer, wait_ms FROM onceward.sidecar_fail_many("
+                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                    PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS),
+                           C(ONLY_EXPIRED), C(GIVE_BACK), C(CRASHES), C(UNPROVEN_STEPS)),
                     {FIELD_WAIT, FIELD_END}},
-    [INBOX_RELEASE] = {"release",
-                       "SELECT ord, answer FROM onceward.sidecar_release($1, $2, $3, $4, $5)",
-                       PARAMS(S(CONSUMER), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS)),
-                       {FIELD_END}},
+    [INBOX_RELEASE] =
+        {"release",
+         "SELECT ord, answer FROM onceward.sidecar_release_many($1, $2, $3, $4, $5, $6, $7, $8)",
+         PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES), C(UNPROVEN_STEPS)),
+         {FIELD_END}},
     [INBOX_BURY] = {"bury",
-                    "SELECT ord, answer, letter_id FROM onceward.sidecar_bury("
-                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, "
-                    "$13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
-                    PARAMS(S(CONSUMER), S(VHOST), S(QUEUE), S(MAX_ATTEMPTS), S(GRACE), C(LETTER_IDS),
-                           C(TOKENS), C(FINGERPRINTS), C(TYPES), C(STATUSES), C(ERRORS), C(REASONS),
-                           C(ROWLESS), C(REDELIVERED), C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS), C(BODIES),
-                           C(CONTENT_TYPES), C(PROPERTIES), C(HEADERS), C(EXCHANGES), C(ROUTING_KEYS),
-                           C(LETTER_DEATHS)),
+                    "SELECT ord, answer, letter_id FROM onceward.sidecar_bury_many("
+                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, "
+                    "$20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)",
+                    PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(VHOSTS),
+                           Q(NAMES), Q(TRANSACTIONS), Q(WINDOWS), Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), C(OF),
+                           C(LETTER_IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(STATUSES), C(ERRORS),
+                           C(REASONS), C(ROWLESS), C(REDELIVERED), C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS),
+                           C(BODIES), C(CONTENT_TYPES), C(PROPERTIES), C(HEADERS), C(EXCHANGES),
+                           C(ROUTING_KEYS), C(LETTER_DEATHS), C(CONTENT_HEADERS)),
                     {FIELD_LETTER, FIELD_END}},
 };
 
@@ -374,64 +186,74 @@ void call_name(enum inbox_op op, char name[CALL_NAME_SIZE])
     snprintf(name, CALL_NAME_SIZE, "onceward_%s_%08" PRIx32, calls[op].verb, hash);
 }
 
-size_t call_n_arrays(enum inbox_op op)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < calls[op].n_params; i++)
-        n += calls[op].params[i] >= N_CALL_SCALARS;
-    return n;
-}
-
 size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item)
 {
     const struct inbox_letter *l = op == INBOX_BURY ? item->letter : NULL;
 
     return BODY_SPARE_BYTES + item->message_id.len +
-           (l ? l->body.len + l->headers_json.len + l->properties_json.len
+           (l ? l->body.len + l->headers_json.len + l->properties_json.len + l->content_header.len
               : item->result.len + item->error.len);
 }
 
-void call_encode(enum inbox_op op, struct array *arrays, const struct inbox_item *const *items, size_t n)
+void call_encode(enum inbox_op op, struct call_data *d, const struct inbox_queue *queues,
+                 const struct inbox_item *const *items, size_t n)
 {
-    for (size_t i = 0, k = 0; i < calls[op].n_params; i++) {
-        if (calls[op].params[i] < N_CALL_SCALARS)
-            continue;
-        enum column c = calls[op].params[i] - N_CALL_SCALARS;
-        size_t bytes = n * columns[c].size;
+    struct array *a = d->arrays;
 
-        if (c == COLUMN_BODIES) /* the only big one: made once, in one piece */
-            for (size_t j = 0; j < n; j++)
-                bytes += items[j]->letter->body.len;
-        array_start(&arrays[k], columns[c].type, n, bytes);
-        for (size_t j = 0; j < n; j++)
-            columns[c].add(&arrays[k], items[j]);
-        k++;
+    for (size_t i = 0; i < calls[op].n_params; i++) {
+        int p = calls[op].params[i];
+
+        if (p >= FIRST_COLUMN)
+            column_encode((enum column)(p - FIRST_COLUMN), a++, items, n);
+        else if (p >= FIRST_QUEUE_COLUMN)
+            d->n_queues =
+                column_of_queues((enum queue_column)(p - FIRST_QUEUE_COLUMN), a++, queues, items, n);
     }
 }
 
-void call_params(enum inbox_op op, const struct call_scalars *scalars, struct array *arrays, size_t n,
+void call_skip(enum inbox_op op, struct call_data *d, size_t n)
+{
+    struct array *a = d->arrays;
+
+    for (size_t i = 0; i < calls[op].n_params; i++) {
+        if (calls[op].params[i] >= FIRST_COLUMN)
+            array_skip(a, n);
+        a += calls[op].params[i] >= FIRST_QUEUE_COLUMN;
+    }
+}
+
+void call_data_deinit(struct call_data *d, size_t kept_bytes)
+{
+    for (size_t i = 0; i < CALL_MAX_ARRAYS; i++)
+        if (d->arrays[i].buf.cap > kept_bytes)
+            array_deinit(&d->arrays[i]);
+}
+
+void call_params(enum inbox_op op, const struct call_scalars *scalars, struct call_data *d, size_t n,
                  struct call_params *ret)
 {
     const struct call *c = &calls[op];
+    struct array *a = d->arrays;
 
     ret->n = (int)c->n_params;
-    for (size_t i = 0, k = 0; i < c->n_params; i++) {
-        if (c->params[i] < N_CALL_SCALARS) {
-            ret->types[i] = scalar_types[c->params[i]];
-            ret->values[i] = scalars->value[c->params[i]];
-            ret->lengths[i] = 0;
-            ret->formats[i] = 0;
+    for (size_t i = 0; i < c->n_params; i++) {
+        int p = c->params[i];
+
+        ret->lengths[i] = 0;
+        ret->formats[i] = 0;
+        if (p < FIRST_QUEUE_COLUMN) {
+            ret->types[i] = scalar_types[p];
+            ret->values[i] = scalars->value[p];
             continue;
         }
-        struct array *a = &arrays[k++];
-        struct slice s = array_slice(a, n);
+        struct slice s = array_slice(a, p < FIRST_COLUMN ? d->n_queues : n);
 
         assert(s.len <= INT_MAX);
         ret->types[i] = array_oid(a->type);
-        ret->values[i] = s.data;
+        ret->values[i] = a->has_value ? s.data : NULL;
         ret->lengths[i] = (int)s.len;
         ret->formats[i] = 1;
+        a++;
     }
 }
 
@@ -450,11 +272,17 @@ bool call_int8(const PGresult *result, int at, int column, int64_t *ret)
     return true;
 }
 
-static bool int4_get(const PGresult *result, int at, int column, int *ret)
+bool call_bool(const PGresult *result, int at, int column)
+{
+    return PQgetlength(result, at, column) == 1 && PQgetvalue(result, at, column)[0];
+}
+
+bool call_int4(const PGresult *result, int at, int column, int *ret)
 {
     uint32_t v = 0;
 
-    if (PQgetisnull(result, at, column) || PQgetlength(result, at, column) != 4)
+    if (column >= PQnfields(result) || PQgetisnull(result, at, column) ||
+        PQgetlength(result, at, column) != 4)
         return false;
     for (int i = 0; i < 4; i++)
         v = v << 8 | (uint8_t)PQgetvalue(result, at, column)[i];
@@ -477,7 +305,19 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
 
     switch (field) {
     case FIELD_ATTEMPT:
-        int4_get(result, at, column, &row->attempt);
+        call_int4(result, at, column, &row->attempt);
+        break;
+    case FIELD_TAKEOVERS:
+        call_int4(result, at, column, &row->takeovers);
+        break;
+    case FIELD_CRASHES:
+        call_int4(result, at, column, &row->crashes);
+        break;
+    case FIELD_UNPROVEN_MS:
+        call_int8(result, at, column, &row->unproven_ms);
+        break;
+    case FIELD_UNPROVEN_STEP:
+        call_int4(result, at, column, &row->unproven_step);
         break;
     case FIELD_WAIT:
         call_int8(result, at, column, &row->wait_ms);
@@ -486,7 +326,10 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
         call_int8(result, at, column, &row->age_ms);
         break;
     case FIELD_TAKEN_OVER:
-        row->taken_over = PQgetlength(result, at, column) == 1 && PQgetvalue(result, at, column)[0];
+        row->taken_over = call_bool(result, at, column);
+        break;
+    case FIELD_NAMESAKE:
+        row->namesake = call_bool(result, at, column);
         break;
     case FIELD_DETAIL:
         row->detail = slice_get(result, at, column);
@@ -510,7 +353,7 @@ bool call_row(enum inbox_op op, const PGresult *result, int at, struct inbox_row
     char name[32];
 
     *ret_ord = 0;
-    if (PQnfields(result) < 2 || !int4_get(result, at, 0, ret_ord))
+    if (PQnfields(result) < 2 || !call_int4(result, at, 0, ret_ord))
         return false;
     for (int i = 0; fields[i] != FIELD_END; i++)
         if (2 + i < PQnfields(result))

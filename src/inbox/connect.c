@@ -381,13 +381,14 @@ static int result_check(PGconn *conn, const PGresult *result, struct fault *f)
     return -1;
 }
 
-int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
-                     const char *const *params, PGresult **ret_result, struct fault *f)
+static int query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params, const char *const *params,
+                 bool binary, PGresult **ret_result, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + timeout_ms;
     PGresult *kept = NULL;
 
-    if (PQsetnonblocking(conn, 1) || !PQsendQueryParams(conn, sql, n_params, NULL, params, NULL, NULL, 0))
+    if (PQsetnonblocking(conn, 1) ||
+        !PQsendQueryParams(conn, sql, n_params, NULL, params, NULL, NULL, binary))
         return fault_set(f, "%s", PQerrorMessage(conn));
     for (;;) {
         if (result_wait(conn, deadline_ms, f)) {
@@ -409,6 +410,18 @@ int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_pa
     }
     *ret_result = kept;
     return 0;
+}
+
+int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
+                     const char *const *params, PGresult **ret_result, struct fault *f)
+{
+    return query(conn, timeout_ms, sql, n_params, params, false, ret_result, f);
+}
+
+int connection_query_binary(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
+                            const char *const *params, PGresult **ret_result, struct fault *f)
+{
+    return query(conn, timeout_ms, sql, n_params, params, true, ret_result, f);
 }
 
 int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f)

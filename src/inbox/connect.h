@@ -33,6 +33,10 @@ int connection_open(const struct config_database *c, enum connection_use use, st
 int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
                      const char *const *params, PGresult **ret_result, struct fault *f);
 
+/* The same with rows in binary. */
+int connection_query_binary(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
+                            const char *const *params, PGresult **ret_result, struct fault *f);
+
 /* Are its transactions read-only: on a standby, or by default_transaction_read_only? 0, 1; -1: f. */
 int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f);
 

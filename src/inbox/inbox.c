@@ -4,6 +4,7 @@
  * Every item that was submitted is in exactly one batch until its row was given. One thread, the worker's. */
 #include "onceward/inbox/inbox.h"
 
+#include "asks.h"
 #include "pipeline.h"
 
 #include "onceward/base/clock.h"
@@ -21,9 +22,14 @@ void inbox_free(struct inbox *i)
         return;
     for (int op = 0; op < N_INBOX_OPS; op++)
         batch_deinit(&i->batches[op]);
+    for (int q = 0; q < N_QUESTIONS; q++)
+        question_deinit(&i->answers[q]);
     PQclear(i->rows);
     PQclear(i->error);
     PQfinish(i->conn);
+    presence_deinit(&i->presence);
+    free(i->dead_letters);
+    queues_deinit(&i->queues);
     call_scalars_deinit(&i->scalars);
     free(i->sorted);
     free(i);
@@ -31,10 +37,15 @@ void inbox_free(struct inbox *i)
 
 enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f)
 {
-    assert(queue == 0);
-    if (i->registration && f)
-        *f = i->refusal;
-    return i->registration;
+    assert(queue < i->queues.n);
+    if (f && i->queues.refusals[queue])
+        fault_set(f, "%s", i->queues.refusals[queue]);
+    return i->queues.registrations[queue];
+}
+
+void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n)
+{
+    call_scalars_gone(&i->scalars, instances, n);
 }
 
 int inbox_fd(const struct inbox *i)
@@ -68,22 +79,37 @@ bool inbox_is_swollen(const struct inbox *i)
 }
 
 /* Rows are locked in the order of the primary key, the same in every sidecar. */
-static int item_compare(const void *a, const void *b)
+static int item_compare(const void *a, const void *b, void *arg)
 {
     const struct inbox_item *const *left = a, *const *right = b;
+    const struct queues *q = arg;
+    size_t left_rank = q->ranks[(*left)->queue], right_rank = q->ranks[(*right)->queue];
 
-    return slice_compare((*left)->message_id, (*right)->message_id);
+    return left_rank == right_rank  ? slice_compare((*left)->message_id, (*right)->message_id)
+           : left_rank < right_rank ? -1
+                                    : 1;
 }
 
-static void items_sort(struct inbox *i, const struct inbox_item *items, size_t n)
+static bool item_is_fit(const struct inbox *i, enum inbox_op op, const struct inbox_item *item)
+{
+    if (item->queue >= i->queues.n || i->queues.registrations[item->queue] != INBOX_REGISTERED)
+        return false;
+    bool transaction = i->queues.list[item->queue].transaction;
+
+    return op == INBOX_CLAIM ? !transaction : op == INBOX_CLAIM_ASYNC ? transaction : true;
+}
+
+static void items_sort(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n)
 {
     if (i->sorted_cap < n) {
         i->sorted = mem_realloc(i->sorted, n * sizeof(*i->sorted));
         i->sorted_cap = n;
     }
-    for (size_t k = 0; k < n; k++)
+    for (size_t k = 0; k < n; k++) {
+        assert(item_is_fit(i, op, &items[k]));
         i->sorted[k] = &items[k];
-    qsort(i->sorted, n, sizeof(*i->sorted), item_compare);
+    }
+    qsort_r(i->sorted, n, sizeof(*i->sorted), item_compare, &i->queues);
 }
 
 int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n, struct fault *f)
@@ -91,8 +117,8 @@ int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *ite
     struct batch *b = &i->batches[op];
 
     assert(n > 0 && n <= BATCH_MAX_ITEMS && b->state == BATCH_FREE);
-    items_sort(i, items, n);
-    batch_fill(b, i->sorted, n);
+    items_sort(i, op, items, n);
+    batch_fill(b, i->queues.list, i->sorted, n);
     if (!i->lost)
         pipeline_send(i, b);
     else
@@ -142,5 +168,6 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f)
         }
         if (!pipeline_read(i))
             return 0;
+        asks_read_registration(i);
     }
 }

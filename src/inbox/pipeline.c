@@ -34,11 +34,13 @@ static void notice_keep(void *arg, const PGresult *result)
         snprintf(i->notice, sizeof(i->notice), "%s", text);
 }
 
-struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, const struct config_database *c)
+struct inbox *pipeline_new(PGconn *conn, const struct queues *queues, const struct call_scalars *scalars,
+                           const struct config_database *c)
 {
     struct inbox *i = mem_zalloc(1, sizeof(*i));
 
     i->conn = conn;
+    i->queues = *queues;
     i->scalars = *scalars;
     i->statement_timeout_ms = c->statement_timeout_ms;
     i->prepared = c->prepared;
@@ -147,7 +149,7 @@ void pipeline_send(struct inbox *i, struct batch *b)
         batch_range_limit(b, BURY_MAX_BYTES, BIG_BYTES);
     s.bytes = batch_range_bytes(b);
     s.timeout_ms = timeout_of(i, b->op, s.bytes);
-    call_params(b->op, &i->scalars, b->arrays, batch_range(b), &params);
+    call_params(b->op, &i->scalars, &b->data, batch_range(b), &params);
     if ((s.timeout_ms > i->statement_timeout_ms && !timeout_send(i, s.timeout_ms)) ||
         !call_send(i, b, &params, &s) || !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
@@ -160,9 +162,14 @@ void pipeline_send(struct inbox *i, struct batch *b)
     flush(i);
 }
 
+bool pipeline_may_ask(const struct inbox *i, enum question q)
+{
+    return !i->lost && i->answers[q].state != QUESTION_ASKED;
+}
+
 void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params)
 {
-    assert(!i->lost && i->answers[q].state != QUESTION_ASKED);
+    assert(pipeline_may_ask(i, q));
     if (!PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||
         !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
@@ -261,7 +268,8 @@ static void segment_end(struct inbox *i)
     i->n_segments--;
     i->waiting_since_ms = clock_ms();
     if (s.op >= SEGMENT_QUESTION) {
-        question_take(i, (enum question)(s.op - SEGMENT_QUESTION), error ? NULL : rows, error);
+        question_take(&i->answers[s.op - SEGMENT_QUESTION], error ? NULL : rows, error);
+        rows = error ? rows : NULL;
     } else {
         struct batch *b = &i->batches[s.op];
 

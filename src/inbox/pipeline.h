@@ -2,7 +2,9 @@
 
 #include "batch.h"
 #include "call.h"
+#include "presence.h"
 #include "question.h"
+#include "queues.h"
 
 #include "onceward/base/fault.h"
 #include "onceward/config/config.h"
@@ -13,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is out on a connection: segments, each one call and one Sync, answered in the order in which they were sent. */
+/* What is out on a connection: segments, each one call and one Sync, answered in the order in which they were
+ * sent. */
 
 enum { SEGMENT_QUESTION = N_INBOX_OPS, PIPELINE_MAX = N_INBOX_OPS + N_QUESTIONS };
 
@@ -27,9 +30,8 @@ struct segment {
 
 struct inbox {
     PGconn *conn;
+    struct queues queues;
     struct call_scalars scalars;
-    enum inbox_registration registration;
-    struct fault refusal;
     struct batch batches[N_INBOX_OPS];
     const struct inbox_item **sorted; /* scratch of inbox_submit */
     size_t sorted_cap;
@@ -38,8 +40,8 @@ struct inbox {
     size_t first_segment, n_segments;
     int64_t waiting_since_ms; /* when the first segment became the first */
     int64_t statement_timeout_ms;
-    PGresult *rows, *error;   /* of the first segment, so far */
-    bool unsent;              /* libpq has bytes for the socket */
+    PGresult *rows, *error; /* of the first segment, so far */
+    bool unsent;            /* libpq has bytes for the socket */
 
     enum config_prepared prepared;
     bool is_prepared[N_INBOX_OPS];
@@ -47,17 +49,23 @@ struct inbox {
     bool swollen;
 
     struct question_answer answers[N_QUESTIONS];
+    struct presence presence;
+    int64_t *dead_letters; /* a queue: what was answered last */
 
     bool lost;
     struct fault fault; /* why */
     char notice[256];   /* the last thing that the server said on its own: often why */
 };
 
-/* Takes the connection (not in pipeline mode yet, non-blocking) and the scalars. */
-struct inbox *pipeline_new(PGconn *conn, const struct call_scalars *scalars, const struct config_database *c);
+/* Takes the connection (not in pipeline mode yet, non-blocking), the queues and the scalars. */
+struct inbox *pipeline_new(PGconn *conn, const struct queues *queues, const struct call_scalars *scalars,
+                           const struct config_database *c);
 
 /* TO_SEND to OUT: sends the batch's present range. Loses the connection when it cannot. */
 void pipeline_send(struct inbox *i, struct batch *b);
+
+/* May it be asked now? */
+bool pipeline_may_ask(const struct inbox *i, enum question q);
 
 /* Sends a question that is not out; the parameters are text. */
 void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params);

@@ -6,24 +6,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Questions: calls that are not about deliveries. Each is one call of one function of the schema, asked in the pipeline between the
- * batches, at most once at a time, and answered by one row of bigints, behind them texts (cut), or by a fault. */
-enum question { QUESTION_FIGURES, QUESTION_HOUSEKEEP, QUESTION_HOLDER, QUESTION_TRY, N_QUESTIONS };
-
-enum { QUESTION_MAX_PARAMS = 8, QUESTION_MAX_VALUES = 8, QUESTION_MAX_TEXTS = 3, QUESTION_TEXT = 201 };
+/* Questions: calls that are not about deliveries. Each is one call of one function of the schema, asked in
+ * the pipeline between the batches, at most once at a time, and answered by rows or by a fault. */
+enum question {
+    QUESTION_FIGURES,
+    QUESTION_HOUSEKEEP,
+    QUESTION_HOLDER,
+    QUESTION_TRY,
+    QUESTION_REGISTER,
+    QUESTION_PRESENCE,
+    N_QUESTIONS
+};
 
 enum question_state { QUESTION_IDLE, QUESTION_ASKED, QUESTION_ANSWERED, QUESTION_FAILED };
 
 struct question_answer {
     enum question_state state;
-    int64_t values[QUESTION_MAX_VALUES];
-    char texts[QUESTION_MAX_TEXTS][QUESTION_TEXT];
+    PGresult *rows; /* ANSWERED */
     struct fault fault;
 };
 
-struct inbox;
-
 const char *question_sql(enum question q);
 
-/* ASKED to ANSWERED or FAILED. rows is borrowed; NULL: it failed with error, which may be NULL too. */
-void question_take(struct inbox *i, enum question q, const PGresult *rows, const PGresult *error);
+/* ASKED to ANSWERED or FAILED. Takes rows; NULL: it failed with error, which is borrowed and may be NULL too.
+ */
+void question_take(struct question_answer *a, PGresult *rows, const PGresult *error);
+
+/* 1: answered, with *ret_rows (the caller's, PQclear) of that many columns, and n_rows of them unless that is
+ * negative; 0: not; -1: it failed, or was answered in another way: f. Once. */
+int question_read(struct question_answer *a, int n_rows, int n_columns, PGresult **ret_rows, struct fault *f);
+
+void question_deinit(struct question_answer *a);

@@ -23,3 +23,24 @@ void text_add(struct buf *b, struct slice s, size_t max)
         buf_add_slice(b, piece);
     }
 }
+
+void text_array_add(struct buf *b, const char *const *texts, size_t n)
+{
+    buf_add_char(b, '{');
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            buf_add_char(b, ',');
+        if (!texts[i]) {
+            buf_add_text(b, "NULL");
+            continue;
+        }
+        buf_add_char(b, '"');
+        for (const char *p = texts[i]; *p; p++) {
+            if (*p == '"' || *p == '\\')
+                buf_add_char(b, '\\');
+            buf_add_char(b, *p);
+        }
+        buf_add_char(b, '"');
+    }
+    buf_add_char(b, '}');
+}

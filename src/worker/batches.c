@@ -20,6 +20,7 @@ static void item_fill(struct worker *w, size_t i, const struct delivery *d)
         .ref = d->ref,
         .message_id = delivery_id(d),
         .deaths = d->deaths,
+        .alone = true, /* a crash of this engine's charges all that it had in work */
         .http_status = d->http_status,
         .result = {d->result, d->result_len},
         .error = slice_of(d->said ? d->said : d->error),

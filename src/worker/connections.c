@@ -224,7 +224,7 @@ static struct job *worker_connect_inbox(struct worker *w, struct fault *f)
                                 .max_attempts = q->max_attempts,
                                 .revive = q->revive};
     struct inbox_self self = {
-        .instance = w->config->instance, .number = 1, .own = w->config->instance_is_set};
+        .instance = w->config->instance, .number = w->started_ms, .own = w->config->instance_is_set};
 
     return inbox_connect(&w->config->database, &queue, 1, &self, f);
 }

@@ -126,7 +126,7 @@ static void row_park(struct worker *w, struct delivery *d, const struct inbox_ro
         set_kept_error(d, "the broker would drop it before its next attempt is due; last: ",
                        (struct slice){row->detail.data, row->detail.len < 300 ? row->detail.len : 300});
         d->exhausted = true;
-        d->attempt = row->attempt;
+        d->attempt = row->attempt + row->takeovers;
         give_up(w, d, DEAD_DELIVERY_LIMIT, false, (struct slice){0});
         return;
     }
@@ -252,7 +252,7 @@ static void row_claimed(struct worker *w, struct delivery *d, const struct inbox
 {
     char text[512];
 
-    d->attempt = row->attempt;
+    d->attempt = row->attempt + row->takeovers;
     d->row_is_ours = true;
     d->n_locks = 0;
     if (row->taken_over && worker_may_say(w, EVENT_TAKEN_OVER))
@@ -285,7 +285,7 @@ static void row_exhausted(struct worker *w, struct delivery *d, const struct inb
         delivery_event(w, d, DELIVERY_EV_NOT_NOW); /* nothing dies while the brake is on */
         return;
     }
-    d->attempt = row->attempt;
+    d->attempt = row->attempt + row->takeovers;
     d->exhausted = true;
     give_up(w, d, DEAD_ATTEMPTS, false, row->detail);
 }

@@ -286,6 +286,7 @@ struct worker {
     int64_t drain_until_ms;
 
     int64_t now_ms; /* of this turn */
+    int64_t started_ms; /* Unix time: larger in each life of an instance */
     int64_t tick_at_ms, stats_at_ms;
     double service_ema_us, claim_ema_us;
     double copies_ema; /* the share of what is new here that turns out to be completed */

@@ -198,7 +198,6 @@ CIRCLES = [
     "src/config: cross.c exposed.c",
     "src/config: duplicates.c read.c read_lists.c",
     "src/core: decide.c queue.c",
-    "src/inbox: pipeline.c question.c",
 ]
 CIRCLES_NOT = ("src/worker", "src/supervisor")  # on their way out
 

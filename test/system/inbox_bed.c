@@ -117,13 +117,18 @@ int bed_setup(void **state)
     b->sql = sql_open(b->name);
     b->database = (struct config_database){
         .url.value = url_make(b->name), .statement_timeout_ms = 3000, .connect_timeout_ms = 2000};
-    b->queue = (struct inbox_queue){.queue = "driver",
-                                    .vhost = "/",
-                                    .consumer = "driver",
-                                    .token_window_ms = 30000,
-                                    .max_window_ms = 60000,
-                                    .max_attempts = 8,
-                                    .revive = 3};
+    static const char *const names[BED_MAX_QUEUES] = {"driver", "driver1", "driver2", "driver3"};
+
+    for (size_t k = 0; k < BED_MAX_QUEUES; k++)
+        b->queues[k] = (struct inbox_queue){.queue = names[k],
+                                            .vhost = "/",
+                                            .consumer = names[k],
+                                            .token_window_ms = 30000,
+                                            .max_window_ms = 60000,
+                                            .max_attempts = 8,
+                                            .revive = 3};
+    b->n_queues = 1;
+    b->self = (struct inbox_self){.instance = "driver", .number = 1};
     return 0;
 }
 
@@ -141,9 +146,7 @@ int bed_teardown(void **state)
 
 struct job *bed_job(struct bed *b)
 {
-    static const struct inbox_self self = {.instance = "driver", .number = 1};
-
-    return inbox_connect(&b->database, &b->queue, 1, &self, &b->fault);
+    return inbox_connect(&b->database, b->queues, b->n_queues, &b->self, &b->fault);
 }
 
 int bed_try(struct bed *b)

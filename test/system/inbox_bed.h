@@ -11,7 +11,7 @@
 /* What the tests of the inbox stand on: a database, a connection of the adapter to it, items and the answers
  * to them. */
 
-enum { BED_MAX_ITEMS = 1024, BED_MAX_ROWS = 4096 };
+enum { BED_MAX_ITEMS = 1024, BED_MAX_ROWS = 4096, BED_MAX_QUEUES = 4 };
 
 struct answers {
     size_t n;
@@ -24,7 +24,10 @@ struct bed {
     PGconn *sql;   /* the test's own connection to it */
     char text[1200];
     struct config_database database;
-    struct inbox_queue queue;
+    struct inbox_queue queues[BED_MAX_QUEUES]; /* named driver, driver1, ...: n_queues of them, one unless a
+                                                  test says more */
+    size_t n_queues;
+    struct inbox_self self;
     struct inbox *inbox;
     struct fault fault;
     size_t n;

@@ -88,7 +88,7 @@ static void test_claims_and_settles(void **state)
     bed_collect(b, 256);
     assert_int_equal(bed_row(b, 0)->answer, ROW_COMPLETED);
     assert_int_equal(bed_row(b, 3)->answer, ROW_HELD);
-    assert_string_equal(bed_detail(b, 3), "driver");
+    assert_string_equal(bed_detail(b, 3), "driver/1");
 }
 
 static void test_one_and_many(void **state)
@@ -297,15 +297,34 @@ static void test_errors_at_commit(void **state)
     }
 }
 
+/* Its parameters and what it answers, with that type of text. */
+static const char *look_head(const char *text)
+{
+    static char head[900];
+
+    snprintf(head, sizeof(head),
+             "onceward.sidecar_look_many(p_instance text, p_number bigint, p_own boolean, p_gone text[], "
+             "p_grace_ms bigint, p_consumers text[], p_transactions boolean[], p_windows interval[], "
+             "p_max_windows interval[], p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints "
+             "bytea[]) RETURNS TABLE (ord integer, answer %s, attempt integer, takeovers integer, crashes "
+             "integer, unproven_ms bigint, unproven_step integer, wait_ms bigint, namesake boolean, detail "
+             "%s)",
+             text, text);
+    return head;
+}
+
+/* body returns rows of ord, answer, wait_ms and detail. */
 static void look_becomes(struct bed *b, const char *body)
 {
     bed_sql(b,
-            "CREATE OR REPLACE FUNCTION onceward.sidecar_look(p_consumer text, p_grace_ms bigint, p_ids "
-            "text[], p_tokens uuid[], "
-            "p_fingerprints bytea[]) RETURNS TABLE (ord integer, answer text, wait_ms bigint, detail text) "
-            "LANGUAGE plpgsql "
-            "AS $f$ BEGIN %s END $f$",
+            "CREATE OR REPLACE FUNCTION onceward.driver_look(p_ids text[]) RETURNS TABLE (ord integer, "
+            "answer text, wait_ms bigint, detail text) LANGUAGE plpgsql AS $f$ BEGIN %s END $f$",
             body);
+    bed_sql(b,
+            "CREATE OR REPLACE FUNCTION %s LANGUAGE plpgsql AS $f$ BEGIN RETURN QUERY SELECT l.ord, "
+            "l.answer, 0, 0, 0, NULL::bigint, 0, l.wait_ms, false, l.detail FROM onceward.driver_look(p_ids) "
+            "l; END $f$",
+            look_head("text"));
 }
 
 static void test_errors_by_kind(void **state)
@@ -367,7 +386,7 @@ static void test_odd_answers(void **state)
     look_becomes(b,
                  "RETURN QUERY VALUES (3, 'completed', 7::bigint, NULL), (1, 'dancing', NULL, NULL), (3, "
                  "'dead', NULL, 'twice'), "
-                 "(-1, 'dead', NULL, NULL), (99, 'dead', NULL, NULL), (NULL, "
+                 "(-7, 'dead', NULL, NULL), (0, 'dead', NULL, NULL), (99, 'dead', NULL, NULL), (NULL, "
                  "'dead', NULL, NULL), "
                  "(4, NULL, NULL, NULL), (5, 'unknown', NULL, NULL), (2, 'not_due', 12345678901, 'Grüße');");
     bed_connect(b);
@@ -388,12 +407,12 @@ static void test_odd_answers(void **state)
     assert_string_equal(bed_detail(b, refs[5]), "the database did not answer for this message");
 }
 
-/* One row for all that the others leave out, wherever it stands. */
+/* One row for so many that the others leave out, wherever it stands. */
 static void test_answer_for_the_rest(void **state)
 {
     struct bed *b = *state;
 
-    look_becomes(b, "RETURN QUERY VALUES (0, 'dead', NULL::bigint, 'worn'), (2, 'not_due', 7, NULL);");
+    look_becomes(b, "RETURN QUERY VALUES (-3, 'dead', NULL::bigint, 'worn'), (2, 'not_due', 7, NULL);");
     bed_connect(b);
     items_make(b, 4);
     bed_submit(b, INBOX_LOOK);
@@ -401,6 +420,18 @@ static void test_answer_for_the_rest(void **state)
     for (size_t k = 0; k < 4; k++) {
         assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_NOT_DUE : ROW_DEAD);
         assert_string_equal(bed_detail(b, place(b, k)), k == 1 ? "" : "worn");
+    }
+    /* For more, or fewer, than are left: for nobody. */
+    for (int n = 2; n <= 4; n += 2) {
+        char body[100];
+
+        snprintf(body, sizeof(body),
+                 "RETURN QUERY VALUES (%d, 'completed', 0::bigint, ''), (2, 'due', 0, '');", -n);
+        look_becomes(b, body);
+        bed_submit(b, INBOX_LOOK);
+        bed_collect(b, 4);
+        for (size_t k = 0; k < 4; k++)
+            assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_DUE : ROW_RETRY);
     }
 }
 
@@ -473,13 +504,11 @@ static void test_prepared_plans_that_changed(void **state)
     claim_all(b, 10);
     bed_submit(b, INBOX_LOOK);
     count_is(bed_collect(b, 10), ROW_CLAIMED, 10);
-    bed_sql(b, "DROP FUNCTION onceward.sidecar_look");
-    bed_sql(b, "CREATE FUNCTION onceward.sidecar_look(p_consumer text, p_grace_ms bigint, p_ids text[], "
-               "p_tokens uuid[], "
-               "p_fingerprints bytea[]) RETURNS TABLE (ord integer, answer varchar, wait_ms bigint, detail "
-               "varchar) LANGUAGE sql AS "
-               "$$ SELECT g, 'due'::varchar, 1::bigint, 'changed'::varchar FROM generate_series(1, "
-               "cardinality(p_ids)) g $$");
+    bed_sql(b, "DROP FUNCTION onceward.sidecar_look_many");
+    bed_sql(b,
+            "CREATE FUNCTION %s LANGUAGE sql AS $f$ SELECT g, 'due'::varchar, 0, 0, 0, NULL::bigint, 0, "
+            "1::bigint, false, 'changed'::varchar FROM generate_series(1, cardinality(p_ids)) g $f$",
+            look_head("varchar"));
     bed_submit(b, INBOX_LOOK);
     count_is(bed_collect(b, 10), ROW_DUE, 10);
     assert_string_equal(bed_detail(b, 0), "changed");
@@ -728,13 +757,13 @@ static void test_consumers(void **state)
     bed_connect(b);
     assert_int_equal(inbox_registration(b->inbox, 0, NULL), INBOX_REGISTERED);
     bed_disconnect(b);
-    b->queue.queue = "other";
+    b->queues[0].queue = "other";
     refused_is(b, "belongs to queue \"driver\"");
-    b->queue.takes_over = "driver";
+    b->queues[0].takes_over = "driver";
     assert_int_equal(bed_try(b), INBOX_CONNECTED);
     bed_disconnect(b);
-    b->queue.takes_over = NULL;
-    b->queue.queue = "driver";
+    b->queues[0].takes_over = NULL;
+    b->queues[0].queue = "driver";
     refused_is(b, "belongs to queue \"other\"");
 }
 

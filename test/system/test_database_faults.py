@@ -326,8 +326,8 @@ def test_one_kind_of_statement_that_fails_lastingly_is_tried_ever_more_rarely(be
 # another schema
 
 @pytest.mark.parametrize("change, undo, said", [
-    ("UPDATE onceward.schema_version SET version = 0, oldest_compatible = 0",
-     "UPDATE onceward.schema_version SET version = 1, oldest_compatible = 1", "onceward migrate"),
+    ("UPDATE onceward.schema_version SET version = version - 100, oldest_compatible = -200",
+     "UPDATE onceward.schema_version SET version = version + 100, oldest_compatible = 1", "onceward migrate"),
     ("INSERT INTO onceward.schema_version (version, oldest_compatible) VALUES (999, 998)",
      "DELETE FROM onceward.schema_version WHERE version = 999", "update onceward"),
     ("ALTER TABLE onceward.inbox ALTER alive_since SET NOT NULL", "ALTER TABLE onceward.inbox ALTER alive_since DROP NOT NULL",

@@ -1,4 +1,4 @@
-"""The inbox adapter, driven without a sidecar around it: see inbox_driver.c."""
+"""The inbox adapter, driven without a sidecar around it: see inbox_driver.c and inbox_many_driver.c."""
 
 import os
 import subprocess
@@ -8,8 +8,9 @@ import pytest
 from rig import schema
 
 
-def test_inbox_driver(raw_postgres):
-    driver = os.path.join(os.path.dirname(schema.require_binary()), "test", "system", "inbox_driver")
+@pytest.mark.parametrize("name", ["inbox_driver", "inbox_many_driver"])
+def test_inbox_driver(raw_postgres, name):
+    driver = os.path.join(os.path.dirname(schema.require_binary()), "test", "system", name)
     if not os.access(driver, os.X_OK):
         pytest.skip("the driver was not built (no cmocka)")
     environment = dict(os.environ, ONCEWARD_TEST_PG=raw_postgres.dsn())

@@ -195,7 +195,7 @@ def test_a_suspect_of_a_braked_queue_with_a_long_job_does_not_stop_another_queue
 
 @contextlib.contextmanager
 def no_claims(bed):
-    signature = bed.rows("SELECT oid::regprocedure::text AS it FROM pg_proc WHERE proname = 'sidecar_claim'")[0]["it"]
+    signature = bed.rows("SELECT oid::regprocedure::text AS it FROM pg_proc WHERE proname = 'sidecar_claim_many'")[0]["it"]
     bed.rows(f"REVOKE EXECUTE ON FUNCTION {signature} FROM onceward_sidecar")
     try:
         yield

@@ -137,6 +137,7 @@ struct inbox_item {
 
 struct inbox_row {
     uint64_t ref;
+    size_t queue;
     enum inbox_op op; /* INBOX_CLAIM for both kinds of claims */
     enum row_answer answer;
 
@@ -257,6 +258,7 @@ struct inbox_control {
     int64_t since_ms;            /* Unix time */
     const struct slice *give_up; /* message ids */
     size_t n_give_up;
+    bool give_up_held; /* and whatever is held */
 };
 
 struct inbox_presence {

@@ -1,0 +1,186 @@
+/* What is asked of the database beside the batches: whose the consumer names are, the figures of the stats
+ * lines, whether it works again, housekeeping, and who holds a row's lock. One thread, the connection's. */
+#include "asks.h"
+
+#include "call.h"
+#include "pipeline.h"
+#include "question.h"
+#include "queues.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+#include "onceward/inbox/inbox.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { OID_INT8 = 20, OID_TEXT = 25, OID_TEXT_ARRAY = 1009 };
+
+static int answer_read(struct inbox *i, enum question q, int n_rows, int n_columns, PGresult **ret_rows,
+                       struct fault *f)
+{
+    return question_read(&i->answers[q], n_rows, n_columns, ret_rows, f);
+}
+
+/* --- registration --- */
+
+void inbox_ask_registration(struct inbox *i)
+{
+    static const Oid types[REGISTER_PARAMS] = {OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY,
+                                               OID_TEXT_ARRAY};
+    struct buf literals[REGISTER_PARAMS] = {0};
+    const char *params[REGISTER_PARAMS];
+
+    if (!pipeline_may_ask(i, QUESTION_REGISTER) || queues_are_registered(&i->queues))
+        return;
+    queues_register_params(&i->queues, literals);
+    for (int k = 0; k < REGISTER_PARAMS; k++)
+        params[k] = buf_text(&literals[k]);
+    pipeline_ask(i, QUESTION_REGISTER, REGISTER_PARAMS, types, params);
+    for (int k = 0; k < REGISTER_PARAMS; k++)
+        buf_deinit(&literals[k]);
+}
+
+void asks_read_registration(struct inbox *i)
+{
+    PGresult *rows;
+    struct fault f;
+
+    /* A failure changes nothing: it is asked again. */
+    if (answer_read(i, QUESTION_REGISTER, -1, REGISTER_COLUMNS, &rows, &f) <= 0)
+        return;
+    queues_registered(&i->queues, rows, &f);
+    PQclear(rows);
+}
+
+/* --- figures --- */
+
+void inbox_ask_figures(struct inbox *i)
+{
+    static const Oid types[] = {OID_TEXT_ARRAY};
+    struct buf consumers = {0};
+    const char *param;
+
+    if (!pipeline_may_ask(i, QUESTION_FIGURES))
+        return;
+    queues_consumers(&i->queues, &consumers);
+    param = buf_text(&consumers);
+    pipeline_ask(i, QUESTION_FIGURES, 1, types, &param);
+    buf_deinit(&consumers);
+}
+
+/* A row a queue, in their order. */
+bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
+{
+    PGresult *rows;
+    struct fault f;
+
+    if (answer_read(i, QUESTION_FIGURES, (int)i->queues.n, 3, &rows, &f) <= 0)
+        return false;
+    free(i->dead_letters);
+    i->dead_letters = mem_zalloc(i->queues.n, sizeof(*i->dead_letters));
+    *ret = (struct inbox_figures){.dead_letters = i->dead_letters};
+    for (int k = 0; k < PQntuples(rows); k++) {
+        call_int8(rows, k, 0, &i->dead_letters[k]);
+        call_int8(rows, k, 1, &ret->dead_letter_bytes);
+        call_int8(rows, k, 2, &ret->oldest_snapshot_ms);
+    }
+    PQclear(rows);
+    return true;
+}
+
+/* --- does it work again? --- */
+
+void inbox_ask_try(struct inbox *i)
+{
+    static const Oid types[] = {OID_TEXT};
+
+    if (pipeline_may_ask(i, QUESTION_TRY))
+        pipeline_ask(i, QUESTION_TRY, 1, types, &i->queues.list[0].consumer);
+}
+
+int inbox_tried(struct inbox *i, struct fault *f)
+{
+    PGresult *rows;
+    int got = answer_read(i, QUESTION_TRY, 1, 1, &rows, f);
+
+    if (got > 0)
+        PQclear(rows);
+    return got;
+}
+
+/* --- housekeeping --- */
+
+void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h)
+{
+    const int64_t numbers[] = {h->retention_ms, h->late_ms, h->from_page, h->budget_us, clock_wall_ms()};
+    static const Oid types[] = {OID_TEXT, OID_TEXT, OID_INT8, OID_INT8, OID_INT8, OID_INT8, OID_INT8};
+    const char *params[7] = {i->queues.list[h->queue].consumer, i->scalars.value[SCALAR_INSTANCE]};
+    char texts[5][24];
+
+    if (!pipeline_may_ask(i, QUESTION_HOUSEKEEP))
+        return;
+    for (int k = 0; k < 5; k++) {
+        snprintf(texts[k], sizeof(texts[k]), "%" PRId64, numbers[k]);
+        params[2 + k] = texts[k];
+    }
+    pipeline_ask(i, QUESTION_HOUSEKEEP, 7, types, params);
+}
+
+int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f)
+{
+    enum { N = 8 };
+    int64_t v[N] = {0};
+    PGresult *rows;
+    int got = answer_read(i, QUESTION_HOUSEKEEP, 1, N, &rows, f);
+
+    if (got <= 0)
+        return got;
+    for (int k = 0; k < N; k++)
+        call_int8(rows, 0, k, &v[k]);
+    PQclear(rows);
+    *ret = (struct inbox_housekept){.n_purged = v[0],
+                                    .n_swept = v[1],
+                                    .n_orphans = v[2],
+                                    .next_page = v[3],
+                                    .took_us = v[4],
+                                    .away_ms = v[5],
+                                    .n_unfinished = v[6],
+                                    .ahead_ms = v[7]};
+    return 1;
+}
+
+/* --- the holder of a row's lock --- */
+
+void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id)
+{
+    static const Oid types[] = {OID_TEXT, OID_TEXT};
+    const char *params[2] = {i->queues.list[queue].consumer};
+
+    if (!pipeline_may_ask(i, QUESTION_HOLDER))
+        return;
+    char *id = mem_copy(message_id.data, message_id.len);
+    params[1] = id;
+    pipeline_ask(i, QUESTION_HOLDER, 2, types, params);
+    free(id);
+}
+
+bool inbox_holder(struct inbox *i, struct inbox_holder *ret)
+{
+    PGresult *rows;
+    struct fault f;
+
+    if (answer_read(i, QUESTION_HOLDER, 1, 5, &rows, &f) <= 0)
+        return false;
+    *ret = (struct inbox_holder){0};
+    call_int8(rows, 0, 0, &ret->pid);
+    call_int8(rows, 0, 1, &ret->age_ms);
+    snprintf(ret->application, sizeof(ret->application), "%s", PQgetvalue(rows, 0, 2));
+    snprintf(ret->state, sizeof(ret->state), "%s", PQgetvalue(rows, 0, 3));
+    snprintf(ret->gid, sizeof(ret->gid), "%s", PQgetvalue(rows, 0, 4));
+    PQclear(rows);
+    return true;
+}

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "array.h"
+
+#include "onceward/inbox/inbox.h"
+
+#include <stddef.h>
+
+/* What a batch says of its items and of their queues, as arrays for the functions of the schema. */
+
+enum column {
+    COLUMN_OF, /* the item's queue: the place of what is said of it in the columns of queues, from 1 */
+    COLUMN_IDS,
+    COLUMN_LETTER_IDS,
+    COLUMN_TOKENS,
+    COLUMN_FINGERPRINTS,
+    COLUMN_TYPES,
+    COLUMN_DEATHS,
+    COLUMN_ALONE,
+    COLUMN_STATUSES,
+    COLUMN_RESULTS,
+    COLUMN_ERRORS,
+    COLUMN_DELAYS,
+    COLUMN_ONLY_EXPIRED,
+    COLUMN_GIVE_BACK,
+    COLUMN_CRASHES,
+    COLUMN_UNPROVEN_STEPS,
+    COLUMN_REASONS,
+    COLUMN_ROWLESS,
+    COLUMN_REDELIVERED,
+    COLUMN_EXHAUSTED,
+    COLUMN_ATTEMPTS,
+    COLUMN_RAW_IDS,
+    COLUMN_BODIES,
+    COLUMN_CONTENT_TYPES,
+    COLUMN_PROPERTIES,
+    COLUMN_HEADERS,
+    COLUMN_EXCHANGES,
+    COLUMN_ROUTING_KEYS,
+    COLUMN_LETTER_DEATHS,
+    COLUMN_CONTENT_HEADERS,
+    N_COLUMNS
+};
+
+enum queue_column {
+    QUEUE_CONSUMERS,
+    QUEUE_VHOSTS,
+    QUEUE_NAMES,
+    QUEUE_TRANSACTIONS,
+    QUEUE_WINDOWS,
+    QUEUE_MAX_WINDOWS,
+    QUEUE_MAX_ATTEMPTS,
+    QUEUE_REVIVES,
+    N_QUEUE_COLUMNS
+};
+
+/* The items of one queue stand together. */
+void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n);
+
+/* What the items' queues have, in the order of their first items. Answers how many queues there are. */
+size_t column_of_queues(enum queue_column c, struct array *a, const struct inbox_queue *queues,
+                        const struct inbox_item *const *items, size_t n);

@@ -1,0 +1,182 @@
+/* Presence and levers: one call of sidecar_presence, and what it answers. One thread, the connection's.
+ *
+ * An answer is copied out of its rows: the texts into one block, to which everything else points. */
+#include "presence.h"
+
+#include "call.h"
+#include "pipeline.h"
+#include "question.h"
+#include "queues.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KIND, ORD, NAME, NUMBER, COUNTER, VERSION, CONSUMES, YES, TEXT, N_FIELDS };
+
+void presence_deinit(struct presence *p)
+{
+    mem_clear(&p->replicas);
+    mem_clear(&p->controls);
+    mem_clear(&p->texts);
+    mem_clear(&p->consumes);
+    mem_clear(&p->give_up);
+    p->n_replicas = p->n_controls = 0;
+}
+
+void inbox_ask_presence(struct inbox *i, const char *version, struct slice states_json)
+{
+    static const Oid types[] = {25, 20, 20, 25, 114, 1009};
+    const char *params[6] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
+    struct buf states = {0}, names = {0};
+    char counter[24];
+
+    if (!pipeline_may_ask(i, QUESTION_PRESENCE))
+        return;
+    queues_consumers(&i->queues, &names);
+    buf_add_slice(&states, states_json);
+    snprintf(counter, sizeof(counter), "%" PRId64, i->presence.counter);
+    params[2] = i->presence.counter ? counter : NULL;
+    params[3] = version;
+    params[4] = buf_text(&states);
+    params[5] = buf_text(&names);
+    pipeline_ask(i, QUESTION_PRESENCE, 6, types, params);
+    buf_deinit(&states);
+    buf_deinit(&names);
+}
+
+/* --- the answer --- */
+
+struct reading {
+    const PGresult *rows;
+    char *text; /* where the next text goes */
+    size_t n_queues, n_give_up;
+};
+
+static bool is_kind(const PGresult *rows, int at, const char *kind)
+{
+    return strcmp(PQgetvalue(rows, at, KIND), kind) == 0;
+}
+
+static struct slice text_keep(struct reading *r, int at, int field)
+{
+    struct slice s = {r->text, (size_t)PQgetlength(r->rows, at, field)};
+
+    memcpy(r->text, PQgetvalue(r->rows, at, field), s.len + 1); /* libpq ends every value with a NUL */
+    r->text += s.len + 1;
+    return s;
+}
+
+static void replica_read(struct reading *r, int at, struct inbox_replica *ret, bool *consumes)
+{
+    const char *bits = PQgetvalue(r->rows, at, CONSUMES);
+    size_t n_bits = (size_t)PQgetlength(r->rows, at, CONSUMES);
+
+    *ret = (struct inbox_replica){.consumes = consumes};
+    ret->instance = text_keep(r, at, NAME).data;
+    ret->version = text_keep(r, at, VERSION).data;
+    ret->states_json = text_keep(r, at, TEXT);
+    call_int8(r->rows, at, NUMBER, &ret->number);
+    call_int8(r->rows, at, COUNTER, &ret->counter);
+    for (size_t k = 0; k < r->n_queues; k++)
+        consumes[k] = k < n_bits && bits[k] == '1';
+}
+
+/* The index of the queue that a row is about. -1: it is about none. */
+static int64_t queue_of(const struct reading *r, int at)
+{
+    int ord = 0;
+
+    call_int4(r->rows, at, ORD, &ord);
+    return ord >= 1 && (size_t)ord <= r->n_queues ? ord - 1 : -1;
+}
+
+static void control_read(struct reading *r, int at, struct inbox_control *ret)
+{
+    *ret = (struct inbox_control){.queue = (size_t)queue_of(r, at), .paused = call_bool(r->rows, at, YES)};
+    ret->by = text_keep(r, at, NAME).data;
+    ret->reason = text_keep(r, at, TEXT).data;
+    call_int8(r->rows, at, NUMBER, &ret->since_ms);
+}
+
+/* Of the control that it belongs to: both are in the order of the queues. */
+static void give_up_read(struct reading *r, int at, struct presence *p)
+{
+    struct inbox_control *c = p->controls;
+
+    while (c < p->controls + p->n_controls && c->queue != (size_t)queue_of(r, at))
+        c++;
+    if (c == p->controls + p->n_controls)
+        return;
+    if (PQgetisnull(r->rows, at, TEXT)) {
+        c->give_up_held = true;
+        return;
+    }
+    if (!c->n_give_up)
+        c->give_up = &p->give_up[r->n_give_up];
+    p->give_up[r->n_give_up++] = text_keep(r, at, TEXT);
+    c->n_give_up++;
+}
+
+static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
+{
+    size_t n_replicas = 0, n_controls = 0, n_give_up = 0, n_bytes = 0;
+
+    for (int at = 0; at < PQntuples(rows); at++) {
+        n_replicas += is_kind(rows, at, "replica");
+        n_controls += is_kind(rows, at, "control");
+        n_give_up += is_kind(rows, at, "give_up");
+        for (int field = 0; field < N_FIELDS; field++)
+            n_bytes += (size_t)PQgetlength(rows, at, field) + 1;
+    }
+    p->replicas = mem_zalloc(n_replicas + 1, sizeof(*p->replicas));
+    p->consumes = mem_zalloc(n_replicas * n_queues + 1, sizeof(*p->consumes));
+    p->controls = mem_zalloc(n_controls + 1, sizeof(*p->controls));
+    p->give_up = mem_zalloc(n_give_up + 1, sizeof(*p->give_up));
+    p->texts = mem_zalloc(n_bytes + 1, 1);
+}
+
+static void presence_fill(struct presence *p, const PGresult *rows, size_t n_queues)
+{
+    struct reading r = {.rows = rows, .n_queues = n_queues};
+
+    presence_deinit(p);
+    presence_reserve(p, rows, n_queues);
+    r.text = p->texts;
+    for (int at = 0; at < PQntuples(rows); at++) {
+        if (is_kind(rows, at, "self")) {
+            call_int8(rows, at, NUMBER, &p->counter);
+            p->namesake = call_bool(rows, at, YES);
+        } else if (is_kind(rows, at, "replica")) {
+            replica_read(&r, at, &p->replicas[p->n_replicas], p->consumes + p->n_replicas * n_queues);
+            p->n_replicas++;
+        } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
+            control_read(&r, at, &p->controls[p->n_controls++]);
+        } else if (is_kind(rows, at, "give_up")) {
+            give_up_read(&r, at, p);
+        }
+    }
+}
+
+int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
+{
+    struct presence *p = &i->presence;
+    PGresult *rows;
+    int got = question_read(&i->answers[QUESTION_PRESENCE], -1, N_FIELDS, &rows, f);
+
+    if (got <= 0)
+        return got;
+    presence_fill(p, rows, i->queues.n);
+    PQclear(rows);
+    *ret = (struct inbox_presence){.replicas = p->replicas,
+                                   .n_replicas = p->n_replicas,
+                                   .controls = p->controls,
+                                   .n_controls = p->n_controls,
+                                   .namesake = p->namesake};
+    return 1;
+}

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "onceward/base/buf.h"
+#include "onceward/inbox/inbox.h"
+
+#include <libpq-fe.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct fault;
+
+/* The queues of an inbox: what it was told of them, in which order their rows are locked, and whether their
+ * consumer names are their own. */
+struct queues {
+    struct inbox_queue *list; /* texts owned */
+    size_t *ranks;            /* the place of each in the order of the consumer names, by bytes */
+    enum inbox_registration *registrations;
+    char **refusals; /* in words; NULL: none */
+    size_t n;
+};
+
+void queues_init(struct queues *q, const struct inbox_queue *list, size_t n);
+void queues_deinit(struct queues *q);
+
+/* Their consumer names, as the literal of a text array. */
+void queues_consumers(const struct queues *q, struct buf *literal);
+
+/* Registering all of them in one call (QUESTION_REGISTER): its parameters as literals of text arrays, and
+ * what its answer says. A result without a row for a queue says that it is registered. */
+enum { REGISTER_PARAMS = 4, REGISTER_COLUMNS = 4 };
+void queues_register_params(const struct queues *q, struct buf params[REGISTER_PARAMS]);
+
+/* Takes what a result says, in binary. -1: it is not what was agreed upon; nothing has changed. */
+int queues_registered(struct queues *q, const PGresult *result, struct fault *f);
+
+/* Is each of them registered? */
+bool queues_are_registered(const struct queues *q);
