@@ -207,7 +207,8 @@ static void test_letters(void **state)
     b->items[5].message_id = SLICE("\xFF\0raw");
     bed_submit(b, INBOX_BURY);
     count_is(bed_collect(b, 6), ROW_BURIED, 6);
-    assert_true(inbox_is_swollen(b->inbox)); /* the large ones go one by one, so not before the first is out */
+    assert_true(
+        inbox_is_swollen(b->inbox)); /* the large ones go one by one, so not before the first is out */
     for (size_t k = 0; k < 6; k++) {
         char expected[24];
 
