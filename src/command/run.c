@@ -1,6 +1,6 @@
 /* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
-#include "onceward/base/buf.h"
 #include "command/common.h"
+#include "onceward/base/buf.h"
 #include "onceward/base/log.h"
 #include "onceward/base/texts.h"
 #include "onceward/command/command.h"

@@ -52,7 +52,7 @@ struct supervisor {
     struct state_file file;
     enum state_life told_life; /* as the file has it */
     bool state_failed;
-    struct state_reload told;  /* of reloads, to the file */
+    struct state_reload told; /* of reloads, to the file */
     bool reload_asked, reloads;
     int64_t reload_began_ms;
     struct config_diff diff; /* of the reload that is under way */
@@ -76,6 +76,7 @@ void slots_deinit(struct supervisor *s); /* when none is left */
 void reload_step(struct supervisor *s); /* also when nobody asked: what it began goes on */
 
 /* state.c */
-int state_open(struct supervisor *s); /* locks the file, names the instance; -1: another sidecar runs with it, logged */
+int state_open(
+    struct supervisor *s); /* locks the file, names the instance; -1: another sidecar runs with it, logged */
 void state_tell(struct supervisor *s);
 void state_end(struct supervisor *s, int status);

@@ -3,8 +3,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a queue waits for before it was ever ready. In a pod things start one after another: that is told at info, and only what has lasted
- * longer than anybody's patience is a warning. From the first `ready` on, the same is a fault, told by other events. Pure. */
+/* What a queue waits for before it was ever ready. In a pod things start one after another: that is told at
+ * info, and only what has lasted longer than anybody's patience is a warning. From the first `ready` on, the
+ * same is a fault, told by other events. Pure. */
 
 enum waiting_for { WAITING_BROKER, WAITING_DATABASE, WAITING_APPLICATION, N_WAITING_FOR };
 
@@ -21,9 +22,10 @@ struct waiting {
 
 enum waiting_line { WAITING_NO_LINE, WAITING_LINE, WAITING_WARNING };
 
-/* It is not there, and why. Which line is due: one when the wait begins or its reason changes (not more than one a second), a warning
- * each patience_ms. */
-enum waiting_line waiting_for(struct waiting *w, enum waiting_for what, const char *text, int64_t now_ms, int64_t patience_ms);
+/* It is not there, and why. Which line is due: one when the wait begins or its reason changes (not more than
+ * one a second), a warning each patience_ms. */
+enum waiting_line waiting_for(struct waiting *w, enum waiting_for what, const char *text, int64_t now_ms,
+                              int64_t patience_ms);
 
 /* It is there. */
 void waiting_over(struct waiting *w, enum waiting_for what);
