@@ -85,7 +85,7 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
         text_add_safe(&text, slice_of(f.text));
         kind = FINDING_WARNING;
     } else if (answer > 0) {
-        buf_add_text(&text, "the queue is empty, so there is nothing to look at");
+        buf_add_text(&text, "no message is ready in it, so there is nothing to look at");
     } else {
         kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
         buf_add_text(&text, ". It was given back, which counts as a delivery");

@@ -52,8 +52,7 @@ static bool same_statuses(const struct config_queue *a, const struct config_queu
                                               a->n_permanent_status * sizeof(*a->permanent_status)));
 }
 
-/* a and b: struct config or struct config_queue. */
-static bool same_value(const struct key *k, const void *a, const void *b)
+bool key_is_same(const struct key *k, const void *a, const void *b)
 {
     const void *x = (const char *)a + k->offset, *y = (const char *)b + k->offset;
 
@@ -94,7 +93,7 @@ static bool same_root_value(const struct key *k, const struct config *a, const s
 {
     if (k->offset == offsetof(struct config, instance) && !a->instance_is_set && !b->instance_is_set)
         return true;
-    return same_value(k, a, b);
+    return key_is_same(k, a, b);
 }
 
 /* --- the whole --- */
@@ -131,7 +130,7 @@ static bool compare_queue(const struct config_queue *running, const struct confi
     bool differs = false;
 
     for (size_t i = 0; i < n_keys; i++) {
-        if (keys[i].scope != SCOPE_QUEUE || same_value(&keys[i], running, next))
+        if (keys[i].scope != SCOPE_QUEUE || key_is_same(&keys[i], running, next))
             continue;
         buf_reset(&path);
         buf_add_text(&path, "queues");

@@ -3,6 +3,7 @@
 
 #include "config/cross.h"
 
+#include "config/applications.h"
 #include "config/checks.h"
 #include "config/exposed.h"
 #include "config/report.h"
@@ -346,4 +347,5 @@ void cross_check_queues(const struct reading *root, const struct queue_reading *
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < i; k++)
             check_pair(&queues[k], &queues[i], known ? vhost : NULL);
+    applications_check(queues, n);
 }

@@ -382,10 +382,25 @@ def test_a_sample_tells_which_id_is_found_and_goes_back(place):
     method, properties, body = place.queue.get()
     assert (method.redelivered, properties.message_id, body) == (True, "m2", b"{}")
     done = run("check", "--connect", "--sample", "--config", place.path)
-    assert "the queue is empty" in done.out, done.text
+    assert "no message is ready" in done.out, done.text
     done = run("check", "--sample", "--config", place.path)
     assert done.status == 2 and "--connect" in done.err
     assert "delivery" in good("check", "--help")
+
+
+def test_a_sample_of_a_quorum_queue_counts_once_and_is_still_there(place):
+    queue = Queue(place.rabbitmq, place.queue.name + "-quorum", arguments={"x-queue-type": "quorum"}).declare()
+    try:
+        queue.publish("m1", b"x" * 300_000)  # more than a frame
+        path = place.write(top={"queues": {queue.name: {"forward": {"url": "http://127.0.0.1:1/"}}}})
+        done = run("check", "--connect", "--sample", "--config", path)
+        assert 'a message has the id "m1", from property:message_id' in done.out, done.text
+        queue.wait_for_ready(1)
+        _, properties, body = queue.get()
+        assert properties.headers["x-delivery-count"] == 1 and body == b"x" * 300_000
+    finally:
+        queue.delete()
+        queue.close()
 
 
 @pytest.mark.parametrize("source, properties, body, said", [

@@ -626,6 +626,40 @@ static void test_combinations(void **state)
          "queues.b.consumer",
          "the same consumer name as queues.a; expected a name of its own, since messages of one queue would "
          "count as completed in the other"},
+        {'S',
+         "\"queues\": {\"a\": {\"forward\": {\"url\": \"http://h:80/a\"}, \"ready\": {\"url\": "
+         "\"http://h/ready\"}}, \"b\": "
+         "{\"forward\": {\"url\": \"http://H/b\"}}}",
+         "queues.b.ready.url",
+         "differs from that of queues.a, which sends to the same application (H, port 80); expected the "
+         "same"},
+        {'S',
+         "\"queues\": {\"a\": {\"forward\": {\"url\": \"http://h\"}}, \"b\": {\"forward\": {\"url\": "
+         "\"http://h\", \"unix_socket\": "
+         "\"/s\"}}}",
+         "queues.b.forward.unix_socket",
+         "differs from that of queues.a, which sends to the same application (h, port 80); expected the "
+         "same"},
+        {'S',
+         "\"queues\": {\"a\": {\"ready\": {\"interval\": \"2s\"}, \"forward\": {\"url\": "
+         "\"http://[::1]:1/\"}}, \"b\": {\"forward\": "
+         "{\"url\": \"http://[::1]:1\"}}}",
+         "queues.b.ready.interval",
+         "differs from that of queues.a, which sends to the same application ([::1], port 1); expected the "
+         "same"},
+        {'S',
+         "\"queues\": {\"a\": {\"forward\": {\"url\": \"https://h\", \"tls\": {\"ca_file\": "
+         "\"/dev/null\"}}}, \"b\": {\"forward\": "
+         "{\"url\": \"https://h:443\"}}}",
+         "queues.b.forward.tls.ca_file",
+         "differs from that of queues.a, which sends to the same application (h, port 443); expected the "
+         "same"},
+        {'S',
+         "\"queues\": {\"a\": {\"forward\": {\"url\": \"http://h:81\"}, \"ready\": {\"interval\": \"2s\"}}, "
+         "\"b\": {\"forward\": "
+         "{\"url\": \"http://h\"}}, \"c\": {\"forward\": {\"url\": \"http://i\"}, \"ready\": {\"interval\": "
+         "\"3s\"}}}",
+         NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://h\", \"connect_timeout\": \"30s\"}",
          "queues.q.forward.connect_timeout",
          "forward.connect_timeout (30s) is not below token_window (30s): the window would be over before the "

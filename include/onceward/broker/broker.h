@@ -217,7 +217,7 @@ int broker_close(struct broker *b, struct fault *f);
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
 /* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the
- * caller's (message_free), without its body where that is above max_message; 1: the queue is empty; -1: it
+ * caller's (message_free), without its body where that is above max_message; 1: none is ready in the queue; -1: it
  * could not be taken, or nobody knows whether it was given back in time (it is, when the connection ends). */
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
                   struct fault *f);
