@@ -156,8 +156,8 @@ static int on_frame(struct broker *b, const amqp_frame_t *frame, const struct as
     if (frame->channel == 0)
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
                                                       : 0;
-    if (frame->channel >= b->n_numbers)
-        return 0;
+    if (frame->channel >= b->n_numbers || b->closing > CLOSE_CHANNELS_SENT)
+        return 0; /* nothing is said behind the connection's end */
     struct number *n = &b->numbers[frame->channel];
     if (!n->user)
         number_frame(b, n, frame->channel, frame);

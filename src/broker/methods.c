@@ -137,6 +137,8 @@ int broker_flush(struct broker *b, struct fault *f)
 
 int broker_tick(struct broker *b, struct fault *f)
 {
+    if (b->closing == CLOSE_DONE)
+        return 0;
     close_step(b);
     if (wire_tick(&b->wire, f))
         return -1;
