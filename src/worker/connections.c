@@ -286,6 +286,7 @@ static void inbox_slim(struct worker *w)
             return;
     inbox_free(w->inbox);
     w->inbox = NULL;
+    w->has_figures = false; /* some of them are the connection's */
     w->inbox_life++;
     w->claim_sent_us = 0;
     w->failing_ops = 0;

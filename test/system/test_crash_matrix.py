@@ -76,7 +76,7 @@ class Story:
         bed, n = self.bed, FORWARDED if self.point.name == "forward_waiting" else 1
         failpoint = {"ONCEWARD_FAILPOINT": f"{self.point.name}:kill:{n}"}
         if self.scenario == "copy":
-            self.holder = bed.sidecar("holder", **self.keys)
+            self.holder = bed.sidecar("holder", **{**self.keys, "token_window": "60s"})  # what it holds, it holds until the gate is open
             bed.queue.publish_many(["m1"])
             self.gate.wait_for_waiting()
             sidecar = bed.sidecar("victim", top=self.top, environment=failpoint, binary=BINARY, **self.keys)

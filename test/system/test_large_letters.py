@@ -28,6 +28,9 @@ def test_a_large_letter_may_take_longer_than_other_statements(bed, slow_letters)
     sidecar.wait_for("dead", message_id="large", deadline=60)
     letter, = bed.letters()
     assert len(letter["body"]) == 2 * MIB and not sidecar.find("paused") and len(bed.app.posts("large")) == 1
+    # A connection that has grown is given up for a new one, and what it was asked for with it.
+    sidecar.wait_for("connected", n=2, peer="database")
+    sidecar.wait_for("stats", since=sidecar.mark(), n=3)
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1")
     bed.assert_acked()

@@ -17,7 +17,7 @@ from .wait import wait_until
 # Short windows and backoffs, so that tests are quick.
 QUEUE_DEFAULTS = {
     "completion": "transaction",
-    "token_window": "10s",
+    "token_window": "5s",
     "commit_grace": "300ms",
     "retry": {"max_attempts": 3, "backoff": "50ms", "max_backoff": "200ms"},
     "ready": {"interval": "100ms"},
