@@ -7,12 +7,14 @@
 #include "onceward/config/config.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/admin.h"
+#include "onceward/sidecar/sidecar.h"
 #include "onceward/supervisor.h"
 
 #include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -110,7 +112,10 @@ int command_run(int argc, char **argv)
     if (config) {
         log_set_level(config->log.level);
         forward_global_init();
-        status = supervisor_run(config, load, path);
+        /* The new engine, until it takes the worker's place: ONCEWARD_ENGINE=sidecar. */
+        const char *engine = getenv("ONCEWARD_ENGINE");
+
+        status = engine && !strcmp(engine, "sidecar") ? sidecar_run(config, load, path, argv - 1) : supervisor_run(config, load, path);
     }
     log_stop(LOG_STOP_MS);
     return status;

@@ -11,6 +11,7 @@
 #include "onceward/core/queue.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
+#include "onceward/sidecar/sidecar.h"
 #include "onceward/sidecar/state.h"
 #include "onceward/sidecar/state_file.h"
 
@@ -129,8 +130,6 @@ struct replica {
 
 enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD };
 
-typedef struct config *sidecar_load(const char *path, struct texts *faults);
-
 struct sidecar {
     struct config *config;
     sidecar_load *load;
@@ -178,11 +177,6 @@ struct sidecar {
     struct header_block headers;
     struct buf token, id;
 };
-
-/* Runs every queue until SIGTERM or SIGINT, then drains. A second of these ends the grace at once. SIGUSR1 drains, and it stays idle until one of
- * them. SIGHUP (and SIGUSR2) checks the file at path, lets what is out finish, and starts the program anew in its place. Keeps the state file, and
- * refuses to run where another sidecar has it. c is the sidecar's from now on. Answers the exit status. */
-int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv);
 
 /* --- dial.c --- */
 
