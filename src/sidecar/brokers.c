@@ -94,7 +94,7 @@ static void channel_lost(struct lane *l, const struct broker_event *ev)
 
     if (ev->reason == BROKER_REASON_STREAM) {
         queue_refused(&l->core, now_ms, PAUSE_STREAM, stream_text);
-        report_text(l, EVENT_REFUSED, stream_text);
+        report_reason(l, EVENT_REFUSED, stream_text);
     }
     snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->fault.text);
     queue_channel_lost(&l->core, now_ms, code, ev->fault.text);
@@ -121,7 +121,7 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         queue_stopped(q, now_ms, ev->consumer);
         break;
     case BROKER_CANCELLED:
-        report_text(l, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
+        report_reason(l, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
         break;
     case BROKER_CHANNEL_LOST:
         channel_lost(l, ev);

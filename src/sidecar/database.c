@@ -67,7 +67,7 @@ static void answered(struct sidecar *s, const struct inbox_row *r)
     FAILPOINT_AT(operation_info(op)->failpoint + FAILPOINT_STEP_ANSWERED);
     if (r->namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
-        report_text(l, EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
+        report_reason(l, EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
     }
     queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
     l->touched = true;
@@ -174,7 +174,7 @@ static void look_at_registrations(struct sidecar *s)
         bool refused = r == INBOX_REFUSED;
 
         if (refused && !l->refused_told)
-            report_text(l, EVENT_REFUSED, f.text);
+            report_reason(l, EVENT_REFUSED, f.text);
         if (refused != l->refused_told) {
             queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, refused ? f.text : NULL);
             l->touched = true;
@@ -189,7 +189,7 @@ static void refused_whole(struct sidecar *s, const char *reason)
         struct lane *l = &s->lanes[i];
 
         if (!l->refused_told)
-            report_text(l, EVENT_REFUSED, reason);
+            report_reason(l, EVENT_REFUSED, reason);
         l->refused_told = true;
         queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, reason);
         l->touched = true;

@@ -116,7 +116,7 @@ void report_note(struct lane *l, const struct note *n)
     log_end(&line);
 }
 
-void report_text(const struct lane *l, enum event e, const char *reason)
+void report_reason(const struct lane *l, enum event e, const char *reason)
 {
     struct log_line line;
 

@@ -164,7 +164,7 @@ static void turn(struct sidecar *s)
     brokers_step(s);
     database_step(s);
     requests_step(s);
-    presence_step(s);
+    replicas_step(s);
     actions_run(s);
     requests_probe(s);
     housekeeping_step(s);
@@ -314,7 +314,7 @@ static void deinit(struct sidecar *s)
     forward_free(s->forward);
     database_deinit(s);
     brokers_deinit(s);
-    presence_deinit(s);
+    replicas_deinit(s);
     free(s->lanes);
     free(s->applications);
     header_block_deinit(&s->headers);

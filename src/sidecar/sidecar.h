@@ -32,7 +32,7 @@
  *   actions.c      what a queue's core wants done, carried out
  *   report.c       lines of the log
  *   figures.c      the stats line
- *   presence.c     who else is there; what operators want
+ *   replicas.c     who else is there; what operators want
  *   housekeeping.c the purge and the sweep
  *   tell.c         the state file
  *
@@ -229,17 +229,17 @@ int64_t actions_due_ms(const struct sidecar *s);
 /* --- report.c --- */
 
 void report_note(struct lane *l, const struct note *n);
-void report_text(const struct lane *l, enum event e, const char *reason);
+void report_reason(const struct lane *l, enum event e, const char *reason);
 
 /* --- figures.c --- */
 
 void figures_say(struct lane *l);
 void figures_step(struct sidecar *s);
 
-/* --- presence.c --- */
+/* --- replicas.c --- */
 
-void presence_step(struct sidecar *s);
-void presence_deinit(struct sidecar *s);
+void replicas_step(struct sidecar *s);
+void replicas_deinit(struct sidecar *s);
 
 /* --- housekeeping.c --- */
 

@@ -98,7 +98,7 @@ static void answered(struct sidecar *s)
     pull_levers(s, &p);
     if (p.namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
-        report_text(&s->lanes[0], EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
+        report_reason(&s->lanes[0], EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
     }
 }
 
@@ -123,7 +123,7 @@ static void states(struct sidecar *s)
     buf_add_char(b, ']');
 }
 
-void presence_step(struct sidecar *s)
+void replicas_step(struct sidecar *s)
 {
     struct sidecar_presence *p = &s->presence;
 
@@ -146,7 +146,7 @@ void presence_step(struct sidecar *s)
     p->at_ms = s->now_ms + EVERY_MS;
 }
 
-void presence_deinit(struct sidecar *s)
+void replicas_deinit(struct sidecar *s)
 {
     for (size_t i = 0; i < s->presence.n; i++)
         free(s->presence.replicas[i].instance);
