@@ -531,6 +531,8 @@ static bool may_consume(const struct queue *q)
     for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
         if (pause_is_on(q, stops[i]))
             return false;
+    if (!q->ready && !database_is_up(q->database))
+        return false;
     return !q->drain && q->application->reached && !q->left_to_others;
 }
 
