@@ -182,7 +182,7 @@ enum queue_state queue_state(const struct queue *q)
     const struct consumer_watch *w = &q->consumer.watch;
 
     if (q->drain)
-        return QUEUE_DRAINING;
+        return q->drain == DRAIN_DONE ? QUEUE_DRAINED : QUEUE_DRAINING;
     if (w->no_queue)
         return QUEUE_NO_QUEUE;
     if (!q->generation && !pause_is_on(q, PAUSE_STREAM))

@@ -158,6 +158,8 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         struct queue_pause *p = &q->pauses[r];
 
+        if (!q->ready && (r == PAUSE_APPLICATION || r == PAUSE_DATABASE))
+            continue; /* before its first start a queue waits: the shell tells that in another way */
         if (!p->since_ms || p->told || (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
         struct note *n = held_tell(q, EVENT_PAUSED, NULL);

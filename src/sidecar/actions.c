@@ -1,4 +1,5 @@
-/* What the queues' cores want done, carried out. Turns are fair: each queue does at most so much in a turn, and another one is first each time. */
+/* What the queues' cores want done, carried out. Turns are fair: each queue does at most so much in a turn,
+ * and another one is first each time. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -7,7 +8,8 @@ enum { N_ACTIONS_A_TURN = 1024 };
 
 static unsigned can_of(const struct sidecar *s, const struct lane *l)
 {
-    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK, OP_CHECK, OP_COMPLETE, OP_FAIL, OP_REVOKE, OP_RELEASE, OP_BURY};
+    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK,   OP_CHECK,   OP_COMPLETE,
+                                                 OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
     const struct broker *b = l->link->broker;
     unsigned can = 1u << OP_FORWARD;
 
@@ -148,8 +150,9 @@ static bool has_work(const struct sidecar *s, const struct lane *l)
 {
     const struct queue_held *h = &l->core.held;
 
-    return l->touched || s->now_ms >= l->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len || h->wanted[OP_COMPLETE].len ||
-           h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len || h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
+    return l->touched || s->now_ms >= l->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len ||
+           h->wanted[OP_COMPLETE].len || h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len ||
+           h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
            h->wanted[OP_REVOKE].len;
 }
 
@@ -159,7 +162,9 @@ static void applications_time(struct sidecar *s)
         bool more = false;
 
         for (size_t i = 0; i < s->n_lanes; i++)
-            more |= s->lanes[i].application == a && s->lanes[i].core.held.wanted[OP_CLAIM].len + s->lanes[i].core.held.wanted[OP_FORWARD].len > 0;
+            more |=
+                s->lanes[i].application == a &&
+                s->lanes[i].core.held.wanted[OP_CLAIM].len + s->lanes[i].core.held.wanted[OP_FORWARD].len > 0;
         application_time(&s->applications[a], s->now_ms, more);
     }
 }

@@ -1,5 +1,6 @@
-/* Operations of all queues, as batches: one of a kind as soon as that kind is free at the database, with all that has come together since.
- * No timers: one message alone goes at once, and under load batches grow by themselves. */
+/* Operations of all queues, as batches: one of a kind as soon as that kind is free at the database, with all
+ * that has come together since. No timers: one message alone goes at once, and under load batches grow by
+ * themselves. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -10,7 +11,8 @@
 
 #include <string.h>
 
-/* A ref at the database: the lane, the operation, the delivery's own. So an answer that comes late is known to be one to something else. */
+/* A ref at the database: the lane, the operation, the delivery's own. So an answer that comes late is known
+ * to be one to something else. */
 enum { LANE_SHIFT = 52, OPERATION_SHIFT = 48 };
 
 static uint64_t ref_of(const struct lane *l, const struct delivery *d)
@@ -151,10 +153,12 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     b->n++;
 }
 
-/* Completions go first, claims last: on a new connection what is known to be done is completed before anything new is begun. */
+/* Completions go first, claims last: on a new connection what is known to be done is completed before
+ * anything new is begun. */
 void batches_send(struct sidecar *s)
 {
-    static const enum inbox_op order[N_INBOX_OPS] = {INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, INBOX_LOOK, INBOX_CLAIM_ASYNC, INBOX_CLAIM};
+    static const enum inbox_op order[N_INBOX_OPS] = {
+        INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, INBOX_LOOK, INBOX_CLAIM_ASYNC, INBOX_CLAIM};
     struct fault f = {0};
     bool any = false;
 

@@ -1,4 +1,5 @@
-/* The connections to the broker, one a virtual host: made, read, lost; and what they bring, as facts for the queues. */
+/* The connections to the broker, one a virtual host: made, read, lost; and what they bring, as facts for the
+ * queues. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -12,7 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_EVENTS_A_TURN = 512, TICK_MS = 1000, TICK_CLOSING_MS = 50, JOB_EXTRA_MS = 15000 /* for name resolution */ };
+enum {
+    N_EVENTS_A_TURN = 512,
+    TICK_MS = 1000,
+    TICK_CLOSING_MS = 50,
+    JOB_EXTRA_MS = 15000 /* for name resolution */
+};
 
 static bool is_on(const struct broker_link *k, const struct lane *l)
 {
@@ -40,7 +46,8 @@ static enum queue_kind kind_of(enum broker_kind k)
 }
 
 /* The message id, or why there is none; *id holds its bytes. */
-static enum dead_reason identify(const struct lane *l, const struct message *m, struct buf *id, struct fault *f)
+static enum dead_reason identify(const struct lane *l, const struct message *m, struct buf *id,
+                                 struct fault *f)
 {
     buf_reset(id);
     switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_pointer, id, f)) {
@@ -127,7 +134,8 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         channel_lost(l, ev);
         break;
     case BROKER_CHANNEL_OPEN:
-        queue_channel_open(q, now_ms, ev->tag.generation, (int)strtol(broker_version(l->link->broker), NULL, 10),
+        queue_channel_open(q, now_ms, ev->tag.generation,
+                           (int)strtol(broker_version(l->link->broker), NULL, 10),
                            kind_of(broker_kind_of(l->link->broker, ev->queue)));
         break;
     case BROKER_DEPTH:
@@ -148,7 +156,8 @@ static void blocked(const struct broker_link *k, const struct broker_event *ev)
 
     log_begin(&line, EVENT_LIMITS, NULL);
     log_text(&line, "vhost", k->vhost);
-    log_text(&line, "reason", ev->kind == BROKER_BLOCKED ? ev->fault.text : "the broker takes publishes again");
+    log_text(&line, "reason",
+             ev->kind == BROKER_BLOCKED ? ev->fault.text : "the broker takes publishes again");
     log_end(&line);
 }
 
@@ -243,6 +252,28 @@ static void read_events(struct sidecar *s, struct broker_link *k)
     }
 }
 
+/* A stream takes a consumer as any queue does, and its messages of before never come: so it is asked where a
+ * first delivery is missing. */
+static void watch_kind(struct lane *l)
+{
+    enum { PATIENCE_MS = 2000 };
+    struct consumer *c = &l->core.consumer;
+    int64_t now_ms = l->sidecar->now_ms;
+    struct fault f = {0};
+
+    if (c->state != CONSUMER_ACTIVE || l->core.counts.received.total ||
+        broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN ||
+        now_ms - c->started_ms < PATIENCE_MS / 2)
+        return;
+    if (c->watch.depth < 0 || c->watch.depth_of_ms < c->started_ms + PATIENCE_MS / 2) {
+        if (!c->watch.asked_ms)
+            c->watch.asked_ms = now_ms;
+        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
+    } else if (now_ms - c->started_ms >= PATIENCE_MS && c->watch.depth > 0) {
+        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f);
+    }
+}
+
 static void tick(struct sidecar *s, struct broker_link *k)
 {
     struct fault f = {0};
@@ -252,6 +283,9 @@ static void tick(struct sidecar *s, struct broker_link *k)
     k->tick_ms = s->now_ms + (k->closing ? TICK_CLOSING_MS : TICK_MS);
     dial_time(s, &k->dial);
     k->readable = true; /* what the library has in its buffers */
+    for (size_t i = 0; i < s->n_lanes && !k->closing; i++)
+        if (is_on(k, &s->lanes[i]))
+            watch_kind(&s->lanes[i]);
     if (broker_tick(k->broker, &f))
         lost(s, k, f.text);
 }

@@ -1,4 +1,5 @@
-/* The connection to the database: made, read, lost; its answers, as facts for the queues; whether it works. */
+/* The connection to the database: made, read, lost; its answers, as facts for the queues; whether it works.
+ */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -67,7 +68,8 @@ static void answered(struct sidecar *s, const struct inbox_row *r)
     FAILPOINT_AT(operation_info(op)->failpoint + FAILPOINT_STEP_ANSWERED);
     if (r->namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
-        report_reason(l, EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
+        report_reason(l, EVENT_LIMITS,
+                      "another sidecar runs under this one's `instance`: give each its own, or none");
     }
     queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
     l->touched = true;
@@ -75,15 +77,13 @@ static void answered(struct sidecar *s, const struct inbox_row *r)
 
 static void holder_answered(struct sidecar *s)
 {
-    struct inbox_holder *h = &s->database.holder;
+    struct inbox_holder h;
 
-    if (!inbox_holder(s->database.inbox, h))
+    if (!inbox_holder(s->database.inbox, &h))
         return;
     struct lane *l = batches_lane(s, s->database.asked_holder);
-    if (h->pid || *h->state) { /* else nobody has it any more */
-        queue_holder(&l->core, s->now_ms, batches_ref(s->database.asked_holder), h->pid, h->state);
-        l->touched = true;
-    }
+    report_holder(l, batches_ref(s->database.asked_holder), &h);
+    l->touched = true;
     s->database.asked_holder = 0;
 }
 
@@ -107,11 +107,10 @@ static void figures_answered(struct sidecar *s)
         return;
     s->database.asked_figures = false;
     s->database.has_figures = true;
-    s->database.oldest_snapshot_ms = figures.oldest_snapshot_ms;
-    s->database.letter_bytes = figures.dead_letter_bytes;
-    housekeeping_weigh_letters(s, figures.dead_letter_bytes);
+    s->database.figures = figures;
     for (size_t i = 0; i < s->n_lanes; i++)
         s->lanes[i].n_dead_letters = figures.dead_letters[i];
+    housekeeping_weigh(s);
 }
 
 /* --- the connection --- */
@@ -144,21 +143,30 @@ static void lost(struct sidecar *s, const char *reason)
 static void begin(struct sidecar *s)
 {
     struct inbox_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
-    struct inbox_self self = {.instance = s->config->instance, .number = s->file.start > 0 ? s->file.start : 1, .own = s->file.instance_was_there};
+    struct inbox_self self = {.instance = s->config->instance,
+                              .number = s->file.start > 0 ? s->file.start : 1,
+                              .own = s->file.instance_was_there};
     struct fault f = {0};
     struct job *job;
 
     for (size_t i = 0; i < s->n_lanes; i++) {
         const struct config_queue *q = s->lanes[i].config;
 
-        queues[i] = (struct inbox_queue){.consumer = q->consumer, .vhost = s->lanes[i].link->vhost, .queue = q->queue, .takes_over = q->takes_over,
-                                         .transaction = q->transaction, .token_window_ms = q->token_window_ms, .max_window_ms = q->max_window_ms,
-                                         .max_attempts = q->max_attempts, .revive = q->revive};
+        queues[i] = (struct inbox_queue){.consumer = q->consumer,
+                                         .vhost = s->lanes[i].link->vhost,
+                                         .queue = q->queue,
+                                         .takes_over = q->takes_over,
+                                         .transaction = q->transaction,
+                                         .token_window_ms = q->token_window_ms,
+                                         .max_window_ms = q->max_window_ms,
+                                         .max_attempts = q->max_attempts,
+                                         .revive = q->revive};
     }
     job = inbox_connect(&s->config->database, queues, s->n_lanes, &self, &f);
     free(queues);
     if (job)
-        dial_began(s, &s->database.dial, job, N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
+        dial_began(s, &s->database.dial, job,
+                   N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
     else
         dial_failed(s, &s->database.dial, f.text);
 }
@@ -235,7 +243,9 @@ static void tell_unprepared(struct sidecar *s)
         return;
     s->database.said_unprepared = true;
     log_begin(&l, EVENT_LIMITS, NULL);
-    log_text(&l, "reason", "a pooler loses prepared statements: unnamed ones are used (database.prepared: off says so at once)");
+    log_text(
+        &l, "reason",
+        "a pooler loses prepared statements: unnamed ones are used (database.prepared: off says so at once)");
     log_end(&l);
 }
 
@@ -247,7 +257,7 @@ void database_step(struct sidecar *s)
     void *result;
     int got;
 
-    if (!d->inbox && dial_is_due(s, &d->dial))
+    if (!d->inbox && !d->closed && dial_is_due(s, &d->dial))
         begin(s);
     if (dial_result(s, &d->dial, &result))
         arrive(s, result);
@@ -266,7 +276,8 @@ void database_step(struct sidecar *s)
     tell_unprepared(s);
 }
 
-/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing depends on it. */
+/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing
+ * depends on it. */
 static void slim(struct sidecar *s)
 {
     if (!inbox_is_swollen(s->database.inbox))
@@ -295,6 +306,14 @@ void database_ask(struct sidecar *s)
     }
     dial_time(s, &d->dial);
     slim(s);
+}
+
+void database_close(struct sidecar *s)
+{
+    s->database.closed = true;
+    dial_deinit(s, &s->database.dial);
+    if (s->database.inbox)
+        forget(s);
 }
 
 void database_deinit(struct sidecar *s)

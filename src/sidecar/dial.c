@@ -7,6 +7,8 @@
 #include "onceward/base/random.h"
 #include "onceward/core/backoff.h"
 
+#include <stdio.h>
+
 enum {
     PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
     FIRST_MS = 250,
@@ -30,7 +32,8 @@ void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most
 
     d->job = job;
     d->deadline_ms = s->now_ms + most_ms;
-    wait_add(s->wait, &d->watch, job_fd(job), EPOLLIN, job_ready, d, &f); /* unwatched, it is asked once a second */
+    wait_add(s->wait, &d->watch, job_fd(job), EPOLLIN, job_ready, d,
+             &f); /* unwatched, it is asked once a second */
 }
 
 static void log_peer(struct log_line *l, enum event e, const struct dial *d)
@@ -49,6 +52,14 @@ void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms)
         d->since_ms = s->now_ms;
 }
 
+static bool somebody_was_ready(const struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.ready)
+            return true;
+    return false;
+}
+
 void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
 {
     int64_t most = FAILPOINT_MS(REDIAL_LAST) < LAST_MS ? FAILPOINT_MS(REDIAL_LAST) : LAST_MS;
@@ -56,6 +67,9 @@ void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
     struct log_line l;
 
     dial_later(s, d, wait);
+    snprintf(d->reason, sizeof(d->reason), "%s", reason);
+    if (!somebody_was_ready(s))
+        return; /* waits.c tells it */
     log_peer(&l, EVENT_DISCONNECTED, d);
     log_text(&l, "reason", reason);
     log_int(&l, "next_try_ms", wait);

@@ -99,29 +99,32 @@ static void log_depth(struct log_line *line, const struct lane *l)
         return;
     }
     stat_text(line, STATS_DEPTH, NULL);
-    stat_text(line, STATS_DEPTH_REASON, !l->link->broker ? "not connected" : l->depth_reason[0] ? l->depth_reason : "not asked yet");
+    stat_text(line, STATS_DEPTH_REASON,
+              !l->link->broker     ? "not connected"
+              : l->depth_reason[0] ? l->depth_reason
+                                   : "not asked yet");
 }
 
 static void log_database(struct log_line *line, const struct lane *l)
 {
     const struct sidecar_database *d = &l->sidecar->database;
-
-    bool known = d->inbox && d->has_figures, may_see = known && d->oldest_snapshot_ms >= 0;
+    bool known = d->has_figures && d->inbox, may_see = known && d->figures.oldest_snapshot_ms >= 0;
 
     if (known) {
         stat_int(line, STATS_DEAD_LETTERS, l->n_dead_letters);
-        stat_int(line, STATS_DEAD_LETTER_BYTES, d->letter_bytes);
+        stat_int(line, STATS_DEAD_LETTER_BYTES, d->figures.dead_letter_bytes);
     } else {
         stat_text(line, STATS_DEAD_LETTERS, NULL);
         stat_text(line, STATS_DEAD_LETTER_BYTES, NULL);
     }
     if (may_see) {
-        stat_int(line, STATS_OLDEST_SNAPSHOT_MS, d->oldest_snapshot_ms);
+        stat_int(line, STATS_OLDEST_SNAPSHOT_MS, d->figures.oldest_snapshot_ms);
         return;
     }
     stat_text(line, STATS_OLDEST_SNAPSHOT_MS, NULL);
     stat_text(line, STATS_OLDEST_SNAPSHOT_REASON,
-              known ? "other sessions are shown to members of pg_read_all_stats only" : "not asked yet, or not connected");
+              known ? "other sessions are shown to members of pg_read_all_stats only"
+                    : "not asked yet, or not connected");
 }
 
 void figures_say(struct lane *l)

@@ -1,7 +1,9 @@
-/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, and what is said about both.
+/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, and
+ * what is said about both.
  *
- * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the claims, so each is short. Which
- * sidecar does it is decided in the database (sidecar_keep_house); the others only ask now and then. */
+ * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the
+ * claims, so each is short. Which sidecar does it is decided in the database (sidecar_housekeep); the others
+ * only ask now and then. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -19,18 +21,20 @@ enum {
     FAILED_MS = 10000, /* after a failed statement, doubling to 8 times that */
     AWAY_MIN_MS = 100,
     AWAY_MAX_MS = 60000,
+    CLOCKS_MS = 5000,       /* between two looks at clocks that differ */
+    MANY_ROWS = 100 * 1000, /* failed and waiting ones of a consumer: worth a line */
+    MANY_BYTES = 1 << 30,   /* of dead letters */
     LATE_MIN_MS = 60 * 1000,
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
-    CLOCKS_MS = 5000,             /* between two looks at clocks that differ */
-    MANY_ROWS = 100 * 1000,       /* failed and waiting ones of a consumer: worth a line */
-    MANY_BYTES = 1 << 30,         /* of dead letters */
 };
 
-/* A row that is processing for so long after its window is given up by its holder: a live one completes, fails or extends it within the
- * window, or has its delivery back by then. When the database has been away, its holders come first. */
+/* A row that is processing for so long after its window is given up by its holder: a live one completes,
+ * fails or extends it within the window, or has its delivery back by then. When the database has been away,
+ * its holders come first. */
 static int64_t late_ms(const struct sidecar *s, const struct lane *l)
 {
-    int64_t ms = 10 * l->config->token_window_ms, least = s->now_ms - s->database.dial.up_ms < LATE_MIN_MS ? LATE_NEW_MS : LATE_MIN_MS;
+    int64_t ms = 10 * l->config->token_window_ms,
+            least = s->now_ms - s->database.dial.up_ms < LATE_MIN_MS ? LATE_NEW_MS : LATE_MIN_MS;
 
     return ms > least ? ms : least;
 }
@@ -67,36 +71,38 @@ static void rows_are_counted(struct lane *l, int64_t n)
     if (!has_grown(&l->house.told_unfinished, n, MANY_ROWS))
         return;
     snprintf(reason, sizeof(reason),
-             "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their messages are in no queue any more, "
+             "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their "
+                        "messages are in no queue any more, "
              "SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
              n, l->config->consumer);
-    report_text(l, EVENT_LIMITS, reason);
+    report_reason(l, EVENT_LIMITS, reason);
 }
 
-/* The letters of all consumers of the database: the first queue's line says it for all. */
-void housekeeping_weigh_letters(struct sidecar *s, int64_t bytes)
+void housekeeping_weigh(struct sidecar *s)
 {
     char reason[256];
 
-    if (!s->n_lanes || !has_grown(&s->database.told_letter_bytes, bytes, MANY_BYTES))
+    if (!has_grown(&s->database.told_bytes, s->database.figures.dead_letter_bytes, MANY_BYTES))
         return;
     snprintf(reason, sizeof(reason),
-             "the dead letters of this database take %" PRId64 " MiB, and nothing but a command makes them fewer: see "
-             "`onceward dead list`, then `dead redrive` or `dead discard --older 30d`",
-             bytes >> 20);
-    report_text(&s->lanes[0], EVENT_LIMITS, reason);
+             "the dead letters of this database take %" PRId64
+             " MiB, and nothing but a command makes them fewer: see `onceward dead list`, "
+             "then `dead redrive` or `dead discard --older 30d`",
+             s->database.figures.dead_letter_bytes >> 20);
+    report_reason(&s->lanes[0], EVENT_LIMITS, reason);
 }
 
 /* Once an interval, by each sidecar for itself: its own clock may be the wrong one. */
 static void clocks_differ(struct lane *l, int64_t ahead_ms)
 {
     struct sidecar *s = l->sidecar;
+    struct housekeeping *h = &l->house;
     struct log_line line;
 
-    l->house.at_ms = s->now_ms + CLOCKS_MS;
-    if (s->now_ms < l->house.clocks_told_ms)
+    h->at_ms = s->now_ms + CLOCKS_MS;
+    if (s->now_ms < h->clocks_told_ms)
         return;
-    l->house.clocks_told_ms = s->now_ms + s->config->log.stats_interval_ms;
+    h->clocks_told_ms = s->now_ms + s->config->log.stats_interval_ms;
     log_begin(&line, EVENT_CLOCKS_DIFFER, l->config->name);
     log_int(&line, "ahead_ms", ahead_ms);
     log_end(&line);
@@ -117,7 +123,8 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
         rows_are_counted(l, h->n_unfinished);
         h->n_orphans = h->n_unfinished = 0;
     }
-    h->at_ms = l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(l->config->retention_ms));
+    h->at_ms = l->sidecar->now_ms +
+               pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(l->config->retention_ms));
 }
 
 static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
@@ -234,7 +241,8 @@ void housekeeping_step(struct sidecar *s)
         return;
     if (s->database.housekeeps != SIZE_MAX)
         answered(s);
-    if (s->database.housekeeps == SIZE_MAX && next && s->now_ms >= next->house.at_ms && !is_put_off(s, &next->house))
+    if (s->database.housekeeps == SIZE_MAX && next && s->now_ms >= next->house.at_ms &&
+        !is_put_off(s, &next->house))
         ask(s, next);
 }
 

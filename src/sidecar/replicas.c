@@ -1,6 +1,8 @@
-/* Presence and levers: every few seconds one call for all queues says what this instance does, and learns who else is there and what operators want.
+/* Presence and levers: every few seconds one call for all queues says what this instance does, and learns who
+ * else is there and what operators want.
  *
- * An instance is gone when three calls in a row, over ten seconds of this side's clock, found its counter unchanged (design section 5.7). */
+ * An instance is gone when three calls in a row, over ten seconds of this side's clock, found its counter
+ * unchanged (design section 5.7). */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -53,7 +55,8 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
         int n = 0;
 
         for (size_t k = 0; k < p->n_replicas; k++)
-            n += p->replicas[k].consumes[i] && s->now_ms - replica_of(&s->presence, p->replicas[k].instance)->changed_ms < SEEN_MS;
+            n += p->replicas[k].consumes[i] &&
+                 s->now_ms - replica_of(&s->presence, p->replicas[k].instance)->changed_ms < SEEN_MS;
         queue_presence(&s->lanes[i].core, s->now_ms, n);
     }
 }
@@ -98,7 +101,8 @@ static void answered(struct sidecar *s)
     pull_levers(s, &p);
     if (p.namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
-        report_reason(&s->lanes[0], EVENT_LIMITS, "another sidecar runs under this one's `instance`: give each its own, or none");
+        report_reason(&s->lanes[0], EVENT_LIMITS,
+                      "another sidecar runs under this one's `instance`: give each its own, or none");
     }
 }
 
@@ -117,7 +121,9 @@ static void states(struct sidecar *s)
         buf_add_text(b, ", \"consumer\": ");
         buf_add_json(b, slice_of(l->config->consumer));
         buf_printf(b, ", \"state\": \"%s\", \"in_flight\": %zu, \"held\": %zu, \"limit\": %d}",
-                   consuming && queue_state(&l->core) == QUEUE_CONSUMING ? "consuming" : queue_states[queue_state(&l->core)].name,
+                   consuming && queue_state(&l->core) == QUEUE_CONSUMING
+                       ? "consuming"
+                       : queue_states[queue_state(&l->core)].name,
                    l->core.held.n_out, queue_n_held(&l->core), (int)l->core.limiter.limit);
     }
     buf_add_char(b, ']');

@@ -18,8 +18,8 @@ static void begin(struct log_line *line, const struct lane *l, const struct note
         log_int(line, "attempt", d->claim.attempt + d->claim.takeovers);
     if (d->outcome.http_status)
         log_int(line, "http_status", d->outcome.http_status);
-    if (d->outcome.error && *d->outcome.error && n->event != EVENT_COMPLETED && n->event != EVENT_DUPLICATE && n->event != EVENT_TAKEN_OVER &&
-        n->event != EVENT_PARKED)
+    if (d->outcome.error && *d->outcome.error && n->event != EVENT_COMPLETED && n->event != EVENT_DUPLICATE &&
+        n->event != EVENT_TAKEN_OVER && n->event != EVENT_PARKED)
         log_text(line, "error", d->outcome.error);
 }
 
@@ -113,6 +113,29 @@ void report_note(struct lane *l, const struct note *n)
         log_text(&line, "consumer", l->config->consumer);
         log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
     }
+    log_end(&line);
+}
+
+/* The holder of a row's lock: a session, a prepared transaction, or somebody whom this role may not see. */
+void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
+{
+    const struct delivery *d = queue_find(&l->core, ref);
+    bool knows_age = *h->state && (h->pid || *h->gid);
+    struct note n = {.event = EVENT_ROW_LOCKED, .d = d, .ms = -1, .n = -1};
+    struct log_line line;
+
+    if (!d || d->ended || !d->locked_since_ms || (!h->pid && !*h->state))
+        return;
+    begin(&line, l, &n);
+    log_int(&line, "locked_ms", l->sidecar->now_ms - d->locked_since_ms);
+    if (h->pid)
+        log_int(&line, "pid", h->pid);
+    if (*h->gid)
+        log_text(&line, "gid", h->gid);
+    log_text(&line, "application", h->application);
+    log_text(&line, "state", h->state);
+    if (knows_age)
+        log_int(&line, "age_ms", h->age_ms);
     log_end(&line);
 }
 

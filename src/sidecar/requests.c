@@ -59,6 +59,7 @@ void requests_send(struct sidecar *s, struct lane *l, struct delivery *d)
         .queue = slice_of(q->queue),
         .consumer = slice_of(q->consumer),
         .token = buf_slice(&s->token),
+        .content_type = slice_of(q->forward.content_type),
         .window_ms = d->claim.window_ends_ms - s->now_ms,
         .attempt = d->claim.attempt + d->claim.takeovers,
     };
@@ -70,7 +71,7 @@ void requests_send(struct sidecar *s, struct lane *l, struct delivery *d)
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(q),
         .send_by_ms = d->claim.window_ends_ms, /* from then on another holder's token may live */
-        .fresh = d->claim.crashes > 0,         /* its crash is to be its own, not that of a connection at its end */
+        .fresh = d->claim.crashes > 0, /* its crash is to be its own, not that of a connection at its end */
     };
     FAILPOINT(FORWARD_BEFORE);
     forward_send(s->forward, &r);

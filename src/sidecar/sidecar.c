@@ -1,7 +1,8 @@
 /* One thread, one place where it waits.
  *
- * A turn waits; reads what has come (broker, database, applications) as facts for the queues' cores; lets time pass for them; carries out what they
- * answer; sends what has come together; frees what is over. Nothing in a turn blocks: connections are made by jobs. */
+ * A turn waits; reads what has come (broker, database, applications) as facts for the queues' cores; lets
+ * time pass for them; carries out what they answer; sends what has come together; frees what is over. Nothing
+ * in a turn blocks: connections are made by jobs. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -142,7 +143,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, housekeeping_due_ms(s));
     if (s->ending != ENDING_NO)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
-    if (!s->database.inbox && !s->database.dial.job)
+    if (!s->database.inbox && !s->database.dial.job && !s->database.closed)
         due = earlier(due, s->database.dial.at_ms);
     for (size_t i = 0; i < s->n_links; i++) {
         const struct broker_link *k = &s->links[i];
@@ -169,6 +170,7 @@ static void turn(struct sidecar *s)
     requests_probe(s);
     housekeeping_step(s);
     figures_step(s);
+    waits_step(s);
     database_ask(s);
     tell_state(s);
 }
@@ -208,11 +210,12 @@ static void run(struct sidecar *s)
         }
         if (!brokers_are_closed(s) && s->now_ms < close_by_ms)
             continue;
-        if (!told)
+        if (!told) {
             tell_drained(s);
-        if (!told)
+            database_close(s); /* nothing is connected while it stays */
             s->state_at_ms = 0;
-        told = true;
+            told = true;
+        }
         if (s->ending != ENDING_DRAIN)
             return;
     }
@@ -259,7 +262,12 @@ static int lanes_init(struct sidecar *s, struct fault *f)
     s->n_lanes = s->config->n_queues;
     s->lanes = mem_zalloc(s->n_lanes, sizeof(*s->lanes));
     for (size_t i = 0; i < s->n_lanes; i++)
-        s->lanes[i] = (struct lane){.sidecar = s, .config = &s->config->queues[i], .index = i, .n_dead_letters = -1, .touched = true, .house.page = -1};
+        s->lanes[i] = (struct lane){.sidecar = s,
+                                    .config = &s->config->queues[i],
+                                    .index = i,
+                                    .n_dead_letters = -1,
+                                    .touched = true,
+                                    .house.page = -1};
     if (requests_init(s, f) || brokers_init(s, f))
         return -1;
     for (size_t i = 0; i < s->n_lanes; i++) {
@@ -268,7 +276,8 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         uint64_t seed;
 
         random_bytes(&seed, sizeof(seed));
-        queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed, s->now_ms);
+        queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed,
+                   s->now_ms);
     }
     return 0;
 }

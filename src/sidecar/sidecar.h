@@ -9,6 +9,7 @@
 #include "onceward/core/headers.h"
 #include "onceward/core/pace.h"
 #include "onceward/core/queue.h"
+#include "onceward/core/waiting.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/inbox.h"
 #include "onceward/sidecar/sidecar.h"
@@ -20,8 +21,9 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-/* The shell around the core: one thread, one place where it waits. It turns what broker, database, applications and clock say into facts, and carries
- * out the actions that the queues' cores answer. It decides nothing about a message.
+/* The shell around the core: one thread, one place where it waits. It turns what broker, database,
+ * applications and clock say into facts, and carries out the actions that the queues' cores answer. It
+ * decides nothing about a message.
  *
  *   sidecar.c      beginning and end, signals, the turn
  *   dial.c         a connection that is made again for ever
@@ -34,9 +36,11 @@
  *   figures.c      the stats line
  *   replicas.c     who else is there; what operators want
  *   housekeeping.c the purge and the sweep
+ *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
  *
- * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests → report. */
+ * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
+ * → report. */
 
 enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20 };
 
@@ -44,7 +48,7 @@ struct sidecar;
 
 /* A connection that is made again for ever, with full jitter. */
 struct dial {
-    const char *peer; /* "broker", "database": for the log */
+    const char *peer;  /* "broker", "database": for the log */
     const char *vhost; /* of a broker; NULL */
     struct job *job;
     struct watch watch;  /* of the job */
@@ -55,6 +59,7 @@ struct dial {
     int64_t up_ms;    /* with one */
     bool was_up;
     uint64_t n_reconnects;
+    char reason[256]; /* of the last failure */
 };
 
 /* A connection to a virtual host. */
@@ -81,8 +86,7 @@ struct housekeeping {
     int n_failures;
     int64_t put_off_since_ms;
     int64_t n_orphans, n_unfinished; /* in this walk so far */
-    int64_t told_unfinished;         /* what the `limits` line said last; 0: nothing */
-    int64_t clocks_told_ms;
+    int64_t told_unfinished, clocks_told_ms;
     struct tally purged, swept, orphans;
 };
 
@@ -102,6 +106,8 @@ struct lane {
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told;
+    struct waiting waiting; /* before its first start */
+    int64_t kind_asked_ms;
     struct housekeeping house;
 };
 
@@ -141,13 +147,14 @@ struct sidecar {
         struct dial dial;
         struct watch watch;
         struct database core;
+        bool closed; /* for good */
         bool readable, said_unprepared, asked_figures, asked_try, has_figures;
-        int64_t oldest_snapshot_ms, letter_bytes, told_letter_bytes;
-        struct inbox_holder holder; /* of the row that was asked for last, for its line */
+        struct inbox_figures figures;
+        int64_t told_bytes; /* of dead letters, when that was told last */
         int64_t claim_sent_us[2];
         struct batch batches[N_INBOX_OPS];
         struct letters letters;
-        size_t housekeeps; /* the lane that has a call out; SIZE_MAX: none */
+        size_t housekeeps;     /* the lane that has a call out; SIZE_MAX: none */
         uint64_t asked_holder; /* lane and ref, as in an item; 0: nobody */
     } database;
     struct broker_link *links;
@@ -183,19 +190,21 @@ struct sidecar {
 /* Is a connection to be begun? */
 bool dial_is_due(const struct sidecar *s, const struct dial *d);
 void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most_ms);
-/* Has the job ended? Then *result is its result. One that is late beyond reason is given up, and counts as failed. */
+/* Has the job ended? Then *result is its result. One that is late beyond reason is given up, and counts as
+ * failed. */
 bool dial_result(struct sidecar *s, struct dial *d, void **result);
 void dial_failed(struct sidecar *s, struct dial *d, const char *reason); /* told, and tried again later */
 void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms);     /* the same, not told */
 void dial_succeeded(struct sidecar *s, struct dial *d, const char *version);
-void dial_time(struct sidecar *s, struct dial *d); /* now and then: a connection that lives forgets its failures */
+void dial_time(struct sidecar *s,
+               struct dial *d); /* now and then: a connection that lives forgets its failures */
 void dial_deinit(struct sidecar *s, struct dial *d);
 
 /* --- brokers.c --- */
 
 int brokers_init(struct sidecar *s, struct fault *f);
 void brokers_step(struct sidecar *s);
-void brokers_close(struct sidecar *s);      /* begins to */
+void brokers_close(struct sidecar *s); /* begins to */
 bool brokers_are_closed(struct sidecar *s);
 void brokers_deinit(struct sidecar *s);
 
@@ -203,6 +212,7 @@ void brokers_deinit(struct sidecar *s);
 
 void database_step(struct sidecar *s);
 void database_ask(struct sidecar *s); /* what is due of its questions */
+void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
 
 /* --- batches.c --- */
@@ -229,6 +239,7 @@ int64_t actions_due_ms(const struct sidecar *s);
 /* --- report.c --- */
 
 void report_note(struct lane *l, const struct note *n);
+void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h);
 void report_reason(const struct lane *l, enum event e, const char *reason);
 
 /* --- figures.c --- */
@@ -244,8 +255,12 @@ void replicas_deinit(struct sidecar *s);
 /* --- housekeeping.c --- */
 
 void housekeeping_step(struct sidecar *s);
-void housekeeping_weigh_letters(struct sidecar *s, int64_t bytes); /* a `limits` line when letters have grown */
+void housekeeping_weigh(struct sidecar *s); /* the figures have come */
 int64_t housekeeping_due_ms(const struct sidecar *s);
+
+/* --- waits.c --- */
+
+void waits_step(struct sidecar *s);
 
 /* --- tell.c --- */
 

@@ -17,7 +17,8 @@ static enum state_life life_of(const struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].core.drain != DRAIN_DONE)
             return LIFE_DRAINING;
-    return s->ending == ENDING_DRAIN && brokers_are_closed((struct sidecar *)s) ? LIFE_DRAINED : LIFE_DRAINING;
+    return s->ending == ENDING_DRAIN && brokers_are_closed((struct sidecar *)s) ? LIFE_DRAINED
+                                                                                : LIFE_DRAINING;
 }
 
 static struct state state_of(const struct sidecar *s)
@@ -58,7 +59,8 @@ int tell_open(struct sidecar *s)
 static bool is_ready(const struct lane *l)
 {
     return l->core.ready || l->core.pauses[PAUSE_REFUSED].since_ms || l->core.pauses[PAUSE_STREAM].since_ms ||
-           (l->sidecar->applications[l->application].reached && (!l->sidecar->database.inbox || !l->link->broker || l->core.consumer.watch.no_queue));
+           (l->sidecar->applications[l->application].reached &&
+            (!l->sidecar->database.inbox || !l->link->broker || l->core.consumer.watch.no_queue));
 }
 
 static void write_state(struct sidecar *s, struct state *state)

@@ -1,0 +1,43 @@
+/* What is missing before a queue's first start: no fault of anything, so it is told in its own way. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/failpoint.h"
+#include "onceward/base/log.h"
+
+static void missing(struct lane *l, enum waiting_for what, const char *text)
+{
+    struct log_line line;
+    enum waiting_line due = waiting_for(&l->waiting, what, text, l->sidecar->now_ms, FAILPOINT_MS(WAITING));
+
+    if (due == WAITING_NO_LINE)
+        return;
+    log_begin_at(&line, EVENT_WAITING, due == WAITING_WARNING ? LOG_WARNING : LOG_INFO, l->config->name);
+    log_text(&line, "reason", waiting_reason(what));
+    log_text(&line, "detail", text);
+    log_end(&line);
+}
+
+static void look(struct sidecar *s, struct lane *l)
+{
+    const struct application *a = &s->applications[l->application];
+
+    if (!l->link->broker && *l->link->dial.reason)
+        missing(l, WAITING_BROKER, l->link->dial.reason);
+    else if (l->link->broker)
+        waiting_over(&l->waiting, WAITING_BROKER);
+    if (!s->database.inbox && *s->database.dial.reason)
+        missing(l, WAITING_DATABASE, s->database.dial.reason);
+    else if (s->database.inbox)
+        waiting_over(&l->waiting, WAITING_DATABASE);
+    if (!a->reached && a->probe.n_failures)
+        missing(l, WAITING_APPLICATION, l->core.pauses[PAUSE_APPLICATION].text);
+    else if (a->reached)
+        waiting_over(&l->waiting, WAITING_APPLICATION);
+}
+
+void waits_step(struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (!s->lanes[i].core.ready && !s->lanes[i].core.drain)
+            look(s, &s->lanes[i]);
+}
