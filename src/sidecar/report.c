@@ -56,7 +56,6 @@ static const struct note_fields {
     [EVENT_GIVEN_BACK] = {.ms = "next_attempt_ms"},
     [EVENT_DEAD] = {.reason = "reason", .n = "letter"},
     [EVENT_DEAD_AGAIN] = {.ms = "wait_ms", .text = "why"},
-    [EVENT_ROW_LOCKED] = {.ms = "locked_ms"},
     [EVENT_ANSWERED_BEFORE_COMMIT] = {.flag = "completed"},
     [EVENT_ANSWER_CONTRADICTS_ROW] = {.text = "answer"},
     [EVENT_BODY_MISMATCH] = {.reason = "first", .text = "rows"},
@@ -70,24 +69,6 @@ static const struct note_fields {
     [EVENT_DATABASE_ERROR] = {.reason = "sqlstate", .text = "reason"},
     [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},
 };
-
-/* Who has the row: a session, as far as this role may see it, a prepared transaction, or somebody. */
-static void log_holder(struct log_line *line, const struct inbox_holder *h, int64_t locked_ms)
-{
-    bool knows_age = *h->state && (h->pid || *h->gid);
-
-    if (h->pid) {
-        log_int(line, "pid", h->pid);
-        log_text(line, "application", h->application);
-    }
-    if (*h->gid)
-        log_text(line, "gid", h->gid);
-    log_text(line, "state", *h->state ? h->state : NULL);
-    log_int(line, "age_ms", knows_age ? h->age_ms : locked_ms);
-    if (h->pid && !knows_age)
-        log_text(line, "reason",
-                 "state and age are shown to members of pg_read_all_stats only; age_ms is how long it was seen from here");
-}
 
 void report_note(struct lane *l, const struct note *n)
 {
@@ -107,8 +88,6 @@ void report_note(struct lane *l, const struct note *n)
         log_int(&line, f->n, n->n);
     if (f->flag)
         log_bool(&line, f->flag, n->flag);
-    if (n->event == EVENT_ROW_LOCKED)
-        log_holder(&line, &l->sidecar->database.holder, n->ms);
     if (n->event == EVENT_DEAD_AGAIN) {
         log_text(&line, "consumer", l->config->consumer);
         log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
