@@ -20,6 +20,12 @@ static bool is_near(const struct queue *q, const struct delivery *d)
     return decide_is_near(q, d);
 }
 
+static void note_code(struct note *n, const char *code)
+{
+    if (n)
+        snprintf(n->code, sizeof(n->code), "%s", code ? code : "");
+}
+
 /* --- nothing was learnt --- */
 
 /* The same again: at once after a lost connection (there is none to send it on), else with a growing wait. */
@@ -30,8 +36,7 @@ static void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
     if (r->answer == ROW_RETRY) {
         struct note *n = held_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
 
-        if (n)
-            n->reason = r->sqlstate;
+        note_code(n, r->sqlstate);
         note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
                   r->detail.len ? r->detail.data : "");
         database_refused(q->database, now_ms, r->sqlstate,
@@ -248,8 +253,7 @@ static void row_refused(struct queue *q, int64_t now_ms, const struct delivery *
 {
     struct note *n = held_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
 
-    if (n)
-        n->reason = r->sqlstate;
+    note_code(n, r->sqlstate);
     note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
               r->detail.len ? r->detail.data : "");
 }

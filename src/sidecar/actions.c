@@ -88,12 +88,15 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
         break;
     case ACTION_ACK:
         ack(l, a);
+        l->link->wrote_ack = true;
         break;
     case ACTION_REJECT:
         to_broker(l, a, FAILPOINT_REJECT_BEFORE, broker_reject);
+        l->link->wrote_reject = true;
         break;
     case ACTION_REQUEUE:
         to_broker(l, a, FAILPOINT_RETURN_BEFORE, broker_requeue);
+        l->link->wrote_requeue = true;
         break;
     case ACTION_CONSUME:
         consume(l, a);
@@ -140,7 +143,10 @@ static void flush(struct sidecar *s)
         if (!k->broker || k->closed)
             continue;
         broker_flush(k->broker, &f); /* a loss shows again in broker_next */
-        FAILPOINT(ACK_FLUSHED);
+        FAILPOINT_IF(k->wrote_ack, ACK_FLUSHED);
+        FAILPOINT_IF(k->wrote_reject, REJECT_FLUSHED);
+        FAILPOINT_IF(k->wrote_requeue, RETURN_FLUSHED);
+        k->wrote_ack = k->wrote_reject = k->wrote_requeue = false;
         wait_change(s->wait, &k->watch, EPOLLIN | (broker_wants_write(k->broker) ? EPOLLOUT : 0));
     }
 }

@@ -66,7 +66,7 @@ static const struct note_fields {
     [EVENT_DISCONNECTED] = {.reason = "peer", .text = "reason", .ms = "next_try_ms"},
     [EVENT_CONSUMING] = {.n = "prefetch"},
     [EVENT_RETURNED] = {.text = "reason", .n = "n"},
-    [EVENT_DATABASE_ERROR] = {.reason = "sqlstate", .text = "reason"},
+    [EVENT_DATABASE_ERROR] = {.text = "reason"},
     [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},
 };
 
@@ -78,6 +78,8 @@ void report_note(struct lane *l, const struct note *n)
     if (!is_wanted(l, n))
         return;
     begin(&line, l, n);
+    if (*n->code)
+        log_text(&line, "sqlstate", n->code);
     if (f->reason && n->reason)
         log_text(&line, f->reason, n->reason);
     if (f->text && n->text)

@@ -69,6 +69,7 @@ struct broker_link {
     struct dial dial;
     struct watch watch;
     bool readable; /* or it has more than a turn takes */
+    bool wrote_ack, wrote_reject, wrote_requeue; /* in this turn */
     bool closing, closed;
     int64_t tick_ms;
 };

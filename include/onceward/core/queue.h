@@ -246,7 +246,8 @@ enum action_kind {
 struct note {
     enum event event;
     const struct delivery *d; /* NULL: about the queue */
-    const char *reason;       /* a term's name; or NULL */
+    const char *reason;       /* a term's name, of static memory; or NULL */
+    char code[8];             /* an SQLSTATE; or empty */
     char *text;               /* in words; or NULL. Owned by the queue, until the next queue_next */
     int64_t ms, n;            /* -1: none */
     bool flag;
