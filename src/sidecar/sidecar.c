@@ -13,12 +13,15 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000 };
+#define RELOADS "ONCEWARD_RELOADS"
+
+enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000, LOG_STOP_MS = 2000 };
 
 /* --- signals --- */
 
@@ -141,7 +144,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, s->now_ms + TICK_MS);
     due = earlier(due, s->state_at_ms);
     due = earlier(due, housekeeping_due_ms(s));
-    if (s->ending != ENDING_NO)
+    if (s->ending != ENDING_NO && !s->is_idle)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
     if (!s->database.inbox && !s->database.dial.job && !s->database.closed)
         due = earlier(due, s->database.dial.at_ms);
@@ -183,14 +186,20 @@ static bool is_drained(const struct sidecar *s)
     return true;
 }
 
+/* Each queue says so when it has nothing left, whatever the others still have. */
 static void tell_drained(struct sidecar *s)
 {
-    struct log_line l;
+    struct log_line line;
 
     for (size_t i = 0; i < s->n_lanes; i++) {
-        figures_say(&s->lanes[i]);
-        log_begin(&l, EVENT_DRAINED, s->lanes[i].config->name);
-        log_end(&l);
+        struct lane *l = &s->lanes[i];
+
+        if (l->told_drained || l->core.drain != DRAIN_DONE)
+            continue;
+        l->told_drained = true;
+        figures_say(l);
+        log_begin(&line, EVENT_DRAINED, l->config->name);
+        log_end(&line);
     }
 }
 
@@ -202,6 +211,7 @@ static void run(struct sidecar *s)
 
     for (;;) {
         turn(s);
+        tell_drained(s);
         if (s->ending == ENDING_NO || !is_drained(s))
             continue;
         if (!close_by_ms) {
@@ -211,7 +221,7 @@ static void run(struct sidecar *s)
         if (!brokers_are_closed(s) && s->now_ms < close_by_ms)
             continue;
         if (!told) {
-            tell_drained(s);
+            s->is_idle = true;
             database_close(s); /* nothing is connected while it stays */
             s->state_at_ms = 0;
             told = true;
@@ -335,15 +345,31 @@ static void deinit(struct sidecar *s)
     wait_free(s->wait);
 }
 
-/* Starts the program anew in its own place: same process, the lock of the state file kept. */
-static void start_anew(char **argv)
+/* Starts the program anew in its own place: same process, the lock of the state file kept. How many reloads there were goes along. */
+static void start_anew(struct sidecar *s, char **argv)
 {
+    char text[32];
+
+    snprintf(text, sizeof(text), "%lld", (long long)s->reload.begun);
+    setenv(RELOADS, text, 1);
+    log_stop(LOG_STOP_MS);
+    execv("/proc/self/exe", argv);
+}
+
+/* Was it started in the place of one that was told to reload? */
+static void take_over_reloads(struct sidecar *s)
+{
+    const char *text = getenv(RELOADS);
     struct log_line l;
 
+    if (!text)
+        return;
+    s->reload.begun = s->reload.ended = strtoll(text, NULL, 10);
+    unsetenv(RELOADS);
     log_begin(&l, EVENT_RELOADED, NULL);
+    log_int(&l, "queues", (int64_t)s->config->n_queues);
     log_end(&l);
-    log_stop(2000);
-    execv("/proc/self/exe", argv);
+    texts_add(&s->reload.outcome, "reloaded");
 }
 
 int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
@@ -366,9 +392,10 @@ int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **a
         status = 1;
     } else {
         log_started(c);
+        take_over_reloads(s);
         run(s);
         if (s->ending == ENDING_RELOAD) {
-            start_anew(argv);
+            start_anew(s, argv);
             status = 1; /* it could not */
         }
         tell_end(s, status);

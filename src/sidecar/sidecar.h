@@ -106,7 +106,7 @@ struct lane {
     uint64_t dropped_told, reconnects_told;
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
-    bool refused_told;
+    bool refused_told, told_drained;
     struct waiting waiting; /* before its first start */
     int64_t kind_asked_ms;
     struct housekeeping house;
@@ -180,6 +180,7 @@ struct sidecar {
     struct watch signals_watch;
     enum ending ending;
     int n_asked; /* to end */
+    bool is_idle; /* drained, and to stay */
     struct state_reload reload;
     int64_t now_ms;
     struct header_block headers;
