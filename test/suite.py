@@ -21,6 +21,7 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 # For what hangs: on a machine that is busy with something else all takes several times longer.
+ENGINE = ("test_once.py",)  # what passes on it; it takes the worker's place when all do
 UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE, BENCH_PATIENCE = 300, 1200, 2700, 900, 900
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
@@ -99,12 +100,12 @@ def run_model(options, count):
         say(text)
 
 
-def run_pytest(name, arguments, folder, count, patience=SYSTEM_PATIENCE):
+def run_pytest(name, arguments, folder, count, patience=SYSTEM_PATIENCE, **environment):
     report = os.path.join(folder, name + ".xml")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--color=no", f"--junitxml={report}",
                f"--basetemp={os.path.join(folder, name)}", "-r", "fEs", *arguments]
     child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, cwd=os.path.join(TEST, "system"),
-                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", **environment))
     late = False
     try:
         child.wait(patience)
@@ -133,6 +134,10 @@ def run_system_tests(options, folder, count):
     run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience)
     if not options.quick:
         run_pytest("alone", [*files, *common, "-m", "alone"], folder, count, patience)
+    if not options.quick and not options.tool:
+        say("The engine on one loop")
+        run_pytest("engine", [*ENGINE, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience,
+                   ONCEWARD_ENGINE="sidecar")
 
 
 def run_chaos(options, count):
