@@ -1,11 +1,13 @@
 """The inbox adapter, driven without a sidecar around it: see inbox_driver.c and inbox_many_driver.c."""
 
 import os
+import re
 import subprocess
+import uuid
 
 import pytest
 
-from rig import schema
+from rig import inbox_sql, schema
 
 
 @pytest.mark.parametrize("name", ["inbox_driver", "inbox_many_driver"])
@@ -17,3 +19,34 @@ def test_inbox_driver(raw_postgres, name):
     done = subprocess.run([driver], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           timeout=150)
     assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+
+def test_calls_as_lines(raw_postgres):
+    """What a model of the inbox is compared with: one line a call, one line its answers."""
+    driver = os.path.join(os.path.dirname(schema.require_binary()), "test", "system", "inbox_calls")
+    if not os.access(driver, os.X_OK):
+        pytest.skip("inbox_calls was not built")
+    database = raw_postgres.create_database(f"calls_{uuid.uuid4().hex[:8]}")
+    inbox_sql.load(database)
+    lines = [
+        ("queue c 1 30000 60000 2 3", "ok"), ("queue d 0 30000 60000 8 3", "ok"),
+        ("inbox 0 a 1 1", "ok"), ("inbox 1 b 1 1", "ok"),
+        ("claim 0 0:m1:1:7:0:0 1:m1:2:7:0:0 0:m2:3:7:0:1", "claimed attempt=1 takeovers=0.*; claimed .*; claimed "),
+        ("claim 1 0:m1:4:7:0:0 1:m1:5:8:0:0", r"held .* wait_ms=31\d\d\d .*; mismatch "),
+        ("gone 1 a", "ok"), ("look 1 0:m1:4:7", "due "), ("gone 1", "ok"), ("look 1 0:m1:4:7", "held "),
+        ("age 40000", "ok"), ("claim 1 0:m1:4:7:0:0", "claimed attempt=1 takeovers=1 .* taken_over=1 "),
+        ("complete 0 0:m1:4", "ok"), ("complete 0 0:m1:4", "OW003"), ("complete 1 0:m1:4", "55P03"),
+        ("look 0 0:m1:9:7 0:m2:9:7", "held .*; due "), ("commit 0", "ok"), ("look 0 0:m1:9:7", "completed "),
+        ("fail 0 0:m2:3:1000:2:1:0:0", "failed "), ("claim 0 0:m2:6:7:0:0", "not_due attempt=1 takeovers=0 crashes=2 .* unproven_step=1 "),
+        ("age 1000", "ok"), ("claim 0 0:m2:6:7:0:0", "claimed attempt=2 "), ("extend 0:m2:6 50000", "ok"), ("extend 0:m2:1 5", "OW001"),
+        ("release 0 0:m2:6:0:0:-1", "released "), ("settle 0 1:m1:2", "completed "), ("claim 0 1:m3:9:1:0:0", "claimed "),
+        ("age 40000", "ok"), ("sweep 0 1 1000", "1"), ("claim 0 1:m3:10:1:0:0", "claimed attempt=1 takeovers=1 .* taken_over=0 "),
+        ("bury 0 1:m3:10:1:permanent:0:3:0", "buried "), ("redrive 1:m3", "reset"), ("row 1:m3", '{.*"waiting"'), ("redrive 1:m4", "no letter"),
+        ("reset", "ok"), ("row 1:m3", "none"), ("claim 0 zzz", "error: "), ("claim 7 0:m1:1:1:0:0", "error: "), ("dance", "error: "),
+    ]
+    done = subprocess.run([driver, database.dsn()], input="".join(line + "\n" for line, _ in lines).encode(), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=60)
+    said = done.stdout.decode().splitlines()
+    for (line, expected), answer in zip(lines, said):
+        assert re.match(expected, answer), (line, answer)
+    assert done.returncode == 0 and len(said) == len(lines), done.stderr.decode(errors="replace")

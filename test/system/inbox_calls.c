@@ -1,0 +1,602 @@
+/* Calls of the inbox as lines: each line of standard input is a call, and is answered by one line on standard
+ * output. So a model of the inbox can be asked the same as a real PostgreSQL, through the sidecar's own
+ * adapter, with several sidecars and applications.
+ *
+ *     inbox_calls CONNECTION-STRING        of a database whose schema is migrated, as a superuser. Its inbox
+ * is emptied first
+ *
+ *     queue CONSUMER TRANSACTION WINDOW_MS MAX_WINDOW_MS MAX_ATTEMPTS REVIVE
+ *                                          declares queue 0, 1, …; before the first `inbox`
+ *     inbox I INSTANCE NUMBER OWN          (re)connects sidecar I (0 to 7)
+ *     gone I [INSTANCE …]                  the instances that it knows to be gone
+ *     claim I ITEM …                       ITEM: QUEUE:ID:TOKEN:BODY:DEATHS:ALONE
+ *     look I ITEM …                        QUEUE:ID:TOKEN:BODY
+ *     settle I ITEM …                      QUEUE:ID:TOKEN
+ *     fail I ITEM … QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:ONLY_EXPIRED:GIVE_BACK release I ITEM …
+ * QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP bury I ITEM …
+ * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS complete T QUEUE:ID:TOKEN            in the
+ * application's transaction T (0 to 7), begun where it is not commit T, rollback T extend QUEUE:ID:TOKEN MS
+ * in a transaction of its own sweep I QUEUE LATE_MS redrive QUEUE:ID                     of its newest letter
+ *     age MS                               moves all times into the past: so much time has gone
+ *     row QUEUE:ID                         for people
+ *     reset                                forgets all rows and letters
+ *
+ * TOKEN and BODY are numbers below 2^63, which stand for 16 bytes each. An ID has no blank and no colon.
+ * TRANSACTION, OWN, ALONE, ONLY_EXPIRED, GIVE_BACK and EXHAUSTED are 0 or 1; CRASHES and UNPROVEN_STEP may be
+ * -1.
+ *
+ * The answer to a batch has for each item, in their order, separated by "; ":
+ *     ANSWER attempt=N takeovers=N crashes=N unproven_ms=N unproven_step=N wait_ms=N age_ms=N taken_over=B
+ * namesake=B complete and extend answer "ok" or the SQLSTATE (55P03: it would wait; its transaction is rolled
+ * back then), sweep how many rows, redrive what the function says, the others "ok". What is wrong with a line
+ * is answered "error: …". */
+#include "onceward/base/clock.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/job.h"
+#include "onceward/config/config.h"
+#include "onceward/inbox/inbox.h"
+
+#include <inttypes.h>
+#include <libpq-fe.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_QUEUES = 8,
+    MAX_SIDECARS = 8,
+    MAX_TRANSACTIONS = 8,
+    MAX_ITEMS = 64,
+    MAX_FIELDS = 8,
+    PATIENCE_MS = 30000
+};
+
+static const char *url;
+static PGconn *sql, *applications[MAX_TRANSACTIONS];
+static struct inbox_queue queues[MAX_QUEUES];
+static size_t n_queues;
+static struct inbox *sidecars[MAX_SIDECARS];
+static char why[900]; /* a line is wrong */
+
+struct batch {
+    struct inbox_item items[MAX_ITEMS];
+    struct inbox_letter letters[MAX_ITEMS];
+    size_t n;
+};
+
+static _Noreturn void die(const char *what, const char *detail)
+{
+    fprintf(stderr, "inbox_calls: %s: %s\n", what, detail);
+    exit(1);
+}
+
+static int wrong(const char *what)
+{
+    if (!*why)
+        snprintf(why, sizeof(why), "%s", what);
+    return -1;
+}
+
+static int64_t number_read(const char *text)
+{
+    char *end = NULL;
+    int64_t v = text ? strtoll(text, &end, 10) : 0;
+
+    if (!text || end == text || *end)
+        wrong("a number is missing");
+    return v;
+}
+
+static size_t index_read(const char *text, size_t n)
+{
+    int64_t v = number_read(text);
+
+    if (v >= 0 && (size_t)v < n)
+        return (size_t)v;
+    wrong("there is none of that number");
+    return 0;
+}
+
+static void bytes_make(uint8_t to[16], int64_t v)
+{
+    memset(to, 0, 16);
+    for (int k = 0; k < 8; k++)
+        to[15 - k] = (uint8_t)(v >> (8 * k));
+}
+
+/* --- statements of this program's own --- */
+
+static PGconn *connect_sql(void)
+{
+    PGconn *conn = PQconnectdb(url);
+
+    if (PQstatus(conn) != CONNECTION_OK)
+        die("connecting", PQerrorMessage(conn));
+    return conn;
+}
+
+static PGresult *sql_run(PGconn *conn, const char *text, int n, const char *const *params)
+{
+    PGresult *result = PQexecParams(conn, text, n, NULL, params, NULL, NULL, 0);
+    ExecStatusType status = PQresultStatus(result);
+
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        die(text, PQerrorMessage(conn));
+    return result;
+}
+
+static void sql_do(PGconn *conn, const char *text)
+{
+    PQclear(sql_run(conn, text, 0, NULL));
+}
+
+/* --- items --- */
+
+/* Splits at the colons. */
+static int fields_read(char *text, char *fields[MAX_FIELDS], int n)
+{
+    for (int k = 0; k < n; k++) {
+        fields[k] = text;
+        text = text ? strchr(text, ':') : NULL;
+        if (text)
+            *text++ = '\0';
+        if (!fields[k] || (k + 1 < n) != (text != NULL))
+            return wrong("an item has the wrong number of fields");
+    }
+    return 0;
+}
+
+/* What each kind's items have behind QUEUE:ID:TOKEN. */
+static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
+{
+    struct inbox_item *i = &b->items[b->n];
+    struct inbox_letter *l = &b->letters[b->n];
+
+    i->crashes = i->unproven_step = -1;
+    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_BURY)
+        bytes_make(i->fingerprint, number_read(f[3]));
+    if (op == INBOX_CLAIM) {
+        i->deaths = number_read(f[4]);
+        i->alone = number_read(f[5]) != 0;
+    }
+    if (op == INBOX_FAIL || op == INBOX_RELEASE) {
+        i->delay_ms = number_read(f[3]);
+        i->crashes = (int)number_read(f[4]);
+        i->unproven_step = (int)number_read(f[5]);
+        i->error = SLICE("it failed");
+    }
+    if (op == INBOX_FAIL) {
+        i->only_expired = number_read(f[6]) != 0;
+        i->give_back = number_read(f[7]) != 0;
+    }
+    if (op == INBOX_BURY) {
+        *l = (struct inbox_letter){.reason = f[4],
+                                   .exhausted = number_read(f[5]) != 0,
+                                   .attempts = (int)number_read(f[6]),
+                                   .deaths = number_read(f[7]),
+                                   .body = SLICE("body")};
+        i->letter = l;
+    }
+}
+
+static void item_read(struct batch *b, enum inbox_op op, char *text)
+{
+    static const int n_fields[N_INBOX_OPS] = {[INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_SETTLE] = 3,
+                                              [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 8};
+    struct inbox_item *i = &b->items[b->n];
+    char *f[MAX_FIELDS] = {0};
+
+    if (b->n == MAX_ITEMS) {
+        wrong("too many items");
+        return;
+    }
+    if (fields_read(text, f, n_fields[op]))
+        return;
+    *i = (struct inbox_item){.ref = b->n, .queue = index_read(f[0], n_queues), .message_id = slice_of(f[1])};
+    bytes_make(i->token, number_read(f[2]));
+    rest_read(b, op, f);
+    b->n++;
+}
+
+/* --- batches --- */
+
+static void rows_await(struct inbox *s, size_t n, char lines[][300])
+{
+    int64_t end_ms = clock_ms() + PATIENCE_MS;
+    struct inbox_row r;
+    struct fault f = {0};
+
+    /* Until nothing is left: only then is a batch free again. */
+    for (;;) {
+        int got = inbox_next(s, &r, &f);
+
+        if (got < 0 || clock_ms() > end_ms)
+            die("waiting for rows", got < 0 ? f.text : "none in time");
+        if (got == 0 && n == 0)
+            return;
+        if (got == 0) {
+            poll(&(struct pollfd){inbox_fd(s), (short)(POLLIN | (inbox_wants_write(s) ? POLLOUT : 0)), 0}, 1,
+                 100);
+            continue;
+        }
+        snprintf(lines[r.ref], sizeof(lines[0]),
+                 "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64
+                 " unproven_step=%d wait_ms=%" PRId64 " age_ms=%" PRId64 " taken_over=%d namesake=%d",
+                 row_answer_name(r.answer), r.attempt, r.takeovers, r.crashes, r.unproven_ms, r.unproven_step,
+                 r.wait_ms, r.age_ms, r.taken_over, r.namesake);
+        n--;
+    }
+}
+
+/* Claims of the two kinds of queues are two batches. */
+static void batch_submit(struct inbox *s, const struct batch *b, enum inbox_op op, bool of_transaction)
+{
+    struct inbox_item items[MAX_ITEMS];
+    struct fault f = {0};
+    size_t n = 0;
+
+    for (size_t k = 0; k < b->n; k++)
+        if (op != INBOX_CLAIM || queues[b->items[k].queue].transaction == of_transaction)
+            items[n++] = b->items[k];
+    if (n && inbox_submit(s, op == INBOX_CLAIM && of_transaction ? INBOX_CLAIM_ASYNC : op, items, n, &f))
+        die("submitting", f.text);
+}
+
+static void batch_call(enum inbox_op op, size_t sidecar, char *text)
+{
+    static char lines[MAX_ITEMS][300];
+    struct batch b = {.n = 0};
+
+    for (char *at = text, *item; (item = strsep(&at, " "));)
+        if (*item)
+            item_read(&b, op, item);
+    if (!sidecars[sidecar])
+        wrong("that sidecar is not connected");
+    if (*why)
+        return;
+    batch_submit(sidecars[sidecar], &b, op, false);
+    if (op == INBOX_CLAIM)
+        batch_submit(sidecars[sidecar], &b, op, true);
+    inbox_flush(sidecars[sidecar]);
+    rows_await(sidecars[sidecar], b.n, lines);
+    for (size_t k = 0; k < b.n; k++)
+        printf("%s%s", k ? "; " : "", lines[k]);
+    putchar('\n');
+}
+
+/* --- sidecars --- */
+
+static void call_inbox(size_t sidecar, char *text)
+{
+    struct config_database d = {
+        .url.value = (char *)url, .statement_timeout_ms = 20000, .connect_timeout_ms = 10000};
+    struct inbox_self self = {.instance = strsep(&text, " ")};
+    struct fault f = {0};
+    void *result;
+
+    self.number = number_read(strsep(&text, " "));
+    self.own = number_read(strsep(&text, " ")) != 0;
+    if (!n_queues || self.number < 1)
+        wrong("no queue is declared, or the number is below 1");
+    if (*why)
+        return;
+    inbox_free(sidecars[sidecar]);
+    sidecars[sidecar] = NULL;
+    struct job *job = inbox_connect(&d, queues, n_queues, &self, &f);
+    while (job && !job_take(job, &result))
+        poll(&(struct pollfd){job_fd(job), POLLIN, 0}, 1, -1);
+    if (!job || inbox_attempt_take(result, &sidecars[sidecar], &f))
+        die("connecting", f.text);
+    for (size_t k = 0; k < n_queues; k++)
+        if (inbox_registration(sidecars[sidecar], k, &f) != INBOX_REGISTERED)
+            die("registering", f.text);
+    puts("ok");
+}
+
+static void call_gone(size_t sidecar, char *text)
+{
+    const char *instances[32];
+    size_t n = 0;
+
+    for (char *at = text, *instance; (instance = strsep(&at, " ")) && n < 32;)
+        if (*instance)
+            instances[n++] = instance;
+    if (!sidecars[sidecar])
+        wrong("that sidecar is not connected");
+    if (*why)
+        return;
+    inbox_set_gone(sidecars[sidecar], instances, n);
+    puts("ok");
+}
+
+static void call_queue(char *text)
+{
+    static char names[MAX_QUEUES][100];
+    struct inbox_queue *q = &queues[n_queues];
+
+    if (n_queues == MAX_QUEUES) {
+        wrong("too many queues");
+        return;
+    }
+    snprintf(names[n_queues], sizeof(names[0]), "%s", strsep(&text, " "));
+    *q = (struct inbox_queue){.consumer = names[n_queues], .vhost = "/", .queue = names[n_queues]};
+    q->transaction = number_read(strsep(&text, " ")) != 0;
+    q->token_window_ms = number_read(strsep(&text, " "));
+    q->max_window_ms = number_read(strsep(&text, " "));
+    q->max_attempts = (int)number_read(strsep(&text, " "));
+    q->revive = (int)number_read(strsep(&text, " "));
+    if (*why)
+        return;
+    n_queues++;
+    puts("ok");
+}
+
+static void call_sweep(size_t sidecar, char *text)
+{
+    struct inbox_housekeep h = {
+        .queue = index_read(strsep(&text, " "), n_queues), .from_page = 0, .budget_us = 1000000};
+    struct inbox_housekept kept;
+    struct fault f = {0};
+    int got;
+
+    h.retention_ms = INT64_C(36500) * 86400000;
+    h.late_ms = number_read(strsep(&text, " "));
+    if (!sidecars[sidecar])
+        wrong("that sidecar is not connected");
+    if (*why)
+        return;
+    sql_do(sql, "UPDATE onceward.consumer SET keeper = NULL, kept_until = NULL, keeper_page = 0");
+    inbox_ask_housekeep(sidecars[sidecar], &h);
+    inbox_flush(sidecars[sidecar]);
+    while (!(got = inbox_housekept(sidecars[sidecar], &kept, &f))) {
+        struct inbox_row row;
+
+        poll(&(struct pollfd){inbox_fd(sidecars[sidecar]), POLLIN, 0}, 1, 100);
+        if (inbox_next(sidecars[sidecar], &row, &f) < 0)
+            die("sweeping", f.text);
+    }
+    if (got < 0 || kept.away_ms)
+        die("sweeping", got < 0 ? f.text : "somebody else keeps house");
+    printf("%" PRId64 "\n", kept.n_swept);
+}
+
+/* --- applications --- */
+
+/* The token of QUEUE:ID:TOKEN as an application has it. */
+static PGresult *token_call(PGconn *conn, const char *call, char *text, const char *more)
+{
+    char *f[MAX_FIELDS] = {0}, hex[33], statement[700];
+    uint8_t token[16];
+
+    if (!text || fields_read(text, f, 3)) {
+        wrong("an item is missing");
+        return NULL;
+    }
+    bytes_make(token, number_read(f[2]));
+    for (int k = 0; k < 16; k++)
+        snprintf(hex + 2 * k, 3, "%02x", token[k]);
+    size_t queue = index_read(f[0], n_queues);
+    if (*why)
+        return NULL;
+    snprintf(statement, sizeof(statement),
+             "SELECT onceward.%s('ow1.' || translate(rtrim(translate(encode(convert_to($1, 'UTF8') || "
+             "'\\x00'::bytea || "
+             "convert_to($2, 'UTF8'), 'base64'), E'\\n', ''), '='), '+/', '-_') || '.' || "
+             "translate(rtrim(encode(decode($3, 'hex'), 'base64'), '='), '+/', '-_')%s)",
+             call, more);
+    const char *const params[] = {queues[queue].consumer, f[1], hex};
+    return PQexecParams(conn, statement, 3, NULL, params, NULL, NULL, 0);
+}
+
+/* ok, or the SQLSTATE. */
+static bool token_said(PGresult *result)
+{
+    bool good = PQresultStatus(result) == PGRES_TUPLES_OK;
+    const char *code = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+    puts(good ? "ok" : code ? code : "lost");
+    PQclear(result);
+    return good;
+}
+
+static void call_complete(size_t t, char *text)
+{
+    PGconn **conn = &applications[t];
+
+    if (!*conn) {
+        *conn = connect_sql();
+        sql_do(*conn, "SET lock_timeout = '200ms'");
+    }
+    if (PQtransactionStatus(*conn) == PQTRANS_IDLE)
+        sql_do(*conn, "BEGIN");
+    sql_do(*conn, "SAVEPOINT before");
+    PGresult *result = token_call(*conn, "complete", text, "");
+    if (!result)
+        return;
+    const char *code = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    bool waits = code && strcmp(code, "55P03") == 0;
+    if (!token_said(result))
+        sql_do(*conn, waits ? "ROLLBACK" : "ROLLBACK TO before");
+}
+
+static void transaction_end(size_t t, const char *how)
+{
+    if (*why)
+        return;
+    if (applications[t] && PQtransactionStatus(applications[t]) != PQTRANS_IDLE)
+        sql_do(applications[t], how);
+    puts("ok");
+}
+
+static void call_commit(size_t t, char *text)
+{
+    (void)text;
+    transaction_end(t, "COMMIT");
+}
+
+static void call_rollback(size_t t, char *text)
+{
+    (void)text;
+    transaction_end(t, "ROLLBACK");
+}
+
+static void call_extend(char *text)
+{
+    char *item = strsep(&text, " "), more[64];
+
+    snprintf(more, sizeof(more), ", %" PRId64 " / 1000.0::float8", number_read(text));
+    PGresult *result = *why ? NULL : token_call(sql, "extend", item, more);
+    if (result)
+        token_said(result);
+}
+
+/* --- rows --- */
+
+static void call_redrive(char *text)
+{
+    char *f[MAX_FIELDS] = {0};
+
+    if (!text || fields_read(text, f, 2)) {
+        wrong("an item is missing");
+        return;
+    }
+    size_t queue = index_read(f[0], n_queues);
+    if (*why)
+        return;
+    const char *const params[] = {queues[queue].consumer, f[1]};
+    PGresult *result =
+        sql_run(sql,
+                "SELECT onceward.sidecar_redrive(max(id)) FROM onceward.dead_letter WHERE consumer = $1 AND "
+                "message_id = $2 HAVING count(*) > 0",
+                2, params);
+    puts(PQntuples(result) ? PQgetvalue(result, 0, 0) : "no letter");
+    PQclear(result);
+}
+
+static void call_row(char *text)
+{
+    char *f[MAX_FIELDS] = {0};
+
+    if (!text || fields_read(text, f, 2)) {
+        wrong("an item is missing");
+        return;
+    }
+    size_t queue = index_read(f[0], n_queues);
+    if (*why)
+        return;
+    const char *const params[] = {queues[queue].consumer, f[1]};
+    PGresult *result =
+        sql_run(sql, "SELECT row_to_json(r) FROM onceward.inbox r WHERE consumer = $1 AND message_id = $2", 2,
+                params);
+    puts(PQntuples(result) ? PQgetvalue(result, 0, 0) : "none");
+    PQclear(result);
+}
+
+static void call_age(char *text)
+{
+    char ms[24];
+    const char *const params[] = {ms};
+
+    snprintf(ms, sizeof(ms), "%" PRId64, number_read(text));
+    if (*why)
+        return;
+    PQclear(sql_run(
+        sql,
+        "WITH t (by) AS (SELECT $1::bigint * interval '1 ms') UPDATE onceward.inbox SET received_at = "
+        "received_at - by, alive_since = alive_since - by, token_expires_at = token_expires_at - by, "
+        "max_expires_at = max_expires_at - by, next_attempt_at = next_attempt_at - by, completed_at = "
+        "completed_at - by, unproven_at = unproven_at - by FROM t",
+        1, params));
+    puts("ok");
+}
+
+static void call_reset(char *text)
+{
+    (void)text;
+    sql_do(sql, "DELETE FROM onceward.inbox");
+    sql_do(sql, "DELETE FROM onceward.dead_letter");
+    puts("ok");
+}
+
+/* --- lines --- */
+
+static bool batch_line(const char *name, char **rest)
+{
+    static const struct {
+        const char *name;
+        enum inbox_op op;
+    } kinds[] = {{"claim", INBOX_CLAIM}, {"look", INBOX_LOOK},       {"settle", INBOX_SETTLE},
+                 {"fail", INBOX_FAIL},   {"release", INBOX_RELEASE}, {"bury", INBOX_BURY}};
+
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+        if (strcmp(name, kinds[k].name) == 0) {
+            size_t sidecar = index_read(strsep(rest, " "), MAX_SIDECARS);
+
+            batch_call(kinds[k].op, sidecar, *rest);
+            return true;
+        }
+    return false;
+}
+
+static void line_run(char *line)
+{
+    char *rest = line, *name = strsep(&rest, " ");
+    static const struct {
+        const char *name;
+        void (*call)(size_t, char *);
+        size_t n; /* of what the first number chooses from */
+    } numbered[] = {{"inbox", call_inbox, MAX_SIDECARS},       {"gone", call_gone, MAX_SIDECARS},
+                    {"sweep", call_sweep, MAX_SIDECARS},       {"complete", call_complete, MAX_TRANSACTIONS},
+                    {"commit", call_commit, MAX_TRANSACTIONS}, {"rollback", call_rollback, MAX_TRANSACTIONS}};
+    static const struct {
+        const char *name;
+        void (*call)(char *);
+    } plain[] = {{"queue", call_queue}, {"extend", call_extend}, {"redrive", call_redrive},
+                 {"row", call_row},     {"age", call_age},       {"reset", call_reset}};
+
+    if (batch_line(name, &rest))
+        return;
+    for (size_t k = 0; k < sizeof(plain) / sizeof(plain[0]); k++)
+        if (strcmp(name, plain[k].name) == 0) {
+            plain[k].call(rest);
+            return;
+        }
+    for (size_t k = 0; k < sizeof(numbered) / sizeof(numbered[0]); k++)
+        if (strcmp(name, numbered[k].name) == 0) {
+            size_t first = index_read(strsep(&rest, " "), numbered[k].n);
+
+            numbered[k].call(first, rest);
+            return;
+        }
+    wrong("no such call");
+}
+
+int main(int argc, char **argv)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len;
+
+    if (argc != 2)
+        die("usage", "inbox_calls CONNECTION-STRING < LINES");
+    url = argv[1];
+    sql = connect_sql();
+    sql_do(sql, "DELETE FROM onceward.inbox");
+    sql_do(sql, "DELETE FROM onceward.dead_letter");
+    while ((len = getline(&line, &cap, stdin)) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        why[0] = '\0';
+        line_run(line);
+        if (*why)
+            printf("error: %s\n", why);
+        fflush(stdout);
+    }
+    free(line);
+    for (int k = 0; k < MAX_SIDECARS; k++)
+        inbox_free(sidecars[k]);
+    for (int k = 0; k < MAX_TRANSACTIONS; k++)
+        PQfinish(applications[k]);
+    PQfinish(sql);
+    return job_wait_all(20000) ? 0 : 1;
+}
