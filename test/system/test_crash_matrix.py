@@ -244,6 +244,28 @@ def test_redrive_killed_there_is_run_again(bed, point):
 
 
 @needs_failpoints
+@pytest.mark.parametrize("point", REDRIVES, ids=[p.name for p in REDRIVES])
+def test_redrive_under_an_id_that_is_found_now_killed_there_is_run_again(bed, point):
+    """It died without a row, since message_id looked elsewhere."""
+    first = bed.sidecar(message_id=["header:elsewhere"], brake=0)
+    bed.queue.publish_many(["m1"])
+    first.wait_for("dead")
+    first.wait_for_nothing_held()
+    assert first.term() == 0
+    done = command(bed, "dead", "redrive", "--consumer", bed.queue.name, failpoint=f"{point.name}:kill")
+    assert done.returncode == -signal.SIGKILL, done.stdout
+    assert len(bed.letters()) == (0 if point.name == "redrive_deleted" else 1)
+    again = command(bed, "dead", "redrive", "--consumer", bed.queue.name)
+    assert again.returncode == 0 and not bed.letters(), again.stdout
+    second = bed.sidecar()
+    bed.wait_for_status("m1", "completed")
+    second.wait_for_nothing_held()
+    bed.assert_acked()
+    bed.assert_once("m1")
+    assert not bed.letters()
+
+
+@needs_failpoints
 @pytest.mark.parametrize("name", ["migrate_before", "migrate_committed"])
 def test_migrate_killed_there_is_run_again(bed, raw_postgres, name):
     point = next(p for p in POINTS if p.name == name)
