@@ -3,6 +3,7 @@
 
 #include "config/values.h"
 
+#include "config/checks.h"
 #include "config/exposed.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -44,6 +45,16 @@ static void add_secret(struct buf *out, const struct key *k, const struct config
         buf_add_text(out, t->value);
     else
         buf_add_text(out, MASK);
+}
+
+/* The query of a URL may be a key. */
+static void add_text(struct buf *out, const struct key *k, const char *text)
+{
+    size_t len = k->check == check_http_url ? strcspn(text, "?") : strlen(text);
+
+    buf_add(out, text, len);
+    if (text[len])
+        buf_add_text(out, "?" MASK);
 }
 
 static void add_headers(struct buf *out, const struct config_forward *w)
@@ -124,7 +135,7 @@ static bool add_value(struct buf *out, const struct key *k, const void *target)
     case TYPE_TEXT:
     case TYPE_PATH:
         if (*(char *const *)field)
-            buf_add_text(out, *(char *const *)field);
+            add_text(out, k, *(char *const *)field);
         return *(char *const *)field;
     case TYPE_SECRET:
         if (((const struct config_text *)field)->value)
