@@ -331,7 +331,7 @@ def test_two_bodies_under_one_id_at_once_are_compared_too(bed):
         return bed.app.commit_and_answer(request, reply)
 
     bed.app.handler = handler
-    sidecar = bed.sidecar()
+    sidecar = bed.sidecar(token_window="60s")
     bed.queue.publish("m1", b"first")
     gate.wait_for_waiting()
     bed.queue.publish("m1", b"second")

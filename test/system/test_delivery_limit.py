@@ -130,7 +130,7 @@ def test_a_body_for_which_there_is_no_room_is_taken_at_the_limit(limited):
     limited.queue.publish("large", b"x" * (200 << 10))
     limited.queue.sync()
     give_back = bring_to(limited, LIMIT)
-    sidecar = start(limited, max_bytes="256KiB", max_message="512KiB", max_hold="10m")
+    sidecar = start(limited, max_bytes="256KiB", max_message="512KiB", max_hold="10m", token_window="60s", max_window="2m")
     limited.queue.publish("blocker", b"y" * (200 << 10))
     gate.wait_for_waiting()
     give_back()

@@ -152,7 +152,7 @@ def test_the_same_message_many_times_at_once_in_one_sidecar_is_one_post(bed, com
         return 200
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(completion=completion)
+    sidecar = bed.sidecar(completion=completion, token_window="60s")
     bed.queue.publish_many(["m1"] * 40)
     gate.wait_for_waiting()
     sidecar.wait_for("stats", received=lambda n: n > 0)
@@ -175,7 +175,7 @@ def test_the_same_message_in_two_sidecars_is_one_post_and_an_ordinary_outcome(be
         return 200
 
     bed.app.handler = handler
-    sidecars = [bed.sidecar(completion=completion), bed.sidecar(completion=completion)]
+    sidecars = [bed.sidecar(completion=completion, token_window="60s") for _ in range(2)]
     bed.queue.publish_many(["m1", "m1"])
     gate.wait_for_waiting()
     wait_until(lambda: [s for s in sidecars if s.find("parked", message_id="m1")], "the loser parks")

@@ -209,7 +209,7 @@ def test_200_before_the_commit_within_the_grace_is_completed_with_a_warning(bed)
         bed.app.commit(request, before_commit=lambda: (reply.status(200), gate.wait()))
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(commit_grace="300ms")
+    sidecar = bed.sidecar(commit_grace="300ms", token_window="60s")
     bed.queue.publish("m1")
     bed.app.wait_for_posts(1)
     gate.wait_for_waiting()
