@@ -115,7 +115,8 @@ int command_run(int argc, char **argv)
         /* The new engine, until it takes the worker's place: ONCEWARD_ENGINE=sidecar. */
         const char *engine = getenv("ONCEWARD_ENGINE");
 
-        status = engine && !strcmp(engine, "sidecar") ? sidecar_run(config, load, path, argv - 1) : supervisor_run(config, load, path);
+        status = engine && !strcmp(engine, "sidecar") ? sidecar_run(config, load, path, argv - 1)
+                                                      : supervisor_run(config, load, path);
     }
     log_stop(LOG_STOP_MS);
     return status;

@@ -69,8 +69,8 @@ bool key_is_group(enum key_scope scope, struct slice path);
 /* Is its value a string, so that K_file may stand for it? */
 bool key_takes_file(const struct key *k);
 
-/* Has it the same value in a and b, both struct config or both struct config_queue? A secret in a file is the same as long as its path
- * is. */
+/* Has it the same value in a and b, both struct config or both struct config_queue? A secret in a file is the
+ * same as long as its path is. */
 bool key_is_same(const struct key *k, const void *a, const void *b);
 
 /* The bounds of its range. Durations in ms, sizes in bytes. */

@@ -194,8 +194,7 @@ def gate_banned(root):
 CIRCLES = [
     "src/broker: broker.c channel.c closing.c content.c decode.c frames.c methods.c questions.c",
     "src/command: *",  # command.c has both the list of the commands and what they have in common
-    "src/config: cross.c exposed.c",
-    "src/config: duplicates.c read.c read_lists.c",
+    "src/config: applications.c compare.c cross.c duplicates.c exposed.c read.c read_lists.c",
     "src/core: decide.c queue.c",
 ]
 CIRCLES_NOT = ("src/worker", "src/supervisor")  # on their way out

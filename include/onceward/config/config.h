@@ -145,10 +145,10 @@ int config_load(const char *path, config_database_check *check, struct config **
 /* What applies: every key of the file and of each queue, in the order of the table. Secrets are masked. */
 struct config_values {
     struct config_value {
-        char *path;  /* "queues.orders.prefetch" */
-        char *value; /* as it is written in the file; in parentheses: not given, and what that means */
+        char *path;       /* "queues.orders.prefetch" */
+        char *value;      /* as it is written in the file; in parentheses: not given, and what that means */
         const char *from; /* "given", "defaults" or "default", and ", by file" or ", environment" */
-    } *items;
+    } * items;
     size_t n;
 };
 
