@@ -17,10 +17,10 @@ enum { PATIENCE_MS = 20000 };
 
 static char template_name[64];
 
-/* The server of ONCEWARD_TEST_PG with another database. The caller frees it. */
-static char *url_make(const char *database)
+/* That server with another database. The caller frees it. */
+static char *url_make(const char *server, const char *database)
 {
-    PQconninfoOption *options = PQconninfoParse(getenv("ONCEWARD_TEST_PG"), NULL);
+    PQconninfoOption *options = PQconninfoParse(server, NULL);
     char url[1000];
     size_t len = 0;
 
@@ -41,7 +41,7 @@ static void notice_ignore(void *arg, const char *text)
 
 static PGconn *sql_open(const char *database)
 {
-    char *url = url_make(database);
+    char *url = url_make(getenv("ONCEWARD_TEST_PG"), database);
     PGconn *conn = PQconnectdb(url);
 
     if (PQstatus(conn) != CONNECTION_OK) {
@@ -84,7 +84,7 @@ int bed_group_setup(void **state)
     (void)state;
     snprintf(template_name, sizeof(template_name), "onceward_driver_%d", (int)getpid());
     database_do("CREATE DATABASE", template_name, "");
-    database.url.value = url_make(template_name);
+    database.url.value = url_make(getenv("ONCEWARD_TEST_PG"), template_name);
     FILE *advice = fopen("/dev/null", "w");
     if (!advice || admin_open(&database, ADMIN_WRITES, &admin, &f) ||
         admin_migrate(admin, advice, &from, &to, &f)) {
@@ -107,6 +107,7 @@ int bed_group_teardown(void **state)
 int bed_setup(void **state)
 {
     static int n_beds;
+    const char *through = getenv("ONCEWARD_TEST_THROUGH"); /* a pooler before that server */
     struct bed *b = mem_zalloc(1, sizeof(*b));
     char from[80];
 
@@ -116,7 +117,9 @@ int bed_setup(void **state)
     database_do("CREATE DATABASE", b->name, from);
     b->sql = sql_open(b->name);
     b->database = (struct config_database){
-        .url.value = url_make(b->name), .statement_timeout_ms = 3000, .connect_timeout_ms = 2000};
+        .url.value = url_make(through ? through : getenv("ONCEWARD_TEST_PG"), b->name),
+        .statement_timeout_ms = 3000,
+        .connect_timeout_ms = 2000};
     static const char *const names[BED_MAX_QUEUES] = {"driver", "driver1", "driver2", "driver3"};
 
     for (size_t k = 0; k < BED_MAX_QUEUES; k++)

@@ -8,16 +8,26 @@ import uuid
 import pytest
 
 from rig import inbox_sql, schema
+from rig.pooler import PgBouncer
 
 
-@pytest.mark.parametrize("name", ["inbox_driver", "inbox_many_driver"])
-def test_inbox_driver(raw_postgres, name):
+@pytest.mark.parametrize("name, pooled", [("inbox_driver", False), ("inbox_many_driver", False), ("inbox_many_driver", True)],
+                         ids=["inbox_driver", "inbox_many_driver", "pooled"])
+def test_inbox_driver(raw_postgres, name, pooled):
+    """pooled: through PgBouncer in transaction mode."""
     driver = os.path.join(os.path.dirname(schema.require_binary()), "test", "system", name)
     if not os.access(driver, os.X_OK):
         pytest.skip("the driver was not built (no cmocka)")
     environment = dict(os.environ, ONCEWARD_TEST_PG=raw_postgres.dsn())
-    done = subprocess.run([driver], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=150)
+    pooler = PgBouncer(raw_postgres, server_idle_timeout=1).start() if pooled else None
+    try:
+        if pooled:
+            environment["ONCEWARD_TEST_THROUGH"] = pooler.client().dsn(database="postgres")
+        done = subprocess.run([driver], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=150)
+    finally:
+        if pooler:
+            pooler.stop()
     assert done.returncode == 0, done.stdout.decode(errors="replace")
 
 
