@@ -77,14 +77,17 @@ static void channel_lost(struct broker *b, struct channel *c, enum broker_reason
 
 void channel_give_up(struct broker *b, struct channel *c, enum broker_reason reason, const struct fault *why)
 {
-    if (c->state == CHANNEL_SHUT && !c->stays_shut) { /* after a stream */
-        channel_open_again(b, c);
-        return;
-    }
     if (c->state != CHANNEL_OPEN)
         return;
     channel_renew(b, c);
     channel_lost(b, c, reason, why);
+}
+
+void channel_unshut(struct broker *b, struct channel *c)
+{
+    c->stays_shut = false;
+    if (c->state == CHANNEL_SHUT)
+        channel_open_again(b, c);
 }
 
 enum broker_reason reason_of_code(uint16_t code)
@@ -207,7 +210,10 @@ void broker_reopen(struct broker *b, uint32_t queue, const char *why)
 
     fault_set(&f, "%s", why);
     kind_forget(c);
-    c->stays_shut = false;
-    if (!b->wire.is_lost && b->closing == CLOSE_NO)
+    if (b->wire.is_lost || b->closing != CLOSE_NO)
+        return;
+    if (c->stays_shut)
+        channel_unshut(b, c);
+    else
         channel_give_up(b, c, BROKER_REASON_REOPENED, &f);
 }

@@ -190,7 +190,10 @@ struct channel *channel_of_generation(const struct broker *b, uint64_t generatio
 /* Closes a queue's channel from this side: its tags are void from now on. */
 void channel_give_up(struct broker *b, struct channel *c, enum broker_reason reason, const struct fault *why);
 
-/* The same for the one for questions, which loses nothing but them. */
+/* The queue is no stream, or not any more: its channel is opened. */
+void channel_unshut(struct broker *b, struct channel *c);
+
+/* As channel_give_up for the one for questions, which loses nothing but them. */
 void channel_renew(struct broker *b, struct channel *c);
 
 /* Its number is left to the broker, and it is opened under another one. False: there is none left. */
@@ -219,7 +222,7 @@ void questions_method(struct broker *b, const amqp_method_t *m);
 /* The channel was closed by the broker: that is the answer to the first question. */
 void questions_refused(struct broker *b, const amqp_channel_close_t *m, const struct fault *why);
 
-/* Gives up what the broker does not answer. 0, or -1: lost. */
+/* Gives up what the broker does not answer, and looks at streams again. 0, or -1: lost. */
 int questions_tick(struct broker *b, struct fault *f);
 
 /* A delivery came: perhaps only the kind of its queue explains it. */

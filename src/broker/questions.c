@@ -154,6 +154,7 @@ static void kind_learnt(struct broker *b, struct channel *c, enum broker_kind ki
     if (kind == BROKER_KIND_OTHER)
         ev->fault = *why;
     if (kind != BROKER_KIND_STREAM) {
+        channel_unshut(b, c);
         held_release(b, c);
         return;
     }
@@ -270,12 +271,26 @@ void questions_method(struct broker *b, const amqp_method_t *m)
 
 /* --- no answer --- */
 
+/* Another queue may be in its place. */
+static void streams_look(struct broker *b)
+{
+    for (size_t i = 0; i < b->n_queues; i++) {
+        struct channel *c = &b->queues[i];
+
+        if (c->state == CHANNEL_SHUT && c->kind_asked == QUESTION_NONE &&
+            clock_ms() - c->kind_ms >= FAILPOINT_MS(REDIAL_LAST))
+            kind_ask(b, c);
+    }
+}
+
 int questions_tick(struct broker *b, struct fault *f)
 {
     int64_t limit_ms = FAILPOINT_MS(ANSWER) < QUESTION_MS ? FAILPOINT_MS(ANSWER) : QUESTION_MS;
     int64_t waited_ms = clock_ms() - b->answered_ms;
     struct fault why = {0};
 
+    if (b->closing == CLOSE_NO)
+        streams_look(b);
     if (b->n_asked == 0 || waited_ms < limit_ms || b->ask.state != CHANNEL_OPEN || b->closing != CLOSE_NO)
         return 0;
     struct asked first = asked_first(b);

@@ -134,6 +134,7 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         channel_lost(l, ev);
         break;
     case BROKER_CHANNEL_OPEN:
+        queue_refused(q, now_ms, PAUSE_STREAM, NULL); /* a stream's stays closed */
         queue_channel_open(q, now_ms, ev->tag.generation,
                            (int)strtol(broker_version(l->link->broker), NULL, 10),
                            kind_of(broker_kind_of(l->link->broker, ev->queue)));

@@ -5,6 +5,7 @@
 #include "broker_bed.h"
 
 #include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -447,6 +448,31 @@ static void a_silent_stream_is_found(void **state)
     queues_delete(2);
 }
 
+/* Another queue in the place of a stream is found without a call. */
+static void a_stream_is_looked_at_again(void **state)
+{
+    size_t n_streams = 0;
+    struct broker_event ev;
+
+    (void)state;
+    queues_make("mny.again", 2, "classic");
+    queue_make(names[1], "stream");
+    struct broker *b = ready_many(2);
+    assert_int_equal(broker_ask_kind(b, queues[1].number, &f), 0);
+    next_is(b, BROKER_KIND);
+    next_is(b, BROKER_CHANNEL_LOST);
+    for (; n_streams < 2; n_streams++)
+        assert_int_equal(next_is(b, BROKER_KIND).queue_kind, BROKER_KIND_STREAM);
+    queue_make(names[1], "quorum");
+    while ((ev = next_is(b, BROKER_KIND)).queue_kind == BROKER_KIND_STREAM ||
+           ev.queue_kind == BROKER_KIND_OTHER)
+        ;
+    assert_true(ev.queue == queues[1].number && ev.queue_kind == BROKER_KIND_QUORUM);
+    assert_int_equal(next_is(b, BROKER_CHANNEL_OPEN).queue, queues[1].number);
+    finish(b);
+    queues_delete(2);
+}
+
 static void a_lost_connection_gives_all_back(void **state)
 {
     static struct relay r;
@@ -657,12 +683,15 @@ int main(void)
         cmocka_unit_test(depths_of_all_come_together),
         cmocka_unit_test(kinds_of_all_are_learnt),
         cmocka_unit_test(a_silent_stream_is_found),
+        cmocka_unit_test(a_stream_is_looked_at_again),
         cmocka_unit_test(a_lost_connection_gives_all_back),
         cmocka_unit_test(a_queue_fills_its_share_of_the_buffer),
         cmocka_unit_test(an_alarm_stops_nothing),
         cmocka_unit_test(a_queue_that_hangs_touches_no_other),
     };
 
+    setenv("ONCEWARD_FAILPOINT", "redial_last_ms=400", 1); /* so that a stream is soon looked at again */
+    FAILPOINT_INIT();
     int r = bed_open();
     if (r)
         return r;

@@ -26,7 +26,8 @@ enum broker_kind {
     BROKER_KIND_UNKNOWN,
     BROKER_KIND_CLASSIC,
     BROKER_KIND_QUORUM, /* the only kind whose x-delivery-count is the broker's own */
-    BROKER_KIND_STREAM, /* refused: its channel hands out nothing and stays closed */
+    BROKER_KIND_STREAM, /* refused: its channel hands out nothing and stays closed. It is asked again every 15
+                           s, and the channel opened when another queue is in its place */
     BROKER_KIND_OTHER,  /* asked: of another kind, or not to be had (BROKER_KIND's fault says why). Counts may
                            then  be the broker's own: better a letter too many than a message less */
 };
@@ -99,7 +100,7 @@ enum broker_reason {
     BROKER_REASON_NO_QUEUE,  /* 404: it is not there, or its node is down */
     BROKER_REASON_FORBIDDEN, /* 403: the user may not, or somebody consumes it exclusively */
     BROKER_REASON_CANCELLED, /* after BROKER_CANCELLED */
-    BROKER_REASON_STREAM,    /* it is one; broker_reopen looks again */
+    BROKER_REASON_STREAM,    /* it is one; broker_reopen opens it at once */
     BROKER_REASON_REOPENED,  /* broker_reopen */
     BROKER_REASON_SILENT,    /* a question: no answer in time */
     BROKER_REASON_OTHER,     /* 406 and the rest: the fault says what */
@@ -217,8 +218,9 @@ int broker_close(struct broker *b, struct fault *f);
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
 /* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the
- * caller's (message_free), without its body where that is above max_message; 1: none is ready in the queue; -1: it
- * could not be taken, or nobody knows whether it was given back in time (it is, when the connection ends). */
+ * caller's (message_free), without its body where that is above max_message; 1: none is ready in the queue;
+ * -1: it could not be taken, or nobody knows whether it was given back in time (it is, when the connection
+ * ends). */
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
                   struct fault *f);
 
