@@ -34,17 +34,24 @@ WITH ours AS MATERIALIZED (
     UNION ALL SELECT 'pg_ts_dict'::regclass, d.oid, d.dictowner FROM ours JOIN pg_catalog.pg_ts_dict d ON d.dictnamespace = ours.schema
     UNION ALL SELECT 'pg_ts_config'::regclass, c.oid, c.cfgowner FROM ours JOIN pg_catalog.pg_ts_config c ON c.cfgnamespace = ours.schema
     UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid, s.stxowner FROM ours JOIN pg_catalog.pg_statistic_ext s ON s.stxnamespace = ours.schema
+), extensions AS MATERIALIZED ( -- whoever may CREATE in the database can put a trusted one into any schema: its members are a superuser's
+    SELECT d.classid, d.objid, e.extname, e.extowner
+    FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+    WHERE d.deptype = 'e'
 ), known AS MATERIALIZED (
     SELECT regexp_replace(s, '\s+', ' ', 'g') AS signature, split_part(split_part(s, '.', 2), '(', 1) AS name
     FROM json_array_elements_text($2::json) s
 ), functions AS MATERIALIZED (
     SELECT p.oid, p.proname, 'onceward.' || p.proname || '(' || oidvectortypes(p.proargtypes) || ')' AS signature
     FROM ours JOIN pg_catalog.pg_proc p ON p.pronamespace = ours.schema
-), grants AS MATERIALIZED ( -- of the tables, to others than the owner
+), grants AS MATERIALIZED ( -- of the tables and their columns, to others than the owner
     SELECT o.oid::regclass AS relation, g.grantee, g.privilege_type AS privilege,
            CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END AS who
     FROM ours CROSS JOIN objects o JOIN pg_catalog.pg_class c ON o.class = 'pg_class'::regclass AND c.oid = o.oid
-    CROSS JOIN LATERAL aclexplode(c.relacl) g WHERE g.grantee NOT IN (ours.owner, ours.nspowner)
+    CROSS JOIN LATERAL (SELECT t.grantee, t.privilege_type FROM aclexplode(c.relacl) t
+                        UNION SELECT a.grantee, a.privilege_type
+                        FROM pg_catalog.pg_attribute r CROSS JOIN LATERAL aclexplode(r.attacl) a WHERE r.attrelid = c.oid) g
+    WHERE g.grantee NOT IN (ours.owner, ours.nspowner)
 ), tables AS MATERIALIZED (
     SELECT c.oid, c.relname, c.relkind FROM ours JOIN pg_catalog.pg_class c ON c.relnamespace = ours.schema AND c.relkind NOT IN ('i', 'I', 't')
 ), found (kind, place, what, remedy) AS (
@@ -63,6 +70,11 @@ WITH ours AS MATERIALIZED (
                   upper(regexp_replace(i.type, '^composite ', '')), i.identity, ours.owner::regrole)
     FROM ours CROSS JOIN objects o CROSS JOIN LATERAL pg_identify_object(o.class, o.oid, 0) i
     WHERE o.owner <> ours.owner AND ours.nspowner = ours.owner
+      AND NOT EXISTS (SELECT FROM extensions e WHERE e.classid = o.class AND e.objid = o.oid)
+    UNION ALL
+    SELECT DISTINCT 'owner', 2, format('extension %I of %s has put things into schema onceward', e.extname, e.extowner::regrole),
+           format('move it, ALTER EXTENSION %I SET SCHEMA another, or drop it', e.extname)
+    FROM objects o JOIN extensions e ON e.classid = o.class AND e.objid = o.oid
     UNION ALL
     SELECT 'create', 3, format('%s may CREATE in schema onceward', g.who),
            format('REVOKE CREATE ON SCHEMA onceward FROM %s', g.who)
@@ -131,7 +143,7 @@ WITH ours AS MATERIALIZED (
     SELECT 'warning', 14, format('%s may %s %s', g.who, string_agg(g.privilege, ', ' ORDER BY g.privilege), g.relation),
            format('REVOKE %s ON %s FROM %s', string_agg(g.privilege, ', ' ORDER BY g.privilege), g.relation, g.who)
     FROM grants g
-    WHERE g.privilege IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')
+    WHERE g.privilege IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES')
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles s WHERE s.oid = g.grantee AND s.rolname = 'onceward_sidecar')
     GROUP BY g.who, g.relation
 )

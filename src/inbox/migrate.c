@@ -65,6 +65,15 @@ static int refuse_strangers(struct admin *a, bool after, struct fault *f)
     return n ? -1 : 0;
 }
 
+/* Default privileges may let somebody in at once. */
+static const char make_schema[] =
+    "CREATE SCHEMA onceward;\n"
+    "DO $$ DECLARE who text; BEGIN\n"
+    "FOR who IN SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END\n"
+    "  FROM pg_namespace n CROSS JOIN LATERAL aclexplode(n.nspacl) a\n"
+    "  WHERE n.nspname = 'onceward' AND a.grantee <> n.nspowner\n"
+    "LOOP EXECUTE 'REVOKE ALL ON SCHEMA onceward FROM ' || who; END LOOP; END $$";
+
 /* The schema is made here, so that nobody else can make it between the question and the first file. */
 static int own_schema(struct admin *a, struct fault *f)
 {
@@ -75,7 +84,7 @@ static int own_schema(struct admin *a, struct fault *f)
     bool there = PQntuples(r) > 0;
 
     PQclear(r);
-    return there ? refuse_strangers(a, false, f) : session_script(a, "CREATE SCHEMA onceward", f);
+    return there ? refuse_strangers(a, false, f) : session_script(a, make_schema, f);
 }
 
 /* Version 0: there is no schema yet. */

@@ -146,6 +146,8 @@ TAMPERED = {
     "a rule": ("CREATE RULE r AS ON DELETE TO onceward.consumer DO ALSO SELECT 1", "rule r changes what is done to onceward.consumer", "DROP RULE"),
     "an heir": ("CREATE SCHEMA m;;CREATE TABLE m.heir () INHERITS (onceward.inbox);;ALTER TABLE m.heir OWNER TO {mallory}",
                 "m.heir of {mallory} inherits from onceward.inbox", "NO INHERIT"),
+    "an extension": ("CREATE EXTENSION hstore SCHEMA onceward", "extension hstore of postgres has put things into schema onceward",
+                     "ALTER EXTENSION hstore SET SCHEMA"),
     "a view in the place of a table": ("ALTER TABLE onceward.consumer RENAME TO kept;;CREATE VIEW onceward.consumer AS SELECT * FROM onceward.kept;;"
                                        "ALTER VIEW onceward.consumer OWNER TO {owner}", "onceward.consumer is no ordinary table", "restore"),
 }
@@ -217,6 +219,44 @@ def test_who_else_may_change_rows_is_a_warning(migrated):
     assert not checked["FAIL"] and len(checked["warn"]) == 1, checked
     assert f"{migrated.mallory} may DELETE, UPDATE onceward.inbox: REVOKE DELETE, UPDATE ON onceward.inbox FROM {migrated.mallory}" in checked["warn"][0]
     assert migrated.migrate().returncode == 0
+
+
+@pytest.mark.parametrize("may", ["UPDATE (status)", "INSERT (token, status)", "REFERENCES"])
+def test_who_may_do_so_by_a_column_or_a_foreign_key_is_a_warning_too(migrated, may):
+    """Who refers to a row can keep it there, and locked."""
+    migrated.sql(f"GRANT {may} ON onceward.inbox TO {{mallory}}")
+    checked = migrated.check()
+    assert not checked["FAIL"] and len(checked["warn"]) == 1, checked
+    word = may.split()[0]
+    assert f"{migrated.mallory} may {word} onceward.inbox: REVOKE {word} ON onceward.inbox FROM {migrated.mallory}" in checked["warn"][0]
+    migrated.sql(f"REVOKE {word} ON onceward.inbox FROM {{mallory}}")
+    assert not migrated.check()["warn"]
+
+
+def test_an_extension_that_another_team_puts_there_is_one_line_with_its_remedy(migrated):
+    """PostgreSQL asks for CREATE in the database, and not in the schema, before it makes a trusted one."""
+    migrated.as_mallory("CREATE EXTENSION hstore SCHEMA onceward")
+    done = migrated.migrate()
+    said = f"extension hstore of {migrated.mallory} has put things into schema onceward"
+    assert done.returncode == 1 and said in done.text and "faults" not in done.text, done.text
+    assert len([line for line in migrated.check()["FAIL"] if said in line]) == len(migrated.check()["FAIL"]) == 1
+    migrated.sql("CREATE SCHEMA another;;ALTER EXTENSION hstore SET SCHEMA another")
+    assert migrated.migrate().returncode == 0 and not migrated.check()["FAIL"]
+
+
+def test_default_privileges_of_the_owner_let_nobody_into_a_new_schema(ground):
+    schema.make_roles(ground.postgres)
+    ground.sql("ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT ALL ON SCHEMAS TO {mallory};;"
+               "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT ALL ON SCHEMAS TO PUBLIC")
+    try:
+        done = ground.migrate()
+    finally:
+        ground.sql("ALTER DEFAULT PRIVILEGES FOR ROLE {owner} REVOKE ALL ON SCHEMAS FROM {mallory};;"
+                   "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} REVOKE ALL ON SCHEMAS FROM PUBLIC")
+    assert done.returncode == 0, done.text
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        ground.as_mallory("CREATE FUNCTION onceward.f() RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+    assert not ground.check()["FAIL"]
 
 
 def test_a_sidecar_may_change_the_rows_and_read_the_letters_of_every_consumer(migrated):
