@@ -41,7 +41,8 @@ bool exposed_is_secret(const struct key *k, const char *text)
 
 bool exposed_is_secret_field(const char *name)
 {
-    static const char *const words[] = {"authorization", "cookie", "key", "password", "secret", "token"};
+    static const char *const words[] = {"auth",     "cookie", "credential", "key",       "passwd",
+                                        "password", "secret", "session",    "signature", "token"};
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strcasestr(name, words[i]))

@@ -83,10 +83,13 @@ static bool read_header(struct reading *r, const char *path, struct slice name, 
     if (expected)
         report_error(r->report, path, "expected %s", expected);
     good = good && !expected;
-    if (good && !from_file && !is_variable(json_string_value(value)) && exposed_is_secret_field(copy))
+    bool is_literal = good && !from_file && !is_variable(json_string_value(value)),
+         is_secret = !is_literal || exposed_is_secret_field(copy);
+
+    if (is_literal && is_secret)
         r->config->holds_secrets = true;
     if (good)
-        *out = (struct config_header){copy, arena_copy(r->config->arena, text.data, text.len)};
+        *out = (struct config_header){copy, arena_copy(r->config->arena, text.data, text.len), is_secret};
     buf_deinit(&text);
     return good;
 }

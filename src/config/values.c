@@ -4,7 +4,6 @@
 #include "config/values.h"
 
 #include "config/checks.h"
-#include "config/exposed.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/config.h"
@@ -64,8 +63,7 @@ static void add_headers(struct buf *out, const struct config_forward *w)
         buf_add_text(out, i ? ", " : "");
         buf_add_json(out, slice_of(w->headers[i].name));
         buf_add_text(out, ": ");
-        buf_add_json(out, exposed_is_secret_field(w->headers[i].name) ? SLICE(MASK)
-                                                                      : slice_of(w->headers[i].value));
+        buf_add_json(out, w->headers[i].is_secret ? SLICE(MASK) : slice_of(w->headers[i].value));
     }
     buf_add_char(out, '}');
 }

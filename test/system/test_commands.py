@@ -273,8 +273,9 @@ def test_check_shows_what_applies_and_where_it_came_from(place, tmp_path):
               "log": {"level": "${LEVEL}"},
               "defaults": {"brake": 7, "retry": {"max_backoff": "90s"}, "message_id": ["cloudevents", ["property:type", "header:x"]]},
               "queues": {"a": {"forward": {"url": f"http://127.0.0.1/?key={SECRET}", "authorization": SECRET, "concurrency": 3,
-                                           "headers": {"X-Source": "me", "X-Api-Key": SECRET}}, "brake": 9},
-                         "b": {"forward": {"url": "http://127.0.0.1/"}, "consumer": "c", "store_response": "2KiB", "completion": "response"}}}
+                                           "headers": {"X-Source": "me", "X-Api-Key": SECRET, "X-Auth": SECRET, "X-Signature": SECRET,
+                                                       "X-Mounted_file": str(tmp_path / "user"), "X-Variable": "${LEVEL}"}}, "brake": 9},
+                         "b": {"forward": {"url": "http://127.0.0.1/"}, "ready": {"url": f"http://127.0.0.1/ok?code={SECRET}"}, "consumer": "c", "store_response": "2KiB", "completion": "response"}}}
     path = tmp_path / "effective.json"
     path.write_text(json.dumps(config))
     path.chmod(0o600)
@@ -290,7 +291,9 @@ def test_check_shows_what_applies_and_where_it_came_from(place, tmp_path):
         "queues.a.retry.backoff": ("1s", "default"), "queues.a.retry.max_age": ("off", "default"), "queues.a.queue": ("a", "default"),
         "queues.b.consumer": ("c", "given"), "queues.a.forward.authorization": ("***", "given"),
         "queues.a.forward.url": ("http://127.0.0.1/?***", "given"),
-        "queues.a.forward.headers": ('{"X-Source": "me", "X-Api-Key": "***"}', "given"), "queues.b.store_response": ("2KiB", "given"),
+        "queues.a.forward.headers": ('{"X-Source": "me", "X-Api-Key": "***", "X-Auth": "***", "X-Signature": "***",'
+                                    ' "X-Mounted": "***", "X-Variable": "***"}', "given"),
+        "queues.b.ready.url": ("http://127.0.0.1/ok?***", "given"), "queues.b.store_response": ("2KiB", "given"),
         "queues.a.store_response": ("none", "default"), "queues.b.completion": ("response", "given"), "queues.b.forward.concurrency": ("16", "default"),
         "queues.a.message_id": ('["cloudevents", ["property:type", "header:x"]]', "defaults"), "queues.a.permanent_status": ("[400, 410, 413, 415, 422]", "default"),
         "queues.a.vhost": ("(the URL's)", "default"),

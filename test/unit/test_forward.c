@@ -106,9 +106,9 @@ static void test_answers(void **state)
 static void test_request_on_the_wire(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
-    struct config_header configured[] = {{(char *)"X-Tenant", (char *)"7"},
-                                         {(char *)"X-Empty", (char *)""},
-                                         {(char *)"Amqp-Type", (char *)"mine"}};
+    struct config_header configured[] = {{(char *)"X-Tenant", (char *)"7", false},
+                                         {(char *)"X-Empty", (char *)"", false},
+                                         {(char *)"Amqp-Type", (char *)"mine", false}};
     struct rig r;
     char expected[1024];
     (void)state;

@@ -106,7 +106,7 @@ static void test_queues_share_connections(void **state)
 {
     static const struct step steps[] = {
         {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 0, END_KEEP, ALL, false}};
-    struct config_header configured[] = {{(char *)"X-Queue", (char *)"two"}};
+    struct config_header configured[] = {{(char *)"X-Queue", (char *)"two", false}};
     struct config_queue b;
     struct rig r;
     char url[64];

@@ -61,6 +61,7 @@ struct config_log {
 
 struct config_header {
     char *name, *value;
+    bool is_secret; /* by its name, or because it came from a file or the environment */
 };
 
 struct config_forward {
