@@ -239,7 +239,7 @@ def test_a_file_that_is_no_json_ends_no_sidecar(tmp_path):
 def namespace():
     """A process-id namespace of its own, as each container has one."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    command = ["unshare", *user, "--fork", "--pid", "--mount-proc"]
+    command = ["unshare", *user, "--fork", "--pid", "--mount-proc", "--kill-child"]
     if subprocess.run([*command, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
         pytest.skip("no process-id namespace can be made here")
     return command
