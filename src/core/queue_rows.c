@@ -103,6 +103,10 @@ static void row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_ack(q, now_ms, d);
         return;
     }
+    if (!d->claim.row_is_ours) { /* its claim was never heard of: the row may be that of another body */
+        row_again(q, now_ms, d);
+        return;
+    }
     if (failed && d->outcome.http_status / 100 == 2)
         early_answer(q, now_ms, d, true);
     else if (failed && !d->outcome.only_expired && d->outcome.http_status) {
