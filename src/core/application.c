@@ -228,6 +228,10 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     }
     if (!quiet && now_ms - a->place.since_ms < a->rules.window_ms)
         return PLACE_WAIT;
+    if (!quiet) { /* a job that is longer than any window: nobody is alone beside it */
+        application_leave_place(a, now_ms, holder);
+        return PLACE_BESIDE;
+    }
     a->place.taken = true;
     return PLACE_TAKEN;
 }
@@ -247,7 +251,8 @@ int64_t application_deadline(const struct application *a, int64_t now_ms)
 
     if (limit < at)
         at = limit;
-    if (a->place.holder && !a->place.taken && a->place.since_ms + a->rules.window_ms < at)
+    if (a->place.holder && !a->place.taken && a->place.since_ms + a->rules.window_ms > now_ms &&
+        a->place.since_ms + a->rules.window_ms < at)
         at = a->place.since_ms + a->rules.window_ms;
     return at;
 }

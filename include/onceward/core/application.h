@@ -120,9 +120,9 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
 /* --- going alone --- */
 
 /* Wants the place for `holder` (never 0). Answers whether it may claim now: nothing is out, reserved or
- * accepted there, or it has waited for a window. While somebody waits or is alone, application_may_send is
- * false for everybody else. beside: there is no credit left to keep others waiting: it goes beside them, and
- * is not charged for what comes of it. */
+ * accepted there. While somebody waits or is alone, application_may_send is false for everybody else. beside:
+ * there is no credit left to keep others waiting, or it has waited for a window: it goes beside them, and is
+ * not charged for what comes of it. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder);
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder);
