@@ -349,8 +349,9 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         return false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
+        /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other. */
         if (decide_is_near(q, at(k)) || at(k)->given_up)
-            return claim(q, now_ms, at(k), false, ret);
+            return claim(q, now_ms, at(k), at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
     return false;
 }
@@ -460,8 +461,11 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
-    if (a->place.holder)
-        return a->place.holder == held_holder(q, d) && a->place.taken;
+    if (a->place.holder == held_holder(q, d))
+        return a->place.taken;
+    /* What was claimed before somebody asked to be alone is what that one waits for. */
+    if (a->place.holder && a->place.taken)
+        return false;
     if (!q->held.n_out)
         return true;
     return (int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
@@ -536,21 +540,29 @@ static bool may_consume(const struct queue *q)
     return !q->drain && q->application->reached && !q->left_to_others;
 }
 
+/* As much waits here as may: fresh credit, be it of one delivery, would add to it each time. */
+static bool is_full(const struct queue *q, const struct consumer_load *l)
+{
+    int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
+
+    return l->n_waiting >= (size_t)most;
+}
+
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     struct consumer_load load = load_of(q);
     struct consumer *c = &q->consumer;
-    bool want = may_consume(q);
+    bool want = may_consume(q), full = is_full(q, &load);
 
     if (!q->generation || !(can & 1u << OP_ACK))
         return false;
-    if (c->state == CONSUMER_ACTIVE && (!want || consumer_needs_renewal(c, &load, now_ms))) {
+    if (c->state == CONSUMER_ACTIVE && (!want || (!full && consumer_needs_renewal(c, &load, now_ms)))) {
         c->state = CONSUMER_STOPPING;
         c->watch.stuck_for = NULL;
         *ret = (struct action){.kind = ACTION_CANCEL, .number = c->number};
         return true;
     }
-    if (c->state != CONSUMER_NONE || !want || now_ms < c->not_before_ms)
+    if (c->state != CONSUMER_NONE || !want || full || now_ms < c->not_before_ms)
         return false;
     c->prefetch = consumer_prefetch(c, &load);
     c->number++;
