@@ -1,0 +1,425 @@
+/* The simulated broker: see broker_sim.h. */
+#include "broker_sim.h"
+
+#include "oracle.h"
+#include "random.h"
+#include "sidecar_sim.h"
+
+#include "onceward/base/mem.h"
+
+#include <stdlib.h>
+
+int64_t wire_us(struct world *w)
+{
+    if (!w->plan->jitter)
+        return 150;
+    return random_chance(&w->random, 100) ? random_between(&w->random, 1000, 30000)
+                                          : random_between(&w->random, 80, 400);
+}
+
+/* --- rings of copies --- */
+
+static void ring_init(struct copy *ring)
+{
+    ring->next = ring->prev = ring;
+}
+
+static void ring_insert(struct copy *before, struct copy *c)
+{
+    c->prev = before->prev;
+    c->next = before;
+    before->prev->next = c;
+    before->prev = c;
+}
+
+static void ring_remove(struct copy *c)
+{
+    c->prev->next = c->next;
+    c->next->prev = c->prev;
+    c->next = c->prev = NULL;
+}
+
+void broker_sim_init(struct world *w)
+{
+    struct broker_sim *b = w->broker = world_alloc(w, sizeof(*b));
+
+    b->up = true;
+    b->next_generation = 1;
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        b->queues[i].plan = &w->plan->queues[i];
+        ring_init(&b->queues[i].ready);
+        ring_init(&b->queues[i].returns);
+        b->queues[i].exists = true;
+    }
+}
+
+static void channels_free(struct channel *c)
+{
+    for (; c; c = c->next)
+        free(c->by_tag);
+}
+
+void broker_sim_deinit(struct world *w)
+{
+    for (int i = 0; i < w->plan->n_queues; i++)
+        channels_free(w->broker->queues[i].channels);
+    free(w->broker->copies);
+}
+
+/* --- delivering --- */
+
+static void delivery_arrives(struct world *w, void *object, uint64_t tag, uint64_t unused)
+{
+    struct channel *c = object;
+    struct link_sim *l = c->link;
+
+    (void)unused;
+    if (l->cut || !l->here)
+        return;
+    if (w->now_us < l->slow_until_us || w->now_us < sidecar_frozen_until(l->sidecar)) {
+        int64_t until = sidecar_frozen_until(l->sidecar);
+
+        world_postpone(w, l->slow_until_us > until ? l->slow_until_us : until);
+        return;
+    }
+    sidecar_delivered(w, l->sidecar, c, channel_copy(c, tag));
+}
+
+static int64_t arrival(int64_t *latest_us, int64_t now_us, int64_t takes_us)
+{
+    int64_t at = now_us + takes_us;
+
+    if (at < *latest_us)
+        at = *latest_us;
+    return *latest_us = at;
+}
+
+static void deliver(struct world *w, struct broker_queue *q, struct copy *m, struct channel *c,
+                    struct consumer_sim *to)
+{
+    ring_remove(m);
+    q->n_ready--;
+    if (c->n_tags == c->cap) {
+        c->cap = c->cap ? c->cap * 2 : 64;
+        c->by_tag = mem_realloc(c->by_tag, c->cap * sizeof(struct copy *));
+    }
+    c->by_tag[c->n_tags++] = m;
+    to->n_unacked++;
+    m->state = COPY_UNACKED;
+    m->channel = c;
+    m->tag = c->n_tags;
+    m->consumer = to->number;
+    m->delivered_us = w->now_us;
+    m->holder = sidecar_index(c->link->sidecar);
+    m->arrived = m->skipped = m->said = m->is_dead = false;
+    world_at(w, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), delivery_arrives, c, m->tag, 0);
+}
+
+static struct consumer_sim *consumer_with_credit(struct channel *c)
+{
+    for (size_t i = 0; i < c->n_consumers; i++)
+        if (c->consumers[i].n_unacked < c->consumers[i].prefetch)
+            return &c->consumers[i];
+    return NULL;
+}
+
+/* Round robin: a channel that got one goes behind the others. */
+static struct channel *next_channel(struct broker_queue *q, struct consumer_sim **to)
+{
+    for (struct channel **at = &q->channels; *at; at = &(*at)->next) {
+        struct channel *c = *at;
+
+        if (!c->open || !(*to = consumer_with_credit(c)))
+            continue;
+        if (c->next) {
+            *at = c->next;
+            while (*at)
+                at = &(*at)->next;
+            *at = c;
+            c->next = NULL;
+        }
+        return c;
+    }
+    return NULL;
+}
+
+static void pump(struct world *w, struct broker_queue *q)
+{
+    struct consumer_sim *to;
+
+    while (q->n_ready) {
+        struct copy *m = q->returns.next != &q->returns ? q->returns.next : q->ready.next;
+        struct channel *c = next_channel(q, &to);
+
+        if (!c)
+            return;
+        deliver(w, q, m, c, to);
+    }
+}
+
+static void drop_head(struct world *w, struct broker_queue *q)
+{
+    while (q->plan->max_length && q->n_ready > (size_t)q->plan->max_length) {
+        struct copy *m = q->ready.next != &q->ready ? q->ready.next : q->returns.next;
+
+        ring_remove(m);
+        q->n_ready--;
+        m->state = COPY_DROPPED;
+        oracle_overflowed(w, m);
+    }
+}
+
+struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int64_t bytes)
+{
+    struct broker_sim *b = w->broker;
+    struct broker_queue *q = &b->queues[t->queue];
+    struct copy *m = world_alloc(w, sizeof(*m));
+
+    if (b->n_copies == b->copies_cap) {
+        b->copies_cap = b->copies_cap ? b->copies_cap * 2 : 256;
+        b->copies = mem_realloc(b->copies, b->copies_cap * sizeof(struct copy *));
+    }
+    b->copies[b->n_copies++] = m;
+    *m = (struct copy){.truth = t,
+                       .number = b->n_copies,
+                       .position = ++q->next_position,
+                       .body = body,
+                       .bytes = bytes,
+                       .holder = -1};
+    t->n_copies++;
+    t->n_open_copies++;
+    ring_insert(&q->ready, m);
+    q->n_ready++;
+    TRACE(w, "published %s copy %llu", t->id, (unsigned long long)m->number);
+    drop_head(w, q);
+    pump(w, q);
+    return m;
+}
+
+/* --- what comes back --- */
+
+struct copy *channel_copy(const struct channel *c, uint64_t tag)
+{
+    return tag && tag <= c->n_tags ? c->by_tag[tag - 1] : NULL;
+}
+
+static struct copy *take_unacked(struct channel *c, uint64_t tag)
+{
+    struct copy *m = channel_copy(c, tag);
+
+    if (!m || m->state != COPY_UNACKED || m->channel != c || m->tag != tag)
+        return NULL;
+    for (size_t i = 0; i < c->n_consumers; i++)
+        if (c->consumers[i].number == m->consumer) {
+            c->consumers[i].n_unacked--;
+            break;
+        }
+    m->channel = NULL;
+    return m;
+}
+
+static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bool counted)
+{
+    struct copy *before = &q->ready;
+
+    if (q->plan->quorum && counted)
+        m->delivery_count++;
+    m->redelivered = true;
+    m->state = COPY_READY;
+    if (q->plan->quorum && q->plan->limit && m->delivery_count > q->plan->limit) {
+        m->state = COPY_DROPPED;
+        oracle_dropped(w, m);
+        return;
+    }
+    if (q->plan->quorum && q->plan->version >= 430)
+        before = &q->returns;
+    else if (!q->plan->quorum || q->plan->limit) { /* where it was */
+        before = q->ready.next;
+        while (before != &q->ready && before->position < m->position)
+            before = before->next;
+    } else
+        m->position = ++q->next_position;
+    ring_insert(before, m);
+    q->n_ready++;
+    drop_head(w, q);
+}
+
+static void moved_back(struct world *w, void *object, uint64_t deaths, uint64_t n_rejected)
+{
+    struct copy *m = object, *again = broker_publish(w, m->truth, m->body, m->bytes);
+
+    again->deaths = (int64_t)deaths;
+    again->n_rejected = (int64_t)n_rejected;
+}
+
+static void settle(struct world *w, struct copy *m, enum copy_state state)
+{
+    const struct plan_queue *p = w->broker->queues[m->truth->queue].plan;
+
+    m->state = state;
+    m->truth->n_open_copies--;
+    if (state == COPY_REJECTED && p->moved_back && m->deaths < 5)
+        world_at(w, w->now_us + 50000, moved_back, m, (uint64_t)m->deaths + 1, (uint64_t)m->n_rejected + 1);
+}
+
+static void on_ack(struct world *w, struct channel *c, uint64_t tag, bool multiple)
+{
+    uint64_t from = multiple ? c->first + 1 : tag;
+
+    for (uint64_t t = from; t <= tag; t++) {
+        struct copy *m = take_unacked(c, t);
+
+        if (m)
+            settle(w, m, COPY_ACKED);
+        else if (!multiple)
+            oracle_broken(w, "ack", "tag %llu of generation %llu is not unacked", (unsigned long long)t,
+                          (unsigned long long)c->generation);
+    }
+    if (multiple && tag > c->first)
+        c->first = tag;
+}
+
+static void on_one(struct world *w, struct channel *c, uint64_t tag, enum wire_kind kind)
+{
+    struct broker_queue *q = &w->broker->queues[c->queue];
+    struct copy *m = take_unacked(c, tag);
+
+    if (!m)
+        oracle_broken(w, "ack", "tag %llu of generation %llu is not unacked", (unsigned long long)tag,
+                      (unsigned long long)c->generation);
+    else if (kind == WIRE_REJECT)
+        settle(w, m, COPY_REJECTED);
+    else {
+        m->returned = true;
+        put_back(w, q, m, q->plan->version < 430);
+        m->returned = false;
+    }
+}
+
+static void on_consume(struct world *w, struct channel *c, uint32_t number, int prefetch)
+{
+    if (c->n_consumers == CONSUMERS_MAX) {
+        oracle_broken(w, "consumers", "%d consumers on one channel", CONSUMERS_MAX);
+        return;
+    }
+    c->consumers[c->n_consumers++] = (struct consumer_sim){.number = number, .prefetch = prefetch};
+    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_CONSUMING, number);
+}
+
+static void on_cancel(struct world *w, struct channel *c, uint32_t number)
+{
+    for (size_t i = 0; i < c->n_consumers; i++)
+        if (c->consumers[i].number == number) {
+            c->consumers[i] = c->consumers[--c->n_consumers]; /* what it had stays unacked */
+            break;
+        }
+    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_STOPPED, number);
+}
+
+static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
+{
+    struct channel *c = object;
+    enum wire_kind kind = b & 255;
+
+    if (c->link->cut || !c->open || !w->broker->up)
+        return;
+    if (w->now_us < c->link->slow_until_us) {
+        world_postpone(w, c->link->slow_until_us);
+        return;
+    }
+    switch (kind) {
+    case WIRE_ACK:
+    case WIRE_ACK_MULTIPLE:
+        on_ack(w, c, a, kind == WIRE_ACK_MULTIPLE);
+        break;
+    case WIRE_REJECT:
+    case WIRE_REQUEUE:
+        on_one(w, c, a, kind);
+        break;
+    case WIRE_CONSUME:
+        on_consume(w, c, (uint32_t)a, (int)(b >> 8));
+        break;
+    case WIRE_CANCEL:
+        on_cancel(w, c, (uint32_t)a);
+        break;
+    case WIRE_CLOSE:
+        broker_channel_ends(w, c);
+        break;
+    case WIRE_DEPTH:
+        sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_DEPTH,
+                      w->broker->queues[c->queue].n_ready);
+        break;
+    }
+    pump(w, &w->broker->queues[c->queue]);
+}
+
+void broker_send(struct world *w, struct channel *c, enum wire_kind kind, uint64_t a, uint32_t b)
+{
+    world_at(w, arrival(&c->link->to_broker_us, w->now_us, wire_us(w)), frame_arrives, c, a,
+             (uint64_t)kind | (uint64_t)b << 8);
+}
+
+/* --- connections --- */
+
+struct link_sim *broker_connect(struct world *w, struct sidecar *s, uint32_t life)
+{
+    struct link_sim *l;
+
+    if (!w->broker->up)
+        return NULL;
+    l = world_alloc(w, sizeof(*l));
+    *l = (struct link_sim){.sidecar = s, .life = life, .here = true, .there = true};
+    return l;
+}
+
+struct channel *broker_open(struct world *w, struct link_sim *l, int queue)
+{
+    struct channel *c = world_alloc(w, sizeof(*c));
+    struct broker_queue *q = &w->broker->queues[queue];
+
+    c->link = l;
+    c->queue = queue;
+    c->generation = w->broker->next_generation++;
+    c->open = l->there;
+    c->next = q->channels;
+    q->channels = c;
+    l->channels[queue] = c;
+    return c;
+}
+
+/* Everything that it had goes back, the oldest first. */
+void broker_channel_ends(struct world *w, struct channel *c)
+{
+    struct broker_queue *q = &w->broker->queues[c->queue];
+    struct copy *backwards = NULL;
+
+    if (!c->open)
+        return;
+    c->open = false;
+    for (size_t i = 0; i < c->n_tags; i++) {
+        struct copy *m = c->by_tag[i];
+
+        if (m->state == COPY_UNACKED && m->channel == c && m->tag == i + 1) {
+            m->channel = NULL;
+            m->prev = backwards;
+            backwards = m;
+        }
+    }
+    for (struct copy *m = backwards, *prev; m; m = prev) {
+        prev = m->prev;
+        m->prev = NULL;
+        put_back(w, q, m, true);
+    }
+    c->n_consumers = 0;
+    pump(w, q);
+}
+
+void broker_link_ends(struct world *w, struct link_sim *l)
+{
+    if (!l->there)
+        return;
+    l->there = false;
+    for (int i = 0; i < w->plan->n_queues; i++)
+        if (l->channels[i])
+            broker_channel_ends(w, l->channels[i]);
+}

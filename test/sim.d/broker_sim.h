@@ -1,0 +1,94 @@
+#pragma once
+
+#include "truth.h"
+#include "world.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The simulated broker: queues (classic or quorum; the counting rules of 3.x, 4.0 and 4.3), connections with
+ * a channel a queue, prefetch a consumer, redelivery in the broker's order, the delivery limit, drop-head.
+ * What is on its way when a connection breaks is lost. */
+
+enum { CONSUMERS_MAX = 4 };
+
+struct consumer_sim {
+    uint32_t number;
+    int prefetch, n_unacked;
+};
+
+struct link_sim;
+
+/* A channel, as the broker sees it. */
+struct channel {
+    struct link_sim *link;
+    struct channel *next; /* of its queue's */
+    int queue;
+    uint64_t generation;
+    bool open;
+    struct consumer_sim consumers[CONSUMERS_MAX];
+    size_t n_consumers;
+    struct copy **by_tag;      /* tag 1 is at 0. Owned */
+    size_t n_tags, cap, first; /* first: everything before it is settled */
+};
+
+/* A connection of one life of a sidecar. */
+struct link_sim {
+    struct sidecar *sidecar;
+    uint32_t life;
+    bool cut;         /* nothing gets through any more */
+    bool here, there; /* the sidecar, the broker believes in it */
+    int64_t slow_until_us;
+    int64_t to_sidecar_us, to_broker_us; /* when the latest thing that was sent arrives: nothing overtakes */
+    struct channel *channels[QUEUES_MAX];
+};
+
+struct broker_queue {
+    const struct plan_queue *plan;
+    struct copy ready, returns; /* rings; returns: of 4.3, served first */
+    size_t n_ready;
+    uint64_t next_position;
+    struct channel *channels;
+    bool exists;
+};
+
+struct broker_sim {
+    bool up;
+    uint64_t next_generation;
+    struct broker_queue queues[QUEUES_MAX];
+    struct copy **copies; /* all that ever were. Owned */
+    size_t n_copies, copies_cap;
+};
+
+enum wire_kind {
+    WIRE_ACK,
+    WIRE_ACK_MULTIPLE,
+    WIRE_REJECT,
+    WIRE_REQUEUE,
+    WIRE_CONSUME,
+    WIRE_CANCEL,
+    WIRE_CLOSE,
+    WIRE_DEPTH
+};
+
+void broker_sim_init(struct world *w);
+void broker_sim_deinit(struct world *w);
+
+/* Another copy of a message. */
+struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int64_t bytes);
+
+/* A new connection of a sidecar, with its channels; NULL: the broker is down. */
+struct link_sim *broker_connect(struct world *w, struct sidecar *s, uint32_t life);
+struct channel *broker_open(struct world *w, struct link_sim *l, int queue);
+
+/* From the sidecar: on its way to the broker. a: tag or consumer, b: prefetch. */
+void broker_send(struct world *w, struct channel *c, enum wire_kind kind, uint64_t a, uint32_t b);
+
+/* The broker gives the connection up: what it had is delivered again. */
+void broker_link_ends(struct world *w, struct link_sim *l);
+void broker_channel_ends(struct world *w, struct channel *c);
+
+struct copy *channel_copy(const struct channel *c, uint64_t tag);
+
+/* A short time on a wire. */
+int64_t wire_us(struct world *w);

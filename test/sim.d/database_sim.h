@@ -1,0 +1,96 @@
+#pragma once
+
+#include "inbox_sim.h"
+#include "truth.h"
+#include "world.h"
+
+#include "onceward/core/operation.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The simulated database: the rows of inbox_sim.h behind connections that break. A batch is one statement: it
+ * is executed when it arrives, and its answers travel back; either may be lost. Its clock is its own and may
+ * jump. Claims that only insert are flushed later, as with synchronous_commit off: a crash may take the
+ * latest of them away. */
+
+/* The kinds of batches, as the inbox adapter has them: one of each is out at a time. */
+enum batch_kind {
+    BATCH_CLAIM,
+    BATCH_CLAIM_ASYNC,
+    BATCH_LOOK,
+    BATCH_SETTLE,
+    BATCH_FAIL,
+    BATCH_RELEASE,
+    BATCH_BURY,
+    N_BATCHES
+};
+
+enum { BATCH_MAX = 128 };
+
+struct batch_item {
+    uint64_t ref;
+    int queue;
+    enum operation op;
+    struct truth *truth;
+    struct copy *copy;
+    struct inbox_ask ask;
+    bool rowless, has_body;
+    enum dead_reason reason;
+    struct inbox_reply reply;
+    const char *sqlstate;
+};
+
+struct base_link {
+    struct sidecar *sidecar;
+    uint32_t life;
+    bool cut, here;
+    int64_t slow_until_us, to_base_us, to_sidecar_us;
+};
+
+struct batch {
+    struct batch *next_free;
+    struct base_link *link;
+    enum batch_kind kind;
+    int n_owners; /* the sidecar that waits for it, and the way it travels */
+    struct inbox_asker who[QUEUES_MAX];
+    size_t n;
+    int64_t sent_us;
+    struct batch_item items[BATCH_MAX];
+};
+
+struct presence_row {
+    bool exists;
+    uint64_t counter;
+    bool consuming[QUEUES_MAX];
+};
+
+struct database_sim {
+    bool up, full, retries;
+    int64_t skew_us;
+    uint64_t next_tx;
+    struct truth **unflushed; /* Owned */
+    size_t n_unflushed, unflushed_cap;
+    struct presence_row presence[SIDECARS_MAX];
+    struct batch *free_batches;
+};
+
+void database_sim_init(struct world *w);
+void database_sim_deinit(struct world *w);
+static inline int64_t database_now(const struct world *w)
+{
+    return w->now_us + w->database->skew_us;
+}
+
+struct base_link *database_connect(struct world *w, struct sidecar *s, uint32_t life);
+struct batch *batch_new(struct world *w, enum batch_kind kind);
+void batch_release(struct world *w, struct batch *b);
+/* The batch travels, is executed and answered: sidecar_rows, or nobody hears of it. */
+void database_send(struct world *w, struct base_link *l, struct batch *b);
+/* sidecar_presence follows. */
+void database_ask_presence(struct world *w, struct base_link *l, int sidecar, const bool *consuming);
+/* sidecar_tried follows. */
+void database_ask_try(struct world *w, struct base_link *l);
+void database_crashes(struct world *w, int64_t for_us);
+/* A synchronous commit: everything before it is on disk. */
+void database_flush(struct world *w);

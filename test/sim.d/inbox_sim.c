@@ -1,0 +1,389 @@
+/* The simulated inbox: see inbox_sim.h. Each function is the SQL function of its name, for one item. */
+#include "inbox_sim.h"
+
+#include <string.h>
+
+static bool has_token(const struct inbox_row_sim *r, const uint8_t token[16])
+{
+    return memcmp(r->token, token, 16) == 0;
+}
+
+static void reply_row(const struct inbox_row_sim *r, int64_t now_us, struct inbox_reply *ret)
+{
+    ret->body = r->body;
+    ret->attempt = r->attempt;
+    ret->takeovers = r->takeovers;
+    ret->crashes = r->crashes;
+    ret->unproven_step = r->unproven_step;
+    ret->unproven_us = r->unproven_us < 0 ? -1 : now_us - r->unproven_us;
+    ret->age_us = now_us - (r->alive_us ? r->alive_us : r->received_us);
+}
+
+static bool revives(const struct inbox_row_sim *r, const struct inbox_asker *who, int64_t deaths)
+{
+    return deaths > 0 && who->revive > 0 && r->n_letters > 0 && deaths > r->letter_deaths &&
+           who->revive >= r->n_letters;
+}
+
+/* holder_is_gone: may its token be ended before its window is over? Not where the application has extended
+ * it. */
+static bool holder_is_gone(const struct inbox_row_sim *r, const struct inbox_asker *who)
+{
+    int64_t slack_us = who->max_window_us > who->window_us ? who->max_window_us - who->window_us : 0;
+
+    if (!who->transaction || r->max_expires_us - r->expires_us < slack_us)
+        return false;
+    if (who->own && !r->takeovers && r->instance == who->instance)
+        return r->number < who->number;
+    return who->gone & (1u << r->instance);
+}
+
+static bool is_swept(const struct inbox_row_sim *r)
+{
+    return r->status == INBOX_FAILED && r->swept;
+}
+
+/* Of a row whose holder has ended without a word: what a claim comes to. */
+static enum row_answer takeover_answer(const struct inbox_row_sim *r, int64_t now_us,
+                                       const struct inbox_asker *who, const struct inbox_ask *ask)
+{
+    if (r->takeovers >= who->max_attempts + 2)
+        return ROW_EXHAUSTED;
+    if (is_swept(r) && has_token(r, ask->token))
+        return ROW_LOST;
+    if (is_swept(r) && r->next_us > now_us)
+        return ROW_NOT_DUE;
+    return r->takeovers >= 1 && !ask->alone ? ROW_DUE : ROW_CLAIMED;
+}
+
+/* What a claim comes to, if nobody holds the row's lock. */
+static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_us,
+                                    const struct inbox_asker *who, const struct inbox_ask *ask)
+{
+    if (r->body != ask->body)
+        return ROW_MISMATCH;
+    switch (r->status) {
+    case INBOX_COMPLETED:
+        return ROW_COMPLETED;
+    case INBOX_DEAD:
+        return revives(r, who, ask->deaths) ? ROW_CLAIMED : ROW_DEAD;
+    case INBOX_PROCESSING:
+        if (has_token(r, ask->token))
+            return ROW_CLAIMED;
+        if (r->expires_us > now_us - INBOX_GRACE_US && !holder_is_gone(r, who))
+            return ROW_HELD;
+        return takeover_answer(r, now_us, who, ask);
+    case INBOX_FAILED:
+        if (r->swept)
+            return takeover_answer(r, now_us, who, ask);
+        if (r->attempt >= who->max_attempts)
+            return ROW_EXHAUSTED;
+        /* fall through */
+    default:
+        if (has_token(r, ask->token))
+            return ROW_LOST;
+        return r->next_us > now_us ? ROW_NOT_DUE : ROW_CLAIMED;
+    }
+}
+
+static int64_t wait_of(const struct inbox_row_sim *r, int64_t now_us, enum row_answer a)
+{
+    if (a == ROW_HELD)
+        return r->expires_us + INBOX_GRACE_US - now_us;
+    return a == ROW_NOT_DUE ? r->next_us - now_us : 0;
+}
+
+static void claim_take(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                       const struct inbox_ask *ask, struct inbox_reply *ret)
+{
+    bool again = r->status == INBOX_PROCESSING && has_token(r, ask->token);
+    int64_t most = now_us + (who->max_window_us > who->window_us ? who->max_window_us : who->window_us);
+
+    if (r->status == INBOX_DEAD) {
+        r->attempt = 1;
+        r->takeovers = 0;
+        r->crashes = r->unproven_step = 0;
+        r->unproven_us = -1;
+        r->alive_us = now_us;
+    } else if (!again && (r->status == INBOX_PROCESSING || is_swept(r))) {
+        r->takeovers += r->takeovers < 2 || r->alone;
+        ret->taken_over = r->status == INBOX_PROCESSING;
+    } else if (!again) {
+        r->attempt++;
+    }
+    r->max_expires_us = again && r->max_expires_us > most ? r->max_expires_us : most;
+    r->status = INBOX_PROCESSING;
+    memcpy(r->token, ask->token, 16);
+    if (!again || r->expires_us < now_us + who->window_us)
+        r->expires_us = now_us + who->window_us;
+    r->swept = false;
+    r->alone = ask->alone;
+    r->instance = who->instance;
+    r->number = who->number;
+    r->flushed = true;
+}
+
+void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                     const struct inbox_ask *ask, struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE) {
+        int64_t max = who->max_window_us > who->window_us ? who->max_window_us : who->window_us;
+
+        *r = (struct inbox_row_sim){.status = INBOX_PROCESSING,
+                                    .attempt = 1,
+                                    .body = ask->body,
+                                    .received_us = now_us,
+                                    .expires_us = now_us + who->window_us,
+                                    .max_expires_us = now_us + max,
+                                    .instance = who->instance,
+                                    .number = who->number,
+                                    .unproven_us = -1,
+                                    .alone = ask->alone,
+                                    .flushed = !who->transaction,
+                                    .n_letters = r->n_letters,
+                                    .letter_deaths = r->letter_deaths};
+        memcpy(r->token, ask->token, 16);
+        ret->inserted = true;
+        ret->answer = ROW_CLAIMED;
+    } else {
+        ret->answer = claim_answer(r, now_us, who, ask);
+        if (ret->answer == ROW_CLAIMED && r->locked_by)
+            ret->answer = ROW_LOCKED;
+        if (ret->answer == ROW_CLAIMED)
+            claim_take(r, now_us, who, ask, ret);
+        ret->wait_us = wait_of(r, now_us, ret->answer);
+    }
+    reply_row(r, now_us, ret);
+}
+
+void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE) {
+        ret->answer = ROW_VANISHED;
+        return;
+    }
+    ret->answer = claim_answer(r, now_us, who, ask);
+    if (r->body == ask->body && r->status == INBOX_DEAD)
+        ret->answer = ROW_DEAD;
+    else if (r->body == ask->body && r->status == INBOX_PROCESSING && has_token(r, ask->token))
+        ret->wait_us = r->expires_us - now_us;
+    else if (ret->answer == ROW_CLAIMED || ret->answer == ROW_EXHAUSTED || ret->answer == ROW_LOST ||
+             ret->answer == ROW_DUE)
+        ret->answer = r->next_us > now_us && (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
+                          ? ROW_NOT_DUE
+                          : ROW_DUE;
+    if (ret->answer != ROW_CLAIMED)
+        ret->wait_us = wait_of(r, now_us, ret->answer);
+    reply_row(r, now_us, ret);
+}
+
+void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                      struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE)
+        ret->answer = ROW_VANISHED;
+    else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
+    else if (!has_token(r, ask->token) ||
+             !(r->status == INBOX_PROCESSING || (r->status == INBOX_FAILED && r->swept)))
+        ret->answer = ROW_LOST;
+    else if (r->locked_by)
+        ret->answer = ROW_LOCKED;
+    else {
+        r->status = INBOX_COMPLETED;
+        r->completed_us = now_us;
+        r->flushed = true;
+        ret->answer = ROW_COMPLETED;
+    }
+}
+
+static void write_marks(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask)
+{
+    if (ask->crashes >= 0)
+        r->crashes = ask->crashes;
+    if (ask->unproven_step >= 0) {
+        r->unproven_step = ask->unproven_step;
+        r->unproven_us = now_us;
+    }
+    r->flushed = true;
+}
+
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                    struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE)
+        ret->answer = ROW_VANISHED;
+    else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
+    else if (!has_token(r, ask->token) || r->status == INBOX_DEAD)
+        ret->answer = ROW_LOST;
+    else if (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
+        ret->answer = r->status == INBOX_FAILED ? ROW_FAILED : ROW_RELEASED;
+    else if (ask->only_expired && r->expires_us > now_us) {
+        ret->answer = ROW_EXTENDED;
+        ret->wait_us = r->expires_us - now_us;
+    } else if (r->locked_by)
+        ret->answer = ROW_LOCKED;
+    else {
+        r->status = ask->give_back ? INBOX_WAITING : INBOX_FAILED;
+        if (ask->give_back && r->attempt > 0)
+            r->attempt--;
+        r->next_us = now_us + ask->delay_us;
+        r->swept = false;
+        write_marks(r, now_us, ask);
+        ret->inserted = true;
+        ret->answer = ask->give_back ? ROW_RELEASED : ROW_FAILED;
+    }
+}
+
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                       struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE)
+        ret->answer = ROW_VANISHED;
+    else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
+    else if (!has_token(r, ask->token))
+        ret->answer = ROW_LOST;
+    else if (r->status == INBOX_WAITING)
+        ret->answer = ROW_RELEASED;
+    else if (r->status != INBOX_PROCESSING)
+        ret->answer = ROW_LOST;
+    else if (r->locked_by)
+        ret->answer = ROW_LOCKED;
+    else {
+        int64_t end = r->expires_us > now_us ? r->expires_us : now_us;
+
+        r->status = INBOX_WAITING;
+        if (r->attempt > 0)
+            r->attempt--;
+        r->next_us = ask->delay_us < 0 ? end - ask->delay_us : now_us + ask->delay_us;
+        write_marks(r, now_us, ask);
+        ret->inserted = true;
+        ret->answer = ROW_RELEASED;
+    }
+}
+
+static bool may_bury(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                     const struct inbox_ask *ask)
+{
+    bool stale = r->expires_us <= now_us - INBOX_GRACE_US;
+
+    if (!ask->exhausted)
+        return has_token(r, ask->token) && (r->status == INBOX_PROCESSING || r->status == INBOX_FAILED);
+    if (ask->near_limit)
+        return r->status == INBOX_FAILED || (r->status == INBOX_WAITING && stale);
+    if (r->status == INBOX_FAILED && !r->swept)
+        return r->attempt >= who->max_attempts;
+    return r->takeovers >= who->max_attempts + 2 &&
+           (r->status == INBOX_FAILED ||
+            (r->status == INBOX_PROCESSING && (stale || holder_is_gone(r, who))));
+}
+
+void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret)
+{
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE)
+        ret->answer = ROW_VANISHED;
+    else if (may_bury(r, now_us, who, ask)) {
+        ret->answer = r->locked_by ? ROW_LOCKED : ROW_BURIED;
+        if (r->locked_by)
+            return;
+        r->status = INBOX_DEAD;
+        memcpy(r->token, ask->token, 16);
+        r->expires_us = now_us;
+        r->flushed = true;
+        r->n_letters++;
+        r->letter_deaths = ask->deaths;
+        ret->inserted = true;
+        ret->attempt = r->attempt;
+    } else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
+    else if (r->status == INBOX_DEAD)
+        ret->answer = has_token(r, ask->token) && r->n_letters ? ROW_BURIED : ROW_DEAD;
+    else if (ask->exhausted && ask->near_limit && r->status == INBOX_WAITING)
+        ret->answer = ROW_LOCKED;
+    else
+        ret->answer = ROW_LOST;
+}
+
+enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx)
+{
+    if (r->status == INBOX_NONE || !has_token(r, token))
+        return INBOX_OW001;
+    if (r->locked_by && r->locked_by != tx)
+        return INBOX_WAITS;
+    if (r->status == INBOX_COMPLETED || r->locked_by == tx)
+        return INBOX_OW003;
+    if (r->status != INBOX_PROCESSING)
+        return INBOX_OW001;
+    r->locked_by = tx;
+    return INBOX_OK;
+}
+
+void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx)
+{
+    if (r->locked_by != tx)
+        return;
+    r->locked_by = 0;
+    r->status = INBOX_COMPLETED;
+    r->completed_us = now_us;
+    r->flushed = true;
+}
+
+void inbox_sim_rollback(struct inbox_row_sim *r, uint64_t tx)
+{
+    if (r->locked_by == tx)
+        r->locked_by = 0;
+}
+
+enum inbox_said inbox_sim_extend(struct inbox_row_sim *r, int64_t now_us, const uint8_t token[16],
+                                 int64_t for_us)
+{
+    int64_t end = now_us + for_us;
+
+    if (r->status == INBOX_NONE || !has_token(r, token))
+        return INBOX_OW001;
+    if (r->status == INBOX_COMPLETED)
+        return INBOX_OW003;
+    if (r->status != INBOX_PROCESSING)
+        return INBOX_OW001;
+    if (r->locked_by)
+        return INBOX_OK;
+    if (end > r->max_expires_us)
+        end = r->max_expires_us;
+    if (end > r->expires_us)
+        r->expires_us = end;
+    return INBOX_OK;
+}
+
+bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us)
+{
+    if (r->status != INBOX_PROCESSING || r->locked_by || r->expires_us > now_us - late_us)
+        return false;
+    r->status = INBOX_FAILED;
+    r->swept = true;
+    r->next_us = now_us;
+    r->flushed = true;
+    return true;
+}
+
+bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
+{
+    if (r->status != INBOX_DEAD)
+        return false;
+    r->status = INBOX_WAITING;
+    r->attempt = r->takeovers = r->crashes = r->unproven_step = 0;
+    r->unproven_us = -1;
+    r->next_us = now_us;
+    r->alive_us = now_us;
+    r->expires_us = now_us - INBOX_GRACE_US;
+    return true;
+}

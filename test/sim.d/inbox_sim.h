@@ -1,0 +1,89 @@
+#pragma once
+
+#include "onceward/core/row.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The inbox, as the functions of sql/functions are: one row, one statement, one answer. Pure: time is the
+ * database's clock, in microseconds. A row that an application's open transaction has locked is skipped by
+ * whatever would change it. test/sim/differential.c asks the same of a real PostgreSQL. */
+
+enum inbox_status { INBOX_NONE, INBOX_PROCESSING, INBOX_COMPLETED, INBOX_FAILED, INBOX_WAITING, INBOX_DEAD };
+
+enum { INBOX_GRACE_US = 2000000 };
+
+struct inbox_row_sim {
+    enum inbox_status status;
+    uint8_t token[16];
+    int64_t expires_us, max_expires_us, next_us, received_us, alive_us, completed_us;
+    int attempt, takeovers, crashes, unproven_step;
+    int64_t unproven_us; /* -1: never */
+    bool alone;          /* the newest claim was made to go alone */
+    bool swept;
+    int instance; /* of the newest claim */
+    int64_t number;
+    uint8_t body;       /* stands for the fingerprint */
+    uint64_t locked_by; /* an application's transaction; 0: none */
+    bool flushed;       /* its insert would survive a crash of the database */
+    int n_letters;
+    int64_t letter_deaths;
+};
+
+/* Who asks, and how its queue is configured. */
+struct inbox_asker {
+    int instance;
+    int64_t number;
+    bool own;      /* earlier lives of this instance have ended */
+    unsigned gone; /* a bit for each instance that is known to be gone */
+    bool transaction;
+    int64_t window_us, max_window_us;
+    int max_attempts, revive;
+};
+
+struct inbox_ask {
+    uint8_t token[16];
+    uint8_t body;
+    bool alone, only_expired, give_back, exhausted;
+    bool near_limit; /* bury: for another reason than `attempts` */
+    int64_t delay_us;
+    int crashes, unproven_step; /* -1: as they are */
+    int64_t deaths;
+    bool redelivered;
+};
+
+struct inbox_reply {
+    enum row_answer answer;
+    int64_t wait_us, age_us, unproven_us; /* unproven_us -1: none */
+    bool taken_over, inserted;
+    int attempt, takeovers, crashes, unproven_step;
+    uint8_t body; /* the row's */
+};
+
+void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                     const struct inbox_ask *ask, struct inbox_reply *ret);
+void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret);
+void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                      struct inbox_reply *ret);
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                    struct inbox_reply *ret);
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                       struct inbox_reply *ret);
+/* A letter of a message that has a row. */
+void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret);
+
+/* What applications call. */
+enum inbox_said { INBOX_OK, INBOX_OW001, INBOX_OW003, INBOX_WAITS };
+enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx);
+void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx);
+void inbox_sim_rollback(struct inbox_row_sim *r, uint64_t tx);
+enum inbox_said inbox_sim_extend(struct inbox_row_sim *r, int64_t now_us, const uint8_t token[16],
+                                 int64_t for_us);
+
+/* Housekeeping: a token that expired late_us ago without an answer. true: the row was swept. */
+bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us);
+
+/* An operator's redrive: the row waits, with no attempt. true: it was dead. */
+bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us);

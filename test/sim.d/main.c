@@ -1,0 +1,280 @@
+/* The simulator's command: see usage. */
+#include "measured.h"
+#include "run.h"
+
+#include "mutants.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char usage_text[] =
+    "usage: test/sim [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--mutant NAME] [--jobs "
+    "N]\n"
+    "       test/sim --measured [NAME]\n"
+    "       test/sim --mutants [NAME...]\n"
+    "\n"
+    "The simulator runs the real core (src/core) in virtual time against a simulated broker, inbox and "
+    "applications, which break in every way that\n"
+    "is foreseen. One seed is one run, and the same run each time. An oracle that knows the truth checks the "
+    "promises after each step.\n"
+    "\n"
+    "  --seeds A..B   runs these seeds; without any option 1..500. Ends at the first that breaks a promise\n"
+    "  --seed N       runs one\n"
+    "  --seconds S    ends after so much time, wherever it is then\n"
+    "  --trace        tells what happens in it, line by line, with virtual time: deliveries, facts, actions, "
+    "faults, and the lines of the log in []\n"
+    "  --no-shrink    does not look for the shortest plan that breaks the same promise\n"
+    "  --mutant NAME  with that deliberate mistake in the core (--mutants lists them)\n"
+    "  --jobs N       so many processes at once\n"
+    "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
+    "one; each says what it measured, and what it asks for\n"
+    "  --mutants      runs each mutant: the oracle must catch it within 2,000 seeds\n"
+    "\n"
+    "What to do with a seed that failed:\n"
+    "  1. test/sim --seed N            prints the promise that broke, and the shortest plan that still "
+    "breaks it: its servers, messages and faults;\n"
+    "  2. test/sim --seed N --trace    tells the whole story of that shortest plan. Its last line is the "
+    "promise that broke. Read it upwards: find the first\n"
+    "                                  action that you would not have done;\n"
+    "  3. mend src/core, or the simulated server where it is not what the real one does (say where that "
+    "stands: documentation, source, a test\n"
+    "     against the real server), or the oracle where it asks for more than README.md promises;\n"
+    "  4. run the seed again, then --seeds 1..2000 and --measured. A seed says something about one revision "
+    "only: a test of the core in test/unit\n"
+    "     keeps what was learnt.\n";
+
+struct options {
+    uint64_t from, to;
+    double seconds;
+    bool trace, shrink;
+    int jobs;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void report(const struct options *o, struct plan *p, struct outcome *out)
+{
+    printf("seed %llu: BROKEN %s at %.6f s: %s\n", (unsigned long long)p->seed, out->check,
+           (double)out->at_us / 1e6, out->text);
+    if (o->shrink) {
+        shrink_plan(p, out, 600);
+        printf("the shortest plan found: %s at %.6f s: %s\n", out->check, (double)out->at_us / 1e6,
+               out->text);
+    }
+    plan_print(p);
+    if (o->trace)
+        run_plan(p, true, out, NULL, NULL);
+    else
+        printf("Its story: test/sim --seed %llu --trace\n", (unsigned long long)p->seed);
+}
+
+/* Every step-th seed. 0: all were good. */
+static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
+{
+    double began = now_s();
+    uint64_t n_runs = 0, n_deliveries = 0, n_posts = 0;
+
+    for (uint64_t seed = from; seed <= o->to && (!o->seconds || now_s() - began < o->seconds); seed += step) {
+        struct plan p;
+        struct outcome out;
+
+        plan_make(&p, seed);
+        run_plan(&p, o->trace && o->from == o->to && !o->shrink, &out, NULL, NULL);
+        n_runs++;
+        n_deliveries += out.counts.n_deliveries;
+        n_posts += out.counts.n_posts;
+        if (out.broken) {
+            report(o, &p, &out);
+            plan_deinit(&p);
+            return 1;
+        }
+        if (o->trace && o->from == o->to && o->shrink)
+            run_plan(&p, true, &out, NULL, NULL);
+        plan_deinit(&p);
+    }
+    printf("%llu runs, %llu deliveries, %llu requests: no promise broken; %.0f deliveries a second of CPU "
+           "time\n",
+           (unsigned long long)n_runs, (unsigned long long)n_deliveries, (unsigned long long)n_posts,
+           (double)n_deliveries / cpu_s());
+    return 0;
+}
+
+static int run_jobs(const struct options *o)
+{
+    int bad = 0, status;
+
+    if (o->jobs <= 1)
+        return run_seeds(o, o->from, 1);
+    for (int i = 0; i < o->jobs; i++) {
+        fflush(stdout);
+        if (fork() == 0) {
+            status = run_seeds(o, o->from + (uint64_t)i, (uint64_t)o->jobs);
+            fflush(stdout);
+            _exit(status);
+        }
+    }
+    while (wait(&status) > 0)
+        bad |= !WIFEXITED(status) || WEXITSTATUS(status);
+    return bad;
+}
+
+static bool read_range(const char *text, struct options *o)
+{
+    char *end;
+
+    o->from = strtoull(text, &end, 10);
+    if (!*end) {
+        o->to = o->from;
+        return end != text;
+    }
+    if (strncmp(end, "..", 2) != 0)
+        return false;
+    text = end + 2;
+    o->to = strtoull(text, &end, 10);
+    return end != text && !*end && o->to >= o->from;
+}
+
+/* --- mutants --- */
+
+enum { MUTANT_SEEDS = 2000 };
+
+/* The first seed that catches it; 0: none. */
+static uint64_t caught_by(int mutant, struct outcome *out)
+{
+    mutant_set(mutant);
+    for (uint64_t seed = 1; seed <= MUTANT_SEEDS; seed++) {
+        struct plan p;
+
+        plan_make(&p, seed);
+        run_plan(&p, false, out, NULL, NULL);
+        plan_deinit(&p);
+        if (out->broken)
+            return seed;
+    }
+    return 0;
+}
+
+/* In a process of its own: a mutant may also be caught by an assertion, or by the sanitizers. */
+static int try_mutant(int mutant)
+{
+    struct outcome out;
+    int status;
+
+    fflush(stdout);
+    if (fork() == 0) {
+        alarm(600);
+        uint64_t seed = caught_by(mutant, &out);
+
+        if (seed)
+            printf("%-32s caught by seed %llu: %s: %s\n", mutant_name(mutant), (unsigned long long)seed,
+                   out.check, out.text);
+        else if (measured_catches(&out))
+            printf("%-32s caught by a measured scenario: %s: %s\n", mutant_name(mutant), out.check, out.text);
+        else
+            printf("%-32s NOT CAUGHT within %d seeds\n", mutant_name(mutant), MUTANT_SEEDS);
+        fflush(stdout);
+        _exit(!seed && !out.broken);
+    }
+    wait(&status);
+    if (WIFSIGNALED(status)) {
+        printf("%-32s caught: it ended the program by signal %d\n", mutant_name(mutant), WTERMSIG(status));
+        return 0;
+    }
+    return WEXITSTATUS(status);
+}
+
+static int run_mutants(char **names)
+{
+    int n_bad = 0, n = 0;
+
+    for (int m = 1; m < n_mutants(); m++) {
+        bool wanted = !*names;
+
+        for (char **name = names; *name; name++)
+            wanted |= strcmp(*name, mutant_name(m)) == 0;
+        if (!wanted)
+            continue;
+        n_bad += try_mutant(m);
+        n++;
+    }
+    printf("%d mutants, %d not caught\n", n, n_bad);
+    return n_bad != 0 || !n;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"seeds", 1, NULL, 's'},   {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
+        {"trace", 0, NULL, 'v'},   {"no-shrink", 0, NULL, 'n'}, {"mutant", 1, NULL, 'm'},
+        {"mutants", 0, NULL, 'M'}, {"measured", 0, NULL, 'P'},  {"jobs", 1, NULL, 'j'},
+        {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+    struct options o = {.from = 1, .to = 500, .shrink = true, .jobs = 1};
+    int c, what = 's', mutant;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1)
+        switch (c) {
+        case 's':
+            if (!read_range(optarg, &o)) {
+                fprintf(stderr, "test/sim: --seeds A..B\n");
+                return 2;
+            }
+            break;
+        case 't':
+            o.seconds = strtod(optarg, NULL);
+            if (o.to == 500)
+                o.to = UINT64_MAX / 2;
+            break;
+        case 'v':
+            o.trace = true;
+            break;
+        case 'n':
+            o.shrink = false;
+            break;
+        case 'j':
+            o.jobs = (int)strtol(optarg, NULL, 10);
+            break;
+        case 'm':
+            mutant = mutant_find(optarg);
+            if (!mutant) {
+                fprintf(stderr, "test/sim: there is no mutant %s\n", optarg);
+                return 2;
+            }
+            mutant_set(mutant);
+            break;
+        case 'M':
+        case 'P':
+            what = c;
+            break;
+        case 'h':
+            fputs(usage_text, stdout);
+            return 0;
+        default:
+            fputs(usage_text, stderr);
+            return 2;
+        }
+    if (what == 'M')
+        return run_mutants(argv + optind);
+    if (what == 'P')
+        return measured_run(argv[optind]);
+    return run_jobs(&o);
+}

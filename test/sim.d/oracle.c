@@ -1,0 +1,502 @@
+/* The oracle: see oracle.h. */
+#include "oracle.h"
+
+#include "broker_sim.h"
+#include "sidecar_sim.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/returns.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void oracle_init(struct world *w)
+{
+    w->oracle = world_alloc(w, sizeof(*w->oracle));
+}
+
+void oracle_broken(struct world *w, const char *check, const char *format, ...)
+{
+    struct oracle *o = w->oracle;
+    va_list args;
+
+    if (o->check[0])
+        return;
+    snprintf(o->check, sizeof(o->check), "%s", check);
+    va_start(args, format);
+    vsnprintf(o->text, sizeof(o->text), format, args);
+    va_end(args);
+    o->at_us = w->now_us;
+    w->ended = true;
+    TRACE(w, "BROKEN %s: %s", check, o->text);
+}
+
+static const struct queue_rules *rules_of(const struct world *w, int queue)
+{
+    return &w->plan->queues[queue].rules;
+}
+
+static struct post *post_of_token(const struct truth *t, const uint8_t token[16])
+{
+    for (struct post *p = t->posts; p; p = p->next)
+        if (memcmp(p->token, token, 16) == 0)
+            return p;
+    return NULL;
+}
+
+/* --- requests --- */
+
+static bool is_over(const struct post *p)
+{
+    const struct inbox_row_sim *r = &p->truth->row;
+
+    return r->status != INBOX_PROCESSING || memcmp(r->token, p->token, 16) != 0;
+}
+
+/* Nothing else is out at its application, and nothing that was accepted there is open. */
+static bool goes_alone(struct sidecar *s, struct post *p)
+{
+    bool alone = s->n_open == 0;
+
+    for (size_t i = 0; i < s->n_open; i++)
+        s->open[i]->alone = false;
+    for (size_t i = 0; i < s->n_accepted;) {
+        if (is_over(s->accepted[i])) {
+            s->accepted[i] = s->accepted[--s->n_accepted];
+            continue;
+        }
+        alone = alone && s->accepted[i]->truth == p->truth;
+        s->accepted[i++]->alone = false;
+    }
+    return alone;
+}
+
+void oracle_forward(struct world *w, struct post *p)
+{
+    const struct truth *t = p->truth;
+    const struct inbox_row_sim *r = &t->row;
+    const struct queue_rules *rules = rules_of(w, p->queue);
+    struct sidecar *s = p->sidecar;
+    bool ours = memcmp(r->token, p->token, 16) == 0;
+    int n = 1;
+
+    w->oracle->n_checks++;
+    p->alone = goes_alone(s, p);
+    for (size_t i = 0; i < s->n_open; i++)
+        n += s->open[i]->queue == p->queue;
+    if (n > rules->concurrency)
+        oracle_broken(w, "concurrency", "%d requests are out, %d are allowed", n, rules->concurrency);
+    if (!s->base || s->draining)
+        oracle_broken(w, "forward", "%s is POSTed %s", t->id,
+                      s->draining ? "in a drain" : "without a database");
+    if (t->jumped)
+        return;
+    if (!rules->transaction && r->status == INBOX_COMPLETED)
+        oracle_broken(w, "repeat", "%s is POSTed though its row is completed", t->id);
+    if (r->status == INBOX_PROCESSING && !ours && r->expires_us > database_now(w) && !rules->transaction)
+        oracle_broken(w, "repeat", "%s is POSTed while another holder's token lives", t->id);
+    if (r->status == INBOX_PROCESSING && ours && r->expires_us <= database_now(w))
+        oracle_broken(w, "window", "%s is POSTed after the end of its window", t->id);
+}
+
+void oracle_answered(struct world *w, struct post *p)
+{
+    struct sidecar *s = p->sidecar;
+
+    w->oracle->silence[s->index][p->queue].progress_us = w->now_us;
+    if (p->kind != ANSWER_STATUS || p->status != 202 || !rules_of(w, p->queue)->transaction)
+        return;
+    if (s->n_accepted == s->accepted_cap) {
+        s->accepted_cap = s->accepted_cap ? s->accepted_cap * 2 : 16;
+        s->accepted = mem_realloc(s->accepted, s->accepted_cap * sizeof(struct post *));
+    }
+    s->accepted[s->n_accepted++] = p;
+}
+
+void oracle_effect(struct world *w, struct truth *t)
+{
+    t->n_effects++;
+    if (rules_of(w, t->queue)->transaction && t->n_effects > 1)
+        oracle_broken(w, "effect", "%s has had its effect %d times", t->id, t->n_effects);
+}
+
+/* --- what is written --- */
+
+static bool is_not_now(int status)
+{
+    return status == 408 || status == 409 || status == 423 || status == 425 || status == 429 || status == 503;
+}
+
+static bool is_crash(const struct post *p)
+{
+    return p->kind == ANSWER_DIED || (p->kind == ANSWER_STATUS && (p->status == 502 || p->status == 504));
+}
+
+/* Why the attempt of this request may not be charged; NULL: it may. */
+static const char *why_not_charged(const struct world *w, const struct post *p, const struct batch_item *item)
+{
+    if (!p)
+        return "it was never sent";
+    if (p->lost_database)
+        return "the database's connection broke meanwhile";
+    if (item->op == OP_REVOKE && p->answered &&
+        p->told_us - p->sent_us >= rules_of(w, p->queue)->token_window_ms * 900)
+        return NULL; /* the window was over before */
+    if (!p->answered)
+        return item->op == OP_REVOKE || item->ask.only_expired
+                   ? NULL
+                   : "it was not answered, and its window is not over";
+    if (is_crash(p))
+        return p->alone ? NULL : "it was not alone when the application crashed";
+    if (p->kind != ANSWER_STATUS)
+        return "nobody was there";
+    if (p->status == 202 && rules_of(w, p->queue)->transaction)
+        return item->ask.only_expired ? NULL : "it was accepted, and its window is not over";
+    if (p->status / 100 == 2)
+        return rules_of(w, p->queue)->transaction ? NULL : "it succeeded";
+    return is_not_now(p->status) ? "the application said not now" : NULL;
+}
+
+static void charged(struct world *w, const struct batch_item *item)
+{
+    const struct post *p = post_of_token(item->truth, item->ask.token);
+    const char *why_not = why_not_charged(w, p, item);
+
+    item->truth->n_charges++;
+    if (why_not)
+        oracle_broken(w, "charge", "an attempt of %s is charged: %s", item->truth->id, why_not);
+}
+
+/* The rule of the delivery limit, written a second time. */
+static bool is_near(const struct plan_queue *p, int count)
+{
+    int known = p->rules.delivery_limit != LIMIT_UNKNOWN ? p->rules.delivery_limit
+                : p->version >= 400                      ? 20
+                                                         : LIMIT_UNKNOWN;
+
+    if (!p->quorum || known == LIMIT_NONE)
+        return false;
+    if (known == LIMIT_UNKNOWN)
+        return count >= 2;
+    int least = known < 2 ? known : 2;
+
+    return count >= (known - 2 > least ? known - 2 : least);
+}
+
+static const char *why_not_dead(const struct world *w, const struct batch_item *item,
+                                const struct inbox_row_sim *was)
+{
+    const struct plan_queue *p = &w->plan->queues[item->queue];
+    const struct post *post = post_of_token(item->truth, item->ask.token);
+
+    switch (item->reason) {
+    case DEAD_ATTEMPTS:
+        if (was->status == INBOX_PROCESSING && item->ask.exhausted)
+            return was->takeovers >= p->rules.max_attempts + 2 ? NULL : "its holders did not end so often";
+        if (was->attempt < p->rules.max_attempts)
+            return "its attempts are not used up";
+        return item->ask.exhausted ? NULL : why_not_charged(w, post, item);
+    case DEAD_PERMANENT:
+        return post && post->answered && post->kind == ANSWER_STATUS && post->status == 400
+                   ? NULL
+                   : "it was not answered so";
+    case DEAD_BODY_MISMATCH:
+        return item->copy->body != was->body && was->status != INBOX_NONE ? NULL : "its body is the row's";
+    case DEAD_NO_MESSAGE_ID:
+        return item->truth->character == CHARACTER_NO_ID ? NULL : "it has an id";
+    case DEAD_INVALID_DATA:
+        return item->truth->character == CHARACTER_INVALID ? NULL : "the database never refused it";
+    case DEAD_DELIVERY_LIMIT:
+        return is_near(p, item->copy->delivery_count) ? NULL : "it is not near the delivery limit";
+    default:
+        return "there is no such reason";
+    }
+}
+
+static void buried(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
+{
+    const char *why_not = why_not_dead(w, item, was);
+
+    if (!item->has_body)
+        oracle_broken(w, "letter", "the letter of %s has no body", item->truth->id);
+    if (why_not)
+        oracle_broken(w, "death", "%s died (%s): %s", item->truth->id, dead_reasons[item->reason].name,
+                      why_not);
+    item->truth->done_us = w->now_us;
+}
+
+static void completed(struct world *w, const struct batch_item *item)
+{
+    const struct post *p = post_of_token(item->truth, item->ask.token);
+
+    item->truth->done_us = w->now_us;
+    if (!p || !p->answered || p->kind != ANSWER_STATUS || p->status / 100 != 2)
+        oracle_broken(w, "complete", "%s is completed, and was not answered 2xx", item->truth->id);
+}
+
+void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
+                    const struct inbox_row_sim *was)
+{
+    const struct inbox_reply *reply = &item->reply;
+
+    w->oracle->n_checks++;
+    if (reply->answer == ROW_DEAD || reply->answer == ROW_BURIED)
+        item->copy->is_dead = true;
+    switch (b->kind) {
+    case BATCH_FAIL:
+        if (reply->inserted && reply->answer == ROW_FAILED)
+            charged(w, item);
+        break;
+    case BATCH_SETTLE:
+        if (was->status != INBOX_COMPLETED && item->truth->row.status == INBOX_COMPLETED)
+            completed(w, item);
+        break;
+    case BATCH_BURY:
+        if (reply->inserted)
+            buried(w, item, was);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- what is said to the broker --- */
+
+void oracle_ack(struct world *w, const struct copy *m)
+{
+    w->oracle->n_checks++;
+    if (!m) {
+        oracle_broken(w, "ack", "what was never delivered is acked");
+        return;
+    }
+    const struct inbox_row_sim *r = &m->truth->row;
+
+    w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
+    if (r->status != INBOX_COMPLETED || m->truth->character == CHARACTER_NO_ID)
+        oracle_broken(w, "early ack", "%s is acked, and its row is not committed as completed", m->truth->id);
+    else if (r->body != m->body && !rules_of(w, m->truth->queue)->mismatch_is_duplicate)
+        oracle_broken(w, "early ack", "%s is acked, and its row is that of another body", m->truth->id);
+}
+
+void oracle_reject(struct world *w, const struct copy *m, bool too_large)
+{
+    w->oracle->n_checks++;
+    w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
+    if (!m->letter_us && !m->is_dead && !too_large)
+        oracle_broken(w, "early reject", "%s is rejected, and no letter of it is committed", m->truth->id);
+}
+
+void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining)
+{
+    const struct queue *q = &s->queues[m->truth->queue].core;
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
+    int64_t held_us = w->now_us - m->delivered_us;
+
+    w->oracle->n_checks++;
+    w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
+    if (draining)
+        return;
+    /* One whose body did not fit must come again to be stored. */
+    if (is_near(p, m->delivery_count) && !m->skipped)
+        oracle_broken(w, "return", "%s is returned with count %d, and the limit is near", m->truth->id,
+                      m->delivery_count);
+    /* Its claim is given back first, which may take a while. */
+    bool others = q->n_others || w->now_us - s->queues[m->truth->queue].others_us < 90000000;
+
+    /* What is put off for long makes room where the broker puts what comes back behind the others. */
+    others |= p->quorum && p->rules.delivery_limit == LIMIT_UNKNOWN && p->version < 400;
+    if (!others && !m->skipped && held_us < p->rules.max_hold_ms * 900)
+        oracle_broken(w, "return", "%s is returned after %lld ms, and nobody else could take it",
+                      m->truth->id, (long long)(held_us / 1000));
+}
+
+/* Was there a sidecar that knew, and could have stored it? */
+static bool could_be_stored(const struct world *w, const struct copy *m)
+{
+    const struct sidecar *s = w->sidecars[m->holder];
+    int64_t long_ago = w->now_us - 30000000;
+
+    return is_near(&w->plan->queues[m->truth->queue], m->delivery_count - 1) && m->delivered_us < long_ago &&
+           s->alive && s->base && s->base_since_us < long_ago && !w->database->full &&
+           !w->database->retries && w->database->up && m->truth->row.status != INBOX_PROCESSING &&
+           !m->truth->row.locked_by && !m->skipped && s->frozen_until_us < long_ago;
+}
+
+void oracle_dropped(struct world *w, struct copy *m)
+{
+    const struct inbox_row_sim *r = &m->truth->row;
+    bool safe = m->letter_us || m->is_dead || (r->status == INBOX_COMPLETED && r->body == m->body) ||
+                r->status == INBOX_DEAD;
+
+    m->truth->n_open_copies--;
+    TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
+    if (!safe && m->returned && !m->skipped && w->database->up)
+        oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
+    if (!safe && !m->returned && could_be_stored(w, m))
+        oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",
+                      m->truth->id);
+}
+
+void oracle_overflowed(struct world *w, struct copy *m)
+{
+    m->truth->n_open_copies--;
+    TRACE(w, "the queue is too long: %s is dropped", m->truth->id);
+}
+
+/* --- the log --- */
+
+void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n)
+{
+    struct oracle_silence *o = &w->oracle->silence[s->index][queue];
+
+    switch (n->event) {
+    case EVENT_BUG:
+        oracle_broken(w, "bug", "%s", n->text ? n->text : "");
+        break;
+    case EVENT_PAUSED:
+    case EVENT_STUCK:
+    case EVENT_STANDBY:
+        o->standing = true;
+        o->told_us = w->now_us;
+        break;
+    case EVENT_RESUMED:
+        o->standing = false;
+        o->told_us = w->now_us;
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- bounds --- */
+
+static void check_bounds(struct world *w, const struct sidecar *s)
+{
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        const struct queue *q = &s->queues[i].core;
+        const struct queue_rules *r = &q->rules;
+        size_t most = (size_t)(r->max_parked > r->prefetch ? r->max_parked : r->prefetch) +
+                      2 * (size_t)r->prefetch + (size_t)r->concurrency;
+
+        /* What a lost channel brought may still have a claim to give back. */
+        if (q->held.unacked.len > most || queue_n_held(q) > 4 * most)
+            oracle_broken(w, "bound", "%zu deliveries are held, prefetch %d, max_parked %d", queue_n_held(q),
+                          r->prefetch, r->max_parked);
+        if (q->held.n_bytes > r->max_bytes + r->max_message_bytes)
+            oracle_broken(w, "bound", "%zu bytes are held, max_bytes is %zu", q->held.n_bytes, r->max_bytes);
+        if (q->held.n_out > (size_t)r->concurrency)
+            oracle_broken(w, "bound", "%zu requests are out", q->held.n_out);
+    }
+    if (s->application.n_out < 0 || s->application.n_reserved < 0 || s->application.n_accepted < 0)
+        oracle_broken(w, "bound", "the application's counts: out %d, reserved %d, accepted %d",
+                      s->application.n_out, s->application.n_reserved, s->application.n_accepted);
+}
+
+static size_t n_held(const struct world *w, const struct sidecar *s)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < w->plan->n_queues; i++)
+        n += queue_n_held(&s->queues[i].core);
+    return n;
+}
+
+void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_facts)
+{
+    struct oracle_load *load = &w->oracle->load[s->index];
+    int64_t second = w->now_us / 1000000;
+
+    if (load->second != second)
+        *load = (struct oracle_load){.second = second};
+    load->n_actions += n_actions;
+    load->n_facts += n_facts;
+    load->n_turns += !n_actions && !n_facts;
+    check_bounds(w, s);
+    if (load->n_turns > 100 && load->n_turns > 100 + 2 * n_held(w, s))
+        oracle_broken(w, "busy", "%llu turns without anything to do in one second",
+                      (unsigned long long)load->n_turns);
+    if (load->n_actions > 500 && load->n_actions > 500 + 60 * load->n_facts + 20 * n_held(w, s))
+        oracle_broken(w, "busy", "%llu actions in one second, of %llu facts",
+                      (unsigned long long)load->n_actions, (unsigned long long)load->n_facts);
+}
+
+/* A queue that has messages, and a sidecar that says that it consumes, and nothing comes of it. */
+static void check_silence(struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+    const struct oracle_silence *o = &w->oracle->silence[s->index][queue];
+    int64_t patience_us =
+        (q->rules.stuck_ms + q->rules.token_window_ms * 2 + w->plan->stats_interval_ms) * 1000;
+    int64_t since = o->progress_us > s->base_since_us ? o->progress_us : s->base_since_us;
+
+    if (since < s->frozen_until_us)
+        since = s->frozen_until_us;
+    if (since < o->told_us)
+        since = o->told_us;
+    if (!w->broker->queues[queue].n_ready || queue_state(q) != QUEUE_CONSUMING || !s->base || !s->link ||
+        o->standing)
+        return;
+    if (s->link->cut || s->base->cut || w->now_us < s->link->slow_until_us ||
+        w->now_us < s->base->slow_until_us)
+        return;
+    if (w->now_us - since > patience_us)
+        oracle_broken(w, "silence", "nothing moves for %lld s, and its state is consuming",
+                      (long long)((w->now_us - since) / 1000000));
+}
+
+void oracle_second(struct world *w)
+{
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        if (w->sidecars[i]->alive && w->now_us >= w->sidecars[i]->frozen_until_us &&
+            !w->sidecars[i]->draining)
+            for (int q = 0; q < w->plan->n_queues; q++)
+                check_silence(w, w->sidecars[i], q);
+}
+
+/* --- the end --- */
+
+/* Some messages never end by themselves: those that are always put off; and in a run of many bad ones these
+ * wait for a person. */
+static bool may_stay(const struct world *w, const struct truth *t)
+{
+    size_t n_bad = 0;
+
+    if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
+        return true;
+    for (size_t i = 0; i < w->n_truths; i++)
+        n_bad += w->truths[i].queue == t->queue && w->truths[i].character != CHARACTER_GOOD &&
+                 w->truths[i].character != CHARACTER_FLAKY;
+    if (w->plan->queues[t->queue].moved_back) /* each comes several times */
+        n_bad *= 6;
+    return t->character != CHARACTER_GOOD && n_bad >= (size_t)rules_of(w, t->queue)->brake;
+}
+
+static const struct truth *unsettled(const struct world *w)
+{
+    for (size_t i = 0; i < w->n_truths; i++)
+        if (w->truths[i].n_open_copies && !may_stay(w, &w->truths[i]))
+            return &w->truths[i];
+    return NULL;
+}
+
+bool oracle_is_settled(const struct world *w)
+{
+    return !unsettled(w);
+}
+
+void oracle_end(struct world *w)
+{
+    const struct truth *t = unsettled(w);
+
+    if (t)
+        oracle_broken(w, "unsettled",
+                      "%lld s after the last fault %s is not settled: row status %d attempt %d",
+                      (long long)((w->now_us - 1000000000 - w->plan->quiet_us) / 1000000), t->id,
+                      t->row.status, t->row.attempt);
+    for (size_t i = 0; i < w->n_truths; i++) {
+        t = &w->truths[i];
+        if (t->row.status == INBOX_COMPLETED && rules_of(w, t->queue)->transaction && t->n_effects != 1)
+            oracle_broken(w, "effect", "%s is completed and had its effect %d times", t->id, t->n_effects);
+    }
+}

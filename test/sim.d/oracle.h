@@ -1,0 +1,64 @@
+#pragma once
+
+#include "database_sim.h"
+#include "truth.h"
+#include "world.h"
+
+#include "onceward/core/queue.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The oracle: it knows what really is, and checks after every step what was promised (README.md, "What it
+ * promises"). The first promise that breaks ends the run. */
+
+struct oracle {
+    char check[32]; /* the name of what was broken; empty: nothing */
+    char text[600];
+    int64_t at_us;
+    /* Of each sidecar, in the present second. */
+    struct oracle_load {
+        int64_t second;
+        uint64_t n_actions, n_facts, n_turns;
+    } load[SIDECARS_MAX];
+    struct oracle_silence {
+        int64_t progress_us; /* when something last moved there */
+        int64_t told_us;     /* when a line last said that it stands, and why */
+        bool standing;       /* a line said so, and none said otherwise */
+    } silence[SIDECARS_MAX][QUEUES_MAX];
+    int64_t settled_us; /* since when everything is done; 0: it is not */
+    uint64_t n_checks;
+};
+
+void oracle_init(struct world *w);
+
+/* A promise is broken: `check` is its short name. Only the first one counts. */
+void oracle_broken(struct world *w, const char *check, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The core says POST: p is what it would send. */
+void oracle_forward(struct world *w, struct post *p);
+/* The core was told how a request ended. */
+void oracle_answered(struct world *w, struct post *p);
+/* The core says ack, reject or requeue of one copy. */
+void oracle_ack(struct world *w, const struct copy *m);
+void oracle_reject(struct world *w, const struct copy *m, bool too_large);
+void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining);
+/* A statement was executed for an item; was: its row before. */
+void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
+                    const struct inbox_row_sim *was);
+/* An application's work was committed. */
+void oracle_effect(struct world *w, struct truth *t);
+/* The broker dropped a copy: delivered too often; or the queue is too long. */
+void oracle_dropped(struct world *w, struct copy *m);
+void oracle_overflowed(struct world *w, struct copy *m);
+/* A line of the log. */
+void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n);
+/* A turn of a sidecar's loop is over. */
+void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_facts);
+/* Once a virtual second. */
+void oracle_second(struct world *w);
+/* true: everything that can be done is done. */
+bool oracle_is_settled(const struct world *w);
+/* The run is over. */
+void oracle_end(struct world *w);

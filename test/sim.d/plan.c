@@ -1,0 +1,328 @@
+/* Plans: see plan.h. */
+#include "plan.h"
+
+#include "random.h"
+
+#include "onceward/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SECOND = 1000000, SLOT_KILLERS_MAX = 3 };
+
+static const char *const characters[N_CHARACTERS] = {"good",         "400",    "500",     "503",
+                                                     "429",          "killer", "flaky",   "hang",
+                                                     "sidecar_bomb", "no_id",  "invalid", "poison_200"};
+
+static const char *const deeds[N_DEEDS] = {
+    "ok",    "500",       "503",           "429",         "409",        "400",
+    "502",   "reset",     "commit_reset",  "commit_504",  "commit_500", "rollback",
+    "hang",  "hang_late", "early",         "early_never", "202",        "202_never",
+    "twice", "lock_long", "lock_rollback", "extend",      "crash",      "commit_crash"};
+
+static const char *const faults[N_FAULTS] = {
+    "kill",           "kill_at",     "freeze",       "drain",         "broker_cut",     "broker_slow",
+    "channel",        "broker_down", "database_cut", "database_slow", "database_crash", "database_full",
+    "database_retry", "clock",       "app_crash",    "app_down",      "app_503",        "app_500",
+    "app_slow",       "app_hang",    "pause",        "redrive"};
+
+static const int permanent[] = {400, 410, 413, 415, 422};
+
+const char *character_name(enum character c)
+{
+    return characters[c];
+}
+
+const char *deed_name(enum deed d)
+{
+    return deeds[d];
+}
+
+const char *fault_name(enum fault_kind k)
+{
+    return faults[k];
+}
+
+static void rules_plain(struct queue_rules *r)
+{
+    *r = (struct queue_rules){.token_window_ms = 30000,
+                              .max_window_ms = 1200000,
+                              .commit_grace_ms = 1000,
+                              .max_hold_ms = 1500000,
+                              .pause_hold_ms = 30000,
+                              .concurrency = 16,
+                              .prefetch = 128,
+                              .max_parked = 1000,
+                              .max_bytes = 64 << 20,
+                              .max_message_bytes = 64 << 20,
+                              .max_attempts = 8,
+                              .backoff_ms = 1000,
+                              .max_backoff_ms = 300000,
+                              .permanent_status = permanent,
+                              .n_permanent_status = sizeof(permanent) / sizeof(*permanent),
+                              .brake = 20,
+                              .revive = 3,
+                              .delivery_limit = LIMIT_UNKNOWN,
+                              .stuck_ms = 60000,
+                              .stuck_again_ms = 600000,
+                              .stats_interval_ms = 10000};
+}
+
+void plan_plain(struct plan *p, uint64_t seed)
+{
+    *p = (struct plan){.seed = seed,
+                       .n_sidecars = 1,
+                       .n_queues = 1,
+                       .stats_interval_ms = 10000,
+                       .settle_us = 1800ll * SECOND,
+                       .own_rows = true};
+    for (int i = 0; i < QUEUES_MAX; i++) {
+        p->queues[i] = (struct plan_queue){.quorum = true, .version = 400, .limit = 20};
+        rules_plain(&p->queues[i].rules);
+    }
+    p->application = (struct plan_application){.service_us = 2000, .restart_us = 100000};
+}
+
+int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us)
+{
+    int first = p->n_messages ? p->messages[p->n_messages - 1].number + 1 : 0;
+
+    p->messages = mem_realloc(p->messages, (p->n_messages + n) * sizeof(*p->messages));
+    for (size_t i = 0; i < n; i++)
+        p->messages[p->n_messages++] = (struct plan_message){.at_us = at_us + (int64_t)i * gap_us,
+                                                             .number = first + (int)i,
+                                                             .queue = queue,
+                                                             .character = c,
+                                                             .twin_of = -1,
+                                                             .bytes = 500};
+    return first;
+}
+
+struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us)
+{
+    p->faults = mem_realloc(p->faults, (p->n_faults + 1) * sizeof(*p->faults));
+    p->faults[p->n_faults] =
+        (struct plan_fault){.kind = kind, .at_us = at_us, .for_us = for_us, .sidecar = -1, .queue = -1};
+    return &p->faults[p->n_faults++];
+}
+
+void plan_copy(struct plan *to, const struct plan *from)
+{
+    *to = *from;
+    to->messages = (struct plan_message *)mem_copy(from->messages ? (const void *)from->messages : "",
+                                                   from->n_messages * sizeof(*from->messages));
+    to->faults = (struct plan_fault *)mem_copy(from->faults ? (const void *)from->faults : "",
+                                               from->n_faults * sizeof(*from->faults));
+}
+
+void plan_deinit(struct plan *p)
+{
+    free(p->messages);
+    free(p->faults);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct plan_message *m = a, *n = b;
+
+    if (m->at_us != n->at_us)
+        return m->at_us < n->at_us ? -1 : 1;
+    return m->number < n->number ? -1 : m->number > n->number;
+}
+
+void plan_sort(struct plan *p)
+{
+    if (p->n_messages)
+        qsort(p->messages, p->n_messages, sizeof(*p->messages), by_time);
+}
+
+/* --- at random --- */
+
+static int64_t one_of(uint64_t *r, size_t n, const int64_t *of)
+{
+    return of[random_below(r, n)];
+}
+#define ONE_OF(r, ...) one_of(r, sizeof((int64_t[]){__VA_ARGS__}) / 8, (int64_t[]){__VA_ARGS__})
+
+static void make_rules(uint64_t *r, struct queue_rules *q)
+{
+    rules_plain(q);
+    q->transaction = random_chance(r, 6500);
+    q->token_window_ms = ONE_OF(r, 2000, 3000, 5000, 10000, 30000);
+    q->max_window_ms = q->token_window_ms * ONE_OF(r, 1, 4, 10);
+    q->max_hold_ms = q->max_window_ms + ONE_OF(r, 20000, 60000, 300000);
+    q->pause_hold_ms = ONE_OF(r, 2000, 10000, 30000);
+    q->concurrency = (int)ONE_OF(r, 1, 2, 4, 16);
+    q->prefetch = q->concurrency * (int)ONE_OF(r, 1, 2, 8);
+    q->max_parked = (int)ONE_OF(r, 10, 50, 200, 1000);
+    q->max_attempts = (int)ONE_OF(r, 2, 3, 8);
+    q->backoff_ms = ONE_OF(r, 50, 200, 1000);
+    q->max_backoff_ms = ONE_OF(r, 2000, 5000, 20000);
+    q->brake = (int)ONE_OF(r, 5, 10, 20);
+    q->mismatch_is_duplicate = random_chance(r, 2000);
+    if (random_chance(r, 1500)) {
+        q->max_bytes = 256 << 10;
+        q->max_message_bytes = 256 << 10;
+    }
+}
+
+static void make_queue(uint64_t *r, struct plan_queue *q)
+{
+    make_rules(r, &q->rules);
+    q->quorum = random_chance(r, 6000);
+    q->version = (int)ONE_OF(r, 310, 400, 430);
+    if (q->quorum && random_chance(r, 5000)) { /* told */
+        q->limit = (int)ONE_OF(r, 0, 2, 3, 5, 20);
+        q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
+    } else if (q->quorum) {
+        q->limit = q->version >= 400 ? 20 : (int)ONE_OF(r, 0, 2, 3, 5, 20);
+    }
+    q->moved_back = random_chance(r, 800);
+    if (random_chance(r, 500))
+        q->max_length = (int)ONE_OF(r, 20, 100);
+}
+
+static void make_application(uint64_t *r, struct plan_application *a)
+{
+    a->service_us = ONE_OF(r, 500, 2000, 10000, 50000, 300000);
+    a->capacity = random_chance(r, 2000) ? (int)ONE_OF(r, 1, 3, 5) : 0;
+    a->restart_us = ONE_OF(r, 100000, 2000000, 20000000);
+    a->proxy = random_chance(r, 3000);
+    a->ready_url = random_chance(r, 4000);
+    if (random_chance(r, 2500))
+        return;
+    for (int d = 1; d < N_DEEDS; d++)
+        if (random_chance(r, 2500))
+            a->rates[d] = (uint16_t)ONE_OF(r, 20, 100, 300, 1000);
+    if (a->rates[DEED_CRASH] > 100)
+        a->rates[DEED_CRASH] = 100;
+    if (a->rates[DEED_COMMIT_CRASH] > 100)
+        a->rates[DEED_COMMIT_CRASH] = 100;
+}
+
+static enum character bad_character(uint64_t *r)
+{
+    return (enum character)ONE_OF(r, CHARACTER_400, CHARACTER_500, CHARACTER_503, CHARACTER_429,
+                                  CHARACTER_KILLER, CHARACTER_FLAKY, CHARACTER_HANG, CHARACTER_SIDECAR_BOMB,
+                                  CHARACTER_NO_ID, CHARACTER_INVALID, CHARACTER_POISON_200);
+}
+
+static void make_messages(struct plan *p, uint64_t *r, int64_t until_us)
+{
+    size_t n = (size_t)ONE_OF(r, 5, 20, 60, 150, 400), n_bad = 0, n_killers = 0,
+           most = (size_t)ONE_OF(r, 0, 0, 1, 2, 4);
+
+    for (size_t i = 0; i < n; i++) {
+        int queue = (int)random_below(r, (uint64_t)p->n_queues);
+        int64_t at_us = random_chance(r, 4000) ? 0 : random_between(r, 0, until_us);
+
+        plan_add(p, queue, CHARACTER_GOOD, 1, at_us, 0);
+        struct plan_message *m = &p->messages[p->n_messages - 1];
+
+        if (p->queues[queue].rules.max_bytes < 1 << 20)
+            m->bytes = ONE_OF(r, 500, 20000, 100000, 250000);
+        if (i && random_chance(r, 600)) {
+            m->twin_of = (int)random_below(r, i);
+            m->queue = p->messages[m->twin_of].queue;
+            if (p->messages[m->twin_of].twin_of >= 0 || p->messages[m->twin_of].character == CHARACTER_NO_ID)
+                m->twin_of = -1;
+            else
+                m->other_body = n_bad < most && !p->queues[queue].moved_back && random_chance(r, 2500);
+            n_bad += m->other_body;
+        }
+        if (m->twin_of < 0 && n_bad < most && random_chance(r, 1000)) {
+            m->character = bad_character(r);
+            /* One that is put off for ever takes the bytes that another needs: told, and for a person. */
+            if (p->queues[queue].rules.max_bytes < 1 << 20 &&
+                (m->character == CHARACTER_503 || m->character == CHARACTER_429))
+                m->character = CHARACTER_500;
+            m->param = m->character == CHARACTER_429 ? ONE_OF(r, 100, 5000, 60000) : ONE_OF(r, 1, 2, 4);
+            n_bad++;
+            n_killers += m->character == CHARACTER_KILLER;
+        }
+    }
+    if (n_killers) /* behind a proxy only ready.url shows in time that it lives */
+        p->application.ready_url |= p->application.proxy;
+}
+
+static void make_fault(struct plan *p, uint64_t *r, int64_t until_us)
+{
+    struct plan_fault *f =
+        plan_break(p, (enum fault_kind)random_below(r, N_FAULTS), random_between(r, 0, until_us), 0);
+
+    f->for_us =
+        random_chance(r, 5000) ? random_between(r, 1000, SECOND) : random_between(r, SECOND, 40ll * SECOND);
+    f->sidecar = random_chance(r, 8000) ? (int)random_below(r, (uint64_t)p->n_sidecars) : -1;
+    f->queue = (int)random_below(r, (uint64_t)p->n_queues);
+    f->param = f->kind == FAULT_CLOCK ? random_between(r, -40000, 40000) : random_between(r, 1, 200);
+    if (f->kind == FAULT_KILL || f->kind == FAULT_KILL_AT) {
+        f->for_us = ONE_OF(r, 100000, SECOND, 15ll * SECOND);
+        f->param = f->kind == FAULT_KILL ? random_chance(r, 3000) : random_between(r, 1, 300);
+    }
+}
+
+void plan_make(struct plan *p, uint64_t seed)
+{
+    uint64_t r = random_mix(seed ^ 0x0123456789abcdef);
+    int64_t busy_us = ONE_OF(&r, 5ll * SECOND, 60ll * SECOND, 150ll * SECOND);
+
+    plan_plain(p, seed);
+    p->n_sidecars = (int)ONE_OF(&r, 1, 1, 1, 2, 2, 3);
+    p->n_queues = (int)ONE_OF(&r, 1, 1, 2);
+    for (int i = 0; i < p->n_queues; i++)
+        make_queue(&r, &p->queues[i]);
+    make_application(&r, &p->application);
+    p->own_rows = random_chance(&r, 7000);
+    p->jitter = true;
+    make_messages(p, &r, busy_us);
+    size_t n = (size_t)ONE_OF(&r, 0, 1, 2, 4, 8, 16);
+
+    for (size_t i = 0; i < n; i++)
+        make_fault(p, &r, busy_us);
+    p->quiet_us = busy_us + 60ll * SECOND;
+    plan_sort(p);
+}
+
+void plan_print(const struct plan *p)
+{
+    const struct plan_application *a = &p->application;
+
+    printf("seed %llu: %d sidecars, %zu messages, %zu faults, quiet from %lld s on\n",
+           (unsigned long long)p->seed, p->n_sidecars, p->n_messages, p->n_faults,
+           (long long)(p->quiet_us / SECOND));
+    for (int i = 0; i < p->n_queues; i++) {
+        const struct plan_queue *q = &p->queues[i];
+        const struct queue_rules *r = &q->rules;
+
+        printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %d %s%s; %s, window %lld ms, max_hold %lld, "
+               "concurrency %d, prefetch %d, "
+               "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
+               i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
+               r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)",
+               q->max_length ? ", drop-head" : "", r->transaction ? "transaction" : "response",
+               (long long)r->token_window_ms, (long long)r->max_hold_ms, r->concurrency, r->prefetch,
+               r->max_parked, r->max_attempts, (long long)r->backoff_ms, (long long)r->max_backoff_ms,
+               r->brake);
+    }
+    printf("  application: %lld us a request, %d at once (0: any), back after %lld ms%s%s;",
+           (long long)a->service_us, a->capacity, (long long)(a->restart_us / 1000),
+           a->proxy ? ", behind a proxy" : "", a->ready_url ? ", with ready.url" : "");
+    for (int d = 1; d < N_DEEDS; d++)
+        if (a->rates[d])
+            printf(" %s %.1f %%", deeds[d], a->rates[d] / 100.0);
+    printf("\n");
+    for (size_t i = 0; i < p->n_faults; i++)
+        printf("  at %9.3f s %s, sidecar %d, queue %d, for %.3f s, %lld\n",
+               (double)p->faults[i].at_us / SECOND, faults[p->faults[i].kind], p->faults[i].sidecar,
+               p->faults[i].queue, (double)p->faults[i].for_us / SECOND, (long long)p->faults[i].param);
+    for (size_t i = 0; i < p->n_messages && p->n_messages <= 20; i++) {
+        const struct plan_message *m = &p->messages[i];
+
+        printf("  at %9.3f s message %d for queue %d: %s%s\n", (double)m->at_us / SECOND, m->number, m->queue,
+               characters[m->character],
+               m->twin_of < 0  ? ""
+               : m->other_body ? ", an id that came before, with another body"
+                               : ", a copy");
+    }
+}

@@ -1,0 +1,157 @@
+#pragma once
+
+#include "onceward/core/queue.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a run consists of: servers, applications, messages and faults, with their times. A plan is made from a
+ * seed (plan_make) or by a measured scenario; the shrinker takes parts of it away. A plan and its seed give
+ * the same run every time. Times are microseconds since its start. */
+
+enum { SIDECARS_MAX = 3, QUEUES_MAX = 2 };
+
+/* What a message is. */
+enum character {
+    CHARACTER_GOOD,
+    CHARACTER_400,          /* always answered 400: permanent */
+    CHARACTER_500,          /* always answered 500 */
+    CHARACTER_503,          /* always answered 503 */
+    CHARACTER_429,          /* always answered 429, with a Retry-After of `param` ms */
+    CHARACTER_KILLER,       /* ends the application each time */
+    CHARACTER_FLAKY,        /* fails `param` times, then is good */
+    CHARACTER_HANG,         /* is never answered */
+    CHARACTER_SIDECAR_BOMB, /* ends the sidecar that takes it, `param` times */
+    CHARACTER_NO_ID,        /* has no usable message id */
+    CHARACTER_INVALID,      /* the database refuses its letter's or row's data */
+    CHARACTER_POISON_200,   /* answered 200 and never completed */
+    N_CHARACTERS
+};
+
+/* What the application does with one request. */
+enum deed {
+    DEED_OK,
+    DEED_500,
+    DEED_503,
+    DEED_429,
+    DEED_409,
+    DEED_400,
+    DEED_502,
+    DEED_RESET,        /* the connection breaks before anything was done */
+    DEED_COMMIT_RESET, /* the work is done, then the connection breaks */
+    DEED_COMMIT_504,   /* the work is done; the proxy gave up */
+    DEED_COMMIT_500,   /* the work is done, the answer says otherwise */
+    DEED_ROLLBACK,     /* complete, then a rollback and 500 */
+    DEED_HANG,         /* no answer, and nothing is done */
+    DEED_HANG_LATE,    /* no answer in time; the work is tried with the old token much later */
+    DEED_EARLY,        /* 200 before the commit */
+    DEED_EARLY_NEVER,  /* 200, and no commit */
+    DEED_202,          /* accepted, and done later within the window */
+    DEED_202_NEVER,
+    DEED_TWICE,         /* the transaction is run twice */
+    DEED_LOCK_LONG,     /* holds the row's lock for longer than the window, then commits */
+    DEED_LOCK_ROLLBACK, /* the same, and rolls back */
+    DEED_EXTEND,        /* asks for more time, and uses it */
+    DEED_CRASH,         /* the application ends, with all that is out there */
+    DEED_COMMIT_CRASH,
+    N_DEEDS
+};
+
+struct plan_message {
+    int64_t at_us;
+    int number; /* it keeps it when others are taken out of the plan */
+    int queue;
+    enum character character;
+    int twin_of;     /* the message (by its number) that this is another copy of; -1: of none */
+    bool other_body; /* of a twin: not the same body */
+    int64_t bytes, param;
+};
+
+enum fault_kind {
+    FAULT_KILL,    /* the sidecar, at once; started again after for_us; its state file stays unless param */
+    FAULT_KILL_AT, /* the same, behind its param-th action from then on */
+    FAULT_FREEZE,  /* the sidecar does nothing for for_us */
+    FAULT_DRAIN,   /* the sidecar drains, and is started again */
+    FAULT_BROKER_CUT,  /* the sidecar's connection breaks; the two sides notice at different times */
+    FAULT_BROKER_SLOW, /* the sidecar's connection stands still for for_us, and goes on */
+    FAULT_CHANNEL,     /* the broker closes the channel */
+    FAULT_BROKER_DOWN, /* no connection for for_us */
+    FAULT_DATABASE_CUT,
+    FAULT_DATABASE_SLOW,
+    FAULT_DATABASE_CRASH, /* all connections break; claims that were not flushed are gone; back after for_us
+                           */
+    FAULT_DATABASE_FULL,  /* writes are refused for for_us: 53100 */
+    FAULT_DATABASE_RETRY, /* statements run into a timeout for for_us: 57014 */
+    FAULT_CLOCK,          /* the database's clock jumps by param ms */
+    FAULT_APP_CRASH,      /* the application ends, and comes back after for_us */
+    FAULT_APP_DOWN,       /* nobody is there for for_us: refused, or 502 from its proxy */
+    FAULT_APP_503,        /* everything is answered 503 for for_us */
+    FAULT_APP_500,
+    FAULT_APP_SLOW, /* everything takes 20 times as long */
+    FAULT_APP_HANG, /* connections are accepted, and nothing is answered */
+    FAULT_PAUSE,    /* the operator's lever, for for_us */
+    FAULT_REDRIVE,  /* an operator redrives all letters that there are */
+    N_FAULTS
+};
+
+struct plan_fault {
+    enum fault_kind kind;
+    int64_t at_us, for_us;
+    int sidecar, queue; /* -1: all */
+    int64_t param;
+};
+
+struct plan_queue {
+    bool quorum;
+    int version;     /* of the broker: 310, 400 or 430 */
+    int limit;       /* the delivery limit that the queue really has; 0: none */
+    int max_length;  /* drop-head; 0: none */
+    bool moved_back; /* what is rejected comes back by a dead letter exchange */
+    struct queue_rules rules;
+    int max_backoff_ms;
+};
+
+struct plan_application {
+    int64_t service_us;
+    int capacity;       /* more at once are answered 503; 0: no such bound */
+    int64_t restart_us; /* after a crash */
+    bool proxy;         /* somebody always accepts, and answers 502 while it is away */
+    bool ready_url;
+    uint16_t rates[N_DEEDS]; /* in 10,000 requests */
+};
+
+struct plan {
+    uint64_t seed;
+    int n_sidecars, n_queues;
+    struct plan_queue queues[QUEUES_MAX];
+    struct plan_application application;
+    struct plan_message *messages; /* by time. Owned */
+    size_t n_messages;
+    struct plan_fault *faults; /* Owned */
+    size_t n_faults;
+    int64_t quiet_us;  /* from then on nothing breaks: rates are 0, everybody is there */
+    int64_t settle_us; /* so long after it everything must be settled */
+    int64_t stats_interval_ms;
+    bool own_rows;              /* state files are kept: a sidecar takes its own rows over */
+    bool jitter;                /* what travels takes random times; else always the same */
+    bool no_checks_of_progress; /* a measured scenario looks for itself */
+};
+
+/* A plan of its own for each seed. */
+void plan_make(struct plan *p, uint64_t seed);
+/* The defaults of the configuration, one sidecar, one queue, no fault, no message. */
+void plan_plain(struct plan *p, uint64_t seed);
+void plan_copy(struct plan *to, const struct plan *from);
+void plan_deinit(struct plan *p);
+
+/* n messages of one kind, from at_us on, gap_us apart. Answers the number of the first. */
+int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
+struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
+
+void plan_sort(struct plan *p);
+void plan_print(const struct plan *p);
+
+const char *character_name(enum character c);
+const char *deed_name(enum deed d);
+const char *fault_name(enum fault_kind k);

@@ -1,0 +1,197 @@
+/* One run of a plan: see run.h. */
+#include "run.h"
+
+#include "broker_sim.h"
+#include "database_sim.h"
+#include "faults.h"
+#include "oracle.h"
+#include "random.h"
+#include "sidecar_sim.h"
+
+#include "onceward/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SECOND = 1000000 };
+static const int64_t START_US = 1000000000;
+
+static struct truth *truth_of(struct world *w, int number)
+{
+    for (size_t i = 0; i < w->n_truths; i++)
+        if (w->truths[i].number == number)
+            return &w->truths[i];
+    return NULL;
+}
+
+static void publish(struct world *w, void *object, uint64_t truth, uint64_t unused)
+{
+    const struct plan_message *m = object;
+    struct truth *t = &w->truths[truth];
+
+    (void)unused;
+    t->n_open_copies--; /* it was to come */
+    broker_publish(w, t, m->other_body, m->bytes);
+}
+
+/* Twins after those that they are twins of. */
+static void publish_all(struct world *w)
+{
+    const struct plan *p = w->plan;
+
+    w->truths = world_alloc(w, (p->n_messages + 1) * sizeof(*w->truths));
+    for (int twins = 0; twins < 2; twins++)
+        for (size_t i = 0; i < p->n_messages; i++) {
+            const struct plan_message *m = &p->messages[i];
+            struct truth *t = m->twin_of >= 0 && twins ? truth_of(w, m->twin_of) : NULL;
+
+            if (twins != (m->twin_of >= 0))
+                continue;
+            if (!t) {
+                t = &w->truths[w->n_truths++];
+                *t = (struct truth){.number = m->number,
+                                    .queue = m->queue,
+                                    .character = m->character,
+                                    .param = m->param,
+                                    .bytes = m->bytes};
+                t->row.unproven_us = -1;
+                t->id_len = (size_t)snprintf(t->id, sizeof(t->id), "m%d", m->number);
+            }
+            t->n_open_copies++;
+            world_at(w, START_US + m->at_us, publish, (void *)m, (uint64_t)(t - w->truths), 0);
+        }
+}
+
+static void break_it(struct world *w, void *object, uint64_t unused, uint64_t unused2)
+{
+    (void)unused;
+    (void)unused2;
+    fault_begins(w, object);
+}
+
+static void second(struct world *w, void *object, uint64_t unused, uint64_t unused2)
+{
+    (void)object;
+    (void)unused;
+    (void)unused2;
+    oracle_second(w);
+    world_at(w, w->now_us + SECOND, second, NULL, 0, 0);
+}
+
+static void set_up(struct world *w)
+{
+    const struct plan *p = w->plan;
+
+    oracle_init(w);
+    broker_sim_init(w);
+    database_sim_init(w);
+    for (int i = 0; i < p->n_sidecars; i++)
+        sidecar_create(w, i);
+    publish_all(w);
+    for (int i = 0; i < p->n_sidecars; i++)
+        sidecar_start(w, w->sidecars[i]);
+    for (size_t i = 0; i < p->n_faults; i++)
+        world_at(w, START_US + p->faults[i].at_us, break_it, &p->faults[i], 0, 0);
+    world_at(w, w->now_us, second, NULL, 0, 0);
+}
+
+/* From now on nothing breaks: what still stands is mended. */
+static void make_quiet(struct world *w)
+{
+    TRACE(w, "nothing breaks any more");
+    w->quiet = true;
+    w->broker->up = w->database->up = true;
+    w->database->full = w->database->retries = false;
+    for (int i = 0; i < w->plan->n_sidecars; i++) {
+        struct sidecar *s = w->sidecars[i];
+
+        s->kill_at = 0;
+        s->app.forced = DEED_OK;
+        s->app.slower = 1;
+        s->app.hangs = false;
+        s->app.back_us = 0;
+        for (int q = 0; q < w->plan->n_queues; q++)
+            sidecar_lever(w, s, q, false);
+        if (!s->app.up)
+            app_sim_start(w, &s->app);
+    }
+}
+
+static bool run_until(struct world *w, int64_t at_us, bool stop_when_settled)
+{
+    int64_t look_us = w->now_us;
+
+    while (!w->ended && w->n_heap && w->heap[1].at_us <= at_us) {
+        if (!world_step(w))
+            break;
+        if (stop_when_settled && w->now_us >= look_us) {
+            look_us = w->now_us + SECOND / 4;
+            if (oracle_is_settled(w))
+                return true;
+        }
+    }
+    if (!w->ended && w->now_us < at_us)
+        w->now_us = at_us;
+    return oracle_is_settled(w);
+}
+
+/* At last everybody drains: that ends within the grace, and leaves nothing behind. */
+static void drain_all(struct world *w)
+{
+    enum { GRACE_US = 40000000 };
+    int64_t thawed_us = w->now_us;
+
+    w->closing = true;
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        if (w->sidecars[i]->frozen_until_us > thawed_us)
+            thawed_us = w->sidecars[i]->frozen_until_us;
+    run_until(w, thawed_us, false);
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        sidecar_drain(w, w->sidecars[i], 0);
+    run_until(w, w->now_us + GRACE_US, false);
+    for (int i = 0; i < w->plan->n_sidecars && !w->ended; i++)
+        if (w->sidecars[i]->alive)
+            oracle_broken(w, "drain", "sidecar %d has not drained within %d s", i, GRACE_US / SECOND);
+}
+
+static void tear_down(struct world *w)
+{
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        sidecar_destroy(w, w->sidecars[i]);
+    broker_sim_deinit(w);
+    database_sim_deinit(w);
+    world_deinit(w);
+}
+
+void run_plan(const struct plan *p, bool trace, struct outcome *ret, looks_fn *looks, void *context)
+{
+    struct world w;
+    bool settled;
+
+    world_init(&w, p);
+    w.trace = trace;
+    set_up(&w);
+    settled = run_until(&w, START_US + p->quiet_us, p->n_faults == 0 && p->quiet_us > 0);
+    if (!w.ended && p->n_faults == 0 && settled)
+        w.oracle->settled_us = w.now_us;
+    if (!w.ended && !w.oracle->settled_us) {
+        make_quiet(&w);
+        settled = run_until(&w, START_US + p->quiet_us + p->settle_us, true);
+        w.oracle->settled_us = w.now_us;
+    }
+    if (!w.ended && !p->no_checks_of_progress) {
+        oracle_end(&w);
+        if (!w.ended)
+            drain_all(&w);
+    }
+    if (looks)
+        looks(&w, context);
+    *ret = (struct outcome){.broken = w.oracle->check[0] != 0,
+                            .at_us = w.oracle->at_us - START_US,
+                            .settled_us = w.oracle->settled_us - START_US,
+                            .counts = w.counts};
+    snprintf(ret->check, sizeof(ret->check), "%s", w.oracle->check);
+    snprintf(ret->text, sizeof(ret->text), "%s", w.oracle->text);
+    tear_down(&w);
+}

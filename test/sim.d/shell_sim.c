@@ -1,0 +1,543 @@
+/* Turns of a simulated sidecar's loop: see shell_sim.h. */
+#include "shell_sim.h"
+
+#include "oracle.h"
+#include "random.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ACTIONS_MAX = 100000 };
+
+/* --- batches --- */
+
+static int batch_kind_of(const struct queue *q, enum operation op)
+{
+    switch (op) {
+    case OP_CLAIM:
+        return q->rules.transaction ? BATCH_CLAIM_ASYNC : BATCH_CLAIM;
+    case OP_LOOK:
+    case OP_CHECK:
+        return BATCH_LOOK;
+    case OP_COMPLETE:
+        return BATCH_SETTLE;
+    case OP_FAIL:
+    case OP_REVOKE:
+        return BATCH_FAIL;
+    case OP_RELEASE:
+        return BATCH_RELEASE;
+    case OP_BURY:
+        return BATCH_BURY;
+    default:
+        return -1;
+    }
+}
+
+static unsigned can(const struct sidecar *s, const struct sidecar_queue *q)
+{
+    unsigned bits = 1u << OP_FORWARD;
+
+    if (q->channel)
+        bits |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
+    if (s->base)
+        for (int op = 0; op < N_OPERATIONS; op++) {
+            int kind = batch_kind_of(&q->core, (enum operation)op);
+
+            if (kind >= 0 && !s->out[kind] && (!s->filling[kind] || s->filling[kind]->n < BATCH_MAX))
+                bits |= 1u << op;
+        }
+    return bits;
+}
+
+static struct copy *copy_of(const struct sidecar *s, int queue, uint64_t generation, uint64_t tag)
+{
+    const struct sidecar_queue *q = &s->queues[queue];
+    size_t n = sizeof(q->channels) / sizeof(*q->channels);
+
+    for (size_t i = 0; i < n && i < q->n_channels; i++)
+        if (q->channels[i]->generation == generation)
+            return channel_copy(q->channels[i], tag);
+    return NULL;
+}
+
+static void make_token(struct sidecar *s, struct delivery *d)
+{
+    uint64_t a = random_next(&s->random), b = random_next(&s->random);
+
+    memcpy(d->claim.token, &a, 8);
+    memcpy(d->claim.token + 8, &b, 8);
+}
+
+static void fill_ask(const struct delivery *d, struct batch_item *item)
+{
+    struct inbox_ask *ask = &item->ask;
+
+    *ask = (struct inbox_ask){.body = (uint8_t)(d->fingerprint[0] - 7),
+                              .alone = d->claim.alone,
+                              .only_expired = d->outcome.only_expired,
+                              .give_back = d->outcome.give_back,
+                              .exhausted = d->outcome.exhausted,
+                              .near_limit = d->outcome.dead != DEAD_ATTEMPTS,
+                              .delay_us = d->outcome.delay_ms * 1000,
+                              .crashes = d->outcome.write_crashes,
+                              .unproven_step = d->outcome.write_unproven,
+                              .deaths = d->copy.deaths,
+                              .redelivered = d->copy.redelivered};
+    memcpy(ask->token, d->claim.token, 16);
+    if (d->op == OP_REVOKE)
+        ask->only_expired = true;
+    if (d->op == OP_RELEASE)
+        ask->give_back = true;
+}
+
+static bool is_in(const struct batch *b, const struct batch_item *item)
+{
+    if (item->rowless)
+        return false;
+    for (size_t i = 0; i < b->n; i++)
+        if (b->items[i].truth == item->truth && !b->items[i].rowless)
+            return true;
+    return false;
+}
+
+static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d)
+{
+    int kind = batch_kind_of(&s->queues[queue].core, d->op);
+    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct batch *b;
+
+    if (!m || kind < 0 || s->out[kind]) {
+        oracle_broken(w, "action", "a statement for nothing, or while one is out: %s",
+                      operation_info(d->op)->name);
+        return;
+    }
+    if (d->op == OP_CLAIM && d->claim.fresh)
+        make_token(s, d);
+    if (!s->filling[kind])
+        s->filling[kind] = batch_new(w, (enum batch_kind)kind);
+    b = s->filling[kind];
+    struct batch_item item = {.ref = d->ref,
+                              .queue = queue,
+                              .op = d->op,
+                              .truth = m->truth,
+                              .copy = m,
+                              .rowless = d->outcome.rowless,
+                              .has_body = d->message != NULL,
+                              .reason = d->outcome.dead};
+
+    fill_ask(d, &item);
+    TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);
+    if (d->op == OP_BURY && !d->message)
+        oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
+    if (is_in(b, &item))
+        oracle_broken(w, "action", "%s is twice in one batch", m->truth->id);
+    b->items[b->n++] = item;
+}
+
+static void who_asks(const struct world *w, const struct sidecar *s, struct batch *b)
+{
+    unsigned gone = 0;
+
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        gone |= (unsigned)s->others[i].gone << i;
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        const struct queue_rules *r = &w->plan->queues[i].rules;
+
+        b->who[i] = (struct inbox_asker){.instance = s->index,
+                                         .number = s->number,
+                                         .own = s->own,
+                                         .gone = gone,
+                                         .transaction = r->transaction,
+                                         .window_us = r->token_window_ms * 1000,
+                                         .max_window_us = r->max_window_ms * 1000,
+                                         .max_attempts = r->max_attempts,
+                                         .revive = r->revive};
+    }
+}
+
+static void send_batches(struct world *w, struct sidecar *s)
+{
+    for (int kind = 0; kind < N_BATCHES; kind++) {
+        struct batch *b = s->filling[kind];
+
+        if (!b)
+            continue;
+        s->filling[kind] = NULL;
+        s->out[kind] = b;
+        who_asks(w, s, b);
+        database_send(w, s->base, b);
+    }
+}
+
+void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item, int64_t now_ms)
+{
+    char mismatch[80] = "{\"first_fingerprint\" : \"07070707070707070707070707070707\"}";
+    const struct inbox_reply *reply = &item->reply;
+    struct row r = {.op = item->op,
+                    .answer = reply->answer,
+                    .attempt = reply->attempt,
+                    .crashes = reply->crashes,
+                    .takeovers = reply->takeovers,
+                    .unproven_step = reply->unproven_step,
+                    .unproven_ms = reply->unproven_us < 0 ? -1 : reply->unproven_us / 1000,
+                    .wait_ms = (reply->wait_us + 999) / 1000,
+                    .age_ms = reply->age_us / 1000,
+                    .taken_over = reply->taken_over,
+                    .letter = 1,
+                    .sqlstate = item->sqlstate};
+
+    if (r.answer == ROW_MISMATCH) {
+        for (char *at = strchr(mismatch, '7'); at && *at == '7'; at += 2)
+            *at = (char)('7' + reply->body);
+        r.detail = slice_of(mismatch);
+    } else if (item->sqlstate)
+        r.detail = SLICE("the simulated database refuses it");
+    TRACE(w, "sidecar %d: %s %s: %s%s attempt %d takeovers %d crashes %d wait %lld", s->index,
+          operation_info(item->op)->name, item->truth->id, row_answer_name(r.answer),
+          r.taken_over ? " taken over" : "", r.attempt, r.takeovers, r.crashes, (long long)r.wait_ms);
+    queue_row(&s->queues[item->queue].core, now_ms, item->ref, &r);
+}
+
+void shell_forget_batches(struct world *w, struct sidecar *s)
+{
+    for (int kind = 0; kind < N_BATCHES; kind++) {
+        struct batch *b = s->out[kind];
+
+        s->out[kind] = NULL;
+        for (size_t i = 0; b && i < b->n; i++) {
+            struct row r = {.op = b->items[i].op, .answer = ROW_UNKNOWN, .unproven_ms = -1};
+
+            TRACE(w, "sidecar %d: %s %s: unknown", s->index, operation_info(b->items[i].op)->name,
+                  b->items[i].truth->id);
+            queue_row(&s->queues[b->items[i].queue].core, world_ms(w), b->items[i].ref, &r);
+        }
+        if (b)
+            batch_release(w, b);
+    }
+}
+
+void shell_drop_batches(struct world *w, struct sidecar *s)
+{
+    for (int kind = 0; kind < N_BATCHES; kind++) {
+        if (s->out[kind])
+            batch_release(w, s->out[kind]);
+        if (s->filling[kind])
+            batch_release(w, s->filling[kind]);
+        s->out[kind] = s->filling[kind] = NULL;
+    }
+}
+
+void shell_ask_presence(struct world *w, struct sidecar *s)
+{
+    bool consuming[QUEUES_MAX] = {false};
+
+    if (!s->base)
+        return;
+    for (int i = 0; i < w->plan->n_queues; i++)
+        consuming[i] = queue_state(&s->queues[i].core) == QUEUE_CONSUMING;
+    database_ask_presence(w, s->base, s->index, consuming);
+}
+
+/* --- requests --- */
+
+static void forward(struct world *w, struct sidecar *s, int queue, struct delivery *d)
+{
+    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct post *p;
+
+    if (!m) {
+        oracle_broken(w, "action", "a request for nothing");
+        return;
+    }
+    p = world_alloc(w, sizeof(*p));
+    *p = (struct post){.next = m->truth->posts,
+                       .truth = m->truth,
+                       .sidecar = s,
+                       .life = s->life,
+                       .queue = queue,
+                       .ref = d->ref,
+                       .attempt = d->claim.attempt + d->claim.takeovers,
+                       .sent_us = w->now_us,
+                       .n_losses = s->n_losses,
+                       .open = true};
+    memcpy(p->token, d->claim.token, 16);
+    m->truth->posts = p;
+    m->truth->n_posts++;
+    w->counts.n_posts++;
+    TRACE(w, "sidecar %d: POST %s attempt %d%s", s->index, m->truth->id, p->attempt,
+          d->claim.alone ? " alone" : "");
+    oracle_forward(w, p);
+    if (s->n_open == s->open_cap) {
+        s->open_cap = s->open_cap ? s->open_cap * 2 : 64;
+        s->open = mem_realloc(s->open, s->open_cap * sizeof(struct post *));
+    }
+    s->open[s->n_open++] = p;
+    app_sim_post(w, &s->app, p);
+    if (m->truth->character == CHARACTER_SIDECAR_BOMB && m->truth->n_bombs < m->truth->param) {
+        m->truth->n_bombs++;
+        s->kill_at = s->n_actions + 1;
+        s->kill_for_us = 1000000;
+        s->kill_forgets = false;
+    }
+}
+
+static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)
+{
+    for (size_t i = 0; i < s->n_open; i++) {
+        struct post *p = s->open[i];
+
+        if (p->queue == queue && p->ref == ref) {
+            TRACE(w, "sidecar %d: abandons %s", s->index, p->truth->id);
+            sidecar_close_post(s, p);
+            return;
+        }
+    }
+}
+
+/* --- the broker --- */
+
+static void ack(struct world *w, struct sidecar *s, int queue, const struct action *a)
+{
+    struct channel *c = s->queues[queue].channel;
+    uint64_t from = a->tag;
+
+    if (!c || c->generation != a->generation || !a->tag) {
+        oracle_broken(w, "ack", "an ack of tag %llu of generation %llu, which is not the channel's",
+                      (unsigned long long)a->tag, (unsigned long long)a->generation);
+        return;
+    }
+    if (a->multiple)
+        from = c->first + 1;
+    for (uint64_t t = from; t <= a->tag; t++) {
+        struct copy *m = channel_copy(c, t);
+
+        if (m && (m->said || m->state != COPY_UNACKED || m->channel != c || m->tag != t))
+            continue;
+        oracle_ack(w, m);
+        if (m)
+            m->said = true;
+    }
+    TRACE(w, "sidecar %d: ack %llu%s", s->index, (unsigned long long)a->tag,
+          a->multiple ? " and all before" : "");
+    broker_send(w, c, a->multiple ? WIRE_ACK_MULTIPLE : WIRE_ACK, a->tag, 0);
+}
+
+static void give_away(struct world *w, struct sidecar *s, int queue, const struct action *a)
+{
+    struct sidecar_queue *q = &s->queues[queue];
+    struct copy *m = copy_of(s, queue, a->generation, a->tag);
+
+    if (!q->channel || q->channel->generation != a->generation || !m) {
+        oracle_broken(w, "ack", "a %s of a tag that is not the channel's",
+                      a->kind == ACTION_REJECT ? "reject" : "requeue");
+        return;
+    }
+    TRACE(w, "sidecar %d: %s %s", s->index, a->kind == ACTION_REJECT ? "reject" : "requeue", m->truth->id);
+    /* The broker may have given it to somebody else already, and not be heard of. */
+    bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag;
+
+    if (a->kind == ACTION_REJECT)
+        oracle_reject(
+            w, m, (size_t)m->bytes > q->core.rules.max_message_bytes && q->core.rules.too_large_is_reject);
+    else if (there)
+        oracle_requeue(w, s, m, s->draining);
+    m->said |= there;
+    broker_send(w, q->channel, a->kind == ACTION_REJECT ? WIRE_REJECT : WIRE_REQUEUE, a->tag, 0);
+}
+
+static void tell(struct world *w, struct sidecar *s, int queue, const struct note *n)
+{
+    if (w->trace)
+        world_tell(w, "sidecar %d: [%s] %s %s %s ms %lld", s->index, event_info(n->event)->name,
+                   n->d && n->d->id ? n->d->id : "", n->reason ? n->reason : "", n->text ? n->text : "",
+                   (long long)n->ms);
+    oracle_told(w, s, queue, n);
+}
+
+static void carry_out(struct world *w, struct sidecar *s, int queue, const struct action *a)
+{
+    struct sidecar_queue *q = &s->queues[queue];
+
+    switch (a->kind) {
+    case ACTION_NONE:
+        break;
+    case ACTION_DATABASE:
+        add_item(w, s, queue, a->d);
+        break;
+    case ACTION_FORWARD:
+        forward(w, s, queue, a->d);
+        break;
+    case ACTION_ABANDON:
+        abandon(w, s, queue, a->ref);
+        break;
+    case ACTION_ACK:
+        ack(w, s, queue, a);
+        break;
+    case ACTION_REJECT:
+    case ACTION_REQUEUE:
+        give_away(w, s, queue, a);
+        break;
+    case ACTION_CONSUME:
+    case ACTION_CANCEL:
+        TRACE(w, "sidecar %d: %s %u, %lld", s->index, a->kind == ACTION_CONSUME ? "consume" : "cancel",
+              a->number, (long long)a->n);
+        if (q->channel)
+            broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL, a->number,
+                        (uint32_t)a->n);
+        else
+            oracle_broken(w, "action", "consume or cancel without a channel");
+        break;
+    case ACTION_REOPEN:
+        TRACE(w, "sidecar %d: reopens the channel: %s", s->index, a->text);
+        sidecar_reopen(w, s, queue);
+        break;
+    case ACTION_ASK_DEPTH:
+        if (q->channel)
+            broker_send(w, q->channel, WIRE_DEPTH, 0, 0);
+        break;
+    case ACTION_ASK_HOLDER:
+        queue_holder(&q->core, world_ms(w), a->ref, 4711, "the simulated application");
+        break;
+    case ACTION_TELL:
+        tell(w, s, queue, &a->note);
+        break;
+    }
+}
+
+/* --- the loop --- */
+
+/* Each queue at most so many actions, then the next one's. Answers how many there were; -1: it was killed. */
+static int64_t take_actions(struct world *w, struct sidecar *s)
+{
+    enum { BUDGET = 64 };
+    struct action a;
+    int64_t n = 0;
+    bool more = true;
+
+    while (more && !w->ended) {
+        more = false;
+        for (int i = 0; i < w->plan->n_queues; i++)
+            for (int k = 0;
+                 k < BUDGET && queue_next(&s->queues[i].core, world_ms(w), can(s, &s->queues[i]), &a); k++) {
+                carry_out(w, s, i, &a);
+                more = true;
+                n++;
+                s->n_actions++;
+                if (s->kill_at && s->n_actions >= s->kill_at) {
+                    sidecar_kill(w, s, s->kill_for_us, s->kill_forgets);
+                    return -1;
+                }
+            }
+        if (n > ACTIONS_MAX) {
+            oracle_broken(w, "busy", "more than %d actions in one turn", ACTIONS_MAX);
+            return -1;
+        }
+    }
+    return n;
+}
+
+static void probe_arrives(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+    bool refused, ready = app_sim_probe(w, &s->app, &refused);
+
+    (void)unused;
+    if (!s->alive || s->life != life)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    if (!ready || s->application.gone || s->application.probe.failing)
+        TRACE(w, "sidecar %d: the probe says %s", s->index,
+              ready     ? "there"
+              : refused ? "refused"
+                        : "not ready");
+    application_probed(&s->application, world_ms(w), ready, refused, random_next(&s->random));
+    s->n_facts++;
+    shell_plan_turn(w, s, w->now_us + 20);
+}
+
+static void ask(struct world *w, struct sidecar *s)
+{
+    if (application_wants_probe(&s->application, world_ms(w))) {
+        application_probe_sent(&s->application);
+        world_at(w, w->now_us + wire_us(w) * 2, probe_arrives, s, s->life, 0);
+    }
+    if (s->base && database_wants_try(&s->database, world_ms(w))) {
+        database_try_sent(&s->database);
+        database_ask_try(w, s->base);
+    }
+}
+
+static int64_t next_deadline_us(const struct world *w, const struct sidecar *s)
+{
+    int64_t at = application_deadline(&s->application, world_ms(w)), other = database_deadline(&s->database);
+
+    if (other < at)
+        at = other;
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        other = queue_deadline(&s->queues[i].core, world_ms(w));
+        if (other < at)
+            at = other;
+    }
+    if (at == INT64_MAX)
+        return at;
+    return at * 1000 > w->now_us ? at * 1000 : (world_ms(w) + 1) * 1000;
+}
+
+static void turn(struct world *w, void *object, uint64_t number, uint64_t unused)
+{
+    struct sidecar *s = object;
+    int64_t n;
+
+    (void)unused;
+    if (!s->alive || number != s->turn)
+        return;
+    s->turn_us = INT64_MAX;
+    if (w->now_us < s->frozen_until_us) {
+        shell_plan_turn(w, s, s->frozen_until_us);
+        return;
+    }
+    w->counts.n_turns++;
+    bool more = false;
+
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        const struct queue_held *h = &s->queues[i].core.held;
+
+        queue_time(&s->queues[i].core, world_ms(w));
+        more |= h->wanted[OP_CLAIM].len + h->wanted[OP_FORWARD].len > 0;
+    }
+    application_time(&s->application, world_ms(w), more);
+    n = take_actions(w, s);
+    if (n < 0 || w->ended)
+        return;
+    send_batches(w, s);
+    bool drained = s->draining;
+
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        queue_reap(&s->queues[i].core);
+        drained &= s->queues[i].core.drain == DRAIN_DONE;
+    }
+    ask(w, s);
+    w->counts.n_actions += (uint64_t)n;
+    oracle_turn(w, s, (size_t)n, s->n_facts);
+    s->n_facts = 0;
+    if (drained && !s->drained) {
+        s->drained = true;
+        sidecar_exit(w, s);
+    }
+    shell_plan_turn(w, s, next_deadline_us(w, s));
+}
+
+void shell_plan_turn(struct world *w, struct sidecar *s, int64_t at_us)
+{
+    if (!s->alive || at_us >= s->turn_us)
+        return;
+    s->turn_us = at_us;
+    world_at(w, at_us, turn, s, ++s->turn, 0);
+}

@@ -1,0 +1,571 @@
+/* A sidecar's life, its links and what comes in: see sidecar_sim.h. What the core says is carried out in
+ * shell_sim.c. */
+#include "sidecar_sim.h"
+
+#include "oracle.h"
+#include "random.h"
+#include "shell_sim.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DIAL_FIRST_MS = 100,
+    DIAL_LAST_MS = 5000,
+    PRESENCE_US = 5000000,
+    GONE_US = 10000000,
+    CONNECT_US = 3000
+};
+
+int sidecar_index(const struct sidecar *s)
+{
+    return s->index;
+}
+
+int64_t sidecar_frozen_until(const struct sidecar *s)
+{
+    return s->frozen_until_us;
+}
+
+/* A fact was told: a turn follows soon. */
+static void told(struct world *w, struct sidecar *s)
+{
+    s->n_facts++;
+    shell_plan_turn(w, s, w->now_us + 20);
+}
+
+/* --- links --- */
+
+static void dial_broker(struct world *w, void *object, uint64_t life, uint64_t unused);
+static void dial_base(struct world *w, void *object, uint64_t life, uint64_t unused);
+
+static int64_t dial_wait_us(struct sidecar *s, int n)
+{
+    return n ? backoff_ms(DIAL_FIRST_MS, DIAL_LAST_MS, n, random_next(&s->random)) * 1000 : CONNECT_US;
+}
+
+static void open_channel(struct world *w, struct sidecar *s, int i)
+{
+    struct sidecar_queue *q = &s->queues[i];
+    const struct plan_queue *p = &w->plan->queues[i];
+
+    q->channel = broker_open(w, s->link, i);
+    q->channels[q->n_channels++ % (sizeof(q->channels) / sizeof(*q->channels))] = q->channel;
+    queue_channel_open(&q->core, world_ms(w), q->channel->generation, p->version / 100,
+                       p->quorum ? KIND_QUORUM : KIND_CLASSIC);
+    told(w, s);
+}
+
+static void dial_broker(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+
+    (void)unused;
+    if (!s->alive || s->life != life || s->broker_state == SIM_LINK_UP)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    s->link = broker_connect(w, s, s->life);
+    if (!s->link) {
+        world_at(w, w->now_us + dial_wait_us(s, ++s->n_dials), dial_broker, s, life, 0);
+        return;
+    }
+    TRACE(w, "sidecar %d: connected to the broker", s->index);
+    s->broker_state = SIM_LINK_UP;
+    s->n_dials = 0;
+    for (int i = 0; i < w->plan->n_queues; i++)
+        open_channel(w, s, i);
+}
+
+static void dial_base(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+
+    (void)unused;
+    if (!s->alive || s->life != life || s->base_state == SIM_LINK_UP)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    s->base = database_connect(w, s, s->life);
+    if (!s->base) {
+        world_at(w, w->now_us + dial_wait_us(s, ++s->n_base_dials), dial_base, s, life, 0);
+        return;
+    }
+    TRACE(w, "sidecar %d: connected to the database", s->index);
+    s->base_state = SIM_LINK_UP;
+    s->n_base_dials = 0;
+    s->base_since_us = w->now_us;
+    database_linked(&s->database);
+    for (int i = 0; i < w->plan->n_queues; i++)
+        queue_database_linked(&s->queues[i].core, world_ms(w));
+    shell_ask_presence(w, s);
+    told(w, s);
+}
+
+static void broker_is_lost(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct link_sim *l = object;
+    struct sidecar *s = l->sidecar;
+
+    (void)unused;
+    if (!s->alive || s->life != life || s->link != l)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    TRACE(w, "sidecar %d: the broker's connection is lost", s->index);
+    l->here = false;
+    s->link = NULL;
+    s->broker_state = SIM_LINK_DOWN;
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        s->queues[i].channel = NULL;
+        queue_channel_lost(&s->queues[i].core, world_ms(w), 0, "connection lost");
+    }
+    world_at(w, w->now_us + dial_wait_us(s, 1), dial_broker, s, s->life, 0);
+    told(w, s);
+}
+
+static void broker_gives_up(struct world *w, void *object, uint64_t unused, uint64_t unused2)
+{
+    (void)unused;
+    (void)unused2;
+    broker_link_ends(w, object);
+}
+
+void sidecar_cut_broker(struct world *w, struct sidecar *s, int64_t here_us, int64_t there_us)
+{
+    if (!s->alive || !s->link)
+        return;
+    s->link->cut = true;
+    world_at(w, w->now_us + here_us, broker_is_lost, s->link, s->life, 0);
+    world_at(w, w->now_us + there_us, broker_gives_up, s->link, 0, 0);
+}
+
+static void base_is_lost(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct base_link *l = object;
+    struct sidecar *s = l->sidecar;
+    int64_t now_ms = world_ms(w);
+
+    (void)unused;
+    if (!s->alive || s->life != life || s->base != l)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    TRACE(w, "sidecar %d: the database's connection is lost", s->index);
+    l->here = false;
+    s->base = NULL;
+    s->base_state = SIM_LINK_DOWN;
+    s->n_losses++;
+    for (size_t i = 0; i < s->n_open; i++)
+        s->open[i]->lost_database = true;
+    database_lost(&s->database, now_ms, "connection lost");
+    shell_forget_batches(w, s);
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        queue_database_lost(&s->queues[i].core, now_ms);
+        queue_presence(&s->queues[i].core, now_ms, 0);
+    }
+    world_at(w, w->now_us + dial_wait_us(s, 1), dial_base, s, s->life, 0);
+    told(w, s);
+}
+
+void sidecar_cut_base(struct world *w, struct sidecar *s, int64_t here_us)
+{
+    if (!s->alive || !s->base)
+        return;
+    s->base->cut = true;
+    world_at(w, w->now_us + here_us, base_is_lost, s->base, s->life, 0);
+}
+
+static void channel_reopens(struct world *w, void *object, uint64_t life, uint64_t queue)
+{
+    struct sidecar *s = object;
+
+    if (s->alive && s->life == life && s->link && !s->queues[queue].channel)
+        open_channel(w, s, (int)queue);
+}
+
+/* By the broker (code), or by the core's wish (0). */
+void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue)
+{
+    struct sidecar_queue *q = &s->queues[queue];
+
+    if (!s->alive || !q->channel || w->now_us < s->frozen_until_us)
+        return;
+    TRACE(w, "sidecar %d: the channel of queue %d is closed", s->index, queue);
+    broker_channel_ends(w, q->channel);
+    q->channel = NULL;
+    queue_channel_lost(&q->core, world_ms(w), 406, "the broker closed the channel");
+    world_at(w, w->now_us + CONNECT_US, channel_reopens, s, s->life, (uint64_t)queue);
+    told(w, s);
+}
+
+void sidecar_reopen(struct world *w, struct sidecar *s, int queue)
+{
+    struct sidecar_queue *q = &s->queues[queue];
+
+    if (!q->channel)
+        return;
+    broker_send(w, q->channel, WIRE_CLOSE, 0, 0);
+    q->channel = NULL;
+    queue_channel_lost(&q->core, world_ms(w), 0, "reopened");
+    world_at(w, w->now_us + CONNECT_US, channel_reopens, s, s->life, (uint64_t)queue);
+    told(w, s);
+}
+
+/* --- life --- */
+
+static void presence_tick(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+
+    (void)unused;
+    if (!s->alive || s->life != life)
+        return;
+    if (w->now_us >= s->frozen_until_us)
+        shell_ask_presence(w, s);
+    world_at(w, w->now_us + PRESENCE_US, presence_tick, s, life, 0);
+}
+
+void sidecar_create(struct world *w, int index)
+{
+    struct sidecar *s = w->sidecars[index] = world_alloc(w, sizeof(*s));
+
+    s->world = w;
+    s->index = index;
+    s->random = random_mix(w->plan->seed * 31 + (uint64_t)index);
+    app_sim_init(w, &s->app, index);
+}
+
+static void rules_of_application(const struct world *w, struct application_rules *ret)
+{
+    *ret = (struct application_rules){.has_ready_url = w->plan->application.ready_url,
+                                      .ready_interval_ms = 1000};
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        const struct queue_rules *r = &w->plan->queues[i].rules;
+
+        ret->concurrency += r->concurrency;
+        if (r->token_window_ms > ret->window_ms)
+            ret->window_ms = r->token_window_ms;
+    }
+}
+
+void sidecar_start(struct world *w, struct sidecar *s)
+{
+    struct application_rules rules;
+    int64_t now_ms = world_ms(w);
+
+    TRACE(w, "sidecar %d starts", s->index);
+    rules_of_application(w, &rules);
+    s->alive = true;
+    s->draining = s->drained = false;
+    s->number++;
+    s->turn_us = INT64_MAX;
+    s->n_dials = s->n_base_dials = 0;
+    s->kill_at = 0;
+    application_init(&s->application, &rules, now_ms);
+    database_init(&s->database, now_ms);
+    memset(s->others, 0, sizeof(s->others));
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        struct sidecar_queue *q = &s->queues[i];
+
+        *q = (struct sidecar_queue){.others_us = -1000000000};
+        queue_init(&q->core, &w->plan->queues[i].rules, &s->application, &s->database, (uint64_t)i + 1,
+                   random_next(&s->random), now_ms);
+        q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
+    }
+    dial_base(w, s, s->life, 0);
+    dial_broker(w, s, s->life, 0);
+    world_at(w, w->now_us + PRESENCE_US, presence_tick, s, s->life, 0);
+    shell_plan_turn(w, s, w->now_us);
+}
+
+static void start_again(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+
+    (void)unused;
+    if (!s->alive && s->life == life && !w->closing)
+        sidecar_start(w, s);
+}
+
+/* What it was is gone; its servers find out. */
+static void ends(struct world *w, struct sidecar *s)
+{
+    s->alive = false;
+    s->life++;
+    s->dead_since_us = w->now_us;
+    s->frozen_until_us = 0;
+    shell_drop_batches(w, s);
+    for (size_t i = 0; i < s->n_open; i++)
+        s->open[i]->open = false;
+    s->n_open = s->n_accepted = 0;
+    if (s->link) {
+        s->link->here = false;
+        world_at(w, w->now_us + 1000, broker_gives_up, s->link, 0, 0);
+    }
+    if (s->base)
+        s->base->here = false;
+    s->link = NULL;
+    s->base = NULL;
+    s->broker_state = s->base_state = SIM_LINK_DOWN;
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        s->queues[i].channel = NULL;
+        queue_deinit(&s->queues[i].core);
+    }
+}
+
+void sidecar_kill(struct world *w, struct sidecar *s, int64_t for_us, bool forgets)
+{
+    if (!s->alive)
+        return;
+    TRACE(w, "sidecar %d is killed", s->index);
+    ends(w, s);
+    s->own = w->plan->own_rows && !forgets;
+    if (for_us)
+        world_at(w, w->now_us + for_us, start_again, s, s->life, 0);
+}
+
+static void exits(struct world *w, void *object, uint64_t life, uint64_t for_us)
+{
+    struct sidecar *s = object;
+
+    if (!s->alive || s->life != life)
+        return;
+    TRACE(w, "sidecar %d has drained and exits", s->index);
+    ends(w, s);
+    s->own = w->plan->own_rows;
+    if (for_us)
+        world_at(w, w->now_us + (int64_t)for_us, start_again, s, s->life, 0);
+}
+
+void sidecar_exit(struct world *w, struct sidecar *s)
+{
+    world_at(w, w->now_us + 50000, exits, s, s->life, (uint64_t)s->drain_for_us);
+}
+
+void sidecar_drain(struct world *w, struct sidecar *s, int64_t restart_us)
+{
+    enum { GRACE_MS = 25000 };
+
+    if (!s->alive || s->draining || w->now_us < s->frozen_until_us)
+        return;
+    TRACE(w, "sidecar %d drains", s->index);
+    s->draining = true;
+    s->drain_for_us = restart_us;
+    for (int i = 0; i < w->plan->n_queues; i++)
+        queue_drain(&s->queues[i].core, world_ms(w), world_ms(w) + GRACE_MS);
+    told(w, s);
+}
+
+void sidecar_freeze(struct world *w, struct sidecar *s, int64_t for_us)
+{
+    if (!s->alive || s->frozen_until_us > w->now_us + for_us)
+        return;
+    TRACE(w, "sidecar %d is frozen", s->index);
+    s->frozen_until_us = w->now_us + for_us;
+    shell_plan_turn(w, s, s->frozen_until_us);
+}
+
+void sidecar_destroy(struct world *w, struct sidecar *s)
+{
+    if (s->alive)
+        ends(w, s);
+    app_sim_deinit(&s->app);
+    free(s->open);
+    free(s->accepted);
+}
+
+/* --- what comes in --- */
+
+void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused)
+{
+    if (!s->alive || w->now_us < s->frozen_until_us)
+        return;
+    queue_lever_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator");
+    told(w, s);
+}
+
+static void hears_arrives(struct world *w, void *object, uint64_t what, uint64_t n)
+{
+    struct channel *c = object;
+    struct sidecar *s = c->link->sidecar;
+
+    if (c->link->cut || !c->link->here || s->queues[c->queue].channel != c)
+        return;
+    int64_t until = s->frozen_until_us > c->link->slow_until_us ? s->frozen_until_us : c->link->slow_until_us;
+
+    if (w->now_us < until) {
+        world_postpone(w, until);
+        return;
+    }
+    struct queue *q = &s->queues[c->queue].core;
+
+    if (what == HEARS_CONSUMING)
+        queue_consuming(q, world_ms(w), (uint32_t)n);
+    else if (what == HEARS_STOPPED)
+        queue_stopped(q, world_ms(w), (uint32_t)n);
+    else
+        queue_depth(q, world_ms(w), (int64_t)n, false);
+    told(w, s);
+}
+
+void sidecar_hears(struct world *w, struct channel *c, int64_t at_us, enum hears what, uint64_t n)
+{
+    world_at(w, at_us, hears_arrives, c, what, n);
+}
+
+static bool fits(const struct queue *q, const struct copy *m)
+{
+    struct queue_room room;
+
+    queue_room(q, &room);
+    if (m->redelivered && m->delivery_count >= room.near_count &&
+        m->bytes <= (int64_t)q->rules.max_message_bytes)
+        return true;
+    return (size_t)m->bytes <= room.body && (size_t)m->bytes <= room.whole;
+}
+
+void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m)
+{
+    struct sidecar_queue *q = &s->queues[c->queue];
+    const struct truth *t = m->truth;
+    bool quorum = w->plan->queues[c->queue].quorum;
+
+    if (q->channel != c)
+        return;
+    struct arrival a = {.generation = c->generation,
+                        .number = m->tag,
+                        .consumer = m->consumer,
+                        .redelivered = m->redelivered,
+                        .body_len = (uint64_t)m->bytes,
+                        .n_bytes = (size_t)m->bytes,
+                        .deaths = m->deaths,
+                        .n_rejected = m->n_rejected,
+                        .id = {t->id, t->id_len},
+                        .no_id = DEAD_NONE};
+
+    /* Publishers may set what only a quorum queue means. */
+    a.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
+    memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
+    if (t->character == CHARACTER_NO_ID) {
+        a.id = (struct slice){"", 0};
+        a.no_id = DEAD_NO_MESSAGE_ID;
+        a.no_id_text = "no id";
+    }
+    if (fits(&q->core, m))
+        a.message = message_new();
+    m->arrived = true;
+    m->skipped = !a.message;
+    w->counts.n_deliveries++;
+    TRACE(w, "sidecar %d: delivered %s copy %llu tag %llu%s count %d%s", s->index, t->id,
+          (unsigned long long)m->number, (unsigned long long)m->tag, m->redelivered ? " redelivered" : "",
+          m->delivery_count, a.message ? "" : " skipped");
+    queue_delivered(&q->core, world_ms(w), &a);
+    told(w, s);
+}
+
+void sidecar_rows(struct world *w, struct sidecar *s, struct batch *b)
+{
+    int64_t now_ms = world_ms(w);
+
+    s->out[b->kind] = NULL;
+    for (size_t i = 0; i < b->n; i++)
+        shell_row(w, s, &b->items[i], now_ms);
+    if (b->kind <= BATCH_CLAIM_ASYNC)
+        for (int i = 0; i < w->plan->n_queues; i++)
+            queue_claim_took(&s->queues[i].core, w->now_us - b->sent_us);
+    batch_release(w, b);
+    told(w, s);
+}
+
+void sidecar_tried(struct world *w, struct sidecar *s, bool works)
+{
+    TRACE(w, "sidecar %d: the database %s", s->index, works ? "works" : "still refuses");
+    database_tried(&s->database, world_ms(w), works, "disk full", random_next(&s->random));
+    told(w, s);
+}
+
+static void close_post(struct sidecar *s, struct post *p)
+{
+    p->open = false;
+    for (size_t i = 0; i < s->n_open; i++)
+        if (s->open[i] == p) {
+            s->open[i] = s->open[--s->n_open];
+            return;
+        }
+}
+
+void sidecar_close_post(struct sidecar *s, struct post *p)
+{
+    close_post(s, p);
+}
+
+void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, int status,
+                      int64_t retry_after_ms)
+{
+    struct sidecar *s = p->sidecar;
+    char brief[40];
+
+    if (!p->open || !s->alive || s->life != p->life)
+        return;
+    close_post(s, p);
+    p->answered = true;
+    p->kind = kind;
+    p->status = status;
+    p->told_us = w->now_us;
+    if (kind == ANSWER_STATUS)
+        snprintf(brief, sizeof(brief), "answered %d", status);
+    else
+        snprintf(brief, sizeof(brief), "%s", kind == ANSWER_DIED ? "reset" : "refused");
+    TRACE(w, "sidecar %d: %s %s", s->index, p->truth->id, brief);
+    struct answer a = {.kind = kind,
+                       .status = status,
+                       .retry_after_ms = retry_after_ms,
+                       .brief = brief,
+                       .error = brief,
+                       .took_us = w->now_us - p->sent_us};
+
+    oracle_answered(w, p);
+    queue_answered(&s->queues[p->queue].core, world_ms(w), p->ref, &a);
+    told(w, s);
+}
+
+void sidecar_presence(struct world *w, struct sidecar *s, const struct presence_row *rows)
+{
+    for (int i = 0; i < w->plan->n_sidecars; i++) {
+        struct other *o = &s->others[i];
+
+        if (i == s->index || !rows[i].exists)
+            continue;
+        if (!o->known || o->counter != rows[i].counter) {
+            *o = (struct other){
+                .counter = rows[i].counter, .same_since_us = w->now_us, .seen_us = w->now_us, .known = true};
+            continue;
+        }
+        o->gone = ++o->n_same >= 3 && w->now_us - o->same_since_us >= GONE_US;
+    }
+    for (int q = 0; q < w->plan->n_queues; q++) {
+        int n = 0;
+
+        for (int i = 0; i < w->plan->n_sidecars; i++)
+            n += i != s->index && s->others[i].known && w->now_us - s->others[i].seen_us < GONE_US &&
+                 rows[i].consuming[q];
+        if (n)
+            s->queues[q].others_us = w->now_us;
+        queue_presence(&s->queues[q].core, world_ms(w), n);
+    }
+    told(w, s);
+}

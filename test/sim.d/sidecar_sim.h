@@ -1,0 +1,98 @@
+#pragma once
+
+#include "app_sim.h"
+#include "broker_sim.h"
+#include "database_sim.h"
+#include "truth.h"
+#include "world.h"
+
+#include "onceward/core/queue.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A sidecar: the real core in a small simulated shell, which turns what the simulated servers say into facts
+ * and carries the core's actions out. It can be killed between any two actions, frozen, drained and started
+ * again. */
+
+enum hears { HEARS_CONSUMING, HEARS_STOPPED, HEARS_DEPTH };
+
+enum link_state { SIM_LINK_DOWN, SIM_LINK_DIALLING, SIM_LINK_UP };
+
+struct sidecar_queue {
+    struct queue core;
+    struct channel *channel;      /* the present one; NULL: none */
+    struct channel *channels[64]; /* the latest ones of this life, by turns */
+    size_t n_channels;
+    int64_t others_us; /* when somebody else consumed it */
+};
+
+struct other {
+    uint64_t counter;
+    int n_same;
+    int64_t same_since_us, seen_us;
+    bool known, gone;
+};
+
+struct sidecar {
+    struct world *world;
+    int index;
+    bool alive, draining, drained;
+    uint32_t life;
+    int64_t number; /* of this life of the instance */
+    bool own;       /* its state file named the instance */
+    int64_t frozen_until_us;
+    int64_t starts_us;           /* while it is dead: when it is started again */
+    int64_t drain_for_us;        /* a drain ends in a restart after that */
+    uint64_t n_actions, kill_at; /* kill_at 0: never */
+    int64_t kill_for_us;
+    bool kill_forgets;
+    struct application application;
+    struct database database;
+    struct app_sim app;
+    struct sidecar_queue queues[QUEUES_MAX];
+    enum link_state broker_state, base_state;
+    struct link_sim *link;
+    struct base_link *base;
+    int n_dials, n_base_dials;
+    uint32_t n_losses;            /* of the database's connection, as told to the core */
+    struct batch *out[N_BATCHES]; /* sent and not answered */
+    struct batch *filling[N_BATCHES];
+    struct other others[SIDECARS_MAX];
+    int64_t turn_us; /* of the next turn; INT64_MAX: none is planned */
+    uint64_t turn;
+    size_t n_facts;
+    struct post **open; /* the requests whose answers it waits for. Owned */
+    size_t n_open, open_cap;
+    struct post **accepted; /* answered 202, perhaps neither completed nor over. Owned */
+    size_t n_accepted, accepted_cap;
+    int64_t base_since_us; /* when its connection to the database was made */
+    uint64_t random;
+    int64_t dead_since_us;
+};
+
+void sidecar_create(struct world *w, int index);
+void sidecar_destroy(struct world *w, struct sidecar *s);
+void sidecar_start(struct world *w, struct sidecar *s);
+/* -9. Started again after for_us (0: never). forgets: its state file is gone. */
+void sidecar_kill(struct world *w, struct sidecar *s, int64_t for_us, bool forgets);
+void sidecar_freeze(struct world *w, struct sidecar *s, int64_t for_us);
+void sidecar_drain(struct world *w, struct sidecar *s, int64_t restart_us);
+
+int sidecar_index(const struct sidecar *s);
+int64_t sidecar_frozen_until(const struct sidecar *s);
+
+/* The broker's connection breaks: the sidecar notices after here_us, the broker after there_us. */
+void sidecar_cut_broker(struct world *w, struct sidecar *s, int64_t here_us, int64_t there_us);
+void sidecar_cut_base(struct world *w, struct sidecar *s, int64_t here_us);
+void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue);
+void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused);
+
+/* What comes in. */
+void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m);
+void sidecar_hears(struct world *w, struct channel *c, int64_t at_us, enum hears what, uint64_t n);
+void sidecar_rows(struct world *w, struct sidecar *s, struct batch *b);
+void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, int status,
+                      int64_t retry_after_ms);
+void sidecar_presence(struct world *w, struct sidecar *s, const struct presence_row *rows);
+void sidecar_tried(struct world *w, struct sidecar *s, bool works);

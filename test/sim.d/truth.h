@@ -1,0 +1,83 @@
+#pragma once
+
+#include "inbox_sim.h"
+#include "plan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What really is: of each message, of each copy of it at the broker, and of each request. The sidecars see
+ * none of this. */
+
+struct sidecar;
+struct channel;
+struct truth;
+
+/* A request, from the moment when the core said it. */
+struct post {
+    struct post *next; /* of its message, newest first */
+    struct truth *truth;
+    struct sidecar *sidecar;
+    uint32_t life; /* of the sidecar */
+    int queue;
+    uint64_t ref;
+    uint8_t token[16];
+    int attempt;
+    int64_t sent_us, told_us;
+    uint32_t n_losses; /* of the sidecar's database connection, when it was sent */
+    bool alone;        /* nothing else was out at that application from its start to its end */
+    bool open;         /* the sidecar waits for the answer */
+    bool answered;     /* the sidecar was told how it ended: */
+    enum answer_kind kind;
+    int status;
+    int64_t retry_after_ms;
+    bool lost_database; /* the sidecar had lost the database meanwhile */
+    bool accepted;      /* answered 202, and neither completed nor over */
+    enum deed deed;
+    uint32_t epoch; /* of the application */
+    bool at_application, has_tx, hung;
+    uint64_t tx;
+    size_t step;     /* of its program */
+    bool travelling; /* its answer is on its way */
+    int64_t service_us;
+};
+
+/* A message: what is known by its queue and id. */
+struct truth {
+    int number, queue;
+    char id[24];
+    size_t id_len;
+    enum character character;
+    int64_t param, bytes;
+    struct inbox_row_sim row;
+    struct post *posts;
+    int n_posts, n_effects, n_charges, n_bombs, n_fails;
+    int n_copies, n_open_copies;
+    bool row_lost;   /* a crash of the database took its claim, or a clock's jump its window */
+    bool jumped;     /* a jump of the database's clock ended a window early */
+    int64_t done_us; /* completed, or dead */
+};
+
+enum copy_state { COPY_READY, COPY_UNACKED, COPY_ACKED, COPY_REJECTED, COPY_DROPPED };
+
+/* A message at the broker. */
+struct copy {
+    struct copy *next, *prev; /* in its queue, while it is ready */
+    struct truth *truth;
+    uint64_t number, position;
+    enum copy_state state;
+    bool redelivered, returned;
+    uint8_t body; /* 0: as the first copy's */
+    int delivery_count;
+    int64_t deaths, n_rejected, bytes;
+    struct channel *channel; /* that has it */
+    uint64_t tag;
+    uint32_t consumer;
+    int64_t delivered_us; /* the latest time */
+    int holder;           /* the sidecar that has, or had it */
+    bool arrived;         /* the sidecar was told of it, */
+    bool skipped;         /* without its body */
+    bool said;            /* the sidecar has said what becomes of it; on its way to the broker */
+    int64_t letter_us;    /* a letter of this very copy is committed (no row) */
+    bool is_dead;         /* its holder was told that it is dead, with a letter */
+};

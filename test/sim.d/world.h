@@ -1,0 +1,84 @@
+#pragma once
+
+#include "plan.h"
+#include "truth.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The world of one run: its time, what will happen next, and everybody in it. Time is virtual, in
+ * microseconds. What happens at the same microsecond happens in the order in which it was asked for; so a
+ * plan gives the same run every time. */
+
+struct world;
+typedef void event_fn(struct world *w, void *object, uint64_t a, uint64_t b);
+
+struct happening {
+    int64_t at_us;
+    uint64_t order;
+    event_fn *fn;
+    void *object;
+    uint64_t a, b;
+};
+
+struct block {
+    struct block *next;
+    size_t used;
+    _Alignas(16) char data[];
+};
+
+struct broker_sim;
+struct database_sim;
+struct sidecar;
+
+struct world_counts {
+    uint64_t n_events, n_deliveries, n_posts, n_actions, n_batches, n_items, n_refused, n_crashes, n_turns;
+};
+
+struct world {
+    const struct plan *plan;
+    int64_t now_us;
+    bool quiet;   /* nothing breaks any more */
+    bool closing; /* who has ended is not started again */
+    bool ended;
+    uint64_t random;
+    struct happening *heap; /* 1-based */
+    size_t n_heap, heap_cap;
+    struct happening present;
+    uint64_t order;
+    struct block *blocks;
+    struct truth *truths; /* one a message of the plan; twins share that of their first */
+    size_t n_truths;
+    struct broker_sim *broker;
+    struct database_sim *database;
+    struct sidecar *sidecars[SIDECARS_MAX];
+    struct oracle *oracle;
+    struct world_counts counts;
+    bool trace;
+};
+
+/* Calls fn at that time (not before now). */
+void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t a, uint64_t b);
+
+/* What happens just now happens at that later time instead, before whatever was asked for behind it. */
+void world_postpone(struct world *w, int64_t until_us);
+
+/* Takes the next happening; false: there is none. */
+bool world_step(struct world *w);
+
+/* Zeroed memory that lives as long as the world. */
+void *world_alloc(struct world *w, size_t size);
+
+void world_init(struct world *w, const struct plan *p);
+void world_deinit(struct world *w);
+
+static inline int64_t world_ms(const struct world *w)
+{
+    return w->now_us / 1000;
+}
+
+/* A line of the trace, with the time before it. */
+void world_tell(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define TRACE(w, ...) ((w)->trace ? world_tell(w, __VA_ARGS__) : (void)0)
