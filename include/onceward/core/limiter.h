@@ -10,7 +10,7 @@
  *
  * - It starts at 1. A good answer adds 1 below `threshold` and 1/limit above it, up to `most`.
  * - A budget of LIMITER_BUDGET marks: a bad answer takes 1, a good one gives 1/10 back. When half of it is
- * gone the limit is halved (a *cut*) and the budget is full again: an application that says no now and then
+ * gone the limit is cut to 7/10 and the budget is full again: an application that says no now and then
  * costs nothing.
  * - At 1, each further bad answer doubles a wait. Any good answer ends it.
  * - Whatever was asked for before the latest cut changes nothing when it is answered. */
