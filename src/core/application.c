@@ -2,6 +2,7 @@
 #include "onceward/core/application.h"
 
 #include "onceward/core/backoff.h"
+#include "onceward/core/mutant.h"
 
 enum {
     PROBE_FIRST_MS = 50,
@@ -55,7 +56,7 @@ void application_reserve(struct application *a)
 
 void application_unreserve(struct application *a)
 {
-    a->n_reserved--;
+    a->n_reserved -= !MUTANT(SLOT_LEAKS);
 }
 
 void application_sent(struct application *a, bool alone, struct application_request *ret)
@@ -74,8 +75,10 @@ void application_returned(struct application *a)
 
 static void saw_alive(struct application *a, uint64_t number)
 {
-    if (number > a->crash_sent)
-        a->seen_alive = true;
+    if (number <= a->crash_sent)
+        return;
+    a->seen_alive = true;
+    a->unproven_step = 0;
 }
 
 void application_answered(struct application *a, int64_t now_ms, const struct application_request *r)
@@ -101,7 +104,7 @@ void application_unreachable(struct application *a, int64_t now_ms, bool timed_o
 {
     if (!timed_out)
         a->refused = true;
-    if (!a->gone) {
+    if (!a->gone && !MUTANT(GONE_IS_SENT_TO)) {
         a->gone = true;
         a->probe.n_failures = 0;
         limiter_collapse(&a->limiter, now_ms);
@@ -115,30 +118,41 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
     if (r->number > a->crash_sent) {
         a->crash_sent = a->n_sent;
         a->n_crashes++;
-        a->alive_before = a->seen_alive;
+        a->alive_before = a->seen_alive || MUTANT(DEAD_IS_ALIVE);
         a->seen_alive = a->refused = false;
         probe_soon(a, now_ms);
     }
     limiter_bad(&a->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms, random);
-    if (r->alone)
+    if (MUTANT(CRASH_ALWAYS_CHARGED))
+        return CRASH_CHARGED;
+    if (r->alone && !MUTANT(CRASH_NEVER_CHARGED))
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
-    return a->alive_before ? CRASH_QUARANTINED : CRASH_NOT_ITS_OWN;
+    return a->alive_before && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED : CRASH_NOT_ITS_OWN;
 }
 
 bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms)
 {
-    int64_t wait = max_backoff_ms;
+    int64_t wait = MUTANT(UNPROVEN_WITHOUT_PACE) ? 0 : max_backoff_ms;
 
     for (int i = 1; i < step && wait < INT64_MAX / 2; i++)
         wait *= 2;
     return since_ms < 0 || since_ms >= wait;
 }
 
+bool application_charges_unproven(struct application *a, int64_t now_ms, int64_t max_backoff_ms)
+{
+    if (a->unproven_step && !unproven_may_charge(now_ms - a->unproven_ms, a->unproven_step, max_backoff_ms))
+        return false;
+    a->unproven_step++;
+    a->unproven_ms = now_ms;
+    return true;
+}
+
 /* --- probes --- */
 
 bool application_wants_probe(const struct application *a, int64_t now_ms)
 {
-    return !a->probe.sent && now_ms >= a->probe.at_ms;
+    return !a->probe.sent && now_ms >= a->probe.at_ms && !(MUTANT(NEVER_PROBED) && a->reached);
 }
 
 void application_probe_sent(struct application *a)
@@ -173,8 +187,10 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
         probe_failed(a, now_ms, refused, random);
         return;
     }
-    if (is_news && (a->rules.has_ready_url || a->refused))
+    if (is_news && (a->rules.has_ready_url || a->refused)) {
         a->seen_alive = true;
+        a->unproven_step = 0;
+    }
     if ((a->gone || a->probe.failing) && now_ms >= a->limiter.wait_until_ms)
         a->limiter.slow_since_ms = 0;
     a->reached = true;
@@ -209,7 +225,7 @@ static void place_settle(struct application *a, int64_t now_ms)
 
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    bool quiet = !busy(a) && !a->n_accepted;
+    bool quiet = (!busy(a) && (!a->n_accepted || MUTANT(ACCEPTED_IS_NOT_OUT))) || MUTANT(ALONE_BESIDE_OTHERS);
 
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
@@ -238,7 +254,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    if (a->place.holder != holder)
+    if (a->place.holder != holder || MUTANT(PLACE_KEPT))
         return;
     place_settle(a, now_ms);
     a->place.holder = 0;

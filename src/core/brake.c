@@ -1,5 +1,6 @@
 /* The circuit breaker: see brake.h. */
 #include "onceward/core/brake.h"
+#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@ void brake_init(struct brake *b, int threshold)
 static bool brake_knows(const struct brake *b, uint64_t id)
 {
     for (int i = 0; i < b->n && i < BRAKE_IDS; i++)
-        if (b->ids[i] == id)
+        if (b->ids[i] == id && !MUTANT(BRAKE_BY_ONE_MESSAGE))
             return true;
     return false;
 }
@@ -41,7 +42,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text
     b->n++;
     b->no_ids &= no_id;
     brake_count(b, text);
-    if (b->on || !b->threshold || b->n < b->threshold)
+    if (b->on || !b->threshold || b->n < b->threshold || MUTANT(BRAKE_NEVER))
         return false;
     b->on = true;
     b->since_ms = now_ms;
@@ -51,6 +52,9 @@ bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text
 bool brake_succeeded(struct brake *b)
 {
     bool was_on = b->on;
+
+    if (MUTANT(BRAKE_STAYS))
+        return false;
 
     if (b->n)
         brake_init(b, b->threshold);

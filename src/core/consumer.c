@@ -1,5 +1,6 @@
 /* The consumer: its credit, and whether anything comes. See consumer.h. */
 #include "onceward/core/consumer.h"
+#include "onceward/core/mutant.h"
 
 enum { LARGEST_FORGET_MS = 60000, REGROW_MS = 1000 };
 
@@ -35,6 +36,9 @@ int consumer_prefetch(const struct consumer *c, const struct consumer_load *l)
 bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load *l, int64_t now_ms)
 {
     int fits = consumer_prefetch(c, l);
+
+    if (MUTANT(PARKED_USES_CREDIT))
+        return false;
 
     if (c->n_parked > (size_t)c->prefetch / 2 || (l->most && c->prefetch > l->most))
         return true;

@@ -2,6 +2,7 @@
 #include "onceward/core/database.h"
 
 #include "onceward/core/backoff.h"
+#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +82,7 @@ void database_tried(struct database *b, int64_t now_ms, bool works, const char *
         return;
     b->trying = false;
     if (works) {
-        b->refuses = false;
+        b->refuses = MUTANT(DATABASE_STAYS_DOWN);
         b->down_since_ms = 0;
         b->try_at_ms = INT64_MAX;
         b->n_tries = 0;

@@ -3,6 +3,7 @@
 
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,6 +160,10 @@ void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_
     d->outcome.rowless = rowless;
     if (rowless)
         d->claim.has_token = false;
+    if (MUTANT(REJECT_FIRST)) {
+        decide_reject(q, now_ms, d);
+        return;
+    }
     if (rowless && circles(q, now_ms, d, OP_BURY))
         return;
     held_want(q, now_ms, d, OP_BURY);
@@ -211,6 +216,18 @@ static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bo
     return q->brake.on;
 }
 
+void decide_again(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    while ((k = list_first(&q->held.waiting[WAIT_AGAIN]))) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        d->n_waits = 0;
+        held_want(q, now_ms, d, d->op);
+    }
+}
+
 void decide_brake_off(struct queue *q, int64_t now_ms)
 {
     struct link *k;
@@ -236,7 +253,7 @@ void decide_window_failed(struct queue *q, int64_t now_ms, struct delivery *d)
 
 bool decide_is_tainted(const struct queue *q, const struct delivery *d)
 {
-    return !q->database->linked || d->request.life != q->database->life;
+    return (!q->database->linked || d->request.life != q->database->life) && !MUTANT(LOSS_FORGOTTEN);
 }
 
 void decide_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death, int crashes,
@@ -275,7 +292,8 @@ void decide_fail(struct queue *q, int64_t now_ms, struct delivery *d, int crashe
 {
     /* What may still be extended is failed by the database's clock; attempts that are used up are then seen
      * by the next claim. */
-    bool last = d->claim.attempt >= q->rules.max_attempts && !d->outcome.only_expired;
+    bool last =
+        d->claim.attempt + MUTANT(ONE_ATTEMPT_LESS) >= q->rules.max_attempts && !d->outcome.only_expired;
 
     decide_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, crashes, unproven);
 }

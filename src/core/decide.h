@@ -72,6 +72,9 @@ bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Near the broker's delivery limit? */
 bool decide_is_near(const struct queue *q, const struct delivery *d);
 
+/* What waits because the database did not answer, or refused, is asked for again now. */
+void decide_again(struct queue *q, int64_t now_ms);
+
 /* What waits for the brake's end may go. */
 void decide_brake_off(struct queue *q, int64_t now_ms);
 

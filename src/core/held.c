@@ -4,6 +4,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -95,6 +96,8 @@ uint64_t held_random(struct queue *q)
 
 int64_t held_backoff_ms(struct queue *q, int n)
 {
+    if (MUTANT(BACKOFF_OF_NOTHING))
+        return 0;
     return backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, n, held_random(q));
 }
 
@@ -182,7 +185,7 @@ struct delivery *held_take_due(struct queue *q, int64_t now_ms)
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 {
-    return d->copy.generation != q->generation;
+    return d->copy.generation != q->generation && !MUTANT(OLD_TAGS_USED);
 }
 
 bool held_is_idle(const struct delivery *d)
@@ -191,9 +194,15 @@ bool held_is_idle(const struct delivery *d)
            operation_info(d->op)->idle;
 }
 
+/* What was put off, and waits for its turn, holds no credit either: there may be good ones behind as many of
+ * them as the prefetch. */
 bool held_is_parked(const struct delivery *d)
 {
-    return !d->ended && d->wait != WAIT_NONE && (operation_info(d->op)->idle || d->request.accepted_until_ms);
+    if (d->ended || d->phase != PHASE_WANTED)
+        return false;
+    if (d->wait == WAIT_NONE)
+        return d->request.put_off && operation_info(d->op)->idle;
+    return operation_info(d->op)->idle || d->request.accepted_until_ms;
 }
 
 static struct list *list_of(struct queue *q, const struct delivery *d)
@@ -307,6 +316,7 @@ void held_out(struct queue *q, int64_t now_ms, struct delivery *d)
     d->request.life = q->database->life;
     d->request.sent_ms = d->tried_ms = now_ms;
     d->request.kept_verdict = -1;
+    d->request.put_off = false;
     q->held.n_out++;
     held_set_timer(q, d, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + LOCK_FIRST_MS);
 }
@@ -345,7 +355,7 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
 {
     count_parked(q, d, -1);
     if (!d->request.accepted_until_ms != !until_ms)
-        q->application->n_accepted += until_ms ? 1 : -1;
+        q->application->n_accepted += MUTANT(ACCEPT_UNCOUNTED) ? 0 : until_ms ? 1 : -1;
     d->request.accepted_until_ms = until_ms;
     count_parked(q, d, 1);
     account(q, now_ms, d);
@@ -454,7 +464,7 @@ void held_step_down(struct queue *q, int64_t now_ms, struct delivery *d)
     bool led = d->leader == d;
 
     drop_id(q, d);
-    if (led)
+    if (led && !MUTANT(FOLLOWERS_FORGOTTEN))
         promote(q, now_ms, d);
 }
 

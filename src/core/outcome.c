@@ -1,6 +1,7 @@
 /* What an answer means, and when to come back. Pure; any thread. */
 
 #include "onceward/core/outcome.h"
+#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static enum verdict verdict_of_status(int status, const struct outcome_rules *ru
     case 504:
         return VERDICT_DIED;
     default:
-        return VERDICT_FAILED;
+        return MUTANT(COMPLETE_ON_FAILURE) && !rules->transaction ? VERDICT_COMPLETE : VERDICT_FAILED;
     }
 }
 

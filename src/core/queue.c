@@ -44,16 +44,8 @@ void queue_database_lost(struct queue *q, int64_t now_ms)
 
 void queue_database_linked(struct queue *q, int64_t now_ms)
 {
-    struct link *k;
-
     pause_end(q, now_ms, PAUSE_REFUSED);
-    /* What waited for a server that refused is asked again at once. */
-    while ((k = list_first(&q->held.waiting[WAIT_AGAIN]))) {
-        struct delivery *d = container_of(k, struct delivery, in_list);
-
-        d->n_waits = 0;
-        held_want(q, now_ms, d, d->op);
-    }
+    decide_again(q, now_ms);
 }
 
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason)

@@ -6,6 +6,7 @@
 #include "core/decide.h"
 
 #include "onceward/base/mem.h"
+#include "onceward/core/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,8 @@ static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
         decide_fail(q, now_ms, d, crashes, -1);
         break;
     case CRASH_UNPROVEN:
-        if (unproven_may_charge(since, step, q->rules.max_backoff_ms))
+        if (unproven_may_charge(since, step, q->rules.max_backoff_ms) &&
+            application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
             decide_fail(q, now_ms, d, crashes, step + 1);
         else
             decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), crashes, -1);
@@ -85,6 +87,7 @@ static void not_now(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
 {
     int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
 
+    d->request.put_off = true;
     decide_release(q, now_ms, d, retry_after_ms >= 0 ? retry_after_ms : backoff, -1, -1);
 }
 
@@ -102,6 +105,10 @@ static void apply(struct queue *q, int64_t now_ms, struct delivery *d, enum verd
         held_want(q, now_ms, d, OP_COMPLETE);
         break;
     case VERDICT_CHECK:
+        if (MUTANT(ACK_ON_ANSWER)) {
+            decide_ack(q, now_ms, d);
+            break;
+        }
         d->request.commit_until_ms = now_ms + q->rules.commit_grace_ms;
         d->n_waits = 0;
         held_want(q, now_ms, d, OP_CHECK);
@@ -109,10 +116,15 @@ static void apply(struct queue *q, int64_t now_ms, struct delivery *d, enum verd
     case VERDICT_ACCEPTED:
         d->n_waits = 0;
         held_accept(q, now_ms, d, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + 1);
-        held_wait(q, now_ms, d, OP_CHECK, WAIT_WATCHING, now_ms + LOCK_LOOK_MS);
+        held_wait(q, now_ms, d, OP_CHECK, WAIT_WATCHING,
+                  MUTANT(ACCEPTED_FORGOTTEN) ? INT64_MAX : now_ms + LOCK_LOOK_MS);
         break;
     case VERDICT_NOT_NOW:
     case VERDICT_UNAVAILABLE:
+        if (MUTANT(NOT_NOW_CHARGED)) {
+            decide_fail(q, now_ms, d, -1, -1);
+            break;
+        }
         if (d->outcome.http_status)
             not_now(q, now_ms, d, retry_after_ms);
         else /* nobody was there: the limiter knows when somebody is */

@@ -5,6 +5,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -126,6 +127,8 @@ void queue_room(const struct queue *q, struct queue_room *ret)
     size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
     int limit = returns_limit(&q->returns);
 
+    if (MUTANT(BYTES_WITHOUT_BOUND))
+        left = SIZE_MAX;
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
     /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
      * but for one message. */

@@ -5,6 +5,7 @@
 #include "core/decide.h"
 
 #include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!is_acked(d))
+        if (!is_acked(d) && !(MUTANT(ACKS_TOO_MANY) && last))
             break;
         last = d;
         n++;
@@ -269,7 +270,8 @@ static bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 
 static bool may_begin(const struct queue *q)
 {
-    return !q->drain && !q->lever.paused && database_is_up(q->database) && !pause_is_on(q, PAUSE_REFUSED) &&
+    return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused &&
+           (database_is_up(q->database) || MUTANT(DOWN_IS_IGNORED)) && !pause_is_on(q, PAUSE_REFUSED) &&
            !pause_is_on(q, PAUSE_STREAM);
 }
 
@@ -320,7 +322,7 @@ static bool has_slot(const struct queue *q, int64_t now_ms)
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
 {
-    d->claim.fresh = !d->claim.has_token;
+    d->claim.fresh = !d->claim.has_token && !(MUTANT(TOKEN_USED_AGAIN) && d->tried_ms);
     if (d->claim.fresh)
         d->claim.row_is_ours = false;
     d->claim.has_token = true;
@@ -349,7 +351,8 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         return false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
-        /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other. */
+        /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other.
+         */
         if (decide_is_near(q, at(k)) || at(k)->given_up)
             return claim(q, now_ms, at(k), at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
@@ -358,7 +361,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
 
 static bool needs_to_be_alone(const struct delivery *d)
 {
-    return d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS;
+    return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) && !MUTANT(ALONE_WITH_OTHERS);
 }
 
 /* While everything fails and another replica consumes, none that was redelivered is tried: the others are to
@@ -397,6 +400,20 @@ static struct delivery *next_candidate(struct queue *q)
     return NULL;
 }
 
+/* Held for max_hold already: another attempt would hold it for longer. */
+static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct note *n;
+
+    if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || !decide_leave(q, now_ms, d))
+        return false;
+    n = held_tell_limited(q, now_ms, EVENT_RETURNED, NULL);
+    if (n)
+        n->n = 1;
+    note_text(n, "held for max_hold");
+    return true;
+}
+
 static int brake_tries(const struct queue *q)
 {
     return q->n_others ? 1 : q->rules.concurrency;
@@ -415,6 +432,8 @@ static bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 
         if (!d)
             return false;
+        if (leaves_instead(q, now_ms, d))
+            continue;
         bool alone = needs_to_be_alone(d);
 
         /* The place is asked for before the slots: while somebody has it there are none for others. */
@@ -464,12 +483,13 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
     if (a->place.holder == held_holder(q, d))
         return a->place.taken;
     /* What was claimed before somebody asked to be alone is what that one waits for. */
-    if (a->place.holder && a->place.taken)
+    if (a->place.holder && (a->place.taken || MUTANT(WAITS_FOR_EACH_OTHER)))
         return false;
     if (!q->held.n_out)
         return true;
-    return (int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
-           a->n_out < limiter_room(&a->limiter, now_ms);
+    return MUTANT(CONCURRENCY_IGNORED) ||
+           ((int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
+            a->n_out < limiter_room(&a->limiter, now_ms));
 }
 
 static bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
@@ -521,8 +541,8 @@ static struct consumer_load load_of(const struct queue *q)
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
         .n_bytes = h->n_bytes,
-        .n_waiting = queue_n_parked(q) + h->wanted[OP_CLAIM].len + h->sent[OP_CLAIM].len +
-                     h->wanted[OP_LOOK].len + h->sent[OP_LOOK].len,
+        .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + h->wanted[OP_CLAIM].len +
+                     h->sent[OP_CLAIM].len + h->wanted[OP_LOOK].len + h->sent[OP_LOOK].len,
     };
 }
 
@@ -545,7 +565,7 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
 {
     int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
 
-    return l->n_waiting >= (size_t)most;
+    return l->n_waiting >= (size_t)most && !MUTANT(PARKED_WITHOUT_BOUND);
 }
 
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
@@ -564,7 +584,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
     }
     if (c->state != CONSUMER_NONE || !want || full || now_ms < c->not_before_ms)
         return false;
-    c->prefetch = consumer_prefetch(c, &load);
+    c->prefetch = consumer_prefetch(c, &load) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
     c->number++;
     c->state = CONSUMER_STARTING;
     c->started_ms = now_ms;
@@ -627,8 +647,11 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
     int64_t until = earlier(held_next_timer_ms(q), limiter_deadline(&q->limiter, now_ms));
 
     until = earlier(until, q->tick_ms);
-    if (h->wanted[OP_ACK].len && q->generation)
-        until = earlier(until, now_ms + ACK_STARVED_MS);
+    if (h->wanted[OP_ACK].len && q->generation) {
+        int64_t ripe = at(h->wanted[OP_ACK].head.next)->ready_ms + ack_patience_ms(q);
+
+        until = earlier(until, ripe > now_ms ? ripe : now_ms + 1);
+    }
     if (h->wanted[OP_CLAIM].len && h->wanted[OP_CLAIM].head.next)
         until = earlier(until, at(h->wanted[OP_CLAIM].head.next)->ready_ms + BACKLOG_LOOK_MS > now_ms
                                    ? at(h->wanted[OP_CLAIM].head.next)->ready_ms + BACKLOG_LOOK_MS

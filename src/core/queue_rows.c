@@ -3,6 +3,7 @@
 #include "core/decide.h"
 
 #include "onceward/base/mem.h"
+#include "onceward/core/mutant.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -72,7 +73,7 @@ static void row_locked(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     if (!d->locked_since_ms)
         d->locked_since_ms = now_ms;
-    held_wait(q, now_ms, d, d->op, WAIT_LOCKED, now_ms + held_lock_wait_ms(d));
+    held_wait(q, now_ms, d, d->op, WAIT_LOCKED, now_ms + (MUTANT(LOCKED_AT_ONCE) ? 0 : held_lock_wait_ms(d)));
 }
 
 /* --- the row is completed --- */
@@ -103,7 +104,8 @@ static void row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_ack(q, now_ms, d);
         return;
     }
-    if (!d->claim.row_is_ours) { /* its claim was never heard of: the row may be that of another body */
+    if (!d->claim.row_is_ours &&
+        !MUTANT(BODY_NOT_COMPARED)) { /* its claim was never heard of: the row may be that of another body */
         row_again(q, now_ms, d);
         return;
     }
@@ -179,6 +181,10 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
             note_text(n, "%.*s", (int)(r->detail.len < 200 ? r->detail.len : 200),
                       r->detail.len ? r->detail.data : "");
     }
+    if (held && MUTANT(HELD_IS_SENT)) {
+        held_want(q, now_ms, d, OP_FORWARD);
+        return;
+    }
     d->claim.has_token = false;
     d->n_waits = 0;
     if (!held && is_near(q, d)) {
@@ -189,7 +195,8 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
         return;
     }
     if (!held) {
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + due_look_ms(q, r->wait_ms));
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE,
+                  now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
         return;
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;
@@ -217,6 +224,10 @@ static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, c
                  r->detail.data);
         held_say(d, d->outcome.error ? d->outcome.error : "all attempts failed", text);
     }
+    if (MUTANT(EXHAUSTED_AGAIN)) {
+        row_again(q, now_ms, d);
+        return;
+    }
     d->outcome.exhausted = true;
     decide_bury(q, now_ms, d, d->given_up ? DEAD_OPERATOR : DEAD_ATTEMPTS, false);
 }
@@ -243,6 +254,10 @@ static void row_mismatch(struct queue *q, int64_t now_ms, struct delivery *d, co
 {
     char text[1024];
 
+    if (MUTANT(MISMATCH_ACKED)) {
+        decide_ack(q, now_ms, d);
+        return;
+    }
     if (q->rules.mismatch_is_duplicate && adopt_fingerprint(d, r->detail)) {
         row_again(q, now_ms, d);
         return;
@@ -292,7 +307,7 @@ static void claim_answered(struct queue *q, int64_t now_ms, struct delivery *d, 
         break;
     case ROW_DUE: /* it may be taken over, but goes alone */
         row_facts(d, now_ms, r);
-        d->claim.takeovers++; /* with this one */
+        d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* with this one */
         d->claim.has_token = false;
         decide_claim(q, now_ms, d);
         break;
@@ -394,6 +409,10 @@ static void check_answered(struct queue *q, int64_t now_ms, struct delivery *d, 
 
 static void complete_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    if (MUTANT(LOST_IS_DONE) && r->answer == ROW_LOST) {
+        decide_ack(q, now_ms, d);
+        return;
+    }
     switch (r->answer) {
     case ROW_COMPLETED:
         row_completed(q, now_ms, d);
@@ -576,7 +595,9 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
         return; /* it went another way meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)
         d->locked_since_ms = 0;
-    if (r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY)
+    if (MUTANT(UNKNOWN_IS_DONE) && r->answer == ROW_UNKNOWN && d->op == OP_COMPLETE)
+        decide_ack(q, now_ms, d);
+    else if (r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY)
         row_repeat(q, now_ms, d, r);
     else
         by_operation[d->op](q, now_ms, d, r);

@@ -2,6 +2,7 @@
 #include "core/decide.h"
 
 #include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static void window_over(struct queue *q, int64_t now_ms, struct delivery *d)
     snprintf(text, sizeof(text), "no answer within the window of %lld ms",
              (long long)q->rules.token_window_ms);
     held_say(d, text, NULL);
-    d->outcome.only_expired = true;
+    d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
     d->outcome.http_status = 0;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
     d->outcome.delay_ms = held_backoff_ms(q, d->claim.attempt);
@@ -46,7 +47,7 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     switch (d->wait) {
     case WAIT_NONE:
-        if (d->op == OP_FORWARD && d->phase == PHASE_SENT)
+        if (d->op == OP_FORWARD && d->phase == PHASE_SENT && !MUTANT(WINDOW_WITHOUT_END))
             window_over(q, now_ms, d);
         break;
     case WAIT_ROOM:
@@ -160,7 +161,8 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
 
         if (!q->ready && (r == PAUSE_APPLICATION || r == PAUSE_DATABASE))
             continue; /* before its first start a queue waits: the shell tells that in another way */
-        if (!p->since_ms || p->told || (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
+        if (MUTANT(PAUSE_UNTOLD) || !p->since_ms || p->told ||
+            (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
         struct note *n = held_tell(q, EVENT_PAUSED, NULL);
 
@@ -189,7 +191,7 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
 {
     if (d->request.out || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
         return d->wait == WAIT_ROOM;
-    return held_is_idle(d) || d->wait == WAIT_LOCKED ||
+    return held_is_idle(d) || d->wait == WAIT_LOCKED || d->wait == WAIT_BRAKE ||
            (d->op == OP_BURY && d->outcome.rowless && !database_is_up(q->database));
 }
 
@@ -212,7 +214,7 @@ static void return_old(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms)
+        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || MUTANT(HOLD_WITHOUT_END))
             break; /* in the order of arrival */
         if (may_leave(q, d))
             n += leaves_old(q, now_ms, d);
@@ -245,8 +247,9 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
 
     /* What everybody does at the same time is of no use to anybody: a levered pause holds for all replicas.
      */
-    q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms && q->n_others > 0 &&
-                        database_is_up(q->database) && !q->lever.paused && !q->drain;
+    q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms &&
+                        (q->n_others > 0 || MUTANT(RETURNED_TO_NOBODY)) && database_is_up(q->database) &&
+                        !q->lever.paused && !q->drain;
     if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE)
         return;
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -407,7 +410,7 @@ static void step_drain(struct queue *q, int64_t now_ms)
     enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
     bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation;
 
-    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE)
+    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))
         return;
     if (q->drain == DRAIN_RELEASING)
         drain_out(q, now_ms);
@@ -459,10 +462,21 @@ static void tick(struct queue *q, int64_t now_ms)
     ask_holder(q, now_ms);
 }
 
+/* The database works again: what it has refused is asked for at once. */
+static void update_database(struct queue *q, int64_t now_ms)
+{
+    bool works = database_is_up(q->database);
+
+    if (works && !q->database_worked)
+        decide_again(q, now_ms);
+    q->database_worked = works;
+}
+
 void queue_time(struct queue *q, int64_t now_ms)
 {
     struct delivery *d;
 
+    update_database(q, now_ms);
     while ((d = held_take_due(q, now_ms)))
         timer_fires(q, now_ms, d);
     limiter_busy(&q->limiter, now_ms, (int)q->held.n_out,

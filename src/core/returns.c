@@ -1,5 +1,6 @@
 /* What may go back to the broker: see returns.h. */
 #include "onceward/core/returns.h"
+#include "onceward/core/mutant.h"
 
 enum {
     LIMIT_SPARE = 2,        /* what arrives so near the limit is stored whole */
@@ -10,7 +11,7 @@ enum {
 
 int returns_limit(const struct returns *r)
 {
-    if (r->kind == KIND_CLASSIC)
+    if (r->kind == KIND_CLASSIC && !MUTANT(CLASSIC_HAS_A_LIMIT))
         return LIMIT_NONE;
     if (r->configured != LIMIT_UNKNOWN)
         return r->configured;
@@ -19,7 +20,7 @@ int returns_limit(const struct returns *r)
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
 {
-    return r->kind == KIND_QUORUM && delivery_count > 0 ? delivery_count : 0;
+    return (r->kind == KIND_QUORUM || MUTANT(COUNT_BELIEVED)) && delivery_count > 0 ? delivery_count : 0;
 }
 
 bool returns_is_near(const struct returns *r, int64_t delivery_count)
@@ -27,7 +28,7 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count)
     int limit = returns_limit(r);
     int64_t count = returns_count(r, delivery_count), least;
 
-    if (limit == LIMIT_NONE)
+    if (limit == LIMIT_NONE || MUTANT(LIMIT_IS_FAR))
         return false;
     if (limit == LIMIT_UNKNOWN)
         return count >= UNKNOWN_NEAR;

@@ -42,6 +42,8 @@ struct application {
     bool refused;        /* connections, since the latest crash */
     bool gone;           /* nobody listens, as far as is known: probed, nothing is sent */
     bool reached;        /* it was reached once */
+    int unproven_step;   /* charges since it was seen alive that nothing proves, */
+    int64_t unproven_ms; /* and the latest of them */
     struct application_probe {
         bool sent;
         int64_t at_ms;      /* of the next one; INT64_MAX: none is wanted */
@@ -106,6 +108,9 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
  * that, four times …; since_ms: since the latest such charge, -1: there was none; step: how many there were.
  */
 bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms);
+
+/* The same of all messages that go alone there, until it is seen alive: true counts as such a charge. */
+bool application_charges_unproven(struct application *a, int64_t now_ms, int64_t max_backoff_ms);
 
 /* --- probes: a connect, or ready.url --- */
 

@@ -90,7 +90,8 @@ struct queue {
     } lever;
     enum drain_state drain;
     int64_t drain_until_ms;
-    bool ready; /* it has consumed once */
+    bool ready;           /* it has consumed once */
+    bool database_worked; /* when it was looked at last */
     bool too_large_stays;
     bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
                             until it ends */
