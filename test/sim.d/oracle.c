@@ -117,6 +117,8 @@ void oracle_answered(struct world *w, struct post *p)
 void oracle_effect(struct world *w, struct truth *t)
 {
     t->n_effects++;
+    if (!t->done_us)
+        t->done_us = w->now_us;
     if (rules_of(w, t->queue)->transaction && t->n_effects > 1)
         oracle_broken(w, "effect", "%s has had its effect %d times", t->id, t->n_effects);
 }
@@ -158,12 +160,14 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
     return is_not_now(p->status) ? "the application said not now" : NULL;
 }
 
-static void charged(struct world *w, const struct batch_item *item)
+static void charged(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
     const char *why_not = why_not_charged(w, p, item);
 
     item->truth->n_charges++;
+    if (item->op == OP_REVOKE && was->expires_us > database_now(w))
+        oracle_broken(w, "charge", "%s is revoked before the end of its window", item->truth->id);
     if (why_not)
         oracle_broken(w, "charge", "an attempt of %s is charged: %s", item->truth->id, why_not);
 }
@@ -230,9 +234,21 @@ static void completed(struct world *w, const struct batch_item *item)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
 
-    item->truth->done_us = w->now_us;
     if (!p || !p->answered || p->kind != ANSWER_STATUS || p->status / 100 != 2)
         oracle_broken(w, "complete", "%s is completed, and was not answered 2xx", item->truth->id);
+}
+
+/* Doubling waits, second looks and all: a few at a time, from each sidecar. */
+void oracle_asked(struct world *w, struct truth *t)
+{
+    enum { MOST = 60 };
+    int64_t second = w->now_us / 1000000;
+
+    if (t->second != second)
+        t->n_items = 0;
+    t->second = second;
+    if (++t->n_items > MOST * w->plan->n_sidecars * t->n_copies)
+        oracle_broken(w, "busy", "%d statements about %s in one second", t->n_items, t->id);
 }
 
 void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
@@ -246,7 +262,7 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     switch (b->kind) {
     case BATCH_FAIL:
         if (reply->inserted && reply->answer == ROW_FAILED)
-            charged(w, item);
+            charged(w, item, was);
         break;
     case BATCH_SETTLE:
         if (was->status != INBOX_COMPLETED && item->truth->row.status == INBOX_COMPLETED)
@@ -355,13 +371,15 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
         oracle_broken(w, "bug", "%s", n->text ? n->text : "");
         break;
     case EVENT_PAUSED:
+        o->n_standing++;
+        o->told_us = w->now_us;
+        break;
     case EVENT_STUCK:
     case EVENT_STANDBY:
-        o->standing = true;
         o->told_us = w->now_us;
         break;
     case EVENT_RESUMED:
-        o->standing = false;
+        o->n_standing--;
         o->told_us = w->now_us;
         break;
     default:
@@ -414,8 +432,12 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
     load->n_turns += !n_actions && !n_facts;
     check_bounds(w, s);
     if (load->n_turns > 100 && load->n_turns > 100 + 2 * n_held(w, s))
-        oracle_broken(w, "busy", "%llu turns without anything to do in one second",
-                      (unsigned long long)load->n_turns);
+        oracle_broken(
+            w, "busy",
+            "%llu turns without anything to do in one second; deadlines: application %lld, queue %lld ms",
+            (unsigned long long)load->n_turns,
+            (long long)(application_deadline(&s->application, world_ms(w)) - world_ms(w)),
+            (long long)(queue_deadline(&s->queues[0].core, world_ms(w)) - world_ms(w)));
     if (load->n_actions > 500 && load->n_actions > 500 + 60 * load->n_facts + 20 * n_held(w, s))
         oracle_broken(w, "busy", "%llu actions in one second, of %llu facts",
                       (unsigned long long)load->n_actions, (unsigned long long)load->n_facts);
@@ -435,7 +457,7 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
     if (since < o->told_us)
         since = o->told_us;
     if (!w->broker->queues[queue].n_ready || queue_state(q) != QUEUE_CONSUMING || !s->base || !s->link ||
-        o->standing)
+        o->n_standing > 0)
         return;
     if (s->link->cut || s->base->cut || w->now_us < s->link->slow_until_us ||
         w->now_us < s->base->slow_until_us)
@@ -445,13 +467,55 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
                       (long long)((w->now_us - since) / 1000000));
 }
 
+/* A pause that lasts is told within a stats interval. */
+static void check_pause(struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+
+    for (int r = 0; r < N_PAUSE_REASONS; r++) {
+        const struct queue_pause *p = &q->pauses[r];
+
+        if (p->since_ms && !p->told && world_ms(w) - p->since_ms > w->plan->stats_interval_ms &&
+            w->now_us > s->frozen_until_us + 2000000)
+            oracle_broken(w, "silence", "a pause (%s) of %lld s was told to nobody", pause_reasons[r].name,
+                          (long long)(world_ms(w) - p->since_ms) / 1000);
+    }
+}
+
+/* Nothing is held for longer than max_hold, but what is with the application, or what a return could end. */
+static void check_hold(struct world *w, const struct sidecar *s, int queue)
+{
+    struct queue *q = (struct queue *)&s->queues[queue].core;
+    struct link *k = list_first(&q->held.unacked);
+    const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
+    int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
+
+    if (!d || d->request.out || d->request.accepted_until_ms ||
+        is_near(&w->plan->queues[queue], (int)d->copy.delivery_count) || s->database.down_since_ms ||
+        w->database->retries)
+        return;
+    if (world_ms(w) - d->copy.received_ms > most_ms)
+        oracle_broken(w, "hold", "%.*s is held for %lld s", (int)d->id_len, d->id,
+                      (long long)(world_ms(w) - d->copy.received_ms) / 1000);
+}
+
+void oracle_started(struct world *w, const struct sidecar *s)
+{
+    w->oracle->load[s->index] = (struct oracle_load){0};
+    for (int i = 0; i < QUEUES_MAX; i++)
+        w->oracle->silence[s->index][i] = (struct oracle_silence){.progress_us = w->now_us};
+}
+
 void oracle_second(struct world *w)
 {
     for (int i = 0; i < w->plan->n_sidecars; i++)
         if (w->sidecars[i]->alive && w->now_us >= w->sidecars[i]->frozen_until_us &&
             !w->sidecars[i]->draining)
-            for (int q = 0; q < w->plan->n_queues; q++)
+            for (int q = 0; q < w->plan->n_queues; q++) {
                 check_silence(w, w->sidecars[i], q);
+                check_pause(w, w->sidecars[i], q);
+                check_hold(w, w->sidecars[i], q);
+            }
 }
 
 /* --- the end --- */

@@ -24,7 +24,7 @@ struct oracle {
     struct oracle_silence {
         int64_t progress_us; /* when something last moved there */
         int64_t told_us;     /* when a line last said that it stands, and why */
-        bool standing;       /* a line said so, and none said otherwise */
+        int n_standing;      /* lines that said so, and none that said otherwise */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     int64_t settled_us; /* since when everything is done; 0: it is not */
     uint64_t n_checks;
@@ -44,6 +44,8 @@ void oracle_answered(struct world *w, struct post *p);
 void oracle_ack(struct world *w, const struct copy *m);
 void oracle_reject(struct world *w, const struct copy *m, bool too_large);
 void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining);
+/* A statement about a message is sent. */
+void oracle_asked(struct world *w, struct truth *t);
 /* A statement was executed for an item; was: its row before. */
 void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
                     const struct inbox_row_sim *was);
@@ -52,6 +54,8 @@ void oracle_effect(struct world *w, struct truth *t);
 /* The broker dropped a copy: delivered too often; or the queue is too long. */
 void oracle_dropped(struct world *w, struct copy *m);
 void oracle_overflowed(struct world *w, struct copy *m);
+/* A sidecar begins anew. */
+void oracle_started(struct world *w, const struct sidecar *s);
 /* A line of the log. */
 void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n);
 /* A turn of a sidecar's loop is over. */

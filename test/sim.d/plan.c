@@ -228,7 +228,7 @@ static void make_messages(struct plan *p, uint64_t *r, int64_t until_us)
             if (p->messages[m->twin_of].twin_of >= 0 || p->messages[m->twin_of].character == CHARACTER_NO_ID)
                 m->twin_of = -1;
             else
-                m->other_body = n_bad < most && !p->queues[queue].moved_back && random_chance(r, 2500);
+                m->other_body = n_bad < most && !p->queues[m->queue].moved_back && random_chance(r, 2500);
             n_bad += m->other_body;
         }
         if (m->twin_of < 0 && n_bad < most && random_chance(r, 1000)) {

@@ -131,6 +131,7 @@ struct plan {
     struct plan_fault *faults; /* Owned */
     size_t n_faults;
     int64_t quiet_us;  /* from then on nothing breaks: rates are 0, everybody is there */
+    int64_t stop_us;   /* not 0: it ends there, or when all is settled */
     int64_t settle_us; /* so long after it everything must be settled */
     int64_t stats_interval_ms;
     bool own_rows;              /* state files are kept: a sidecar takes its own rows over */

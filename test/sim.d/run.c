@@ -155,6 +155,22 @@ static void drain_all(struct world *w)
             oracle_broken(w, "drain", "sidecar %d has not drained within %d s", i, GRACE_US / SECOND);
 }
 
+static void run_to_its_end(struct world *w)
+{
+    const struct plan *p = w->plan;
+    bool settled;
+
+    if (p->stop_us)
+        settled = run_until(w, START_US + p->stop_us, true);
+    else
+        settled = run_until(w, START_US + p->quiet_us, p->n_faults == 0);
+    if (!w->ended && !p->stop_us && (p->n_faults || !settled)) {
+        make_quiet(w);
+        run_until(w, START_US + p->quiet_us + p->settle_us, true);
+    }
+    w->oracle->settled_us = w->now_us;
+}
+
 static void tear_down(struct world *w)
 {
     for (int i = 0; i < w->plan->n_sidecars; i++)
@@ -167,19 +183,11 @@ static void tear_down(struct world *w)
 void run_plan(const struct plan *p, bool trace, struct outcome *ret, looks_fn *looks, void *context)
 {
     struct world w;
-    bool settled;
 
     world_init(&w, p);
     w.trace = trace;
     set_up(&w);
-    settled = run_until(&w, START_US + p->quiet_us, p->n_faults == 0 && p->quiet_us > 0);
-    if (!w.ended && p->n_faults == 0 && settled)
-        w.oracle->settled_us = w.now_us;
-    if (!w.ended && !w.oracle->settled_us) {
-        make_quiet(&w);
-        settled = run_until(&w, START_US + p->quiet_us + p->settle_us, true);
-        w.oracle->settled_us = w.now_us;
-    }
+    run_to_its_end(&w);
     if (!w.ended && !p->no_checks_of_progress) {
         oracle_end(&w);
         if (!w.ended)

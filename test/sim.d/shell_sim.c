@@ -88,8 +88,6 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .deaths = d->copy.deaths,
                               .redelivered = d->copy.redelivered};
     memcpy(ask->token, d->claim.token, 16);
-    if (d->op == OP_REVOKE)
-        ask->only_expired = true;
     if (d->op == OP_RELEASE)
         ask->give_back = true;
 }
@@ -135,6 +133,8 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
     if (is_in(b, &item))
         oracle_broken(w, "action", "%s is twice in one batch", m->truth->id);
+    if (m->truth->id_len)
+        oracle_asked(w, m->truth);
     b->items[b->n++] = item;
 }
 

@@ -268,6 +268,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
     int64_t now_ms = world_ms(w);
 
     TRACE(w, "sidecar %d starts", s->index);
+    oracle_started(w, s);
     rules_of_application(w, &rules);
     s->alive = true;
     s->draining = s->drained = false;

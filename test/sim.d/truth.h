@@ -53,6 +53,8 @@ struct truth {
     struct post *posts;
     int n_posts, n_effects, n_charges, n_bombs, n_fails;
     int n_copies, n_open_copies;
+    int64_t second;  /* of the statements about it, */
+    int n_items;     /* and how many there were in it */
     bool row_lost;   /* a crash of the database took its claim, or a clock's jump its window */
     bool jumped;     /* a jump of the database's clock ended a window early */
     int64_t done_us; /* completed, or dead */
