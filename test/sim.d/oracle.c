@@ -430,15 +430,17 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
     load->n_actions += n_actions;
     load->n_facts += n_facts;
     load->n_turns += !n_actions && !n_facts;
+    if (load->n_held < n_held(w, s))
+        load->n_held = n_held(w, s);
     check_bounds(w, s);
-    if (load->n_turns > 100 && load->n_turns > 100 + 2 * n_held(w, s))
+    if (load->n_turns > 100 && load->n_turns > 100 + 2 * load->n_held)
         oracle_broken(
             w, "busy",
             "%llu turns without anything to do in one second; deadlines: application %lld, queue %lld ms",
             (unsigned long long)load->n_turns,
             (long long)(application_deadline(&s->application, world_ms(w)) - world_ms(w)),
             (long long)(queue_deadline(&s->queues[0].core, world_ms(w)) - world_ms(w)));
-    if (load->n_actions > 500 && load->n_actions > 500 + 60 * load->n_facts + 20 * n_held(w, s))
+    if (load->n_actions > 500 && load->n_actions > 500 + 60 * load->n_facts + 20 * load->n_held)
         oracle_broken(w, "busy", "%llu actions in one second, of %llu facts",
                       (unsigned long long)load->n_actions, (unsigned long long)load->n_facts);
 }

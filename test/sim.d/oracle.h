@@ -20,6 +20,7 @@ struct oracle {
     struct oracle_load {
         int64_t second;
         uint64_t n_actions, n_facts, n_turns;
+        size_t n_held; /* at the most */
     } load[SIDECARS_MAX];
     struct oracle_silence {
         int64_t progress_us; /* when something last moved there */
