@@ -371,11 +371,25 @@ static bool is_left_to_others(const struct queue *q, const struct delivery *d)
     return q->brake.on && q->n_others && d->copy.redelivered;
 }
 
+/* The one that waits to go alone, if it is of this queue: while it does, no other may. */
+static struct delivery *place_holder(struct queue *q)
+{
+    list_each(&q->held.wanted[OP_CLAIM], k)
+    {
+        if (held_holder(q, at(k)) == q->application->place.holder)
+            return at(k);
+    }
+    return NULL;
+}
+
 /* Whose turn is it? The first that waits; where one at a time is tried, the one whose last try is the oldest.
  */
 static struct delivery *next_candidate(struct queue *q)
 {
-    struct delivery *best = NULL;
+    struct delivery *best = q->application->place.holder ? place_holder(q) : NULL;
+
+    if (best)
+        return best;
 
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
