@@ -477,7 +477,8 @@ static void check_pause(struct world *w, const struct sidecar *s, int queue)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         const struct queue_pause *p = &q->pauses[r];
 
-        if (p->since_ms && !p->told && world_ms(w) - p->since_ms > w->plan->stats_interval_ms &&
+        /* Before its first start a queue waits, which is told in another way. */
+        if (q->ready && p->since_ms && !p->told && world_ms(w) - p->since_ms > w->plan->stats_interval_ms &&
             w->now_us > s->frozen_until_us + 2000000)
             oracle_broken(w, "silence", "a pause (%s) of %lld s was told to nobody", pause_reasons[r].name,
                           (long long)(world_ms(w) - p->since_ms) / 1000);
