@@ -192,6 +192,10 @@ static void inbox_arrived(struct worker *w, void *result)
     switch (attempt_take(w, result, &f)) {
     case 0:
         FAILPOINT(INBOX_CONNECTED);
+        /* What earlier lives have claimed is taken over at once, however often: while it waited for its window, kills could bring it
+         * to the queue's delivery limit. */
+        if (w->config->instance_is_set)
+            inbox_set_gone(w->inbox, (const char *const *)&w->config->instance, 1);
         redial_succeeded(w, r, "database", NULL);
         atomic_store(&w->is_fatal, false);
         w->inbox_life++;

@@ -474,7 +474,7 @@ def test_what_needs_a_restart_is_named_and_the_rest_is_applied(bed):
     sidecar.wait_for("consuming", prefetch=77)
     assert not os.path.exists(state + ".other")
     bed.queue.publish_many(["m1"])
-    assert bed.wait_for_status("m1", "completed")["claimed_by"] == "pod-1"
+    assert bed.wait_for_status("m1", "completed")["claimed_by"].startswith("pod-1/")
     reload(sidecar, merge(changed, {"instance": None, "state_file": state}), needs_restart=["instance"])
     sidecar.end()
     assert json.load(open(state))["ended"]

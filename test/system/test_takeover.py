@@ -1,5 +1,7 @@
 """A message whose holder did not come back: taken over when its token has expired, not before, and the fence holds."""
 
+import hashlib
+
 from rig.application import Gate, Script
 from rig.wait import wait_until
 
@@ -171,4 +173,27 @@ def test_a_sidecar_that_was_stopped_past_its_window_changes_nothing(bed):
     first.wait_for_quiet()
     other.wait_for_quiet()
     assert bed.letters() == [] and len(bed.app.posts()) == 2
+    bed.assert_acked()
+
+
+def test_copies_that_are_only_looked_at_are_taken_over_at_once(bed):
+    """After a kill most of what comes is done already, so rows are looked at before they are claimed. What the life before had in work is as
+    free to a look as to a claim."""
+    name, body = "pod-" + bed.name, b"body"
+    done, left = [f"done{n:03}" for n in range(120)], [f"left{n}" for n in range(8)]
+    sidecar = bed.sidecar(token_window="60s", max_window="60s", prefetch=64, forward={"concurrency": 2}, top={"instance": name})
+    sidecar.wait_for("consuming")
+    sidecar.kill()
+    bed.rows("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,"
+             " max_expires_at, completed_at, claimed_by) SELECT %s, i, CASE WHEN i LIKE 'done%%' THEN 'completed' ELSE 'processing' END, 1,"
+             " gen_random_uuid(), %s, now(), now() + interval '60 s', now() + interval '60 s', now(), %s || '/1' FROM unnest(%s) i",
+             bed.queue.name, hashlib.sha256(body).digest()[:16], name, done + left)
+    for message_id in done + left:
+        bed.queue.publish(message_id, body)
+    mark = sidecar.mark()
+    sidecar.start()
+    for message_id in left:
+        sidecar.wait_for("taken_over", message_id=message_id, since=mark, deadline=30)
+    wait_until(lambda: bed.statuses() == {"completed": 128}, lambda: bed.statuses(), 30)
+    assert not sidecar.find("parked", since=mark) and len(bed.app.posts()) == len(left)
     bed.assert_acked()
