@@ -271,11 +271,12 @@ def test_check_shows_what_applies_and_where_it_came_from(place, tmp_path):
     config = {"broker": {"host": "127.0.0.1", "port": place.rabbitmq.port, "user_file": str(tmp_path / "user"), "password": SECRET},
               "database": {"url": f"postgresql://u:{SECRET}@127.0.0.1/x"},
               "log": {"level": "${LEVEL}"},
-              "defaults": {"brake": 7, "retry": {"max_backoff": "90s"}, "message_id": ["cloudevents", ["property:type", "header:x"]]},
+              "defaults": {"brake": 7, "retry": {"max_backoff": "90s"}, "message_id": ["cloudevents", ["property:type", "header:x"]],
+                           "ready": {"url": f"http://127.0.0.1/ok?code={SECRET}"}},
               "queues": {"a": {"forward": {"url": f"http://127.0.0.1/?key={SECRET}", "authorization": SECRET, "concurrency": 3,
                                            "headers": {"X-Source": "me", "X-Api-Key": SECRET, "X-Auth": SECRET, "X-Signature": SECRET,
                                                        "X-Mounted_file": str(tmp_path / "user"), "X-Variable": "${LEVEL}"}}, "brake": 9},
-                         "b": {"forward": {"url": "http://127.0.0.1/"}, "ready": {"url": f"http://127.0.0.1/ok?code={SECRET}"}, "consumer": "c", "store_response": "2KiB", "completion": "response"}}}
+                         "b": {"forward": {"url": "http://127.0.0.1/"}, "consumer": "c", "store_response": "2KiB", "completion": "response"}}}
     path = tmp_path / "effective.json"
     path.write_text(json.dumps(config))
     path.chmod(0o600)
@@ -293,7 +294,7 @@ def test_check_shows_what_applies_and_where_it_came_from(place, tmp_path):
         "queues.a.forward.url": ("http://127.0.0.1/?***", "given"),
         "queues.a.forward.headers": ('{"X-Source": "me", "X-Api-Key": "***", "X-Auth": "***", "X-Signature": "***",'
                                     ' "X-Mounted": "***", "X-Variable": "***"}', "given"),
-        "queues.b.ready.url": ("http://127.0.0.1/ok?***", "given"), "queues.b.store_response": ("2KiB", "given"),
+        "queues.b.ready.url": ("http://127.0.0.1/ok?***", "defaults"), "queues.b.store_response": ("2KiB", "given"),
         "queues.a.store_response": ("none", "default"), "queues.b.completion": ("response", "given"), "queues.b.forward.concurrency": ("16", "default"),
         "queues.a.message_id": ('["cloudevents", ["property:type", "header:x"]]', "defaults"), "queues.a.permanent_status": ("[400, 410, 413, 415, 422]", "default"),
         "queues.a.vhost": ("(the URL's)", "default"),
