@@ -147,10 +147,14 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
         ret->inserted = true;
         ret->answer = ROW_CLAIMED;
     } else {
+        /* A repeat, of a token that was extended beyond a new window: nothing is to be changed. */
+        bool stands = r->status == INBOX_PROCESSING && has_token(r, ask->token) &&
+                      r->expires_us >= now_us + who->window_us;
+
         ret->answer = claim_answer(r, now_us, who, ask);
-        if (ret->answer == ROW_CLAIMED && r->locked_by)
+        if (ret->answer == ROW_CLAIMED && r->locked_by && !stands)
             ret->answer = ROW_LOCKED;
-        if (ret->answer == ROW_CLAIMED)
+        if (ret->answer == ROW_CLAIMED && !stands)
             claim_take(r, now_us, who, ask, ret);
         ret->wait_us = wait_of(r, now_us, ret->answer);
     }
@@ -380,6 +384,7 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
     if (r->status != INBOX_DEAD)
         return false;
     r->status = INBOX_WAITING;
+    memset(r->token, 0x11, sizeof(r->token)); /* a new one, that nobody has */
     r->attempt = r->takeovers = r->crashes = r->unproven_step = 0;
     r->unproven_us = -1;
     r->next_us = now_us;

@@ -1,4 +1,5 @@
 /* The simulator's command: see usage. */
+#include "differential.h"
 #include "measured.h"
 #include "run.h"
 
@@ -17,6 +18,7 @@ static const char usage_text[] =
     "N]\n"
     "       test/sim --measured [NAME]\n"
     "       test/sim --mutants [NAME...]\n"
+    "       test/sim --differential DRIVER CONNECTION\n"
     "\n"
     "The simulator runs the real core (src/core) in virtual time against a simulated broker, inbox and "
     "applications, which break in every way that\n"
@@ -34,6 +36,10 @@ static const char usage_text[] =
     "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
     "one; each says what it measured, and what it asks for\n"
     "  --mutants      runs each mutant: the oracle must catch it within 2,000 seeds\n"
+    "  --differential asks the simulated inbox and the real functions the same, at random: DRIVER is the "
+    "program test/system/inbox_calls of a build,\n"
+    "                 CONNECTION a migrated database, whose inbox is emptied (test/system/test_sim.py does "
+    "it all)\n"
     "\n"
     "What to do with a seed that failed:\n"
     "  1. test/sim --seed N            prints the promise that broke, and the shortest plan that still "
@@ -223,10 +229,10 @@ static int run_mutants(char **names)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seeds", 1, NULL, 's'},   {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
-        {"trace", 0, NULL, 'v'},   {"no-shrink", 0, NULL, 'n'}, {"mutant", 1, NULL, 'm'},
-        {"mutants", 0, NULL, 'M'}, {"measured", 0, NULL, 'P'},  {"jobs", 1, NULL, 'j'},
-        {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+        {"seeds", 1, NULL, 's'},        {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
+        {"trace", 0, NULL, 'v'},        {"no-shrink", 0, NULL, 'n'}, {"mutant", 1, NULL, 'm'},
+        {"mutants", 0, NULL, 'M'},      {"measured", 0, NULL, 'P'},  {"jobs", 1, NULL, 'j'},
+        {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
     struct options o = {.from = 1, .to = 500, .shrink = true, .jobs = 1};
     int c, what = 's', mutant;
 
@@ -263,6 +269,7 @@ int main(int argc, char **argv)
             break;
         case 'M':
         case 'P':
+        case 'D':
             what = c;
             break;
         case 'h':
@@ -274,6 +281,12 @@ int main(int argc, char **argv)
         }
     if (what == 'M')
         return run_mutants(argv + optind);
+    if (what == 'D' && argc - optind != 2) {
+        fputs(usage_text, stderr);
+        return 2;
+    }
+    if (what == 'D')
+        return differential_run(argv[optind], argv[optind + 1], o.from, o.seconds > 0 ? o.seconds : 20);
     if (what == 'P')
         return measured_run(argv[optind]);
     return run_jobs(&o);
