@@ -42,7 +42,7 @@ void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
 
 bool decide_is_near(const struct queue *q, const struct delivery *d)
 {
-    return returns_is_near(&q->returns, d->copy.delivery_count);
+    return returns_is_near(&q->returns, d->copy.delivery_count) && !MUTANT(LIMIT_IS_FAR);
 }
 
 void decide_claim(struct queue *q, int64_t now_ms, struct delivery *d)

@@ -28,7 +28,7 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count)
     int limit = returns_limit(r);
     int64_t count = returns_count(r, delivery_count), least;
 
-    if (limit == LIMIT_NONE || MUTANT(LIMIT_IS_FAR))
+    if (limit == LIMIT_NONE)
         return false;
     if (limit == LIMIT_UNKNOWN)
         return count >= UNKNOWN_NEAR;
