@@ -52,7 +52,7 @@ DECLARE
     v_sql text;
 BEGIN
     FOR v_sql IN
-        SELECT DISTINCT pg_catalog.format('REVOKE TRIGGER ON %s FROM %s', c.oid::regclass,
+        SELECT DISTINCT pg_catalog.format('REVOKE TRIGGER ON %s FROM %s CASCADE', c.oid::regclass,
                                           CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
         FROM pg_catalog.pg_class c CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) g
         WHERE c.relnamespace = 'onceward'::regnamespace AND g.privilege_type = 'TRIGGER' AND g.grantee <> c.relowner

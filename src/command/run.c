@@ -75,6 +75,8 @@ static void hold_wishes(void)
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
+    if (getpid() == 1) /* for whom the kernel has no default: one that nobody hears would be lost */
+        sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
