@@ -266,8 +266,9 @@ def test_reloads_under_load(bed, completion):
     sidecar = start(bed, config)
     before = both(bed, sidecar)
     for attempts in (5, 6, 7):
+        n = len(bed.app.posts())
         publish(150)
-        bed.app.wait_for_posts(len(bed.app.posts()) + 60, deadline=PATIENCE)
+        bed.app.wait_for_posts(n + 60, deadline=PATIENCE)
         config = merge(config, {"queues": {bed.queue.name: {"retry": {"max_attempts": attempts}}}})
         since = sidecar.mark()
         reload(sidecar, config, changed_keys=[f"queues.{bed.queue.name}.retry.max_attempts"], changed=[bed.queue.name],
