@@ -277,7 +277,7 @@ static void row_refused(struct queue *q, int64_t now_ms, const struct delivery *
               r->detail.len ? r->detail.data : "");
 }
 
-static void claim_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void claim_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     char text[512];
 
@@ -323,7 +323,7 @@ static void claim_answered(struct queue *q, int64_t now_ms, struct delivery *d, 
     }
 }
 
-static void look_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void look_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     count_duplicates(q, r->answer == ROW_COMPLETED);
     switch (r->answer) {
@@ -385,7 +385,7 @@ static void not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *
     decide_fail(q, now_ms, d, -1, -1);
 }
 
-static void check_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void check_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     switch (r->answer) {
     case ROW_COMPLETED:
@@ -407,7 +407,7 @@ static void check_answered(struct queue *q, int64_t now_ms, struct delivery *d, 
 
 /* --- what was to be written --- */
 
-static void complete_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void complete_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     if (MUTANT(LOST_IS_DONE) && r->answer == ROW_LOST) {
         decide_ack(q, now_ms, d);
@@ -471,7 +471,7 @@ static void row_waits(struct queue *q, int64_t now_ms, struct delivery *d)
     held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + (d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0));
 }
 
-static void fail_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void fail_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool revoked = d->op == OP_REVOKE;
 
@@ -515,7 +515,7 @@ static void fail_answered(struct queue *q, int64_t now_ms, struct delivery *d, c
     }
 }
 
-static void release_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void release_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     switch (r->answer) {
     case ROW_RELEASED:
@@ -549,7 +549,7 @@ static void release_answered(struct queue *q, int64_t now_ms, struct delivery *d
     }
 }
 
-static void bury_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static void bury_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     struct note *n;
 
@@ -585,9 +585,9 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
 {
     typedef void answered(struct queue *, int64_t, struct delivery *, const struct row *);
     static answered *const by_operation[N_OPERATIONS] = {
-        [OP_CLAIM] = claim_answered,       [OP_LOOK] = look_answered, [OP_CHECK] = check_answered,
-        [OP_COMPLETE] = complete_answered, [OP_FAIL] = fail_answered, [OP_REVOKE] = fail_answered,
-        [OP_RELEASE] = release_answered,   [OP_BURY] = bury_answered,
+        [OP_CLAIM] = claim_row,       [OP_LOOK] = look_row, [OP_CHECK] = check_row,
+        [OP_COMPLETE] = complete_row, [OP_FAIL] = fail_row, [OP_REVOKE] = fail_row,
+        [OP_RELEASE] = release_row,   [OP_BURY] = bury_row,
     };
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 
