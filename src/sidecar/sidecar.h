@@ -106,7 +106,7 @@ struct lane {
     uint64_t dropped_told, reconnects_told;
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
-    bool refused_told, told_drained;
+    bool refused_told, told_drained, was_ready;
     struct waiting waiting; /* before its first start */
     int64_t kind_asked_ms;
     struct housekeeping house;

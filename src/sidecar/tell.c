@@ -55,12 +55,19 @@ int tell_open(struct sidecar *s)
     return answer == STATE_FILE_TAKEN ? -1 : 0;
 }
 
-/* Past its first start: it has consumed once, or waits for something outside this pod. */
-static bool is_ready(const struct lane *l)
+/* Past its first start: it has consumed once, or was found to wait for something outside this pod. Once ready
+ * it stays so, whatever is the matter later: a probe that asks the present state ends pods for what is
+ * nobody's fault. */
+static bool is_ready(struct lane *l)
 {
-    return l->core.ready || l->core.pauses[PAUSE_REFUSED].since_ms || l->core.pauses[PAUSE_STREAM].since_ms ||
-           (l->sidecar->applications[l->application].reached &&
-            (!l->sidecar->database.inbox || !l->link->broker || l->core.consumer.watch.no_queue));
+    const struct queue *q = &l->core;
+    const struct sidecar *s = l->sidecar;
+    bool waits_outside = s->applications[l->application].reached &&
+                         (!s->database.inbox || !l->link->broker || q->consumer.watch.no_queue);
+
+    l->was_ready |=
+        q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms || waits_outside;
+    return l->was_ready;
 }
 
 static void write_state(struct sidecar *s, struct state *state)
