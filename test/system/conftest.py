@@ -52,6 +52,15 @@ def pytest_unconfigure(config):
         _started = None
 
 
+def pytest_runtest_logreport(report):
+    """The names of those that failed, for test/suite.py; with pytest-xdist the process that was called hears of all."""
+    listed = os.environ.get("ONCEWARD_TEST_FAILED")
+    if report.failed and listed and "PYTEST_XDIST_WORKER" not in os.environ:
+        head, bracket, tail = report.nodeid.rpartition("]")
+        with open(listed, "a") as f:
+            f.write((head + bracket if bracket else tail.rpartition("@")[0] or tail) + "\n")
+
+
 @pytest.fixture(scope="session")
 def described_servers():
     return json.loads(os.environ[SERVERS])

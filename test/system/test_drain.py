@@ -158,7 +158,7 @@ def write_state(path, pid, **more):
 
 def test_the_process_that_has_the_lock_is_asked_and_not_the_one_that_the_file_names(tmp_path):
     path = tmp_path / "state"
-    innocent = process.spawn(["sleep", "60"])
+    innocent = process.spawn(["sleep", "600"])
     holder = process.spawn(["python3", "-c", HOLDER, str(path), "1"], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"up\n"
     write_state(path, innocent.pid)
