@@ -35,7 +35,7 @@ def parse(arguments):
     p.add_argument("--quick", action="store_true", help="one round, few messages, the most important groups")
     p.add_argument("--targets", action="store_true", help="the shortest set of groups that shows what is aimed at, with a verdict each")
     p.add_argument("--publish", nargs="?", const="", metavar="FILE", help="measure nothing: write the figures of an earlier run with "
-                   "--targets into the README, and its plots (default: bench.json of --out)")
+                   "--targets into test/README.md and README.md, and the plots (default: bench.json of --out)")
     p.add_argument("--check", action="store_true", help="only what does not depend on the machine: exit status 1 when it does not hold")
     p.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="leave one out (node, python, …)")
     p.add_argument("--only", default="", metavar="TEXT", help="only groups whose title contains it")

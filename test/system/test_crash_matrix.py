@@ -308,8 +308,8 @@ def test_a_release_has_no_failpoints():
         assert names <= strings_of(BINARY), "the check itself finds nothing"
 
 
-def test_the_readme_has_the_table():
+def test_the_page_has_the_table():
     """With ONCEWARD_UPDATE=1 it is written."""
     if os.environ.get("ONCEWARD_UPDATE"):
-        crashes.update_readme()
-    assert crashes.in_readme()[1] == crashes.markdown(), "run this test with ONCEWARD_UPDATE=1"
+        crashes.update_page()
+    assert crashes.on_page() == crashes.markdown(), "run this test with ONCEWARD_UPDATE=1"

@@ -1,32 +1,153 @@
-"""The README is tested as it stands: its examples run against the real servers, its tables are those of the program."""
+"""The pages are tested as they stand: the set-up runs against real servers, tables are those of the program, each command that is shown has
+the options it is shown with, each link leads somewhere."""
 
-import http.client
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
+import sys
 import uuid
 
 import pytest
 
-from rig import process, schema
+from rig import pages, process, schema
 from rig.private import private  # noqa: F401 - a fixture
 from rig.queue import Queue
 from rig.wait import wait_until
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = pages.ROOT
+README_LINES = 200
+sys.path.insert(0, os.path.join(ROOT, "test", "bench"))
 
 
-def readme():
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        return f.read()
+@pytest.mark.parametrize("page, marker, options", [
+    ("deploy/README.md", "events", []), ("deploy/README.md", "reasons", ["--reasons"]), ("deploy/README.md", "stats", ["--stats"]),
+    ("sql/README.md", "codes", ["--codes"]), ("conf/README.md", "keys", ["--keys"])])
+def test_the_tables_of_the_program_are_current(page, marker, options):
+    made = subprocess.run([schema.require_binary(), "explain", "--markdown", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
+    if os.environ.get("ONCEWARD_UPDATE"):
+        pages.put(page, marker, made)
+    assert pages.part(page, marker) == made, "run this test with ONCEWARD_UPDATE=1"
 
 
-def example(language):
-    found = re.search(rf"<!-- example: {language} -->\n```{language}\n(.*?)```", readme(), re.S)
-    assert found, f"the README has no example in {language}"
-    return found.group(1)
+def test_the_table_of_commands_is_complete():
+    listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    for command in re.findall(r"^  (\w+) ", listed, re.M):
+        assert re.search(rf"^\| `onceward {command}\b", pages.read("deploy/README.md"), re.M), f"deploy/README.md lacks {command}"
+
+
+def test_the_readme_is_short():
+    assert len(pages.read("README.md").splitlines()) <= README_LINES
+
+
+def test_each_link_leads_somewhere():
+    wrong = []
+    for page in pages.all_pages():
+        text = re.sub(r"```.*?```", "", pages.read(page), flags=re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"https?:|mailto:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            there = os.path.normpath(os.path.join(os.path.dirname(page), name)) if name else page
+            if not os.path.exists(pages.path(there)) or there.startswith(".."):
+                wrong.append(f"{page}: {target}: no such file")
+            elif anchor and anchor not in pages.anchors(there):
+                wrong.append(f"{page}: {target}: no such heading")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_page_is_reached_from_the_readme():
+    reached, todo = set(), ["README.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", pages.read(page)):
+            there = os.path.normpath(os.path.join(os.path.dirname(page), target))
+            if os.path.isdir(pages.path(there)):
+                there = os.path.join(there, "README.md")
+            if there.endswith(".md") and os.path.exists(pages.path(there)):
+                todo.append(there)
+    assert not set(pages.all_pages()) - reached
+
+
+def test_each_file_that_is_shown_is_that_file():
+    n = 0
+    for page in pages.all_pages():
+        for name in re.findall(r"<!-- file: (\S+) -->", pages.read(page)):
+            with open(pages.path(name), encoding="utf-8") as f:
+                assert pages.code(page, f"file: {name}") == f.read(), f"{page} shows another {name}"
+            n += 1
+    assert n >= 3
+
+
+def test_the_short_figures_are_those_of_the_long_table():
+    from lib import publish
+    assert pages.part("README.md", "short figures") == publish.short(pages.part("test/README.md", "figures"))
+
+
+# --- commands ---
+
+AHEAD = {"pause", "resume", "retry", "give-up", "top"}  # whose advice is in the tables before they are commands
+
+
+def shown_commands(page):
+    """Each `onceward …` of the page: in lines of code, and between backticks."""
+    text = pages.read(page)
+    lines = []
+    for block in re.findall(r"```(?:sh|console|yaml)?\n(.*?)```", text, re.S):
+        lines += block.replace("\\\n", " ").split("\n")
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    for line in lines:
+        found = re.match(r"\s*(?:build/)?onceward (\w[\w-]*[^#|;&>]*)", line)
+        if found:
+            yield found.group(1).strip()
+
+
+def options_of(command):
+    said = subprocess.run([schema.require_binary(), command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert said.returncode == 0, f"onceward {command} --help answers {said.returncode}"
+    return set(re.findall(r"--[a-z][a-z-]*", said.stdout.decode())) | {"--help", "--version"}
+
+
+def test_each_command_that_is_shown_has_its_options():
+    listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    commands = set(re.findall(r"^  (\w+) ", listed, re.M))
+    known, wrong, n = {}, [], 0
+    for page in pages.all_pages():
+        for line in shown_commands(page):
+            command = line.split()[0]
+            n += 1
+            if command in AHEAD - commands:
+                continue
+            if command not in commands:
+                wrong.append(f"{page}: onceward {line}: no such command")
+                continue
+            if command not in known:
+                known[command] = options_of(command)
+            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)) - known[command]
+            if unknown:
+                wrong.append(f"{page}: onceward {line}: no such option: {', '.join(sorted(unknown))}")
+    assert n > 60 and not wrong, "\n".join(wrong)
+
+
+def test_each_program_of_the_tree_that_is_shown_is_there():
+    wrong, n = [], 0
+    for page in pages.all_pages():
+        for block in re.findall(r"```sh\n(.*?)```", pages.read(page), re.S):
+            for line in block.split("\n"):
+                word = line.split()[0] if line.split() else ""
+                if re.match(r"(?:test|deploy)/", word):
+                    n += 1
+                    if not os.access(pages.path(word), os.X_OK):
+                        wrong.append(f"{page}: {line}")
+    assert n > 10 and not wrong, "\n".join(wrong)
+
+
+# --- the set-up ---
 
 
 def answers(port):
@@ -37,169 +158,88 @@ def answers(port):
         return False
 
 
-COMMANDS = {
-    "python": ("application.py", lambda path, port: ["/usr/bin/python3", path]),
-    "php": ("application.php", lambda path, port: ["php", "-S", f"127.0.0.1:{port}", path]),
-}
-
-
-class Example:
-    """An example of the README as a process."""
-
-    def __init__(self, language, folder, **environment):
-        name, command = COMMANDS[language]
-        path = folder / name
-        path.write_text(example(language))
-        self.language = language
-        self.port = process.free_port()
-        self.child = process.spawn(command(str(path), self.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, env=dict(os.environ, PORT=str(self.port), **environment))
-
-    def __enter__(self):
-        wait_until(lambda: answers(self.port), f"the {self.language} example listens")
-        return self
-
-    def __exit__(self, *_):
-        self.child.kill()
-        self.child.wait()
-
-    def post(self, body, token="ow1.none"):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request("POST", "/payments", body, {"Onceward-Token": token, "Content-Type": "application/json"})
-        status = connection.getresponse().status
-        connection.close()
-        return status
-
-
-def addresses(dsn):
-    """The same database for psycopg2 and for PDO."""
-    parts = re.match(r"postgres(?:ql)?://(?P<user>[^:@]+)(?::[^@]*)?@(?P<host>[^:/]+):(?P<port>\d+)/(?P<database>[^?]+)", dsn)
-    return {"DATABASE_URL": dsn, "DATABASE_PDO": "pgsql:host={host};port={port};dbname={database};user={user}".format(**parts.groupdict())}
-
-
-@pytest.fixture
-def charges(bed):
-    """The examples' own table, where their role finds it. Its name."""
-    schema_name = "readme_" + uuid.uuid4().hex[:8]
-    role = f"ALTER ROLE app_login IN DATABASE \"{bed.postgres.database}\""
-    bed.postgres.query(f"CREATE SCHEMA {schema_name} AUTHORIZATION app_login")
-    bed.postgres.query(f"CREATE TABLE {schema_name}.charges (order_id text, cents integer)")
-    bed.postgres.query(f"ALTER TABLE {schema_name}.charges OWNER TO app_login")
-    bed.postgres.query(f"{role} SET search_path = {schema_name}, app")
-    yield f"{schema_name}.charges"
-    bed.postgres.query(f"{role} RESET search_path")
-    bed.postgres.query(f"DROP SCHEMA {schema_name} CASCADE")
-
-
-WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'{"cents": 250}', b""]
-
-
-@pytest.mark.parametrize("language", sorted(COMMANDS))
-def test_the_example_books_each_order_once_and_refuses_what_is_wrong(bed, charges, tmp_path, language):
-    with Example(language, tmp_path, **addresses(bed.postgres.dsn(user="app_login"))) as application:
-        sidecar = bed.sidecar(forward={"url": f"http://127.0.0.1:{application.port}/payments"})
-        for order in ("o1", "o2", "o1", "o3", "o2"):
-            bed.queue.publish(order, json.dumps({"id": order, "cents": 250}).encode())
-        bed.queue.publish("wrong", WRONG[0])
-        wait_until(lambda: sum(e["completed_total"] + e["duplicates_total"] + e["dead_total"] for e in sidecar.find("stats")[-1:]) == 6,
-                   "all six deliveries are settled")
-        booked = bed.rows(f"SELECT order_id, cents FROM {charges} ORDER BY 1")
-        assert [(b["order_id"], b["cents"]) for b in booked] == [("o1", 250), ("o2", 250), ("o3", 250)]
-        letter, = bed.letters()
-        assert (letter["message_id"], letter["reason"], letter["attempts"]) == ("wrong", "permanent", 1)
-        bed.assert_acked()
-        assert [application.post(body) for body in WRONG] == [400] * len(WRONG)
-        assert application.post(b'{"id": "o9", "cents": 1}') == 500  # the token is none
-    assert len(bed.rows(f"SELECT order_id FROM {charges}")) == 3
-
-
-@pytest.mark.parametrize("language", sorted(COMMANDS))
-def test_the_example_answers_without_its_database(tmp_path, language):
-    with Example(language, tmp_path, **addresses(f"postgresql://u@127.0.0.1:{process.free_port()}/x")) as application:
-        assert application.post(b'{"id": "o1", "cents": 1}') == 503
-        assert application.post(WRONG[0]) == 400
-
-
-@pytest.mark.parametrize("marker, options", [
-    ("events", ["--markdown"]), ("reasons", ["--markdown", "--reasons"]), ("stats", ["--markdown", "--stats"]),
-    ("codes", ["--markdown", "--codes"]), ("keys", ["--markdown", "--keys"])])
-def test_the_tables_of_the_log_are_current(marker, options):
-    made = subprocess.run([schema.require_binary(), "explain", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
-    stands = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", readme(), re.S).group(1)
-    assert stands == made, f"put the output of `onceward explain {' '.join(options)}` between the markers"
-
-
-def test_the_table_of_commands_is_complete():
-    listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
-    for command in re.findall(r"^  (\w+) ", listed, re.M):
-        assert re.search(rf"^\| `onceward {command}\b", readme(), re.M), f"the README's table lacks {command}"
-
-
 def shell(text, **environment):
     done = subprocess.run(["sh", "-euc", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
-                          env=dict(os.environ, **environment))
+                          env=dict(os.environ, **environment), cwd=ROOT)
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def heard(listener):
-    """What the next connection says at once."""
-    connection, _ = listener.accept()
-    with connection:
-        connection.settimeout(2)
-        try:
-            return connection.recv(4096)
-        except OSError:
-            return b""
+class SetUp:
+    """The lines of the README's set-up, with the program that is there and the ports and names of the rig."""
+
+    def __init__(self, rabbitmq, server, queue, folder):
+        self.port = process.free_port()
+        self.here = ((":5672/", f":{rabbitmq.port}/"), (":5432/", f":{server.port}/"), ("@localhost:", "@127.0.0.1:"), ("8080", str(self.port)))
+        self.queue = queue
+        with open(os.path.join(ROOT, "conf", "payments.json"), encoding="utf-8") as f:
+            config = self._there(f.read()).replace('"payments": {', f'"{queue}": {{').replace("/tmp/onceward/payments", f"{folder}/state")
+        self.config = folder / "payments.json"
+        self.config.write_text(config)
+        build, *self.lines = [line for line in pages.code("README.md", "set-up").split("\n") if line and not line.startswith("#")]
+        assert build.startswith("meson setup build")
+
+    def _there(self, text):
+        for here, there in self.here:
+            text = text.replace(here, there)
+        return text
+
+    def line(self, text):
+        text = self._there(text).replace("build/onceward", schema.require_binary()).replace("conf/payments.json", str(self.config))
+        return re.sub(r"(deploy/examples/publish \S+) payments ", rf"\1 {self.queue} ", text)
 
 
 def test_the_set_up_works_as_it_is_written(private, rabbitmq, tmp_path):
-    """Its lines, in their order, with the program that is there and the ports of the rig."""
+    """Its lines, in their order, up to what the last one prints: the message is completed, and its copy was none."""
     server = private.unstarted().init()
     with open(os.path.join(server.data, "pg_hba.conf"), "w") as f:
         f.write("host all postgres all trust\nhost all all all scram-sha-256\n")  # so the passwords count
     server.start()
     server.query("CREATE DATABASE app")
-    stands = re.search(r"<!-- set-up -->\n```sh\n(.*?)```", readme(), re.S).group(1)
-    build, *steps, run = stands.splitlines()
-    assert build.startswith("meson setup build") and "onceward check" in steps[-1] and "onceward run" in run
-
-    queue = Queue(rabbitmq, "readme-" + uuid.uuid4().hex[:8]).declare()
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(30)
-    with open(os.path.join(ROOT, "conf", "minimal.json")) as f:
-        config = f.read()
-    for here, there in ((":5672/", f":{rabbitmq.port}/"), (":5432/", f":{server.port}/"), ("//localhost:", "//127.0.0.1:"),
-                        ("@localhost:", "@127.0.0.1:"), ('"payments": {', f'"{queue.name}": {{'), (":8080/", f":{listener.getsockname()[1]}/")):
-        config = config.replace(here, there)
-    path = tmp_path / "minimal.json"
-    path.write_text(config.replace("{", f'{{ "state_file": "{tmp_path}/state",', 1))
-    text = "\n".join(steps).replace("build/onceward", schema.require_binary()).replace("conf/minimal.json", str(path))
-    status, said = shell(text.replace("@localhost:5432/", f"@127.0.0.1:{server.port}/"))
-    assert status == 0 and said.rstrip().endswith("Everything answers."), said
-
-    # The application's login may complete tokens; both are refused what the owner may.
-    psql = f"psql postgresql://payments_app:change-me-too@127.0.0.1:{server.port}/app -c"
-    status, said = shell(f'{psql} "SELECT onceward.complete(\'x\')"')
-    assert status == 1 and "not a transaction token" in said, said
-    status, said = shell(f'{psql} "SELECT * FROM onceward.inbox"')
-    assert status == 1 and "permission denied" in said, said
-    status, said = shell(f"{schema.require_binary()} migrate --config {path}")
-    assert status == 1 and "--database" in said, said
-
-    # And the sidecar runs with it.
-    queue.publish("m1")
-    child = process.spawn([schema.require_binary(), "run", "--config", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL)
+    queue = Queue(rabbitmq, "readme-" + uuid.uuid4().hex[:8])
+    made = SetUp(rabbitmq, server, queue.name, tmp_path)
+    children, variables = [], {}
+    *steps, last = [made.line(line) for line in made.lines]
     try:
-        wait_until(lambda: b"POST /payments" in heard(listener), "the message is sent", 30)
+        for line in steps:
+            assigned = re.fullmatch(r"(?:export )?((?:\w+=\S+ ?)+)", line)
+            if assigned:
+                variables.update(word.split("=", 1) for word in shlex.split(assigned.group(1)))
+            elif line.endswith("&"):
+                children.append(process.spawn(shlex.split(line[:-1]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                              stderr=subprocess.DEVNULL, env=dict(os.environ, **variables), cwd=ROOT))
+                if "application.py" in line:
+                    wait_until(lambda: answers(made.port), "the application listens")
+            else:
+                status, said = shell(line, **variables)
+                assert status == 0, f"{line}\n{said}"
+        assert len(children) == 2
+
+        def is_done():
+            status, said = shell(last, **variables)
+            assert status == 0, said
+            return re.search(r"order-1 +\| completed +\| +1\b", said) and said.count("(1 row)") == 2
+        wait_until(is_done, "the message is completed, once, and the charge booked", 30)
+        process.reap(children.pop())
+        queue.assert_empty()
+
+        # The application's login may complete tokens; both are refused what the owner may.
+        psql = f"psql postgresql://payments_app:change-me-too@127.0.0.1:{server.port}/app -c"
+        status, said = shell(f'{psql} "SELECT onceward.complete(\'x\')"')
+        assert status == 1 and "not a transaction token" in said, said
+        status, said = shell(f'{psql} "SELECT * FROM onceward.inbox"')
+        assert status == 1 and "permission denied" in said, said
+        status, said = shell(f"{schema.require_binary()} migrate --config {made.config}")
+        assert status == 1 and "--database" in said, said
     finally:
-        process.reap(child)
-        listener.close()
+        for child in children:
+            child.kill()
+            process.reap(child)
         queue.delete()
         queue.close()
 
 
-def test_the_smallest_configuration_is_the_sample():
-    stands = re.search(r"```json\n(.*?)```", readme(), re.S).group(1)
-    with open(os.path.join(ROOT, "conf", "minimal.json")) as f:
+@pytest.mark.parametrize("page, name", [("README.md", "payments.json")])
+def test_the_configuration_of_the_set_up_is_the_sample(page, name):
+    stands = re.search(r"```json\n(.*?)```", pages.read(page), re.S).group(1)
+    with open(os.path.join(ROOT, "conf", name), encoding="utf-8") as f:
         assert json.loads(stands) == json.load(f)

@@ -88,11 +88,11 @@ static void test_schema_is_current(void **state)
     buf_deinit(&found);
 }
 
-static void check_readme(const char *open, const char *close, void make(struct buf *out))
+static void check_page(const char *open, const char *close, void make(struct buf *out))
 {
     struct buf readme = {0}, table = {0}, updated = {0};
 
-    if (!read_file(SOURCE("README.md"), &readme))
+    if (!read_file(SOURCE("conf/README.md"), &readme))
         skip();
     const char *start = strstr(buf_text(&readme), open);
     const char *end = start ? strstr(start, close) : NULL;
@@ -106,9 +106,9 @@ static void check_readme(const char *open, const char *close, void make(struct b
         buf_add(&updated, readme.data, (size_t)(start - readme.data));
         buf_add_slice(&updated, buf_slice(&table));
         buf_add_text(&updated, end);
-        write_file(SOURCE("README.md"), &updated);
+        write_file(SOURCE("conf/README.md"), &updated);
     } else if (!slice_equal(buf_slice(&table), (struct slice){start, (size_t)(end - start)})) {
-        fail_msg("the table at %s in README.md is not what the code makes; run this test with "
+        fail_msg("the table at %s in conf/README.md is not what the code makes; run this test with "
                  "ONCEWARD_UPDATE=1",
                  open);
     }
@@ -117,10 +117,9 @@ static void check_readme(const char *open, const char *close, void make(struct b
     buf_deinit(&updated);
 }
 
-static void test_readme_is_current(void **state)
+static void test_page_is_current(void **state)
 {
-    check_readme("<!-- keys -->\n", "<!-- /keys -->", config_keys_markdown);
-    check_readme("<!-- reload -->\n", "<!-- /reload -->", config_reload_markdown);
+    check_page("<!-- keys -->\n", "<!-- /keys -->", config_keys_markdown);
 }
 
 static void test_markdown(void **state)
@@ -551,7 +550,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schema_is_current),
-        cmocka_unit_test(test_readme_is_current),
+        cmocka_unit_test(test_page_is_current),
         cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_full_lists_every_key),
         cmocka_unit_test(test_full_is_valid),

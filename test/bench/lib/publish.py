@@ -1,4 +1,4 @@
-"""Writes the figures of a run into the README, between its markers, and the plots that it shows beside the bench."""
+"""Writes the figures of a run into test/README.md, the short ones into README.md, between their markers, and the plots beside the bench."""
 
 import os
 import re
@@ -16,6 +16,8 @@ NAMES = {"onceward": "Onceward, over TCP", "onceward-unix": "Onceward, over Unix
 COLUMNS = (("rate", "messages/s", "{:,.0f}", 1.0), ("cpu_us.consumer", "CPU of the consumer, µs a message", "{:.1f}", 1.0),
            ("cpu_us.database", "of the database, µs", "{:.1f}", 1.0), ("rss_peak", "anonymous memory, MiB", "{:.1f}", 1 / (1 << 20)))
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
+SHORT_BEGIN, SHORT_END = "<!-- short figures -->\n", "<!-- /short figures -->"
+SHORT = ("onceward", "node", "python", "forwards-only")  # the rows that README.md has
 
 
 def row(cells):
@@ -23,7 +25,7 @@ def row(cells):
 
 
 def text(document, plots):
-    """plots: their folder, as the README names it."""
+    """plots: their folder, as the page names it."""
     figures, machine, options = targets.Figures(document), document["machine"], document["options"]
     lines = [f"`test/bench/run --targets` (revision {options['revision']}, {document['made'][:10]}): {machine['cores']} cores "
              f"({machine['cpu']}) that",
@@ -56,18 +58,35 @@ def shown(document):
                        for g in document["groups"] if g["title"] in keys]}
 
 
+def short(made):
+    """The table of README.md: rows of the other page's."""
+    wanted = [f"| {NAMES[label]} |" for label in SHORT]
+    table = [line for line in made.split("\n") if line.startswith("|")]
+    return "\n".join([*table[:2], *(line for line in table if any(line.startswith(w) for w in wanted))]) + "\n"
+
+
+def replace(path, begin, end, make):
+    """make: from the present text between the markers to the new one."""
+    with open(path, encoding="utf-8") as f:
+        page = f.read()
+    found = re.search(re.escape(begin) + "(.*?)" + re.escape(end), page, re.S)
+    if not found:
+        raise SystemExit(f"{path} has no place for figures: {begin.strip()}")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(page.replace(found.group(0), begin + make(found.group(1)) + end))
+
+
 def publish(document, root):
     """Answers the files written. What other commands have measured stays: it begins with the line of deploy/demo."""
-    plots = os.path.join("test", "bench", "plots")
-    written = plot.write_all(os.path.join(root, plots), shown(document))
-    path = os.path.join(root, "README.md")
-    with open(path, encoding="utf-8") as f:
-        readme = f.read()
-    found = re.search(re.escape(BEGIN) + "(.*?)" + re.escape(END), readme, re.S)
-    if not found:
-        raise SystemExit(f"{path} has no place for figures: {BEGIN.strip()}")
-    kept = re.search(r"^`deploy/demo`.*\Z", found.group(1), re.S | re.M)
-    made = text(document, plots) + ("\n" + kept.group(0) if kept else "")
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(readme.replace(found.group(0), BEGIN + made + END))
-    return [path, *written]
+    bench = os.path.join("bench", "plots")
+    written = plot.write_all(os.path.join(root, "test", bench), shown(document))
+    made = text(document, bench)
+
+    def whole(stands):
+        kept = re.search(r"^`deploy/demo`.*\Z", stands, re.S | re.M)
+        return made + ("\n" + kept.group(0) if kept else "")
+
+    pages = [os.path.join(root, "test", "README.md"), os.path.join(root, "README.md")]
+    replace(pages[0], BEGIN, END, whole)
+    replace(pages[1], SHORT_BEGIN, SHORT_END, lambda _: short(made))
+    return [*pages, *written]

@@ -1,12 +1,13 @@
-"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the README's table of them."""
+"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the table of them in deploy/README.md."""
 
 import collections
 import os
 import re
 
+from . import pages
+
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
-README = os.path.join(ROOT, "README.md")
-BEGIN, END = "<!-- crashes -->\n", "<!-- /crashes -->"
+PAGE = "deploy/README.md"
 
 Failpoint = collections.namedtuple("Failpoint", "name where transaction response")
 
@@ -39,15 +40,9 @@ def markdown():
     return text
 
 
-def in_readme():
-    """The README's text, and the part between the markers."""
-    with open(README, encoding="utf-8") as f:
-        text = f.read()
-    start = text.index(BEGIN) + len(BEGIN)
-    return text, text[start:text.index(END, start)]
+def on_page():
+    return pages.part(PAGE, "crashes")
 
 
-def update_readme():
-    text, table = in_readme()
-    with open(README, "w", encoding="utf-8") as f:
-        f.write(text.replace(BEGIN + table + END, BEGIN + markdown() + END))
+def update_page():
+    pages.put(PAGE, "crashes", markdown())
