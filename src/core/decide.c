@@ -326,7 +326,7 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
 
 /* --- leaving --- */
 
-static void bury_at_its_last(struct queue *q, int64_t now_ms, struct delivery *d)
+void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     held_say(d,
              "near the broker's delivery limit, and its row is at work elsewhere: see whether it was "
@@ -348,7 +348,7 @@ bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d)
             return false; /* what cannot be stored is held; what has a claim is decided by it */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
             return false; /* the claim, which is next, decides */
-        bury_at_its_last(q, now_ms, d);
+        decide_bury_held(q, now_ms, d);
         return true;
     }
     if (!d->claim.has_token) {

@@ -69,6 +69,10 @@ void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d);
  * be its end. false: neither is safe now. */
 bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* Where another holder's work on the row would have to be waited for, and the broker could drop the message
+ * meanwhile: it is stored whole, and rejected. */
+void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d);
+
 /* Near the broker's delivery limit? */
 bool decide_is_near(const struct queue *q, const struct delivery *d);
 

@@ -199,6 +199,10 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
                   now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
         return;
     }
+    if (d->message && returns_is_last(&q->returns, d->copy.delivery_count) && !MUTANT(HELD_AT_THE_LIMIT)) {
+        decide_bury_held(q, now_ms, d);
+        return;
+    }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;
     held_wait(q, now_ms, d, OP_LOOK, WAIT_HELD,
               now_ms + (wait < LOCK_LOOK_MS   ? LOCK_LOOK_MS

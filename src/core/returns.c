@@ -36,6 +36,14 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count)
     return count >= (limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least);
 }
 
+bool returns_is_last(const struct returns *r, int64_t delivery_count)
+{
+    int limit = returns_limit(r);
+
+    return returns_is_near(r, delivery_count) &&
+           (limit == LIMIT_UNKNOWN || returns_count(r, delivery_count) >= limit - 1);
+}
+
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
 {
     if (r->told || returns_limit(r) != LIMIT_UNKNOWN || !returns_count(r, delivery_count))

@@ -96,6 +96,7 @@ static void bury_rowless(struct world *w, struct batch_item *item)
         (struct inbox_reply){.answer = ROW_BURIED, .unproven_us = -1, .inserted = !item->copy->letter_us};
     if (!item->copy->letter_us)
         item->copy->letter_us = w->now_us;
+    item->truth->stored = true;
 }
 
 static void execute(struct world *w, struct batch *b, struct batch_item *item)

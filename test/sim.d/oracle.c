@@ -188,6 +188,17 @@ static bool is_near(const struct plan_queue *p, int count)
     return count >= (known - 2 > least ? known - 2 : least);
 }
 
+/* One delivery more, or two, and the broker drops it; where nobody has told the limit, as soon as it is near.
+ */
+static bool is_last(const struct plan_queue *p, int count)
+{
+    int known = p->rules.delivery_limit != LIMIT_UNKNOWN ? p->rules.delivery_limit
+                : p->version >= 400                      ? 20
+                                                         : LIMIT_UNKNOWN;
+
+    return is_near(p, count) && (known == LIMIT_UNKNOWN || count >= known - 1);
+}
+
 static const char *why_not_dead(const struct world *w, const struct batch_item *item,
                                 const struct inbox_row_sim *was)
 {
@@ -331,12 +342,15 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
 static bool could_be_stored(const struct world *w, const struct copy *m)
 {
     const struct sidecar *s = w->sidecars[m->holder];
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
+    const struct inbox_row_sim *row = &m->truth->row;
     int64_t long_ago = w->now_us - 30000000;
 
-    return is_near(&w->plan->queues[m->truth->queue], m->delivery_count - 1) && m->delivered_us < long_ago &&
-           s->alive && s->base && s->base_since_us < long_ago && !w->database->full &&
-           !w->database->retries && w->database->up && m->truth->row.status != INBOX_PROCESSING &&
-           !m->truth->row.locked_by && !m->skipped && s->frozen_until_us < long_ago;
+    return is_near(p, m->delivery_count - 1) && m->delivered_us < long_ago && s->alive && s->base &&
+           s->base_since_us < long_ago && !w->database->full && !w->database->retries && w->database->up &&
+           (row->status != INBOX_PROCESSING ||
+            (is_last(p, m->delivery_count - 1) && (row->instance != s->index || row->number != s->number))) &&
+           !row->locked_by && !m->skipped && s->frozen_until_us < long_ago;
 }
 
 void oracle_dropped(struct world *w, struct copy *m)
@@ -464,6 +478,8 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
     if (s->link->cut || s->base->cut || w->now_us < s->link->slow_until_us ||
         w->now_us < s->base->slow_until_us)
         return;
+    if (w->database->skew_us < 0) /* a token lives by the database's clock, which went back */
+        patience_us -= w->database->skew_us;
     if (w->now_us - since > patience_us)
         oracle_broken(w, "silence", "nothing moves for %lld s, and its state is consuming",
                       (long long)((w->now_us - since) / 1000000));

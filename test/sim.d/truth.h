@@ -56,6 +56,7 @@ struct truth {
     int64_t second;  /* of the statements about it, */
     int n_items;     /* and how many there were in it */
     bool row_lost;   /* a crash of the database took its claim, or a clock's jump its window */
+    bool stored;     /* a letter of one of its copies is committed */
     bool jumped;     /* a jump of the database's clock ended a window early */
     int64_t done_us; /* completed, or dead */
 };

@@ -27,5 +27,9 @@ int64_t returns_count(const struct returns *r, int64_t delivery_count);
 /* Is it near the limit: not to be returned any more, and stored whole when it arrives so? */
 bool returns_is_near(const struct returns *r, int64_t delivery_count);
 
+/* So near that a holder which ends twice more would lose it: it is stored whole even while its row is at work
+ * elsewhere. Where nobody has told the limit, that is so as soon as it is near. */
+bool returns_is_last(const struct returns *r, int64_t delivery_count);
+
 /* To be told once: a count came from a queue whose limit nobody has told. */
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count);
