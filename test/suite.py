@@ -21,7 +21,6 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 # For what hangs: on a machine that is busy with something else all takes several times longer.
-ENGINE = ("test_once.py",)  # what passes on it; it takes the worker's place when all do
 UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE, BENCH_PATIENCE = 300, 1200, 2700, 900, 900
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
@@ -157,10 +156,6 @@ def run_system_tests(options, folder, count):
     run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience)
     if not options.quick:
         run_pytest("alone", [*files, *common, "-m", "alone"], folder, count, patience)
-    if not options.quick and not options.tool:
-        say("The engine on one loop")
-        run_pytest("engine", [*ENGINE, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience,
-                   ONCEWARD_ENGINE="sidecar")
 
 
 def run_chaos(options, count):

@@ -1,4 +1,4 @@
-/* onceward run: loads the configuration, starts the log, hands over to the supervisor. */
+/* onceward run: loads the configuration, starts the log, hands over to the loop. */
 #include "command/common.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
@@ -8,7 +8,6 @@
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/admin.h"
 #include "onceward/sidecar/sidecar.h"
-#include "onceward/supervisor.h"
 
 #include <getopt.h>
 #include <malloc.h>
@@ -114,11 +113,7 @@ int command_run(int argc, char **argv)
     if (config) {
         log_set_level(config->log.level);
         forward_global_init();
-        /* The new engine, until it takes the worker's place: ONCEWARD_ENGINE=sidecar. */
-        const char *engine = getenv("ONCEWARD_ENGINE");
-
-        status = engine && !strcmp(engine, "sidecar") ? sidecar_run(config, load, path, argv - 1)
-                                                      : supervisor_run(config, load, path);
+        status = sidecar_run(config, load, path, argv - 1);
     }
     log_stop(LOG_STOP_MS);
     return status;

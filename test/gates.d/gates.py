@@ -87,9 +87,7 @@ BELOW = {
     "outbox": "base core config inbox",
     "admin": "base core config inbox",
     "sidecar": "base core config broker inbox forward outbox",
-    "worker": "base core config broker inbox forward",
-    "supervisor": "base core config worker sidecar",
-    "command": "base core config broker inbox forward outbox admin sidecar worker supervisor",
+    "command": "base core config broker inbox forward outbox admin sidecar",
     "main": "base command",
 }
 
@@ -194,10 +192,9 @@ def gate_banned(root):
 CIRCLES = [
     "src/broker: broker.c channel.c closing.c content.c decode.c frames.c methods.c questions.c",
     "src/command: *",  # command.c has both the list of the commands and what they have in common
-    "src/config: applications.c compare.c cross.c duplicates.c exposed.c read.c read_lists.c",
+    "src/config: applications.c cross.c duplicates.c exposed.c read.c read_lists.c",
     "src/core: decide.c queue.c",
 ]
-CIRCLES_NOT = ("src/worker", "src/supervisor")  # on their way out
 
 
 def circles(edges):
@@ -247,8 +244,6 @@ def gate_circles(root):
             folders[os.path.dirname(f.path)].append(f)
     wrong = []
     for folder, files in sorted(folders.items()):
-        if folder in CIRCLES_NOT:
-            continue
         edges = calls_between(files)
         for circle in circles(edges):
             names = {os.path.basename(path) for path in circle}

@@ -173,28 +173,6 @@ void config_set_instance(struct config *c, const char *name);
  * file does not say it. -1: f. */
 int config_state_file(const char *path, char **ret, struct fault *f);
 
-/* The entry of that name, or NULL. */
-const struct config_queue *config_find_queue(const struct config *c, const char *name);
-
-/* How a configuration that was read anew differs from the one that runs: key paths and names of queues, never
- * values, which may be secrets. A secret in a file is the same as long as its path is: it is read again at
- * every connect. */
-struct config_diff {
-    struct texts changed_keys;  /* that take effect: at once, or with the queues below */
-    struct texts needs_restart; /* keys whose new values a running sidecar does not take */
-    struct texts unchanged, changed, added,
-        removed; /* queues; changed: also by a key that all of them depend on */
-};
-
-void config_compare(const struct config *running, const struct config *next, struct config_diff *ret);
-void config_diff_deinit(struct config_diff *d);
-
-/* Gives the keys that need a restart the values that they have in the running configuration. */
-void config_keep(struct config *next, const struct config *running);
-
-/* Writes the keys that take effect at once. The readers of running may be at work in other threads. */
-void config_apply_now(struct config *running, const struct config *next);
-
 /* Is that this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
 bool config_host_is_local(const char *host);
 

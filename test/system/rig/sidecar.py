@@ -48,8 +48,6 @@ class Sidecar:
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
                        "ASAN_OPTIONS": "detect_leaks=1:exitcode=99:detect_stack_use_after_return=1:malloc_context_size=12",
                        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
-        if "ONCEWARD_ENGINE" in os.environ:
-            environment["ONCEWARD_ENGINE"] = os.environ["ONCEWARD_ENGINE"]
         environment.update(self.environment)
         with open(self.error_path, "ab") as err:
             self.child = process.spawn([self.binary, "run", "--config", self.config_path], stdin=subprocess.DEVNULL,
