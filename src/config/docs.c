@@ -80,33 +80,6 @@ void config_keys_markdown(struct buf *out)
     }
 }
 
-static const char *const effects[N_KEY_EFFECTS] = {
-    [EFFECT_RESTART] = "needs a restart; the running value stays",
-    [EFFECT_NOW] = "takes effect at once",
-    [EFFECT_QUEUES] = "every queue is drained and started again",
-    [EFFECT_QUEUE] = "that queue is drained and started again",
-};
-
-void config_reload_markdown(struct buf *out)
-{
-    static const enum key_effect order[] = {EFFECT_NOW, EFFECT_QUEUE, EFFECT_QUEUES, EFFECT_RESTART};
-
-    buf_add_text(out, "| a new value of | |\n|---|---|\n");
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-        const char *before = "| ";
-
-        for (size_t k = 0; k < n_keys && order[i] != EFFECT_QUEUE; k++) {
-            if (keys[k].effect != order[i])
-                continue;
-            buf_printf(out, "%s`%s`", before, keys[k].path);
-            before = ", ";
-        }
-        if (order[i] == EFFECT_QUEUE)
-            buf_add_text(out, "| any key of a queue, also by `defaults`");
-        buf_printf(out, " | %s |\n", effects[order[i]]);
-    }
-}
-
 /* --- for people --- */
 
 static void add_default(struct buf *out, const struct key *k)
@@ -142,9 +115,8 @@ static void explain_key(struct buf *out, const struct key *k)
     add_type(out, k);
     buf_add_text(out, k->presence == KEY_MAY || k->presence == KEY_HAS ? "; default: " : "; ");
     add_default(out, k);
-    buf_printf(out, ".%s A new value: %s.\n",
-               key_takes_file(k) ? " It may be given as a file: the same name with _file behind it." : "",
-               effects[k->effect]);
+    buf_printf(out, ".%s\n",
+               key_takes_file(k) ? " It may be given as a file: the same name with _file behind it." : "");
 }
 
 /* Below "queues.<name>." or "defaults.", where that stands before it. */

@@ -12,35 +12,13 @@
 #include <stdlib.h>
 
 /* The field of a scope. Some fields share their name with nothing else, so the scope chooses the struct. */
-#define OFFSET_ROOT(field)        offsetof(struct config, field)
-#define OFFSET_ROOT_NOW(field)    offsetof(struct config, field)
-#define OFFSET_ROOT_QUEUES(field) offsetof(struct config, field)
-#define OFFSET_QUEUE(field)       offsetof(struct config_queue, field)
-
-#define SCOPE_ROOT_NOW    SCOPE_ROOT
-#define SCOPE_ROOT_QUEUES SCOPE_ROOT
-
-#define EFFECT_OF_ROOT        EFFECT_RESTART
-#define EFFECT_OF_ROOT_NOW    EFFECT_NOW
-#define EFFECT_OF_ROOT_QUEUES EFFECT_QUEUES
-#define EFFECT_OF_QUEUE       EFFECT_QUEUE
-
-/* Workers read what takes effect at once while it is written. */
-#define IS_ATOMIC_ROOT(field)        1
-#define IS_ATOMIC_ROOT_QUEUES(field) 1
-#define IS_ATOMIC_QUEUE(field)       1
-#define IS_ATOMIC_ROOT_NOW(field)                                                                            \
-    _Generic(&((struct config *)0)->field, _Atomic int64_t * : 1, _Atomic enum log_level * : 1,              \
-             _Atomic enum config_messages * : 1, default : 0)
-#define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                            \
-    _Static_assert(IS_ATOMIC_##scope(field), path " takes effect at once, so its field is atomic");
-#include "config/keys.def"
-#undef KEY
+#define OFFSET_ROOT(field)  offsetof(struct config, field)
+#define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
 
 const struct key keys[] = {
 #define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                            \
-    {SCOPE_##scope, EFFECT_OF_##scope,     path,    TYPE_##type, KEY_##presence, fallback, range,            \
-     check,         OFFSET_##scope(field), sentence},
+    {SCOPE_##scope, path,  TYPE_##type,           KEY_##presence, fallback,                                  \
+     range,         check, OFFSET_##scope(field), sentence},
 #include "config/keys.def"
 #undef KEY
 };

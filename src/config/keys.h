@@ -12,9 +12,6 @@ struct buf;
 
 enum key_scope { SCOPE_ROOT, SCOPE_QUEUE };
 
-/* What a new value asks for at a reload. */
-enum key_effect { EFFECT_RESTART, EFFECT_NOW, EFFECT_QUEUES, EFFECT_QUEUE, N_KEY_EFFECTS };
-
 enum key_type {
     TYPE_TEXT,
     TYPE_SECRET,
@@ -40,7 +37,6 @@ typedef const char *key_check_fn(const char *text);
 
 struct key {
     enum key_scope scope;
-    enum key_effect effect;
     const char *path; /* below its scope */
     enum key_type type;
     enum key_presence presence;

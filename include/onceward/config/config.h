@@ -9,10 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The configuration: never changed after it was read, but for the atomic fields: those of keys that take
- * effect at once when the file is read anew (config_apply_now). Every string lives until config_free. Keys,
- * types, ranges, defaults and one sentence of documentation each stand in one table (keys.def); see
- * config_keys(). */
+/* The configuration: never changed after it was read. Every string lives until config_free. Keys, types,
+ * ranges, defaults and one sentence of documentation each stand in one table (keys.def); see config_keys().
+ */
 
 struct fault;
 struct buf;
@@ -54,9 +53,9 @@ struct config_database {
 enum config_messages { MESSAGES_NONE, MESSAGES_SAMPLED, MESSAGES_ALL };
 
 struct config_log {
-    _Atomic enum log_level level;
-    _Atomic enum config_messages messages;
-    _Atomic int64_t stats_interval_ms;
+    enum log_level level;
+    enum config_messages messages;
+    int64_t stats_interval_ms;
 };
 
 struct config_header {
@@ -113,7 +112,7 @@ struct config {
     struct config_database database;
     struct config_log log;
     char *state_file;
-    _Atomic int64_t shutdown_grace_ms;
+    int64_t shutdown_grace_ms;
     struct config_queue *queues;
     size_t n_queues;
     struct config_arena *arena;

@@ -23,6 +23,3 @@ void config_keys_each(void (*each)(void *ctx, const char *path, const char *fall
 
 /* A JSON Schema (2020-12) of the configuration file. */
 void config_keys_schema(struct buf *out);
-
-/* The documentation's table of what a new value asks for at a reload, in Markdown. */
-void config_reload_markdown(struct buf *out);
