@@ -89,6 +89,17 @@ def test_the_short_figures_are_those_of_the_long_table():
     assert pages.part("README.md", "short figures") == publish.short(pages.part("test/README.md", "figures"))
 
 
+def test_the_message_ids_that_are_advised_are_valid():
+    rows = [line.strip("|").split("|") for line in pages.part("conf/README.md", "publishers").splitlines()[2:]]
+    named = sorted({value for row in rows for value in re.findall(r"`(\[.*?\])`", row[3])})
+    assert len(rows) >= 11 and all(len(row) == 5 and re.search(r"\d", row[4]) for row in rows) and len(named) >= 5
+    queues = {f"q{i}": {"forward": {"url": "http://127.0.0.1/"}, "message_id": json.loads(value)} for i, value in enumerate(named)}
+    config = {"broker": {"url": "amqp://localhost/"}, "database": {"url": "postgresql://localhost/a"}, "queues": queues}
+    said = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps(config).encode(), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False)
+    assert said.returncode == 0, said.stdout.decode()
+
+
 # --- commands ---
 
 AHEAD = {"pause", "resume", "retry", "give-up", "top"}  # whose advice is in the tables before they are commands
