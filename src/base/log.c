@@ -43,13 +43,40 @@ static struct {
     bool running, stopping, torn; /* torn: the last byte written is not the end of a line */
     int64_t stop_at_ms;
     int fd;
-    atomic_int level;
+    atomic_int level, format;
     _Atomic uint64_t dropped;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .level = LOG_INFO, .fd = -1};
+
+/* What collectors want to have under names of their own. In ECS `error` and `trace` are objects: a text in
+ * their place makes Elasticsearch refuse the line. */
+static const struct {
+    const char *name, *as[N_LOG_FORMATS]; /* NULL: as it is */
+} renamed[] = {
+    {"ts", {[LOG_ECS] = "@timestamp", [LOG_GCP] = "time"}},
+    {"level", {[LOG_ECS] = "log.level", [LOG_GCP] = "severity"}},
+    {"event", {[LOG_ECS] = "event.action"}},
+    {"error", {[LOG_ECS] = "error.message"}},
+    {"trace_id", {[LOG_ECS] = "trace.id"}},
+};
+
+static const char *const severities[N_LOG_LEVELS] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
 void log_set_level(enum log_level level)
 {
     atomic_store(&state.level, (int)level);
+}
+
+void log_set_format(enum log_format format)
+{
+    atomic_store(&state.format, (int)format);
+}
+
+static const char *name_of(const char *key, enum log_format format)
+{
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(*renamed); i++)
+        if (renamed[i].as[format] && !strcmp(renamed[i].name, key))
+            return renamed[i].as[format];
+    return key;
 }
 
 uint64_t log_dropped(void)
@@ -76,14 +103,21 @@ static bool line_has_room(const struct log_line *l, size_t need)
 
 static bool line_key(struct log_line *l, const char *key, size_t value_need)
 {
-    size_t len = strlen(key);
+    const char *name = l->format == LOG_ONCEWARD ? key : name_of(key, l->format);
+    size_t len = strlen(name);
 
     if (l->off || !line_has_room(l, len + 4 + value_need))
         return false;
+    if (l->format == LOG_TEXT) {
+        line_add(l, " ", 1);
+        line_add(l, name, len);
+        line_add(l, "=", 1);
+        return true;
+    }
     if (l->len > 1)
         line_add(l, ",", 1);
     line_add(l, "\"", 1);
-    line_add(l, key, len);
+    line_add(l, name, len);
     line_add(l, "\":", 2);
     return true;
 }
@@ -118,17 +152,66 @@ static void line_string(struct log_line *l, struct slice s)
     line_add(l, "\"", 1);
 }
 
-static void line_time(struct log_line *l)
+static bool is_plain(struct slice s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (s.data[i] <= ' ' || s.data[i] > '~' || strchr("\"\\=[]", s.data[i]))
+            return false;
+    return s.len > 0;
+}
+
+/* As text, in quotes only where it would be misread without. */
+static void line_value(struct log_line *l, struct slice s)
+{
+    if (l->format == LOG_TEXT && is_plain(s) && line_has_room(l, s.len))
+        line_add(l, s.data, s.len);
+    else
+        line_string(l, s);
+}
+
+enum { TIME_MAX = 48 };
+
+static void time_now(char text[TIME_MAX])
 {
     int64_t now = clock_wall_ms();
     time_t seconds = (time_t)(now / 1000);
     struct tm tm;
-    char text[48];
 
     gmtime_r(&seconds, &tm);
-    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(now % 1000));
-    log_text(l, "ts", text);
+    size_t n = strftime(text, TIME_MAX, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(text + n, TIME_MAX - n, ".%03dZ", (int)(now % 1000));
+}
+
+/* TIME LEVEL QUEUE EVENT: SENTENCE */
+static void begin_text(struct log_line *l, const struct event_info *info, enum log_level level,
+                       const char *queue)
+{
+    char time[TIME_MAX], head[TIME_MAX + 16];
+
+    time_now(time);
+    snprintf(head, sizeof(head), "%s %-7s ", time, log_level_name(level));
+    line_add(l, head, strlen(head));
+    if (queue) {
+        line_value(l, slice_of(queue));
+        line_add(l, " ", 1);
+    }
+    line_add(l, info->name, strlen(info->name));
+    line_add(l, ": ", 2);
+    line_add(l, info->sentence, strlen(info->sentence));
+}
+
+static void begin_json(struct log_line *l, const struct event_info *info, enum log_level level,
+                       const char *queue)
+{
+    char ts[TIME_MAX];
+
+    time_now(ts);
+    line_add(l, "{", 1);
+    log_text(l, "ts", ts);
+    log_text(l, "level", l->format == LOG_GCP ? severities[level] : log_level_name(level));
+    log_text(l, "event", info->name);
+    log_text(l, "message", info->sentence);
+    log_text(l, "queue", queue);
 }
 
 void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue)
@@ -137,14 +220,14 @@ void log_begin_at(struct log_line *l, enum event e, enum log_level level, const 
 
     l->event = e;
     l->len = 0;
+    l->format = (enum log_format)atomic_load(&state.format);
     l->off = (int)level < atomic_load(&state.level);
     if (l->off)
         return;
-    line_add(l, "{", 1);
-    line_time(l);
-    log_text(l, "level", log_level_name(level));
-    log_text(l, "event", info->name);
-    log_text(l, "queue", queue);
+    if (l->format == LOG_TEXT)
+        begin_text(l, info, level, queue);
+    else
+        begin_json(l, info, level, queue);
 }
 
 void log_begin(struct log_line *l, enum event e, const char *queue)
@@ -160,7 +243,7 @@ void log_slice(struct log_line *l, const char *key, struct slice value)
     while (len < value.len && len && ((uint8_t)value.data[len] & 0xC0) == 0x80)
         len--;
     if (line_key(l, key, 16))
-        line_string(l, (struct slice){value.data, len});
+        line_value(l, (struct slice){value.data, len});
 }
 
 void log_text(struct log_line *l, const char *key, const char *value)
@@ -232,14 +315,21 @@ void log_texts(struct log_line *l, const char *key, const struct texts *value)
     line_add(l, "]", 1);
 }
 
+/* TAIL_ROOM was kept for it. */
+static void line_close(struct log_line *l)
+{
+    if (l->format != LOG_TEXT)
+        l->data[l->len++] = '}';
+    l->data[l->len++] = '\n';
+}
+
 void log_end(struct log_line *l)
 {
     enum event_class class = event_info(l->event)->class;
 
     if (l->off)
         return;
-    memcpy(l->data + l->len, "}\n", 2);
-    l->len += 2;
+    line_close(l);
 
     struct queued *q = malloc(sizeof(*q) + l->len);
     if (!q) {
@@ -271,8 +361,7 @@ void log_print(struct log_line *l, FILE *out)
 {
     if (l->off)
         return;
-    memcpy(l->data + l->len, "}\n", 2);
-    l->len += 2;
+    line_close(l);
     fwrite(l->data, 1, l->len, out);
 }
 

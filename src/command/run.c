@@ -45,6 +45,8 @@ static struct config *load(const char *path, struct texts *faults)
     struct config *config = NULL;
     int failed = config_load(path, admin_check_url, &config, &report);
 
+    if (!failed)
+        log_set_format(config->log.format);
     for (size_t i = 0; i < report.n; i++) {
         const struct config_finding *finding = &report.findings[i];
 

@@ -188,6 +188,23 @@ static void find_special(struct writer *w, const struct message *m)
         w->tracestate = (struct slice){0};
 }
 
+struct slice trace_id(const struct message *m)
+{
+    enum { AT = 3, LEN = 32 }; /* 00-<32 hex>-… */
+
+    for (size_t i = 0; i < m->n_headers; i++) {
+        const struct field *f = &m->headers[i];
+        struct slice value;
+
+        if (!is_stringlike(f) || !same_ignoring_case(f->name, SLICE("traceparent")))
+            continue;
+        value = trim(f->bytes);
+        if (value.len) /* the first that says something, as for the request */
+            return traceparent_is_valid(value) ? (struct slice){value.data + AT, LEN} : (struct slice){0};
+    }
+    return (struct slice){0};
+}
+
 static void write_mandatory(struct header_block *b, const struct message *m, const struct request_facts *r)
 {
     struct buf *out = &b->text;

@@ -127,6 +127,43 @@ static void log_database(struct log_line *line, const struct lane *l)
                     : "not asked yet, or not connected");
 }
 
+/* --- when it is written --- */
+
+/* An idle queue says so at every sixth interval, once a minute by default: this many at most. */
+enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
+
+/* What must be in a line in time: counts that have grown, a state, and whatever does not go on. */
+static struct figures_told told_now(const struct lane *l)
+{
+    const struct queue *q = &l->core;
+    const struct queue_counts *c = &q->counts;
+    bool paused = false;
+
+    for (int r = 0; r < N_PAUSE_REASONS; r++)
+        paused |= q->pauses[r].since_ms != 0;
+    return (struct figures_told){
+        .busy = paused || q->held.n_out || queue_n_held(q) || q->consumer.watch.depth > 0 ||
+                !l->link->broker || !l->sidecar->database.inbox,
+        .sum = c->received.total + c->completed.total + c->duplicates.total + c->retried.total +
+               c->given_back.total + c->dead.total + c->suppressed.total + log_dropped() +
+               (uint64_t)l->link->dial.n_reconnects + (uint64_t)l->sidecar->database.dial.n_reconnects,
+        .n_dead_letters = l->n_dead_letters,
+        .state = (int)queue_state(q),
+    };
+}
+
+static bool is_due(const struct lane *l)
+{
+    const struct sidecar *s = l->sidecar;
+    struct figures_told now = told_now(l);
+    int64_t idle_ms = s->config->log.stats_interval_ms * IDLE_INTERVALS;
+
+    if (now.busy || l->told.busy || now.sum != l->told.sum || now.state != l->told.state ||
+        now.n_dead_letters != l->told.n_dead_letters)
+        return true;
+    return s->now_ms - l->stats_said_ms >= (idle_ms < IDLE_MS ? idle_ms : IDLE_MS);
+}
+
 void figures_say(struct lane *l)
 {
     struct sidecar *s = l->sidecar;
@@ -160,6 +197,8 @@ void figures_say(struct lane *l)
     stat_count(&line, STATS_DROPPED_LINES, dropped - l->dropped_told, dropped);
     l->dropped_told = dropped;
     log_end(&line);
+    l->told = told_now(l);
+    l->stats_said_ms = s->now_ms;
 }
 
 void figures_step(struct sidecar *s)
@@ -172,7 +211,7 @@ void figures_step(struct sidecar *s)
 
         if (s->now_ms < l->stats_at_ms)
             continue;
-        if (l->stats_at_ms)
+        if (l->stats_at_ms && is_due(l))
             figures_say(l);
         l->stats_at_ms = s->now_ms + s->config->log.stats_interval_ms;
         any = true;

@@ -2,6 +2,7 @@
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
+#include "onceward/core/headers.h"
 
 static void begin(struct log_line *line, const struct lane *l, const struct note *n)
 {
@@ -14,6 +15,9 @@ static void begin(struct log_line *line, const struct lane *l, const struct note
         log_slice(line, "message_id", delivery_slice(d));
     else
         log_null(line, "message_id");
+    struct slice trace = d->message ? trace_id(d->message) : (struct slice){0};
+    if (trace.len)
+        log_slice(line, "trace_id", trace);
     if (d->claim.attempt)
         log_int(line, "attempt", d->claim.attempt + d->claim.takeovers);
     if (d->outcome.http_status)

@@ -68,7 +68,7 @@ struct broker_link {
     struct broker *broker; /* NULL: none */
     struct dial dial;
     struct watch watch;
-    bool readable; /* or it has more than a turn takes */
+    bool readable;                               /* or it has more than a turn takes */
     bool wrote_ack, wrote_reject, wrote_requeue; /* in this turn */
     bool closing, closed;
     int64_t tick_ms;
@@ -102,8 +102,14 @@ struct lane {
     bool touched;   /* a fact has come since its last actions */
     int64_t due_ms; /* when to look at it anyway */
     struct histogram forward_us, end_to_end_us, claim_batch;
-    int64_t stats_at_ms, stats_said_ms;
+    int64_t stats_at_ms, stats_said_ms; /* the next look, the latest line */
     uint64_t dropped_told, reconnects_told;
+    struct figures_told { /* what that line was about */
+        bool busy;        /* something waited, was held or paused */
+        uint64_t sum;
+        int64_t n_dead_letters;
+        int state;
+    } told;
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
@@ -179,7 +185,7 @@ struct sidecar {
     int signals;
     struct watch signals_watch;
     enum ending ending;
-    int n_asked; /* to end */
+    int n_asked;  /* to end */
     bool is_idle; /* drained, and to stay */
     struct state_reload reload;
     int64_t now_ms;

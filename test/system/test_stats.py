@@ -8,7 +8,7 @@ from rig.application import Gate
 from test_commands import good, run
 
 ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"]}
-OF_EVERY_LINE = ["ts", "level", "event", "queue"]
+OF_EVERY_LINE = ["ts", "level", "event", "message", "queue"]
 WITH_A_PAUSE = {"paused_reason", "paused_detail"}
 
 

@@ -619,9 +619,40 @@ static void test_block_is_used_again(void **state)
     assert_int_equal(block.n, 0);
 }
 
+/* The log names the trace that the request carries: the first header that is not empty decides for both. */
+static void test_the_trace_id_of_the_log_is_the_one_that_is_sent(void **state)
+{
+    const struct {
+        struct field first, second;
+        const char *expected;
+    } cases[] = {
+        {F_STRING("traceparent", TRACE), F_STRING("x", "y"), "0af7651916cd43dd8448eb211c80319c"},
+        {F_STRING("x", "y"), F_BYTES("TraceParent", " " TRACE " "), "0af7651916cd43dd8448eb211c80319c"},
+        {F_STRING("traceparent", ""), F_STRING("traceparent", TRACE), "0af7651916cd43dd8448eb211c80319c"},
+        {F_STRING("traceparent", "00-xyz"), F_STRING("traceparent", TRACE), ""},
+        {F_STRING("tracestate", TRACE), F_STRING("x", TRACE), ""},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct field headers[] = {cases[i].first, cases[i].second};
+        struct message m = {.headers = headers, .n_headers = 2};
+        struct slice id = trace_id(&m);
+
+        assert_int_equal(id.len, strlen(cases[i].expected));
+        assert_memory_equal(id.len ? id.data : "", cases[i].expected, id.len);
+        write_block(&m, &usual);
+        const char *sent = value_of("traceparent");
+
+        assert_int_equal(sent != NULL, id.len > 0);
+        if (sent)
+            assert_memory_equal(sent + 3, id.data, id.len);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_trace_id_of_the_log_is_the_one_that_is_sent),
         cmocka_unit_test(test_smallest),
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_ids),

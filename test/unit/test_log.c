@@ -76,12 +76,87 @@ static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
         assert_in_range(l.data[i], 0x20, 0x7E);
 }
 
+/* One line in a format, from its begin to its end. */
+static char *line_in(enum log_format format)
+{
+    struct log_line l;
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    log_set_format(format);
+    log_begin(&l, EVENT_RETRY, "orders");
+    log_text(&l, "message_id", "a b");
+    log_text(&l, "trace_id", "0af7651916cd43dd8448eb211c80319c");
+    log_text(&l, "error", "answered 503");
+    log_text(&l, "why", NULL);
+    log_int(&l, "attempt", 2);
+    log_print(&l, f);
+    fclose(f);
+    log_set_format(LOG_ONCEWARD);
+    return text;
+}
+
+/* From its level on: before it stands the time. */
+static void assert_line(enum log_format format, const char *time_key, const char *expected)
+{
+    char *text = line_in(format), start[32];
+
+    snprintf(start, sizeof(start), "%s", time_key);
+    assert_memory_equal(text, start, strlen(start));
+    assert_string_equal(text + strlen(start) + strlen("2026-01-01T00:00:00.000Z"), expected);
+    free(text);
+}
+
+#define SENTENCE "An attempt failed; it is tried again at `next_attempt_ms` from now."
+#define NAMED    "\"message\":\"" SENTENCE "\",\"queue\":\"orders\",\"message_id\":\"a b\","
+#define TRACE_ID "\"0af7651916cd43dd8448eb211c80319c\""
+
+static void test_each_format_names_what_collectors_look_for(void **state)
+{
+    assert_line(LOG_ONCEWARD, "{\"ts\":\"",
+                "\",\"level\":\"warning\",\"event\":\"retry\"," NAMED "\"trace_id\":" TRACE_ID
+                ",\"error\":\"answered 503\",\"why\":null,\"attempt\":2}\n");
+    assert_line(LOG_ECS, "{\"@timestamp\":\"",
+                "\",\"log.level\":\"warning\",\"event.action\":\"retry\"," NAMED "\"trace.id\":" TRACE_ID
+                ",\"error.message\":\"answered 503\",\"why\":null,\"attempt\":2}\n");
+    assert_line(LOG_GCP, "{\"time\":\"",
+                "\",\"severity\":\"WARNING\",\"event\":\"retry\"," NAMED "\"trace_id\":" TRACE_ID
+                ",\"error\":\"answered 503\",\"why\":null,\"attempt\":2}\n");
+    assert_line(LOG_TEXT, "",
+                " warning orders retry: " SENTENCE
+                " message_id=\"a b\" trace_id=0af7651916cd43dd8448eb211c80319c "
+                "error=\"answered 503\" why=null attempt=2\n");
+}
+
+static void assert_holds(const struct log_line *l, const char *text)
+{
+    if (!memmem(l->data, l->len, text, strlen(text)))
+        fail_msg("%.*s lacks %s", (int)l->len, l->data, text);
+}
+
+/* A queue's name, or a value, that looks like more than it is. */
+static void test_text_for_a_terminal_misleads_nobody(void **state)
+{
+    struct log_line l;
+
+    log_set_format(LOG_TEXT);
+    log_begin(&l, EVENT_DUPLICATE, "q\x1b[2J");
+    assert_holds(&l, " info    \"q\\u001b[2J\" duplicate: ");
+    log_text(&l, "id", "1 reason=x\n");
+    log_text(&l, "empty", "");
+    log_set_format(LOG_ONCEWARD);
+    assert_holds(&l, " id=\"1 reason=x\\u000a\" empty=\"\"");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_acts_on_a_terminal_is_escaped),
         cmocka_unit_test(test_all_other_text_stays_as_it_is),
         cmocka_unit_test(test_a_line_of_nothing_else_keeps_its_bound),
+        cmocka_unit_test(test_each_format_names_what_collectors_look_for),
+        cmocka_unit_test(test_text_for_a_terminal_misleads_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,8 @@
 #include <stdio.h>
 
 /* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is
- * said.
+ * said. Each line has ts, level, event, message (the event's sentence) and queue before the event's own
+ * fields.
  *
  * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded
  * queue, so that a blocked standard output never blocks a worker. Each class of events has a room of its own
@@ -17,7 +18,10 @@ struct texts;
 
 enum { LOG_LINE_MAX = 8192 };
 
-enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR };
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, N_LOG_LEVELS };
+
+/* Whose names the fields of a line have. TEXT is no JSON: words for a terminal. */
+enum log_format { LOG_ONCEWARD, LOG_ECS, LOG_GCP, LOG_TEXT, N_LOG_FORMATS };
 
 enum event {
 #define EVENT(id, name, level, class, sentence, advice) EVENT_##id,
@@ -51,6 +55,9 @@ void log_stop(int timeout_ms);
 /* Lines below this level are not made. */
 void log_set_level(enum log_level level);
 
+/* How lines look from now on; LOG_ONCEWARD until then. What log_print writes looks the same. */
+void log_set_format(enum log_format format);
+
 /* How many lines were dropped since the start. */
 uint64_t log_dropped(void);
 
@@ -58,6 +65,7 @@ uint64_t log_dropped(void);
  * snake_case. */
 struct log_line {
     enum event event;
+    enum log_format format;
     bool off;
     size_t len;
     char data[LOG_LINE_MAX];

@@ -54,6 +54,7 @@ enum config_messages { MESSAGES_NONE, MESSAGES_SAMPLED, MESSAGES_ALL };
 
 struct config_log {
     enum log_level level;
+    enum log_format format;
     enum config_messages messages;
     int64_t stats_interval_ms;
 };

@@ -23,6 +23,10 @@ struct request_facts {
     int attempt;
 };
 
+/* The trace id of the header traceparent, 32 hex digits of the message's own; empty where there is none, or
+ * none that is well-formed. */
+struct slice trace_id(const struct message *m);
+
 enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
 
 /* Writes the whole block: first the mandatory fields (Idempotency-Key, Onceward-*, Content-Type,
