@@ -45,7 +45,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text
     if (b->on || !b->threshold || b->n < b->threshold || MUTANT(BRAKE_NEVER))
         return false;
     b->on = true;
-    b->since_ms = now_ms;
+    b->since_ms = b->tried_ms = now_ms;
     return true;
 }
 
@@ -77,6 +77,7 @@ bool brake_try(struct brake *b, int64_t now_ms, int most)
     if (b->n_tries >= most)
         return false;
     b->n_tries++;
+    b->tried_ms = now_ms;
     return true;
 }
 

@@ -334,6 +334,7 @@ void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
              NULL);
     if (d->leader != d)
         held_step_down(q, now_ms, d);
+    d->claim.has_token = false; /* its window ends by itself */
     decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, true);
 }
 

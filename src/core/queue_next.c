@@ -14,6 +14,7 @@ enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt before it goes with a short one */
     BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
     IDENTITY_WAIT_MS = 1000,
+    LEFT_MS = 60000,
     ALONE_LOOK_MS = 200, /* one that must go alone, and may not keep others waiting now */
     /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
      * one for many costs the broker a fraction of many. */
@@ -365,10 +366,12 @@ static bool needs_to_be_alone(const struct delivery *d)
 }
 
 /* While everything fails and another replica consumes, none that was redelivered is tried: the others are to
- * get those. */
-static bool is_left_to_others(const struct queue *q, const struct delivery *d)
+ * get those. But where nothing else comes, nobody would ever learn that the application is well again: then
+ * one is tried in LEFT_MS. */
+static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return q->brake.on && q->n_others && d->copy.redelivered;
+    return q->brake.on && q->n_others && d->copy.redelivered &&
+           (now_ms - q->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
 }
 
 /* The one that waits to go alone, if it is of this queue: while it does, no other may. */
@@ -384,7 +387,7 @@ static struct delivery *place_holder(struct queue *q)
 
 /* Whose turn is it? The first that waits; where one at a time is tried, the one whose last try is the oldest.
  */
-static struct delivery *next_candidate(struct queue *q)
+static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 {
     struct delivery *best = q->application->place.holder ? place_holder(q) : NULL;
 
@@ -395,7 +398,7 @@ static struct delivery *next_candidate(struct queue *q)
     {
         struct delivery *d = at(k);
 
-        if ((most_are_duplicates(q) && may_be_looked_at(d)) || is_left_to_others(q, d))
+        if ((most_are_duplicates(q) && may_be_looked_at(d)) || is_left_to_others(q, now_ms, d))
             continue;
         if (!is_trying(q))
             return d;
@@ -408,7 +411,7 @@ static struct delivery *next_candidate(struct queue *q)
         return best;
     list_each(&q->held.waiting[WAIT_BRAKE], k)
     {
-        if (at(k)->op == OP_CLAIM && !is_left_to_others(q, at(k)))
+        if (at(k)->op == OP_CLAIM && !is_left_to_others(q, now_ms, at(k)))
             return at(k);
     }
     return NULL;
@@ -442,7 +445,7 @@ static bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
     if (!may_begin(q))
         return false;
     for (;;) {
-        struct delivery *d = next_candidate(q);
+        struct delivery *d = next_candidate(q, now_ms);
 
         if (!d)
             return false;

@@ -29,6 +29,13 @@ static void note_code(struct note *n, const char *code)
 
 /* --- nothing was learnt --- */
 
+/* Up to AGAIN_LAST_MS, and well below max_hold: what is refused for its last time before that is not held on.
+ */
+static int64_t again_last_ms(const struct queue *q)
+{
+    return q->rules.max_hold_ms / 4 < AGAIN_LAST_MS ? q->rules.max_hold_ms / 4 : AGAIN_LAST_MS;
+}
+
 /* The same again: at once after a lost connection (there is none to send it on), else with a growing wait. */
 static void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
@@ -45,10 +52,10 @@ static void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
         wait = held_lock_wait_ms(d);
         /* One item that is refused while the database works for others is tried ever more rarely, up to
          * AGAIN_LAST_MS. */
-        for (int i = 8; i < d->n_waits && wait < AGAIN_LAST_MS; i++)
+        for (int i = 8; i < d->n_waits && wait < again_last_ms(q); i++)
             wait *= 2;
-        if (wait > AGAIN_LAST_MS)
-            wait = AGAIN_LAST_MS;
+        if (wait > again_last_ms(q))
+            wait = again_last_ms(q);
     }
     /* A letter without a row may have been written: only a redelivered one is looked for before it is
      * inserted. */

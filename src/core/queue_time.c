@@ -392,6 +392,21 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
+/* What the broker would drop when it is given back, and whose row somebody has locked all the time: it is
+ * stored whole, and the row is left as it is. */
+static void drain_near(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (d->ended || d->wait != WAIT_LOCKED || !d->message || !decide_is_near(q, d) ||
+            !database_is_up(q->database) || MUTANT(DRAIN_DROPS_LOCKED))
+            continue;
+        decide_bury_held(q, now_ms, d);
+    }
+}
+
 /* The last resort, with a database that does not answer: rows stay as they are. Closing with them unacked
  * would cost every one of them a delivery on some brokers, and a requeue on fewer. */
 static void drain_all(struct queue *q, int64_t now_ms)
@@ -414,6 +429,8 @@ static void step_drain(struct queue *q, int64_t now_ms)
         return;
     if (q->drain == DRAIN_RELEASING)
         drain_out(q, now_ms);
+    if (q->drain == DRAIN_RELEASING && q->drain_until_ms - now_ms <= HELD_RETURN_MS / 2)
+        drain_near(q, now_ms);
     if (stopped && q->drain <= DRAIN_RELEASING)
         drain_idle(q, now_ms);
     if (q->drain == DRAIN_FINISHING && now_ms >= q->drain_until_ms) {

@@ -55,8 +55,9 @@ static bool is_over(const struct post *p)
 }
 
 /* Nothing else is out at its application, and nothing that was accepted there is open. */
-static bool goes_alone(struct sidecar *s, struct post *p)
+static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
 {
+    enum { LEEWAY_US = 50000 }; /* the window began before the claim was sent */
     bool alone = s->n_open == 0;
 
     for (size_t i = 0; i < s->n_open; i++)
@@ -66,7 +67,11 @@ static bool goes_alone(struct sidecar *s, struct post *p)
             s->accepted[i] = s->accepted[--s->n_accepted];
             continue;
         }
-        alone = alone && s->accepted[i]->truth == p->truth;
+        const struct post *other = s->accepted[i];
+        int64_t window_us = rules_of(w, other->queue)->token_window_ms * 1000;
+        bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* it is failed for that just now */
+
+        alone = alone && (ends || other->truth == p->truth);
         s->accepted[i++]->alone = false;
     }
     return alone;
@@ -82,7 +87,7 @@ void oracle_forward(struct world *w, struct post *p)
     int n = 1;
 
     w->oracle->n_checks++;
-    p->alone = goes_alone(s, p);
+    p->alone = goes_alone(w, s, p);
     for (size_t i = 0; i < s->n_open; i++)
         n += s->open[i]->queue == p->queue;
     if (n > rules->concurrency)

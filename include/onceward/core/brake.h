@@ -25,6 +25,7 @@ struct brake {
     bool no_ids;                          /* all of them had no usable message id */
     int64_t second_ms;                    /* the tries of the present second */
     int n_tries;
+    int64_t tried_ms; /* the last try; since_ms before the first */
 };
 
 void brake_init(struct brake *b, int threshold);
