@@ -252,6 +252,18 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     return PLACE_TAKEN;
 }
 
+bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
+{
+    if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_accepted ||
+        MUTANT(NEVER_ALONE_BY_LUCK))
+        return false;
+    place_settle(a, now_ms);
+    a->place.holder = holder;
+    a->place.taken = true;
+    a->place.since_ms = now_ms;
+    return true;
+}
+
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
     if (a->place.holder != holder || MUTANT(PLACE_KEPT))

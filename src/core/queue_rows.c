@@ -155,6 +155,10 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
         decide_die(q, now_ms, d, DEAD_TOO_OLD, false, "older than max_age");
+    } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
+               application_find_place(q->application, now_ms, held_holder(q, d))) {
+        d->claim.alone = true; /* its row says of a sidecar's crash only */
+        held_want(q, now_ms, d, OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
                q->application->place.credit_ms > 0) {
         held_say(d, "it was with the application when that crashed: it goes alone", NULL);

@@ -20,7 +20,7 @@ int returns_limit(const struct returns *r)
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
 {
-    return (r->kind == KIND_QUORUM || MUTANT(COUNT_BELIEVED)) && delivery_count > 0 ? delivery_count : 0;
+    return r->kind == KIND_QUORUM && delivery_count > 0 ? delivery_count : 0;
 }
 
 bool returns_is_near(const struct returns *r, int64_t delivery_count)

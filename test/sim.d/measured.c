@@ -424,16 +424,59 @@ static void kills_at_the_limit(struct report *r)
     }
 }
 
+/* One at a time, and one answer in five is 503: a good one ends the wait, so each of them is a short one. */
+static void slow_again(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[120];
+
+    plan_plain(&p, 16);
+    p.queues[0].rules.concurrency = 1;
+    p.application.service_us = 5000;
+    p.application.rates[DEED_503] = 2000;
+    plan_add(&p, 0, CHARACTER_GOOD, FLOW_MESSAGES, 0, 0);
+    p.stop_us = 60 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu done in a minute, at least 1,200", f.n_done[CHARACTER_GOOD]);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] >= 1200, "one at a time, 20 % of answers 503", text);
+}
+
+/* Seeds that once broke a promise, each of them rare. */
+static void found(struct report *r)
+{
+    static const uint64_t seeds[] = {32749, 37329, 37589, 42519, 52932};
+    char name[40];
+    struct plan p;
+
+    for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
+        struct figures f = {0};
+
+        plan_make(&p, seeds[i]);
+        run_plan(&p, false, &f.out, NULL, NULL);
+        plan_deinit(&p);
+        snprintf(name, sizeof(name), "seed %llu", (unsigned long long)seeds[i]);
+        verdict(r, &f, true, name, f.out.broken ? f.out.text : "no promise broken");
+    }
+}
+
 typedef void scenario_fn(struct report *r);
 
 static const struct {
     const char *name;
     scenario_fn *fn;
-} scenarios[] = {{"flow", flow},           {"capacity", capacity},
-                 {"one-bad", one_bad},     {"many-bad", many_bad},
-                 {"many-busy", many_busy}, {"neighbours", neighbours},
-                 {"killers", killers},     {"outages", outages},
-                 {"kills", kills},         {"kills-at-the-limit", kills_at_the_limit}};
+} scenarios[] = {{"flow", flow},
+                 {"capacity", capacity},
+                 {"one-bad", one_bad},
+                 {"many-bad", many_bad},
+                 {"many-busy", many_busy},
+                 {"neighbours", neighbours},
+                 {"killers", killers},
+                 {"outages", outages},
+                 {"kills", kills},
+                 {"kills-at-the-limit", kills_at_the_limit},
+                 {"slow-again", slow_again},
+                 {"found", found}};
 
 int measured_run(const char *name)
 {

@@ -130,6 +130,10 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
  * not charged for what comes of it. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder);
+
+/* One that has a slot reserved, and turns out to have to go alone: true: nobody else is there, and the place
+ * is its. */
+bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder);
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder);
 
 /* When it may next decide otherwise without a new fact; INT64_MAX: never. */
