@@ -1,5 +1,5 @@
-/* onceward reload: asks the running sidecar to read its file anew (SIGHUP, or SIGUSR2 for --now), waits until
- * its state file tells how that went, and prints it. */
+/* onceward reload: asks the running sidecar to start anew with its file (SIGHUP, or SIGUSR2 for --now), waits
+ * until its state file tells how that went, and prints it. */
 
 #include "command/common.h"
 #include "command/running.h"
@@ -12,10 +12,12 @@
 
 static const char help[] =
     "usage: onceward reload [--now] [--state FILE | --config FILE]\n"
-    "Asks the running sidecar to read its configuration anew, waits until that has taken effect, and says "
-    "what changed.\n"
+    "Asks the running sidecar to stop consuming, to let requests that are out finish within their window, "
+    "and "
+    "to start\n"
+    "anew with its configuration, as the same process; waits until it has.\n"
     "A file with faults changes nothing: they are listed.\n"
-    "  --now     requests that are out get no more than shutdown_grace; for now they never do\n"
+    "  --now     requests that are out get no more than shutdown_grace\n"
     "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
     "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG. The sidecar reads "
     "its own, whatever is given here\n"
@@ -23,8 +25,7 @@ static const char help[] =
 
 enum { NOW };
 
-/* Waits for the end of a reload that began after the question: one that was under way may have read the file
- * before. */
+/* Waits for the end of a reload that this question is a part of. */
 static int reload(struct running *r, int number, struct fault *f)
 {
     int64_t begun = r->state.reload.begun;

@@ -38,7 +38,8 @@ static void add_fault(struct texts *faults, const struct config_finding *finding
     buf_deinit(&line);
 }
 
-/* NULL: the log says why, and faults, where they are asked for. */
+/* NULL: the log says why, and faults, where they are asked for. Warnings are told at a start alone: a reload
+ * is one. */
 static struct config *load(const char *path, struct texts *faults)
 {
     struct config_report report = {0};
@@ -50,7 +51,8 @@ static struct config *load(const char *path, struct texts *faults)
     for (size_t i = 0; i < report.n; i++) {
         const struct config_finding *finding = &report.findings[i];
 
-        log_finding(finding);
+        if (!faults || !finding->warning)
+            log_finding(finding);
         if (faults && !finding->warning)
             add_fault(faults, finding);
     }

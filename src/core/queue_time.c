@@ -450,6 +450,8 @@ void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms)
 {
     struct note *n;
 
+    if (q->drain == DRAIN_FINISHING && until_ms < q->drain_until_ms)
+        q->drain_until_ms = until_ms;
     if (q->drain)
         return;
     q->drain = DRAIN_FINISHING;

@@ -19,9 +19,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define RELOADS "ONCEWARD_RELOADS"
-
-enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000, LOG_STOP_MS = 2000 };
+enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000 };
 
 /* --- signals --- */
 
@@ -43,14 +41,16 @@ static void asked_to_end(struct sidecar *s)
             s->lanes[i].touched = true;
         }
     s->ending = ENDING_STOP;
+    reload_give_up(s);
     drain_all(s, s->now_ms + s->config->shutdown_grace_ms);
 }
 
 static void asked_to_drain(struct sidecar *s)
 {
-    if (s->ending != ENDING_NO)
+    if (s->ending != ENDING_NO && s->ending != ENDING_RELOAD)
         return;
     s->ending = ENDING_DRAIN;
+    reload_give_up(s);
     drain_all(s, s->now_ms + s->config->shutdown_grace_ms);
 }
 
@@ -64,31 +64,15 @@ static int64_t longest_window_ms(const struct sidecar *s)
     return longest;
 }
 
-/* A file with faults changes nothing. */
-static void asked_to_reload(struct sidecar *s)
+/* What is out may take its whole window; now: no more than the grace. */
+static void asked_to_reload(struct sidecar *s, bool now)
 {
-    struct config *next;
+    int64_t most_ms = now ? s->config->shutdown_grace_ms : longest_window_ms(s);
 
-    if (s->ending != ENDING_NO)
-        return;
-    s->reload.begun++;
-    texts_deinit(&s->reload.outcome);
-    s->reload.outcome = (struct texts){0};
-    next = s->load(s->path, &s->reload.outcome);
-    if (!next) {
-        struct log_line l;
-
-        s->reload.ended++;
-        s->reload.refused = true;
-        log_begin(&l, EVENT_RELOAD_REFUSED, NULL);
-        log_text(&l, "reason", "the file has faults: see the lines before");
-        log_end(&l);
-        s->state_at_ms = 0;
-        return;
-    }
-    config_free(next);
-    s->ending = ENDING_RELOAD;
-    drain_all(s, s->now_ms + longest_window_ms(s));
+    if (reload_begins(s))
+        s->ending = ENDING_RELOAD;
+    if (s->ending == ENDING_RELOAD)
+        drain_all(s, s->now_ms + most_ms);
 }
 
 static void signalled(void *owner, uint32_t events)
@@ -102,7 +86,7 @@ static void signalled(void *owner, uint32_t events)
         switch (info.ssi_signo) {
         case SIGHUP:
         case SIGUSR2:
-            asked_to_reload(s);
+            asked_to_reload(s, info.ssi_signo == SIGUSR2);
             break;
         case SIGUSR1:
             asked_to_drain(s);
@@ -345,65 +329,78 @@ static void deinit(struct sidecar *s)
     wait_free(s->wait);
 }
 
-/* Starts the program anew in its own place: same process, the lock of the state file kept. How many reloads there were goes along. */
-static void start_anew(struct sidecar *s, char **argv)
-{
-    char text[32];
-
-    snprintf(text, sizeof(text), "%lld", (long long)s->reload.begun);
-    setenv(RELOADS, text, 1);
-    log_stop(LOG_STOP_MS);
-    execv("/proc/self/exe", argv);
-}
-
-/* Was it started in the place of one that was told to reload? */
-static void take_over_reloads(struct sidecar *s)
-{
-    const char *text = getenv(RELOADS);
-    struct log_line l;
-
-    if (!text)
-        return;
-    s->reload.begun = s->reload.ended = strtoll(text, NULL, 10);
-    unsetenv(RELOADS);
-    log_begin(&l, EVENT_RELOADED, NULL);
-    log_int(&l, "queues", (int64_t)s->config->n_queues);
-    log_end(&l);
-    texts_add(&s->reload.outcome, "reloaded");
-}
-
-int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
+/* A sidecar that has done nothing yet. c is its own from now on. */
+static struct sidecar *sidecar_new(struct config *c, sidecar_load *load, const char *path)
 {
     struct sidecar *s = mem_zalloc(1, sizeof(*s));
-    struct fault f = {0};
-    struct log_line l;
-    int status = 0;
 
     s->config = c;
     s->load = load;
     s->path = path;
     s->signals = -1;
-    if (tell_open(s)) {
-        status = 1;
-    } else if (begin(s, &f)) {
+    s->file.lock.fd = -1;
+    return s;
+}
+
+static void sidecar_free(struct sidecar *s)
+{
+    deinit(s);
+    state_file_close(&s->file);
+    if (s->config)
+        config_free(s->config);
+    free(s);
+}
+
+/* One that was drained, and is to go on as it was: a new one with its configuration and its lock. */
+static struct sidecar *sidecar_again(struct sidecar *s)
+{
+    struct sidecar *again = sidecar_new(s->config, s->load, s->path);
+
+    again->file = s->file;
+    again->state_failed = s->state_failed;
+    again->reload = s->reload;
+    s->config = NULL;
+    s->file = (struct state_file){.lock = {.fd = -1}};
+    s->reload.outcome = (struct texts){0};
+    deinit(s);
+    free(s);
+    return again;
+}
+
+/* From its beginning to its end. -1: it could not begin. */
+static int live(struct sidecar *s)
+{
+    struct fault f = {0};
+    struct log_line l;
+
+    if (begin(s, &f)) {
         log_begin(&l, EVENT_CONFIG_ERROR, NULL);
         log_text(&l, "reason", f.text);
         log_end(&l);
-        status = 1;
-    } else {
-        log_started(c);
-        take_over_reloads(s);
-        run(s);
-        if (s->ending == ENDING_RELOAD) {
-            start_anew(s, argv);
-            status = 1; /* it could not */
-        }
-        tell_end(s, status);
+        return -1;
     }
+    reload_take_over(s);
+    run(s);
+    return 0;
+}
+
+int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
+{
+    struct sidecar *s = sidecar_new(c, load, path);
+    int status = tell_open(s) ? 1 : 0;
+
+    if (!status)
+        log_started(c);
+    while (!status) {
+        status = live(s) ? 1 : 0;
+        if (status || s->ending != ENDING_RELOAD)
+            break;
+        reload_carry_out(s, argv);
+        s = sidecar_again(s);
+    }
+    if (s->file.is_locked || !status)
+        tell_end(s, status);
     log_stopped(status);
-    deinit(s);
-    state_file_close(&s->file);
-    config_free(s->config);
-    free(s);
+    sidecar_free(s);
     return status;
 }

@@ -38,6 +38,7 @@
  *   housekeeping.c the purge and the sweep
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
+ *   reload.c       the program, started anew in its own place
  *
  * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
  * → report. */
@@ -188,6 +189,7 @@ struct sidecar {
     int n_asked;  /* to end */
     bool is_idle; /* drained, and to stay */
     struct state_reload reload;
+    int64_t reload_began_ms;
     int64_t now_ms;
     struct header_block headers;
     struct buf token, id;
@@ -275,3 +277,15 @@ void waits_step(struct sidecar *s);
 int tell_open(struct sidecar *s);
 void tell_state(struct sidecar *s);
 void tell_end(struct sidecar *s, int status);
+
+/* --- reload.c --- */
+
+/* Somebody asks for one. True: none is under way, and the program can start with the file as it is. Told, and
+ * refused, where it cannot. */
+bool reload_begins(struct sidecar *s);
+void reload_give_up(struct sidecar *s); /* it ends, or drains, instead: whoever waits is told */
+/* Starts the program anew in place of this one; argv is its whole command. Comes back only when it is
+ * refused, which was told. Nothing of s may be connected any more. */
+void reload_carry_out(struct sidecar *s, char **argv);
+/* Was it started in the place of one that was told to reload? Then it says so. Before the first turn. */
+void reload_take_over(struct sidecar *s);

@@ -216,7 +216,7 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char 
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
 /* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued.
- * DRAIN_DONE when nothing is held. */
+ * DRAIN_DONE when nothing is held. Once more: no later than then. */
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
 /* What is left of the grace ends now. */
 void queue_hurry(struct queue *q, int64_t now_ms);

@@ -1,0 +1,218 @@
+/* A reload: the file is checked, what is out may finish as at an end, and the program is started anew in its
+ * own place, with the same process and the lock of the state file kept. So no part of it has to know how to
+ * change while it runs.
+ *
+ * A file with faults changes nothing: it is read before anything is drained, and once more before the program
+ * is replaced, since it may have been changed meanwhile. Refused at that point, the sidecar goes on with what
+ * it has, as after a start. The new program reads it a third time, which is the reading that counts. Whoever
+ * asks while one is under way is answered by it, with the file as it is then. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RELOADS "ONCEWARD_RELOADS" /* how many there were, and when the last one began */
+
+enum { OUTCOME_LINES = 50, LOG_STOP_MS = 2000 };
+
+static void outcome_begin(struct sidecar *s, bool refused)
+{
+    texts_deinit(&s->reload.outcome);
+    s->reload.ended = s->reload.begun;
+    s->reload.refused = refused;
+    s->state_at_ms = 0;
+}
+
+/* faults: what the log has said before. */
+static void refuse(struct sidecar *s, const char *reason, const struct texts *faults)
+{
+    struct log_line l;
+
+    log_begin(&l, EVENT_RELOAD_REFUSED, NULL);
+    log_text(&l, "reason", reason);
+    log_text(&l, "advice", event_info(EVENT_RELOAD_REFUSED)->advice);
+    log_end(&l);
+    outcome_begin(s, true);
+    for (size_t i = 0; i < faults->n && i < OUTCOME_LINES; i++)
+        texts_add(&s->reload.outcome, faults->items[i]);
+    texts_add(&s->reload.outcome, reason);
+}
+
+/* The check of the file lets through what the library refuses that makes the connections. */
+static bool can_start(const struct sidecar *s, const struct config *next, struct texts *faults)
+{
+    struct forward *trial = NULL;
+    struct fault f = {0};
+    size_t application;
+    struct log_line l;
+
+    if (forward_new(s->wait, &trial, &f)) {
+        texts_add(faults, f.text);
+        return false;
+    }
+    for (size_t i = 0; i < next->n_queues; i++) {
+        const char *name = next->queues[i].name;
+
+        if (!forward_add(trial, &next->queues[i], &application, &f))
+            continue;
+        log_begin(&l, EVENT_CONFIG_ERROR, name);
+        log_text(&l, "reason", f.text);
+        log_end(&l);
+        fault_wrap(&f, "queues.%s", name);
+        texts_add(faults, f.text);
+    }
+    forward_free(trial);
+    return !faults->n;
+}
+
+/* The lock stays where it is, and so does what others ask. */
+static bool keeps_state_file(const struct sidecar *s, const struct config *next, struct texts *faults)
+{
+    bool same = !strcmp(next->state_file, s->config->state_file);
+
+    if (!same)
+        texts_add(faults, "state_file: a reload cannot move it; restart the sidecar");
+    return same;
+}
+
+/* Could the program start with the file as it is now? Where not, the reload is refused. */
+static bool check(struct sidecar *s)
+{
+    struct texts faults = {0};
+    struct config *next = s->load(s->path, &faults);
+    bool good = next && keeps_state_file(s, next, &faults) && can_start(s, next, &faults);
+
+    if (!good && next && faults.n == 1)
+        refuse(s, faults.items[0], &(struct texts){0});
+    else if (!good)
+        refuse(s, "the file is not valid: see config_error; the old configuration stays", &faults);
+    if (next)
+        config_free(next);
+    texts_deinit(&faults);
+    return good;
+}
+
+bool reload_begins(struct sidecar *s)
+{
+    s->reload.begun++;
+    s->state_at_ms = 0;
+    if (s->ending == ENDING_DRAIN || s->ending == ENDING_STOP)
+        reload_give_up(s);
+    if (s->ending != ENDING_NO)
+        return false;
+    s->reload_began_ms = s->now_ms;
+    return check(s);
+}
+
+void reload_give_up(struct sidecar *s)
+{
+    static const struct texts none = {0};
+
+    if (s->reload.ended < s->reload.begun)
+        refuse(s, "the sidecar is about to end, or was drained", &none);
+}
+
+/* The libraries leave descriptors to the next program; of all of them it wants the lock's and the three
+ * standard ones alone. */
+static void keep_only(int lock)
+{
+    DIR *all = opendir("/proc/self/fd");
+    const struct dirent *e;
+
+    while (all && (e = readdir(all))) {
+        int fd = (int)strtol(e->d_name, NULL, 10);
+
+        if (fd > STDERR_FILENO && fd != lock)
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    if (all)
+        closedir(all);
+}
+
+void reload_carry_out(struct sidecar *s, char **argv)
+{
+    struct texts faults = {0};
+    char text[64];
+
+    if (!check(s))
+        return;
+    snprintf(text, sizeof(text), "%lld:%lld", (long long)s->reload.begun, (long long)s->reload_began_ms);
+    setenv(RELOADS, text, 1);
+    keep_only(s->file.lock.fd);
+    log_stop(LOG_STOP_MS);
+    execv("/proc/self/exe", argv);
+    snprintf(text, sizeof(text), "%s", strerror(errno));
+    unsetenv(RELOADS);
+    log_start(STDOUT_FILENO);
+    texts_add(&faults, text);
+    refuse(s, "the program could not be started anew; the old configuration stays", &faults);
+    texts_deinit(&faults);
+}
+
+/* A pod that was ready stays so, whatever its queues have to wait for now: that of one that has come, too. */
+static void keep_ready(struct sidecar *s)
+{
+    struct state before = {0};
+    struct fault none;
+    bool all = true;
+
+    if (state_read(s->file.path, &before, &none))
+        return;
+    for (size_t i = 0; i < before.n_queues; i++)
+        all &= before.queues[i].ready;
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        s->lanes[i].was_ready = all;
+        for (size_t k = 0; k < before.n_queues && !s->lanes[i].was_ready; k++)
+            s->lanes[i].was_ready =
+                before.queues[k].ready && !strcmp(before.queues[k].name, s->lanes[i].config->name);
+    }
+    state_deinit(&before);
+}
+
+static void report_reloaded(struct sidecar *s, int64_t took_ms)
+{
+    const struct config *c = s->config;
+    struct texts names = {0};
+    struct buf line = {0};
+    struct log_line l;
+
+    for (size_t i = 0; i < c->n_queues && i < OUTCOME_LINES; i++) {
+        texts_add(&names, c->queues[i].name);
+        buf_printf(&line, "%s%s", i ? ", " : "queues: ", c->queues[i].name);
+    }
+    if (c->n_queues > OUTCOME_LINES)
+        buf_printf(&line, ", and %zu more", c->n_queues - OUTCOME_LINES);
+    log_begin(&l, EVENT_RELOADED, NULL);
+    log_int(&l, "took_ms", took_ms);
+    log_texts(&l, "queues", &names);
+    log_end(&l);
+    outcome_begin(s, false);
+    texts_add(&s->reload.outcome, buf_text(&line));
+    texts_deinit(&names);
+    buf_deinit(&line);
+}
+
+void reload_take_over(struct sidecar *s)
+{
+    const char *text = getenv(RELOADS);
+    char *end;
+
+    if (s->reload.begun) /* the one before could not be replaced */
+        keep_ready(s);
+    if (!text)
+        return;
+    s->reload.begun = strtoll(text, &end, 10);
+    s->reload_began_ms = *end == ':' ? strtoll(end + 1, NULL, 10) : s->now_ms;
+    unsetenv(RELOADS);
+    keep_ready(s);
+    report_reloaded(s, s->now_ms - s->reload_began_ms);
+}
