@@ -5,6 +5,7 @@ PACKAGES_SERVERS="rabbitmq-server postgresql openssl python3 python3-pika python
 PACKAGES_TEST="php-cli php-pgsql libcmocka-dev python3-pytest python3-pytest-xdist spin pgbouncer libfaketime"
 PACKAGES_BENCH="nginx-light iproute2"
 PACKAGES_GATES="clang-format clang-tidy" # the gates do without where they cannot be had
+PACKAGES_EXAMPLES="libdbd-pg-perl libhttp-daemon-perl ruby ruby-pg ruby-sinatra puma" # those of deploy/examples that are not there are skipped
 PACKAGES_NODE="nodejs npm" # the bench does without where they cannot be had
 
 POLICY=/usr/sbin/policy-rc.d

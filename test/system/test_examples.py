@@ -1,64 +1,22 @@
-"""The applications of deploy/examples, as they stand there, against the real servers."""
+"""The applications of deploy/examples, as they stand there, against the real servers.
 
-import http.client
+In test/run those whose packages are Debian's, where they are installed; with ONCEWARD_EXAMPLES=all (test/examples) also those that are built
+with packages from elsewhere."""
+
 import json
 import os
-import re
-import socket
-import subprocess
 import uuid
 
 import pytest
 
-from rig import pages, process
+from rig import examples, process
 from rig.wait import wait_until
 
-EXAMPLES = os.path.join(pages.ROOT, "deploy", "examples")
-
-
-def answers(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), 0.2).close()
-        return True
-    except OSError:
-        return False
-
-
-COMMANDS = {
-    "python": lambda folder, port: ["/usr/bin/python3", f"{folder}/application.py"],
-    "php": lambda folder, port: ["php", "-S", f"127.0.0.1:{port}", f"{folder}/application.php"],
-}
-
-
-class Example:
-    """An example as a process."""
-
-    def __init__(self, language, **environment):
-        self.language = language
-        self.port = process.free_port()
-        self.child = process.spawn(COMMANDS[language](os.path.join(EXAMPLES, language), self.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, env=dict(os.environ, PORT=str(self.port), **environment))
-
-    def __enter__(self):
-        wait_until(lambda: answers(self.port), f"the {self.language} example listens")
-        return self
-
-    def __exit__(self, *_):
-        self.child.kill()
-        self.child.wait()
-
-    def post(self, body, token="ow1.none"):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request("POST", "/payments", body, {"Onceward-Token": token, "Content-Type": "application/json"})
-        status = connection.getresponse().status
-        connection.close()
-        return status
-
-
-def addresses(dsn):
-    """The same database for psycopg2 and for PDO."""
-    parts = re.match(r"postgres(?:ql)?://(?P<user>[^:@]+)(?::[^@]*)?@(?P<host>[^:/]+):(?P<port>\d+)/(?P<database>[^?]+)", dsn)
-    return {"DATABASE_URL": dsn, "DATABASE_PDO": "pgsql:host={host};port={port};dbname={database};user={user}".format(**parts.groupdict())}
+KINDS = examples.KINDS + (examples.LOCKED if os.environ.get("ONCEWARD_EXAMPLES") else [])
+CASES = [pytest.param(kind, path, id=f"{kind.name}-{path.strip('/').replace('/', '-')}") for kind in KINDS for path in kind.paths]
+WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'{"cents": 250}', b""]
+REFUSALS = {400, 415, 422}  # of permanent_status
+N_ORDERS, N_KILLS = (150, 2) if os.environ.get("ONCEWARD_EXAMPLES") else (60, 1)
 
 
 @pytest.fixture
@@ -75,30 +33,64 @@ def charges(bed):
     bed.postgres.query(f"DROP SCHEMA {schema_name} CASCADE")
 
 
-WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'{"cents": 250}', b""]
+def example(kind, folder, dsn, **environment):
+    if not examples.is_there(kind):
+        pytest.skip(f"{kind.name}: not installed here")
+    return examples.Example(kind, dsn, str(folder / f"{kind.name}.log"), **environment)
 
 
-@pytest.mark.parametrize("language", sorted(COMMANDS))
-def test_the_example_books_each_order_once_and_refuses_what_is_wrong(bed, charges, language):
-    with Example(language, **addresses(bed.postgres.dsn(user="app_login"))) as application:
-        sidecar = bed.sidecar(forward={"url": f"http://127.0.0.1:{application.port}/payments"})
-        for order in ("o1", "o2", "o1", "o3", "o2"):
-            bed.queue.publish(order, json.dumps({"id": order, "cents": 250}).encode())
-        bed.queue.publish("wrong", WRONG[0])
-        wait_until(lambda: sum(e["completed_total"] + e["duplicates_total"] + e["dead_total"] for e in sidecar.find("stats")[-1:]) == 6,
-                   "all six deliveries are settled")
-        booked = bed.rows(f"SELECT order_id, cents FROM {charges} ORDER BY 1")
-        assert [(b["order_id"], b["cents"]) for b in booked] == [("o1", 250), ("o2", 250), ("o3", 250)]
+def settled(sidecar):
+    return sum(e["completed_total"] + e["duplicates_total"] + e["dead_total"] for e in sidecar.find("stats")[-1:])
+
+
+@pytest.mark.parametrize("kind, path", CASES)
+def test_the_example_books_each_order_once_and_refuses_what_is_wrong(bed, charges, tmp_path, kind, path):
+    """Orders and copies, while the application is killed now and then: the ledger has each of them once."""
+    orders = [f"o{i}" for i in range(N_ORDERS)]
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
+        sidecar = bed.sidecar(forward={"url": application.url(path)}, retry={"backoff": "50ms"})
+        for order in orders + orders[::3]:
+            bed.queue.publish(order, json.dumps({"id": order, "cents": 250}).encode(), content_type="application/json")
+        bed.queue.publish("wrong", WRONG[0], content_type="application/json")
+        for kill in range(N_KILLS):
+            seen = (kill + 1) * N_ORDERS // (N_KILLS + 2)
+            wait_until(lambda: bed.rows(f"SELECT count(*) FROM {charges}")[0]["count"] >= seen, f"{seen} orders are booked")
+            application.kill()
+            application.start()
+        wait_until(lambda: settled(sidecar) == len(orders) + len(orders[::3]) + 1, lambda: f"all is settled: {application.said()}", 60)
+        booked = sorted(r["order_id"] for r in bed.rows(f"SELECT order_id FROM {charges} WHERE cents = 250"))
+        assert booked == sorted(orders)
         letter, = bed.letters()
         assert (letter["message_id"], letter["reason"], letter["attempts"]) == ("wrong", "permanent", 1)
         bed.assert_acked()
-        assert [application.post(body) for body in WRONG] == [400] * len(WRONG)
-        assert application.post(b'{"id": "o9", "cents": 1}') == 500  # the token is none
-    assert len(bed.rows(f"SELECT order_id FROM {charges}")) == 3
+        answers = [application.post(path, body) for body in WRONG]
+        assert set(answers) <= REFUSALS, answers
+        assert application.post(path, b'{"id": "o9", "cents": 1}') == 500  # the token is none
+    assert len(bed.rows(f"SELECT order_id FROM {charges}")) == N_ORDERS
 
 
-@pytest.mark.parametrize("language", sorted(COMMANDS))
-def test_the_example_answers_without_its_database(language):
-    with Example(language, **addresses(f"postgresql://u@127.0.0.1:{process.free_port()}/x")) as application:
-        assert application.post(b'{"id": "o1", "cents": 1}') == 503
-        assert application.post(WRONG[0]) == 400
+@pytest.mark.parametrize("kind, path", CASES)
+def test_the_example_answers_without_its_database(tmp_path, kind, path):
+    with example(kind, tmp_path, f"postgresql://u@127.0.0.1:{process.free_port()}/x") as application:
+        assert application.post(path, b'{"id": "o1", "cents": 1}') == 503
+        assert application.post(path, WRONG[0]) in REFUSALS
+
+
+def test_the_example_of_response_passes_the_key_on(bed, tmp_path):
+    """It tells the provider what is a repeat, and its caller what the provider answered."""
+    kind = next(k for k in examples.KINDS if k.name == "python")._replace(name="python-response", run="/usr/bin/python3 {folder}/response.py")
+    provider = bed.new_application("-provider")
+    said = [503, 204]
+    heard = []
+
+    def answer(request, reply):
+        heard.append((request.header("Idempotency-Key"), json.loads(request.body)))
+        return said[min(len(heard), len(said)) - 1]
+
+    provider.handler = answer
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login"), PROVIDER_URL=provider.url) as application:
+        bed.sidecar(completion="response", forward={"url": application.url("/payments")}, retry={"backoff": "50ms"})
+        bed.queue.publish("o1", b'{"id": "o1", "cents": 250}')
+        bed.wait_for_status("o1", "completed")
+        assert heard == [('"o1"', {"reference": "o1", "cents": 250})] * 2
+        assert application.post("/payments", WRONG[0]) == 400
