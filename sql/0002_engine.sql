@@ -27,11 +27,15 @@ CREATE TABLE onceward.replica (
     counter  bigint      NOT NULL,
     version  text        NOT NULL,
     queues   json        NOT NULL,
-    seen_at  timestamptz NOT NULL
+    seen_at  timestamptz NOT NULL,
+    -- Taken out of the former once, by whoever writes it, instead of by everybody who reads it.
+    consuming jsonb GENERATED ALWAYS AS (jsonb_path_query_array(queues::jsonb, '$[*] ? (@.state == "consuming").consumer')) STORED
 ) WITH (fillfactor = 50);
 
 -- No index but the key, and room on the page: written every few seconds, it stays one HOT update.
 COMMENT ON TABLE onceward.replica IS 'Who is there: a row an instance, written every few seconds.';
+COMMENT ON COLUMN onceward.replica.queues IS 'What its queues do, for people and for `onceward status`: an object a queue.';
+COMMENT ON COLUMN onceward.replica.consuming IS 'The consumers of those that are consuming.';
 
 CREATE TABLE onceward.control (
     consumer text COLLATE "C" PRIMARY KEY,
@@ -39,10 +43,22 @@ CREATE TABLE onceward.control (
     reason   text,
     by       text,
     since    timestamptz,
-    give_up  text[]      NOT NULL DEFAULT '{}'
+    give_up  text[]      NOT NULL DEFAULT '{}',
+    give_up_by  text,
+    held_number bigint NOT NULL DEFAULT 0,
+    held_by     text,
+    held_at     timestamptz,
+    retry_number bigint NOT NULL DEFAULT 0,
+    retry_by     text
 );
 
+-- Pauses and ids to give up are states: they hold until somebody ends them, or the message is dead. The other two are done once by each
+-- replica that is there, which remembers the number that it has done.
 COMMENT ON TABLE onceward.control IS 'What operators want of a consumer.';
+COMMENT ON COLUMN onceward.control.since IS 'When it was paused, or resumed, last; `by` and `reason` belong to that.';
+COMMENT ON COLUMN onceward.control.give_up IS 'Ids of messages that are to become dead letters when they are at hand.';
+COMMENT ON COLUMN onceward.control.held_number IS 'How often what is held while everything fails was given up: all that had come before held_at.';
+COMMENT ON COLUMN onceward.control.retry_number IS 'How often what waits for its time was to be looked at at once.';
 
 REVOKE ALL ON onceward.replica, onceward.control FROM PUBLIC;
 

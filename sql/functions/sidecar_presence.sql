@@ -7,19 +7,24 @@
 -- Answers, in this order:
 --   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
 --                    row was written, or what is there has a larger number
---   kind 'replica'   one for each other instance: name, number (of its life), counter, version, text (its queues), and consumes: a
---                    character for each of p_consumers, 1 where the instance says that it is consuming that one. Whoever's counter
---                    stays as it is does not call any more
---   kind 'control'   one for each consumer that is paused, or has messages to give up: ord (its place in p_consumers), yes: paused, text: the
---                    reason, name: who wants it, number: since when (ms of 1970)
---   kind 'give_up'   one for each message that is to be given up: ord, text: its id; NULL: all that are held
+--   kind 'replica'   one for each other instance: name, number (of its life), counter, version, and consumes: a character for each of
+--                    p_consumers, 1 where the instance says that it is consuming that one. Whoever's counter stays as it is does not call
+--                    any more
+--   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
+--                    reason, name: who paused or resumed it last, number: when (ms of 1970)
+--   kind 'retry'     what waits is to be looked at at once, by each replica that has not done this number yet: ord, number, name: who said so
+--   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
+--                    said so, counter: how many ms ago. What has come since is not meant
+--   kind 'give_up'   one for each message that is to be given up: ord, text: its id, name: who said so last
+--
+-- Ids to give up whose rows are dead or completed by now are taken out of the list: what is redriven lives.
 --
 -- Who has not called for a day is forgotten; that is looked for once an hour.
 --
 -- It commits asynchronously: nothing of it must outlive a crash.
 --
--- Locks: the instance's row, SKIP LOCKED: it never waits, except for another's uncommitted insert of the same name, at most a second. A call
--- that finds it locked writes nothing. Rows: one, by a HOT update.
+-- Locks: the instance's row, and a consumer's when there is something to take out, SKIP LOCKED: it never waits, except for another's
+-- uncommitted insert of the same name, at most a second. A call that finds it locked writes nothing. Rows: one, by a HOT update.
 -- Repeating it: counts once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
     p_instance text, p_number bigint, p_counter bigint, p_version text, p_queues json, p_consumers text[])
@@ -66,29 +71,54 @@ BEGIN
 
     RETURN QUERY
     SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
-           (SELECT string_agg(CASE WHEN c.consumer = ANY (d.doing) THEN '1' ELSE '0' END, '' ORDER BY c.n)
-            FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)), NULL::boolean, r.queues::text
+           -- Most have one queue, and there may be hundreds of replicas.
+           CASE cardinality(p_consumers)
+               WHEN 1 THEN CASE WHEN r.consuming ? p_consumers[1] THEN '1' ELSE '0' END
+               ELSE (SELECT string_agg(CASE WHEN r.consuming ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
+                     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)) END,
+           NULL::boolean, NULL::text
     FROM onceward.replica r
-    CROSS JOIN LATERAL (
-        SELECT array_agg(s.value ->> 'consumer') AS doing
-        FROM json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) s
-        WHERE s.value ->> 'state' = 'consuming') d
-    WHERE r.instance <> p_instance
-    ORDER BY r.instance;
+    WHERE r.instance <> p_instance;
 
     RETURN QUERY
     SELECT 'control', c.n::integer, coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint, NULL::bigint, NULL::text,
            NULL::text, k.paused, coalesce(k.reason, '')
     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
     JOIN onceward.control k ON k.consumer = c.consumer
-    WHERE k.paused OR cardinality(k.give_up) > 0
+    ORDER BY c.n;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+
+    UPDATE onceward.control k
+    SET give_up = t.still
+    FROM (SELECT k.ctid AS tid,
+                 ARRAY(SELECT g.id FROM unnest(k.give_up) g (id)
+                       WHERE NOT EXISTS (SELECT FROM onceward.inbox r WHERE r.consumer = k.consumer AND r.message_id = g.id
+                                                                        AND r.status IN ('dead', 'completed'))) AS still
+          FROM onceward.control k
+          WHERE k.consumer = ANY (p_consumers) AND EXISTS (
+              SELECT FROM unnest(k.give_up) g (id)
+              JOIN onceward.inbox r ON r.consumer = k.consumer AND r.message_id = g.id AND r.status IN ('dead', 'completed'))
+          FOR UPDATE OF k SKIP LOCKED) t
+    WHERE k.ctid = t.tid;
+
+    RETURN QUERY
+    SELECT l.kind, c.n::integer, coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, NULL::boolean, NULL::text
+    FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
+    JOIN onceward.control k ON k.consumer = c.consumer
+    CROSS JOIN LATERAL (VALUES
+        ('retry', k.retry_by, k.retry_number, NULL::bigint),
+        ('held', k.held_by, k.held_number, floor(1000 * extract(epoch FROM v_now - k.held_at))::bigint)) l (kind, by, number, ago_ms)
+    WHERE l.number > 0
     ORDER BY c.n;
 
     RETURN QUERY
-    SELECT 'give_up', c.n::integer, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::boolean, g.id
+    SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::boolean, g.id
     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
     JOIN onceward.control k ON k.consumer = c.consumer
     CROSS JOIN LATERAL unnest(k.give_up) g (id)
+    WHERE g.id IS NOT NULL
     ORDER BY c.n;
 END
 $$;

@@ -5,7 +5,8 @@
 -- rowless (the letter has no row of its own; one of the delivery limit that has an id is redriven by the row of that id, if that has
 -- its body) | gone (no such letter) | locked (somebody is at the row or the letter: try again).
 --
--- Locks: the letter, then the row, SKIP LOCKED: it never waits for one. Rows: one.
+-- Locks: the letter, then the row, SKIP LOCKED: it never waits for one; and the consumer's row of onceward.control where the id was to be
+-- given up, for which it waits a second at most. Rows: one.
 -- Repeating it: after 'reset' it answers 'other', and the message may be published all the same; after 'completed' it answers 'gone'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive(p_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -56,7 +57,13 @@ BEGIN
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
             crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
         WHERE r.ctid = v_row.tid AND r.status = 'dead';
-        RETURN CASE WHEN FOUND THEN 'reset' ELSE 'locked' END;
+        IF NOT FOUND THEN
+            RETURN 'locked';
+        END IF;
+        -- Who redrives it does not want it given up any more.
+        UPDATE onceward.control k SET give_up = array_remove(k.give_up, v_letter.message_id)
+        WHERE k.consumer = v_letter.consumer AND v_letter.message_id = ANY (k.give_up);
+        RETURN 'reset';
     END IF;
     RETURN 'other';
 END

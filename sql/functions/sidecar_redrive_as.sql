@@ -6,7 +6,8 @@
 -- left as it is) | mismatch (that row has another body) | held (it is in work under the id that it died under) | gone (no such letter)
 -- | locked (somebody is at one of the rows or the letter: try again).
 --
--- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one. Rows: two.
+-- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one; and the consumer's row of
+-- onceward.control where the id was to be given up, for which it waits a second at most. Rows: two.
 -- Repeating it: after 'reset' it answers 'other' (or 'reset' again where there was no row), and the message may be published all the
 -- same; after 'completed' it answers 'gone'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive_as(p_id bigint, p_message_id text) RETURNS text
@@ -70,7 +71,13 @@ BEGIN
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
             crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
         WHERE r.ctid = v_row.tid AND r.status = 'dead';
-        RETURN CASE WHEN FOUND THEN 'reset' ELSE 'locked' END;
+        IF NOT FOUND THEN
+            RETURN 'locked';
+        END IF;
+        -- Who redrives it does not want it given up any more.
+        UPDATE onceward.control k SET give_up = array_remove(k.give_up, p_message_id)
+        WHERE k.consumer = v_letter.consumer AND p_message_id = ANY (k.give_up);
+        RETURN 'reset';
     END IF;
     RETURN 'other';
 END

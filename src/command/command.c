@@ -17,6 +17,7 @@ enum { JOBS_MS = 1000 };
 
 #define FILTER "config= consumer= reason= since= older= limit= rate= dry-run new-id all body= json"
 #define STATE  "state= config="
+#define LEVER  "config= consumer= by= json"
 
 const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},
@@ -28,6 +29,12 @@ const struct command commands[] = {
      command_status, "config= json", NULL},
     {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
      command_dead, FILTER, "list show redrive discard"},
+    {"pause", "--consumer C [--reason TEXT]", "stop taking messages of a consumer, on all replicas",
+     command_pause, LEVER " reason=", NULL},
+    {"resume", "--consumer C", "go on, on all replicas", command_resume, LEVER, NULL},
+    {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, LEVER, NULL},
+    {"give-up", "--consumer C ID...|--held", "make dead letters of messages that nobody can wait for",
+     command_give_up, LEVER " held", NULL},
     {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health,
      "started live ready " STATE, NULL},
     {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain,

@@ -50,7 +50,7 @@ static void print_bash(void)
          "    case $previous in\n"
          "    --config | --state) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
          "    --completion) COMPREPLY=($(compgen -W 'response transaction' -- \"$current\")); return ;;\n"
-         "    --database | --consumer | --reason | --since | --limit | --rate | --body) return ;;\n"
+         "    --database | --consumer | --reason | --since | --limit | --rate | --body | --by) return ;;\n"
          "    esac\n"
          "    if [ \"$COMP_CWORD\" -eq 1 ]; then");
     printf("        words='");

@@ -169,6 +169,43 @@ void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_
     held_want(q, now_ms, d, OP_BURY);
 }
 
+/* Where its id stands in the list of those that are given up; NULL: nowhere. */
+static char *find_given_up(const struct queue *q, const struct delivery *d)
+{
+    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
+        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->lever.ids + at)))
+            return q->lever.ids + at;
+    return NULL;
+}
+
+bool decide_is_given_up(const struct queue *q, const struct delivery *d)
+{
+    return find_given_up(q, d) != NULL;
+}
+
+void decide_given_up(struct queue *q, const struct delivery *d)
+{
+    char *id = find_given_up(q, d);
+
+    if (!id)
+        return;
+    size_t len = strlen(id) + 1, behind = q->lever.ids_len - (size_t)(id - q->lever.ids) - len;
+
+    memmove(id, id + len, behind);
+    q->lever.ids_len -= len;
+}
+
+void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    const char *by = q->lever.give_up_by;
+    char text[sizeof(q->lever.give_up_by) + 32];
+
+    snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
+    if (!d->outcome.error)
+        held_say(d, text, NULL);
+    decide_bury(q, now_ms, d, DEAD_OPERATOR, false);
+}
+
 /* --- failures, and the circuit breaker --- */
 
 static uint64_t brake_id(const struct delivery *d)

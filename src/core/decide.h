@@ -16,6 +16,12 @@ enum {
 /* It stands beside others of its id: it leads them, follows, or waits. */
 void queue_join(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* Has an operator given it up by its id? */
+bool decide_is_given_up(const struct queue *q, const struct delivery *d);
+
+/* It is dead of that: a copy that is redriven lives. */
+void decide_given_up(struct queue *q, const struct delivery *d);
+
 /* It may be claimed: now, or in turn with what is tried while everything fails. */
 void decide_claim(struct queue *q, int64_t now_ms, struct delivery *d);
 
@@ -46,6 +52,9 @@ void queue_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d);
  * then it is held. */
 void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
                 const char *text);
+
+/* An operator has given it up, by an answer about its row. */
+void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Letter and row are to be written, whatever else happens. */
 void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless);

@@ -1,7 +1,6 @@
-/* A queue's beginning and end, its links, its levers, and what the stats line says of it. */
+/* A queue's beginning and end, its links, and what the stats line says of it. */
 #include "core/decide.h"
 
-#include "onceward/base/mem.h"
 #include "onceward/core/message.h"
 
 #include <stdlib.h>
@@ -61,67 +60,7 @@ void queue_application_down(struct queue *q, int64_t now_ms, const char *why)
     pause_begin(q, now_ms, PAUSE_APPLICATION, why);
 }
 
-/* --- levers, presence --- */
-
-void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why)
-{
-    if (q->lever.paused == paused)
-        return;
-    q->lever.paused = paused;
-    if (paused)
-        pause_begin(q, now_ms, PAUSE_OPERATOR, why);
-    else
-        pause_end(q, now_ms, PAUSE_OPERATOR);
-}
-
-static void want_all(struct queue *q, int64_t now_ms, struct list *l)
-{
-    for (size_t n = l->len; n; n--) {
-        struct delivery *d = container_of(list_first(l), struct delivery, in_list);
-
-        held_want(q, now_ms, d, d->op);
-    }
-}
-
-void queue_lever_retry(struct queue *q, int64_t now_ms)
-{
-    want_all(q, now_ms, &q->held.waiting[WAIT_DUE]);
-}
-
-static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    if (d->ended || d->given_up || !d->message)
-        return;
-    d->given_up = true;
-    if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
-        held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
-}
-
-void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids, size_t ids_len)
-{
-    struct link *k;
-
-    free(q->lever.ids);
-    q->lever.ids = ids_len ? mem_copy(ids, ids_len) : NULL;
-    q->lever.ids_len = ids_len;
-    if (held) {
-        while ((k = list_first(&q->held.waiting[WAIT_BRAKE]))) {
-            struct delivery *d = container_of(k, struct delivery, in_list);
-
-            d->given_up = true;
-            held_want(q, now_ms, d, d->op);
-        }
-    }
-    if (!ids_len)
-        return;
-    for (k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
-        struct delivery *d = container_of(k, struct delivery, in_tags);
-
-        for (size_t at = 0; at < ids_len; at += strlen(ids + at) + 1)
-            if (d->id_len && slice_equal(delivery_slice(d), slice_of(ids + at)))
-                give_up(q, now_ms, d);
-    }
-}
+/* --- presence --- */
 
 void queue_presence(struct queue *q, int64_t now_ms, int n_others)
 {

@@ -81,14 +81,6 @@ void queue_join(struct queue *q, int64_t now_ms, struct delivery *d)
     }
 }
 
-static bool is_given_up(const struct queue *q, const struct delivery *d)
-{
-    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
-        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->lever.ids + at)))
-            return true;
-    return false;
-}
-
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
 {
     struct note *n;
@@ -118,7 +110,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
         decide_die(q, now_ms, d, a->no_id, true, a->no_id_text);
         return;
     }
-    d->given_up = is_given_up(q, d);
+    d->given_up = decide_is_given_up(q, d);
     queue_join(q, now_ms, d);
 }
 

@@ -271,7 +271,7 @@ static bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 
 static bool may_begin(const struct queue *q)
 {
-    return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused &&
+    return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused && !q->lever.awaited &&
            (database_is_up(q->database) || MUTANT(DOWN_IS_IGNORED)) && !pause_is_on(q, PAUSE_REFUSED) &&
            !pause_is_on(q, PAUSE_STREAM);
 }
@@ -572,7 +572,7 @@ static bool may_consume(const struct queue *q)
     for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
         if (pause_is_on(q, stops[i]))
             return false;
-    if (!q->ready && !database_is_up(q->database))
+    if ((!q->ready && !database_is_up(q->database)) || q->lever.awaited)
         return false;
     return !q->drain && q->application->reached && !q->left_to_others;
 }

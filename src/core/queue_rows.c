@@ -148,8 +148,7 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
     if (r->taken_over)
         held_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);
     if (d->given_up) {
-        held_say(d, d->outcome.error ? d->outcome.error : "given up by an operator", NULL);
-        decide_bury(q, now_ms, d, DEAD_OPERATOR, false);
+        decide_operator(q, now_ms, d);
     } else if (is_near(q, d)) {
         held_say(d, "the broker has delivered it almost as often as its delivery limit allows", NULL);
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
@@ -198,6 +197,12 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
     }
     d->claim.has_token = false;
     d->n_waits = 0;
+    if (!held && d->given_up) {
+        d->outcome.exhausted = true;
+        d->claim.attempt = r->attempt;
+        decide_operator(q, now_ms, d);
+        return;
+    }
     if (!held && is_near(q, d)) {
         held_say(d, "the broker would drop it before its next attempt is due", NULL);
         d->outcome.exhausted = true;
@@ -244,7 +249,10 @@ static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, c
         return;
     }
     d->outcome.exhausted = true;
-    decide_bury(q, now_ms, d, d->given_up ? DEAD_OPERATOR : DEAD_ATTEMPTS, false);
+    if (d->given_up)
+        decide_operator(q, now_ms, d);
+    else
+        decide_bury(q, now_ms, d, DEAD_ATTEMPTS, false);
 }
 
 /* With on_body_mismatch: duplicate this copy stands for the first body: its fingerprint is taken from the
@@ -574,6 +582,7 @@ static void bury_row(struct queue *q, int64_t now_ms, struct delivery *d, const 
         n = held_tell(q, EVENT_DEAD, d);
         n->reason = dead_reasons[d->outcome.dead].name;
         n->n = r->letter;
+        decide_given_up(q, d);
         decide_reject(q, now_ms, d);
         break;
     case ROW_DEAD:

@@ -80,7 +80,6 @@ static void replica_read(struct reading *r, int at, struct inbox_replica *ret, b
     *ret = (struct inbox_replica){.consumes = consumes};
     ret->instance = text_keep(r, at, NAME).data;
     ret->version = text_keep(r, at, VERSION).data;
-    ret->states_json = text_keep(r, at, TEXT);
     call_int8(r->rows, at, NUMBER, &ret->number);
     call_int8(r->rows, at, COUNTER, &ret->counter);
     for (size_t k = 0; k < r->n_queues; k++)
@@ -98,29 +97,55 @@ static int64_t queue_of(const struct reading *r, int at)
 
 static void control_read(struct reading *r, int at, struct inbox_control *ret)
 {
-    *ret = (struct inbox_control){.queue = (size_t)queue_of(r, at), .paused = call_bool(r->rows, at, YES)};
+    *ret = (struct inbox_control){.queue = (size_t)queue_of(r, at),
+                                  .paused = call_bool(r->rows, at, YES),
+                                  .give_up_by = "",
+                                  .retry.by = "",
+                                  .held.by = ""};
     ret->by = text_keep(r, at, NAME).data;
     ret->reason = text_keep(r, at, TEXT).data;
     call_int8(r->rows, at, NUMBER, &ret->since_ms);
 }
 
-/* Of the control that it belongs to: both are in the order of the queues. */
-static void give_up_read(struct reading *r, int at, struct presence *p)
+/* The control that a row belongs to; they came before. NULL: none. */
+static struct inbox_control *control_of(const struct reading *r, int at, struct presence *p)
 {
-    struct inbox_control *c = p->controls;
+    for (size_t k = 0; k < p->n_controls; k++)
+        if ((int64_t)p->controls[k].queue == queue_of(r, at))
+            return &p->controls[k];
+    return NULL;
+}
 
-    while (c < p->controls + p->n_controls && c->queue != (size_t)queue_of(r, at))
-        c++;
-    if (c == p->controls + p->n_controls)
-        return;
-    if (PQgetisnull(r->rows, at, TEXT)) {
-        c->give_up_held = true;
-        return;
-    }
-    if (!c->n_give_up)
+static void once_read(struct reading *r, int at, struct inbox_once *ret)
+{
+    ret->by = text_keep(r, at, NAME).data;
+    call_int8(r->rows, at, NUMBER, &ret->number);
+    call_int8(r->rows, at, COUNTER, &ret->ago_ms);
+}
+
+/* Those of a queue follow one another. */
+static void give_up_read(struct reading *r, int at, struct inbox_control *c, struct presence *p)
+{
+    if (!c->n_give_up) {
         c->give_up = &p->give_up[r->n_give_up];
+        c->give_up_by = text_keep(r, at, NAME).data;
+    }
     p->give_up[r->n_give_up++] = text_keep(r, at, TEXT);
     c->n_give_up++;
+}
+
+static void lever_read(struct reading *r, int at, struct presence *p)
+{
+    struct inbox_control *c = control_of(r, at, p);
+
+    if (!c)
+        return;
+    if (is_kind(r->rows, at, "retry"))
+        once_read(r, at, &c->retry);
+    else if (is_kind(r->rows, at, "held"))
+        once_read(r, at, &c->held);
+    else if (is_kind(r->rows, at, "give_up"))
+        give_up_read(r, at, c, p);
 }
 
 static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
@@ -157,8 +182,8 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
             p->n_replicas++;
         } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
             control_read(&r, at, &p->controls[p->n_controls++]);
-        } else if (is_kind(rows, at, "give_up")) {
-            give_up_read(&r, at, p);
+        } else {
+            lever_read(&r, at, p);
         }
     }
 }

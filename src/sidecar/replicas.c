@@ -1,5 +1,5 @@
-/* Presence and levers: every few seconds one call for all queues says what this instance does, and learns who
- * else is there and what operators want.
+/* Presence: every few seconds one call for all queues says what this instance does, and learns who else is
+ * there and what operators want.
  *
  * An instance is gone when three calls in a row, over ten seconds of this side's clock, found its counter
  * unchanged (design section 5.7). */
@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVERY_MS = 5000, GONE_MS = 10000, N_SAME = 3, SEEN_MS = 10000 };
+/* Five seconds are promised to operators: the call takes its time, too. */
+enum { EVERY_MS = 4500, GONE_MS = 10000, N_SAME = 3, SEEN_MS = 10000 };
 
 static struct replica *replica_of(struct sidecar_presence *p, const char *instance)
 {
@@ -61,26 +62,19 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
     }
 }
 
-static void pull_levers(struct sidecar *s, const struct inbox_presence *p)
+/* Nothing is begun before the levers were read once: so that is said, and it is tried again. */
+static void failed(struct sidecar *s, const struct fault *f)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct inbox_control *c = NULL;
-        char why[256] = "";
+    enum { AGAIN_MS = 60000 };
+    struct log_line l;
 
-        for (size_t k = 0; k < p->n_controls; k++)
-            if (p->controls[k].queue == i)
-                c = &p->controls[k];
-        if (c)
-            snprintf(why, sizeof(why), "%s%s%s", c->by, *c->by && *c->reason ? ": " : "", c->reason);
-        queue_lever_pause(&s->lanes[i].core, s->now_ms, c && c->paused, why);
-        buf_reset(&s->presence.json);
-        for (size_t k = 0; c && k < c->n_give_up; k++) {
-            buf_add_slice(&s->presence.json, c->give_up[k]);
-            buf_add_char(&s->presence.json, '\0');
-        }
-        queue_lever_give_up(&s->lanes[i].core, s->now_ms, false, s->presence.json.data, s->presence.json.len);
-        s->lanes[i].touched = true;
-    }
+    if (s->presence.told_failed_ms && s->now_ms - s->presence.told_failed_ms < AGAIN_MS)
+        return;
+    s->presence.told_failed_ms = s->now_ms;
+    log_begin(&l, EVENT_DATABASE_ERROR, NULL);
+    log_text(&l, "sqlstate", f->code);
+    log_text(&l, "reason", f->text);
+    log_end(&l);
 }
 
 static void answered(struct sidecar *s)
@@ -92,41 +86,20 @@ static void answered(struct sidecar *s)
     if (!got)
         return;
     s->presence.asked = false;
-    if (got < 0)
+    if (got < 0) {
+        failed(s, &f);
         return;
+    }
     for (size_t i = 0; i < p.n_replicas; i++)
         saw(s, replica_of(&s->presence, p.replicas[i].instance), p.replicas[i].counter);
     tell_gone(s);
     tell_others(s, &p);
-    pull_levers(s, &p);
+    levers_pull(s, &p);
     if (p.namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
         report_reason(&s->lanes[0], EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
-}
-
-static void states(struct sidecar *s)
-{
-    struct buf *b = &s->presence.json;
-
-    buf_reset(b);
-    buf_add_char(b, '[');
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct lane *l = &s->lanes[i];
-        bool consuming = l->core.consumer.state == CONSUMER_ACTIVE && !l->core.left_to_others;
-
-        buf_add_text(b, i ? ", {\"queue\": " : "{\"queue\": ");
-        buf_add_json(b, slice_of(l->config->queue));
-        buf_add_text(b, ", \"consumer\": ");
-        buf_add_json(b, slice_of(l->config->consumer));
-        buf_printf(b, ", \"state\": \"%s\", \"in_flight\": %zu, \"held\": %zu, \"limit\": %d}",
-                   consuming && queue_state(&l->core) == QUEUE_CONSUMING
-                       ? "consuming"
-                       : queue_states[queue_state(&l->core)].name,
-                   l->core.held.n_out, queue_n_held(&l->core), (int)l->core.limiter.limit);
-    }
-    buf_add_char(b, ']');
 }
 
 void replicas_step(struct sidecar *s)
@@ -144,12 +117,17 @@ void replicas_step(struct sidecar *s)
         answered(s);
     if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
         return;
-    states(s);
+    shown_write(s, &p->json);
     inbox_ask_registration(s->database.inbox);
     inbox_ask_presence(s->database.inbox, ONCEWARD_VERSION, buf_slice(&p->json));
     p->asked = true;
     p->life = s->database.core.life;
     p->at_ms = s->now_ms + EVERY_MS;
+}
+
+int64_t replicas_due_ms(const struct sidecar *s)
+{
+    return s->database.inbox && !s->presence.asked ? s->presence.at_ms : INT64_MAX;
 }
 
 void replicas_deinit(struct sidecar *s)

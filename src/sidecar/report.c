@@ -52,6 +52,7 @@ static const struct note_fields {
 } fields[N_EVENTS] = {
     [EVENT_PAUSED] = {.reason = "reason", .text = "detail"},
     [EVENT_RESUMED] = {.reason = "reason", .ms = "paused_for_ms"},
+    [EVENT_LEVER] = {.reason = "lever", .text = "by", .n = "n"},
     [EVENT_STANDBY] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
     [EVENT_STUCK] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
     [EVENT_COMPLETED] = {.ms = "held_ms"},
@@ -94,6 +95,9 @@ void report_note(struct lane *l, const struct note *n)
         log_int(&line, f->n, n->n);
     if (f->flag)
         log_bool(&line, f->flag, n->flag);
+    if ((n->event == EVENT_PAUSED || n->event == EVENT_RESUMED) &&
+        n->reason == pause_reasons[PAUSE_OPERATOR].name)
+        log_text(&line, "by", l->core.lever.by);
     if (n->event == EVENT_DEAD_AGAIN) {
         log_text(&line, "consumer", l->config->consumer);
         log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);

@@ -128,6 +128,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, s->now_ms + TICK_MS);
     due = earlier(due, s->state_at_ms);
     due = earlier(due, housekeeping_due_ms(s));
+    due = earlier(due, replicas_due_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
     if (!s->database.inbox && !s->database.dial.job && !s->database.closed)
@@ -272,6 +273,7 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         random_bytes(&seed, sizeof(seed));
         queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed,
                    s->now_ms);
+        queue_levers_await(&l->core);
     }
     return 0;
 }

@@ -34,7 +34,9 @@
  *   actions.c      what a queue's core wants done, carried out
  *   report.c       lines of the log
  *   figures.c      the stats line
- *   replicas.c     who else is there; what operators want
+ *   replicas.c     who else is there
+ *   levers.c       what operators want
+ *   shown.c        what presence shows of the queues
  *   housekeeping.c the purge and the sweep
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
@@ -115,6 +117,10 @@ struct lane {
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
     struct waiting waiting; /* before its first start */
+    struct lane_levers {
+        bool read;           /* once, at least: what was wanted before is not for this process */
+        int64_t retry, held; /* the numbers that were done */
+    } levers;
     int64_t kind_asked_ms;
     struct housekeeping house;
 };
@@ -174,6 +180,7 @@ struct sidecar {
     struct sidecar_presence {
         int64_t at_ms;
         bool asked, told_namesake;
+        int64_t told_failed_ms;
         uint32_t life; /* of the database, that the question was asked of */
         struct replica *replicas;
         size_t n;
@@ -260,7 +267,16 @@ void figures_step(struct sidecar *s);
 /* --- replicas.c --- */
 
 void replicas_step(struct sidecar *s);
+int64_t replicas_due_ms(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
+
+/* --- levers.c --- */
+
+void levers_pull(struct sidecar *s, const struct inbox_presence *p);
+
+/* --- shown.c --- */
+
+void shown_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON */
 
 /* --- housekeeping.c --- */
 

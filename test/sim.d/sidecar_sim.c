@@ -395,7 +395,7 @@ void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused)
 {
     if (!s->alive || w->now_us < s->frozen_until_us)
         return;
-    queue_lever_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator");
+    queue_lever_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator", "");
     told(w, s);
 }
 

@@ -420,7 +420,8 @@ def test_who_is_there_and_what_they_do(others):
     rows = b.presence("[]", consumers=["d", "x", "e", "c"], version="0.2")
     assert kinds(rows) == ["self", "replica"]
     assert (rows[1].name, rows[1].number, rows[1].counter, rows[1].version, rows[1].consumes) == ("a", 3, 1, "v", "1001")
-    assert json.loads(rows[1].text)[2] == {"consumer": "e", "state": "paused", "in_flight": 3}
+    assert a.query("SELECT queues -> 2 FROM onceward.replica WHERE instance = 'a'")[0][0] == {
+        "consumer": "e", "state": "paused", "in_flight": 3}
     a.presence(states(c="draining"), counter=1, consumers=["c"])
     row = b.presence("[]", counter=1, consumers=["c"])[1]
     assert (row.counter, row.consumes) == (2, "0")
@@ -455,14 +456,107 @@ def test_somebody_elses_presence_under_ones_name_is_told(others):
 
 def test_levers_are_read(others, pg):
     a = others("a")
-    pg.query("INSERT INTO onceward.control (consumer, paused, reason, by, since, give_up) VALUES ('c', true, 'deploy', 'ann', %s, '{}'),"
-             " ('d', false, NULL, NULL, NULL, %s), ('e', false, 'x', 'x', now(), '{}'), ('f', true, NULL, NULL, NULL, '{}')",
-             ("2026-01-02T03:04:05.678Z", ["m1", None, "m2"]))
+    pg.query("INSERT INTO onceward.control (consumer, paused, reason, by, since, give_up, give_up_by) VALUES"
+             " ('c', true, 'deploy', 'ann', %s, '{}', NULL), ('d', false, NULL, NULL, NULL, %s, 'bob'), ('e', false, 'x', 'cat', now(), '{}', NULL),"
+             " ('f', true, NULL, NULL, NULL, '{}', NULL)", ("2026-01-02T03:04:05.678Z", ["m1", None, "m2"]))
     rows = a.presence("[]", consumers=["e", "d", "c"])
-    assert kinds(rows) == ["self", "control", "control", "give_up", "give_up", "give_up"]
-    assert [(r.ord, r.yes, r.text, r.name, r.number) for r in rows[1:3]] == [
-        (2, False, "", "", None), (3, True, "deploy", "ann", 1767323045678)]
-    assert [(r.ord, r.text) for r in rows[3:]] == [(2, "m1"), (2, None), (2, "m2")]
+    assert kinds(rows) == ["self", "control", "control", "control", "give_up", "give_up"]
+    assert [(r.ord, r.yes, r.text, r.name) for r in rows[1:4]] == [
+        (1, False, "x", "cat"), (2, False, "", ""), (3, True, "deploy", "ann")]
+    assert rows[3].number == 1767323045678
+    assert [(r.ord, r.text, r.name) for r in rows[4:]] == [(2, "m1", "bob"), (2, "m2", "bob")], "NULL means nothing"
+
+
+def lever(session, call, *parameters):
+    return session.value(f"SELECT onceward.lever_{call}", *parameters)
+
+
+def of_kind(rows, kind):
+    return [row for row in rows if row.kind == kind]
+
+
+def test_a_pause_says_whether_it_changed_something(others):
+    a = others("a")
+    assert lever(a, "pause(%s, true, 'deploy', 'ann')", a.consumer) is True
+    assert lever(a, "pause(%s, true, 'longer', 'bob')", a.consumer) is False
+    row, = of_kind(a.presence("[]", consumers=[a.consumer]), "control")
+    assert (row.yes, row.text, row.name) == (True, "longer", "bob")
+    assert lever(a, "pause(%s, false, NULL, 'cat')", a.consumer) is True
+    assert lever(a, "pause(%s, false, NULL, 'cat')", a.consumer) is False
+    assert lever(a, "pause('d', false, NULL, 'cat')") is False
+    row, = of_kind(a.presence("[]", consumers=[a.consumer]), "control")
+    assert (row.yes, row.name) == (False, "cat") and row.number > 1767323045678
+
+
+def test_a_retry_makes_rows_due_and_has_a_number(others, sessions):
+    a = others("a")
+    inbox = sessions("a")
+    for message in ("failed", "other", "waiting", "drained", "done", "locked"):
+        inbox.claim(message)
+    inbox.fail("failed", "other", "locked", delay=60_000)
+    inbox.release("waiting", delay=60_000)
+    inbox.release("drained", delay=-2_000)
+    inbox.settle("done")
+    holder = sessions("h")
+    holder.begin()
+    holder.query("SELECT FROM onceward.inbox WHERE message_id = 'locked' FOR UPDATE")
+    assert of_kind(a.presence("[]", consumers=[a.consumer]), "retry") == []
+    assert lever(a, "retry(%s, '{other,done,none}', 'ann')", a.consumer) == 1
+    row, = of_kind(a.presence("[]", consumers=[a.consumer]), "retry")
+    assert (row.ord, row.number, row.name) == (1, 1, "ann")
+    assert answers(inbox.claim("other")) == ["claimed"] and answers(inbox.claim("failed")) == ["not_due"]
+    assert lever(a, "retry(%s, NULL, 'bob')", a.consumer) == 2, "one that is locked is left, and one whose application may still be at it"
+    holder.rollback()
+    assert answers(inbox.claim("drained", "failed", "locked", "waiting")) == ["not_due", "claimed", "not_due", "claimed"]
+    row, = of_kind(a.presence("[]", consumers=[a.consumer]), "retry")
+    assert (row.number, row.name) == (2, "bob")
+    assert lever(a, "retry(%s, NULL, 'bob')", a.consumer) == 1
+
+
+def test_what_is_given_up_is_noted_until_it_is_dead_or_wanted_again(others, sessions):
+    a = others("a")
+    inbox = sessions("a")
+    inbox.claim("open", "done", "dies")
+    inbox.settle("done")
+
+    def give_up(*ids):
+        return {r.message_id: r.answer for r in a.query("SELECT * FROM onceward.lever_give_up(%s, %s, 'ann')", a.consumer, list(ids))}
+
+    def noted():
+        return [r.text for r in of_kind(a.presence("[]", consumers=["x", a.consumer]), "give_up")]
+
+    assert give_up("open", "done", "dies", "never", "open") == {"open": "at_hand", "done": "completed", "dies": "at_hand", "never": "unseen"}
+    assert give_up("open") == {"open": "at_hand"}
+    assert sorted(noted()) == ["dies", "never", "open"]
+    letter, = inbox.bury(("dies", inbox_sql.Letter(reason="operator")))
+    assert sorted(noted()) == ["never", "open"], "it is dead"
+    assert give_up("dies") == {"dies": "dead"}
+    inbox.fail("open")
+    lever(a, "retry(%s, '{open}', 'ann')", a.consumer)
+    assert noted() == ["never"], "who wants it tried does not want it given up"
+    # Redriven before anybody has read that it was dead.
+    a.query("UPDATE onceward.control SET give_up = '{dies,never}'")
+    assert a.value("SELECT onceward.sidecar_redrive(%s)", letter.letter_id) == "reset"
+    assert noted() == ["never"]
+
+
+def test_of_a_consumer_a_thousand_messages_are_noted(others):
+    a = others("a")
+    many = [f"m{n}" for n in range(1001)]
+    said = [r.answer for r in a.query("SELECT * FROM onceward.lever_give_up(%s, %s, 'ann')", a.consumer, many)]
+    assert said.count("unseen") == 1000 and said.count("full") == 1
+    assert len(of_kind(a.presence("[]", consumers=[a.consumer]), "give_up")) == 1000
+
+
+def test_what_is_held_is_given_up_once_and_by_its_time(others):
+    a = others("a")
+    assert lever(a, "give_up_held(%s, 'ann')", a.consumer) == 1
+    a.query("UPDATE onceward.control SET held_at = held_at - interval '3 s'")
+    row, = of_kind(a.presence("[]", consumers=["d", a.consumer]), "held")
+    assert (row.ord, row.number, row.name) == (2, 1, "ann") and 3000 <= row.counter < 60_000
+    assert lever(a, "give_up_held(%s, 'bob')", a.consumer) == 2
+    row, = of_kind(a.presence("[]", consumers=[a.consumer]), "held")
+    assert (row.number, row.name) == (2, "bob") and 0 <= row.counter < 60_000
 
 
 def test_presence_is_one_hot_update_and_waits_for_nothing(others, pg):

@@ -374,6 +374,162 @@ static void test_a_drain_gives_back_what_only_waits(void **state)
     end(w);
 }
 
+/* --- levers --- */
+
+static int slow_down(struct world *w, int message, int attempt)
+{
+    return attempt == 1 ? 500 : 200;
+}
+
+static void test_nothing_is_begun_before_the_levers_are_known(void **state)
+{
+    struct world *w = world(good);
+
+    queue_levers_await(&w->q);
+    deliver(w, 1);
+    run(w, 5000);
+    assert_int_equal(w->n_posts[1], 0);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    queue_lever_pause(&w->q, w->now, false, "", "");
+    run(w, 10000);
+    assert_int_equal(w->n_acked, 1);
+    end(w);
+}
+
+static int said(struct world *w, enum event e, const char *reason, const char *text)
+{
+    int n = 0;
+
+    for (size_t i = w->q.notes.at; i < w->q.notes.n; i++) {
+        const struct note *note = &w->q.notes.items[i];
+
+        n += note->event == e && note->reason && !strcmp(note->reason, reason) &&
+             (!text || (note->text && !strcmp(note->text, text)));
+    }
+    return n;
+}
+
+static void test_a_pause_holds_until_it_is_ended(void **state)
+{
+    struct world *w = world(good);
+
+    queue_lever_pause(&w->q, w->now, true, "ann", "deploy");
+    queue_time(&w->q, w->now);
+    assert_int_equal(said(w, EVENT_PAUSED, "operator", "ann: deploy"), 1);
+    deliver(w, 1);
+    run(w, 100000);
+    assert_int_equal(w->n_posts[1], 0);
+    assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(queue_state(&w->q), QUEUE_PAUSED);
+    queue_lever_pause(&w->q, w->now, true, "ann", "deploy");
+    queue_time(&w->q, w->now);
+    assert_int_equal(said(w, EVENT_PAUSED, "operator", NULL), 0);
+    queue_lever_pause(&w->q, w->now, true, "bob", ""); /* who, and why, may change */
+    queue_time(&w->q, w->now);
+    assert_int_equal(said(w, EVENT_PAUSED, "operator", "bob"), 1);
+    queue_lever_pause(&w->q, w->now, false, "cat", "");
+    assert_int_equal(said(w, EVENT_RESUMED, "operator", NULL), 1);
+    assert_string_equal(w->q.lever.by, "cat");
+    run(w, 110000);
+    assert_int_equal(w->n_acked, 1);
+    end(w);
+}
+
+static void test_a_retry_looks_at_once(void **state)
+{
+    struct world *w = world(slow_down);
+
+    w->q.rules.backoff_ms = w->q.rules.max_backoff_ms = 200000;
+    deliver(w, 1);
+    run(w, 1000);
+    assert_int_equal(w->n_posts[1], 1);
+    assert_true(w->due[1] > w->now + 2000);
+    w->due[1] = w->now; /* as the command does it */
+    queue_lever_retry(&w->q, w->now, "ann");
+    assert_int_equal(said(w, EVENT_LEVER, "retry", "ann"), 1);
+    run(w, 2000);
+    assert_int_equal(w->n_acked, 1);
+    end(w);
+}
+
+static void test_what_is_given_up_dies_when_it_is_at_hand(void **state)
+{
+    static const char ids[] = "1\0"
+                              "2\0"
+                              "3";
+    struct world *w = world(slow_down);
+
+    w->q.rules.backoff_ms = w->q.rules.max_backoff_ms = 200000;
+    deliver(w, 1);
+    deliver(w, 4);
+    run(w, 1000);
+    queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+    assert_int_equal(said(w, EVENT_LEVER, "give_up", "ann"), 1);
+    run(w, 2000); /* its next attempt is not due for minutes */
+    assert_int_equal(w->n_dead[1], DEAD_OPERATOR + 1);
+    w->n_rows[1] = 4; /* redriven, and the list is not read anew */
+    w->due[1] = w->now;
+    deliver(w, 1);
+    run(w, 3000);
+    assert_int_equal(w->n_acked, 1);
+    deliver(w, 2);
+    run(w, 4000);
+    assert_int_equal(w->n_dead[2], DEAD_OPERATOR + 1);
+    assert_int_equal(w->n_posts[2], 0);
+    queue_lever_give_up(&w->q, w->now, "ann", ids + 4, 2);
+    queue_lever_give_up(&w->q, w->now, "", NULL, 0); /* fewer are no news */
+    assert_int_equal(said(w, EVENT_LEVER, "give_up", NULL), 0);
+    deliver(w, 3);
+    run(w, 400000);
+    assert_int_equal(w->n_acked, 3);
+    assert_int_equal(w->n_letters, 2);
+    end(w);
+}
+
+static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
+{
+    static const char ids[] = "1";
+    struct world *w = world(good);
+
+    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    deliver(w, 1);
+    run(w, 1000);
+    queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+    run(w, 2000);
+    assert_int_equal(w->n_dead[1], DEAD_OPERATOR + 1);
+    assert_int_equal(w->n_posts[1], 0);
+    end(w);
+}
+
+static void test_what_is_held_while_everything_fails_is_given_up_once(void **state)
+{
+    struct world *w = world(bad);
+
+    queue_lever_give_up_held(&w->q, w->now, "ann", w->now); /* nothing is held */
+    assert_int_equal(said(w, EVENT_LEVER, "give_up_held", "ann"), 1);
+    for (int i = 0; i < 30; i++)
+        deliver(w, i);
+    run(w, 60000);
+    assert_true(w->q.brake.on);
+    int64_t pulled = w->now;
+
+    for (int i = 30; i < 40; i++) { /* come after it was said, and before it is heard */
+        w->now = pulled + 1000;
+        deliver(w, i);
+    }
+    run(w, pulled + 4000);
+    queue_lever_give_up_held(&w->q, w->now, "ann", pulled);
+    run(w, pulled + 64000);
+    assert_int_equal(w->n_letters, 30);
+    for (int i = 0; i < 30; i++)
+        assert_int_equal(w->n_dead[i], DEAD_OPERATOR + 1);
+    assert_true(w->q.brake.on);
+    w->status = good;
+    run(w, pulled + 600000);
+    assert_int_equal(w->n_acked, 10);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -386,6 +542,12 @@ int main(void)
         cmocka_unit_test(test_one_that_is_always_refused_delays_nobody),
         cmocka_unit_test(test_a_lost_channel_leaves_nothing_behind),
         cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
+        cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
+        cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
+        cmocka_unit_test(test_a_retry_looks_at_once),
+        cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
+        cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),
+        cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

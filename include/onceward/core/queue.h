@@ -84,8 +84,11 @@ struct queue {
     int n_others; /* other instances that consume this queue, as presence says; 0: nobody, or not known */
     struct queue_pause pauses[N_PAUSE_REASONS];
     struct queue_lever {
-        bool paused, give_up_held;
-        char *ids; /* to give up: NUL-terminated ids, one behind the other. Owned */
+        bool awaited; /* nothing is begun before it is known what operators want */
+        bool paused;
+        char by[128];         /* who paused or resumed it last */
+        char give_up_by[128]; /* who gave up last what is in ids, or held */
+        char *ids;            /* to give up: NUL-terminated ids, one behind the other. Owned */
         size_t ids_len;
     } lever;
     enum drain_state drain;
@@ -208,11 +211,22 @@ void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
 /* The queue cannot be consumed as configured: told by its reason until it is cleared with reason NULL. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 
-/* Levers and presence. */
-void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *why);
-void queue_lever_retry(struct queue *q, int64_t now_ms); /* what waits for its time is looked at now */
-void queue_lever_give_up(struct queue *q, int64_t now_ms, bool held, const char *ids,
-                         size_t ids_len); /* ids: as in struct queue_lever */
+/* Levers: what operators want, as it was read. Nothing is begun between queue_levers_await and the first
+ * queue_lever_pause. Each is told in the log where it changes something; by: who, may be empty. */
+void queue_levers_await(struct queue *q);
+void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why);
+
+/* What waits for its time is looked at now. */
+void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by);
+
+/* These messages become dead letters when they are next at hand; ids: as in struct queue_lever, all of them
+ * each time. */
+void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len);
+
+/* So does what is held because everything fails, if it came before then. */
+void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
+
+/* How many other instances consume this queue, as presence says; 0: nobody, or not known. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
 /* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued.

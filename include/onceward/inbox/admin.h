@@ -3,6 +3,7 @@
 #include "onceward/config/config.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -53,6 +54,26 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
 
 /* Writes the answer of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
+
+/* Levers of operators, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: who
+ * says so; consumer, by and ids are text of the database. */
+
+/* Is there such a consumer (1), or has nobody used it yet (0)? *ret_n_replicas: how many run with it now. */
+int admin_lever_find(struct admin *a, const char *consumer, int *ret_n_replicas, struct fault *f);
+
+/* reason: may be NULL. *ret_changed: it was not so before. */
+int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
+                      bool *ret_changed, struct fault *f);
+
+/* n 0: all. *ret_n: rows that were not due, and are now. */
+int admin_lever_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                      int64_t *ret_n, struct fault *f);
+
+/* tell: each id, sorted, and the function's word for it. */
+int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                        void (*tell)(void *ctx, const char *id, const char *answer), void *ctx,
+                        struct fault *f);
+int admin_lever_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
 
 struct dead_filter {
     const char *consumer, *reason;

@@ -246,19 +246,27 @@ struct inbox_replica {
     const char *instance;
     int64_t number, counter;
     const char *version;
-    struct slice states_json;
     const bool *consumes; /* a queue of ours: says that it is consuming that one */
 };
 
-/* What an operator wants of a queue. Queues that nobody wants anything of have none. */
+/* What each replica is to do once: it remembers the number that it has done. 0: never wanted. */
+struct inbox_once {
+    int64_t number;
+    const char *by;
+    int64_t ago_ms; /* how long ago it was said, where that matters */
+};
+
+/* What operators want of a queue. Queues that nobody ever wanted anything of have none. Texts may be empty,
+ * never NULL. */
 struct inbox_control {
     size_t queue;
     bool paused;
-    const char *reason, *by;     /* may be empty, never NULL */
+    const char *reason, *by;
     int64_t since_ms;            /* Unix time */
     const struct slice *give_up; /* message ids */
     size_t n_give_up;
-    bool give_up_held; /* and whatever is held */
+    const char *give_up_by;
+    struct inbox_once retry, held; /* what waits is looked at; what is held is given up */
 };
 
 struct inbox_presence {

@@ -1,0 +1,37 @@
+-- For operators: messages that are to become dead letters, reason `operator`, when they are next at hand; a sidecar that holds them looks at
+-- them within five seconds. At most 1,000 of a consumer at a time.
+--
+-- Answers a row an id: at_hand (it has a row, and will die) | unseen (no row yet: it dies when it comes) | completed | dead (nothing is left
+-- to give up, and the id is not noted) | full (1,000 are noted already).
+--
+-- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: an id is noted once.
+CREATE OR REPLACE FUNCTION onceward.lever_give_up(p_consumer text, p_ids text[], p_by text)
+RETURNS TABLE (message_id text, answer text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c_most  constant integer := 1000;
+    v_noted text[];
+BEGIN
+    INSERT INTO onceward.control AS k (consumer) VALUES (p_consumer) ON CONFLICT (consumer) DO NOTHING;
+    SELECT array_remove(k.give_up, NULL) INTO v_noted FROM onceward.control k WHERE k.consumer = p_consumer FOR UPDATE;
+    FOR message_id, answer IN
+        SELECT i.id, CASE WHEN r.status IN ('completed', 'dead') THEN r.status WHEN r.status IS NULL THEN 'unseen' ELSE 'at_hand' END
+        FROM unnest(p_ids) i (id) LEFT JOIN onceward.inbox r ON r.consumer = p_consumer AND r.message_id = i.id
+        GROUP BY i.id, r.status ORDER BY i.id
+    LOOP
+        IF answer IN ('unseen', 'at_hand') AND message_id <> ALL (v_noted) THEN
+            IF cardinality(v_noted) < c_most THEN
+                v_noted := v_noted || message_id;
+            ELSE
+                answer := 'full';
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    UPDATE onceward.control k SET give_up = v_noted, give_up_by = p_by WHERE k.consumer = p_consumer;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.lever_give_up(text, text[], text) FROM PUBLIC;

@@ -1,0 +1,37 @@
+-- For operators: makes the failed and waiting rows of a consumer due now, all of them or those of some ids, and tells the replicas to look
+-- at what waits for its time. Ids that were to be given up are not any more.
+--
+-- Answers how many rows were not due before, and are now. What a sidecar gave back in its last moment, with `completion: response`, is left
+-- out: the application may still be at it until the window would have ended, to which it put the next attempt exactly.
+--
+-- Locks: the consumer's row of onceward.control, then the rows that it changes, SKIP LOCKED: it waits for no application. Reads the rows of
+-- the consumer where no ids are given: for a person, not for a timer.
+-- Repeating it: finds what is not due by then.
+CREATE OR REPLACE FUNCTION onceward.lever_retry(p_consumer text, p_ids text[], p_by text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_now   timestamptz := clock_timestamp();
+    v_grace constant interval := interval '2 s'; -- as sidecars have it
+    v_n     bigint;
+BEGIN
+    INSERT INTO onceward.control AS k (consumer, retry_number, retry_by) VALUES (p_consumer, 1, p_by)
+    ON CONFLICT (consumer) DO UPDATE
+    SET retry_number = k.retry_number + 1, retry_by = p_by,
+        give_up = ARRAY(SELECT g.id FROM unnest(k.give_up) g (id) WHERE g.id <> ALL (coalesce(p_ids, '{}')));
+    WITH taken AS MATERIALIZED (
+        SELECT r.ctid AS tid, r.token FROM onceward.inbox r
+        WHERE r.consumer = p_consumer AND (p_ids IS NULL OR r.message_id = ANY (p_ids))
+          AND r.status IN ('failed', 'waiting') AND r.next_attempt_at > v_now
+          AND NOT (r.status = 'waiting' AND r.token_expires_at > v_now AND r.next_attempt_at = r.token_expires_at + v_grace)
+        ORDER BY r.message_id FOR UPDATE OF r SKIP LOCKED
+    )
+    UPDATE onceward.inbox r SET next_attempt_at = v_now FROM taken t
+    WHERE r.ctid = t.tid AND r.token = t.token AND r.status IN ('failed', 'waiting');
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    RETURN v_n;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.lever_retry(text, text[], text) FROM PUBLIC;

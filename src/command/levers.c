@@ -1,0 +1,355 @@
+/* onceward pause, resume, retry, give-up: what operators want of a consumer is written into the database, and
+ * read there by each replica within five seconds. */
+
+#include "command/common.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/table.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COMMON                                                                                               \
+    "  --consumer C   the consumer: the queue's name, unless the configuration says otherwise\n"             \
+    "  --by NAME      who says so, for the log (default: your login and this machine's name)\n"              \
+    "  --json         one JSON object instead\n"
+
+static const char help_pause[] =
+    "usage: onceward pause --config FILE --consumer C [--reason TEXT] [--by NAME] [--json]\n"
+    "Every replica stops taking messages of this consumer within five seconds, and those that start later "
+    "do\n"
+    "not begin. What is with the application may finish; what is held stays held, and nothing is charged. "
+    "It\n"
+    "holds until `onceward resume`, whatever is restarted.\n"
+    "  --reason TEXT  why, for the log and `onceward status`\n" COMMON;
+
+static const char help_resume[] =
+    "usage: onceward resume --config FILE --consumer C [--by NAME] [--json]\n"
+    "Ends what `onceward pause` began, on every replica, within five seconds.\n" COMMON;
+
+static const char help_retry[] =
+    "usage: onceward retry --config FILE --consumer C [--by NAME] [--json] [ID…]\n"
+    "Makes failed and waiting messages due now: those of the IDs, or all. Every replica looks at what it "
+    "holds\n"
+    "within five seconds. No attempt is given or taken; dead ones are for `onceward dead redrive`. A "
+    "message\n"
+    "that was to be given up, and is named here, is not any more.\n" COMMON;
+
+static const char help_give_up[] =
+    "usage: onceward give-up --config FILE --consumer C [--by NAME] [--json] ID… | --held\n"
+    "Messages that nobody can wait for become dead letters with the reason `operator`, when they are next "
+    "at\n"
+    "hand: what a replica holds within five seconds, what is with the application when that has failed, "
+    "what\n"
+    "is still in the queue when it comes. What succeeds meanwhile is completed. Nothing is lost: `onceward\n"
+    "dead redrive` brings it back, `onceward retry` with its ID takes the order back before it is done.\n"
+    "  --held         what the replicas hold now because everything fails; what comes later is not "
+    "meant\n" COMMON;
+
+struct order {
+    const char *command, *config, *consumer, *reason;
+    char by[128];
+    int json, held;
+    char **ids;
+    size_t n_ids;
+    int n_replicas; /* that will read it */
+};
+
+/* --- arguments --- */
+
+/* "ann@laptop". In an image without a list of users: "65532@pod". */
+static void name_self(char *ret, size_t size)
+{
+    const struct passwd *user = getpwuid(geteuid());
+    const char *name = user ? user->pw_name : getenv("USER");
+    char host[65] = "";
+
+    gethostname(host, sizeof(host) - 1);
+    if (name && *name)
+        snprintf(ret, size, "%s@%s", name, host);
+    else
+        snprintf(ret, size, "%u@%s", (unsigned)geteuid(), host);
+}
+
+static int wrong(const struct order *o, const char *what)
+{
+    fprintf(stderr, "onceward %s: %s\n", o->command, what);
+    return STATUS_USAGE;
+}
+
+static bool is_text(const char *text)
+{
+    return text_is_safe(slice_of(text)) && !strpbrk(text, "\n\t\r");
+}
+
+static int check(const struct order *o, bool wants_ids)
+{
+    if (!o->config)
+        return wrong(o, "--config FILE is missing, and ONCEWARD_CONFIG is not set");
+    if (!o->consumer || !*o->consumer)
+        return wrong(o, "--consumer C is missing");
+    if (wants_ids && !o->held == !o->n_ids)
+        return wrong(o, o->held ? "either IDs or --held, not both" : "name messages by ID, or say --held");
+    if (!is_text(o->by) || (o->reason && !is_text(o->reason)))
+        return wrong(o, "a name or a reason is a line of text");
+    if (o->reason && strlen(o->reason) > 200)
+        return wrong(o, "a reason has at most 200 bytes");
+    for (size_t i = 0; i < o->n_ids; i++)
+        if (!*o->ids[i])
+            return wrong(o, "an ID is empty");
+    return -1;
+}
+
+enum { WITH_REASON = 1, WITH_IDS = 2, WITH_HELD = 4 };
+
+/* -1: go on. */
+static int parse(int argc, char **argv, const char *help, int with, struct order *o)
+{
+    struct option options[8] = {{"config", required_argument, NULL, 'c'},
+                                {"consumer", required_argument, NULL, 'C'},
+                                {"by", required_argument, NULL, 'b'},
+                                {"help", no_argument, NULL, 'h'},
+                                {"json", no_argument, &o->json, 1}};
+    int option;
+
+    if (with & WITH_REASON)
+        options[5] = (struct option){"reason", required_argument, NULL, 'r'};
+    if (with & WITH_HELD)
+        options[5] = (struct option){"held", no_argument, &o->held, 1};
+    o->command = argv[0];
+    name_self(o->by, sizeof(o->by));
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(help, stdout);
+            return STATUS_DONE;
+        } else if (option == 'c') {
+            o->config = optarg;
+        } else if (option == 'C') {
+            o->consumer = optarg;
+        } else if (option == 'b') {
+            snprintf(o->by, sizeof(o->by), "%s", optarg);
+        } else if (option == 'r') {
+            o->reason = optarg;
+        } else if (option) {
+            fputs(help, stderr);
+            return STATUS_USAGE;
+        }
+    }
+    o->config = command_config_default(o->config);
+    o->ids = argv + optind;
+    o->n_ids = (size_t)(argc - optind);
+    if (o->n_ids && !(with & WITH_IDS)) {
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
+        return STATUS_USAGE;
+    }
+    return check(o, with & WITH_HELD);
+}
+
+static bool is_configured(const struct config *c, const char *consumer)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (!strcmp(c->queues[i].consumer, consumer))
+            return true;
+    return false;
+}
+
+/* A consumer that nobody knows is a typing error: nothing would ever read it. */
+static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
+{
+    int known = admin_lever_find(a, o->consumer, &o->n_replicas, f);
+
+    if (known < 0)
+        return command_fail(f);
+    if (known || is_configured(c, o->consumer))
+        return STATUS_DONE;
+    fprintf(stderr, "onceward %s: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
+            o->command, o->consumer, o->config);
+    return STATUS_FAILED;
+}
+
+/* --- what is said --- */
+
+static void say_json(const struct order *o, const char *key, int64_t value)
+{
+    struct buf out = {0};
+
+    buf_add_text(&out, "{\"consumer\":");
+    buf_add_json(&out, slice_of(o->consumer));
+    buf_add_text(&out, ",\"by\":");
+    buf_add_json(&out, slice_of(o->by));
+    if (key)
+        buf_printf(&out, ",\"%s\":%" PRId64, key, value);
+    buf_printf(&out, ",\"replicas\":%d}\n", o->n_replicas);
+    fputs(buf_text(&out), stdout);
+    buf_deinit(&out);
+}
+
+static void say_replicas(const struct order *o)
+{
+    if (!o->n_replicas)
+        printf("No replica of it runs now; those that start will read it.\n");
+    else
+        printf("%d replica%s will have read it within 5 s.\n", o->n_replicas, o->n_replicas == 1 ? "" : "s");
+}
+
+/* --- the levers --- */
+
+static int pull_pause(struct order *o, struct admin *a, bool paused, struct fault *f)
+{
+    bool changed;
+
+    if (admin_lever_pause(a, o->consumer, paused, o->reason, o->by, &changed, f))
+        return command_fail(f);
+    if (o->json) {
+        say_json(o, "changed", changed);
+        return STATUS_DONE;
+    }
+    printf("%s %s %s.\n", o->consumer, changed ? "is" : "was", paused ? "paused" : "not paused");
+    if (changed || paused)
+        say_replicas(o);
+    return STATUS_DONE;
+}
+
+static int pull_pause_on(struct order *o, struct admin *a, struct fault *f)
+{
+    return pull_pause(o, a, true, f);
+}
+
+static int pull_pause_off(struct order *o, struct admin *a, struct fault *f)
+{
+    return pull_pause(o, a, false, f);
+}
+
+static int pull_retry(struct order *o, struct admin *a, struct fault *f)
+{
+    int64_t n;
+
+    if (admin_lever_retry(a, o->consumer, o->ids, o->n_ids, o->by, &n, f))
+        return command_fail(f);
+    if (o->json) {
+        say_json(o, "rows", n);
+        return STATUS_DONE;
+    }
+    printf("%" PRId64 " row%s of %s %s not due, and %s now.\n", n, n == 1 ? "" : "s", o->consumer,
+           n == 1 ? "was" : "were", n == 1 ? "is" : "are");
+    say_replicas(o);
+    return STATUS_DONE;
+}
+
+struct given_up {
+    struct table table;
+    struct buf json;
+    int n, n_refused;
+};
+
+static void tell_given_up(void *ctx, const char *id, const char *answer)
+{
+    static const struct {
+        const char *answer, *words;
+        bool refused;
+    } all[] = {
+        {"at_hand", "dies when it is next at hand", false},
+        {"unseen", "was not seen yet: dies when it comes", false},
+        {"completed", "is completed: nothing to give up", true},
+        {"dead", "is dead already: `onceward dead list`", true},
+        {"full", "not taken: 1,000 are noted already", true},
+    };
+    struct given_up *g = ctx;
+    const char *words = answer;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (!strcmp(all[i].answer, answer)) {
+            words = all[i].words;
+            g->n_refused += all[i].refused;
+        }
+    table_add_text(&g->table, id);
+    table_add_text(&g->table, words);
+    buf_add_text(&g->json, g->n++ ? "," : "");
+    buf_add_text(&g->json, "{\"message_id\":");
+    buf_add_json(&g->json, slice_of(id));
+    buf_printf(&g->json, ",\"answer\":\"%s\"}", answer);
+}
+
+static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
+{
+    struct given_up g = {.table = {.n_columns = 2}};
+    int failed;
+
+    if (o->held) {
+        if (admin_lever_give_up_held(a, o->consumer, o->by, f))
+            return command_fail(f);
+        if (o->json) {
+            say_json(o, NULL, 0);
+        } else {
+            printf("What is held of %s while everything fails is given up.\n", o->consumer);
+            say_replicas(o);
+        }
+        return STATUS_DONE;
+    }
+    table_add_text(&g.table, "MESSAGE ID");
+    table_add_text(&g.table, "");
+    failed = admin_lever_give_up(a, o->consumer, o->ids, o->n_ids, o->by, tell_given_up, &g, f);
+    if (failed) {
+        failed = command_fail(f);
+    } else if (o->json) {
+        printf("{\"messages\":[%s]}\n", buf_text(&g.json));
+    } else {
+        table_print(&g.table, stdout, text_width(stdout));
+        if (g.n > g.n_refused)
+            say_replicas(o);
+    }
+    table_deinit(&g.table);
+    buf_deinit(&g.json);
+    return failed ? failed : g.n_refused ? STATUS_FAILED : STATUS_DONE;
+}
+
+static int pull(struct order *o, int (*lever)(struct order *, struct admin *, struct fault *))
+{
+    struct fault f = {0};
+    struct config *c;
+    struct admin *a;
+    int status = command_open(o->config, ADMIN_WRITES, &c, &a);
+
+    if (status)
+        return status;
+    status = find(o, c, a, &f);
+    if (!status)
+        status = lever(o, a, &f);
+    command_close(c, a);
+    return status;
+}
+
+int command_pause(int argc, char **argv)
+{
+    struct order o = {0};
+    int status = parse(argc, argv, help_pause, WITH_REASON, &o);
+
+    return status >= 0 ? status : pull(&o, pull_pause_on);
+}
+
+int command_resume(int argc, char **argv)
+{
+    struct order o = {0};
+    int status = parse(argc, argv, help_resume, 0, &o);
+
+    return status >= 0 ? status : pull(&o, pull_pause_off);
+}
+
+int command_retry(int argc, char **argv)
+{
+    struct order o = {0};
+    int status = parse(argc, argv, help_retry, WITH_IDS, &o);
+
+    return status >= 0 ? status : pull(&o, pull_retry);
+}
+
+int command_give_up(int argc, char **argv)
+{
+    struct order o = {0};
+    int status = parse(argc, argv, help_give_up, WITH_IDS | WITH_HELD, &o);
+
+    return status >= 0 ? status : pull(&o, pull_give_up);
+}

@@ -1,0 +1,162 @@
+/* What operators want of a queue: it pauses, waits for nothing, gives messages up.
+ *
+ * A pause and the ids to give up are states, told as they were read, again and again; the others are told
+ * once each time that somebody wants them. */
+#include "core/decide.h"
+
+#include "onceward/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void keep_name(char *room, size_t size, const char *by)
+{
+    snprintf(room, size, "%s", by);
+}
+
+/* A line that says who did what, and to how many deliveries that are here. */
+static void tell(struct queue *q, const char *lever, const char *by, int64_t n)
+{
+    struct note *note = held_tell(q, EVENT_LEVER, NULL);
+
+    note->reason = lever;
+    note->n = n;
+    note_text(note, "%s", by);
+}
+
+/* --- pause, resume --- */
+
+void queue_levers_await(struct queue *q)
+{
+    q->lever.awaited = true;
+}
+
+/* "ann: deploy" */
+static void pause_words(char *ret, size_t size, const char *by, const char *why)
+{
+    snprintf(ret, size, "%s%s%s", by, *by && *why ? ": " : "", why);
+}
+
+void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why)
+{
+    struct queue_pause *p = &q->pauses[PAUSE_OPERATOR];
+    char words[sizeof(p->text)];
+
+    q->lever.awaited = false;
+    pause_words(words, sizeof(words), by, why);
+    if (q->lever.paused == paused && (!paused || !strcmp(words, p->text)))
+        return;
+    q->lever.paused = paused;
+    keep_name(q->lever.by, sizeof(q->lever.by), by);
+    if (paused) {
+        p->told = false; /* another reason is told, too */
+        pause_begin(q, now_ms, PAUSE_OPERATOR, words);
+    } else {
+        pause_end(q, now_ms, PAUSE_OPERATOR);
+    }
+}
+
+/* --- retry --- */
+
+void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
+{
+    struct list *l = &q->held.waiting[WAIT_DUE];
+    size_t n = l->len;
+
+    tell(q, "retry", by, (int64_t)n);
+    while (n--) {
+        struct delivery *d = container_of(list_first(l), struct delivery, in_list);
+
+        if (d->op != OP_CLAIM)
+            held_want(q, now_ms, d, d->op);
+        else if (!d->leader)
+            queue_join(q, now_ms, d);
+        else
+            decide_claim(q, now_ms, d);
+    }
+    decide_again(q, now_ms);
+}
+
+/* --- give up --- */
+
+/* It dies when its claim is answered, or when what is under way with it has failed. */
+static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    d->given_up = true;
+    if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
+        held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
+}
+
+static bool may_be_given_up(const struct delivery *d)
+{
+    return !d->ended && !d->given_up && d->message;
+}
+
+static bool brings_news(const struct queue *q, const char *ids, size_t ids_len)
+{
+    for (size_t at = 0; at < ids_len; at += strlen(ids + at) + 1) {
+        bool known = false;
+
+        for (size_t k = 0; !known && k < q->lever.ids_len; k += strlen(q->lever.ids + k) + 1)
+            known = strcmp(q->lever.ids + k, ids + at) == 0;
+        if (!known)
+            return true;
+    }
+    return false;
+}
+
+void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len)
+{
+    bool news;
+    int64_t n = 0;
+
+    if (ids_len == q->lever.ids_len && (!ids_len || !memcmp(ids, q->lever.ids, ids_len)))
+        return;
+    news = brings_news(q, ids, ids_len);
+    free(q->lever.ids);
+    q->lever.ids = ids_len ? mem_copy(ids, ids_len) : NULL;
+    q->lever.ids_len = ids_len;
+    keep_name(q->lever.give_up_by, sizeof(q->lever.give_up_by), by);
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (!may_be_given_up(d) || !decide_is_given_up(q, d))
+            continue;
+        give_up(q, now_ms, d);
+        n++;
+    }
+    if (news)
+        tell(q, "give_up", by, n);
+}
+
+/* It has failed, or would die, and waits because others fail as well: for its turn, its time, or for what is
+ * being written of it. */
+static bool is_held_by_brake(const struct delivery *d)
+{
+    if (d->wait == WAIT_BRAKE)
+        return true;
+    if (!d->tried_ms || d->request.out || d->request.accepted_until_ms)
+        return false;
+    if (d->wait != WAIT_NONE)
+        return d->wait == WAIT_DUE;
+    return d->op == OP_CLAIM || d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_REVOKE;
+}
+
+void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms)
+{
+    int64_t n = 0;
+
+    keep_name(q->lever.give_up_by, sizeof(q->lever.give_up_by), by);
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (!q->brake.on || !may_be_given_up(d) || d->copy.received_ms > before_ms || !is_held_by_brake(d))
+            continue;
+        give_up(q, now_ms, d);
+        n++;
+    }
+    tell(q, "give_up_held", by, n);
+}

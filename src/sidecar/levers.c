@@ -1,0 +1,55 @@
+/* What operators want, as presence has read it, handed to the queues' cores.
+ *
+ * A pause and ids to give up are states: they are handed on each time. A retry, and a give-up of what is
+ * held, are done once by each replica that is there: it remembers the number that it has done. What was
+ * wanted before a process began is not for it. */
+#include "sidecar/sidecar.h"
+
+static const struct inbox_control nothing = {
+    .reason = "", .by = "", .give_up_by = "", .retry.by = "", .held.by = ""};
+
+static const struct inbox_control *control_of(const struct inbox_presence *p, size_t queue)
+{
+    for (size_t k = 0; k < p->n_controls; k++)
+        if (p->controls[k].queue == queue)
+            return &p->controls[k];
+    return &nothing;
+}
+
+/* Is that a number that was not done yet? */
+static bool is_new(const struct lane *l, int64_t *done, int64_t number)
+{
+    bool is_new = l->levers.read && number && number != *done;
+
+    *done = number;
+    return is_new;
+}
+
+static void give_up(struct lane *l, const struct inbox_control *c)
+{
+    struct buf *ids = &l->sidecar->presence.json;
+
+    buf_reset(ids);
+    for (size_t k = 0; k < c->n_give_up; k++) {
+        buf_add_slice(ids, c->give_up[k]);
+        buf_add_char(ids, '\0');
+    }
+    queue_lever_give_up(&l->core, l->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
+}
+
+void levers_pull(struct sidecar *s, const struct inbox_presence *p)
+{
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        const struct inbox_control *c = control_of(p, i);
+        struct lane *l = &s->lanes[i];
+
+        queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);
+        give_up(l, c);
+        if (is_new(l, &l->levers.retry, c->retry.number))
+            queue_lever_retry(&l->core, s->now_ms, c->retry.by);
+        if (is_new(l, &l->levers.held, c->held.number))
+            queue_lever_give_up_held(&l->core, s->now_ms, c->held.by, s->now_ms - c->held.ago_ms);
+        l->levers.read = true;
+        l->touched = true;
+    }
+}
