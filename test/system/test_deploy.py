@@ -1,0 +1,152 @@
+"""deploy/: what a team applies, rendered with what is here, and looked at as a cluster would. A real one: test/kubernetes."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from rig import schema
+
+yaml = pytest.importorskip("yaml", reason="without python3-yaml nothing of deploy/ can be read")
+
+DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy")
+EXAMPLES = os.path.join(DEPLOY, "kubernetes/examples")
+APPLICATIONS = ("Deployment", "StatefulSet")
+
+
+def files(folder, *endings):
+    return sorted(os.path.join(at, name) for at, _, names in os.walk(os.path.join(DEPLOY, folder)) for name in names if name.endswith(endings))
+
+
+def rendered(example):
+    """The objects of an example, as kustomize makes them; skips where there is no kustomize."""
+    if shutil.which("kustomize"):
+        command = ["kustomize", "build"]
+    elif shutil.which("kubectl"):
+        command = ["kubectl", "kustomize"]
+    else:
+        pytest.skip("neither kustomize nor kubectl is here")
+    done = subprocess.run([*command, os.path.join(EXAMPLES, example)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def examples():
+    return sorted(name for name in os.listdir(EXAMPLES) if os.path.isdir(os.path.join(EXAMPLES, name)))
+
+
+def pod_of(thing):
+    return thing["spec"]["template"]["spec"]
+
+
+def containers_of(pod):
+    return pod.get("initContainers", []) + pod["containers"]
+
+
+@pytest.mark.parametrize("path", [os.path.relpath(path, DEPLOY) for path in files("kubernetes", ".yaml") + files("alerts", ".yaml") + files("logs", ".yaml")])
+def test_every_manifest_is_yaml(path):
+    with open(os.path.join(DEPLOY, path)) as f:
+        assert all(isinstance(document, (dict, list)) and document for document in yaml.safe_load_all(f))
+
+
+def restricted_faults(pod):
+    """What the restricted Pod Security Standard refuses in it, of what concerns a pod of plain containers."""
+    of_pod = pod.get("securityContext", {})
+    for container in containers_of(pod):
+        own, name = container.get("securityContext", {}), container["name"]
+        if own.get("allowPrivilegeEscalation") is not False:
+            yield f"{name}: allowPrivilegeEscalation"
+        if not own.get("runAsNonRoot", of_pod.get("runAsNonRoot")):
+            yield f"{name}: runAsNonRoot"
+        if own.get("capabilities", {}).get("drop") != ["ALL"]:
+            yield f"{name}: capabilities"
+        if (own.get("seccompProfile") or of_pod.get("seccompProfile") or {}).get("type") not in ("RuntimeDefault", "Localhost"):
+            yield f"{name}: seccompProfile"
+    for volume in pod.get("volumes", []):
+        if not {"configMap", "emptyDir", "projected", "secret"} & set(volume):
+            yield f"volume {volume['name']}"
+
+
+@pytest.mark.parametrize("example", examples())
+def test_an_example_renders_to_pods_that_a_restricted_namespace_takes(example):
+    things = rendered(example)
+    with_pods = [t for t in things if t["kind"] in (*APPLICATIONS, "Job")]
+    assert with_pods and "Job" in {t["kind"] for t in with_pods}
+    assert [fault for thing in with_pods for fault in restricted_faults(pod_of(thing))] == []
+    names = [(t["kind"], t["metadata"]["name"]) for t in things]
+    assert len(set(names)) == len(names)
+    maps = {t["metadata"]["name"] for t in things if t["kind"] == "ConfigMap"}
+    for thing in with_pods:
+        pod = pod_of(thing)
+        volumes = {v["name"] for v in pod.get("volumes", [])}
+        for container in containers_of(pod):
+            assert {m["name"] for m in container.get("volumeMounts", [])} <= volumes
+        for volume in pod.get("volumes", []):
+            for source in volume.get("projected", {}).get("sources", []):
+                assert source.get("configMap", {}).get("name", next(iter(maps))) in maps, "a ConfigMap that nothing makes"
+
+
+@pytest.mark.parametrize("example", examples())
+def test_the_annotation_brings_the_sidecar(example):
+    for thing in rendered(example):
+        if thing["kind"] not in APPLICATIONS:
+            continue
+        pod = pod_of(thing)
+        sidecars = [c for c in containers_of(pod) if c["name"] == "onceward"]
+        assert bool(sidecars) == (thing["metadata"].get("annotations", {}).get("onceward.dev/inject") == "true"), thing["metadata"]["name"]
+        if not sidecars:
+            continue
+        sidecar, = sidecars
+        old = example == "before-1.29"
+        assert sidecar.get("restartPolicy") == (None if old else "Always") and (sidecar in pod["containers"]) == old
+        assert old or pod["initContainers"][0] is sidecar, "it starts before the application's own init containers"
+        assert sidecar["startupProbe"]["exec"]["command"][1:] == ["health", "--started"]
+        assert sidecar["livenessProbe"]["exec"]["command"][1:] == ["health", "--live"]
+        assert "readinessProbe" not in sidecar and "ports" not in sidecar
+        assert sidecar["lifecycle"]["preStop"]["exec"]["command"] == ["/usr/bin/onceward", "drain"]
+        assert sidecar["securityContext"]["readOnlyRootFilesystem"] and "cpu" not in sidecar["resources"]["limits"]
+        waits = pod["containers"][0]["lifecycle"]["preStop"]
+        waits = int(waits["exec"]["command"][1]) if old else waits["sleep"]["seconds"]
+        grace = default_grace()
+        assert grace < waits < pod["terminationGracePeriodSeconds"], "the application outlives the drain, and both end in time"
+
+
+def default_grace():
+    with open(os.path.join(DEPLOY, "../src/config/keys.def")) as f:
+        return int(re.search(r'"shutdown_grace", DURATION, HAS, "(\d+)s"', f.read())[1])
+
+
+@pytest.mark.parametrize("path", [os.path.relpath(path, DEPLOY) for path in files("kubernetes", ".json")])
+def test_a_configuration_is_one_that_the_program_takes(path, tmp_path):
+    secrets = tmp_path / "etc"
+    for name in "rabbitmq/username", "rabbitmq/password", "postgresql/password":
+        (secrets / name).parent.mkdir(parents=True, exist_ok=True)
+        (secrets / name).write_text("anything")
+    with open(os.path.join(DEPLOY, path)) as f:
+        text = f.read()
+    assert "/etc/onceward/" in text
+    (tmp_path / "onceward.json").write_text(text.replace("/etc/onceward/", f"{secrets}/"))
+    done = subprocess.run([schema.require_binary(), "check", "--json", "--config", str(tmp_path / "onceward.json")], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=dict(os.environ, POD_UID="0b6e1a3c", DATABASE_USER="payments_sidecar"))
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def test_every_path_of_a_configuration_is_mounted():
+    """What an example's configuration reads from files is projected to where it looks."""
+    for example in examples():
+        things = rendered(example)
+        pods = [pod_of(t) for t in things if t["kind"] in (*APPLICATIONS, "Job")]
+        for pod in pods:
+            projected = [v for v in pod.get("volumes", []) if v["name"] == "onceward"]
+            if not projected:
+                continue
+            sources = projected[0]["projected"]["sources"]
+            there = {"/etc/onceward/" + item["path"] for s in sources for item in s.get("secret", {}).get("items", [])}
+            used = [s["configMap"]["name"] for s in sources if "configMap" in s]
+            config, = [t["data"]["onceward.json"] for t in things if t["kind"] == "ConfigMap" and t["metadata"]["name"] in used]
+            wanted = set(re.findall(r'"(/etc/onceward/[^"]+)"', config))
+            assert wanted and wanted <= there
+            variables = {e["name"] for c in containers_of(pod) if c["name"] in ("onceward", "migrate") for e in c["env"]}
+            assert set(re.findall(r"\$\{(\w+)\}", config)) <= variables
