@@ -16,6 +16,7 @@
 static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
+    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2);
 
     if (d->copy.body_len <= q->rules.max_message_bytes) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
@@ -25,7 +26,7 @@ static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
     n = held_tell(q, EVENT_TOO_LARGE, NULL);
     note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s", d->copy.body_len,
               q->rules.max_message_bytes,
-              !q->rules.too_large_is_reject && decide_is_near(q, d)
+              !q->rules.too_large_is_reject && rests
                   ? "; near the delivery limit: nothing more is consumed here before max_message or "
                     "on_too_large is changed"
                   : "");
@@ -34,9 +35,11 @@ static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_reject_again(q, now_ms, d);
         return;
     }
-    /* It stays unacked: nothing can be stored of it, and nothing may be lost. Where returns become dear, this
-     * sidecar takes nothing more from the queue, so that it rests there when everybody has held it once. */
-    q->too_large_stays |= decide_is_near(q, d);
+    /* Nothing can be stored of it, and nothing may be lost. It goes back after max_hold and rests in the
+     * queue as long, where it can be taken out. Before returns become dear this sidecar takes nothing more
+     * from the queue: whoever has room for it then, still gets it well before the limit. */
+    if (q->too_large_until_ms != INT64_MAX)
+        q->too_large_until_ms = rests ? INT64_MAX : now_ms + 2 * q->rules.max_hold_ms;
     pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
     held_wait(q, now_ms, d, OP_REQUEUE, WAIT_HELD,
               decide_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
@@ -117,16 +120,14 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
 void queue_room(const struct queue *q, struct queue_room *ret)
 {
     size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
-    int limit = returns_limit(&q->returns);
 
     if (MUTANT(BYTES_WITHOUT_BOUND))
         left = SIZE_MAX;
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
     /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
-     * but for one message. */
-    if (q->returns.kind == KIND_QUORUM && limit != LIMIT_NONE && q->held.n_bytes <= q->rules.max_bytes)
-        for (ret->near_count = 1; !returns_is_near(&q->returns, ret->near_count); ret->near_count++)
-            ;
+     * but for one message. The kind of the queue may be learnt by this very delivery. */
+    if (q->held.n_bytes <= q->rules.max_bytes)
+        ret->near_count = returns_near_count(&q->returns);
     if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
         ret->body = q->rules.max_message_bytes;
         ret->whole = SIZE_MAX;
@@ -204,7 +205,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
         lose_list(q, now_ms, &q->held.waiting[i]);
     for (int i = 0; i < N_OPERATIONS; i++)
         lose_list(q, now_ms, &q->held.wanted[i]);
-    if (!q->too_large_stays)
+    if (q->too_large_until_ms != INT64_MAX)
         pause_end(q, now_ms, PAUSE_TOO_LARGE);
 }
 

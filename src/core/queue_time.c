@@ -114,6 +114,12 @@ static void update_bytes(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_BYTES_FULL);
 }
 
+static void update_too_large(struct queue *q, int64_t now_ms)
+{
+    if (pause_is_on(q, PAUSE_TOO_LARGE) && now_ms >= q->too_large_until_ms)
+        pause_end(q, now_ms, PAUSE_TOO_LARGE);
+}
+
 /* --- pauses that others' states make --- */
 
 static void pause_follows(struct queue *q, int64_t now_ms, enum pause_reason r, bool on, const char *text)
@@ -195,15 +201,19 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
            (d->op == OP_BURY && d->outcome.rowless && !database_is_up(q->database));
 }
 
-/* Its row stays locked beyond max_hold: the row is left as it is. */
+/* Its row stays locked beyond max_hold: the row is left as it is. What is near the delivery limit is stored
+ * whole, and does not count as returned. */
 static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (d->wait != WAIT_LOCKED || held_is_idle(d))
-        return decide_leave(q, now_ms, d);
-    if (decide_is_near(q, d))
-        return false;
-    decide_requeue(q, now_ms, d);
-    return true;
+    bool near = decide_is_near(q, d), locked = d->wait == WAIT_LOCKED;
+
+    if (locked && near && d->message && database_is_up(q->database))
+        decide_bury_held(q, now_ms, d);
+    else if (locked && !near && !held_is_idle(d))
+        decide_requeue(q, now_ms, d);
+    else if (!locked || !near)
+        return decide_leave(q, now_ms, d) && !near;
+    return !near;
 }
 
 static void return_old(struct queue *q, int64_t now_ms)
@@ -502,6 +512,7 @@ void queue_time(struct queue *q, int64_t now_ms)
                  q->held.wanted[OP_CLAIM].len + q->held.wanted[OP_FORWARD].len > 0);
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
+    update_too_large(q, now_ms);
     update_pauses(q, now_ms);
     tell_pauses(q, now_ms);
     tick(q, now_ms);

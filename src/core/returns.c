@@ -23,17 +23,21 @@ int64_t returns_count(const struct returns *r, int64_t delivery_count)
     return r->kind == KIND_QUORUM && delivery_count > 0 ? delivery_count : 0;
 }
 
-bool returns_is_near(const struct returns *r, int64_t delivery_count)
+int64_t returns_near_count(const struct returns *r)
 {
-    int limit = returns_limit(r);
-    int64_t count = returns_count(r, delivery_count), least;
+    int limit = returns_limit(r), least;
 
     if (limit == LIMIT_NONE)
-        return false;
+        return INT64_MAX;
     if (limit == LIMIT_UNKNOWN)
-        return count >= UNKNOWN_NEAR;
+        return UNKNOWN_NEAR;
     least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
-    return count >= (limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least);
+    return limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least;
+}
+
+bool returns_is_near(const struct returns *r, int64_t delivery_count)
+{
+    return returns_count(r, delivery_count) >= returns_near_count(r);
 }
 
 bool returns_is_last(const struct returns *r, int64_t delivery_count)

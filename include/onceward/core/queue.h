@@ -93,9 +93,9 @@ struct queue {
     } lever;
     enum drain_state drain;
     int64_t drain_until_ms;
-    bool ready;           /* it has consumed once */
-    bool database_worked; /* when it was looked at last */
-    bool too_large_stays;
+    bool ready;                 /* it has consumed once */
+    bool database_worked;       /* when it was looked at last */
+    int64_t too_large_until_ms; /* the pause that it makes ends; INT64_MAX: not any more */
     bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
                             until it ends */
     struct queue_flow {

@@ -24,6 +24,10 @@ int returns_limit(const struct returns *r);
  * queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
 
+/* From how many deliveries before it on a message is near the limit, if its queue counts; INT64_MAX: never.
+ */
+int64_t returns_near_count(const struct returns *r);
+
 /* Is it near the limit: not to be returned any more, and stored whole when it arrives so? */
 bool returns_is_near(const struct returns *r, int64_t delivery_count);
 

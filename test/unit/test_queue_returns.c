@@ -1,0 +1,199 @@
+/* What a queue does with a delivery that it can neither finish nor return: near the delivery limit, too
+ * large, or at the end of a drain. A broker that takes all, and a database whose rows are all locked. */
+#include "cmocka_all.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdlib.h>
+
+enum { ALL = ~0u, LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
+
+struct world {
+    struct queue q;
+    struct application application;
+    struct database database;
+    int64_t now;
+    int n_requeued, n_rejected, n_buried, n_consumed;
+    enum dead_reason dead;
+    bool rowless;
+};
+
+static void at_database(struct world *w, struct delivery *d)
+{
+    struct row r = {.op = d->op, .unproven_ms = -1, .answer = ROW_LOCKED};
+
+    if (d->op == OP_BURY) {
+        w->n_buried++;
+        w->dead = d->outcome.dead;
+        w->rowless = d->outcome.rowless;
+        r.answer = ROW_BURIED;
+    }
+    queue_row(&w->q, w->now, d->ref, &r);
+}
+
+static void carry_out(struct world *w, const struct action *a)
+{
+    w->n_requeued += a->kind == ACTION_REQUEUE;
+    w->n_rejected += a->kind == ACTION_REJECT;
+    w->n_consumed += a->kind == ACTION_CONSUME;
+    if (a->kind == ACTION_DATABASE)
+        at_database(w, a->d);
+    else if (a->kind == ACTION_CONSUME)
+        queue_consuming(&w->q, w->now, a->number);
+    else if (a->kind == ACTION_CANCEL)
+        queue_stopped(&w->q, w->now, a->number);
+}
+
+static void run(struct world *w, int64_t until)
+{
+    struct action a;
+
+    for (; w->now < until; w->now += 10) {
+        queue_time(&w->q, w->now);
+        while (queue_next(&w->q, w->now, ALL, &a))
+            carry_out(w, &a);
+        queue_reap(&w->q);
+    }
+}
+
+static struct world *world(enum queue_kind kind)
+{
+    static const struct queue_rules rules = {.transaction = true,
+                                             .token_window_ms = 2000,
+                                             .max_window_ms = 2000,
+                                             .commit_grace_ms = 1000,
+                                             .max_hold_ms = HOLD_MS,
+                                             .pause_hold_ms = 30000,
+                                             .concurrency = 4,
+                                             .prefetch = 16,
+                                             .max_parked = 100,
+                                             .max_bytes = 1 << 20,
+                                             .max_message_bytes = MAX_MESSAGE,
+                                             .max_attempts = 8,
+                                             .backoff_ms = 1000,
+                                             .max_backoff_ms = 300000,
+                                             .brake = 20,
+                                             .revive = 3,
+                                             .delivery_limit = LIMIT,
+                                             .stuck_ms = 60000,
+                                             .stuck_again_ms = 600000,
+                                             .stats_interval_ms = 10000};
+    static const struct application_rules application = {
+        .concurrency = 4, .ready_interval_ms = 1000, .window_ms = 2000};
+    struct world *w = calloc(1, sizeof(*w));
+
+    w->now = 1;
+    application_init(&w->application, &application, w->now);
+    application_probe_sent(&w->application);
+    application_probed(&w->application, w->now, true, false, 1);
+    database_init(&w->database, w->now);
+    database_linked(&w->database);
+    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    queue_channel_open(&w->q, w->now, 1, 3, kind);
+    run(w, 50);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    return w;
+}
+
+static void end(struct world *w)
+{
+    queue_deinit(&w->q);
+    free(w);
+}
+
+static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
+{
+    static uint64_t tag;
+    struct arrival a = {.generation = 1,
+                        .number = ++tag,
+                        .consumer = w->q.consumer.number,
+                        .redelivered = delivery_count > 0,
+                        .delivery_count = delivery_count,
+                        .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
+                        .body_len = body_len,
+                        .n_bytes = 10,
+                        .id = SLICE("m1"),
+                        .no_id = DEAD_NONE};
+
+    queue_delivered(&w->q, w->now, &a);
+}
+
+static void test_what_a_locked_row_keeps_goes_back_or_is_stored_near_the_limit(void **state)
+{
+    for (int count = 0; count < LIMIT; count++) {
+        struct world *w = world(KIND_QUORUM);
+        bool near = count >= LIMIT - 2;
+
+        deliver(w, count, 10);
+        run(w, HOLD_MS - 2000);
+        assert_int_equal(w->n_requeued + w->n_buried, 0);
+        run(w, HOLD_MS + 3000);
+        assert_int_equal(w->n_requeued, !near);
+        assert_int_equal(w->n_buried, near);
+        assert_int_equal(w->n_rejected, near);
+        if (near)
+            assert_true(w->dead == DEAD_DELIVERY_LIMIT && w->rowless);
+        assert_int_equal(queue_n_held(&w->q), 0);
+        end(w);
+    }
+}
+
+static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **state)
+{
+    static const enum queue_kind kinds[] = {KIND_UNKNOWN, KIND_QUORUM, KIND_CLASSIC};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct world *w = world(kinds[i]);
+        struct queue_room room;
+
+        queue_room(&w->q, &room);
+        assert_true(room.near_count == (kinds[i] == KIND_CLASSIC ? INT64_MAX : LIMIT - 2));
+        end(w);
+    }
+}
+
+/* It rests in the queue, where it can be taken out, and it is not brought near the limit. */
+static void test_what_is_too_large_goes_back_and_is_left_there_before_the_limit(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    deliver(w, 0, MAX_MESSAGE + 1);
+    run(w, HOLD_MS - 2000);
+    assert_int_equal(w->n_requeued, 0);
+    run(w, HOLD_MS + 3000);
+    assert_int_equal(w->n_requeued, 1);
+    run(w, 2 * HOLD_MS - 2000);
+    assert_int_equal(w->n_consumed, 1);
+    run(w, 2 * HOLD_MS + 3000);
+    assert_int_equal(w->n_consumed, 2);
+    deliver(w, 1, MAX_MESSAGE + 1);
+    run(w, 20 * HOLD_MS);
+    assert_int_equal(w->n_requeued, 2);
+    assert_int_equal(w->n_consumed, 2);
+    assert_int_equal(w->n_buried + w->n_rejected, 0);
+    end(w);
+}
+
+static void test_a_drain_that_is_asked_for_again_ends_no_later(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    queue_drain(&w->q, w->now, w->now + 30000);
+    queue_drain(&w->q, w->now, w->now + 500);
+    assert_int_equal(w->q.drain_until_ms, w->now + 500);
+    queue_drain(&w->q, w->now, w->now + 60000);
+    assert_int_equal(w->q.drain_until_ms, w->now + 500);
+    end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_a_locked_row_keeps_goes_back_or_is_stored_near_the_limit),
+        cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
+        cmocka_unit_test(test_what_is_too_large_goes_back_and_is_left_there_before_the_limit),
+        cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
