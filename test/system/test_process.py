@@ -203,7 +203,7 @@ def test_a_standard_output_that_nobody_reads_stops_no_message_and_loses_no_life_
     link.cut()
     wait_until(lambda: bed.queue.n_consumers == 1, "it consumes again", 40)
     sidecar.flows.set()
-    sidecar.wait_for("disconnected", since=mark, peer="broker", queue=bed.queue.name)
+    sidecar.wait_for("disconnected", since=mark, peer="broker", deadline=40)
     sidecar.wait_for("consuming", since=mark, queue=bed.queue.name)
     since = sidecar.mark()
     dropped = sidecar.wait_for("stats", n=2, since=since, queue=bed.queue.name, completed_total=n)["dropped_lines_total"]
