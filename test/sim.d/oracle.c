@@ -368,7 +368,10 @@ void oracle_dropped(struct world *w, struct copy *m)
 
     m->truth->n_open_copies--;
     TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
-    if (!safe && m->returned && !m->skipped && w->database->up)
+    /* At the end of a drain it goes back whatever becomes of it: nobody could store it. */
+    bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries);
+
+    if (!safe && m->returned && !m->skipped && w->database->up && !no_room)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
     if (!safe && !m->returned && could_be_stored(w, m))
         oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",
