@@ -3,7 +3,7 @@
  * each channel. The bytes are copied once, whole; all that is text in the message points into that copy.
  * Pure. */
 
-#include "broker/decode.h"
+#include "onceward/broker/decode.h"
 
 #include "broker/cursor.h"
 #include "broker/flags.h"

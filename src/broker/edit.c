@@ -7,6 +7,7 @@
 #include "broker/flags.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/core/message.h"
 
 enum { CLASS_BASIC = 60, PERSISTENT = 2 };
 
@@ -16,7 +17,7 @@ static void u32_write(char *at, uint32_t v)
         at[i] = (char)(v >> (24 - 8 * i));
 }
 
-/* Copies a header table but for CC and BCC. */
+/* Copies a header table but for what belonged to an earlier journey. */
 static bool headers_edit(struct buf *out, struct slice table)
 {
     struct cursor c = cursor_of(table);
@@ -30,7 +31,7 @@ static bool headers_edit(struct buf *out, struct slice table)
 
         if (!bytes_take(&c, 1, &name) || !value_take(&c, &kind, &value))
             return false;
-        if (!slice_equal(name, SLICE("CC")) && !slice_equal(name, SLICE("BCC")))
+        if (!header_is_spent(name))
             buf_add(out, from, (size_t)(c.at - from));
     }
     u32_write(out->data + start, (uint32_t)(out->len - start - 4));

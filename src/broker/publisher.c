@@ -156,7 +156,7 @@ static struct message publishable(const struct publisher *p, const struct messag
     copy.headers = headers;
     copy.n_headers = 0;
     for (size_t i = 0; i < m->n_headers; i++)
-        if (!slice_equal(m->headers[i].name, SLICE("CC")) && !slice_equal(m->headers[i].name, SLICE("BCC")))
+        if (!header_is_spent(m->headers[i].name))
             headers[copy.n_headers++] = m->headers[i];
     return copy;
 }

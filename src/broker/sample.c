@@ -2,7 +2,7 @@
  * wait, each time with a deadline. */
 
 #include "broker/connect.h"
-#include "broker/decode.h"
+#include "onceward/broker/decode.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/broker/broker.h"

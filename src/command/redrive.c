@@ -17,9 +17,11 @@
 #include "onceward/base/mem.h"
 #include "onceward/base/sha256.h"
 #include "onceward/broker/broker.h"
+#include "onceward/broker/decode.h"
 #include "onceward/broker/publisher.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
+#include "onceward/core/message.h"
 #include "onceward/core/reasons.h"
 
 #include <inttypes.h>
@@ -67,42 +69,27 @@ static int target_init(struct target *t, const struct config *c, const struct co
     return 0;
 }
 
-/* Headers that speak of an earlier journey, and would act on this one: a high delivery count looks like the
- * broker's limit, CC and BCC make the broker send copies to other queues. */
-static bool is_spent(struct slice name)
-{
-    static const char *const names[] = {"x-delivery-count",
-                                        "x-acquired-count",
-                                        "x-death",
-                                        "CC",
-                                        "BCC",
-                                        "x-first-death-queue",
-                                        "x-first-death-reason",
-                                        "x-first-death-exchange",
-                                        "x-last-death-queue",
-                                        "x-last-death-reason",
-                                        "x-last-death-exchange"};
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (slice_equal(name, slice_of(names[i])))
-            return true;
-    return false;
-}
-
-/* The message as it was published, but for what belonged to its first journey. */
+/* The message as it was published, but for what belonged to its first journey. From the bytes that came; a
+ * letter of an older program has them as JSON alone. */
 static struct message *make_message(const struct dead_letter *l, struct fault *f)
 {
     struct message *m = message_new();
     size_t n = 0;
 
-    if ((l->headers && jsonread_fields(slice_of(l->headers), m, f)) ||
-        (l->properties && jsonread_properties(slice_of(l->properties), m, f))) {
+    if (l->content_header) {
+        if (message_decode(m, (struct slice){l->content_header, l->content_header_len})) {
+            fault_set(f, "the stored content header does not have the form that AMQP gives it");
+            message_free(m);
+            return NULL;
+        }
+    } else if ((l->headers && jsonread_fields(slice_of(l->headers), m, f)) ||
+               (l->properties && jsonread_properties(slice_of(l->properties), m, f))) {
         fault_wrap(f, "the stored properties or headers cannot be read");
         message_free(m);
         return NULL;
     }
     for (size_t i = 0; i < m->n_headers; i++)
-        if (!is_spent(m->headers[i].name))
+        if (!header_is_spent(m->headers[i].name))
             m->headers[n++] = m->headers[i];
     m->n_headers = n;
     /* The broker would drop it again, or refuse to take it in another user's name. */
@@ -331,7 +318,10 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
     if (answer)
         return answer < 0 ? -1 : 0;
     FAILPOINT(REDRIVE_RESET);
-    answer = publisher_send(p, t->queue, m, &r->fault);
+    answer = t->is_new || !m->content_header.data
+                 ? publisher_send(p, t->queue, m, &r->fault)
+                 : publisher_send_raw(p, t->queue, m->content_header, (struct slice){m->body, m->body_len},
+                                      &r->fault);
     if (answer > 0) {
         letter_tell(r->options, l, LEFT, "there is no queue %s in vhost %s", t->queue, t->vhost);
         r->n_left++;

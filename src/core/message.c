@@ -202,3 +202,23 @@ int64_t message_delivery_count(const struct message *m)
 {
     return m->redelivered ? field_count(message_header(m, SLICE("x-delivery-count"))) : 0;
 }
+
+bool header_is_spent(struct slice name)
+{
+    static const char *const names[] = {"x-delivery-count",
+                                        "x-acquired-count",
+                                        "x-death",
+                                        "CC",
+                                        "BCC",
+                                        "x-first-death-queue",
+                                        "x-first-death-reason",
+                                        "x-first-death-exchange",
+                                        "x-last-death-queue",
+                                        "x-last-death-reason",
+                                        "x-last-death-exchange"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (slice_equal(name, slice_of(names[i])))
+            return true;
+    return false;
+}

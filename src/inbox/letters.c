@@ -123,7 +123,7 @@ static void letter_deinit(struct dead_letter *l)
     char **const owned[] = {&l->consumer,   &l->queue,           &l->vhost,      &l->message_id,
                             &l->raw_id_hex, &l->reason,          &l->last_error, &l->content_type,
                             &l->properties, &l->headers,         &l->exchange,   &l->routing_key,
-                            &l->died_at,    &l->fingerprint_hex, &l->body};
+                            &l->died_at,    &l->fingerprint_hex, &l->body,       &l->content_header};
 
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         mem_clear(owned[i]);
@@ -132,7 +132,7 @@ static void letter_deinit(struct dead_letter *l)
 /* The body comes in binary: as text it would take twice the room. 0; 1: the letter is gone; -1. */
 static int read_body(struct admin *a, struct dead_letter *l, struct fault *f)
 {
-    static const char sql[] = "SELECT body FROM onceward.dead_letter WHERE id = $1::bigint";
+    static const char sql[] = "SELECT body, content_header FROM onceward.dead_letter WHERE id = $1::bigint";
     char id[24];
     const char *const params[] = {id};
     PGresult *r;
@@ -147,6 +147,8 @@ static int read_body(struct admin *a, struct dead_letter *l, struct fault *f)
     if (answer == 0) {
         l->body_len = (size_t)PQgetlength(r, 0, 0);
         l->body = mem_copy(PQgetvalue(r, 0, 0), l->body_len);
+        l->content_header_len = (size_t)PQgetlength(r, 0, 1);
+        l->content_header = copy_field(r, 0, 1);
     }
     PQclear(r);
     return session_commit(a, f) ? -1 : answer;

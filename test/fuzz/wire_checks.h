@@ -1,6 +1,6 @@
 #pragma once
 
-#include "broker/decode.h"
+#include "onceward/broker/decode.h"
 #include "broker/edit.h"
 #include "broker/encode.h"
 #include "library_decode.h"

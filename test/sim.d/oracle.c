@@ -488,6 +488,8 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
     if (s->link->cut || s->base->cut || w->now_us < s->link->slow_until_us ||
         w->now_us < s->base->slow_until_us)
         return;
+    since = since > s->link->slow_until_us ? since : s->link->slow_until_us;
+    since = since > s->base->slow_until_us ? since : s->base->slow_until_us;
     if (w->database->skew_us < 0) /* a token lives by the database's clock, which went back */
         patience_us -= w->database->skew_us;
     if (w->now_us - since > patience_us)

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "broker/address.h"
-#include "broker/decode.h"
+#include "onceward/broker/decode.h"
 #include "broker/edit.h"
 #include "broker/encode.h"
 #include "onceward/base/buf.h"

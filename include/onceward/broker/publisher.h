@@ -17,9 +17,8 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
 
 /* Publishes persistent and mandatory to the default exchange with this routing key, and waits for the
  * confirm. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown. Left
- * out of the message, as the broker's own dead-lettering does: `expiration` (it would expire again), the
- * headers CC and BCC (they would send copies to other queues); and a `user_id` that is not the connection's
- * own (the broker refuses it). */
+ * out of the message: `expiration` (it would expire again), headers of an earlier journey (header_is_spent);
+ * and a `user_id` that is not the connection's own (the broker refuses it). */
 int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f);
 
 /* The same for a message whose properties are kept as they came from a broker (struct message's

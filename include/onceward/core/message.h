@@ -148,3 +148,7 @@ void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool 
  * base64}; delivery_mode, priority and timestamp are numbers (a timestamp above INT64_MAX is a decimal
  * string). */
 void properties_to_json(struct buf *out, const struct message *m);
+
+/* Headers that speak of an earlier journey, and would act on the next one: a high delivery count looks like
+ * the broker's limit, CC and BCC make the broker send copies to other queues. */
+bool header_is_spent(struct slice name);

@@ -97,6 +97,8 @@ struct dead_letter {
     bool rowless;
     char *body;
     size_t body_len;
+    char *content_header; /* as AMQP had it, beside the body; NULL: none, or made by an older program */
+    size_t content_header_len;
 };
 
 /* Walks letters in id order, oldest first, up to the newest that there is at the start. each answers 0 to go
