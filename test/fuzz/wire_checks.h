@@ -72,7 +72,7 @@ static inline void publishable_make(struct message *m, struct slice user)
     if (!slice_equal(m->properties[PROPERTY_USER_ID], user))
         m->properties[PROPERTY_USER_ID] = (struct slice){0};
     for (size_t i = 0; i < m->n_headers; i++)
-        if (!slice_equal(m->headers[i].name, SLICE("CC")) && !slice_equal(m->headers[i].name, SLICE("BCC")))
+        if (!header_is_spent(m->headers[i].name))
             m->headers[n++] = m->headers[i];
     m->n_headers = n;
 }
