@@ -1,10 +1,10 @@
 /* A message out of its frames. They arrive on its channel in one piece, method, header, bodies, while other
  * channels' frames come between; each is copied before the next is read, so a message is never held twice. */
 
-#include "onceward/broker/decode.h"
 #include "broker/internal.h"
 #include "core/field_text.h"
 #include "onceward/base/mem.h"
+#include "onceward/broker/decode.h"
 
 #include <string.h>
 

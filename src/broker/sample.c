@@ -2,10 +2,10 @@
  * wait, each time with a deadline. */
 
 #include "broker/connect.h"
-#include "onceward/broker/decode.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/broker/broker.h"
+#include "onceward/broker/decode.h"
 #include "onceward/core/message.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "onceward/broker/decode.h"
 #include "broker/edit.h"
 #include "broker/encode.h"
 #include "library_decode.h"
 #include "message_checks.h"
+#include "onceward/broker/decode.h"
 
 /* The way to the wire and back, as the broker's adapter has it. */
 

@@ -8,11 +8,11 @@
 #include <cmocka.h>
 
 #include "broker/address.h"
-#include "onceward/broker/decode.h"
 #include "broker/edit.h"
 #include "broker/encode.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/broker/decode.h"
 #include "onceward/core/message.h"
 
 #include <math.h>
