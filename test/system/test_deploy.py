@@ -1,5 +1,6 @@
 """deploy/: what a team applies, rendered with what is here, and looked at as a cluster would. A real one: test/kubernetes."""
 
+import json
 import os
 import re
 import shutil
@@ -150,3 +151,45 @@ def test_every_path_of_a_configuration_is_mounted():
             assert wanted and wanted <= there
             variables = {e["name"] for c in containers_of(pod) if c["name"] in ("onceward", "migrate") for e in c["env"]}
             assert set(re.findall(r"\$\{(\w+)\}", config)) <= variables
+
+
+# Helm.
+
+def test_the_chart_renders_to_what_the_component_adds(tmp_path):
+    if not shutil.which("helm"):
+        pytest.skip("helm is not here")
+    shutil.copytree(os.path.join(DEPLOY, "helm"), tmp_path / "helm")
+    shutil.copytree(tmp_path / "helm/onceward", tmp_path / "helm/service/charts/onceward")
+    done = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    charted = [t for t in yaml.safe_load_all(done.stdout) if t]
+    expected = {t["kind"]: pod_of(t) for t in rendered("payments") if t["kind"] in ("Deployment", "Job")}
+    maps = {t["metadata"]["name"]: t["data"]["onceward.json"] for t in charted if t["kind"] == "ConfigMap"}
+    with open(os.path.join(EXAMPLES, "payments/base/onceward.json")) as f:
+        configuration = json.load(f)
+    assert all(json.loads(text) == configuration for text in maps.values())
+    for thing in charted:
+        if thing["kind"] not in expected:
+            continue
+        pod, wanted = pod_of(thing), expected[thing["kind"]]
+        for volume in pod["volumes"] + wanted["volumes"]:  # the names of the ConfigMaps differ
+            for source in volume.get("projected", {}).get("sources", []):
+                if "configMap" in source:
+                    assert wanted is not pod or source["configMap"]["name"] in maps
+                    source["configMap"]["name"] = "any"
+        assert pod == wanted, thing["kind"]
+    wrong = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service"), "--set", "onceward.config.broker.heartbeet=1s"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert wrong.returncode != 0 and b"heartbeet" in wrong.stderr
+
+
+def test_the_schema_of_the_charts_values_takes_them():
+    jsonschema = pytest.importorskip("jsonschema", reason="python3-jsonschema is not here")
+    with open(os.path.join(DEPLOY, "helm/service/values.schema.json")) as f:
+        schema_of_values = json.load(f)
+    with open(os.path.join(DEPLOY, "helm/service/values.yaml")) as f:
+        values = yaml.safe_load(f)
+    validator = jsonschema.validators.validator_for(schema_of_values)(schema_of_values)
+    assert list(validator.iter_errors(values)) == []
+    values["onceward"]["config"]["queues"]["payments"]["prefech"] = 1
+    assert list(validator.iter_errors(values))

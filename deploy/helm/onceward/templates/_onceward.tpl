@@ -1,0 +1,105 @@
+{{/*
+The sidecar, for a chart of one's own. Each takes the chart's values of it, .Values.onceward: image, config, and where they differ from
+what stands here, secrets, resources, graceSeconds. What it makes is what deploy/kubernetes/component adds.
+
+  initContainers: {{- include "onceward.container" .Values.onceward | nindent 6 }}
+  volumes: {{- include "onceward.volumes" (dict "onceward" .Values.onceward "name" .Release.Name) | nindent 6 }}
+*/}}
+
+{{- define "onceward.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "onceward.resources" -}}
+{{- default (dict "requests" (dict "cpu" "10m" "memory" "16Mi") "limits" (dict "memory" "128Mi")) .resources | toYaml }}
+{{- end }}
+
+{{/* A list of one: the native sidecar. */}}
+{{- define "onceward.container" -}}
+- name: onceward
+  image: {{ required "onceward.image is needed" .image | quote }}
+  restartPolicy: Always
+  args: [run, --config, /etc/onceward/onceward.json]
+  env:
+  - {name: ONCEWARD_CONFIG, value: /etc/onceward/onceward.json}
+  - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+  - {name: DATABASE_USER, valueFrom: {secretKeyRef: {name: {{ dig "secrets" "postgresql" "onceward-postgresql" . }}, key: username}}}
+  startupProbe: {exec: {command: [/usr/bin/onceward, health, --started]}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 30}
+  livenessProbe: {exec: {command: [/usr/bin/onceward, health, --live]}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+  lifecycle: {preStop: {exec: {command: [/usr/bin/onceward, drain]}}}
+  resources: {{- include "onceward.resources" . | nindent 4 }}
+  securityContext: {{- include "onceward.security" . | nindent 4 }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  volumeMounts:
+  - {name: onceward-run, mountPath: /run/onceward}
+  - {name: onceward, mountPath: /etc/onceward, readOnly: true}
+{{- end }}
+
+{{/* What the sidecar reads: its configuration and two Secrets. Of onceward, name (the release's), and database: which Secret. */}}
+{{- define "onceward.files" -}}
+name: onceward
+projected:
+  defaultMode: 0644
+  sources:
+  - configMap: {name: {{ .name }}-onceward}
+  - secret: {name: {{ dig "secrets" "rabbitmq" "onceward-rabbitmq" .onceward }}, items: [{key: username, path: rabbitmq/username}, {key: password, path: rabbitmq/password}]}
+  - secret: {name: {{ .database }}, items: [{key: password, path: postgresql/password}]}
+{{- end }}
+
+{{- define "onceward.volumes" -}}
+- name: onceward-run
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+- {{- include "onceward.files" (dict "onceward" .onceward "name" .name "database" (dig "secrets" "postgresql" "onceward-postgresql" .onceward)) | nindent 2 }}
+{{- end }}
+
+{{/* Of the application's container: it waits until the sidecar has drained. */}}
+{{- define "onceward.applicationLifecycle" -}}
+preStop: {sleep: {seconds: {{ add1 (default 25 .graceSeconds) }}}}
+{{- end }}
+
+{{/* Of the pod template: a change of the configuration rolls out. */}}
+{{- define "onceward.annotations" -}}
+onceward.dev/config: {{ .config | toJson | sha256sum | trunc 16 }}
+{{- end }}
+
+{{- define "onceward.configmap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: {{ .name }}-onceward}
+data:
+  onceward.json: {{ required "onceward.config is needed" .onceward.config | toPrettyJson | quote }}
+{{- end }}
+
+{{- define "onceward.migrate" -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ .name }}-onceward-migrate
+spec:
+  backoffLimit: 4
+  ttlSecondsAfterFinished: 3600
+  template:
+    spec:
+      restartPolicy: Never
+      automountServiceAccountToken: false
+      containers:
+      - name: migrate
+        image: {{ required "onceward.image is needed" .onceward.image | quote }}
+        args: [migrate, --config, /etc/onceward/onceward.json]
+        env:
+        - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+        - {name: DATABASE_USER, valueFrom: {secretKeyRef: {name: {{ dig "secrets" "owner" "onceward-postgresql-owner" .onceward }}, key: username}}}
+        resources: {{- include "onceward.resources" .onceward | nindent 10 }}
+        securityContext: {{- include "onceward.security" . | nindent 10 }}
+        terminationMessagePolicy: FallbackToLogsOnError
+        volumeMounts:
+        - {name: onceward, mountPath: /etc/onceward, readOnly: true}
+      volumes:
+      - {{- include "onceward.files" (dict "onceward" .onceward "name" .name "database" (dig "secrets" "owner" "onceward-postgresql-owner" .onceward)) | nindent 8 }}
+{{- end }}
