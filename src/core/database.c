@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { DOUBT_MS = 1000 }; /* between two tries of a database that is doubted and works */
+
 void database_init(struct database *b, int64_t now_ms)
 {
     *b = (struct database){.down_since_ms = now_ms ? now_ms : 1, .try_at_ms = INT64_MAX};
@@ -16,10 +18,10 @@ void database_init(struct database *b, int64_t now_ms)
 void database_linked(struct database *b)
 {
     b->linked = true;
-    b->refuses = b->trying = false;
+    b->refuses = b->doubtful = b->trying = false;
     b->life++;
-    b->down_since_ms = 0;
-    b->try_at_ms = INT64_MAX;
+    b->down_since_ms = b->up_since_ms = 0;
+    b->try_at_ms = 0;
     b->n_tries = 0;
 }
 
@@ -32,7 +34,7 @@ static void database_down(struct database *b, int64_t now_ms, const char *reason
 
 void database_lost(struct database *b, int64_t now_ms, const char *reason)
 {
-    b->linked = b->refuses = b->trying = false;
+    b->linked = b->refuses = b->doubtful = b->trying = false;
     b->life++;
     b->try_at_ms = INT64_MAX;
     database_down(b, now_ms, reason);
@@ -51,14 +53,30 @@ bool database_sqlstate_is_lasting(const char *sqlstate)
     return false;
 }
 
-void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason)
+/* Soon after a try that worked it goes on where it was: a disk that is full has room for one row now and then.
+ */
+static void database_refuse(struct database *b, int64_t now_ms, const char *reason)
 {
-    if (!b->linked || b->refuses || !database_sqlstate_is_lasting(sqlstate))
-        return;
+    int64_t wait_ms = DATABASE_TRY_FIRST_MS;
+
+    if (!b->up_since_ms || now_ms - b->up_since_ms > DATABASE_TRY_LAST_MS)
+        b->n_tries = 0;
+    for (int i = 0; i < b->n_tries && wait_ms < DATABASE_TRY_LAST_MS; i++)
+        wait_ms *= 2;
     b->refuses = true;
-    b->n_tries = 0;
-    b->try_at_ms = now_ms + DATABASE_TRY_FIRST_MS;
+    b->doubtful = false;
+    b->try_at_ms = now_ms + (wait_ms < DATABASE_TRY_LAST_MS ? wait_ms : DATABASE_TRY_LAST_MS);
     database_down(b, now_ms, reason);
+}
+
+void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason, bool own)
+{
+    if (!b->linked || b->refuses)
+        return;
+    if (!own && database_sqlstate_is_lasting(sqlstate))
+        database_refuse(b, now_ms, reason);
+    else if (now_ms >= b->try_at_ms)
+        b->doubtful = true;
 }
 
 bool database_is_up(const struct database *b)
@@ -68,7 +86,7 @@ bool database_is_up(const struct database *b)
 
 bool database_wants_try(const struct database *b, int64_t now_ms)
 {
-    return b->linked && b->refuses && !b->trying && now_ms >= b->try_at_ms;
+    return b->linked && !b->trying && (b->doubtful || (b->refuses && now_ms >= b->try_at_ms));
 }
 
 void database_try_sent(struct database *b)
@@ -78,14 +96,25 @@ void database_try_sent(struct database *b)
 
 void database_tried(struct database *b, int64_t now_ms, bool works, const char *reason, uint64_t random)
 {
+    bool doubted = b->doubtful;
+
     if (!b->trying)
         return;
-    b->trying = false;
+    b->trying = b->doubtful = false;
     if (works) {
+        if (!b->refuses) {
+            b->try_at_ms = now_ms + DOUBT_MS;
+            return;
+        }
         b->refuses = MUTANT(DATABASE_STAYS_DOWN);
         b->down_since_ms = 0;
-        b->try_at_ms = INT64_MAX;
-        b->n_tries = 0;
+        b->try_at_ms = 0;
+        b->up_since_ms = now_ms ? now_ms : 1;
+        b->n_tries++;
+        return;
+    }
+    if (doubted) {
+        database_refuse(b, now_ms, reason);
         return;
     }
     b->try_at_ms = now_ms + backoff_ms(DATABASE_TRY_FIRST_MS, DATABASE_TRY_LAST_MS, ++b->n_tries + 1, random);
@@ -94,5 +123,5 @@ void database_tried(struct database *b, int64_t now_ms, bool works, const char *
 
 int64_t database_deadline(const struct database *b)
 {
-    return b->linked && b->refuses && !b->trying ? b->try_at_ms : INT64_MAX;
+    return !b->linked || b->trying ? INT64_MAX : b->doubtful ? 0 : b->refuses ? b->try_at_ms : INT64_MAX;
 }

@@ -36,19 +36,27 @@ static int64_t again_last_ms(const struct queue *q)
     return q->rules.max_hold_ms / 4 < AGAIN_LAST_MS ? q->rules.max_hold_ms / 4 : AGAIN_LAST_MS;
 }
 
+static void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r)
+{
+    struct note *n = held_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
+
+    note_code(n, r->sqlstate);
+    note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
+              r->detail.len ? r->detail.data : "");
+}
+
 /* The same again: at once after a lost connection (there is none to send it on), else with a growing wait. */
 static void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     int64_t wait = 0;
 
     if (r->answer == ROW_RETRY) {
-        struct note *n = held_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
+        char text[200];
 
-        note_code(n, r->sqlstate);
-        note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
-                  r->detail.len ? r->detail.data : "");
-        database_refused(q->database, now_ms, r->sqlstate,
-                         n && n->text ? n->text : "a statement was refused");
+        row_refused(q, now_ms, d, r);
+        snprintf(text, sizeof(text), "%.*s (%s)", (int)(r->detail.len < 180 ? r->detail.len : 180),
+                 r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate ? r->sqlstate : "");
+        database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_BURY);
         wait = held_lock_wait_ms(d);
         /* One item that is refused while the database works for others is tried ever more rarely, up to
          * AGAIN_LAST_MS. */
@@ -289,15 +297,6 @@ static void row_mismatch(struct queue *q, int64_t now_ms, struct delivery *d, co
              r->detail.len ? r->detail.data : "");
     note_text(held_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d), "%s", text);
     decide_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, text);
-}
-
-static void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r)
-{
-    struct note *n = held_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
-
-    note_code(n, r->sqlstate);
-    note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
-              r->detail.len ? r->detail.data : "");
 }
 
 static void claim_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)

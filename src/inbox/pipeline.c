@@ -186,6 +186,7 @@ enum meaning {
     MEANS_LOST,     /* this server is not, or no longer, the one to talk to */
     MEANS_DRIFT,    /* the prepared statement is gone, or somebody else's */
     MEANS_BAD_DATA, /* some item cannot be stored */
+    MEANS_ITEM,     /* perhaps of one item: the others need not wait for what an operator does about it */
     MEANS_RETRY,    /* anything else passes, or is for an operator */
 };
 
@@ -207,10 +208,12 @@ static enum meaning error_meaning(const char *code)
      * it. */
     if (strcmp(code, "22P03") == 0)
         return MEANS_RETRY;
-    /* A violated constraint (23) is not here: none of ours depends on what a message says, and one of
-     * somebody's own, or of a table of another shape, would refuse every message. */
+    /* A violated constraint (23) is not here: none of ours depends on what a message says, and no message
+     * may die of somebody's own. */
     if (strncmp(code, "22", 2) == 0 || strcmp(code, "21000") == 0 || strcmp(code, "54000") == 0)
         return MEANS_BAD_DATA;
+    if (strncmp(code, "23", 2) == 0 || strncmp(code, "P0", 2) == 0)
+        return MEANS_ITEM;
     return MEANS_RETRY;
 }
 
@@ -248,6 +251,11 @@ static void statement_failed(struct inbox *i, struct batch *b, const struct segm
             batch_split(b);
         else
             batch_fail(b, ROW_INVALID, code, text);
+        return;
+    case MEANS_ITEM:
+        if (batch_range(b) == 1)
+            break;
+        batch_split(b);
         return;
     case MEANS_RETRY:
         break;

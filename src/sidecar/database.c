@@ -16,7 +16,7 @@ enum {
     JOB_EXTRA_MS = 15000, /* beyond the connect timeout, for name resolution and the first statements */
     N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
     REFUSED_MS = 5000,    /* until a schema or a consumer name that does not fit is looked at again */
-    FIGURES_MS = 10000,
+    SILENT_MS = 500, /* what is silent for so long is read, so that an answer that is overdue is seen */
 };
 
 static void socket_ready(void *owner, uint32_t events)
@@ -90,12 +90,14 @@ static void holder_answered(struct sidecar *s)
 static void try_answered(struct sidecar *s)
 {
     struct fault f = {0};
+    char text[sizeof(f.text) + sizeof(f.code) + 4];
     int got;
 
     if (!s->database.asked_try || !(got = inbox_tried(s->database.inbox, &f)))
         return;
     s->database.asked_try = false;
-    database_tried(&s->database.core, s->now_ms, got > 0, f.text, random_below(UINT64_MAX));
+    snprintf(text, sizeof(text), "%s (%s)", f.text, f.code);
+    database_tried(&s->database.core, s->now_ms, got > 0, text, random_below(UINT64_MAX));
     touch_all(s);
 }
 
@@ -261,7 +263,7 @@ void database_step(struct sidecar *s)
         begin(s);
     if (dial_result(s, &d->dial, &result))
         arrive(s, result);
-    if (!d->inbox || !d->readable)
+    if (!d->inbox || (!d->readable && inbox_waiting_ms(d->inbox) < SILENT_MS))
         return;
     d->readable = false;
     while ((got = inbox_next(d->inbox, &row, &f)) > 0)

@@ -21,8 +21,9 @@ def assert_paused(sidecar, since, *said):
     """It says why in one line, and goes on saying it in its figures."""
     line = sidecar.wait_for("paused", reason="database_down", since=since, deadline=PAUSED_WITHIN)
     assert any(text in line["detail"] for text in said), line
-    stats = sidecar.wait_for("stats", since=sidecar.mark())
-    assert stats["state"] == "paused" and stats["paused_reason"] == "database_down" and stats["paused_detail"], stats
+    # A try now and then may work, on a disk that has room for one row more.
+    stats = sidecar.wait_for("stats", since=sidecar.mark(), state="paused", deadline=PAUSED_WITHIN)
+    assert stats["paused_reason"] == "database_down" and stats["paused_detail"], stats
     return line
 
 
@@ -74,7 +75,7 @@ def test_a_disk_without_room_for_rows(bed_on, private):
         server.query("ALTER TABLE onceward.inbox SET TABLESPACE small; ALTER INDEX onceward.inbox_pkey SET TABLESPACE small")
         bed = bed_on(server)
         bed.app.handler = bed.answer
-        sidecar = bed.sidecar(completion="response", pause_hold="1s", token_window="60s")
+        sidecar = bed.sidecar(completion="response", token_window="60s")
         bed.queue.publish_many(["before"])
         sidecar.wait_for("completed", message_id="before")
         disk.fill()
@@ -83,10 +84,8 @@ def test_a_disk_without_room_for_rows(bed_on, private):
         bed.queue.publish_many(ids)  # more than the rest of the last page takes
         assert_paused(sidecar, mark, "No space left", "53100")
         sidecar.wait_for("database_error", sqlstate="53100", since=mark)
-        sidecar.wait_for("returned", reason="database_down", since=mark)
         n = len(bed.app.posts())
         assert n < len(ids)
-        sidecar.wait_for("database_error", n=len(sidecar.find("database_error", mark)) + 1, since=mark, deadline=60)
         assert len(sidecar.find("resumed", mark)) <= 3, "it says so only when it is so: a row or two may still have found room"
         mark = sidecar.mark()
         disk.empty()
@@ -286,18 +285,18 @@ def test_a_constraint_that_somebody_added_kills_no_message(bed_on, private_postg
     server.query("TRUNCATE onceward.inbox; " + constraint)
     try:
         bed.queue.publish_many(ids)
-        assert_paused(sidecar, mark, code)
-        assert sidecar.find("database_error", mark, sqlstate=code)
+        sidecar.wait_for("database_error", since=mark, sqlstate=code)
+        if code != "23505":  # one row is no conflict: what works for a try is the messages' own matter
+            assert_paused(sidecar, mark, code)
     finally:
         server.query(undo)
-    sidecar.wait_for("resumed", reason="database_down", since=mark, deadline=60)
     wait_for_all(bed, sidecar, ids)
     assert_no_charge(bed, ids)
     bed.assert_acked()
 
 
-def test_one_kind_of_statement_that_fails_lastingly_is_tried_ever_more_rarely(bed_on, private_postgres):
-    """Claims work, letters do not: each time it goes on the next letter stops it again."""
+def test_letters_that_cannot_be_written_stop_nobody_in_silence(bed_on, private_postgres):
+    """Claims work, letters do not: what is tried has a letter, too. It is told once, and goes on by itself."""
     server = private_postgres
     bed = bed_on(server)
     bed.app.handler = lambda request, reply: 400 if request.message_id.startswith("bad") else bed.answer(request, reply)
@@ -307,18 +306,33 @@ def test_one_kind_of_statement_that_fails_lastingly_is_tried_ever_more_rarely(be
     ids = [f"{'bad' if i % 40 == 0 else 'm'}{i}" for i in range(400)]
     try:
         bed.queue.publish_many(ids)
-        since = sidecar.wait_for("paused", reason="database_down", since=mark)["_at"]
-
-        def late():
-            """Full jitter may make some of the first waits short, not the sum of eight."""
-            pauses = sidecar.find("paused", mark, reason="database_down")
-            return len(pauses) > 8 or sidecar.events[-1]["_at"] - since > 8
-
-        wait_until(late, "it has gone on some times", 60)
-        assert len(sidecar.find("paused", mark, reason="database_down")) <= 8, "the waits grow"
+        assert_paused(sidecar, mark, "23514")
+        assert len(sidecar.find("paused", mark, reason="database_down")) == 1
     finally:
         server.query("ALTER TABLE onceward.dead_letter DROP CONSTRAINT theirs")
     wait_until(lambda: bed.statuses() == {"completed": 390, "dead": 10}, lambda: f"all are done; there are {bed.statuses()}", 90, 0.1)
+    assert len(bed.letters()) == 10
+    bed.assert_acked()
+
+
+def test_one_letter_that_is_refused_stops_nobody(bed_on, private_postgres):
+    """The others go on, their letters too; it is told, held, and written when it can be."""
+    server = private_postgres
+    bed = bed_on(server)
+    bed.app.handler = lambda request, reply: 400 if request.message_id.startswith("bad") else bed.answer(request, reply)
+    sidecar = bed.sidecar(completion="response")
+    mark = sidecar.mark()
+    server.query("ALTER TABLE onceward.dead_letter ADD CONSTRAINT theirs CHECK (message_id <> 'bad40') NOT VALID")
+    ids = [f"{'bad' if i % 40 == 0 else 'm'}{i}" for i in range(400)]
+    try:
+        bed.queue.publish_many(ids)
+        wait_until(lambda: bed.statuses() == {"completed": 390, "dead": 9, "processing": 1}, lambda: f"the others are done; there are {bed.statuses()}", 60, 0.1)
+        sidecar.wait_for("database_error", n=2, since=mark, message_id="bad40", sqlstate="23514")
+        assert {line["message_id"] for line in sidecar.find("database_error", mark)} == {"bad40"}
+        assert not sidecar.find("paused", mark)
+    finally:
+        server.query("ALTER TABLE onceward.dead_letter DROP CONSTRAINT theirs")
+    wait_until(lambda: bed.statuses() == {"completed": 390, "dead": 10}, lambda: f"all are done; there are {bed.statuses()}", 60, 0.1)
     assert len(bed.letters()) == 10
     bed.assert_acked()
 

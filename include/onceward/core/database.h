@@ -5,7 +5,8 @@
 
 /* Whether the database works, as all queues see it: it does, or a lost connection or a refused statement
  * (disk full, read-only, standby) makes it *down*. Then nothing new is claimed or forwarded, and one
- * statement is tried with backoff from 1 s to 15 s. A value; design section 5.3, last paragraph. */
+ * statement is tried with backoff from 1 s to 15 s. A statement that may have failed for what it was given
+ * makes it *doubtful*: the same is tried at once, and only when that fails, too, it is down. A value. */
 
 enum { DATABASE_TRY_FIRST_MS = 1000, DATABASE_TRY_LAST_MS = 15000 };
 
@@ -14,8 +15,10 @@ struct database {
     bool refuses;          /* a statement was refused for a lasting reason; with a connection */
     uint32_t life;         /* raised with each connection and each loss: a request remembers it */
     int64_t down_since_ms; /* 0: it is up */
+    bool doubtful;         /* a statement failed, perhaps for what it was given */
     bool trying;
-    int64_t try_at_ms;
+    int64_t try_at_ms; /* while it refuses: when to try; else before when it is not doubted */
+    int64_t up_since_ms;
     int n_tries;
     char reason[256]; /* why it is down */
 };
@@ -24,9 +27,9 @@ void database_init(struct database *b, int64_t now_ms);
 void database_linked(struct database *b);
 void database_lost(struct database *b, int64_t now_ms, const char *reason);
 
-/* A statement was refused: is the SQLSTATE one that concerns all statements (classes 08, 25, 53, 57, 58, XX,
- * 42501, 42P01)? Then it is down. */
-void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason);
+/* A statement was refused. Where the SQLSTATE concerns all statements (classes 08, 25, 53, 57, 58, XX, 42501,
+ * 42P01), it is down; else, and always where the statement's `own` size may be at fault, it is doubtful. */
+void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason, bool own);
 bool database_sqlstate_is_lasting(const char *sqlstate);
 
 bool database_is_up(const struct database *b);
