@@ -239,6 +239,7 @@ static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, c
     d->claim.row_is_ours = true;
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
+    d->claim.takeovers = r->takeovers;
     if (q->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
         held_wait(q, now_ms, d, OP_CLAIM, WAIT_BRAKE, INT64_MAX);
         return;

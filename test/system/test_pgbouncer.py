@@ -130,7 +130,9 @@ def test_the_pooler_or_the_server_behind_it_restarts_in_the_middle(bed_on, priva
         bed.assert_once(*IDS)
     else:
         bed.assert_answered_once(IDS)
-    assert {r.attempt for r in bed.app.posts()} == {1} and bed.letters() == []
+    # The application's own pool may find the server later than the sidecar's does: what it answers then is charged, up to the brake.
+    assert {r.attempt for r in bed.app.posts()} <= ({1, 2} if completion == "transaction" and what == "server" else {1})
+    assert bed.letters() == []
     bed.assert_acked()
 
 
