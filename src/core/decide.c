@@ -129,13 +129,15 @@ static bool circles(struct queue *q, int64_t now_ms, struct delivery *d, enum op
     if (!d->copy.n_rejected || d->has_circled || q->drain || decide_is_near(q, d))
         return false;
     int64_t wait = circle_wait_ms(q, d);
-    struct note *n =
-        held_tell_limited(q, now_ms, d->was_dead && d->message ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
+    bool again = d->was_dead && d->message;
+    struct note *n = held_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
 
     if (n) {
         n->ms = wait;
-        note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
+        n->reason = why;
     }
+    if (again)
+        note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
     d->has_circled = true;
     d->claim.has_token = false; /* the row, if there is one, is not ours */
     held_step_down(q, now_ms, d);

@@ -23,7 +23,8 @@ static void begin(struct log_line *line, const struct lane *l, const struct note
     if (d->outcome.http_status)
         log_int(line, "http_status", d->outcome.http_status);
     if (d->outcome.error && *d->outcome.error && n->event != EVENT_COMPLETED && n->event != EVENT_DUPLICATE &&
-        n->event != EVENT_TAKEN_OVER && n->event != EVENT_PARKED)
+        n->event != EVENT_TAKEN_OVER && n->event != EVENT_PARKED &&
+        !(n->event == EVENT_DEAD_AGAIN && n->text))
         log_text(line, "error", d->outcome.error);
 }
 
@@ -60,7 +61,7 @@ static const struct note_fields {
     [EVENT_RETRY] = {.ms = "next_attempt_ms"},
     [EVENT_GIVEN_BACK] = {.ms = "next_attempt_ms"},
     [EVENT_DEAD] = {.reason = "reason", .n = "letter"},
-    [EVENT_DEAD_AGAIN] = {.ms = "wait_ms", .text = "why"},
+    [EVENT_DEAD_AGAIN] = {.ms = "wait_ms", .text = "error"},
     [EVENT_ANSWERED_BEFORE_COMMIT] = {.flag = "completed"},
     [EVENT_ANSWER_CONTRADICTS_ROW] = {.text = "answer"},
     [EVENT_BODY_MISMATCH] = {.reason = "first", .text = "rows"},
