@@ -53,7 +53,8 @@ bool database_sqlstate_is_lasting(const char *sqlstate)
     return false;
 }
 
-/* Soon after a try that worked it goes on where it was: a disk that is full has room for one row now and then.
+/* Soon after a try that worked it goes on where it was: a disk that is full has room for one row now and
+ * then.
  */
 static void database_refuse(struct database *b, int64_t now_ms, const char *reason)
 {

@@ -391,11 +391,13 @@ static void lead(struct queue *q, struct delivery *d)
     d->leader = d;
 }
 
-/* Is the leader's body that of the row? Only a claim tells. */
+/* Is the leader's body that of the row? Only a claim tells; what was given back, or has failed, keeps its
+ * row. */
 static bool knows_its_row(const struct delivery *leader)
 {
-    return leader->claim.has_token && leader->claim.row_is_ours && !leader->outcome.rowless &&
-           !held_is_idle(leader) && leader->op != OP_CLAIM && leader->op != OP_LOOK;
+    if (!leader->claim.row_is_ours || leader->outcome.rowless || leader->op == OP_LOOK)
+        return false;
+    return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !leader->claim.has_token);
 }
 
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader)

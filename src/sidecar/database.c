@@ -16,7 +16,7 @@ enum {
     JOB_EXTRA_MS = 15000, /* beyond the connect timeout, for name resolution and the first statements */
     N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
     REFUSED_MS = 5000,    /* until a schema or a consumer name that does not fit is looked at again */
-    SILENT_MS = 500, /* what is silent for so long is read, so that an answer that is overdue is seen */
+    SILENT_MS = 500,      /* what is silent for so long is read, so that an answer that is overdue is seen */
 };
 
 static void socket_ready(void *owner, uint32_t events)

@@ -158,7 +158,7 @@ def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):
     first = start(limited, max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
     first.wait_for("retry")
     give_back()
-    first.wait_for("stats", parked=2)
+    first.wait_for("dead", message_id="m1")
     assert first.term() == 0
     assert [bytes(x["body"]) for x in limited.letters("m1")] == [b"body B, another message"]
     limited.app.handler = limited.app.commit_and_answer
