@@ -35,6 +35,8 @@ const struct command commands[] = {
     {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, LEVER, NULL},
     {"give-up", "--consumer C ID...|--held", "make dead letters of messages that nobody can wait for",
      command_give_up, LEVER " held", NULL},
+    {"try", "--queue NAME [--effect SQL] ...", "prove that an application keeps its side of the contract",
+     command_try, "config= queue= effect= effect-database= message= content-type= json markdown", NULL},
     {"health", "--started|--live|--ready", "for exec probes: how the running sidecar is", command_health,
      "started live ready " STATE, NULL},
     {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain,

@@ -48,9 +48,11 @@ static void print_bash(void)
          "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} words=\n"
          "    COMPREPLY=()\n"
          "    case $previous in\n"
-         "    --config | --state) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
+         "    --config | --state | --message) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
          "    --completion) COMPREPLY=($(compgen -W 'response transaction' -- \"$current\")); return ;;\n"
-         "    --database | --consumer | --reason | --since | --limit | --rate | --body | --by) return ;;\n"
+         "    --database | --consumer | --reason | --since | --limit | --rate | --body | --by | --queue | "
+         "--effect* "
+         "| --content-type) return ;;\n"
          "    esac\n"
          "    if [ \"$COMP_CWORD\" -eq 1 ]; then");
     printf("        words='");
@@ -98,9 +100,11 @@ static void print_zsh(void)
                commands[i].words ? commands[i].words : "");
         for (struct word w; (w = next_word(&options)).len;)
             printf(" '--%.*s%s'", w.len, w.text,
-                   !w.has_value                                                    ? ""
-                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ? "=:file:_files"
-                                                                                   : "=:value:");
+                   !w.has_value ? ""
+                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ||
+                           !strncmp(w.text, "message", 7)
+                       ? "=:file:_files"
+                       : "=:value:");
         puts(" '--help' ;;");
     }
     puts("    esac\n"
@@ -119,9 +123,11 @@ static void print_fish(void)
         for (struct word w; (w = next_word(&options)).len;)
             printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -l %.*s%s\n", name, w.len,
                    w.text,
-                   !w.has_value                                                    ? ""
-                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ? " -r -F"
-                                                                                   : " -x");
+                   !w.has_value ? ""
+                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ||
+                           !strncmp(w.text, "message", 7)
+                       ? " -r -F"
+                       : " -x");
         for (struct word w; (w = next_word(&words)).len;)
             printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -a %.*s\n", name, w.len, w.text);
     }

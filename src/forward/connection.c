@@ -260,6 +260,7 @@ enum ending connection_carry(struct connection *c, struct exchange *x, struct sl
         head = buf_slice(&x->request);
     }
     x->offered = true;
+    x->reused = c->was_used;
     if (!send_all(c, head))
         return c->was_used && exchange_is_unsent(x) ? ENDING_STALE : send_broke(c);
     if (!exchange_is_sent(x) && !x->request.len)

@@ -42,6 +42,7 @@ void exchange_begin(struct exchange *x, const struct forward_request *r, const s
     x->q = q;
     x->target = target;
     x->c = NULL;
+    x->reused = false;
     x->ref = r->ref;
     x->start_us = clock_us();
     x->end_us = 0;
@@ -224,6 +225,8 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     a->retry_after_ms = -1;
     a->body = (struct slice){NULL, 0};
     a->cut = false;
+    a->kept = exchange_leaves_clean(x);
+    a->reused = x->reused;
     a->error = words->error;
     a->brief = words->brief;
     words->error[0] = words->brief[0] = '\0';

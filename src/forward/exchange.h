@@ -55,6 +55,7 @@ struct exchange {
     struct buf answer; /* the body of the reply, up to its bound */
     enum ending ending;
     bool offered;     /* a connection began to send it */
+    bool reused;      /* that connection had carried others */
     bool early;       /* an error came before the request was sent whole: the rest is not sent */
     bool cut;         /* ended by this side, or broken off behind the head of an error: the status holds */
     bool reset;       /* error says: connection reset */

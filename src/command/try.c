@@ -1,0 +1,323 @@
+/* onceward try: proves in seconds that an application keeps its side of the contract, without a broker.
+ *
+ * Messages of its own are claimed under a consumer name of its own, and sent as a sidecar sends; rows and
+ * effects say what came of them. Its rows are deleted at the end, however that comes. */
+
+#include "command/try.h"
+
+#include "command/common.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+#include "onceward/base/wait.h"
+#include "onceward/config/config.h"
+#include "onceward/forward/forward.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RUN_MS = 25 * 1000,
+    CLEAN_MS = 3000, /* for an application that is still at work on a row */
+    CLEAN_AGAIN_MS = 50,
+    MESSAGE_MAX = 1024 * 1024,
+};
+
+static const char help_head[] =
+    "usage: onceward try --config FILE --queue NAME [--effect SQL [--effect-database URL]]\n"
+    "                    [--message FILE] [--content-type TYPE] [--json]\n"
+    "       onceward try --markdown\n"
+    "Sends messages of its own to the application of a queue, as the sidecar would, and says whether the\n"
+    "application keeps its side of the contract. No broker is needed, and no sidecar may be stopped for it; "
+    "what\n"
+    "the application writes stays: use a database for tests. Takes up to half a minute.\n"
+    "  --queue NAME           the queue of the configuration\n"
+    "  --effect SQL           a query that counts what the application has written, for one message where it "
+    "has\n"
+    "                         $1, the message id: 'SELECT count(*) FROM charges WHERE order_id = $1'.\n"
+    "                         Without it much cannot be seen\n"
+    "  --effect-database URL  who asks it; else the sidecar's own login, which may need GRANT SELECT\n"
+    "  --message FILE         a message that the application takes, at most 1 MiB; {{id}} in it is replaced "
+    "by the\n"
+    "                         message id. Else {\"id\": \"{{id}}\"}\n"
+    "  --content-type TYPE    of the message; else application/json\n"
+    "  --json                 one JSON object\n"
+    "  --markdown             the tables of the documentation: what is tried, and what can be found\n"
+    "\n"
+    "What is tried, and what is expected:\n";
+
+static const char help_tail[] =
+    "\nExit status 1: a promise would break. Advice alone is 0. The rows of the test messages are deleted, "
+    "also when it is interrupted.\n";
+
+static int (*const runs[N_TRY_CASES])(struct try *t) = {
+    [TRY_ORDINARY] = try_ordinary, [TRY_DUPLICATE] = try_duplicate, [TRY_STALE] = try_stale,
+    [TRY_TAKEN] = try_taken,       [TRY_TWICE] = try_twice,         [TRY_EARLY] = try_early,
+    [TRY_WRONG] = try_wrong,       [TRY_WINDOW] = try_window,       [TRY_MANY] = try_many,
+    [TRY_KEPT] = try_kept,         [TRY_HEADERS] = try_headers,     [TRY_BODY] = try_body,
+    [TRY_TYPE] = try_type,
+};
+
+static int usage(FILE *to, int status)
+{
+    fputs(help_head, to);
+    try_tell_cases(to);
+    fputs(help_tail, to);
+    return status;
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+    try_stop_asked = 1;
+}
+
+static void catch_signals(void)
+{
+    /* Once: the second one ends the program at once, and leaves its rows to the next run. */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+/* ---- what it needs ---- */
+
+static int read_message(struct try *t)
+{
+    static const char usual[] = "{\"id\": \"{{id}}\"}";
+    const char *path = t->options->message;
+    FILE *file;
+
+    if (!path) {
+        buf_add_text(&t->message, usual);
+        return 0;
+    }
+    file = fopen(path, "re");
+    if (!file)
+        return fault_set(&t->fault, "cannot read %s: %s", path, strerror(errno));
+    t->message.len = fread(buf_reserve(&t->message, MESSAGE_MAX + 1), 1, MESSAGE_MAX + 1, file);
+    if (ferror(file))
+        fault_set(&t->fault, "cannot read %s: %s", path, strerror(errno));
+    else if (!t->message.len || t->message.len > MESSAGE_MAX)
+        fault_set(&t->fault, "%s: expected 1 byte to 1 MiB", path);
+    fclose(file);
+    return fault_is_set(&t->fault) ? -1 : 0;
+}
+
+static int open_effects(struct try *t, const struct config *c)
+{
+    struct config_database database = c->database;
+
+    if (!t->options->effect)
+        return 0;
+    if (t->options->effect_database) {
+        database.url = (struct config_text){.value = (char *)t->options->effect_database};
+        database.password = (struct config_text){0};
+    }
+    return effects_open(&database, t->options->effect, &t->effects, &t->fault);
+}
+
+static int try_open(struct try *t, const struct config *c)
+{
+    uint8_t tag[8];
+    size_t application;
+
+    random_bytes(tag, sizeof tag);
+    snprintf(t->consumer, sizeof t->consumer, TRIAL_PREFIX "%02x%02x%02x%02x", tag[0], tag[1], tag[2],
+             tag[3]);
+    t->content_type = t->options->content_type ? t->options->content_type : "application/json";
+    return read_message(t) ||
+                   trial_open(&c->database, t->consumer, t->q->transaction, &t->inbox, &t->fault) ||
+                   open_effects(t, c) || wait_new(&t->wait, &t->fault) ||
+                   forward_new(t->wait, &t->forward, &t->fault) ||
+                   forward_add(t->forward, t->q, &application, &t->fault)
+               ? -1
+               : 0;
+}
+
+static void try_close(struct try *t)
+{
+    forward_free(t->forward);
+    wait_free(t->wait);
+    effects_close(t->effects);
+    trial_close(t->inbox);
+    try_shots_free(t);
+    buf_deinit(&t->message);
+}
+
+/* ---- the run ---- */
+
+static int run_cases(struct try *t)
+{
+    for (int i = 0; i < N_TRY_CASES; i++) {
+        if (i != TRY_ORDINARY && !t->works) {
+            try_skip(t, (enum try_case)i, "an ordinary message is not completed");
+            continue;
+        }
+        if (clock_ms() >= t->end_ms) {
+            try_skip(t, (enum try_case)i, "no time was left");
+            continue;
+        }
+        t->verdicts[i].was_run = true;
+        if (runs[i](t))
+            return fault_wrap(&t->fault, "%s", try_cases[i].name);
+    }
+    return 0;
+}
+
+/* Its rows go, whatever has happened. An application that is still at work holds the lock of one for a
+ * moment.
+ */
+static int clean_up(struct try *t, struct fault *f)
+{
+    int64_t until_ms = clock_ms() + CLEAN_MS;
+    struct fault ignored = {0};
+
+    if (!t->inbox)
+        return 0;
+    forward_free(t->forward); /* whatever is out ends here */
+    t->forward = NULL;
+    trial_let_go(t->inbox, &ignored);
+    for (;;) {
+        if (trial_remove(t->inbox, &t->rows_left, f))
+            return -1;
+        if (!t->rows_left || clock_ms() >= until_ms)
+            return 0;
+        wait_turn(t->wait, clock_ms() + CLEAN_AGAIN_MS);
+    }
+}
+
+static int try_run(struct try *t, const struct config *c)
+{
+    int64_t start_ms = clock_ms();
+    struct fault f = {0};
+    int status = STATUS_DONE;
+
+    t->end_ms = start_ms + RUN_MS;
+    catch_signals();
+    if (try_open(t, c) || run_cases(t))
+        status = command_fail(&t->fault);
+    if (clean_up(t, &f)) {
+        fault_wrap(&f, "the rows of %s are left", t->consumer);
+        status = command_fail(&f);
+    }
+    t->took_ms = clock_ms() - start_ms;
+    if (status == STATUS_DONE) {
+        (t->options->json ? try_tell_json : try_tell)(t, stdout);
+        status = try_breaks(t) ? STATUS_FAILED : STATUS_DONE;
+    }
+    try_close(t);
+    return status;
+}
+
+static const struct config_queue *queue_find(const struct config *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].name, name) == 0)
+            return &c->queues[i];
+    fprintf(stderr, "onceward try: there is no queue \"%s\" in the configuration; there is", name);
+    for (size_t i = 0; i < c->n_queues; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", c->queues[i].name);
+    fputc('\n', stderr);
+    return NULL;
+}
+
+/* ---- arguments ---- */
+
+static int complain(const char *complaint)
+{
+    fprintf(stderr, "onceward try: %s\n", complaint);
+    return STATUS_USAGE;
+}
+
+static int check_options(int argc, char **argv, struct try_options *o)
+{
+    struct fault f = {0};
+
+    if (command_config_named(argc, argv, &o->config))
+        return STATUS_USAGE;
+    if (!o->queue)
+        return complain("--queue NAME is missing");
+    if (o->effect_database && !o->effect)
+        return complain("--effect-database is for --effect");
+    if (o->effect_database && admin_check_url(o->effect_database, &f) < 0)
+        return complain(f.text);
+    if (o->content_type && (!*o->content_type || strlen(o->content_type) > 255))
+        return complain("--content-type: expected type/subtype");
+    return STATUS_DONE;
+}
+
+/* -1: go on; else the exit status. */
+static int read_options(int argc, char **argv, struct try_options *o)
+{
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'},  {"queue", required_argument, NULL, 'q'},
+        {"effect", required_argument, NULL, 'e'},  {"effect-database", required_argument, NULL, 'd'},
+        {"message", required_argument, NULL, 'm'}, {"content-type", required_argument, NULL, 't'},
+        {"json", no_argument, NULL, 'j'},          {"markdown", no_argument, NULL, 'k'},
+        {"help", no_argument, NULL, 'h'},          {0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:q:h", options, NULL)) != -1) {
+        switch (option) {
+        case 'c':
+            o->config = optarg;
+            break;
+        case 'q':
+            o->queue = optarg;
+            break;
+        case 'e':
+            o->effect = optarg;
+            break;
+        case 'd':
+            o->effect_database = optarg;
+            break;
+        case 'm':
+            o->message = optarg;
+            break;
+        case 't':
+            o->content_type = optarg;
+            break;
+        case 'j':
+            o->json = true;
+            break;
+        case 'k':
+            try_tell_markdown(stdout);
+            return STATUS_DONE;
+        default:
+            return option == 'h' ? usage(stdout, STATUS_DONE) : usage(stderr, STATUS_USAGE);
+        }
+    }
+    return -1;
+}
+
+int command_try(int argc, char **argv)
+{
+    struct try_options o = {0};
+    struct try t = {.options = &o, .effect_of_one = -1};
+    struct config *c;
+    int status = read_options(argc, argv, &o);
+
+    if (status >= 0)
+        return status;
+    status = check_options(argc, argv, &o);
+    if (status)
+        return status;
+    c = command_config(o.config);
+    if (!c)
+        return STATUS_USAGE;
+    t.q = queue_find(c, o.queue);
+    if (t.q) {
+        forward_global_init();
+        status = try_run(&t, c);
+    } else {
+        status = STATUS_USAGE;
+    }
+    config_free(c);
+    return status;
+}

@@ -1,0 +1,145 @@
+/* The cases of `onceward try` that need no fence: messages as an application meets them every day. */
+
+#include "command/try.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/config/config.h"
+
+#include <string.h>
+
+enum { N_ORDINARY = 3, LATE_MS = 1500, LOOK_AGAIN_MS = 10 };
+
+/* Its effect, which may be committed behind the answer: until there is one. */
+static int effect_in_time(struct try *t, const struct shot *s, int64_t *ret)
+{
+    return shot_effect_by(t, s, 1, clock_ms() + LATE_MS, ret);
+}
+
+int try_ordinary(struct try *t)
+{
+    char words[320];
+
+    for (int i = 0; i < N_ORDINARY; i++) {
+        bool completed;
+        struct shot *s;
+
+        if (shot_new(t, &(struct shot_kind){0}, &s) || shot_run(t, s, &(struct shot_kind){0}, &completed))
+            return -1;
+        if (!completed) {
+            try_found(t, TRY_FOUND_NOT_DONE, "It %s%s.", shot_words(s, words, sizeof words),
+                      shot_says_done(s) ? ", and the row is not completed" : "");
+            return 0;
+        }
+        if (!shot_says_done(s))
+            try_note(t, TRY_ORDINARY, "completed, though it %s", shot_words(s, words, sizeof words));
+        if (i == 0 || s->took_us < t->ordinary_us)
+            t->ordinary_us = s->took_us;
+        if (effect_in_time(t, s, &t->effect_of_one))
+            return -1;
+        if (t->effect_of_one == 0) {
+            try_found(t, TRY_FOUND_NO_EFFECT, "It %s.", shot_words(s, words, sizeof words));
+            break;
+        }
+    }
+    t->works = true;
+    return 0;
+}
+
+int try_duplicate(struct try *t)
+{
+    struct shot *first, *second;
+    bool completed;
+    int64_t effect;
+    char words[320];
+
+    if (shot_new(t, &(struct shot_kind){0}, &first) ||
+        shot_run(t, first, &(struct shot_kind){0}, &completed) || shot_again(t, first, &second) ||
+        shot_effect_by(t, first, t->effect_of_one, clock_ms() + LATE_MS, &effect) ||
+        shot_run(t, second, &(struct shot_kind){0}, &completed) || try_pause(t, LOOK_AGAIN_MS) ||
+        shot_effect(t, first, &effect))
+        return -1;
+    if (effect < 0)
+        try_skip(t, TRY_DUPLICATE, "without --effect nobody sees a second effect");
+    else if (effect > t->effect_of_one)
+        try_found(t, t->q->transaction ? TRY_FOUND_REPEATED : TRY_FOUND_NOT_IDEMPOTENT,
+                  "The second request %s; --effect counts %d instead of %d.",
+                  shot_words(second, words, sizeof words), (int)effect, (int)t->effect_of_one);
+    return 0;
+}
+
+static bool is_permanent(const struct try *t, int status)
+{
+    for (size_t i = 0; i < t->q->n_permanent_status; i++)
+        if (t->q->permanent_status[i] == status)
+            return true;
+    return false;
+}
+
+/* A 2xx to what is wrong. effect: -1, nobody can tell. */
+static void judge_yes(struct try *t, bool completed, int64_t effect, const char *words)
+{
+    if (effect != 0 && (completed || effect > 0))
+        try_found(t, TRY_FOUND_TOOK_IT, "It %s.", words);
+    else
+        try_found(t, completed ? TRY_FOUND_SAID_YES : TRY_FOUND_SAID_YES_UNDONE, "It %s.", words);
+}
+
+int try_wrong(struct try *t)
+{
+    const struct shot_kind kind = {.wrong_body = true};
+    struct shot *s;
+    bool completed;
+    int64_t effect;
+    char words[320];
+
+    if (shot_new(t, &kind, &s) || shot_run(t, s, &kind, &completed) || shot_effect(t, s, &effect))
+        return -1;
+    shot_words(s, words, sizeof words);
+    if (shot_says_done(s))
+        judge_yes(t, completed, effect, words);
+    else if (effect > 0)
+        try_found(t, TRY_FOUND_KEPT_WRONG, "It %s; --effect counts %d.", words, (int)effect);
+    else if (s->kind != ANSWER_STATUS)
+        try_found(t, TRY_FOUND_DIED_OF_IT, "What came: %s.", words);
+    else if (!is_permanent(t, s->status))
+        try_found(t, TRY_FOUND_TRIED_AGAIN, "It %s.", words);
+    return 0;
+}
+
+/* What must go like an ordinary message. */
+static int same(struct try *t, const struct shot_kind *kind, enum try_finding finding)
+{
+    struct shot *s;
+    bool completed;
+    int64_t effect;
+    char words[320];
+
+    if (shot_new(t, kind, &s) || shot_run(t, s, kind, &completed) ||
+        shot_effect_by(t, s, t->effect_of_one, clock_ms() + LATE_MS, &effect))
+        return -1;
+    if (!completed || effect < t->effect_of_one)
+        try_found(t, finding, "It %s%s.", shot_words(s, words, sizeof words),
+                  completed ? ", and did nothing" : "");
+    return 0;
+}
+
+int try_headers(struct try *t)
+{
+    return same(t, &(struct shot_kind){.many_headers = true}, TRY_FOUND_HEADERS_REFUSED);
+}
+
+int try_body(struct try *t)
+{
+    return same(t, &(struct shot_kind){.large_body = true}, TRY_FOUND_BODY_REFUSED);
+}
+
+int try_type(struct try *t)
+{
+    const char *fallback = t->q->forward.content_type;
+
+    if (!t->content_type || (fallback && strcmp(t->content_type, fallback) == 0)) {
+        try_skip(t, TRY_TYPE, "it would be sent as the others are");
+        return 0;
+    }
+    return same(t, &(struct shot_kind){.no_type = true}, TRY_FOUND_TYPE_REFUSED);
+}

@@ -1,0 +1,356 @@
+/* Messages of `onceward try`, on their way: claimed as a sidecar claims, sent as a sidecar sends.
+ *
+ * The questions to the database block for a moment; the requests that are out go on in the kernel meanwhile,
+ * and their answers are read in the next turn. */
+
+#include "command/try.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+#include "onceward/base/sha256.h"
+#include "onceward/base/wait.h"
+#include "onceward/config/config.h"
+#include "onceward/core/token.h"
+#include "onceward/forward/forward.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ANSWER_MS = 5000, /* for an answer where nothing holds the application up */
+    COMMIT_MS = 1500, /* for a commit behind an answer, at least */
+    TURN_MS = 20,     /* how long a signal may go unheard */
+    STILL_MS = 700,   /* so long without change: nothing more comes to the lock */
+    LOOK_MS = 5,      /* between two looks at who waits */
+    LARGE_BYTES = 1024 * 1024,
+    N_HEADERS = 7,
+    HEADER_BYTES = 530, /* of a value: with their names, and the routing key, almost 4 KiB */
+};
+
+volatile sig_atomic_t try_stop_asked;
+
+/* ---- making one ---- */
+
+/* The message with its id; where there is none in it, as it is. */
+static void body_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+{
+    static const char mark[] = "{{id}}";
+    const char *at = t->message.data, *end = at + t->message.len, *found;
+
+    while (at < end && (found = memmem(at, (size_t)(end - at), mark, sizeof mark - 1))) {
+        buf_add(&s->body, at, (size_t)(found - at));
+        buf_add_text(&s->body, s->claim.message_id);
+        at = found + sizeof mark - 1;
+    }
+    buf_add(&s->body, at, (size_t)(end - at));
+    if (kind->wrong_body)
+        s->body.len = s->body.len / 2;
+    while (kind->large_body && s->body.len < LARGE_BYTES) {
+        size_t n = LARGE_BYTES - s->body.len;
+
+        memset(buf_reserve(&s->body, n), ' ', n); /* JSON, XML and most others allow blanks at the end */
+        s->body.len += n;
+    }
+}
+
+/* Headers that fill what the optional ones may take. */
+static void headers_add(struct message *m)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    char value[HEADER_BYTES];
+
+    m->headers = message_alloc(m, N_HEADERS * sizeof *m->headers);
+    m->n_headers = N_HEADERS;
+    for (size_t i = 0; i < m->n_headers; i++) {
+        char name[24];
+        int n = snprintf(name, sizeof name, "x-onceward-try-%zu", i);
+
+        for (size_t k = 0; k < sizeof value; k++)
+            value[k] = letters[(i + k) % (sizeof letters - 1)];
+        m->headers[i] = (struct field){.name = message_keep(m, name, (size_t)n),
+                                       .kind = FIELD_STRING,
+                                       .bytes = message_keep(m, value, sizeof value)};
+    }
+}
+
+static void head_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+{
+    struct message *m = message_new();
+    struct buf token = {0};
+
+    token_write(&token, slice_of(t->consumer), slice_of(s->claim.message_id), s->claim.token);
+    m->properties[PROPERTY_MESSAGE_ID] = slice_of(s->claim.message_id);
+    if (t->content_type && !kind->no_type)
+        m->properties[PROPERTY_CONTENT_TYPE] = slice_of(t->content_type);
+    m->routing_key = slice_of(t->q->queue);
+    if (kind->many_headers)
+        headers_add(m);
+    headers_write(&s->headers, m,
+                  &(struct request_facts){.message_id = slice_of(s->claim.message_id),
+                                          .queue = slice_of(t->q->queue),
+                                          .consumer = slice_of(t->consumer),
+                                          .token = buf_slice(&token),
+                                          .content_type = slice_of(t->q->forward.content_type),
+                                          .window_ms = t->q->token_window_ms,
+                                          .attempt = 1});
+    buf_deinit(&token);
+    message_free(m);
+}
+
+static struct shot *shot_make(struct try *t)
+{
+    struct shot *s;
+
+    if (t->n_shots == (int)(sizeof t->shots / sizeof *t->shots)) {
+        fault_set(&t->fault, "too many requests");
+        return NULL;
+    }
+    s = mem_zalloc(1, sizeof *s);
+    s->ref = (uint64_t)t->n_shots;
+    s->answered = true; /* until it is sent */
+    t->shots[t->n_shots++] = s;
+    return s;
+}
+
+int shot_new(struct try *t, const struct shot_kind *kind, struct shot **ret)
+{
+    struct shot *s = shot_make(t);
+    uint8_t digest[32];
+    enum row_answer answer;
+
+    if (!s)
+        return -1;
+    snprintf(s->claim.message_id, sizeof s->claim.message_id, "%s.%u", t->consumer, ++t->n_sent);
+    body_write(t, s, kind);
+    sha256(s->body.data, s->body.len, digest);
+    memcpy(s->claim.fingerprint, digest, sizeof s->claim.fingerprint);
+    if (trial_claim(t->inbox, TRIAL_ASKER, &s->claim,
+                    kind->window_ms ? kind->window_ms : t->q->token_window_ms, &answer, &t->fault))
+        return -1;
+    if (answer != ROW_CLAIMED)
+        return fault_set(&t->fault, "a new message's row is %s", row_answer_name(answer));
+    if (t->effects && !effects_by_id(t->effects) &&
+        effects_count(t->effects, s->claim.message_id, &s->before, &t->fault))
+        return -1;
+    head_write(t, s, kind);
+    *ret = s;
+    return 0;
+}
+
+static struct shot *shot_copy(struct try *t, const struct shot *s)
+{
+    struct shot *copy = shot_make(t);
+
+    if (!copy)
+        return NULL;
+    copy->claim = s->claim;
+    copy->before = s->before;
+    buf_add_slice(&copy->body, buf_slice(&s->body));
+    return copy;
+}
+
+int shot_again(struct try *t, const struct shot *s, struct shot **ret)
+{
+    struct shot *copy = shot_copy(t, s);
+
+    if (!copy)
+        return -1;
+    head_write(t, copy, &(struct shot_kind){0});
+    *ret = copy;
+    return 0;
+}
+
+int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct shot **ret)
+{
+    struct shot *copy = shot_copy(t, s);
+    enum row_answer answer;
+
+    if (!copy || trial_claim(t->inbox, by, &copy->claim, t->q->token_window_ms, &answer, &t->fault))
+        return -1;
+    if (answer != ROW_CLAIMED)
+        return fault_set(&t->fault, "a row that was to be taken over is %s", row_answer_name(answer));
+    head_write(t, copy, &(struct shot_kind){0});
+    *ret = copy;
+    return 0;
+}
+
+void try_shots_free(struct try *t)
+{
+    for (int i = 0; i < t->n_shots; i++) {
+        buf_deinit(&t->shots[i]->body);
+        header_block_deinit(&t->shots[i]->headers);
+        free(t->shots[i]);
+    }
+}
+
+/* ---- sending ---- */
+
+void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms)
+{
+    s->answered = false;
+    forward_send(t->forward, &(struct forward_request){.queue = 0,
+                                                       .ref = s->ref,
+                                                       .headers = &s->headers,
+                                                       .body = buf_slice(&s->body),
+                                                       .timeout_ms = timeout_ms,
+                                                       .fresh = kind->fresh});
+}
+
+void shot_abandon(struct try *t, struct shot *s)
+{
+    if (s->answered)
+        return;
+    forward_abandon(t->forward, 0, s->ref);
+    s->answered = true;
+    s->kind = ANSWER_TIMEOUT;
+    snprintf(s->error, sizeof s->error, "no answer in time");
+}
+
+static void answered(struct try *t, const struct forward_answer *a)
+{
+    struct shot *s = t->shots[a->ref];
+
+    s->answered = true;
+    s->kind = a->kind;
+    s->status = a->status;
+    s->took_us = a->took_us;
+    s->kept = a->kept;
+    s->reused = a->reused;
+    snprintf(s->error, sizeof s->error, "%s", a->error);
+}
+
+int try_turn(struct try *t, int64_t until_ms)
+{
+    int64_t due_ms = forward_due_ms(t->forward), now_ms = clock_ms();
+    struct forward_event e;
+
+    if (try_stop_asked)
+        return fault_set(&t->fault, "interrupted");
+    until_ms = until_ms < now_ms + TURN_MS ? until_ms : now_ms + TURN_MS;
+    wait_turn(t->wait, due_ms < until_ms ? due_ms : until_ms);
+    while (forward_step(t->forward, &e) != FORWARD_NOTHING)
+        if (e.kind == FORWARD_ANSWER)
+            answered(t, &e.answer);
+    return 0;
+}
+
+int try_pause(struct try *t, int64_t ms)
+{
+    int64_t until_ms = clock_ms() + ms;
+
+    while (clock_ms() < until_ms)
+        if (try_turn(t, until_ms))
+            return -1;
+    return 0;
+}
+
+int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms)
+{
+    int64_t until_ms = clock_ms() + timeout_ms;
+
+    until_ms = until_ms < t->end_ms ? until_ms : t->end_ms;
+    while (!s->answered && clock_ms() < until_ms)
+        if (try_turn(t, until_ms))
+            return -1;
+    shot_abandon(t, s);
+    return 0;
+}
+
+/* ---- what came of it ---- */
+
+int shot_effect(struct try *t, const struct shot *s, int64_t *ret)
+{
+    int64_t n;
+
+    *ret = -1;
+    if (!t->effects)
+        return 0;
+    if (effects_count(t->effects, s->claim.message_id, &n, &t->fault))
+        return -1;
+    *ret = n - s->before;
+    return 0;
+}
+
+int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret)
+{
+    while (shot_effect(t, s, ret) == 0) {
+        if (*ret < 0 || *ret >= wanted || clock_ms() >= until_ms)
+            return 0;
+        if (try_pause(t, LOOK_MS))
+            break;
+    }
+    return -1;
+}
+
+bool shot_says_done(const struct shot *s)
+{
+    return s->answered && s->kind == ANSWER_STATUS && s->status >= 200 && s->status < 300;
+}
+
+int shot_finish(struct try *t, struct shot *s, bool *ret)
+{
+    int64_t wait_ms = t->q->commit_grace_ms > COMMIT_MS ? t->q->commit_grace_ms : COMMIT_MS;
+    int64_t until_ms = clock_ms() + (!shot_says_done(s) ? 0 : s->status == 202 ? ANSWER_MS : wait_ms);
+    struct trial_row row;
+
+    if (!t->q->transaction && shot_says_done(s) && trial_settle(t->inbox, &s->claim, s->status, &t->fault))
+        return -1;
+    for (;;) {
+        if (trial_look(t->inbox, &s->claim, false, &row, &t->fault))
+            return -1;
+        *ret = row.completed;
+        if (row.completed || clock_ms() >= until_ms)
+            return 0;
+        if (try_pause(t, LOOK_MS))
+            return -1;
+    }
+}
+
+int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed)
+{
+    shot_send(t, s, kind, ANSWER_MS);
+    return shot_wait(t, s, ANSWER_MS) || shot_finish(t, s, ret_completed) ? -1 : 0;
+}
+
+const char *shot_words(const struct shot *s, char *out, size_t size)
+{
+    if (shot_says_done(s))
+        snprintf(out, size, "answered %d", s->status);
+    else
+        snprintf(out, size, "%.300s", s->error);
+    return out;
+}
+
+/* ---- meeting it at work ---- */
+
+static int count_answered(struct shot *const *shots, int n)
+{
+    int n_answered = 0;
+
+    for (int i = 0; i < n; i++)
+        n_answered += shots[i]->answered;
+    return n_answered;
+}
+
+int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
+{
+    int64_t changed_ms = clock_ms(), since_ms = changed_ms;
+    int last = -1, seen;
+
+    *ret_waiting = 0;
+    for (;;) {
+        if (try_pause(t, LOOK_MS) || trial_waiting(t->inbox, ret_waiting, &t->fault))
+            return -1;
+        seen = *ret_waiting + count_answered(shots, n);
+        if (*ret_waiting >= wanted || count_answered(shots, n) == n)
+            return 0;
+        if (seen != last)
+            changed_ms = clock_ms();
+        last = seen;
+        /* The first one may take its time: its work may come before complete. */
+        if (clock_ms() - changed_ms > (seen ? STILL_MS : 2 * STILL_MS) || clock_ms() - since_ms > ANSWER_MS)
+            return 0;
+    }
+}

@@ -1,0 +1,249 @@
+/* What `onceward try` has found: as text, as JSON, and as the tables of its help and of the documentation. */
+
+#include "command/try.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/table.h"
+#include "onceward/config/config.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+const struct try_case_info try_cases[N_TRY_CASES] = {
+#define CASE(id, name_, what_, expected_) [TRY_##id] = {name_, what_, expected_},
+#include "command/try.def"
+};
+
+const struct try_finding_info try_findings[N_TRY_FINDINGS] = {
+#define FINDING(id, of_, name_, level_, what_, rule_, mend_)                                                 \
+    [TRY_FOUND_##id] = {TRY_##of_, TRY_##level_, name_, what_, rule_, mend_},
+#include "command/try.def"
+};
+
+static const char *level_name(enum try_level level)
+{
+    return level == TRY_BREAKS ? "breaks" : "advice";
+}
+
+/* ---- noting ---- */
+
+void try_found(struct try *t, enum try_finding which, const char *format, ...)
+{
+    va_list args;
+
+    if (t->found[which])
+        return; /* the first time says it */
+    t->found[which] = true;
+    va_start(args, format);
+    vsnprintf(t->details[which], sizeof t->details[which], format, args);
+    va_end(args);
+}
+
+void try_skip(struct try *t, enum try_case which, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(t->verdicts[which].skipped, sizeof t->verdicts[which].skipped, format, args);
+    va_end(args);
+}
+
+void try_note(struct try *t, enum try_case which, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(t->verdicts[which].note, sizeof t->verdicts[which].note, format, args);
+    va_end(args);
+}
+
+bool try_breaks(const struct try *t)
+{
+    for (int i = 0; i < N_TRY_FINDINGS; i++)
+        if (t->found[i] && try_findings[i].level == TRY_BREAKS)
+            return true;
+    return false;
+}
+
+/* "breaks", "advice", "skipped" or "ok". */
+static const char *verdict_of(const struct try *t, enum try_case which)
+{
+    const char *verdict = "ok";
+
+    for (int i = 0; i < N_TRY_FINDINGS; i++) {
+        if (!t->found[i] || try_findings[i].of != which)
+            continue;
+        if (try_findings[i].level == TRY_BREAKS)
+            return "breaks";
+        verdict = "advice";
+    }
+    if (*verdict == 'o' && (!t->verdicts[which].was_run || t->verdicts[which].skipped[0]))
+        return "skipped";
+    return verdict;
+}
+
+/* ---- text ---- */
+
+/* What came from the application may hold anything. */
+static void print_safe(FILE *out, const char *before, const char *text)
+{
+    struct buf safe = {0};
+
+    text_add_safe(&safe, slice_of(text));
+    fprintf(out, "%s%s\n", before, buf_text(&safe));
+    buf_deinit(&safe);
+}
+
+static void tell_case(const struct try *t, enum try_case which, FILE *out)
+{
+    const struct try_case_info *c = &try_cases[which];
+    const struct try_verdict *v = &t->verdicts[which];
+    struct buf line = {0};
+
+    buf_printf(&line, "%-8s %-10s ", verdict_of(t, which), c->name);
+    print_safe(out, buf_text(&line), c->what);
+    buf_deinit(&line);
+    if (v->skipped[0])
+        print_safe(out, "                      not looked at: ", v->skipped);
+    if (v->note[0])
+        print_safe(out, "                      ", v->note);
+    for (int i = 0; i < N_TRY_FINDINGS; i++) {
+        const struct try_finding_info *f = &try_findings[i];
+
+        if (!t->found[i] || f->of != which)
+            continue;
+        fprintf(out, "         %s: %s\n", f->name, f->what);
+        print_safe(out, "           seen      ", t->details[i]);
+        fprintf(out, "           expected  %s\n           contract  %s\n           mend      %s\n",
+                c->expected, f->rule, f->mend);
+    }
+}
+
+static void count(const struct try *t, int *ret_breaks, int *ret_advice, int *ret_skipped)
+{
+    *ret_breaks = *ret_advice = *ret_skipped = 0;
+    for (int i = 0; i < N_TRY_FINDINGS; i++) {
+        *ret_breaks += t->found[i] && try_findings[i].level == TRY_BREAKS;
+        *ret_advice += t->found[i] && try_findings[i].level == TRY_ADVICE;
+    }
+    for (int i = 0; i < N_TRY_CASES; i++)
+        *ret_skipped += strcmp(verdict_of(t, (enum try_case)i), "skipped") == 0;
+}
+
+void try_tell(const struct try *t, FILE *out)
+{
+    int breaks, advice, skipped;
+
+    fprintf(out, "Queue %s, completion %s, %s, consumer %s\n\n", t->q->name,
+            t->q->transaction ? "transaction" : "response", t->q->forward.url, t->consumer);
+    for (int i = 0; i < N_TRY_CASES; i++)
+        tell_case(t, (enum try_case)i, out);
+    count(t, &breaks, &advice, &skipped);
+    fprintf(out,
+            "\n%s in %" PRId64 ".%" PRId64 " s: %d would break a promise, %d to look at, %d not looked at.\n",
+            breaks ? "Broken" : "Good", t->took_ms / 1000, t->took_ms % 1000 / 100, breaks, advice, skipped);
+    if (t->rows_left)
+        fprintf(out, "%" PRId64 " rows of %s are locked by the application, and were left.\n", t->rows_left,
+                t->consumer);
+}
+
+/* ---- JSON ---- */
+
+static void add_member(struct buf *out, const char *name, const char *value)
+{
+    buf_printf(out, "\"%s\":", name);
+    buf_add_json(out, slice_of(value));
+}
+
+static void add_findings(struct buf *out, const struct try *t, enum try_case which)
+{
+    bool is_first = true;
+
+    for (int i = 0; i < N_TRY_FINDINGS; i++) {
+        const struct try_finding_info *f = &try_findings[i];
+
+        if (!t->found[i] || f->of != which)
+            continue;
+        buf_add_text(out, is_first ? "{" : ",{");
+        is_first = false;
+        add_member(out, "finding", f->name);
+        buf_add_char(out, ',');
+        add_member(out, "level", level_name(f->level));
+        buf_add_char(out, ',');
+        add_member(out, "what", f->what);
+        buf_add_char(out, ',');
+        add_member(out, "seen", t->details[i]);
+        buf_add_char(out, ',');
+        add_member(out, "contract", f->rule);
+        buf_add_char(out, ',');
+        add_member(out, "mend", f->mend);
+        buf_add_char(out, '}');
+    }
+}
+
+static void add_case(struct buf *out, const struct try *t, enum try_case which)
+{
+    const struct try_verdict *v = &t->verdicts[which];
+
+    buf_add_text(out, which ? ",{" : "{");
+    add_member(out, "case", try_cases[which].name);
+    buf_add_char(out, ',');
+    add_member(out, "verdict", verdict_of(t, which));
+    buf_add_char(out, ',');
+    add_member(out, "what", try_cases[which].what);
+    buf_add_char(out, ',');
+    add_member(out, "expected", try_cases[which].expected);
+    if (v->skipped[0]) {
+        buf_add_char(out, ',');
+        add_member(out, "not_looked_at", v->skipped);
+    }
+    if (v->note[0]) {
+        buf_add_char(out, ',');
+        add_member(out, "note", v->note);
+    }
+    buf_add_text(out, ",\"findings\":[");
+    add_findings(out, t, which);
+    buf_add_text(out, "]}");
+}
+
+void try_tell_json(const struct try *t, FILE *out)
+{
+    struct buf text = {0};
+
+    buf_add_char(&text, '{');
+    add_member(&text, "queue", t->q->name);
+    buf_add_char(&text, ',');
+    add_member(&text, "completion", t->q->transaction ? "transaction" : "response");
+    buf_add_char(&text, ',');
+    add_member(&text, "consumer", t->consumer);
+    buf_printf(&text, ",\"breaks\":%s,\"took_ms\":%" PRId64 ",\"rows_left\":%" PRId64 ",\"cases\":[",
+               try_breaks(t) ? "true" : "false", t->took_ms, t->rows_left);
+    for (int i = 0; i < N_TRY_CASES; i++)
+        add_case(&text, t, (enum try_case)i);
+    buf_add_text(&text, "]}\n");
+    fwrite(text.data, 1, text.len, out);
+    buf_deinit(&text);
+}
+
+/* ---- the tables ---- */
+
+void try_tell_cases(FILE *out)
+{
+    for (int i = 0; i < N_TRY_CASES; i++)
+        fprintf(out, "  %-10s %s: %s\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
+}
+
+void try_tell_markdown(FILE *out)
+{
+    fputs("| case | what is sent | what is expected |\n|---|---|---|\n", out);
+    for (int i = 0; i < N_TRY_CASES; i++)
+        fprintf(out, "| `%s` | %s | %s |\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
+    fputs("\n| finding | case | what it is | the contract | the usual mend |\n|---|---|---|---|---|\n", out);
+    for (int i = 0; i < N_TRY_FINDINGS; i++) {
+        const struct try_finding_info *f = &try_findings[i];
+
+        fprintf(out, "| `%s` (%s) | `%s` | %s | %s | %s |\n", f->name, level_name(f->level),
+                try_cases[f->of].name, f->what, f->rule, f->mend);
+    }
+}

@@ -1,0 +1,362 @@
+/* The inbox of `onceward try`: two blocking connections. One asks; the other locks rows, so that complete()
+ * waits there, and changes what it holds.
+ *
+ * Claims, failures and completions go through the sidecar's own functions. Deleting rows and giving a token
+ * back are nothing that a sidecar does: they are statements here, on rows of this consumer alone. */
+
+#include "onceward/inbox/trial.h"
+
+#include "inbox/session.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/random.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct trial {
+    struct admin *asker, *holder;
+    char *consumer;
+    bool transaction;
+    bool holding;
+    int64_t holder_pid;
+    char *waiters; /* the pids of those that waited, as an array */
+};
+
+/* ---- open, close ---- */
+
+static int remove_left(struct trial *t, struct fault *f)
+{
+    return session_once(t->asker,
+                        "DELETE FROM onceward.inbox r WHERE r.consumer >= '" TRIAL_PREFIX
+                        "' AND r.consumer < 'onceward-try/' AND r.received_at < clock_timestamp() - interval "
+                        "'1 hour'",
+                        0, NULL, NULL, f);
+}
+
+int trial_open(const struct config_database *c, const char *consumer, bool transaction, struct trial **ret,
+               struct fault *f)
+{
+    struct trial *t = mem_zalloc(1, sizeof *t);
+
+    t->consumer = mem_copy(consumer, strlen(consumer));
+    t->transaction = transaction;
+    if (admin_open(c, ADMIN_WRITES, &t->asker, f) == 0 && admin_check_schema(t->asker, f) == 0 &&
+        admin_open(c, ADMIN_WRITES, &t->holder, f) == 0 && remove_left(t, f) == 0) {
+        *ret = t;
+        return 0;
+    }
+    trial_close(t);
+    return -1;
+}
+
+void trial_close(struct trial *t)
+{
+    if (!t)
+        return;
+    admin_close(t->holder);
+    admin_close(t->asker);
+    free(t->consumer);
+    free(t->waiters);
+    free(t);
+}
+
+/* ---- as the sidecar ---- */
+
+/* A uuid's text: 32 digits are one. */
+static const char *hex(const uint8_t bytes[16], char out[33])
+{
+    for (size_t i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    return out;
+}
+
+/* The holder is in its transaction already. */
+static int ask(struct trial *t, enum trial_by by, const char *sql, int n, const char *const *params,
+               PGresult **ret, struct fault *f)
+{
+    return by == TRIAL_HOLDER && t->holding ? session_query(t->holder, sql, n, params, ret, f)
+                                            : session_once(t->asker, sql, n, params, ret, f);
+}
+
+static int ask_answer(struct trial *t, enum trial_by by, const char *sql, int n, const char *const *params,
+                      enum row_answer *ret, struct fault *f)
+{
+    PGresult *r;
+    const char *text;
+    int answer;
+
+    if (ask(t, by, sql, n, params, &r, f))
+        return -1;
+    text = PQntuples(r) == 1 ? field_text(r, 0, 0) : NULL;
+    answer = text ? row_answer_find(text) : -1;
+    if (answer >= 0)
+        *ret = (enum row_answer)answer;
+    else
+        fault_set(f, "the schema answered \"%s\", which this program does not know", text ? text : "");
+    PQclear(r);
+    return answer < 0 ? -1 : 0;
+}
+
+int trial_claim(struct trial *t, enum trial_by by, struct trial_claim *c, int64_t window_ms,
+                enum row_answer *ret, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT answer FROM onceward.sidecar_claim_many($1::boolean, 'onceward-try', 1, false, '{}', 0,"
+        " ARRAY[$2::text], ARRAY[$3::bigint * interval '1 ms'], ARRAY[interval '1 hour'], ARRAY[1000000], "
+        "ARRAY[0],"
+        " ARRAY[1], ARRAY[$4::text], ARRAY[$5::uuid], ARRAY[decode($6, 'hex')], ARRAY[NULL::text], "
+        "ARRAY[0::bigint], ARRAY[false])";
+    char window[24], token[33], fingerprint[33];
+    const char *const params[] = {
+        t->transaction ? "t" : "f", t->consumer, window, c->message_id, token, fingerprint};
+
+    random_bytes(c->token, sizeof c->token);
+    snprintf(window, sizeof window, "%" PRId64, window_ms);
+    hex(c->token, token);
+    hex(c->fingerprint, fingerprint);
+    return ask_answer(t, by, sql, 6, params, ret, f);
+}
+
+int trial_end(struct trial *t, enum trial_by by, const struct trial_claim *c, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT answer FROM onceward.sidecar_fail_many(ARRAY[$1::text], ARRAY[1], ARRAY[$2::text], "
+        "ARRAY[$3::uuid], ARRAY['ended by onceward try'], ARRAY[NULL::integer], ARRAY[0::bigint], "
+        "ARRAY[false],"
+        " ARRAY[false], ARRAY[-1], ARRAY[-1])";
+    char token[33];
+    const char *const params[] = {t->consumer, c->message_id, hex(c->token, token)};
+    enum row_answer answer = ROW_LOST;
+
+    return ask_answer(t, by, sql, 3, params, &answer, f);
+}
+
+int trial_settle(struct trial *t, const struct trial_claim *c, int http_status, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT answer FROM onceward.sidecar_settle_many(ARRAY[$1::text], ARRAY[1], ARRAY[$2::text], "
+        "ARRAY[$3::uuid], ARRAY[$4::integer], ARRAY[NULL::text])";
+    char token[33], status[12];
+    const char *const params[] = {t->consumer, c->message_id, hex(c->token, token), status};
+    enum row_answer answer = ROW_LOST;
+
+    snprintf(status, sizeof status, "%d", http_status);
+    return ask_answer(t, TRIAL_ASKER, sql, 4, params, &answer, f);
+}
+
+int trial_restore(struct trial *t, const struct trial_claim *c, struct fault *f)
+{
+    static const char sql[] =
+        "UPDATE onceward.inbox r SET status = 'processing', token_expires_at = clock_timestamp() + interval "
+        "'1 min', next_attempt_at = NULL WHERE r.consumer = $1 AND r.message_id = $2 AND r.token = $3::uuid "
+        "AND r.status IN ('failed', 'waiting')";
+    char token[33];
+    const char *const params[] = {t->consumer, c->message_id, hex(c->token, token)};
+
+    return session_once(t->asker, sql, 3, params, NULL, f);
+}
+
+/* ---- looking ---- */
+
+#define THE_ROW "FROM onceward.inbox r WHERE r.consumer = $1 AND r.message_id = $2"
+
+int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, struct trial_row *ret,
+               struct fault *f)
+{
+    char token[33];
+    const char *const params[] = {t->consumer, c->message_id, hex(c->token, token)};
+    PGresult *r;
+
+    *ret = (struct trial_row){0};
+    if (with_lock) {
+        /* An application that has called complete() holds a lock that FOR SHARE would wait for. */
+        if (session_once(t->asker, "SELECT r.status " THE_ROW " FOR SHARE SKIP LOCKED", 2, params, &r, f))
+            return -1;
+        ret->locked = PQntuples(r) == 0;
+        PQclear(r);
+    }
+    /* One round trip, so that little time passes between this look and the next one at the effect. */
+    if (session_query(t->asker, "SELECT r.status = 'completed', r.token = $3::uuid " THE_ROW, 3, params, &r,
+                      f))
+        return -1;
+    ret->completed = PQntuples(r) == 1 && field_text(r, 0, 0)[0] == 't';
+    ret->is_ours = PQntuples(r) == 1 && field_text(r, 0, 1)[0] == 't';
+    PQclear(r);
+    return 0;
+}
+
+/* ---- holding ---- */
+
+int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, struct fault *f)
+{
+    static const char sql[] = "SELECT pg_backend_pid() FROM onceward.inbox r WHERE r.consumer = $1 AND "
+                              "r.message_id = ANY ($2::text[]) ORDER BY r.message_id FOR UPDATE";
+    struct buf ids = {0};
+    const char *params[] = {t->consumer, NULL};
+    PGresult *r;
+    int answer = -1;
+
+    for (int i = 0; i < n; i++)
+        buf_printf(&ids, "%c\"%s\"", i ? ',' : '{',
+                   claims[i]->message_id); /* ids of ours: nothing to quote */
+    buf_add_char(&ids, '}');
+    params[1] = buf_text(&ids);
+    t->holding = session_begin(t->holder, t->holder->statement_timeout_ms, 1000, f) == 0;
+    if (t->holding && session_query(t->holder, sql, 2, params, &r, f) == 0) {
+        answer = PQntuples(r) == n ? 0 : fault_set(f, "%d of %d rows could be locked", PQntuples(r), n);
+        t->holder_pid = PQntuples(r) ? field_int(r, 0, 0) : 0;
+        PQclear(r);
+    }
+    buf_deinit(&ids);
+    if (answer && t->holding) {
+        session_rollback(t->holder);
+        t->holding = false;
+    }
+    return answer;
+}
+
+int trial_waiting(struct trial *t, int *ret, struct fault *f)
+{
+    /* Who waits for the holder, and who waits behind those for the same row. */
+    static const char sql[] =
+        "WITH w AS MATERIALIZED (SELECT DISTINCT l.pid, pg_blocking_pids(l.pid) AS blockers FROM pg_locks l "
+        "WHERE NOT l.granted), first AS (SELECT pid FROM w WHERE $1::integer = ANY (blockers)) "
+        "SELECT count(*), coalesce(array_agg(pid), '{}')::text FROM w "
+        "WHERE $1::integer = ANY (blockers) OR blockers && ARRAY(SELECT pid FROM first)";
+    char pid[24];
+    const char *const params[] = {pid};
+    PGresult *r;
+
+    snprintf(pid, sizeof pid, "%" PRId64, t->holder_pid);
+    if (session_query(t->asker, sql, 1, params, &r, f))
+        return -1;
+    *ret = (int)field_int(r, 0, 0);
+    free(t->waiters);
+    t->waiters = mem_copy(field_text(r, 0, 1), strlen(field_text(r, 0, 1)));
+    PQclear(r);
+    return 0;
+}
+
+int trial_at_work(struct trial *t, bool *ret, struct fault *f)
+{
+    /* Locks of a relation go when the transaction ends, or the error has ended what took them. */
+    static const char sql[] = "SELECT count(*) FROM pg_locks l WHERE l.pid = ANY ($1::integer[]) AND "
+                              "l.relation = 'onceward.inbox'::regclass";
+    const char *const params[] = {t->waiters ? t->waiters : "{}"};
+    PGresult *r;
+
+    if (session_query(t->asker, sql, 1, params, &r, f))
+        return -1;
+    *ret = field_int(r, 0, 0) > 0;
+    PQclear(r);
+    return 0;
+}
+
+int trial_let_go(struct trial *t, struct fault *f)
+{
+    if (!t->holding)
+        return 0;
+    t->holding = false;
+    return session_commit(t->holder, f);
+}
+
+int trial_remove(struct trial *t, int64_t *ret_left, struct fault *f)
+{
+    static const char delete[] =
+        "DELETE FROM onceward.inbox d USING (SELECT r.consumer, r.message_id FROM onceward.inbox r "
+        "WHERE r.consumer = $1 FOR UPDATE SKIP LOCKED) free "
+        "WHERE d.consumer = free.consumer AND d.message_id = free.message_id";
+    const char *const params[] = {t->consumer};
+    PGresult *r;
+
+    if (session_once(t->asker, delete, 1, params, NULL, f) ||
+        session_once(t->asker, "SELECT count(*) FROM onceward.inbox r WHERE r.consumer = $1", 1, params, &r,
+                     f))
+        return -1;
+    *ret_left = field_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+/* ---- the application's own tables ---- */
+
+struct effects {
+    struct admin *a;
+    char *query;
+    bool by_id;
+};
+
+/* A number, or what a number is written like. */
+static int read_count(const PGresult *r, int64_t *ret, struct fault *f)
+{
+    const char *text = PQntuples(r) == 1 && PQnfields(r) == 1 ? field_text(r, 0, 0) : NULL;
+    char *end;
+
+    if (!text)
+        return fault_set(f, "it answered %d rows with %d columns; expected one number", PQntuples(r),
+                         PQnfields(r));
+    errno = 0;
+    *ret = strtoll(text, &end, 10);
+    return errno || end == text || *end ? fault_set(f, "it answered \"%.40s\"; expected a number", text) : 0;
+}
+
+int effects_count(struct effects *e, const char *message_id, int64_t *ret, struct fault *f)
+{
+    const char *const params[] = {message_id};
+    PGresult *r;
+    int answer;
+
+    if (session_query(e->a, e->query, e->by_id, params, &r, f))
+        return -1;
+    answer = read_count(r, ret, f);
+    PQclear(r);
+    return answer;
+}
+
+/* Once in a transaction that may not write: a mistaken statement is refused before it does anything. */
+static int try_once(struct effects *e, struct fault *f)
+{
+    int64_t n;
+    int answer;
+
+    if (session_script(e->a, "BEGIN READ ONLY", f))
+        return -1;
+    answer = effects_count(e, "onceward-try", &n, f);
+    session_rollback(e->a);
+    return answer;
+}
+
+int effects_open(const struct config_database *c, const char *query, struct effects **ret, struct fault *f)
+{
+    struct effects *e = mem_zalloc(1, sizeof *e);
+
+    e->query = mem_copy(query, strlen(query));
+    e->by_id = strstr(query, "$1") != NULL;
+    if (admin_open(c, ADMIN_READS, &e->a, f) == 0) {
+        if (try_once(e, f) == 0) {
+            *ret = e;
+            return 0;
+        }
+        fault_wrap(f, "the query of --effect");
+    }
+    effects_close(e);
+    return -1;
+}
+
+void effects_close(struct effects *e)
+{
+    if (!e)
+        return;
+    admin_close(e->a);
+    free(e->query);
+    free(e);
+}
+
+bool effects_by_id(const struct effects *e)
+{
+    return e->by_id;
+}

@@ -1,0 +1,308 @@
+"""Applications for `onceward try`, on http.server: a right one for each completion, and others that are right but for one thing."""
+
+import http.server
+import json
+import socket
+import threading
+import time
+import urllib.parse
+
+import psycopg2
+
+
+class Right(http.server.BaseHTTPRequestHandler):
+    """`completion: transaction`: one transaction, complete first, an answer in every case."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server_class = http.server.ThreadingHTTPServer
+
+    # what a subclass may do otherwise
+
+    def do_POST(self):
+        self.answer(self.consume(self.read()))
+
+    def consume(self, body):
+        try:
+            json.loads(body)
+        except ValueError:
+            return 400
+        try:
+            self.transact()
+        except psycopg2.Error:
+            return 500
+        return 204
+
+    def transact(self):
+        with self.connected() as sql:
+            self.complete(sql)
+            self.work(sql)
+
+    # the parts
+
+    def read(self):
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def answer(self, status):
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def complete(self, sql):
+        sql.execute("SELECT onceward.complete(%s)", [self.headers["Onceward-Token"]])
+
+    @property
+    def message_id(self):
+        return urllib.parse.unquote(self.headers["Onceward-Message-Id"])
+
+    def work(self, sql):
+        sql.execute("INSERT INTO app.ledger (application, message_id) VALUES (%s, %s)", [self.server.name, self.message_id])
+
+    def connected(self):
+        return Transaction(self.server.postgres)
+
+    def log_message(self, format, *args):
+        pass
+
+
+class Transaction:
+    """A connection, and one transaction on it: committed, or rolled back where something was raised."""
+
+    def __init__(self, postgres):
+        self.database = postgres.connect(user="app_login", autocommit=False)
+
+    def __enter__(self):
+        return self.database.cursor()
+
+    def __exit__(self, kind, *_):
+        try:
+            self.database.commit() if kind is None else self.database.rollback()
+        finally:
+            self.database.close()
+
+
+class RightResponse(Right):
+    """`completion: response`, with the Idempotency-Key beside the effect."""
+
+    def transact(self):
+        with self.connected() as sql:
+            sql.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.headers["Idempotency-Key"]])
+            sql.execute("SELECT 1 FROM app.ledger WHERE application = %s AND message_id = %s", [self.server.name, self.message_id])
+            if not sql.fetchone():
+                self.work(sql)
+
+
+# --- tokens and transactions ---
+
+class CompletesAfterTheAnswer(Right):
+    def do_POST(self):
+        body = self.read()
+        self.answer(202 if body == b"" else 200)
+        self.wfile.flush()
+        self.consume(body)
+
+
+class CompletesInAnotherTransaction(Right):
+    def transact(self):
+        with self.connected() as sql:
+            self.work(sql)
+        with self.connected() as sql:
+            self.complete(sql)
+
+
+class CompletesBeforeItsTransaction(Right):
+    def transact(self):
+        with self.connected() as sql:
+            self.complete(sql)
+        time.sleep(0.02)
+        with self.connected() as sql:
+            self.work(sql)
+
+
+class SwallowsTheError(Right):
+    def transact(self):
+        with self.connected() as sql:
+            sql.execute("SAVEPOINT a")
+            try:
+                self.complete(sql)
+            except psycopg2.Error:
+                sql.execute("ROLLBACK TO a")
+            self.work(sql)
+
+
+class AnswersBeforeTheCommit(Right):
+    def do_POST(self):
+        json_is_good = self.check(self.read())
+        try:
+            with self.connected() as sql:
+                if json_is_good:
+                    self.complete(sql)
+                    self.work(sql)
+                self.answer(200 if json_is_good else 400)
+                self.wfile.flush()
+                time.sleep(0.03)
+        except psycopg2.Error:
+            self.answer(500)
+
+    @staticmethod
+    def check(body):
+        try:
+            return bool(json.loads(body))
+        except ValueError:
+            return False
+
+
+class RetriesInside(Right):
+    def transact(self):
+        for left in reversed(range(5)):
+            try:
+                return super().transact()
+            except psycopg2.Error:
+                if not left:
+                    raise
+                time.sleep(0.05)
+
+
+class Says200(Right):
+    def consume(self, body):
+        super().consume(body)
+        return 200
+
+
+class RemembersBeforeItsTransaction(Right):
+    """Its own idea of once: a message that it has seen, it has done."""
+
+    def transact(self):
+        with self.server.lock:
+            seen = self.message_id in self.server.seen
+            self.server.seen.add(self.message_id)
+        if not seen:
+            super().transact()
+
+
+class Says200ForEverything(RightResponse):
+    def consume(self, body):
+        super().consume(body)
+        return 200
+
+
+class AnswersBeforeTheEffect(RightResponse):
+    def do_POST(self):
+        status = 200 if AnswersBeforeTheCommit.check(self.read()) else 400
+        self.answer(status)
+        self.wfile.flush()
+        if status == 200:
+            time.sleep(0.03)
+            self.transact()
+
+
+class KeepsNoKey(RightResponse):
+    def transact(self):
+        with self.connected() as sql:
+            self.work(sql)
+
+
+class DoesNothing(RightResponse):
+    def transact(self):
+        pass
+
+
+# --- HTTP ---
+
+class LimitsBodies(Right):
+    def do_POST(self):
+        if int(self.headers["Content-Length"]) > 65536:
+            self.close_connection = True
+            return self.answer(413)
+        super().do_POST()
+
+
+class WantsJson(Right):
+    def consume(self, body):
+        return super().consume(body) if self.headers["Content-Type"] == "application/json" else 415
+
+
+class LimitsHeaders(Right):
+    def consume(self, body):
+        return super().consume(body) if len(str(self.headers)) < 3000 else 431
+
+
+class ClosesEach(Right):
+    protocol_version = "HTTP/1.0"
+
+
+class LeavesBodiesUnread(Right):
+    def do_POST(self):
+        if self.headers["Content-Type"] != "application/json":
+            return self.answer(415)
+        super().do_POST()
+
+
+class ClosesSoon(Right):
+    timeout = 0.3
+
+
+class OneAtATime(Right):
+    protocol_version = "HTTP/1.0"
+    server_class = http.server.HTTPServer
+
+
+class OneAtATimeResponse(RightResponse):
+    protocol_version = "HTTP/1.0"
+    server_class = http.server.HTTPServer
+
+
+class ThreeAtOnce(Right):
+    def transact(self):
+        with self.server.three:
+            super().transact()
+
+
+class DiesOfAWrongBody(Right):
+    def consume(self, body):
+        status = super().consume(body)
+        if status == 400:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        return status
+
+
+class FailsForAWrongBody(Right):
+    def consume(self, body):
+        status = super().consume(body)
+        return 500 if status == 400 else status
+
+
+class Fails(Right):
+    def consume(self, body):
+        return 500
+
+
+# --- running one ---
+
+class Running:
+    def __init__(self, handler, name, postgres):
+        self.name = name
+        self.server = handler.server_class(("127.0.0.1", 0), handler, bind_and_activate=False)
+        self.server.request_queue_size = 128
+        self.server.daemon_threads = True
+        self.server.name, self.server.postgres = name, postgres
+        self.server.lock, self.server.three, self.server.seen = threading.Lock(), threading.Semaphore(3), set()
+        self.server.handle_error = lambda *_: None  # a connection that was closed on it
+        self.server.server_bind()
+        self.server.server_activate()
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}/messages"
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()

@@ -1,0 +1,229 @@
+"""onceward try: it finds what applications do wrong, finds nothing where nothing is, and leaves no rows behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from rig import process, schema, tried
+from rig.application import Application, Gate
+from rig.wait import wait_until
+
+EFFECT = "SELECT count(*) FROM app.ledger WHERE message_id = $1"
+ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
+               "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
+QUICK = 30.0  # seconds: the whole of it
+
+
+class Place:
+    def __init__(self, folder, postgres, name):
+        self.folder, self.postgres, self.name = str(folder), postgres, name
+
+    def config(self, url, **queue):
+        config = {"broker": {"url": "amqp://guest:guest@127.0.0.1:1/"}, "database": {"url": self.postgres.dsn(user="sidecar_login")},
+                  "queues": {"orders": {"completion": "transaction", "forward": {"url": url}, **queue}}}
+        path = os.path.join(self.folder, "config.json")
+        with open(path, "w") as f:
+            json.dump(config, f)
+        return path
+
+    def arguments(self, url, *more, effect=EFFECT, **queue):
+        arguments = [schema.require_binary(), "try", "--config", self.config(url, **queue), "--queue", "orders", *more]
+        return arguments + (["--effect", effect, "--effect-database", self.postgres.dsn(user="app_login")] if effect else [])
+
+    def run(self, url, *more, **options):
+        start = time.monotonic()
+        done = subprocess.run(self.arguments(url, *more, **options), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=90, env=ENVIRONMENT)
+        self.took = time.monotonic() - start
+        self.err = done.stderr.decode(errors="replace")
+        assert "Sanitizer" not in self.err and done.returncode in (0, 1, 2), self.err
+        assert self.rows() == []
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def rows(self):
+        return self.postgres.query("SELECT message_id, status FROM onceward.inbox WHERE consumer LIKE 'onceward-try.%'")
+
+    def try_it(self, handler, *more, **options):
+        """Its exit status, and what it said."""
+        with tried.Running(handler, self.name, self.postgres) as application:
+            status, out = self.run(application.url, "--json", *more, **options)
+        assert out, self.err
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def place(tmp_path, postgres, request):
+    schema.require_binary()
+    yield Place(tmp_path, postgres, request.node.name)
+
+
+def found(said):
+    return {f["finding"]: f for case in said["cases"] for f in case["findings"]}
+
+
+def verdicts(said):
+    return {case["case"]: case["verdict"] for case in said["cases"]}
+
+
+# --- a right one ---
+
+@pytest.mark.parametrize("handler, completion, skipped", [
+    (tried.Right, "transaction", set()), (tried.ClosesEach, "transaction", set()),
+    (tried.RightResponse, "response", {"stale", "taken", "twice", "window"})])
+def test_a_right_application_is_good(place, handler, completion, skipped):
+    status, said = place.try_it(handler, completion=completion)
+    assert status == 0 and not found(said) and said["breaks"] is False and said["rows_left"] == 0
+    assert verdicts(said) == {name: "skipped" if name in skipped else "ok" for name in verdicts(said)}
+    assert len(verdicts(said)) == 13 and place.took < QUICK
+
+
+def test_closing_after_each_answer_is_allowed_and_said(place):
+    _, said = place.try_it(tried.ClosesEach)
+    assert "allowed" in next(case for case in said["cases"] if case["case"] == "kept")["note"]
+
+
+def test_without_an_effect_it_says_what_it_cannot_see(place):
+    status, said = place.try_it(tried.Right, effect=None)
+    assert status == 0 and not found(said)
+    assert {name for name, verdict in verdicts(said).items() if verdict == "skipped"} == {"duplicate", "early"}
+
+
+def test_an_effect_without_the_id_is_counted_by_its_difference(place):
+    status, said = place.try_it(tried.Right, effect="SELECT count(*) FROM app.ledger")
+    assert status == 0 and not found(said)
+
+
+# --- broken ones ---
+
+@pytest.mark.parametrize("handler, wanted", [
+    (tried.CompletesAfterTheAnswer, {"completes_late", "said_done", "said_yes_undone"}),
+    (tried.CompletesInAnotherTransaction, {"kept_its_work", "swallowed_late", "repeated", "work_first", "wrote_late", "twice_done"}),
+    (tried.CompletesBeforeItsTransaction, {"completed_first"}),
+    (tried.SwallowsTheError, {"swallowed", "repeated", "swallowed_late", "wrote_late", "twice_done"}),
+    (tried.AnswersBeforeTheCommit, {"answers_early"}),
+    (tried.RetriesInside, {"retries"}),
+    (tried.Says200, {"said_yes_undone", "said_done"}),
+    (tried.RemembersBeforeItsTransaction, {"not_again", "not_again_late", "not_after_window"}),
+    (tried.LimitsBodies, {"body_refused"}),
+    (tried.WantsJson, {"type_refused"}),
+    (tried.LimitsHeaders, {"headers_refused"}),
+    (tried.LeavesBodiesUnread, {"reused_wrongly", "type_refused"}),
+    (tried.ClosesSoon, {"not_kept"}),
+    (tried.OneAtATime, {"one_at_a_time"}),
+    (tried.ThreeAtOnce, {"few_at_once"}),
+    (tried.DiesOfAWrongBody, {"died_of_it"}),
+    (tried.FailsForAWrongBody, {"tried_again"}),
+    (tried.Fails, {"not_done"}),
+])
+def test_a_broken_application_is_found(place, handler, wanted):
+    status, said = place.try_it(handler)
+    assert set(found(said)) == wanted
+    assert status == (1 if any(f["level"] == "breaks" for f in found(said).values()) else 0) and said["breaks"] == (status == 1)
+    assert all(f["seen"] and f["contract"] and f["mend"] for f in found(said).values())
+    assert place.took < QUICK
+
+
+@pytest.mark.parametrize("handler, wanted", [
+    (tried.Says200ForEverything, {"said_yes"}),
+    (tried.AnswersBeforeTheEffect, {"acked_early"}),
+    (tried.KeepsNoKey, {"not_idempotent"}),
+    (tried.DoesNothing, {"no_effect"}),
+    (tried.OneAtATimeResponse, {"one_at_a_time"}),
+])
+def test_a_broken_application_of_the_other_completion_is_found(place, handler, wanted):
+    status, said = place.try_it(handler, completion="response")
+    assert set(found(said)) >= wanted and set(found(said)) <= wanted | {"said_yes"}
+    assert status == (1 if any(f["level"] == "breaks" for f in found(said).values()) else 0)
+    assert place.took < QUICK
+
+
+def test_nobody_there_is_said(place):
+    status, out = place.run(f"http://127.0.0.1:{process.free_port()}/")
+    assert status == 1 and "not_done" in out and "refused" in out
+
+
+# --- what it is given ---
+
+def test_the_message_is_the_users_own(place, tmp_path):
+    application = Application(place.name, place.postgres).start()
+    message = tmp_path / "order.xml"
+    message.write_text("<order id='{{id}}' cents='250'/>")
+    try:
+        status, _ = place.run(application.url, "--message", str(message), "--content-type", "application/xml")
+        ordinary = application.posts()[0]
+        assert status == 0 and ordinary.header("Content-Type") == "application/xml"
+        assert ordinary.body.decode() == f"<order id='{ordinary.message_id}' cents='250'/>"
+        assert ordinary.header("Onceward-Queue") == "orders" and ordinary.header("Onceward-Consumer").startswith("onceward-try.")
+    finally:
+        application.stop()
+
+
+@pytest.mark.parametrize("more, said", [
+    (["--effect", "SELECT 1, 2", "--queue", "orders"], "expected one number"),
+    (["--effect", "SELECT 'a'", "--queue", "orders"], "expected a number"),
+    (["--effect", "DELETE FROM app.ledger RETURNING 1", "--queue", "orders"], "read-only"),
+    (["--effect", "SELEKT", "--queue", "orders"], "syntax error"),
+    (["--message", "/no/such/file", "--queue", "orders"], "/no/such/file"),
+])
+def test_what_cannot_be_used_is_said(place, more, said):
+    path = place.config("http://127.0.0.1:1/")
+    done = subprocess.run([schema.require_binary(), "try", "--config", path, "--effect-database", place.postgres.dsn(user="app_login"),
+                           *(more if "--effect" in more else ["--effect", EFFECT, *more])], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT)
+    assert done.returncode == 1 and said in done.stderr.decode() and not done.stdout and place.rows() == []
+
+
+def test_wrong_usage_is_said(place):
+    path = place.config("http://127.0.0.1:1/")
+    for more, said in (([], "--queue NAME is missing"), (["--queue", "none"], '"none"'), (["--queue", "orders", "x"], '"x"'),
+                       (["--queue", "orders", "--effect-database", "postgresql://a/b"], "is for --effect")):
+        done = subprocess.run([schema.require_binary(), "try", "--config", path, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60, env=ENVIRONMENT)
+        assert done.returncode == 2 and said in done.stderr.decode()
+
+
+# --- nothing is left ---
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(place, number):
+    """It is interrupted while the application stands in the middle of its work; that goes on only when the run has ended."""
+    gate = Gate()
+    application = Application(place.name, place.postgres).start()
+    application.handler = lambda request, reply: (gate.wait(), application.try_commit(request))[1] and 500
+    child = process.spawn(place.arguments(application.url), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=ENVIRONMENT)
+    try:
+        gate.wait_for_waiting()
+        assert len(place.rows()) == 1
+        child.send_signal(number)
+        _, err = child.communicate(timeout=30)
+        assert child.returncode == 1 and b"interrupted" in err and place.rows() == []
+        gate.open()
+        wait_until(lambda: application.posts() and not application._connections, "the handler ends")
+        assert application.effects() == {} and place.rows() == []
+    finally:
+        gate.open()
+        process.reap(child)
+        application.stop()
+
+
+def test_what_a_killed_run_left_is_removed_by_a_later_one(place):
+    place.postgres.query(
+        "INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,"
+        " max_expires_at, claimed_by) SELECT c, 'm', 'processing', 1, gen_random_uuid(), '\\x00', now() - age, now(), now(), 'a'"
+        " FROM (VALUES ('onceward-try.1', interval '2 hours'), ('onceward-trx', interval '2 hours')) v (c, age)")
+    place.run(f"http://127.0.0.1:{process.free_port()}/")
+    assert place.postgres.query("DELETE FROM onceward.inbox WHERE consumer LIKE 'onceward-tr%' RETURNING consumer") == [("onceward-trx",)]
+
+
+# --- as text ---
+
+def test_the_text_has_the_contract_and_the_mend(place):
+    with tried.Running(tried.SwallowsTheError, place.name, place.postgres) as application:
+        status, out = place.run(application.url)
+    assert status == 1 and "Broken in" in out
+    assert "swallowed: complete refused the token" in out and "contract  It lets an error of complete abort" in out and "mend      " in out
