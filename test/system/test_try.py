@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rig import process, schema, tried
+from rig import pages, process, schema, tried
 from rig.application import Application, Gate
 from rig.wait import wait_until
 
@@ -227,3 +227,19 @@ def test_the_text_has_the_contract_and_the_mend(place):
         status, out = place.run(application.url)
     assert status == 1 and "Broken in" in out
     assert "swallowed: complete refused the token" in out and "contract  It lets an error of complete abort" in out and "mend      " in out
+
+
+def test_the_table_of_the_page_is_current():
+    made = subprocess.run([schema.require_binary(), "try", "--markdown"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    if os.environ.get("ONCEWARD_UPDATE"):
+        pages.put("sql/README.md", "try", made)
+    assert pages.part("sql/README.md", "try") == made, "run this test with ONCEWARD_UPDATE=1"
+
+
+def test_the_help_names_every_case_and_every_case_a_finding():
+    made = subprocess.run([schema.require_binary(), "try", "--markdown"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    said = subprocess.run([schema.require_binary(), "try", "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    cases, findings = made.split("\n\n")
+    names = [line.split("`")[1] for line in cases.splitlines()[2:]]
+    assert len(names) == 13 and all(f"  {name} " in said for name in names)
+    assert {line.split("`")[3] for line in findings.splitlines()[2:]} == set(names)
