@@ -5,11 +5,12 @@ with packages from elsewhere."""
 
 import json
 import os
+import subprocess
 import uuid
 
 import pytest
 
-from rig import examples, process
+from rig import examples, process, schema
 from rig.wait import wait_until
 
 KINDS = examples.KINDS + (examples.LOCKED if os.environ.get("ONCEWARD_EXAMPLES") else [])
@@ -94,3 +95,19 @@ def test_the_example_of_response_passes_the_key_on(bed, tmp_path):
         bed.wait_for_status("o1", "completed")
         assert heard == [('"o1"', {"reference": "o1", "cents": 250})] * 2
         assert application.post("/payments", WRONG[0]) == 400
+
+
+@pytest.mark.parametrize("kind, path", CASES)
+def test_the_example_keeps_its_side_of_the_contract(bed, charges, tmp_path, kind, path):
+    """As `onceward try` sees it, which also says what it would mend."""
+    if "\n  try " not in subprocess.run([schema.require_binary(), "--help"], stdout=subprocess.PIPE, check=True).stdout.decode():
+        pytest.skip("no such command yet")
+    message, config = tmp_path / "message.json", tmp_path / "config.json"
+    message.write_text('{"id": "{{id}}", "cents": 250}')
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
+        config.write_text(json.dumps(bed.config(forward={"url": application.url(path), "content_type": "application/json"})))
+        done = subprocess.run(
+            [schema.require_binary(), "try", "--config", str(config), "--queue", bed.queue.name, "--message", str(message), "--effect",
+             f"SELECT count(*) FROM {charges} WHERE order_id = $1", "--effect-database", bed.postgres.dsn(user="postgres")],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout.decode() + application.said()

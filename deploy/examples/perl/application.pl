@@ -50,7 +50,7 @@ sub charge {
 }
 
 $SIG{CHLD} = 'IGNORE';
-my $server = HTTP::Daemon->new(LocalAddr => '127.0.0.1', LocalPort => $ENV{PORT}, ReuseAddr => 1) or die "cannot listen: $!\n";
+my $server = HTTP::Daemon->new(LocalAddr => '127.0.0.1', LocalPort => $ENV{PORT}, ReuseAddr => 1, Listen => 128) or die "cannot listen: $!\n";
 while (1) {
     my $connection = $server->accept or next;
     next if fork;

@@ -21,4 +21,5 @@ class Application(BaseHTTPRequestHandler):
         self.send_response(status)
         self.end_headers()
 
+ThreadingHTTPServer.request_queue_size = 128  # connections at once; the default is 5
 ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Application).serve_forever()

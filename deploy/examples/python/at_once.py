@@ -35,4 +35,5 @@ class Application(BaseHTTPRequestHandler):
     def log_request(self, *_):
         pass
 
+ThreadingHTTPServer.request_queue_size = 128  # connections at once; the default is 5
 ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Application).serve_forever()

@@ -4,6 +4,7 @@ require "sinatra"
 
 set :bind, "127.0.0.1"
 set :port, ENV.fetch("PORT")
+set :server_settings, Threads: "0:16" # as many as forward.concurrency; Puma's default is 5
 set :logging, false
 set :quiet, true
 set :protection, except: [:remote_token, :session_hijacking] # and host checks: see ../TRAPS.md

@@ -106,7 +106,7 @@ class Example:
         self.folder = build(kind)
         self.port = process.free_port()
         self.log = log  # a path
-        self.environment = dict(os.environ, PORT=str(self.port), NODE_PATH="/usr/share/nodejs", PHP_CLI_SERVER_WORKERS="8", **addresses(dsn))
+        self.environment = dict(os.environ, PORT=str(self.port), NODE_PATH="/usr/share/nodejs", PHP_CLI_SERVER_WORKERS="16", **addresses(dsn))
         self.environment.update(environment)
         self.child = None
 
