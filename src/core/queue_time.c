@@ -84,12 +84,13 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct delivery *d)
 static void update_parked(struct queue *q, int64_t now_ms)
 {
     size_t n = queue_n_parked(q), most = (size_t)q->rules.max_parked;
-    size_t n_leaving = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len;
+    /* What is being released, or looked at, is here until then, and perhaps afterwards. */
+    size_t n_asked = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len +
+                     q->held.wanted[OP_CHECK].len + q->held.sent[OP_CHECK].len;
     struct note *line;
 
     if (pause_is_on(q, PAUSE_PARKED_FULL)) {
-        if (n + n_leaving <
-            most - most / 10) /* what is being released may be refused, and is here until then */
+        if (n + n_asked < most - most / 10)
             pause_end(q, now_ms, PAUSE_PARKED_FULL);
         return;
     }
