@@ -419,7 +419,7 @@ static void check_bounds(struct world *w, const struct sidecar *s)
         const struct queue *q = &s->queues[i].core;
         const struct queue_rules *r = &q->rules;
         size_t most = (size_t)(r->max_parked > r->prefetch ? r->max_parked : r->prefetch) +
-                      2 * (size_t)r->prefetch + (size_t)r->concurrency;
+                      3 * (size_t)r->prefetch + (size_t)r->concurrency;
 
         /* What a lost channel brought may still have a claim to give back. */
         if (q->held.unacked.len > most || queue_n_held(q) > 4 * most)
