@@ -127,7 +127,9 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
         return CRASH_CHARGED;
     if (r->alone && !MUTANT(CRASH_NEVER_CHARGED))
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
-    return a->alive_before && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED : CRASH_NOT_ITS_OWN;
+    /* The first of all that are known: nothing was seen of it before, alive or dead. */
+    return (a->alive_before || a->n_crashes == 1) && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED
+                                                                              : CRASH_NOT_ITS_OWN;
 }
 
 bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms)

@@ -10,6 +10,13 @@ void brake_init(struct brake *b, int threshold)
     *b = (struct brake){.threshold = threshold, .no_ids = true};
 }
 
+int brake_threshold(int configured, int prefetch)
+{
+    int least = prefetch > BRAKE_LEAST ? prefetch : BRAKE_LEAST;
+
+    return configured < least ? configured : least;
+}
+
 static bool brake_knows(const struct brake *b, uint64_t id)
 {
     for (int i = 0; i < b->n && i < BRAKE_IDS; i++)

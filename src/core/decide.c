@@ -78,8 +78,11 @@ void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- ends --- */
 
-void decide_success(struct queue *q, int64_t now_ms)
+void decide_success(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
+    /* What was sent before everything failed says nothing about now. */
+    if (q->brake.on && (!d->request.probation || d->request.sent_ms < q->brake.since_ms))
+        return;
     if (brake_succeeded(&q->brake))
         decide_brake_off(q, now_ms);
 }

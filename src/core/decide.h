@@ -63,7 +63,7 @@ void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_
 void decide_ack(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* A message went through. */
-void decide_success(struct queue *q, int64_t now_ms);
+void decide_success(struct queue *q, int64_t now_ms, const struct delivery *d);
 
 /* Dead before: rejected again, after a wait where the queue's dead-letter exchange leads back to it. */
 void decide_reject_again(struct queue *q, int64_t now_ms, struct delivery *d);

@@ -40,6 +40,19 @@ void held_say(struct delivery *d, const char *error, const char *said)
     d->outcome.said = copy_said;
 }
 
+void held_say_last(struct delivery *d, const char *why, struct slice last)
+{
+    enum { LAST_MAX = 1024 };
+    char error[LAST_MAX + 128], said[LAST_MAX + 128];
+    int len = (int)(last.len < LAST_MAX ? last.len : LAST_MAX);
+    int brief = (int)outcome_brief(last.len ? last.data : "", (size_t)len);
+    const char *between = *why && len ? "; last: " : "";
+
+    snprintf(error, sizeof(error), "%s%s%.*s", why, between, brief, brief ? last.data : "");
+    snprintf(said, sizeof(said), "%s%s%.*s", why, between, len, len ? last.data : "");
+    held_say(d, error, brief < len ? said : NULL);
+}
+
 struct note *held_tell(struct queue *q, enum event e, const struct delivery *d)
 {
     struct queue_notes *notes = &q->notes;
@@ -82,6 +95,13 @@ void note_text(struct note *n, const char *format, ...)
     n->text = mem_copy(text, strlen(text));
 }
 
+void note_clear(struct note *n)
+{
+    free(n->text);
+    n->text = NULL;
+    texts_deinit(&n->errors);
+}
+
 /* --- numbers --- */
 
 /* splitmix64 (https://prng.di.unimi.it/splitmix64.c): for jitter only. */
@@ -113,6 +133,11 @@ int64_t held_lock_wait_ms(struct delivery *d)
 uint64_t held_holder(const struct queue *q, const struct delivery *d)
 {
     return q->number << 40 | (d->ref & 0xffffffffff);
+}
+
+uint64_t queue_number_of(uint64_t holder)
+{
+    return holder >> 40;
 }
 
 /* --- timers: a binary heap by time, each delivery at most once --- */
@@ -582,7 +607,7 @@ void held_deinit(struct queue *q)
     hash_deinit(&h->by_id);
     free(h->timers);
     for (size_t i = 0; i < q->notes.n; i++)
-        free(q->notes.items[i].text);
+        note_clear(&q->notes.items[i]);
     free(q->notes.items);
     free(q->abandons.refs);
     free(q->lever.ids);

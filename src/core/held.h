@@ -67,8 +67,17 @@ int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */
 /* Words. NULL clears. */
 void held_say(struct delivery *d, const char *error, const char *said);
 
+/* "why; last: …", with the last error as it was told, or as the row has it: `error` without the words of the
+ * application in it. why may be empty. */
+void held_say_last(struct delivery *d, const char *why, struct slice last);
+
+/* What most of those that wait for their next attempt were told, three at most; the first have the most.
+ * Appends to ret. */
+void held_commonest_errors(struct queue *q, struct texts *ret);
+
 /* A line for the log. held_tell_limited: at most ten of an event in a second, the others are counted. NULL:
  * not said. */
 struct note *held_tell(struct queue *q, enum event e, const struct delivery *d);
 struct note *held_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d);
+void note_clear(struct note *n); /* what it owns */
 void note_text(struct note *n, const char *format, ...) __attribute__((format(printf, 2, 3)));

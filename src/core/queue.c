@@ -19,7 +19,7 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->consumer.watch.depth = -1;
     q->tick_ms = now_ms;
     limiter_init(&q->limiter, rules->concurrency);
-    brake_init(&q->brake, rules->brake);
+    brake_init(&q->brake, brake_threshold(rules->brake, rules->prefetch));
     held_init(q);
 }
 
@@ -125,6 +125,7 @@ enum queue_state queue_state(const struct queue *q)
     if (w->n_remedies && w->depth)
         return w->standby ? QUEUE_STANDBY : QUEUE_STUCK;
     if (q->application->place.holder)
-        return q->application->place.holder >> 40 == q->number ? QUEUE_SUSPECTS : QUEUE_WAITING_FOR_SUSPECT;
+        return queue_number_of(q->application->place.holder) == q->number ? QUEUE_SUSPECTS
+                                                                          : QUEUE_WAITING_FOR_SUSPECT;
     return q->consumer.state == CONSUMER_NONE ? QUEUE_WAITING : QUEUE_CONSUMING;
 }

@@ -43,8 +43,7 @@ static bool next_note(struct queue *q, struct action *ret)
     struct queue_notes *n = &q->notes;
 
     if (n->at > 0) { /* its text was valid until now */
-        free(n->items[n->at - 1].text);
-        n->items[n->at - 1].text = NULL;
+        note_clear(&n->items[n->at - 1]);
     }
     if (n->at == n->n) {
         n->at = n->n = 0;

@@ -133,7 +133,7 @@ static void row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
     }
     counter_add(&q->counts.completed, 1);
     held_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->copy.received_ms;
-    decide_success(q, now_ms);
+    decide_success(q, now_ms, d);
     decide_ack(q, now_ms, d);
 }
 
@@ -161,7 +161,10 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
         held_say(d, "the broker has delivered it almost as often as its delivery limit allows", NULL);
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
-        decide_die(q, now_ms, d, DEAD_TOO_OLD, false, "older than max_age");
+        const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
+
+        held_say_last(d, "older than max_age", slice_of(last ? last : ""));
+        decide_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
                application_find_place(q->application, now_ms, held_holder(q, d))) {
         d->claim.alone = true; /* its row says of a sidecar's crash only */
@@ -186,6 +189,16 @@ static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
+/* The holder; or the row's last error, without the application's words. */
+static int parked_text_len(const struct row *r)
+{
+    size_t len = r->detail.len;
+
+    if (len && r->answer != ROW_HELD)
+        len = outcome_brief(r->detail.data, len);
+    return (int)(len < 200 ? len : 200);
+}
+
 static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool held = r->answer == ROW_HELD;
@@ -195,9 +208,7 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
         n->reason = row_answer_name(r->answer);
         n->ms = r->wait_ms;
         n->flag = held;
-        if (held)
-            note_text(n, "%.*s", (int)(r->detail.len < 200 ? r->detail.len : 200),
-                      r->detail.len ? r->detail.data : "");
+        note_text(n, "%.*s", parked_text_len(r), r->detail.len ? r->detail.data : "");
     }
     if (held && MUTANT(HELD_IS_SENT)) {
         held_want(q, now_ms, d, OP_FORWARD);
@@ -212,7 +223,7 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
         return;
     }
     if (!held && is_near(q, d)) {
-        held_say(d, "the broker would drop it before its next attempt is due", NULL);
+        held_say_last(d, "the broker would drop it before its next attempt is due", r->detail);
         d->outcome.exhausted = true;
         d->claim.attempt = r->attempt;
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
@@ -244,15 +255,10 @@ static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, c
         held_wait(q, now_ms, d, OP_CLAIM, WAIT_BRAKE, INT64_MAX);
         return;
     }
-    if (r->detail.len) {
-        char text[512];
-
-        /* The row's last error has what the application wrote: it goes back into the letter, not into the
-         * log. */
-        snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 500 ? r->detail.len : 500),
-                 r->detail.data);
-        held_say(d, d->outcome.error ? d->outcome.error : "all attempts failed", text);
-    }
+    if (r->detail.len)
+        held_say_last(d, "", r->detail);
+    else if (!d->outcome.error)
+        held_say(d, "all attempts failed", NULL);
     if (MUTANT(EXHAUSTED_AGAIN)) {
         row_again(q, now_ms, d);
         return;

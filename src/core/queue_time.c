@@ -88,6 +88,7 @@ static void update_parked(struct queue *q, int64_t now_ms)
     size_t n_asked = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len +
                      q->held.wanted[OP_CHECK].len + q->held.sent[OP_CHECK].len;
     struct note *line;
+    const char *commonest = "waiting for their next attempt";
 
     if (pause_is_on(q, PAUSE_PARKED_FULL)) {
         if (n + n_asked < most - most / 10)
@@ -98,11 +99,15 @@ static void update_parked(struct queue *q, int64_t now_ms)
         return;
     line = held_tell(q, EVENT_PARKED_FULL, NULL);
     line->n = (int64_t)n;
-    note_text(line,
-              q->brake.on
-                  ? "%zu parked while everything fails: `onceward give-up --consumer C --held` lets them die"
-                  : "%zu parked",
-              n);
+    held_commonest_errors(q, &line->errors);
+    if (line->errors.n)
+        commonest = line->errors.items[0];
+    if (q->brake.on)
+        note_text(line,
+                  "%zu parked while everything fails: `onceward give-up --consumer C --held` lets them die",
+                  n);
+    else
+        note_text(line, "%zu parked; commonest: %s", n, commonest);
     pause_begin(q, now_ms, PAUSE_PARKED_FULL, line->text);
 }
 
@@ -238,7 +243,8 @@ static void return_old(struct queue *q, int64_t now_ms)
 /* A pause in which nothing here can go, that somebody else may not have. */
 static int64_t paused_since_ms(const struct queue *q)
 {
-    static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR};
+    static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR,
+                                               PAUSE_EVERYTHING_FAILS};
     int64_t since = INT64_MAX;
 
     for (size_t i = 0; i < sizeof(pauses) / sizeof(pauses[0]); i++)
@@ -247,15 +253,35 @@ static int64_t paused_since_ms(const struct queue *q)
     return since;
 }
 
-/* One stays to try with, where only a message can tell how the application is. */
-static bool only_a_message_tells(const struct queue *q)
+/* It may go to somebody else. */
+static bool is_left(const struct queue *q, const struct delivery *d)
 {
-    return !q->application->gone && !q->application->probe.failing && !q->lever.paused;
+    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !decide_is_near(q, d);
+}
+
+/* One stays to try with, where only a message can tell how the application is: one that may be tried soon. */
+static const struct delivery *stays_to_try(const struct queue *q)
+{
+    const struct delivery *first = NULL;
+
+    if (q->application->gone || q->application->probe.failing || q->lever.paused)
+        return NULL;
+    for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d))
+            continue;
+        if (!q->brake.on || !d->copy.redelivered)
+            return d;
+        if (!first)
+            first = d;
+    }
+    return first;
 }
 
 static void leave_to_others(struct queue *q, int64_t now_ms)
 {
-    bool keep = only_a_message_tells(q);
+    const struct delivery *stays;
     int64_t since = paused_since_ms(q), n = 0;
 
     /* What everybody does at the same time is of no use to anybody: a levered pause holds for all replicas.
@@ -265,17 +291,13 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
                         !q->lever.paused && !q->drain;
     if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE)
         return;
+    stays = stays_to_try(q);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!held_is_idle(d) || decide_is_near(q, d))
-            continue;
-        if (keep && d->message) {
-            keep = false;
-            continue;
-        }
-        n += decide_leave(q, now_ms, d);
+        if (d != stays && is_left(q, d))
+            n += decide_leave(q, now_ms, d);
     }
     tell_returned(q, n, "a pause has lasted for pause_hold, and another replica consumes");
 }

@@ -69,6 +69,35 @@ static void stat_batch(struct log_line *l, enum stats_field f, struct histogram 
     histogram_reset(h);
 }
 
+static const struct lane *lane_numbered(const struct sidecar *s, uint64_t number)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.number == number)
+            return &s->lanes[i];
+    return NULL;
+}
+
+/* Why messages wait while one is tried alone. */
+static void log_state(struct log_line *line, const struct lane *l)
+{
+    const struct application *a = l->core.application;
+    const struct lane *other = lane_numbered(l->sidecar, queue_number_of(a->place.holder));
+    enum queue_state state = queue_state(&l->core);
+    char text[256];
+
+    stat_text(line, STATS_STATE, queue_states[state].name);
+    if (state == QUEUE_SUSPECTS && a->place.taken)
+        snprintf(text, sizeof(text), "one is tried alone, the others wait");
+    else if (state == QUEUE_SUSPECTS)
+        snprintf(text, sizeof(text), "one is to be tried alone, and %d are at work there",
+                 a->n_out + a->n_accepted);
+    else if (state == QUEUE_WAITING_FOR_SUSPECT)
+        snprintf(text, sizeof(text), "%s tries one alone", other ? other->config->name : "another queue");
+    else
+        return;
+    stat_text(line, STATS_STATE_DETAIL, text);
+}
+
 static void log_pauses(struct log_line *line, const struct lane *l)
 {
     const struct queue_pause *first = NULL;
@@ -173,7 +202,7 @@ void figures_say(struct lane *l)
     struct log_line line;
 
     log_begin(&line, EVENT_STATS, l->config->name);
-    stat_text(&line, STATS_STATE, queue_states[queue_state(&l->core)].name);
+    log_state(&line, l);
     log_pauses(&line, l);
     stat_counter(&line, STATS_RECEIVED, &counts->received);
     stat_counter(&line, STATS_COMPLETED, &counts->completed);

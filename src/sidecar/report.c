@@ -88,8 +88,10 @@ void report_note(struct lane *l, const struct note *n)
         log_text(&line, "sqlstate", n->code);
     if (f->reason && n->reason)
         log_text(&line, f->reason, n->reason);
-    if (f->text && n->text)
-        log_text(&line, f->text, n->text);
+    if (f->text && n->text && *n->text)
+        log_text(&line, n->event == EVENT_PARKED && n->reason && !n->flag ? "last_error" : f->text, n->text);
+    if (n->errors.n)
+        log_texts(&line, "errors", &n->errors);
     if (f->ms && n->ms >= 0)
         log_int(&line, f->ms, n->ms);
     if (f->n && n->n >= 0)

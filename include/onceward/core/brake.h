@@ -8,7 +8,7 @@
  * or would die, for whatever reason, and none succeeds between, it is not the messages. Then nothing is
  * charged and nothing dies until one succeeds, and trying costs nothing. A value; no clock, no I/O. */
 
-enum { BRAKE_IDS = 64, BRAKE_TEXTS = 8 };
+enum { BRAKE_IDS = 64, BRAKE_TEXTS = 8, BRAKE_LEAST = 5 };
 
 struct brake_text {
     char text[96];
@@ -29,6 +29,10 @@ struct brake {
 };
 
 void brake_init(struct brake *b, int threshold);
+
+/* The configured one, or as many as `prefetch` lets come where that is less: what would be held for others
+ * that cannot come would be held in vain. Not below BRAKE_LEAST: two or three may well be at fault. */
+int brake_threshold(int configured, int prefetch);
 
 /* A message failed, or would die: `id` is a hash that tells it from others. true: the brake is on since this
  * call. */

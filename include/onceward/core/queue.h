@@ -1,6 +1,7 @@
 #pragma once
 
 #include "onceward/base/log.h"
+#include "onceward/base/texts.h"
 #include "onceward/core/application.h"
 #include "onceward/core/brake.h"
 #include "onceward/core/consumer.h"
@@ -264,6 +265,7 @@ struct note {
     const char *reason;       /* a term's name, of static memory; or NULL */
     char code[8];             /* an SQLSTATE; or empty */
     char *text;               /* in words; or NULL. Owned by the queue, until the next queue_next */
+    struct texts errors;      /* the commonest, the first first. Owned likewise */
     int64_t ms, n;            /* -1: none */
     bool flag;
 };
@@ -295,6 +297,7 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 /* --- what the stats line says --- */
 
 enum queue_state queue_state(const struct queue *q);
+uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
 size_t queue_n_parked(const struct queue *q);
 size_t queue_n_held(const struct queue *q);
 int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms);
