@@ -213,9 +213,13 @@ void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- failures, and the circuit breaker --- */
 
+/* One without an id that its dead-letter exchange brings back is the same each time, as far as its body tells.
+ */
 static uint64_t brake_id(const struct delivery *d)
 {
-    return d->id_len ? hash_bytes(d->id, d->id_len) : hash_number(d->ref);
+    if (d->id_len)
+        return hash_bytes(d->id, d->id_len);
+    return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : hash_number(d->ref);
 }
 
 /* Deaths that were waiting to be written: it is not they. */
