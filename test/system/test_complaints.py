@@ -2,7 +2,6 @@
 
 The numbers are those of the list in this file; other tests cover the corners, these show the complaint itself."""
 
-import itertools
 import os
 import threading
 
@@ -46,8 +45,8 @@ def test_complaint_1_application_down_loses_nothing(bed, how):
     if how == "refuses":
         bed.app.die()
     bed.queue.publish_many(ids)
-    sidecar.wait_for("paused", reason="application_down", deadline=40)
-    wait_until(lambda: how == "refuses" or len(bed.app.posts()) >= 45, "it is tried again and again", 40)
+    sidecar.wait_for("paused", reason="overloaded" if how == "answers-503" else "application_down", deadline=40)
+    wait_until(lambda: how == "refuses" or len(bed.app.posts()) >= 6, "it is tried again and again", 40)
     down.clear()
     if how == "refuses":
         bed.app.start()
@@ -222,24 +221,24 @@ def test_complaint_5_reconnects_leak_no_consumer(bed):
 # 6: an outage uses up the delivery count
 
 def test_complaint_6_an_application_that_is_down_for_long_uses_up_no_delivery_limit(bed):
-    """Each return to the queue counted as a delivery, and after twenty the broker dead-lettered everything.
+    """Each return to the queue counted as a delivery, and after twenty the broker dead-lettered everything. What nobody else could take
+    is not returned at all. (An hour of it, with every limit: the simulator's measured scenarios.)
     github.com/dapr/components-contrib/issues/3136"""
-    bed.queue = bed.new_queue("-limit", arguments={"x-queue-type": "quorum", "x-delivery-limit": 6})
+    bed.queue = bed.new_queue("-limit", arguments={"x-queue-type": "quorum", "x-delivery-limit": 2})
     down = threading.Event()
     down.set()
-    turns = itertools.count()  # 409 ends a pause, so that there are many
-    bed.app.handler = lambda request, reply: (503, 409)[next(turns) % 2] if down.is_set() else bed.app.commit_and_answer(request, reply)
+    bed.app.handler = lambda request, reply: 503 if down.is_set() else bed.app.commit_and_answer(request, reply)
     ids = ids_of(20)
     bed.queue.publish_many(ids)
-    sidecar = bed.sidecar(queue=bed.queue, top={"broker": {"delivery_limit": 6}}, pause_hold="0s", ready={"interval": "20ms"}, retry=FEW)
-    sidecar.wait_for("paused", n=25, reason="application_down", deadline=60)
-    sidecar.wait_for("returned", n=2, deadline=40)
+    sidecar = bed.sidecar(queue=bed.queue, top={"broker": {"delivery_limit": 2}}, pause_hold="0s", ready={"interval": "20ms"}, retry=FEW)
+    sidecar.wait_for("paused", reason="overloaded", deadline=60)
+    bed.app.wait_for_posts(8)
     down.clear()
     bed.wait_for_effects(ids, 60)
     sidecar.wait_for_quiet()
-    bed.assert_once(*ids)
-    assert {bed.row(i)["attempt"] for i in ids} == {1} and bed.letters() == []
-    bed.assert_acked()
+    assert not sidecar.find("returned")
+    assert {p.header("Onceward-Redelivered") for p in bed.app.posts()} == {"false"}
+    assert_all_at_the_first_attempt(bed, ids)
 
 
 # 7: memory
