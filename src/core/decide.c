@@ -213,7 +213,8 @@ void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- failures, and the circuit breaker --- */
 
-/* One without an id that its dead-letter exchange brings back is the same each time, as far as its body tells.
+/* One without an id that its dead-letter exchange brings back is the same each time, as far as its body
+ * tells.
  */
 static uint64_t brake_id(const struct delivery *d)
 {

@@ -59,6 +59,7 @@ static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
     int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
     int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
 
+    d->outcome.died = true;
     if (q->application->limiter.slow_since_ms)
         pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
     switch (whose) {

@@ -126,7 +126,7 @@ static void row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
     }
     if (failed && d->outcome.http_status / 100 == 2)
         early_answer(q, now_ms, d, true);
-    else if (failed && !d->outcome.only_expired && d->outcome.http_status) {
+    else if (failed && !d->outcome.only_expired && (d->outcome.http_status || d->outcome.died)) {
         struct note *n = held_tell_limited(q, now_ms, EVENT_ANSWER_CONTRADICTS_ROW, d);
 
         note_text(n, "%s", d->outcome.error ? d->outcome.error : "");

@@ -66,6 +66,7 @@ struct delivery_request {
 struct delivery_outcome {
     int http_status;
     int64_t delay_ms;        /* until the next attempt; release, fail */
+    bool died;               /* the request ended in a crash */
     bool only_expired;       /* fail: unless the token was extended */
     bool give_back;          /* fail: not charged */
     bool charged;            /* what is being written counts against the brake */
