@@ -1,4 +1,4 @@
-"""Messages that wait for others: for a suspect of another queue, behind a long job, or for one that shows how it is.
+"""Messages that wait for others: for one of another queue that goes alone, behind a long job, or for one that shows how it is.
 
 Nobody waits without end, and whoever waits says so."""
 
@@ -82,6 +82,8 @@ def test_a_queue_that_waits_for_anothers_suspect_says_so(bed):
 
     bed.app.handler = handler
     sidecar = bed.sidecar(config=config)
+    other.publish_many(["first"])  # it is seen alive
+    bed.wait_for_status("first", "completed", consumer=other.name)
     bed.queue.publish_many(["slow"])
     gate.wait_for_waiting()
     other.publish_many(["m1"])
@@ -111,6 +113,8 @@ def test_a_suspect_that_waits_for_a_long_job_says_so_and_goes_on(bed):
 
     bed.app.handler = handler
     sidecar = bed.sidecar(config=config)
+    other.publish_many(["first"])
+    bed.wait_for_status("first", "completed", consumer=other.name)
     other.publish_many(["long"])
     gate.wait_for_waiting()
     bed.queue.publish_many(["suspect"])
