@@ -28,18 +28,24 @@ static int busy(const struct application *a)
     return a->n_out + a->n_reserved;
 }
 
+/* Is it kept free for somebody, or his alone? */
+static bool is_kept(const struct application *a, int64_t now_ms)
+{
+    return a->place.holder && !(a->place.taken && now_ms >= a->place.until_ms);
+}
+
 int application_room(const struct application *a, int64_t now_ms)
 {
     int room = limiter_room(&a->limiter, now_ms) - busy(a);
 
-    if (a->gone || a->probe.failing || a->place.holder)
+    if (a->gone || a->probe.failing || is_kept(a, now_ms))
         return 0;
     return room > 0 ? room : 0;
 }
 
 bool application_may_send(const struct application *a, int64_t now_ms, int n_of_queue)
 {
-    if (a->gone || a->probe.failing || a->place.holder || !limiter_room(&a->limiter, now_ms))
+    if (a->gone || a->probe.failing || is_kept(a, now_ms) || !limiter_room(&a->limiter, now_ms))
         return false;
     return !n_of_queue || application_room(a, now_ms) > 0;
 }
@@ -115,6 +121,8 @@ void application_unreachable(struct application *a, int64_t now_ms, bool timed_o
 enum crash application_crashed(struct application *a, int64_t now_ms, const struct application_request *r,
                                int64_t retry_after_ms, uint64_t random)
 {
+    bool alone = r->alone && r->number == a->n_sent; /* nobody has joined it */
+
     if (r->number > a->crash_sent) {
         a->crash_sent = a->n_sent;
         a->n_crashes++;
@@ -125,7 +133,7 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
     limiter_bad(&a->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms, random);
     if (MUTANT(CRASH_ALWAYS_CHARGED))
         return CRASH_CHARGED;
-    if (r->alone && !MUTANT(CRASH_NEVER_CHARGED))
+    if (alone && !MUTANT(CRASH_NEVER_CHARGED))
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
     /* The first of all that are known: nothing was seen of it before, alive or dead. */
     return (a->alive_before || a->n_crashes == 1) && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED
@@ -231,7 +239,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
-        return PLACE_WAIT;
+        return is_kept(a, now_ms) ? PLACE_WAIT : PLACE_BESIDE;
     /* Nobody could be sent now: then nothing is kept free. */
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms)) {
         application_leave_place(a, now_ms, holder);
@@ -251,6 +259,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
         return PLACE_BESIDE;
     }
     a->place.taken = true;
+    a->place.until_ms = INT64_MAX;
     return PLACE_TAKEN;
 }
 
@@ -263,7 +272,14 @@ bool application_find_place(struct application *a, int64_t now_ms, uint64_t hold
     a->place.holder = holder;
     a->place.taken = true;
     a->place.since_ms = now_ms;
+    a->place.until_ms = INT64_MAX;
     return true;
+}
+
+void application_share_place(struct application *a, uint64_t holder, int64_t at_ms)
+{
+    if (a->place.holder == holder && a->place.taken)
+        a->place.until_ms = at_ms;
 }
 
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
@@ -284,5 +300,7 @@ int64_t application_deadline(const struct application *a, int64_t now_ms)
     if (a->place.holder && !a->place.taken && a->place.since_ms + a->rules.window_ms > now_ms &&
         a->place.since_ms + a->rules.window_ms < at)
         at = a->place.since_ms + a->rules.window_ms;
+    if (a->place.holder && a->place.taken && a->place.until_ms > now_ms && a->place.until_ms < at)
+        at = a->place.until_ms;
     return at;
 }

@@ -15,6 +15,7 @@ enum {
     BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
     IDENTITY_WAIT_MS = 1000,
     LEFT_MS = 60000,
+    REVOKED_MS = 1000,
     ALONE_LOOK_MS = 200, /* one that must go alone, and may not keep others waiting now */
     /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
      * one for many costs the broker a fraction of many. */
@@ -499,13 +500,27 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
     if (a->place.holder == held_holder(q, d))
         return a->place.taken;
     /* What was claimed before somebody asked to be alone is what that one waits for. */
-    if (a->place.holder && (a->place.taken || MUTANT(WAITS_FOR_EACH_OTHER)))
+    if (a->place.holder && ((a->place.taken && now_ms < a->place.until_ms) || MUTANT(WAITS_FOR_EACH_OTHER)))
         return false;
     if (!q->held.n_out)
         return true;
     return MUTANT(CONCURRENCY_IGNORED) ||
            ((int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
             a->n_out < limiter_room(&a->limiter, now_ms));
+}
+
+/* One that crashed the application, perhaps, has it for itself for a window at first, and for twice that with
+ * each crash: so a killer that takes long is found all the same. */
+static void share_place(struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    int64_t patience = q->rules.token_window_ms;
+
+    if (!d->claim.alone || d->claim.takeovers >= N_ALONE_TAKEOVERS)
+        return;
+    for (int i = 1; i < d->claim.crashes && patience < q->rules.max_window_ms; i++)
+        patience *= 2;
+    /* What only hangs has been revoked by then. */
+    application_share_place(q->application, held_holder(q, d), now_ms + patience + REVOKED_MS);
 }
 
 static bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
@@ -538,6 +553,7 @@ static bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
                 n->ms = left;
         }
         d->claim.n_reclaims = 0;
+        share_place(q, now_ms, d);
         d->request.probation = q->brake.on;
         held_out(q, now_ms, d);
         *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .ref = d->ref};

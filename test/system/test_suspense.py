@@ -227,14 +227,13 @@ def test_the_pause_for_the_databases_errors_does_not_wait_for_a_long_job(bed, ac
 
     bed.app.handler = handler
     ids = [f"m{i}" for i in range(3)]
-    sidecar = bed.sidecar(token_window="60s", pause_hold="500ms", forward={"concurrency": 4})
+    sidecar = bed.sidecar(token_window="60s", forward={"concurrency": 4})
     bed.queue.publish_many(["long"])
     gate.wait_for_waiting()
     mark = sidecar.mark()
     with no_claims(bed):
         bed.queue.publish_many(ids)
         sidecar.wait_for("paused", reason="database_down", since=mark)
-        sidecar.wait_for("returned", reason="database_down", since=mark)
     sidecar.wait_for("resumed", reason="database_down", since=mark, deadline=50)
     for i in ids:
         bed.wait_for_status(i, "completed", 30)
@@ -265,14 +264,13 @@ def test_a_suspect_that_is_a_long_job_is_not_waited_for_to_its_end(bed):
     sidecar.wait_for("completed", n=2, deadline=60)
     bed.queue.publish_many(["m3", "m4"])
     for message_id in ("m3", "m4"):
-        assert sidecar.wait_for("completed", message_id=message_id, deadline=60)["held_ms"] < 4500, "it is waited for again"
+        assert sidecar.wait_for("completed", message_id=message_id, deadline=60)["held_ms"] < 5500, "it is waited for again"
     gate.open()
     sidecar.wait_for("completed", message_id="long", deadline=60)
 
 
 def test_a_killer_that_takes_long_is_found_all_the_same(bed):
-    """It kills the application when others have joined it, since they did not wait any longer: the next time they do, also
-    when it went back to the broker between."""
+    """It kills the application when others have joined it, since they did not wait any longer: the next time they wait for twice as long."""
     dying = []
 
     def handler(request, reply):
@@ -287,7 +285,7 @@ def test_a_killer_that_takes_long_is_found_all_the_same(bed):
         return None
 
     bed.app.handler = handler
-    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", max_hold="10s", ready={"interval": "20ms"},
+    sidecar = bed.sidecar(completion="response", token_window="2s", max_window="10m", ready={"interval": "20ms"},
                           retry={**QUICK, "max_attempts": 1})
     bed.queue.publish("poison")
     serial = itertools.count()
@@ -298,4 +296,4 @@ def test_a_killer_that_takes_long_is_found_all_the_same(bed):
         return sidecar.find("dead", message_id="poison")
 
     wait_until(is_dead, lambda: f"the poison is charged, after {len(dying)} deaths", 90, 0.2)
-    assert [x["message_id"] for x in bed.letters()] == ["poison"] and sidecar.find("returned", reason="held for max_hold")
+    assert [x["message_id"] for x in bed.letters()] == ["poison"]

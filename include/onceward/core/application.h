@@ -54,6 +54,7 @@ struct application {
     struct application_place {
         uint64_t holder;   /* who goes alone, or waits to: queue and ref, made by the caller; 0: nobody */
         bool taken;        /* it is alone now */
+        int64_t until_ms;  /* from then on others may join it */
         int64_t since_ms;  /* it has been kept free for it */
         int64_t credit_ms; /* time that slots may be kept idle for this: a tenth of all time */
         int64_t credit_at_ms;
@@ -134,6 +135,10 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 /* One that has a slot reserved, and turns out to have to go alone: true: nobody else is there, and the place
  * is its. */
 bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder);
+
+/* The holder, where it is alone, is joined by others from at_ms on: a long job does not keep them waiting to
+ * its end. Whoever was joined is not charged for a crash. */
+void application_share_place(struct application *a, uint64_t holder, int64_t at_ms);
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder);
 
 /* When it may next decide otherwise without a new fact; INT64_MAX: never. */
