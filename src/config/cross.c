@@ -22,6 +22,10 @@
 #include <unistd.h>
 
 /* A takeover waits so long after the expiry of a token. */
+#define LOW_DELIVERY_LIMIT                                                                                   \
+    "with a limit of %d the first broken connection may end a message as a dead letter (reason "             \
+    "delivery_limit); expected at least %d"
+
 enum { TAKEOVER_GRACE_MS = 2000, CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
 /* Deliveries are returned before the broker would drop their messages; with a smaller limit there is no room
@@ -147,11 +151,8 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     if (c->broker.url.value)
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
-        cross_report(
-            root, true, "broker.delivery_limit", NULL,
-            "with a limit of %d the first broken connection may end a message as a dead letter (reason "
-            "delivery_limit); expected at least %d",
-            c->broker.delivery_limit, DELIVERY_LIMIT_MIN);
+        cross_report(root, true, "broker.delivery_limit", NULL, LOW_DELIVERY_LIMIT, c->broker.delivery_limit,
+                     DELIVERY_LIMIT_MIN);
 }
 
 /* --- one queue --- */
@@ -243,11 +244,9 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
         cross_report(r, false, "prefetch", "forward.concurrency",
                      "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
                      q->prefetch, q->forward.concurrency);
-    if (reading_is_set(r, "max_bytes") && !reading_is_set(r, "max_message") &&
-        q->max_message_bytes > q->max_bytes)
-        cross_report(r, true, "max_bytes", "max_message",
-                     "max_bytes is %s, and one message alone may still take max_message (%s); set that too",
-                     show_bytes(q->max_bytes).text, show_bytes(q->max_message_bytes).text);
+    if (q->delivery_limit > 0 && q->delivery_limit < DELIVERY_LIMIT_MIN)
+        cross_report(r, true, "delivery_limit", NULL, LOW_DELIVERY_LIMIT, q->delivery_limit,
+                     DELIVERY_LIMIT_MIN);
     if (q->store_response_bytes > q->forward.max_response_bytes)
         cross_report(r, false, "store_response", "forward.max_response",
                      "store_response (%s) is above forward.max_response (%s); expected at most as much",

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255 };
+enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_MAX = 512 << 20 };
 
 /* --- JSON --- */
 
@@ -257,6 +257,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         report_error(defaults->report, q->path, "expected an object of queue keys, got %s",
                      kind_name(object));
     }
+    if (!q->queue.max_message_bytes)
+        q->queue.max_message_bytes = q->queue.max_bytes < MESSAGE_MAX ? q->queue.max_bytes : MESSAGE_MAX;
     if (!q->queue.queue)
         q->queue.queue = q->queue.name;
     if (!q->queue.consumer)
@@ -283,7 +285,7 @@ static void read_queues(struct reading *root_reading, json_t *root)
     struct config *c = root_reading->config;
     struct config_report *report = root_reading->report;
     json_t *object = json_object_get(root, "queues"), *value;
-    struct config_queue template = {0};
+    struct config_queue template = {.delivery_limit = -1};
     struct reading defaults;
     const char *outer, *name;
     size_t n = 0;

@@ -220,7 +220,7 @@ static void run(struct sidecar *s)
 
 static struct queue_rules rules_of(const struct sidecar *s, const struct config_queue *q)
 {
-    int limit = s->config->broker.delivery_limit;
+    int limit = q->delivery_limit >= 0 ? q->delivery_limit : s->config->broker.delivery_limit;
 
     return (struct queue_rules){
         .transaction = q->transaction,

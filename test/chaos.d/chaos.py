@@ -24,7 +24,7 @@ from rig.wait import Overdue, wait_until  # noqa: E402
 
 import schedule  # noqa: E402
 from oracle import Oracle  # noqa: E402
-from pod import Pod  # noqa: E402
+from pod import DELIVERY_LIMIT, Pod  # noqa: E402
 from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
@@ -61,7 +61,8 @@ class Run:
                             " arrived timestamptz, at timestamptz DEFAULT clock_timestamp())")
         self.postgres.query("ALTER TABLE app.effect OWNER TO app_login")
         for name in QUEUES:
-            Queue(self.servers.rabbitmq, name, {"x-queue-type": name.split("-")[0]}).declare().close()
+            limit = {"x-delivery-limit": DELIVERY_LIMIT} if name.startswith("quorum") else {}
+            Queue(self.servers.rabbitmq, name, {"x-queue-type": name.split("-")[0], **limit}).declare().close()
         self.pods = [Pod(i, self.folder, schema.require_binary(), self.servers.rabbitmq, self.postgres, QUEUES)
                      for i in range(schedule.MAX_PODS)]
         for pod in self.pods[:schedule.MIN_PODS]:

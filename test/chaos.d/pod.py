@@ -17,6 +17,7 @@ from schedule import GRACE, MAX_ATTEMPTS, WINDOW
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHUTDOWN_GRACE = 3.0
+DELIVERY_LIMIT = 1000  # of the quorum queues: minutes here have as many lost connections as months elsewhere
 PEERS = ("broker", "database", "application")
 
 
@@ -75,7 +76,8 @@ class Pod:
         """Every second pod has an instance name, as in Kubernetes: its own claims are its own again after a crash."""
         port = {peer: link.port for peer, link in self.links.items()}
         config = {
-            "broker": {"url": rabbitmq.url(port=port["broker"]), "heartbeat": "2s", "connect_timeout": "2s"},
+            "broker": {"url": rabbitmq.url(port=port["broker"]), "heartbeat": "2s", "connect_timeout": "2s",
+                       "delivery_limit": DELIVERY_LIMIT},
             "database": {"url": self.postgres.dsn(user="sidecar_login", port=port["database"], application_name=self.name),
                          "statement_timeout": "3s", "connect_timeout": "2s"},
             "log": {"messages": "all", "stats_interval": "1s"},

@@ -698,9 +698,10 @@ static void test_warnings(void **state)
         {'Q', "\"max_hold\": \"31m\"", "queues.q.max_hold",
          "max_hold (31m) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised with "
          "it"},
-        {'Q', "\"max_bytes\": \"16MiB\"", "queues.q.max_bytes",
-         "max_bytes is 16MiB, and one message alone may still take max_message (128MiB); set that too"},
-        {'Q', "\"max_bytes\": \"16MiB\", \"max_message\": \"32MiB\"", NULL, NULL},
+        {'Q', "\"delivery_limit\": 4", "queues.q.delivery_limit",
+         "with a limit of 4 the first broken connection may end a message as a dead letter (reason "
+         "delivery_limit); expected at least 5"},
+        {'Q', "\"delivery_limit\": 0", NULL, NULL},
         {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
         {'Q', "\"queue\": \"new\", \"takes_over\": \"q\"", NULL, NULL},
         {'B',

@@ -89,6 +89,7 @@ struct config_queue {
     int prefetch, max_parked;
     size_t max_bytes, max_message_bytes;
     int64_t max_hold_ms, pause_hold_ms;
+    int delivery_limit; /* -1: that of the broker */
     struct identity_source *message_id;
     size_t n_message_id;
     int max_attempts;
