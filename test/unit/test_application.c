@@ -165,6 +165,36 @@ static void test_slots_are_kept_idle_a_tenth_of_the_time(void **state)
     assert_true(idle <= now / 10 + 2000 + 100);
 }
 
+static void test_a_long_job_that_goes_alone_is_joined_and_then_not_charged(void **state)
+{
+    (void)state;
+    struct application a = reached();
+    struct application_request first = send(&a, false), alone, other;
+
+    answer(&a, 0, &first);
+    assert_int_equal(application_take_place(&a, 0, 7), PLACE_TAKEN);
+    application_sent(&a, true, &alone);
+    application_share_place(&a, 7, 30000);
+    assert_false(application_may_send(&a, 29999, 0));
+    assert_int_equal(application_deadline(&a, 29999), 30000);
+    assert_true(application_may_send(&a, 30000, 0));
+    assert_int_equal(application_take_place(&a, 30000, 8), PLACE_BESIDE);
+    application_sent(&a, false, &other);
+    assert_int_equal(crash(&a, 31000, &alone), CRASH_QUARANTINED);
+    assert_int_equal(crash(&a, 31000, &other), CRASH_QUARANTINED);
+}
+
+static void test_the_first_crash_of_all_quarantines_and_is_not_charged(void **state)
+{
+    (void)state;
+    struct application a = reached();
+    struct application_request first = send(&a, false), second;
+
+    assert_int_equal(crash(&a, 0, &first), CRASH_QUARANTINED);
+    second = send(&a, false);
+    assert_int_equal(crash(&a, 1000, &second), CRASH_NOT_ITS_OWN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +207,8 @@ int main(void)
         cmocka_unit_test(test_who_goes_alone_waits_for_others_and_they_for_it),
         cmocka_unit_test(test_a_long_job_is_waited_for_a_window_at_most),
         cmocka_unit_test(test_slots_are_kept_idle_a_tenth_of_the_time),
+        cmocka_unit_test(test_a_long_job_that_goes_alone_is_joined_and_then_not_charged),
+        cmocka_unit_test(test_the_first_crash_of_all_quarantines_and_is_not_charged),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
