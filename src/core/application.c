@@ -237,7 +237,8 @@ static void place_settle(struct application *a, int64_t now_ms)
 
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    bool quiet = (!busy(a) && (!a->n_accepted || MUTANT(ACCEPTED_IS_NOT_OUT))) || MUTANT(ALONE_BESIDE_OTHERS);
+    bool quiet = (!busy(a) && !a->n_abandoned && (!a->n_accepted || MUTANT(ACCEPTED_IS_NOT_OUT))) ||
+                 MUTANT(ALONE_BESIDE_OTHERS);
 
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
@@ -267,7 +268,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 
 bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_accepted ||
+    if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_abandoned || a->n_accepted ||
         MUTANT(NEVER_ALONE_BY_LUCK))
         return false;
     place_settle(a, now_ms);

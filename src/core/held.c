@@ -227,6 +227,8 @@ bool held_is_parked(const struct delivery *d)
         return false;
     if (d->wait == WAIT_NONE)
         return d->request.put_off && operation_info(d->op)->idle;
+    if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* a death, too: others must come to lift it */
+        return true;
     return operation_info(d->op)->idle || d->request.accepted_until_ms;
 }
 
@@ -374,6 +376,7 @@ void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d)
         a->refs = mem_realloc(a->refs, a->cap * sizeof(*a->refs));
     }
     a->refs[a->n++] = d->ref;
+    q->application->n_abandoned++;
 }
 
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)

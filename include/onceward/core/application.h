@@ -31,9 +31,10 @@ struct application_request {
 struct application {
     struct application_rules rules;
     struct limiter limiter;
-    int n_out;      /* requests that are out */
-    int n_reserved; /* claims on their way to be sent: each will take a slot */
-    int n_accepted; /* answered 202 and not settled: they count as out for whoever wants to be alone */
+    int n_out;       /* requests that are out */
+    int n_reserved;  /* claims on their way to be sent: each will take a slot */
+    int n_abandoned; /* given up, and not yet taken from the wire */
+    int n_accepted;  /* answered 202 and not settled: they count as out for whoever wants to be alone */
     uint64_t n_sent;
     uint64_t n_crashes;
     uint64_t crash_sent; /* requests up to this number belong to the latest crash, or are older */
