@@ -73,7 +73,8 @@ try {
     struct shot *shots[512];
     int n_shots;
 
-    int64_t end_ms;      /* clock_ms() at which nothing more is begun */
+    int64_t end_ms;      /* clock_ms() at which it ends, wherever it is */
+    bool is_late;        /* that was so: the fault says nothing else */
     int64_t ordinary_us; /* how long an answer takes */
     int64_t effect_of_one;
     bool works; /* an ordinary message is completed: without that little else can be said */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { N_ORDINARY = 3, LATE_MS = 1500, LOOK_AGAIN_MS = 10 };
+enum { N_ORDINARY = 3, SLOW_US = 500 * 1000, LATE_MS = 1500, LOOK_AGAIN_MS = 10 };
 
 /* Its effect, which may be committed behind the answer: until there is one. */
 static int effect_in_time(struct try *t, const struct shot *s, int64_t *ret)
@@ -19,7 +19,7 @@ int try_ordinary(struct try *t)
 {
     char words[320];
 
-    for (int i = 0; i < N_ORDINARY; i++) {
+    for (int i = 0; i < N_ORDINARY && t->ordinary_us < SLOW_US; i++) {
         bool completed;
         struct shot *s;
 

@@ -14,11 +14,12 @@ enum {
     SHORT_MS = 1, /* a window that is over when the next statement runs */
     OVER_MS = 5,
     LATE_MS = 50,
-    REQUEST_MS = 5000,
-    WINDOW_MS = 600, /* of the case `window` */
-    WINDOW_OVER_MS = 2 * WINDOW_MS,
+    COMMIT_MS = 2500,
+    REQUEST_MS = 10000,
+    WINDOW_MS = 600, /* of the case `window`, and what its work needs before complete */
     LATER_MS = 100,
     N_WATCHED = 10,
+    WATCH_MS = 4000,  /* all of them together; one at least */
     BUSY_LOOKS = 200, /* without a pause between them */
 };
 
@@ -81,9 +82,16 @@ int try_stale(struct try *t)
 
 /* ---- taken ---- */
 
-/* Sends s with its row held, and waits until complete() is called. *ret_met: it waits there. Where it does
- * not, the row is let go, and why is said of the case. */
-static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t timeout_ms, bool *ret_met)
+/* How a request was met whose row is held. */
+enum met {
+    MET_AT_COMPLETE, /* it waits there, the row is held */
+    MET_ANSWERED,    /* it was answered before it had called complete */
+    MET_NOT,
+};
+
+/* Sends s with its row held, and waits until complete() is called. Where it is not, the row is let go, and
+ * why is said of the case. */
+static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
 {
     const struct trial_claim *const claims[] = {&s->claim};
     int waiting;
@@ -94,8 +102,8 @@ static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t 
     shot_send(t, s, &ordinary, timeout_ms);
     if (try_meet(t, &s, 1, 1, &waiting))
         return -1;
-    *ret_met = waiting > 0;
-    if (*ret_met)
+    *ret = waiting ? MET_AT_COMPLETE : s->answered ? MET_ANSWERED : MET_NOT;
+    if (waiting)
         return 0;
     if (s->answered)
         try_skip(t, which, "it %s before it called complete", shot_words(s, words, sizeof words));
@@ -123,12 +131,12 @@ static int end_under_hands(struct try *t, bool *ret_again)
     struct trial_row row;
     struct shot *s;
     int64_t effect;
-    bool met;
+    enum met met;
 
     *ret_again = false;
     if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_TAKEN, REQUEST_MS, &met))
         return -1;
-    if (!met)
+    if (met != MET_AT_COMPLETE)
         return 0;
     if (trial_end(t->inbox, TRIAL_HOLDER, &s->claim, &t->fault) || trial_let_go(t->inbox, &t->fault) ||
         wait_told(t) || trial_restore(t->inbox, &s->claim, &t->fault) || shot_wait(t, s, REQUEST_MS) ||
@@ -144,11 +152,11 @@ static int take_under_hands(struct try *t)
 {
     struct shot *s, *next;
     int64_t effect;
-    bool met;
+    enum met met;
 
     if (shot_new(t, &expiring, &s) || meet_one(t, s, TRY_TAKEN, REQUEST_MS, &met))
         return -1;
-    if (!met)
+    if (met != MET_AT_COMPLETE)
         return 0;
     if (shot_take_over(t, TRIAL_HOLDER, s, &next) || trial_let_go(t->inbox, &t->fault) ||
         shot_wait(t, s, REQUEST_MS) || try_pause(t, LATE_MS) || shot_effect(t, s, &effect))
@@ -269,16 +277,19 @@ static int watch(struct try *t, struct shot *s)
 static int watch_held(struct try *t)
 {
     struct shot *s;
-    bool met, completed;
+    bool completed;
+    enum met met;
     int64_t effect;
 
     if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_EARLY, REQUEST_MS, &met))
         return -1;
     t->verdicts[TRY_EARLY].skipped[0] = '\0';
-    if (met && shot_effect(t, s, &effect) == 0 && effect > 0)
+    if (shot_effect(t, s, &effect))
+        return -1;
+    if (met == MET_AT_COMPLETE && effect > 0)
         try_found(t, TRY_FOUND_WORK_FIRST, "--effect counted %d while complete had not been answered.",
                   (int)effect);
-    if (!met && shot_says_done(s) && s->status != 202)
+    if (met == MET_ANSWERED && shot_says_done(s) && s->status != 202)
         try_found(t, TRY_FOUND_COMPLETES_LATE, "It answered %d.", s->status);
     return trial_let_go(t->inbox, &t->fault) || shot_wait(t, s, REQUEST_MS) || shot_finish(t, s, &completed)
                ? -1
@@ -298,7 +309,7 @@ static int watch_response(struct try *t)
         return -1;
     if (!shot_says_done(s) || effect >= t->effect_of_one)
         return 0;
-    for (until_ms = clock_ms() + REQUEST_MS / 2; effect < t->effect_of_one && clock_ms() < until_ms;)
+    for (until_ms = clock_ms() + COMMIT_MS; effect < t->effect_of_one && clock_ms() < until_ms;)
         if (try_pause(t, OVER_MS) || shot_effect(t, s, &effect))
             return -1;
     try_found(t, TRY_FOUND_ACKED_EARLY, "It answered %d; --effect counted too little then, and %d later.",
@@ -315,16 +326,19 @@ static bool early_is_clear(const struct try *t)
 
 int try_early(struct try *t)
 {
+    int64_t until_ms;
+
     if (!t->effects && !t->q->transaction) {
         try_skip(t, TRY_EARLY, "without --effect nobody sees when it commits");
         return 0;
     }
+    until_ms = clock_ms() + WATCH_MS;
     if (t->q->transaction && watch_held(t))
         return -1;
     if (!t->effects)
         try_skip(t, TRY_EARLY,
                  "only in part: without --effect nobody sees whether the work is in the transaction");
-    for (int i = 0; i < N_WATCHED && !early_is_clear(t); i++) {
+    for (int i = 0; i < N_WATCHED && !early_is_clear(t) && (i == 0 || clock_ms() < until_ms); i++) {
         struct shot *s;
 
         if (t->q->transaction ? shot_new(t, &ordinary, &s) || watch(t, s) : watch_response(t))
@@ -338,17 +352,17 @@ int try_early(struct try *t)
 int try_window(struct try *t)
 {
     struct shot *s, *next;
-    int64_t effect;
-    bool met;
+    int64_t effect, window_ms = WINDOW_MS + t->ordinary_us / 500;
+    enum met met;
 
     if (!has_token(t, TRY_WINDOW))
         return 0;
-    if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_WINDOW, WINDOW_MS, &met))
+    if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_WINDOW, window_ms, &met))
         return -1;
-    if (!met)
+    if (met != MET_AT_COMPLETE)
         return 0;
     /* As a sidecar does it: the connection is closed, then the token is revoked. */
-    if (shot_wait(t, s, WINDOW_OVER_MS) || trial_end(t->inbox, TRIAL_HOLDER, &s->claim, &t->fault) ||
+    if (shot_wait(t, s, window_ms + WINDOW_MS) || trial_end(t->inbox, TRIAL_HOLDER, &s->claim, &t->fault) ||
         trial_let_go(t->inbox, &t->fault) || wait_told(t) || try_pause(t, LATER_MS) ||
         shot_effect(t, s, &effect))
         return -1;

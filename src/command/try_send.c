@@ -19,7 +19,8 @@
 #include <string.h>
 
 enum {
-    ANSWER_MS = 5000, /* for an answer where nothing holds the application up */
+    ANSWER_MS = 10000, /* for an answer where nothing holds the application up */
+    MEET_MS = 5000,
     COMMIT_MS = 1500, /* for a commit behind an answer, at least */
     TURN_MS = 20,     /* how long a signal may go unheard */
     STILL_MS = 700,   /* so long without change: nothing more comes to the lock */
@@ -228,6 +229,10 @@ int try_turn(struct try *t, int64_t until_ms)
 
     if (try_stop_asked)
         return fault_set(&t->fault, "interrupted");
+    if (now_ms >= t->end_ms) {
+        t->is_late = true;
+        return fault_set(&t->fault, "no time was left");
+    }
     until_ms = until_ms < now_ms + TURN_MS ? until_ms : now_ms + TURN_MS;
     wait_turn(t->wait, due_ms < until_ms ? due_ms : until_ms);
     while (forward_step(t->forward, &e) != FORWARD_NOTHING)
@@ -250,7 +255,6 @@ int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms)
 {
     int64_t until_ms = clock_ms() + timeout_ms;
 
-    until_ms = until_ms < t->end_ms ? until_ms : t->end_ms;
     while (!s->answered && clock_ms() < until_ms)
         if (try_turn(t, until_ms))
             return -1;
@@ -337,6 +341,8 @@ static int count_answered(struct shot *const *shots, int n)
 int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
 {
     int64_t changed_ms = clock_ms(), since_ms = changed_ms;
+    /* Its work may come before complete: the first one may take its time. */
+    int64_t work_ms = STILL_MS + t->ordinary_us / 500;
     int last = -1, seen;
 
     *ret_waiting = 0;
@@ -349,8 +355,7 @@ int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *r
         if (seen != last)
             changed_ms = clock_ms();
         last = seen;
-        /* The first one may take its time: its work may come before complete. */
-        if (clock_ms() - changed_ms > (seen ? STILL_MS : 2 * STILL_MS) || clock_ms() - since_ms > ANSWER_MS)
+        if (clock_ms() - changed_ms > (seen ? work_ms : 2 * work_ms) || clock_ms() - since_ms > MEET_MS)
             return 0;
     }
 }

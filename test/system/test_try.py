@@ -141,6 +141,13 @@ def test_a_broken_application_of_the_other_completion_is_found(place, handler, w
     assert place.took < QUICK
 
 
+def test_a_slow_application_is_tried_as_far_as_there_is_time(place):
+    status, said = place.try_it(tried.Slow)
+    assert status == 0 and not found(said) and place.took < QUICK
+    late = [case["case"] for case in said["cases"] if case.get("not_looked_at") == "no time was left"]
+    assert late == [case["case"] for case in said["cases"]][-len(late):] and 0 < len(late) < 9
+
+
 def test_nobody_there_is_said(place):
     status, out = place.run(f"http://127.0.0.1:{process.free_port()}/")
     assert status == 1 and "not_done" in out and "refused" in out

@@ -274,6 +274,12 @@ class FailsForAWrongBody(Right):
         return 500 if status == 400 else status
 
 
+class Slow(Right):
+    def transact(self):
+        time.sleep(1.5)
+        super().transact()
+
+
 class Fails(Right):
     def consume(self, body):
         return 500
