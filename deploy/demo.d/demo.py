@@ -20,6 +20,8 @@ import pika  # noqa: E402
 
 from rig import process, servers  # noqa: E402
 from rig.wait import wait_until  # noqa: E402
+from screen import Screen  # noqa: E402
+from watch import Watch  # noqa: E402
 
 N_MESSAGES, N_DISTINCT = 5000, 3335
 N_FAILING = 40
@@ -27,10 +29,6 @@ QUEUE = "orders"
 PATIENCE = 45.0
 KILLS = (0.15, 0.35, 0.55)  # of all orders booked
 SECOND_FROM, SECOND_TO = 0.25, 0.80
-
-
-def say(text):
-    print(text, flush=True)
 
 
 def make_orders():
@@ -50,8 +48,10 @@ def make_orders():
 
 
 class Demo:
-    def __init__(self, binary):
+    def __init__(self, binary, screen):
         self.binary = binary
+        self.screen = screen
+        self.watch = None
         self.servers = servers.Servers("onceward-demo-")
         self.folder = self.servers.folder
         self.app_port = process.free_port()
@@ -68,7 +68,7 @@ class Demo:
     # parts
 
     def start_servers(self):
-        say(f"Starting a private RabbitMQ and a private PostgreSQL in {self.folder}")
+        self.screen.say(f"Starting a private RabbitMQ and a private PostgreSQL in {self.folder}")
         self.servers.start(postgres={"fsync": "on", "full_page_writes": "on"})
         postgres = self.servers.postgres
         for role in ("onceward_owner LOGIN", "onceward_sidecar", "onceward_app"):
@@ -119,7 +119,7 @@ class Demo:
         sidecar = self.sidecars.pop(name)
         status = process.reap(sidecar)
         if status:
-            say(f"\nSidecar {name} ended with status {status}: {process.tail(self.path(f'sidecar-{name}.stderr'))}")
+            self.screen.say(f"\nSidecar {name} ended with status {status}: {process.tail(self.path(f'sidecar-{name}.stderr'))}")
 
     def start_app(self):
         with open(self.path("application.stderr"), "ab") as err:
@@ -181,11 +181,7 @@ class Demo:
     def progress(self, effects, dead, last=False):
         text = (f"{time.monotonic() - self.start:5.1f} s  published {self.n_published:5}  booked {effects:5}  dead {dead}  "
                 f"sidecars {'+'.join(sorted(self.sidecars))}  killed {self.n_kills}x  application restarted {self.n_app_starts - 1}x")
-        if sys.stdout.isatty():
-            print("\r" + text.ljust(110), end="\n" if last else "", flush=True)
-        elif last or time.monotonic() - self.told >= 2:
-            self.told = time.monotonic()
-            say(text)
+        self.screen.show([text] + (["", *self.watch.view(self.sidecars)] if self.watch else []), last)
 
     def supervise_app(self):
         if self.app.poll() is not None:
@@ -199,7 +195,7 @@ class Demo:
         self.database = self.servers.postgres.connect()
         orders, messages = make_orders()
         self.start_app()
-        self.start = self.told = time.monotonic()
+        self.start = time.monotonic()
         failure = []
 
         def publish():
@@ -211,6 +207,8 @@ class Demo:
         publisher = threading.Thread(target=publish, daemon=True)
         publisher.start()
         self.start_sidecar("a")
+        if self.screen.watch:
+            self.watch = Watch(self.binary, self.path("sidecar-a.json"), lambda name: self.path(f"sidecar-{name}.log"))
         while True:
             effects, distinct, dead = self.figures()
             self.supervise_app()
@@ -274,11 +272,11 @@ class Demo:
             ("messages/s", f"{self.n_published / took:.0f}"),
             ("sidecar killed with -9", self.n_kills), ("application restarted", self.n_app_starts - 1),
         ]
-        say("")
+        self.screen.say("")
         for name, value in rows:
-            say(f"  {name:24}{value:>8}")
+            self.screen.say(f"  {name:24}{value:>8}")
         for message_id, reason, attempts, error in letters:
-            say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
+            self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
         faults = list(failure)
         if lost:
             faults.append(f"lost: {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}")
@@ -290,11 +288,11 @@ class Demo:
             faults.append("no sidecar counted a duplicate")
         if left:
             faults.append(f"{left} messages are still in the queue")
-        say("")
-        say("Every order was booked exactly once, or is dead with its reason." if not faults else "FAILED: " + "; ".join(faults))
+        self.screen.say("")
+        self.screen.say("Every order was booked exactly once, or is dead with its reason." if not faults else "FAILED: " + "; ".join(faults))
         if faults:
             for name in "ab":
-                say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
+                self.screen.say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
                     + process.tail(self.path(f"sidecar-{name}.stderr"), 30))
         return 1 if faults else 0
 
@@ -302,7 +300,7 @@ class Demo:
         """Runs on until Ctrl-C, with one sidecar."""
         self.start_sidecar("a")
         config = self.path("sidecar-a.json")
-        say(f"""
+        self.screen.say(f"""
 It runs on, with one sidecar. In another terminal:
 
   publish          /usr/bin/python3 {os.path.join(HERE, 'publish.py')} {self.servers.rabbitmq.url()} {QUEUE} 10
@@ -317,6 +315,8 @@ Ctrl-C ends it and removes {self.folder}.""")
             time.sleep(0.2)
 
     def clean(self):
+        if self.watch:
+            self.watch.end()
         process.kill_all()
         self.servers.stop()
 
@@ -325,16 +325,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--record", metavar="FILE.svg|FILE.cast")
     options = parser.parse_args()
     process.interrupt_on_signals()
-    demo = Demo(options.binary)
+    screen = Screen(options.watch or bool(options.record), options.record)
+    demo = Demo(options.binary, screen)
     try:
         status = demo.run()
+        screen.save()
         if options.keep and status == 0:
             demo.keep()
         return status
     except KeyboardInterrupt:
-        say("\nStopped.")
+        screen.say("\nStopped.")
         return status if options.keep and "status" in locals() else 130
     finally:
         demo.clean()
