@@ -10,6 +10,7 @@ import xml.sax.saxutils
 
 WIDTH, HEIGHT = 118, 30
 FRAME = 0.25  # seconds between two of a recording, at least
+PAUSE = 1.5  # seconds without anything new, at most
 LAST = 6.0  # seconds that the end stays
 FONT, ROW, MARGIN = 8.4, 18, 14
 
@@ -64,9 +65,20 @@ class Screen:
     def save(self):
         if not self.record or not self.frames:
             return
+        frames = shortened(self.frames)
         with open(self.record, "w", encoding="utf-8") as f:
-            f.write(svg(self.frames) if self.record.endswith(".svg") else asciicast(self.frames))
-        print(f"{self.record}: {len(self.frames)} frames, {self.frames[-1][0]:.0f} s")
+            f.write(svg(frames) if self.record.endswith(".svg") else asciicast(frames))
+        print(f"{self.record}: {len(frames)} frames, {frames[-1][0]:.0f} s")
+
+
+def shortened(frames):
+    """Without the time in which nothing is to be seen, as while the servers start."""
+    out, cut = [], frames[0][0]
+    for i, (at, lines) in enumerate(frames):
+        if i:
+            cut += max(at - frames[i - 1][0] - PAUSE, 0)
+        out.append((at - cut, lines))
+    return out
 
 
 def asciicast(frames):
