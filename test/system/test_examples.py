@@ -15,6 +15,7 @@ from rig.wait import wait_until
 
 KINDS = examples.KINDS + (examples.LOCKED if os.environ.get("ONCEWARD_EXAMPLES") else [])
 CASES = [pytest.param(kind, path, id=f"{kind.name}-{path.strip('/').replace('/', '-')}") for kind in KINDS for path in kind.paths]
+TRIED = CASES if os.environ.get("ONCEWARD_EXAMPLES") else [c for c in CASES if c.values[0].name in ("python", "php")]  # seconds each
 WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'{"cents": 250}', b""]
 REFUSALS = {400, 415, 422}  # of permanent_status
 N_ORDERS, N_KILLS = (150, 2) if os.environ.get("ONCEWARD_EXAMPLES") else (60, 1)
@@ -97,13 +98,14 @@ def test_the_example_of_response_passes_the_key_on(bed, tmp_path):
         assert application.post("/payments", WRONG[0]) == 400
 
 
-@pytest.mark.parametrize("kind, path", CASES)
+@pytest.mark.parametrize("kind, path", TRIED)
 def test_the_example_keeps_its_side_of_the_contract(bed, charges, tmp_path, kind, path):
     """As `onceward try` sees it, which also says what it would mend."""
     message, config = tmp_path / "message.json", tmp_path / "config.json"
     message.write_text('{"id": "{{id}}", "cents": 250}')
     with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
         config.write_text(json.dumps(bed.config(forward={"url": application.url(path), "content_type": "application/json"})))
+        assert application.post(path, b'{"id": "o9", "cents": 1}') == 500  # what is made at the first request is there
         done = subprocess.run(
             [schema.require_binary(), "try", "--config", str(config), "--queue", bed.queue.name, "--message", str(message), "--effect",
              f"SELECT count(*) FROM {charges} WHERE order_id = $1", "--effect-database", bed.postgres.dsn(user="postgres")],

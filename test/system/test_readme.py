@@ -85,6 +85,34 @@ def test_each_file_that_is_shown_is_that_file():
     assert n >= 3
 
 
+def test_the_lines_that_an_example_shows_are_its_own():
+    n = 0
+    for page in pages.all_pages():
+        for name, block in re.findall(r"^The lines that matter, of \[[^]]*\]\(([^)]+)\):\n\n```\w+\n(.*?)```", pages.read(page), re.S | re.M):
+            with open(pages.path(os.path.join(os.path.dirname(page), name)), encoding="utf-8") as f:
+                lines = {line.strip() for line in f}
+            strange = [line for line in block.split("\n") if line.strip() not in lines | {"", "…"}]
+            assert not strange, f"{page} shows what {name} does not have: {strange}"
+            n += 1
+    assert n >= 10
+
+
+def test_each_source_that_is_named_exists():
+    """Between backticks, by its path or the end of it; {a,b} is not spelled out."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, check=False)
+    if listed.returncode:
+        pytest.skip("no checkout")
+    there = ["/" + path for path in listed.stdout.decode().split("\n")]
+    wrong, n = [], 0
+    for page in ("src/README.md", ".github/CONTRIBUTING.md", "test/README.md"):
+        for name in re.findall(r"`([\w./-]+\.(?:c|h|def|py|json|md))`", pages.read(page)):
+            n += 1
+            if not any(path.endswith("/" + name) for path in there):
+                wrong.append(f"{page}: {name}")
+    assert n > 20 and not wrong, wrong
+
+
 def test_the_short_figures_are_those_of_the_long_table():
     from lib import publish
     assert pages.part("README.md", "short figures") == publish.short(pages.part("test/README.md", "figures"))

@@ -59,7 +59,12 @@ func handler(pool *pgxpool.Pool, do work) http.HandlerFunc {
 }
 
 func main() {
-	pool, err := pgxpool.New(context.Background(), os.Getenv("DATABASE_URL"))
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.MaxConns = 16 // as many as forward.concurrency; the default is 4, or one for each core
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 use axum::{extract::State, http::{HeaderMap, StatusCode}, routing::post, Json, Router};
-use deadpool_postgres::{Client, Pool, Runtime};
+use deadpool_postgres::{Client, Pool, PoolConfig, Runtime};
 use serde::Deserialize;
 use tokio_postgres::{Error, NoTls};
 
@@ -54,7 +54,11 @@ async fn payments_at_once(State(pool): State<Pool>, headers: HeaderMap, Json(ord
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let config = deadpool_postgres::Config { url: Some(std::env::var("DATABASE_URL")?), ..Default::default() };
+    let config = deadpool_postgres::Config {
+        url: Some(std::env::var("DATABASE_URL")?),
+        pool: Some(PoolConfig::new(16)), // as many as forward.concurrency; the default is two for each core
+        ..Default::default()
+    };
     let pool = config.create_pool(Some(Runtime::Tokio1), NoTls)?;
     let application = Router::new()
         .route("/payments", post(payments))
