@@ -21,6 +21,7 @@ enum {
      * one for many costs the broker a fraction of many. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
+    N_LETTERS_PASSED = 64, /* that cannot go now, before no other is looked for behind them */
 };
 
 static struct delivery *at(struct link *k)
@@ -217,8 +218,19 @@ static bool death_waits(const struct queue *q, int64_t now_ms, const struct deli
            now_ms - d->ready_ms <= q->rules.token_window_ms / 2;
 }
 
-static bool next_bury(struct queue *q, int64_t now_ms, struct action *ret)
+/* Is it to be sent with what can be sent now? */
+static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned can)
 {
+    if (!queue_letter_is_large(d))
+        return can & 1u << OP_BURY;
+    q->asks.large_letter = true;
+    return can & CAN_BURY_LARGE;
+}
+
+static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
+{
+    int n_passed = 0;
+
     list_each(&q->held.wanted[OP_BURY], k)
     {
         struct delivery *d = at(k);
@@ -229,7 +241,10 @@ static bool next_bury(struct queue *q, int64_t now_ms, struct action *ret)
             decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), -1, -1);
             continue;
         }
-        return take(q, now_ms, d, ACTION_DATABASE, ret);
+        if (letter_can_go(q, d, can))
+            return take(q, now_ms, d, ACTION_DATABASE, ret);
+        if (++n_passed == N_LETTERS_PASSED)
+            return false;
     }
     return false;
 }
@@ -655,8 +670,7 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
         if ((can & 1u << OP_COMPLETE && next_plain(q, now_ms, OP_COMPLETE, ret)) ||
             (can & 1u << OP_FAIL && next_fail(q, now_ms, ret)) ||
             (can & 1u << OP_RELEASE && next_plain(q, now_ms, OP_RELEASE, ret)) ||
-            (can & 1u << OP_BURY && next_bury(q, now_ms, ret)) ||
-            (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
+            next_bury(q, now_ms, can, ret) || (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
             (can & 1u << OP_CLAIM && next_claim(q, now_ms, ret)))
             return true;
     }

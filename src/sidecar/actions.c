@@ -16,6 +16,8 @@ static unsigned can_of(const struct sidecar *s, const struct lane *l)
     for (size_t i = 0; i < sizeof(at_database) / sizeof(at_database[0]); i++)
         if (batches_can(s, l, at_database[i]))
             can |= 1u << at_database[i];
+    if (letters_can(s, l))
+        can |= CAN_BURY_LARGE;
     if (b && broker_channel_is_open(b, (uint32_t)l->index) && broker_can_write(b, (uint32_t)l->index, 2))
         can |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
     return can;
@@ -183,6 +185,8 @@ void actions_run(struct sidecar *s)
 
         if (has_work(s, l))
             l->touched = !run(s, l);
+        s->letters.wanted |= l->core.asks.large_letter;
+        l->core.asks.large_letter = false;
     }
     s->first = s->n_lanes ? (s->first + 1) % s->n_lanes : 0;
     batches_send(s);

@@ -68,9 +68,8 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
     return b->n < BATCH_MAX;
 }
 
-static void letter_fill(struct sidecar *s, size_t i, const struct lane *l, const struct delivery *d)
+static void letter_fill(struct letters *all, size_t i, const struct lane *l, const struct delivery *d)
 {
-    struct letters *all = &s->database.letters;
     const struct message *m = d->message;
     struct inbox_letter *letter = &all->items[i];
 
@@ -104,10 +103,8 @@ static void letter_fill(struct sidecar *s, size_t i, const struct lane *l, const
 }
 
 /* The buffers have stopped moving. */
-static void letters_finish(struct sidecar *s, size_t n)
+static void letters_finish(struct letters *all, size_t n)
 {
-    struct letters *all = &s->database.letters;
-
     for (size_t i = 0; i < n; i++) {
         all->items[i].properties_json.data = all->properties.data + all->properties_at[i];
         all->items[i].headers_json.data = all->headers.data + all->headers_at[i];
@@ -118,7 +115,9 @@ static void letters_finish(struct sidecar *s, size_t n)
 void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
 {
     enum inbox_op kind = kind_of(l, d->op);
-    struct batch *b = &s->database.batches[kind];
+    bool large = kind == INBOX_BURY && queue_letter_is_large(d);
+    struct batch *b = large ? &s->letters.batch : &s->database.batches[kind];
+    struct letters *letters = large ? &s->letters.large : &s->database.letters;
     struct inbox_item *item = &b->items[b->n];
 
     if (d->op == OP_CLAIM && d->claim.fresh)
@@ -143,10 +142,10 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     memcpy(item->token, d->claim.token, sizeof(item->token));
     memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
     if (kind == INBOX_BURY) {
-        letter_fill(s, b->n, l, d);
-        if (s->database.letters.items[b->n].raw_id.data)
+        letter_fill(letters, b->n, l, d);
+        if (letters->items[b->n].raw_id.data)
             item->message_id = (struct slice){0};
-        item->letter = &s->database.letters.items[b->n];
+        item->letter = &letters->items[b->n];
     }
     if (!b->n)
         b->failpoint = operation_info(d->op)->failpoint;
@@ -168,7 +167,7 @@ void batches_send(struct sidecar *s)
         if (!b->n)
             continue;
         if (order[i] == INBOX_BURY)
-            letters_finish(s, b->n);
+            letters_finish(&s->database.letters, b->n);
         if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC) {
             s->database.claim_sent_us[order[i] == INBOX_CLAIM_ASYNC] = clock_us();
             histogram_add(&s->lanes[b->items[0].queue].claim_batch, (int64_t)b->n);
@@ -181,4 +180,6 @@ void batches_send(struct sidecar *s)
     }
     if (any)
         inbox_flush(s->database.inbox);
+    letters_finish(&s->letters.large, s->letters.batch.n);
+    letters_send(s);
 }

@@ -33,7 +33,7 @@ static void touch_all(struct sidecar *s)
 
 /* --- answers --- */
 
-static void answered(struct sidecar *s, const struct inbox_row *r)
+void database_answered(struct sidecar *s, const struct inbox_row *r)
 {
     struct lane *l = batches_lane(s, r->ref);
     enum operation op = batches_operation(r->ref);
@@ -142,7 +142,7 @@ static void lost(struct sidecar *s, const char *reason)
     dial_failed(s, &s->database.dial, reason);
 }
 
-static void begin(struct sidecar *s)
+void database_dial(struct sidecar *s, struct dial *d)
 {
     struct inbox_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
     struct inbox_self self = {.instance = s->config->instance,
@@ -167,10 +167,9 @@ static void begin(struct sidecar *s)
     job = inbox_connect(&s->config->database, queues, s->n_lanes, &self, &f);
     free(queues);
     if (job)
-        dial_began(s, &s->database.dial, job,
-                   N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
+        dial_began(s, d, job, N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
     else
-        dial_failed(s, &s->database.dial, f.text);
+        dial_failed(s, d, f.text);
 }
 
 /* A queue that is not registered stands still, and says why. */
@@ -260,14 +259,14 @@ void database_step(struct sidecar *s)
     int got;
 
     if (!d->inbox && !d->closed && dial_is_due(s, &d->dial))
-        begin(s);
+        database_dial(s, &d->dial);
     if (dial_result(s, &d->dial, &result))
         arrive(s, result);
     if (!d->inbox || (!d->readable && inbox_waiting_ms(d->inbox) < SILENT_MS))
         return;
     d->readable = false;
     while ((got = inbox_next(d->inbox, &row, &f)) > 0)
-        answered(s, &row);
+        database_answered(s, &row);
     if (got < 0) {
         lost(s, f.text);
         return;

@@ -128,6 +128,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, s->now_ms + TICK_MS);
     due = earlier(due, s->state_at_ms);
     due = earlier(due, housekeeping_due_ms(s));
+    due = earlier(due, letters_due_ms(s));
     due = earlier(due, replicas_due_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
@@ -152,6 +153,7 @@ static void turn(struct sidecar *s)
     s->now_ms = clock_ms();
     brokers_step(s);
     database_step(s);
+    letters_step(s);
     requests_step(s);
     replicas_step(s);
     actions_run(s);
@@ -207,6 +209,7 @@ static void run(struct sidecar *s)
             continue;
         if (!told) {
             s->is_idle = true;
+            letters_close(s);
             database_close(s); /* nothing is connected while it stays */
             s->state_at_ms = 0;
             told = true;
@@ -303,7 +306,7 @@ static int begin(struct sidecar *s, struct fault *f)
 {
     s->now_ms = clock_ms();
     s->started_ms = clock_wall_ms();
-    s->database.dial.peer = "database";
+    s->database.dial.peer = s->letters.dial.peer = "database";
     s->database.housekeeps = SIZE_MAX;
     database_init(&s->database.core, s->now_ms);
     if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
@@ -317,6 +320,7 @@ static void deinit(struct sidecar *s)
         if (s->lanes[i].core.application)
             queue_deinit(&s->lanes[i].core);
     forward_free(s->forward);
+    letters_close(s);
     database_deinit(s);
     brokers_deinit(s);
     replicas_deinit(s);

@@ -30,6 +30,7 @@
  *   brokers.c      a connection a virtual host, and what it brings
  *   database.c     the connection, its answers, whether it works
  *   batches.c      operations of all queues, as batches
+ *   letters.c      large letters, on a connection of their own
  *   requests.c     requests to the applications, their answers, probes
  *   actions.c      what a queue's core wants done, carried out
  *   report.c       lines of the log
@@ -171,6 +172,15 @@ struct sidecar {
         size_t housekeeps;     /* the lane that has a call out; SIZE_MAX: none */
         uint64_t asked_holder; /* lane and ref, as in an item; 0: nobody */
     } database;
+    struct sidecar_letters { /* letters.c: those above LETTER_LARGE_BYTES */
+        struct inbox *inbox; /* NULL: not connected */
+        struct dial dial;
+        struct watch watch;
+        bool readable, wanted; /* one waits for it */
+        int64_t used_ms;
+        struct batch batch; /* of one */
+        struct letters large;
+    } letters;
     struct broker_link *links;
     size_t n_links;
     struct application *applications;
@@ -228,6 +238,8 @@ void brokers_deinit(struct sidecar *s);
 /* --- database.c --- */
 
 void database_step(struct sidecar *s);
+void database_answered(struct sidecar *s, const struct inbox_row *r);
+void database_dial(struct sidecar *s, struct dial *d); /* begins a connection */
 void database_ask(struct sidecar *s); /* what is due of its questions */
 void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
@@ -240,6 +252,14 @@ void batches_send(struct sidecar *s);
 enum operation batches_operation(uint64_t ref); /* of an item's ref */
 struct lane *batches_lane(struct sidecar *s, uint64_t ref);
 uint64_t batches_ref(uint64_t ref);
+
+/* --- letters.c --- */
+
+void letters_step(struct sidecar *s);
+bool letters_can(const struct sidecar *s, const struct lane *l); /* may one be added? */
+void letters_send(struct sidecar *s);
+int64_t letters_due_ms(const struct sidecar *s);
+void letters_close(struct sidecar *s);
 
 /* --- requests.c --- */
 

@@ -48,7 +48,7 @@ static unsigned can(const struct sidecar *s, const struct sidecar_queue *q)
             int kind = batch_kind_of(&q->core, (enum operation)op);
 
             if (kind >= 0 && !s->out[kind] && (!s->filling[kind] || s->filling[kind]->n < BATCH_MAX))
-                bits |= 1u << op;
+                bits |= 1u << op | (op == OP_BURY ? (unsigned)CAN_BURY_LARGE : 0);
         }
     return bits;
 }

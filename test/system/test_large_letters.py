@@ -5,6 +5,7 @@ import os
 import pytest
 
 from rig.application import Gate
+from rig.wait import wait_until
 
 MIB = 1 << 20
 
@@ -21,6 +22,12 @@ def slow_letters(bed):
     bed.rows("DROP FUNCTION public.slow_letter()")
 
 
+def sessions(bed, waits_for="%"):
+    """Of the sidecar, at the database that this test's process has for itself."""
+    return bed.rows("SELECT count(*)::int AS n FROM pg_stat_activity WHERE application_name = 'onceward' AND datname = current_database()"
+                    " AND coalesce(wait_event, '') LIKE %s", waits_for)[0]["n"]
+
+
 def test_a_large_letter_may_take_longer_than_other_statements(bed, slow_letters):
     bed.app.handler = lambda request, reply: 400 if request.message_id == "large" else bed.app.commit_and_answer(request, reply)
     sidecar = bed.sidecar(token_window="60s", top={"database": {"statement_timeout": "1s"}})
@@ -28,11 +35,26 @@ def test_a_large_letter_may_take_longer_than_other_statements(bed, slow_letters)
     sidecar.wait_for("dead", message_id="large", deadline=60)
     letter, = bed.letters()
     assert len(letter["body"]) == 2 * MIB and not sidecar.find("paused") and len(bed.app.posts("large")) == 1
-    # A connection that has grown is given up for a new one, and what it was asked for with it.
-    sidecar.wait_for("connected", n=2, peer="database")
-    sidecar.wait_for("stats", since=sidecar.mark(), n=3)
+    # Its connection has grown, and is given up.
+    wait_until(lambda: sessions(bed) == 1, "its connection is closed")
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1")
+    bed.assert_acked()
+
+
+def test_others_go_on_while_a_large_letter_is_written(bed, slow_letters):
+    """It has a connection of its own, as long as it needs one."""
+    bed.app.handler = lambda request, reply: 400 if request.message_id in ("large", "small") else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(token_window="60s")
+    ids = [f"m{i}" for i in range(20)]
+    bed.queue.publish("large", os.urandom(2 * MIB))
+    wait_until(lambda: sessions(bed, "PgSleep") == 1, "it is being written")
+    bed.queue.publish_many(["small"] + ids)
+    bed.wait_for_effects(ids)
+    sidecar.wait_for("dead", message_id="small")
+    assert sessions(bed, "PgSleep") == 1 and not sidecar.find("dead", message_id="large")
+    sidecar.wait_for("dead", message_id="large")
+    wait_until(lambda: sessions(bed) == 1, "the second connection is closed")
     bed.assert_acked()
 
 
@@ -52,4 +74,17 @@ def test_large_letters_have_a_transaction_each_and_small_ones_may_share(bed):
     assert set(made_by) == {*large, *small}
     for message_id in large:
         assert [m for m, x in made_by.items() if x == made_by[message_id]] == [message_id]
+    bed.assert_acked()
+
+
+def test_a_large_letter_whose_connection_is_lost_is_written_once(bed, slow_letters):
+    bed.app.handler = lambda request, reply: 400
+    sidecar = bed.sidecar(token_window="60s")
+    bed.queue.publish("large", os.urandom(2 * MIB))
+    wait_until(lambda: sessions(bed, "PgSleep") == 1, "it is being written")
+    bed.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onceward' AND datname = current_database()"
+             " AND wait_event = 'PgSleep'")
+    sidecar.wait_for("disconnected", peer="database")
+    sidecar.wait_for("dead", message_id="large", deadline=60)
+    assert len(bed.letters()) == 1 and not sidecar.find("paused")
     bed.assert_acked()

@@ -122,6 +122,7 @@ struct queue {
         const char *reopen; /* why; NULL: not asked */
         uint64_t holder;    /* of this delivery's row; 0: not asked */
         int64_t holder_ms;  /* asked last */
+        bool large_letter;  /* one waits to be written */
     } asks;
     struct queue_counts counts;
 };
@@ -287,6 +288,15 @@ struct action {
  * (OP_ACK, OP_REJECT, OP_REQUEUE). What cannot is wanted until it can: that is how batches grow. What it
  * answers counts as done, so it must be carried out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
+
+/* A letter that takes long to write: it goes beside the others, where CAN_BURY_LARGE is among what can be
+ * carried out. */
+enum { LETTER_LARGE_BYTES = 1 << 20, CAN_BURY_LARGE = 1 << N_OPERATIONS };
+
+static inline bool queue_letter_is_large(const struct delivery *d)
+{
+    return d->copy.body_len > LETTER_LARGE_BYTES;
+}
 
 /* Frees what has ended. Once a turn, when no action refers to it any more. */
 void queue_reap(struct queue *q);
