@@ -190,6 +190,7 @@ void actions_run(struct sidecar *s)
     }
     s->first = s->n_lanes ? (s->first + 1) % s->n_lanes : 0;
     batches_send(s);
+    letters_send(s);
     flush(s);
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];

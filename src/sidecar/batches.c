@@ -180,6 +180,5 @@ void batches_send(struct sidecar *s)
     }
     if (any)
         inbox_flush(s->database.inbox);
-    letters_finish(&s->letters.large, s->letters.batch.n);
-    letters_send(s);
+    letters_finish(&s->letters.large, s->letters.batch.n); /* letters.c sends it */
 }
