@@ -162,6 +162,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
     show_field("vhost", l->vhost);
     show_field("message id", l->message_id);
     show_field("id, in hex", l->raw_id_hex);
+    show_field("trace id", l->trace_id);
     text_add_age(&text, l->age_ms);
     printf("%-13s %s, %s ago\n", "died", l->died_at, buf_text(&text));
     buf_deinit(&text);

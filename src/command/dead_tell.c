@@ -31,6 +31,8 @@ static void tell_json(const struct dead_options *o, const struct dead_letter *l,
     log_text(&line, "consumer", l->consumer);
     log_int(&line, "letter", l->id);
     log_text(&line, "message_id", news->id && *news->id ? news->id : l->message_id);
+    if (l->trace_id)
+        log_text(&line, "trace_id", l->trace_id);
     if (news->event != EVENT_REDRIVEN)
         log_text(&line, "reason", words);
     if (o->dry_run)
@@ -99,6 +101,7 @@ void letter_print_json(const struct dead_letter *l)
     add_text(&out, "vhost", l->vhost);
     add_text(&out, "message_id", l->message_id);
     add_text(&out, "raw_id_hex", l->raw_id_hex);
+    add_text(&out, "trace_id", l->trace_id);
     add_text(&out, "reason", l->reason);
     buf_printf(&out, ",\"attempts\":%d,\"http_status\":", l->attempts);
     if (l->http_status)

@@ -88,7 +88,10 @@ static const char select_page[] =
     " l.properties::text, l.headers::text, l.exchange, l.routing_key, to_char(l.died_at AT TIME ZONE 'UTC',"
     " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, "
     "l.rowless,"
-    " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint"
+    " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint,"
+    " (SELECT substr(btrim(h.value, E' \\t'), 4, 32) FROM json_each_text(l.headers) h"
+    " WHERE lower(h.key) = 'traceparent' AND btrim(h.value, E' \\t') ~"
+    " '^[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-|$)' LIMIT 1)"
     " FROM onceward.dead_letter l WHERE l.id > $9::bigint AND l.id <= $10::bigint AND" MATCHES
     " ORDER BY l.id LIMIT $11::bigint";
 
@@ -115,6 +118,7 @@ static void read_letter(const PGresult *r, int row, struct dead_letter *l)
         .rowless = PQgetvalue(r, row, 17)[0] == 't',
         .body_len = (size_t)field_int(r, row, 18),
         .age_ms = field_int(r, row, 19),
+        .trace_id = copy_field(r, row, 20),
     };
 }
 
@@ -123,7 +127,8 @@ static void letter_deinit(struct dead_letter *l)
     char **const owned[] = {&l->consumer,   &l->queue,           &l->vhost,      &l->message_id,
                             &l->raw_id_hex, &l->reason,          &l->last_error, &l->content_type,
                             &l->properties, &l->headers,         &l->exchange,   &l->routing_key,
-                            &l->died_at,    &l->fingerprint_hex, &l->body,       &l->content_header};
+                            &l->died_at,    &l->fingerprint_hex, &l->body,       &l->content_header,
+                            &l->trace_id};
 
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         mem_clear(owned[i]);

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from rig import process, schema
+from test_commands import good
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
@@ -47,8 +48,11 @@ def test_what_is_said_of_a_message_names_its_trace(bed):
         assert "trace_id" not in sidecar.wait_for("completed", message_id=message_id)
     bed.queue.publish("good", headers={"traceparent": TRACEPARENT})
     assert sidecar.wait_for("duplicate", message_id="good")["trace_id"] == TRACE_ID
-    letter, = bed.letters("bad")
-    assert TRACEPARENT in json.dumps(letter["headers"])
+    listed, = [json.loads(line) for line in good("dead", "list", "--json", "--config", sidecar.config_path, "--consumer", bed.queue.name).splitlines()]
+    assert listed["message_id"] == "bad" and listed["trace_id"] == TRACE_ID
+    assert re.search(rf"^trace id +{TRACE_ID}$", good("dead", "show", "--config", sidecar.config_path, str(listed["letter"])), re.M)
+    redriven = json.loads(good("dead", "redrive", "--json", "--dry-run", "--config", sidecar.config_path, "--consumer", bed.queue.name).splitlines()[0])
+    assert redriven["message_id"] == "bad" and redriven["trace_id"] == TRACE_ID
 
 
 def test_an_idle_queue_writes_every_sixth_stats_line(bed):
@@ -89,8 +93,9 @@ def test_the_first_line_is_in_the_configured_format(tmp_path, name, keys, level)
             assert list(line)[:5] == keys and line[keys[1]] == level and line[keys[2]] == "started"
         else:
             assert re.match(r"^\d{4}-\d\d-\d\dT[\d:.]+Z info    started: The process is up .* version=\S+ instance=\S+ pid=\d+", first), first
+        second = child.stdout.readline().decode()  # it hears a signal by now
         child.send_signal(signal.SIGTERM)
-        rest = child.stdout.read().decode().splitlines()
+        rest = [second, *child.stdout.read().decode().splitlines()]
         assert rest and all(line.startswith("{") == bool(keys) for line in rest)
         assert child.wait(40) == 0
     finally:

@@ -89,6 +89,7 @@ struct dead_letter {
     int64_t id;
     char *consumer, *queue, *vhost, *message_id; /* message_id NULL: it is not text or there was none */
     char *raw_id_hex;
+    char *trace_id; /* of its header traceparent; NULL: there is none that is well-formed */
     char *reason, *last_error, *content_type, *properties, *headers, *exchange, *routing_key, *died_at,
         *fingerprint_hex;
     int attempts;
