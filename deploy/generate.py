@@ -123,7 +123,7 @@ PANELS = [  # title, unit, fields; a COUNT is shown as a rate
 
 def query(key, kind):
     if kind == "COUNT":
-        return f"sum by (queue) (sum_over_time({STATS} | unwrap {key} [$__interval])) / ($__interval_ms / 1000)"
+        return f"sum by (queue) (sum_over_time({STATS} | unwrap {key} | __error__=\"\" [$__interval])) / ($__interval_ms / 1000)"
     return f"max by (queue) (max_over_time({STATS} | unwrap {key} | __error__=\"\" [$__interval]))"
 
 
