@@ -551,6 +551,13 @@ void oracle_second(struct world *w)
 
 /* --- the end --- */
 
+/* By its character, or because it has no attempt left. */
+static bool is_bad(const struct world *w, const struct truth *t)
+{
+    return (t->character != CHARACTER_GOOD && t->character != CHARACTER_FLAKY) ||
+           (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
+}
+
 /* Some messages never end by themselves: those that are always put off; and in a run of many bad ones these
  * wait for a person. */
 static bool may_stay(const struct world *w, const struct truth *t)
@@ -560,11 +567,11 @@ static bool may_stay(const struct world *w, const struct truth *t)
     if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
         return true;
     for (size_t i = 0; i < w->n_truths; i++)
-        n_bad += w->truths[i].queue == t->queue && w->truths[i].character != CHARACTER_GOOD &&
-                 w->truths[i].character != CHARACTER_FLAKY;
+        n_bad += w->truths[i].queue == t->queue && is_bad(w, &w->truths[i]);
     if (w->plan->queues[t->queue].moved_back) /* each comes several times */
         n_bad *= 6;
-    return t->character != CHARACTER_GOOD && n_bad >= (size_t)rules_of(w, t->queue)->brake;
+    return is_bad(w, t) &&
+           n_bad >= (size_t)brake_threshold(rules_of(w, t->queue)->brake, rules_of(w, t->queue)->prefetch);
 }
 
 static const struct truth *unsettled(const struct world *w)
