@@ -42,6 +42,7 @@ DECLARE
     v_now   timestamptz := clock_timestamp();
     v_there record;
     v_next  bigint := 1;
+    v_only  text := p_consumers[1];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
@@ -69,23 +70,32 @@ BEGIN
                     OR (p_counter IS NOT NULL AND (v_there.number < p_number OR v_there.counter > p_counter)), false);
     RETURN NEXT;
 
-    RETURN QUERY
-    SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
-           -- Most have one queue, and there may be hundreds of replicas.
-           CASE cardinality(p_consumers)
-               WHEN 1 THEN CASE WHEN r.consuming ? p_consumers[1] THEN '1' ELSE '0' END
-               ELSE (SELECT string_agg(CASE WHEN r.consuming ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
-                     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)) END,
-           NULL::boolean, NULL::text
-    FROM onceward.replica r
-    WHERE r.instance <> p_instance;
+    -- Most have one queue, and there may be hundreds of replicas.
+    IF cardinality(p_consumers) = 1 THEN
+        RETURN QUERY
+        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version, CASE WHEN r.consuming ? v_only THEN '1' ELSE '0' END,
+               NULL::boolean, NULL::text
+        FROM onceward.replica r WHERE r.instance <> p_instance;
+    ELSE
+        RETURN QUERY
+        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
+               (SELECT string_agg(CASE WHEN r.consuming ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
+                FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)), NULL::boolean, NULL::text
+        FROM onceward.replica r WHERE r.instance <> p_instance;
+    END IF;
 
     RETURN QUERY
-    SELECT 'control', c.n::integer, coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint, NULL::bigint, NULL::text,
-           NULL::text, k.paused, coalesce(k.reason, '')
+    SELECT l.kind, c.n::integer, coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, k.paused, coalesce(k.reason, '')
     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
     JOIN onceward.control k ON k.consumer = c.consumer
-    ORDER BY c.n;
+    CROSS JOIN LATERAL (VALUES
+        (1, 'control', k.by, floor(1000 * extract(epoch FROM k.since))::bigint, NULL::bigint),
+        (2, 'retry', k.retry_by, k.retry_number, NULL),
+        (3, 'held', k.held_by, k.held_number, floor(1000 * extract(epoch FROM v_now - k.held_at))::bigint)) l (n, kind, by, number, ago_ms)
+    WHERE l.n = 1 OR l.number > 0
+    ORDER BY c.n, l.n;
+
+    PERFORM FROM onceward.control k WHERE k.consumer = ANY (p_consumers) AND k.give_up <> '{}';
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -102,16 +112,6 @@ BEGIN
               JOIN onceward.inbox r ON r.consumer = k.consumer AND r.message_id = g.id AND r.status IN ('dead', 'completed'))
           FOR UPDATE OF k SKIP LOCKED) t
     WHERE k.ctid = t.tid;
-
-    RETURN QUERY
-    SELECT l.kind, c.n::integer, coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, NULL::boolean, NULL::text
-    FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
-    JOIN onceward.control k ON k.consumer = c.consumer
-    CROSS JOIN LATERAL (VALUES
-        ('retry', k.retry_by, k.retry_number, NULL::bigint),
-        ('held', k.held_by, k.held_number, floor(1000 * extract(epoch FROM v_now - k.held_at))::bigint)) l (kind, by, number, ago_ms)
-    WHERE l.number > 0
-    ORDER BY c.n;
 
     RETURN QUERY
     SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::boolean, g.id

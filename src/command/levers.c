@@ -290,7 +290,7 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
         return STATUS_DONE;
     }
     table_add_text(&g.table, "MESSAGE ID");
-    table_add_text(&g.table, "");
+    table_add_text(&g.table, "WHAT BECOMES OF IT");
     failed = admin_lever_give_up(a, o->consumer, o->ids, o->n_ids, o->by, tell_given_up, &g, f);
     if (failed) {
         failed = command_fail(f);

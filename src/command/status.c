@@ -7,7 +7,10 @@
 
 static const char help[] =
     "usage: onceward status --config FILE [--json]\n"
-    "Shows how many rows each consumer has in each state, the ten oldest unfinished messages (state, "
+    "Shows the replicas that are alive and what each of their queues does, as they wrote it within the last "
+    "five seconds; what\n"
+    "operators want (pause, give-up); how many rows each consumer has in each state, the ten oldest "
+    "unfinished messages (state, "
     "attempt, when it goes on,\n"
     "who holds it, the last error, who locks the row), and the dead letters by reason. Changes nothing.\n"
     "  --json   one JSON object instead\n";

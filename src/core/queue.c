@@ -70,6 +70,13 @@ void queue_presence(struct queue *q, int64_t now_ms, int n_others)
 
 /* --- what the stats line says --- */
 
+int queue_limit(const struct queue *q)
+{
+    double own = q->limiter.limit, shared = q->application->limiter.limit;
+
+    return (int)(own < shared ? own : shared);
+}
+
 size_t queue_n_parked(const struct queue *q)
 {
     size_t n = 0;

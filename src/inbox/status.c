@@ -1,9 +1,11 @@
-/* The answer of `onceward status`: four questions, then a table for people or JSON for programs.
+/* The answer of `onceward status`: the replicas (fleet.c) and four questions, then a table for people or JSON
+ * for programs.
  *
  * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every
  * interval. */
 
 #include "inbox/connect.h"
+#include "inbox/fleet.h"
 #include "inbox/session.h"
 #include "inbox/sql.h"
 
@@ -50,6 +52,7 @@ enum { O_CONSUMER, O_COUNT, O_OLDEST_MS };
 
 struct status {
     struct admin *a;
+    struct fleet fleet;
     PGresult *consumers, *reasons, *unfinished, *overdue;
     FILE *out;
 };
@@ -230,6 +233,8 @@ static void print_reasons(const struct status *s)
 static void print_text(const struct status *s)
 {
     fprintf(s->out, "Database %s\n\n", s->a->where);
+    fleet_print(&s->fleet, s->out);
+    fputc('\n', s->out);
     print_consumers(s);
     print_unfinished(s);
     print_overdue(s);
@@ -237,34 +242,6 @@ static void print_text(const struct status *s)
 }
 
 /* For programs */
-
-struct json_column {
-    int column;
-    const char *key;
-    bool number;
-};
-
-/* An array of objects, one a row. */
-static void add_json_rows(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n)
-{
-    buf_add_char(out, '[');
-    for (int row = 0; row < PQntuples(r); row++) {
-        buf_add_text(out, row ? ",{" : "{");
-        for (size_t i = 0; i < n; i++) {
-            const char *value = field_text(r, row, columns[i].column);
-
-            buf_printf(out, "%s\"%s\":", i ? "," : "", columns[i].key);
-            if (!value)
-                buf_add_text(out, "null");
-            else if (columns[i].number)
-                buf_add_text(out, value);
-            else
-                buf_add_json(out, slice_of(value));
-        }
-        buf_add_char(out, '}');
-    }
-    buf_add_char(out, ']');
-}
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
@@ -298,14 +275,16 @@ static void print_json(const struct status *s)
                                                  {R_NEWEST_MS, "newest_ms", true}};
     struct buf out = {0};
 
-    buf_add_text(&out, "{\"consumers\":");
-    add_json_rows(&out, s->consumers, consumers, N(consumers));
+    buf_add_char(&out, '{');
+    fleet_add_json(&s->fleet, &out);
+    buf_add_text(&out, ",\"consumers\":");
+    json_rows_add(&out, s->consumers, consumers, N(consumers));
     buf_add_text(&out, ",\"oldest_unfinished\":");
-    add_json_rows(&out, s->unfinished, unfinished, N(unfinished));
+    json_rows_add(&out, s->unfinished, unfinished, N(unfinished));
     buf_add_text(&out, ",\"overdue\":");
-    add_json_rows(&out, s->overdue, overdue, N(overdue));
+    json_rows_add(&out, s->overdue, overdue, N(overdue));
     buf_add_text(&out, ",\"dead_letters\":");
-    add_json_rows(&out, s->reasons, reasons, N(reasons));
+    json_rows_add(&out, s->reasons, reasons, N(reasons));
     buf_add_text(&out, "}\n");
     fwrite(out.data, 1, out.len, s->out);
     buf_deinit(&out);
@@ -323,7 +302,8 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
     buf_add_text(&names, c->n_queues ? "]" : "[]");
     const char *const params[] = {buf_text(&names)};
 
-    answer = session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
+    answer = admin_fleet(s->a, &s->fleet, f) ||
+             session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
                           f) ||
              session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
              session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished,
@@ -345,6 +325,7 @@ int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, 
         print_json(&s);
     else if (answer == 0)
         print_text(&s);
+    fleet_deinit(&s.fleet);
     PQclear(s.consumers);
     PQclear(s.reasons);
     PQclear(s.unfinished);

@@ -45,10 +45,12 @@ static void stat_counter(struct log_line *l, enum stats_field f, struct counter 
 }
 
 /* A histogram of microseconds, which begins anew. */
-static void stat_latency(struct log_line *l, enum stats_field f, struct histogram *h)
+static void stat_latency(struct log_line *l, enum stats_field f, struct histogram *h, struct latency *told)
 {
     int64_t points[] = {histogram_quantile(h, 500), histogram_quantile(h, 990), h->max};
     char key[STATS_KEY_MAX];
+
+    *told = (struct latency){.known = h->n > 0, .p50_us = points[0], .p99_us = points[1]};
 
     for (size_t i = 0; i < 3; i++) {
         key_of(key, f, STATS_KIND_LATENCY, i);
@@ -211,11 +213,12 @@ void figures_say(struct lane *l)
     stat_counter(&line, STATS_GIVEN_BACK, &counts->given_back);
     stat_counter(&line, STATS_DEAD, &counts->dead);
     stat_int(&line, STATS_IN_FLIGHT, (int64_t)l->core.held.n_out);
+    stat_int(&line, STATS_LIMIT, queue_limit(&l->core));
     stat_int(&line, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
     stat_int(&line, STATS_HELD, (int64_t)queue_n_held(&l->core));
     stat_int(&line, STATS_HELD_BYTES, (int64_t)l->core.held.n_bytes);
-    stat_latency(&line, STATS_FORWARD_MS, &l->forward_us);
-    stat_latency(&line, STATS_END_TO_END_MS, &l->end_to_end_us);
+    stat_latency(&line, STATS_FORWARD_MS, &l->forward_us, &l->shown.forward);
+    stat_latency(&line, STATS_END_TO_END_MS, &l->end_to_end_us, &l->shown.end_to_end);
     stat_batch(&line, STATS_CLAIM_BATCH, &l->claim_batch);
     log_depth(&line, l);
     log_database(&line, l);

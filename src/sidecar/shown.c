@@ -1,7 +1,9 @@
 /* What presence shows of the queues, for `onceward status` and `top`, and for other replicas: an object a
  * queue, of which the database reads "consumer" and "state". What is 0, or is not known, is left out: the row
- * is written every few seconds. */
+ * is written every few seconds, and read by every replica. */
 #include "sidecar/sidecar.h"
+
+enum { DETAIL_BYTES = 160 };
 
 static void add_text(struct buf *b, const char *key, const char *value)
 {
@@ -9,7 +11,74 @@ static void add_text(struct buf *b, const char *key, const char *value)
     buf_add_json(b, slice_of(value));
 }
 
-static void states(struct lane *l, struct buf *b)
+static void add_int(struct buf *b, const char *key, int64_t value)
+{
+    if (value > 0)
+        buf_printf(b, ", \"%s\": %lld", key, (long long)value);
+}
+
+/* What a count has grown by, for each second. */
+static void add_rate(struct buf *b, const char *key, uint64_t grown, int64_t in_ms)
+{
+    if (grown && in_ms > 0)
+        buf_printf(b, ", \"%s\": %.1f", key, (double)grown * 1000 / (double)in_ms);
+}
+
+/* Of this stats interval; where nothing has come in it yet, of the one before. */
+static void add_latency(struct buf *b, const char *key, const struct histogram *h, struct latency told)
+{
+    if (h->n)
+        told = (struct latency){true, histogram_quantile(h, 500), histogram_quantile(h, 990)};
+    if (!told.known)
+        return;
+    buf_printf(b, ", \"%s_p50\": %.1f, \"%s_p99\": %.1f", key, (double)told.p50_us / 1000, key,
+               (double)told.p99_us / 1000);
+}
+
+/* No longer than that, and no piece of a character. */
+static struct slice cut(const char *text)
+{
+    struct slice s = slice_of(text);
+
+    if (s.len > DETAIL_BYTES)
+        for (s.len = DETAIL_BYTES; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
+            s.len--;
+    return s;
+}
+
+/* The first of the reasons for which it stands still: the one that the stats line names. */
+static void add_pause(struct buf *b, const struct lane *l)
+{
+    for (int r = 0; r < N_PAUSE_REASONS; r++) {
+        const struct queue_pause *p = &l->core.pauses[r];
+
+        if (!p->since_ms)
+            continue;
+        add_text(b, "reason", pause_reasons[r].name);
+        buf_add_text(b, ", \"detail\": ");
+        buf_add_json(b, cut(p->text));
+        add_int(b, "paused_for_ms", l->sidecar->now_ms - p->since_ms);
+        return;
+    }
+}
+
+static void add_rates(struct buf *b, struct lane *l)
+{
+    const struct queue_counts *c = &l->core.counts;
+    struct lane_shown *s = &l->shown;
+    uint64_t failed = c->retried.total + c->given_back.total + c->dead.total;
+    int64_t in_ms = s->at_ms ? l->sidecar->now_ms - s->at_ms : 0;
+
+    add_rate(b, "received_per_s", c->received.total - s->received, in_ms);
+    add_rate(b, "completed_per_s", c->completed.total - s->completed, in_ms);
+    add_rate(b, "failed_per_s", failed - s->failed, in_ms);
+    s->at_ms = l->sidecar->now_ms;
+    s->received = c->received.total;
+    s->completed = c->completed.total;
+    s->failed = failed;
+}
+
+static void add_queue(struct buf *b, struct lane *l)
 {
     bool consuming = l->core.consumer.state == CONSUMER_ACTIVE && !l->core.left_to_others;
     enum queue_state state = queue_state(&l->core);
@@ -19,9 +88,18 @@ static void states(struct lane *l, struct buf *b)
     buf_add_text(b, "{\"queue\": ");
     buf_add_json(b, slice_of(l->config->queue));
     add_text(b, "consumer", l->config->consumer);
-    buf_printf(b, ", \"state\": \"%s\", \"in_flight\": %zu, \"held\": %zu, \"limit\": %d}",
-               queue_states[state].name, l->core.held.n_out, queue_n_held(&l->core),
-               (int)l->core.limiter.limit);
+    add_text(b, "state", queue_states[state].name);
+    add_pause(b, l);
+    buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", l->core.held.n_out,
+               queue_limit(&l->core), queue_n_held(&l->core));
+    add_int(b, "parked", (int64_t)queue_n_parked(&l->core));
+    add_int(b, "dead", (int64_t)l->core.counts.dead.total);
+    if (l->link->broker && l->core.consumer.watch.depth >= 0)
+        buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
+    add_rates(b, l);
+    add_latency(b, "forward_ms", &l->forward_us, l->shown.forward);
+    add_latency(b, "end_to_end_ms", &l->end_to_end_us, l->shown.end_to_end);
+    buf_add_char(b, '}');
 }
 
 void shown_write(struct sidecar *s, struct buf *ret)
@@ -30,7 +108,7 @@ void shown_write(struct sidecar *s, struct buf *ret)
     buf_add_char(ret, '[');
     for (size_t i = 0; i < s->n_lanes; i++) {
         buf_add_text(ret, i ? ", " : "");
-        states(&s->lanes[i], ret);
+        add_queue(ret, &s->lanes[i]);
     }
     buf_add_char(ret, ']');
 }

@@ -95,6 +95,12 @@ struct housekeeping {
     struct tally purged, swept, orphans;
 };
 
+/* Of the latest stats line. */
+struct latency {
+    bool known;
+    int64_t p50_us, p99_us;
+};
+
 /* A queue: its core, and what the shell keeps beside it. */
 struct lane {
     struct sidecar *sidecar;
@@ -118,6 +124,11 @@ struct lane {
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
     struct waiting waiting; /* before its first start */
+    struct lane_shown { /* in the row of presence, at that time */
+        int64_t at_ms;
+        uint64_t received, completed, failed;
+        struct latency forward, end_to_end; /* while the present interval has none */
+    } shown;
     struct lane_levers {
         bool read;           /* once, at least: what was wanted before is not for this process */
         int64_t retry, held; /* the numbers that were done */

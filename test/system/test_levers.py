@@ -2,9 +2,14 @@
 
 The commands write into the database, and each sidecar reads it there within five seconds."""
 
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
+import termios
+import threading
 
 import pytest
 
@@ -193,6 +198,98 @@ def test_what_is_held_while_everything_fails_can_be_given_up(bed, operator):
     bed.wait_for_status("new", "completed")
     assert not second.find("lever") and len(bed.letters()) == 8
     bed.assert_once("new")
+
+
+def test_status_shows_who_is_alive_and_what_they_do(bed, operator):
+    first, second = two(bed)
+    bed.queue.publish_many(["m1", "m2"])
+    operator("pause", "--reason", "deploy", "--by", "ann")
+    operator("give-up", "m9", "--by", "bob")
+    for sidecar in (first, second):
+        sidecar.wait_for("paused", reason="operator", deadline=SOON)
+
+    def shown():
+        found = [r for r in operator("status", "--json", consumer=False).json["replicas"] if r["queue"] == bed.queue.name]
+        return len(found) == 2 and all(r["state"] == "paused" for r in found) and found
+
+    replicas = wait_until(shown, "both are shown as paused", deadline=SOON)
+    for r in replicas:
+        assert (r["consumer"], r["reason"], r["detail"]) == (bed.queue.name, "operator", "ann: deploy")
+        assert r["seen_ms"] < 15_000 and r["paused_for_ms"] > 0 and r["in_flight"] == 0 and r["limit"] >= 1 and r["version"]
+    lever, = [x for x in operator("status", "--json", consumer=False).json["levers"] if x["consumer"] == bed.queue.name]
+    assert (lever["reason"], lever["by"], lever["give_up"], lever["give_up_by"]) == ("deploy", "ann", 1, "bob")
+    text = operator("status", consumer=False).out
+    assert "paused (operator)" in text and "by ann: deploy; 1 message to be given up." in text
+    # Whoever is gone is not shown for long.
+    second.kill()
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '20 s' WHERE instance = %s", second.find("started")[0]["instance"])
+    found = [r["instance"] for r in operator("status", "--json", consumer=False).json["replicas"] if r["queue"] == bed.queue.name]
+    assert found == [first.find("started")[0]["instance"]]
+    once = operator("top", consumer=False).out
+    assert "operator for " in once and "\x1b" not in once
+
+
+def test_the_rates_and_the_limit_are_shown(bed, operator):
+    bed.app.handler = bed.app.commit_and_answer
+    sidecar = bed.sidecar(forward={"concurrency": 4})
+    assert all("limit" in line for line in [sidecar.wait_for("stats")])
+    n = 0
+
+    def shown():
+        nonlocal n
+        bed.queue.publish_many([f"m{k}" for k in range(n, n + 20)])
+        n += 20
+        r, = [r for r in operator("status", "--json", consumer=False).json["replicas"] if r["queue"] == bed.queue.name]
+        return r["completed_per_s"] and r["received_per_s"] and r["forward_ms_p50"] and r["limit"] == 4 and r
+
+    r = wait_until(shown, "rates, latencies and the limit", interval=0.3)
+    assert r["forward_ms_p50"] <= r["forward_ms_p99"] and r["end_to_end_ms_p99"] and r["dead"] == 0
+    sidecar.wait_for("stats", limit=4)
+
+
+class Screen:
+    """A command on a terminal of its own."""
+
+    def __init__(self, arguments, columns, lines, environment):
+        surroundings = {**os.environ, "NO_COLOR": "", "TERM": "xterm", **environment}
+        self.pid, self.fd = pty.fork()
+        if not self.pid:
+            try:
+                os.execve(arguments[0], arguments, surroundings)
+            finally:
+                os._exit(127)  # never two of this process
+        self.resize(columns, lines)
+        self.text = ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def resize(self, columns, lines):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def _read(self):
+        try:
+            while data := os.read(self.fd, 65536):
+                self.text += data.decode(errors="replace")
+        except OSError:
+            pass
+
+    def end(self, key):
+        os.write(self.fd, key)
+        wait_until(lambda: os.waitpid(self.pid, os.WNOHANG) != (0, 0) or None, "it ends")
+
+
+@pytest.mark.parametrize("environment, coloured", [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_top_lives_on_a_terminal_until_q(bed, operator, environment, coloured):
+    bed.sidecar()
+    operator("resume")  # writes the configuration
+    screen = Screen([schema.require_binary(), "top", "--config", os.path.join(bed.folder, "operator.json")], 160, 40, environment)
+    wait_until(lambda: "consuming" in screen.text and "FORWARD P50/P99" in screen.text, lambda: screen.text)
+    assert ("\x1b[32mconsuming" in screen.text) == coloured and ("\x1b[1m" in screen.text) == coloured
+    seen = len(screen.text)
+    screen.resize(40, 12)
+    wait_until(lambda: "STATE" in screen.text[seen:] and "P50" not in screen.text[seen:].rsplit("onceward top", 1)[-1], lambda: screen.text)
+    assert "\x1b[?1049h" in screen.text and "\x1b[?1049l" not in screen.text
+    screen.end(b"q")
+    wait_until(lambda: screen.text.endswith("\x1b[?25h\x1b[?1049l"), lambda: repr(screen.text[-80:]))
 
 
 @pytest.mark.parametrize("command, arguments, words", [

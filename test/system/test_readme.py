@@ -131,9 +131,6 @@ def test_the_message_ids_that_are_advised_are_valid():
 
 # --- commands ---
 
-AHEAD = {"top"}  # whose advice is in the tables before they are commands
-
-
 def shown_commands(page):
     """Each `onceward …` of the page: in lines of code, and between backticks."""
     text = pages.read(page)

@@ -20,6 +20,7 @@ int command_run(int argc, char **argv);
 int command_check(int argc, char **argv);
 int command_migrate(int argc, char **argv);
 int command_status(int argc, char **argv);
+int command_top(int argc, char **argv);
 int command_dead(int argc, char **argv);
 int command_pause(int argc, char **argv);
 int command_resume(int argc, char **argv);

@@ -308,6 +308,7 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 
 enum queue_state queue_state(const struct queue *q);
 uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
+int queue_limit(const struct queue *q);    /* of requests that may be out now */
 size_t queue_n_parked(const struct queue *q);
 size_t queue_n_held(const struct queue *q);
 int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms);

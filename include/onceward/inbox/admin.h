@@ -55,6 +55,44 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
 /* Writes the answer of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
 
+/* What a queue of a replica does, as that has written it some seconds ago. Texts are never NULL; numbers that
+ * are not known are -1. */
+struct fleet_queue {
+    const char *instance, *version;
+    int64_t number, seen_ms; /* of the instance's life; how long ago it was written */
+    const char *queue, *consumer;
+    const char *state, *reason, *detail; /* why it is paused; or empty */
+    int64_t paused_for_ms, in_flight, limit, held, parked, depth, dead;
+    double received_per_s, completed_per_s, failed_per_s;
+    double forward_ms_p50, forward_ms_p99, end_to_end_ms_p50, end_to_end_ms_p99;
+};
+
+/* What operators want of a consumer that holds on. */
+struct fleet_lever {
+    const char *consumer;
+    bool paused;
+    const char *reason, *by; /* of the pause */
+    int64_t since_ms;        /* ago */
+    int64_t n_give_up;       /* messages that are to be given up */
+    const char *give_up_by;
+};
+
+struct fleet {
+    struct fleet_queue
+        *queues; /* by queue, then instance; a replica without a queue has one that is all empty */
+    size_t n_queues, n_replicas;
+    struct fleet_lever *levers;
+    size_t n_levers;
+    void *results; /* what the texts point into */
+};
+
+/* Who has called within fifteen seconds, and the levers. Freed by fleet_deinit. */
+int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f);
+void fleet_deinit(struct fleet *f);
+
+/* "payments was paused 4 min ago by ann: deploy; 3 messages to be given up" */
+void fleet_add_lever(struct buf *out, const struct fleet_lever *l);
+
 /* Levers of operators, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: who
  * says so; consumer, by and ids are text of the database. */
 

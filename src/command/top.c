@@ -1,0 +1,204 @@
+/* onceward top: what `status` says of the replicas, live on a terminal. The terminal is given back as it was,
+ * however it ends. */
+
+#include "command/top_view.h"
+
+#include "command/common.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/table.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EVERY_MS = 2000, AGAIN_MS = 200 };
+
+static const char help[] =
+    "usage: onceward top --config FILE [--once]\n"
+    "Shows what each queue of each replica does, live, until q: messages a second that came, were done, or "
+    "failed; requests that\n"
+    "are out, and how many may be; what is held here and waits in the queue (depth); how long the "
+    "application "
+    "takes, and how long\n"
+    "a message is here in total (median and 99th percentile); why a queue is paused. The figures are those "
+    "that the replicas wrote\n"
+    "within the last five seconds.\n"
+    "  --once   writes it once, without colours, as it does where standard output is no terminal\n"
+    "No colours with NO_COLOR, or on a terminal that is called dumb.\n";
+
+struct top {
+    struct config *config;
+    struct admin *admin; /* NULL: not connected */
+    struct fleet fleet;
+    char fault[300];
+    bool is_live;
+    struct termios before;
+};
+
+static volatile sig_atomic_t ended, resized;
+
+static void on_end(int number)
+{
+    (void)number;
+    ended = 1;
+}
+
+static void on_resize(int number)
+{
+    (void)number;
+    resized = 1;
+}
+
+/* --- the terminal --- */
+
+static void terminal_take(struct top *t)
+{
+    struct sigaction end = {.sa_handler = on_end}, resize = {.sa_handler = on_resize};
+    struct termios raw;
+
+    sigaction(SIGINT, &end, NULL);
+    sigaction(SIGTERM, &end, NULL);
+    sigaction(SIGHUP, &end, NULL);
+    sigaction(SIGWINCH, &resize, NULL);
+    if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->before) == 0) {
+        raw = t->before;
+        raw.c_lflag &= (tcflag_t) ~(ICANON | ECHO);
+        raw.c_cc[VMIN] = 0;
+        raw.c_cc[VTIME] = 0;
+        tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    }
+    fputs("\x1b[?1049h\x1b[?25l", stdout); /* the other screen, no cursor */
+    fflush(stdout);
+}
+
+static void terminal_give_back(const struct top *t)
+{
+    fputs("\x1b[?25h\x1b[?1049l", stdout);
+    fflush(stdout);
+    if (isatty(STDIN_FILENO))
+        tcsetattr(STDIN_FILENO, TCSANOW, &t->before);
+}
+
+static bool wants_colour(void)
+{
+    const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
+
+    return !(no && *no) && kind && *kind && strcmp(kind, "dumb") != 0;
+}
+
+/* --- figures --- */
+
+/* Keeps the figures of before where there are no newer ones. */
+static void look(struct top *t)
+{
+    struct fault f = {0};
+    struct fleet newer;
+
+    t->fault[0] = '\0';
+    if (!t->admin && admin_open(&t->config->database, ADMIN_READS, &t->admin, &f)) {
+        t->admin = NULL;
+    } else if (admin_check_schema(t->admin, &f) || admin_fleet(t->admin, &newer, &f)) {
+        admin_close(t->admin);
+        t->admin = NULL;
+    } else {
+        fleet_deinit(&t->fleet);
+        t->fleet = newer;
+        return;
+    }
+    struct buf line = {0};
+
+    buf_add_text(&line, "no newer figures: ");
+    text_add_safe(&line, slice_of(f.text));
+    snprintf(t->fault, sizeof(t->fault), "%s", buf_text(&line));
+    buf_deinit(&line);
+}
+
+static void draw(const struct top *t)
+{
+    struct winsize size = {0};
+    struct buf text = {0};
+    char clock[16];
+    time_t now = time(NULL);
+    struct tm utc;
+    struct top_screen s = {.where = t->admin ? admin_where(t->admin) : "-",
+                           .clock = clock,
+                           .colour = t->is_live && wants_colour(),
+                           .fault = t->fault[0] ? t->fault : NULL};
+
+    strftime(clock, sizeof(clock), "%H:%M:%S UTC", gmtime_r(&now, &utc));
+    if (t->is_live && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col) {
+        s.width = size.ws_col;
+        s.height = size.ws_row > 1 ? size.ws_row - 1 : 1;
+    }
+    top_draw(&text, &s, &t->fleet);
+    if (t->is_live)
+        fputs("\x1b[H", stdout);
+    for (const char *at = buf_text(&text), *end; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        printf("%.*s%s", (int)(end - at), at, t->is_live ? "\x1b[K\r\n" : "\n");
+    }
+    if (t->is_live)
+        fputs("\x1b[J", stdout);
+    fflush(stdout);
+    buf_deinit(&text);
+}
+
+/* Until the next look is due; true: it is to end. */
+static bool rest(const struct top *t)
+{
+    int64_t until = clock_ms() + EVERY_MS;
+
+    while (!ended && clock_ms() < until) {
+        struct pollfd in = {.fd = isatty(STDIN_FILENO) ? STDIN_FILENO : -1, .events = POLLIN};
+        char key;
+
+        if (poll(&in, 1, AGAIN_MS) > 0) {
+            ssize_t n = read(STDIN_FILENO, &key, 1);
+
+            if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN) ||
+                (n > 0 && (key == 'q' || key == 'Q')))
+                return true;
+        }
+        if (resized) {
+            resized = 0;
+            draw(t);
+        }
+    }
+    return ended;
+}
+
+int command_top(int argc, char **argv)
+{
+    const char *path = NULL;
+    int once = 0, status = command_parse(argc, argv, help, "once", &path, &once);
+    struct top t = {0};
+
+    if (status >= 0)
+        return status;
+    t.config = command_config(path);
+    if (!t.config)
+        return STATUS_USAGE;
+    t.is_live = !once && isatty(STDOUT_FILENO);
+    look(&t);
+    if (t.is_live && !t.fault[0]) {
+        terminal_take(&t);
+        do
+            draw(&t);
+        while (!rest(&t) && (look(&t), true));
+        terminal_give_back(&t);
+    } else if (t.fault[0]) {
+        fprintf(stderr, "onceward: %s\n", t.fault);
+        status = STATUS_FAILED;
+    } else {
+        draw(&t);
+    }
+    fleet_deinit(&t.fleet);
+    command_close(t.config, t.admin);
+    return status > 0 ? status : STATUS_DONE;
+}

@@ -1,0 +1,307 @@
+/* The replicas that are alive, what their queues do, and the levers: two questions. */
+#include "inbox/fleet.h"
+
+#include "inbox/session.h"
+#include "inbox/sql.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/table.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    INSTANCE,
+    NUMBER,
+    VERSION,
+    SEEN_MS,
+    QUEUE,
+    CONSUMER,
+    STATE,
+    REASON,
+    DETAIL,
+    PAUSED_FOR_MS,
+    IN_FLIGHT,
+    LIMIT,
+    HELD,
+    PARKED,
+    DEPTH,
+    DEAD,
+    RECEIVED,
+    COMPLETED,
+    FAILED,
+    FORWARD_P50,
+    FORWARD_P99,
+    END_TO_END_P50,
+    END_TO_END_P99,
+    N_COLUMNS
+};
+
+enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY };
+
+struct results {
+    PGresult *replicas, *levers;
+};
+
+/* --- what was answered --- */
+
+static const char *text(const PGresult *r, int row, int column)
+{
+    const char *value = field_text(r, row, column);
+
+    return value ? value : "";
+}
+
+static double number(const PGresult *r, int row, int column)
+{
+    const char *value = field_text(r, row, column);
+    char *end;
+    double d = value ? strtod(value, &end) : -1;
+
+    return value && (*end || end == value) ? -1 : d;
+}
+
+static struct fleet_queue queue_read(const PGresult *r, int row)
+{
+    return (struct fleet_queue){
+        .instance = text(r, row, INSTANCE),
+        .version = text(r, row, VERSION),
+        .number = field_int(r, row, NUMBER),
+        .seen_ms = field_int(r, row, SEEN_MS),
+        .queue = text(r, row, QUEUE),
+        .consumer = text(r, row, CONSUMER),
+        .state = text(r, row, STATE),
+        .reason = text(r, row, REASON),
+        .detail = text(r, row, DETAIL),
+        .paused_for_ms = (int64_t)number(r, row, PAUSED_FOR_MS),
+        .in_flight = (int64_t)number(r, row, IN_FLIGHT),
+        .limit = (int64_t)number(r, row, LIMIT),
+        .held = (int64_t)number(r, row, HELD),
+        .parked = (int64_t)number(r, row, PARKED),
+        .depth = (int64_t)number(r, row, DEPTH),
+        .dead = (int64_t)number(r, row, DEAD),
+        .received_per_s = number(r, row, RECEIVED),
+        .completed_per_s = number(r, row, COMPLETED),
+        .failed_per_s = number(r, row, FAILED),
+        .forward_ms_p50 = number(r, row, FORWARD_P50),
+        .forward_ms_p99 = number(r, row, FORWARD_P99),
+        .end_to_end_ms_p50 = number(r, row, END_TO_END_P50),
+        .end_to_end_ms_p99 = number(r, row, END_TO_END_P99),
+    };
+}
+
+static struct fleet_lever lever_read(const PGresult *r, int row)
+{
+    return (struct fleet_lever){.consumer = text(r, row, L_CONSUMER),
+                                .paused = text(r, row, L_PAUSED)[0] == 't',
+                                .reason = text(r, row, L_REASON),
+                                .by = text(r, row, L_BY),
+                                .since_ms = field_int(r, row, L_SINCE_MS),
+                                .n_give_up = field_int(r, row, L_N_GIVE_UP),
+                                .give_up_by = text(r, row, L_GIVE_UP_BY)};
+}
+
+/* Those of an instance do not follow one another: few are many. */
+static size_t count_replicas(const struct fleet *f)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < f->n_queues; i++) {
+        bool known = false;
+
+        for (size_t k = 0; !known && k < i; k++)
+            known = strcmp(f->queues[k].instance, f->queues[i].instance) == 0;
+        n += !known;
+    }
+    return n;
+}
+
+int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f)
+{
+    struct results *r = mem_zalloc(1, sizeof(*r));
+
+    *ret = (struct fleet){.results = r};
+    if (session_once(a, sql_file_find("queries/status_replicas.sql")->text, 0, NULL, &r->replicas, f) ||
+        session_once(a, sql_file_find("queries/status_levers.sql")->text, 0, NULL, &r->levers, f)) {
+        fleet_deinit(ret);
+        return -1;
+    }
+    ret->n_queues = (size_t)PQntuples(r->replicas);
+    ret->n_levers = (size_t)PQntuples(r->levers);
+    ret->queues = mem_zalloc(ret->n_queues + 1, sizeof(*ret->queues));
+    ret->levers = mem_zalloc(ret->n_levers + 1, sizeof(*ret->levers));
+    for (size_t i = 0; i < ret->n_queues; i++)
+        ret->queues[i] = queue_read(r->replicas, (int)i);
+    for (size_t i = 0; i < ret->n_levers; i++)
+        ret->levers[i] = lever_read(r->levers, (int)i);
+    ret->n_replicas = count_replicas(ret);
+    return 0;
+}
+
+void fleet_deinit(struct fleet *f)
+{
+    struct results *r = f->results;
+
+    if (r) {
+        PQclear(r->replicas);
+        PQclear(r->levers);
+    }
+    free(r);
+    free(f->queues);
+    free(f->levers);
+    *f = (struct fleet){0};
+}
+
+/* --- status: for people --- */
+
+static void add_count(struct table *t, int64_t n)
+{
+    if (n < 0)
+        table_add_text(t, NULL);
+    else
+        table_add_int(t, n);
+}
+
+static void add_decimal(struct table *t, double d)
+{
+    char digits[32];
+
+    snprintf(digits, sizeof(digits), "%.1f", d);
+    table_add_text(t, d < 0 ? NULL : digits);
+}
+
+static void add_state(struct table *t, const struct fleet_queue *q)
+{
+    struct buf words = {0};
+
+    buf_add_text(&words, q->state);
+    if (*q->reason)
+        buf_printf(&words, " (%s)", q->reason);
+    table_add(t, buf_slice(&words));
+    buf_deinit(&words);
+}
+
+static void print_queues(const struct fleet *f, FILE *out)
+{
+    static const char *const heads[] = {"QUEUE", "REPLICA", "STATE",    "OUT",     "LIMIT", "HELD",
+                                        "IN/S",  "DONE/S",  "FAILED/S", "VERSION", "SEEN"};
+    struct table t = {.n_columns = 11, .right = 0x1F8};
+
+    for (size_t i = 0; i < t.n_columns; i++)
+        table_add_text(&t, heads[i]);
+    for (size_t i = 0; i < f->n_queues; i++) {
+        const struct fleet_queue *q = &f->queues[i];
+        struct buf seen = {0};
+
+        table_add_text(&t, q->queue);
+        table_add_text(&t, q->instance);
+        add_state(&t, q);
+        add_count(&t, q->in_flight);
+        add_count(&t, q->limit);
+        add_count(&t, q->held);
+        add_decimal(&t, q->received_per_s);
+        add_decimal(&t, q->completed_per_s);
+        add_decimal(&t, q->failed_per_s);
+        table_add_text(&t, q->version);
+        text_add_age(&seen, q->seen_ms);
+        buf_add_text(&seen, " ago");
+        table_add(&t, buf_slice(&seen));
+        buf_deinit(&seen);
+    }
+    table_print(&t, out, text_width(out));
+    table_deinit(&t);
+}
+
+void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
+{
+    text_add_safe(out, slice_of(l->consumer));
+    if (l->paused) {
+        buf_add_text(out, " was paused ");
+        text_add_age(out, l->since_ms);
+        buf_add_text(out, " ago by ");
+        text_add_safe(out, slice_of(*l->by ? l->by : "somebody"));
+        buf_add_text(out, *l->reason ? ": " : "");
+        text_add_safe(out, slice_of(l->reason));
+    }
+    if (l->n_give_up)
+        buf_printf(out, "%s %" PRId64 " message%s to be given up", l->paused ? ";" : ":", l->n_give_up,
+                   l->n_give_up == 1 ? "" : "s");
+}
+
+void fleet_print(const struct fleet *f, FILE *out)
+{
+    if (f->n_queues) {
+        fprintf(out, "Replicas (%zu):\n", f->n_replicas);
+        print_queues(f, out);
+    } else {
+        fprintf(out, "No replica has been seen for 15 s.\n");
+    }
+    for (size_t i = 0; i < f->n_levers; i++) {
+        struct buf line = {0};
+
+        fleet_add_lever(&line, &f->levers[i]);
+        fprintf(out, "%s.\n", buf_text(&line));
+        buf_deinit(&line);
+    }
+}
+
+/* --- status: for programs --- */
+
+void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n)
+{
+    buf_add_char(out, '[');
+    for (int row = 0; row < PQntuples(r); row++) {
+        buf_add_text(out, row ? ",{" : "{");
+        for (size_t i = 0; i < n; i++) {
+            const char *value = field_text(r, row, columns[i].column);
+
+            buf_printf(out, "%s\"%s\":", i ? "," : "", columns[i].key);
+            if (!value)
+                buf_add_text(out, "null");
+            else if (columns[i].number)
+                buf_add_text(out, value);
+            else
+                buf_add_json(out, slice_of(value));
+        }
+        buf_add_char(out, '}');
+    }
+    buf_add_char(out, ']');
+}
+
+void fleet_add_json(const struct fleet *f, struct buf *out)
+{
+    static const struct json_column replicas[] = {{INSTANCE, "instance", false},
+                                                  {NUMBER, "number", true},
+                                                  {VERSION, "version", false},
+                                                  {SEEN_MS, "seen_ms", true},
+                                                  {QUEUE, "queue", false},
+                                                  {CONSUMER, "consumer", false},
+                                                  {STATE, "state", false},
+                                                  {REASON, "reason", false},
+                                                  {DETAIL, "detail", false},
+                                                  {PAUSED_FOR_MS, "paused_for_ms", true},
+                                                  {IN_FLIGHT, "in_flight", true},
+                                                  {LIMIT, "limit", true},
+                                                  {HELD, "held", true},
+                                                  {PARKED, "parked", true},
+                                                  {DEPTH, "depth", true},
+                                                  {DEAD, "dead", true},
+                                                  {RECEIVED, "received_per_s", true},
+                                                  {COMPLETED, "completed_per_s", true},
+                                                  {FAILED, "failed_per_s", true},
+                                                  {FORWARD_P50, "forward_ms_p50", true},
+                                                  {FORWARD_P99, "forward_ms_p99", true},
+                                                  {END_TO_END_P50, "end_to_end_ms_p50", true},
+                                                  {END_TO_END_P99, "end_to_end_ms_p99", true}};
+    static const struct json_column levers[] = {
+        {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
+        {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false}};
+    const struct results *r = f->results;
+
+    buf_add_text(out, "\"replicas\":");
+    json_rows_add(out, r->replicas, replicas, sizeof(replicas) / sizeof(replicas[0]));
+    buf_add_text(out, ",\"levers\":");
+    json_rows_add(out, r->levers, levers, sizeof(levers) / sizeof(levers[0]));
+}

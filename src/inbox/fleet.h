@@ -1,0 +1,24 @@
+#pragma once
+
+#include "onceward/inbox/admin.h"
+
+#include <libpq-fe.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+struct buf;
+
+/* What `status` says of the replicas. */
+void fleet_print(const struct fleet *f, FILE *out);
+void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...],"levers":[...] */
+
+/* A column of a result as a key of JSON. A number's text is JSON already. */
+struct json_column {
+    int column;
+    const char *key;
+    bool number;
+};
+
+/* An array of objects, one a row. */
+void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n);
