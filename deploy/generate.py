@@ -108,7 +108,7 @@ STATS = '{container="onceward", namespace=~"$namespace"} | json | event="stats" 
 PANELS = [  # title, unit, fields; a COUNT is shown as a rate
     ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead"]),
     ("In the broker's queue", "short", ["depth"]),
-    ("Held here", "short", ["in_flight", "parked", "held"]),
+    ("Held here", "short", ["in_flight", "limit", "parked", "held"]),
     ("The application's answers", "ms", ["forward_ms"]),
     ("From delivery to completion", "ms", ["end_to_end_ms"]),
     ("Paused for", "ms", ["paused_for_ms"]),
@@ -139,13 +139,13 @@ def panel(number, title, kind, unit, targets, sentences):
 def dashboard():
     known = {name: (kind, sentence) for name, kind, sentence in fields()}
     shown = {name for _, _, names in PANELS for name in names}
-    left = set(known) - TEXTS - shown
-    if left or shown - set(known):
-        sys.exit(f"generate.py: PANELS lacks {sorted(left)}, or has {sorted(shown - set(known))} that are no fields")
+    left = [name for name in known if name not in TEXTS | shown]
+    if shown - set(known):
+        sys.exit(f"generate.py: PANELS has {sorted(shown - set(known))}, which are no fields")
     panels = [panel(0, "State", "state-timeline", "none",
                     [(f"max by (queue, pod, state) (count_over_time({STATS} [$__interval]))", "{{queue}} {{pod}} {{state}}")],
                     [known["state"][1]])]
-    for title, unit, names in PANELS:
+    for title, unit, names in PANELS + ([("Others", "short", left)] if left else []):
         targets = [(query(key, known[name][0]), "{{queue}} " + key) for name in names for key in keys(name, known[name][0])
                    if not key.endswith("_total")]
         panels.append(panel(len(panels), title, "timeseries", unit, targets, [f"{name}: {known[name][1]}" for name in names]))
@@ -167,9 +167,20 @@ def dashboard():
 
 # Helm: the values of the chart, with the configuration's own schema in it.
 
+def without_prose(schema):
+    """What decides, without the descriptions: conf/README.md has them."""
+    if isinstance(schema, list):
+        return [without_prose(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: {key: without_prose(value) for key, value in value.items()} if name in ("properties", "$defs") else without_prose(value)
+            for name, value in schema.items() if name not in ("description", "title", "default", "examples")}
+
+
 def values_schema():
     with open(os.path.join(DEPLOY, "../conf/onceward.schema.json")) as f:
         config = json.load(f)
+    config = without_prose(config)
     config.pop("$schema", None)
     identity = config.pop("$id", None)
     definitions = {name: config.pop(name) for name in ("$defs", "definitions") if name in config}
