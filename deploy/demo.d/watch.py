@@ -49,11 +49,21 @@ def log_view(path_of, names):
     for name in names:
         lines = events(path_of(name))
         rows.append(row(name, lines))
-        news += [(e["ts"], f"{e['ts'][11:23]}  {name}  {e['event']:13} {e.get('reason') or e.get('message_id') or e.get('message', '')}")
-                 for e in lines if e["event"] in NEWS]
+        news += [(e["ts"], name, e["event"], e.get("reason") or e.get("message_id") or "") for e in lines if e["event"] in NEWS]
     widths = [max(len(r[i]) for r in rows) for i in range(len(HEADS))]
     table = ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(r, widths))) for r in rows]
-    return table + [""] + [line for _, line in sorted(news)[-N_NEWS:]]
+    return table + [""] + told(sorted(news))[-N_NEWS:]
+
+
+def told(news):
+    """A line each; what happens many times in a row is one, with its count."""
+    rows = []
+    for at, name, event, what in news:
+        if rows and rows[-1][1:3] == [name, event]:
+            rows[-1] = [at, name, event, what, rows[-1][4] + 1]
+        else:
+            rows.append([at, name, event, what, 1])
+    return [f"{at[11:23]}  {name}  {event:13} {what}" + (f"  ({n} times)" if n > 1 else "") for at, name, event, what, n in rows]
 
 
 class Watch:

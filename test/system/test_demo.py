@@ -58,8 +58,9 @@ def test_the_view_sums_up_the_logs(tmp_path):
     stats = {"event": "stats", "ts": "2026-01-01T00:00:00.000Z", "state": "consuming", "completed": 20, "in_flight": 3, "parked": 1,
              "retried_total": 4, "duplicates_total": 5, "dead_total": 0, "forward_ms_p50": 1.25, "forward_ms_p99": None}
     paused = {"event": "paused", "ts": "2026-01-01T00:00:01.500Z", "reason": "overloaded"}
-    (tmp_path / "a").write_text("".join(json.dumps(e) + "\n" for e in [stats, stats, paused]) + '{"event": "sta')  # killed in the middle
+    taken = [{"event": "taken_over", "ts": f"2026-01-01T00:00:00.{i}00Z", "message_id": f"m{i}"} for i in range(3)]
+    (tmp_path / "a").write_text("".join(json.dumps(e) + "\n" for e in [stats, *taken, stats, paused]) + '{"event": "sta')  # killed in the middle
     lines = watch.log_view(lambda name: str(tmp_path / name), ["a", "b"])
     assert lines[0].split() == "sidecar state done/s at work held retried duplicates dead p50 ms p99 ms".split()
     assert lines[1].split() == "a consuming 40 3 1 4 5 0 1.2 -".split() and lines[2].split()[:2] == ["b", "starting"]
-    assert lines[-1] == "00:00:01.500  a  paused        overloaded"
+    assert lines[-2:] == ["00:00:00.200  a  taken_over    m2  (3 times)", "00:00:01.500  a  paused        overloaded"]
