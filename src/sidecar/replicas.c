@@ -27,6 +27,7 @@ static struct replica *replica_of(struct sidecar_presence *p, const char *instan
 
 static void saw(struct sidecar *s, struct replica *r, int64_t counter)
 {
+    r->is_there = true;
     if (counter != r->counter) {
         r->counter = counter;
         r->changed_ms = s->now_ms;
@@ -36,6 +37,24 @@ static void saw(struct sidecar *s, struct replica *r, int64_t counter)
     }
     r->n_same++;
     r->gone = r->n_same >= N_SAME && s->now_ms - r->changed_ms >= GONE_MS;
+}
+
+/* Those that the database has forgotten: it keeps them for a day. */
+static void forget_others(struct sidecar_presence *p)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < p->n; i++) {
+        struct replica r = p->replicas[i];
+
+        if (r.is_there)
+            p->replicas[n++] = r;
+        else
+            free(r.instance);
+    }
+    p->n = n;
+    for (size_t i = 0; i < n; i++)
+        p->replicas[i].is_there = false;
 }
 
 static void tell_gone(struct sidecar *s)
@@ -92,6 +111,7 @@ static void answered(struct sidecar *s)
     }
     for (size_t i = 0; i < p.n_replicas; i++)
         saw(s, replica_of(&s->presence, p.replicas[i].instance), p.replicas[i].counter);
+    forget_others(&s->presence);
     tell_gone(s);
     tell_others(s, &p);
     levers_pull(s, &p);

@@ -124,7 +124,7 @@ struct lane {
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
     struct waiting waiting; /* before its first start */
-    struct lane_shown { /* in the row of presence, at that time */
+    struct lane_shown {     /* in the row of presence, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
         struct latency forward, end_to_end; /* while the present interval has none */
@@ -155,9 +155,9 @@ struct letters {
 struct replica {
     char *instance;
     int64_t counter;
-    int64_t changed_ms; /* when it was last seen to change, by this side's clock */
-    int n_same;         /* reads in a row that found it unchanged */
-    bool gone;
+    int64_t changed_ms;  /* when it was last seen to change, by this side's clock */
+    int n_same;          /* reads in a row that found it unchanged */
+    bool gone, is_there; /* is_there: in the latest answer */
 };
 
 enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD };
@@ -251,7 +251,7 @@ void brokers_deinit(struct sidecar *s);
 void database_step(struct sidecar *s);
 void database_answered(struct sidecar *s, const struct inbox_row *r);
 void database_dial(struct sidecar *s, struct dial *d); /* begins a connection */
-void database_ask(struct sidecar *s); /* what is due of its questions */
+void database_ask(struct sidecar *s);                  /* what is due of its questions */
 void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
 
