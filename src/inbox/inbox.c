@@ -68,6 +68,11 @@ int64_t inbox_waiting_ms(const struct inbox *i)
     return i->lost || !i->n_segments ? 0 : clock_ms() - i->waiting_since_ms;
 }
 
+bool inbox_is_lost(const struct inbox *i)
+{
+    return i->lost;
+}
+
 bool inbox_gave_up_prepared(const struct inbox *i)
 {
     return i->gave_up_prepared;

@@ -262,7 +262,7 @@ void database_step(struct sidecar *s)
         database_dial(s, &d->dial);
     if (dial_result(s, &d->dial, &result))
         arrive(s, result);
-    if (!d->inbox || (!d->readable && inbox_waiting_ms(d->inbox) < SILENT_MS))
+    if (!d->inbox || (!d->readable && !inbox_is_lost(d->inbox) && inbox_waiting_ms(d->inbox) < SILENT_MS))
         return;
     d->readable = false;
     while ((got = inbox_next(d->inbox, &row, &f)) > 0)

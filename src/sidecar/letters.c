@@ -58,7 +58,7 @@ static void read_answers(struct sidecar *s)
     struct fault f = {0};
     int got;
 
-    if (!c->readable && inbox_waiting_ms(c->inbox) < SILENT_MS)
+    if (!c->readable && !inbox_is_lost(c->inbox) && inbox_waiting_ms(c->inbox) < SILENT_MS)
         return;
     c->readable = false;
     while ((got = inbox_next(c->inbox, &row, &f)) > 0) {

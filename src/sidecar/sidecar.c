@@ -132,6 +132,8 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, replicas_due_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
+    if (s->database.inbox && inbox_is_lost(s->database.inbox))
+        return s->now_ms;
     if (!s->database.inbox && !s->database.dial.job && !s->database.closed)
         due = earlier(due, s->database.dial.at_ms);
     for (size_t i = 0; i < s->n_links; i++) {

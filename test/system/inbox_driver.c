@@ -617,6 +617,24 @@ static void test_killed_while_idle(void **state)
     lost_is(b, "terminating connection");
 }
 
+/* Found by sending: the socket is gone with it, so nothing will ever be heard from that. */
+static void test_lost_when_it_sends(void **state)
+{
+    struct bed *b = *state;
+    struct fault f = {0};
+
+    bed_connect(b);
+    claim_all(b, 1);
+    assert_false(inbox_is_lost(b->inbox));
+    assert_int_equal(shutdown(inbox_fd(b->inbox), SHUT_RDWR), 0);
+    bed_submit(b, INBOX_LOOK);
+    /* libpq tells of a write that failed when it is to write again. */
+    assert_int_equal(inbox_submit(b->inbox, INBOX_FAIL, b->items, 1, &f), -1);
+    assert_true(inbox_is_lost(b->inbox));
+    assert_int_equal(inbox_waiting_ms(b->inbox), 0);
+    count_is(bed_collect(b, 2), ROW_UNKNOWN, 2);
+}
+
 /* A split batch whose connection is lost half-way: each item has one answer, known or not. */
 static void test_killed_between_ranges(void **state)
 {
@@ -875,6 +893,7 @@ int main(int argc, char **argv)
         TEST(test_prepared_is_insisted_on),
         TEST(test_prepared_off),
         TEST(test_killed_in_a_batch),
+        TEST(test_lost_when_it_sends),
         TEST(test_killed_while_idle),
         TEST(test_killed_between_ranges),
         TEST(test_stopped_server),

@@ -284,6 +284,10 @@ int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
 /* How long the oldest call that is out has been waited for; 0: none is out. */
 int64_t inbox_waiting_ms(const struct inbox *i);
 
+/* Its connection is gone, as inbox_next is about to say: also found by sending, when nothing comes from its
+ * socket any more. */
+bool inbox_is_lost(const struct inbox *i);
+
 /* The unprepared fall-back of database.prepared: auto was taken (a pooler lost our statements). For the log,
  * once. */
 bool inbox_gave_up_prepared(const struct inbox *i);
