@@ -4,7 +4,8 @@ Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node
 is applied as it is, but for the names of images and servers and the ConfigMap's lines that name them. A publisher sends so many messages a
 second while one scenario after another runs; in the end each message has one charge, whatever happened, and at its first attempt.
 
-Not run as a whole yet; see test/kubernetes."""
+Not run as a whole yet. What was: the servers, the forwarders, the set-up, the example's objects, publisher and ledger, with a sidecar and
+the application as processes in such a namespace; and, earlier, the cluster of cluster.sh. What was not: the scenarios."""
 
 import argparse
 import json
@@ -101,7 +102,7 @@ def example(cluster, name, completion):
             text = text.replace("postgresql.databases.svc:5432/app?sslmode=require", f"{NODE_IP}:{DATABASE_PORT}/app?sslmode=disable")
             config = json.loads(text)
             config["shutdown_grace"] = f"{GRACE_S}s"
-            config["queues"]["payments"]["completion"] = completion
+            config["queues"]["payments"].update(completion=completion, token_window=f"{GRACE_S}s")
             thing["data"]["onceward.json"] = json.dumps(config)
         elif thing["kind"] == "Secret" and "uri" in thing.get("stringData", {}):
             thing["stringData"]["uri"] = f"postgresql://payments_app:change-me-last@{NODE_IP}:{DATABASE_PORT}/app"
