@@ -306,12 +306,17 @@ It runs on, with one sidecar. In another terminal:
   publish          /usr/bin/python3 {os.path.join(HERE, 'publish.py')} {self.servers.rabbitmq.url()} {QUEUE} 10
   the inbox        {self.binary} status --config {config}
                    psql {self.servers.postgres.dsn()} -c 'SELECT * FROM onceward.inbox ORDER BY received_at DESC LIMIT 5'
+                   {self.binary} top --config {config}
   dead letters     {self.binary} dead list --config {config}
   the log          tail -f {self.path('sidecar-a.log')}
 
 Ctrl-C ends it and removes {self.folder}.""")
+        if self.watch:
+            self.watch.begin_top()
         while True:
             self.supervise_app()
+            if self.watch and self.watch.top:
+                self.screen.show(self.watch.top)
             time.sleep(0.2)
 
     def clean(self):

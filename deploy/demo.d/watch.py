@@ -1,4 +1,7 @@
-"""What `deploy/demo --watch` shows beside its count: `onceward top`, where the program has it, or what the sidecars say in their logs."""
+"""What `deploy/demo --watch` shows beside its count: what the sidecars say in their logs.
+
+Not `onceward top`: its figures are those that each sidecar writes into the database every five seconds, and no sidecar of the demo lives for
+long. With --keep it is shown afterwards."""
 
 import json
 import os
@@ -67,25 +70,25 @@ def told(news):
 
 
 class Watch:
-    """Asks on a thread of its own: what takes its time does not hold up the demo."""
+    """`top` is asked for on a thread of its own: what takes its time does not hold up the demo."""
 
     def __init__(self, binary, config, path_of):
         self.binary, self.config, self.path_of = binary, config, path_of
-        self.has_top = b"\n  top " in subprocess.run([binary, "--help"], stdout=subprocess.PIPE, check=False).stdout
-        self.names, self.top = [], []
+        self.top = []
         self._ended = threading.Event()
-        if self.has_top:
-            threading.Thread(target=self._ask, daemon=True).start()
+
+    def begin_top(self):
+        threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self):
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(1):
             done = subprocess.run([self.binary, "top", "--once", "--config", self.config], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, check=False)
             if done.returncode == 0:
                 self.top = done.stdout.decode(errors="replace").rstrip("\n").split("\n")
 
     def view(self, names):
-        return (self.top + [""] if self.top else []) + log_view(self.path_of, sorted(names))
+        return log_view(self.path_of, sorted(names))
 
     def end(self):
         self._ended.set()
