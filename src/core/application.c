@@ -202,7 +202,7 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
         a->unproven_step = 0;
     }
     /* A ready.url may be another port's: where this one refuses, only an answer shows that it is back. */
-    if ((a->rules.has_ready_url ? a->probe.failing && !a->gone : a->gone) &&
+    if ((!a->reached || (a->rules.has_ready_url ? a->probe.failing && !a->gone : a->gone)) &&
         now_ms >= a->limiter.wait_until_ms)
         a->limiter.slow_since_ms = 0;
     a->reached = true;

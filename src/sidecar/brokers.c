@@ -182,6 +182,7 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
     wait_remove(s->wait, &k->watch);
     broker_free(k->broker);
     k->broker = NULL;
+    k->readable = false;
     for (size_t i = 0; i < s->n_lanes; i++)
         if (is_on(k, &s->lanes[i])) {
             queue_channel_lost(&s->lanes[i].core, s->now_ms, 0, reason);

@@ -139,7 +139,7 @@ static int64_t due_ms(const struct sidecar *s)
     for (size_t i = 0; i < s->n_links; i++) {
         const struct broker_link *k = &s->links[i];
 
-        if (k->readable)
+        if (k->readable && k->broker && !k->closed)
             return s->now_ms;
         if (!k->broker && !k->dial.job && !k->closing)
             due = earlier(due, k->dial.at_ms);
