@@ -2,6 +2,7 @@
  *
  * Whatever is wanted stays wanted until the shell can carry it out: that is how batches grow by themselves,
  * without a timer. */
+#include "core/claims.h"
 #include "core/decide.h"
 
 #include "onceward/core/message.h"
@@ -11,32 +12,13 @@
 #include <string.h>
 
 enum {
-    N_RECLAIMS_MAX = 2,    /* new windows for one attempt before it goes with a short one */
-    BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
     IDENTITY_WAIT_MS = 1000,
-    LEFT_MS = 60000,
-    REVOKED_MS = 1000,
-    ALONE_LOOK_MS = 200, /* one that must go alone, and may not keep others waiting now */
     /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
      * one for many costs the broker a fraction of many. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
     N_LETTERS_PASSED = 64, /* that cannot go now, before no other is looked for behind them */
 };
-
-static struct delivery *at(struct link *k)
-{
-    return container_of(k, struct delivery, in_list);
-}
-
-static bool take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
-                 struct action *ret)
-{
-    held_sent(q, now_ms, d);
-    *ret = (struct action){
-        .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
-    return true;
-}
 
 /* --- what is said --- */
 
@@ -124,13 +106,14 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
     struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
     struct delivery *first = NULL;
 
-    if (!oldest || now_ms - at(oldest)->ready_ms < patience)
+    if (!oldest || now_ms - action_at(oldest)->ready_ms < patience)
         return false;
 
     list_each(&q->held.wanted[OP_ACK], k)
     {
-        if (now_ms - at(k)->ready_ms >= patience && (!first || at(k)->copy.number < first->copy.number))
-            first = at(k);
+        if (now_ms - action_at(k)->ready_ms >= patience &&
+            (!first || action_at(k)->copy.number < first->copy.number))
+            first = action_at(k);
     }
     if (!first)
         return false;
@@ -151,7 +134,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
 
     if (!k)
         return false;
-    struct delivery *d = at(k);
+    struct delivery *d = action_at(k);
     *ret = (struct action){
         .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
     held_end(q, now_ms, d);
@@ -169,26 +152,19 @@ static bool next_to_broker(struct queue *q, int64_t now_ms, unsigned can, struct
 
 /* --- what ends an attempt --- */
 
-static bool next_plain(struct queue *q, int64_t now_ms, enum operation op, struct action *ret)
-{
-    struct link *k = list_first(&q->held.wanted[op]);
-
-    return k && take(q, now_ms, at(k), ACTION_DATABASE, ret);
-}
-
 static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 {
     struct link *k = list_first(&q->held.wanted[OP_REVOKE]);
 
     if (k) { /* a window's end is charged like any other failure, or not */
-        at(k)->outcome.give_back = q->brake.on || decide_is_tainted(q, at(k));
-        return take(q, now_ms, at(k), ACTION_DATABASE, ret);
+        action_at(k)->outcome.give_back = q->brake.on || decide_is_tainted(q, action_at(k));
+        return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);
     if (!k)
         return false;
-    at(k)->outcome.give_back |= at(k)->outcome.charged && decide_is_tainted(q, at(k));
-    return take(q, now_ms, at(k), ACTION_DATABASE, ret);
+    action_at(k)->outcome.give_back |= action_at(k)->outcome.charged && decide_is_tainted(q, action_at(k));
+    return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
 
 /* Messages whose end is not known yet, and could still set the circuit breaker. */
@@ -233,7 +209,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
 
     list_each(&q->held.wanted[OP_BURY], k)
     {
-        struct delivery *d = at(k);
+        struct delivery *d = action_at(k);
 
         if (identity_waits(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
@@ -242,338 +218,9 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
             continue;
         }
         if (letter_can_go(q, d, can))
-            return take(q, now_ms, d, ACTION_DATABASE, ret);
+            return action_take(q, now_ms, d, ACTION_DATABASE, ret);
         if (++n_passed == N_LETTERS_PASSED)
             return false;
-    }
-    return false;
-}
-
-/* --- claims and looks --- */
-
-/* Most are copies of what was completed: then a look, which costs a fraction of a claim, comes first. */
-static bool most_are_duplicates(const struct queue *q)
-{
-    return q->flow.duplicates > 0.6;
-}
-
-static bool may_be_looked_at(const struct delivery *d)
-{
-    return !d->claim.looked && !d->claim.has_token && !d->claim.crashes && !d->claim.takeovers &&
-           !d->given_up;
-}
-
-static bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
-{
-    if (next_plain(q, now_ms, OP_CHECK, ret) || next_plain(q, now_ms, OP_LOOK, ret))
-        return true;
-    if (q->flow.no_look_ms == now_ms) /* found nothing in this millisecond */
-        return false;
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        struct delivery *d = at(k);
-
-        if (d->ready_ms + BACKLOG_LOOK_MS > now_ms && !most_are_duplicates(q))
-            return false; /* in the order of their times */
-        if (!may_be_looked_at(d))
-            continue;
-        d->claim.looked = true;
-        held_want(q, now_ms, d, OP_LOOK);
-        return take(q, now_ms, d, ACTION_DATABASE, ret);
-    }
-    q->flow.no_look_ms = now_ms;
-    return false;
-}
-
-static bool may_begin(const struct queue *q)
-{
-    return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused && !q->lever.awaited &&
-           (database_is_up(q->database) || MUTANT(DOWN_IS_IGNORED)) && !pause_is_on(q, PAUSE_REFUSED) &&
-           !pause_is_on(q, PAUSE_STREAM);
-}
-
-static int n_busy(const struct queue *q)
-{
-    return (int)(q->held.n_out + q->held.n_reserved);
-}
-
-/* One at a time is tried: then each try takes another message, in the order of their last tries. */
-static bool is_trying(const struct queue *q)
-{
-    return q->limiter.limit < 2 || q->application->limiter.limit < 2 || q->brake.on;
-}
-
-/* How many claims beyond the free slots will find a slot by the time their answer is here: what is served
- * during one round trip of a claim. Twice that, since the next claims leave only when these have come, and
- * some take longer than the mean: a slot that has to wait is lost. */
-static int look_ahead(const struct queue *q)
-{
-    int limit = (int)(q->limiter.limit < q->application->limiter.limit ? q->limiter.limit
-                                                                       : q->application->limiter.limit);
-    double n = q->flow.service_us > 0 ? 2 * limit * q->flow.claim_us / q->flow.service_us : 0;
-    int most = limit * 4;
-
-    if (is_trying(q))
-        return 0;
-    if (most > q->rules.prefetch / 2)
-        most = q->rules.prefetch / 2;
-    return n < most ? (int)n : most;
-}
-
-/* May one more claim be sent? A queue with nothing under way may always send one, unless somebody says wait.
- */
-static bool has_slot(const struct queue *q, int64_t now_ms)
-{
-    int busy = n_busy(q), room = limiter_room(&q->limiter, now_ms), ahead;
-
-    if (!room || !application_may_send(q->application, now_ms, 0))
-        return false;
-    if (!busy)
-        return true;
-    ahead = look_ahead(q);
-    if (room > q->rules.concurrency)
-        room = q->rules.concurrency;
-    return busy < room + ahead && q->application->n_out + q->application->n_reserved <
-                                      limiter_room(&q->application->limiter, now_ms) + ahead;
-}
-
-static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
-{
-    d->claim.fresh = !d->claim.has_token && !(MUTANT(TOKEN_USED_AGAIN) && d->tried_ms);
-    if (d->claim.fresh)
-        d->claim.row_is_ours = false;
-    d->claim.has_token = true;
-    d->claim.alone = alone;
-    d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
-    d->outcome.exhausted = d->outcome.rowless = d->outcome.only_expired = d->outcome.give_back =
-        d->outcome.charged = false;
-    d->outcome.then_requeue = d->outcome.died = false;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
-    d->outcome.http_status = 0;
-    d->request.kept_verdict = -1;
-    d->request.commit_until_ms = 0;
-}
-
-static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alone, struct action *ret)
-{
-    claim_prepare(q, now_ms, d, alone);
-    return take(q, now_ms, d, ACTION_DATABASE, ret);
-}
-
-/* What the broker is about to drop, and what an operator lets die, is claimed only to be buried: whatever
- * becomes of the application. */
-static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
-{
-    if (!database_is_up(q->database) || q->drain >= DRAIN_RELEASING)
-        return false;
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other.
-         */
-        if (decide_is_near(q, at(k)) || at(k)->given_up)
-            return claim(q, now_ms, at(k), at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
-    }
-    return false;
-}
-
-static bool needs_to_be_alone(const struct delivery *d)
-{
-    return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) && !MUTANT(ALONE_WITH_OTHERS);
-}
-
-/* While everything fails and another replica consumes, none that was redelivered is tried: the others are to
- * get those. But where nothing else comes, nobody would ever learn that the application is well again: then
- * one is tried in LEFT_MS. */
-static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
-{
-    return q->brake.on && q->n_others && d->copy.redelivered &&
-           (now_ms - q->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
-}
-
-/* The one that waits to go alone, if it is of this queue: while it does, no other may. */
-static struct delivery *place_holder(struct queue *q)
-{
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        if (held_holder(q, at(k)) == q->application->place.holder)
-            return at(k);
-    }
-    return NULL;
-}
-
-/* Whose turn is it? The first that waits; where one at a time is tried, the one whose last try is the oldest.
- */
-static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
-{
-    struct delivery *best = q->application->place.holder ? place_holder(q) : NULL;
-
-    if (best)
-        return best;
-
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        struct delivery *d = at(k);
-
-        if ((most_are_duplicates(q) && may_be_looked_at(d)) || is_left_to_others(q, now_ms, d))
-            continue;
-        if (!is_trying(q))
-            return d;
-        if (!best || d->tried_ms < best->tried_ms)
-            best = d;
-        if (best && !best->tried_ms)
-            return best;
-    }
-    if (best || !q->brake.on)
-        return best;
-    list_each(&q->held.waiting[WAIT_BRAKE], k)
-    {
-        if (at(k)->op == OP_CLAIM && !is_left_to_others(q, now_ms, at(k)))
-            return at(k);
-    }
-    return NULL;
-}
-
-/* Held for max_hold already: another attempt would hold it for longer. */
-static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    struct note *n;
-
-    if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || !decide_leave(q, now_ms, d))
-        return false;
-    n = held_tell_limited(q, now_ms, EVENT_RETURNED, NULL);
-    if (n)
-        n->n = 1;
-    note_text(n, "held for max_hold");
-    return true;
-}
-
-static int brake_tries(const struct queue *q)
-{
-    return q->n_others ? 1 : q->rules.concurrency;
-}
-
-static bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
-{
-    enum place place = PLACE_BESIDE;
-
-    if (next_last_chance(q, now_ms, ret))
-        return true;
-    if (!may_begin(q))
-        return false;
-    for (;;) {
-        struct delivery *d = next_candidate(q, now_ms);
-
-        if (!d)
-            return false;
-        if (leaves_instead(q, now_ms, d))
-            continue;
-        bool alone = needs_to_be_alone(d);
-
-        /* The place is asked for before the slots: while somebody has it there are none for others. */
-        if (alone) {
-            if (!limiter_room(&q->limiter, now_ms))
-                return false;
-            place = application_take_place(q->application, now_ms, held_holder(q, d));
-            if (place == PLACE_WAIT)
-                return false;
-        }
-        alone = alone && place == PLACE_TAKEN;
-        if (!alone && needs_to_be_alone(d) && d->claim.takeovers >= N_ALONE_TAKEOVERS) {
-            held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + ALONE_LOOK_MS);
-            continue;
-        }
-        if (!alone && !has_slot(q, now_ms))
-            return false;
-        if (q->brake.on && !brake_try(&q->brake, now_ms, brake_tries(q)))
-            return false;
-        return claim(q, now_ms, d, alone, ret);
-    }
-}
-
-/* --- requests --- */
-
-/* A claim that came to nothing: no slot was free until its window was nearly over, or none will be soon. */
-static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct delivery *d)
-{
-    int64_t left = d->claim.window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
-
-    if (left < tenth)
-        return true;
-    if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
-        return true;
-    return q->drain || q->application->gone || q->application->probe.failing ||
-           q->limiter.wait_until_ms > now_ms + tenth ||
-           q->application->limiter.wait_until_ms > now_ms + tenth;
-}
-
-static bool may_forward(const struct queue *q, int64_t now_ms, const struct delivery *d)
-{
-    const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms);
-
-    if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
-        return false;
-    if (a->place.holder == held_holder(q, d))
-        return a->place.taken;
-    /* What was claimed before somebody asked to be alone is what that one waits for. */
-    if (a->place.holder && ((a->place.taken && now_ms < a->place.until_ms) || MUTANT(WAITS_FOR_EACH_OTHER)))
-        return false;
-    if (!q->held.n_out)
-        return true;
-    return MUTANT(CONCURRENCY_IGNORED) ||
-           ((int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
-            a->n_out < limiter_room(&a->limiter, now_ms));
-}
-
-/* One that crashed the application, perhaps, has it for itself for a window at first, and for twice that with
- * each crash: so a killer that takes long is found all the same. */
-static void share_place(struct queue *q, int64_t now_ms, const struct delivery *d)
-{
-    int64_t patience = q->rules.token_window_ms;
-
-    if (!d->claim.alone || d->claim.takeovers >= N_ALONE_TAKEOVERS)
-        return;
-    for (int i = 1; i < d->claim.crashes && patience < q->rules.max_window_ms; i++)
-        patience *= 2;
-    /* What only hangs has been revoked by then. */
-    application_share_place(q->application, held_holder(q, d), now_ms + patience + REVOKED_MS);
-}
-
-static bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
-{
-    list_each(&q->held.wanted[OP_FORWARD], k)
-    {
-        struct delivery *d = at(k);
-        int64_t left = d->claim.window_ends_ms - now_ms;
-
-        if (is_unsendable(q, now_ms, d)) {
-            held_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
-                     NULL);
-            decide_release(q, now_ms, d, 0, -1, -1);
-            if (q->drain && !d->ended)
-                d->outcome.then_requeue = true;
-            continue;
-        }
-        if (!may_forward(q, now_ms, d))
-            continue;
-        /* A slot has to be free, or the new window would wait as the old one did. */
-        if (left < q->rules.token_window_ms / 10 * 9 && d->claim.n_reclaims < N_RECLAIMS_MAX) {
-            d->claim.n_reclaims++;
-            held_want(q, now_ms, d, OP_CLAIM);
-            continue;
-        }
-        if (left < q->rules.token_window_ms / 10 * 9) {
-            struct note *n = held_tell_limited(q, now_ms, EVENT_SHORT_WINDOW, d);
-
-            if (n)
-                n->ms = left;
-        }
-        d->claim.n_reclaims = 0;
-        share_place(q, now_ms, d);
-        d->request.probation = q->brake.on;
-        held_out(q, now_ms, d);
-        *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .ref = d->ref};
-        return true;
     }
     return false;
 }
@@ -667,9 +314,9 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
     if (next_note(q, ret) || next_abandon(q, ret) || next_to_broker(q, now_ms, can, ret))
         return true;
     if (q->database->linked) {
-        if ((can & 1u << OP_COMPLETE && next_plain(q, now_ms, OP_COMPLETE, ret)) ||
+        if ((can & 1u << OP_COMPLETE && action_take_first(q, now_ms, OP_COMPLETE, ret)) ||
             (can & 1u << OP_FAIL && next_fail(q, now_ms, ret)) ||
-            (can & 1u << OP_RELEASE && next_plain(q, now_ms, OP_RELEASE, ret)) ||
+            (can & 1u << OP_RELEASE && action_take_first(q, now_ms, OP_RELEASE, ret)) ||
             next_bury(q, now_ms, can, ret) || (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
             (can & 1u << OP_CLAIM && next_claim(q, now_ms, ret)))
             return true;
@@ -695,20 +342,11 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 
     until = earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {
-        int64_t ripe = at(h->wanted[OP_ACK].head.next)->ready_ms + ack_patience_ms(q);
+        int64_t ripe = action_at(h->wanted[OP_ACK].head.next)->ready_ms + ack_patience_ms(q);
 
         until = earlier(until, ripe > now_ms ? ripe : now_ms + 1);
     }
-    if (h->wanted[OP_CLAIM].len && h->wanted[OP_CLAIM].head.next)
-        until = earlier(until, at(h->wanted[OP_CLAIM].head.next)->ready_ms + BACKLOG_LOOK_MS > now_ms
-                                   ? at(h->wanted[OP_CLAIM].head.next)->ready_ms + BACKLOG_LOOK_MS
-                                   : INT64_MAX);
-    if (q->brake.on && (h->wanted[OP_CLAIM].len || h->waiting[WAIT_BRAKE].len)) {
-        int64_t next = brake_deadline(&q->brake, now_ms, brake_tries(q));
-
-        if (next > now_ms)
-            until = earlier(until, next);
-    }
+    until = earlier(until, claims_deadline(q, now_ms));
     if (q->consumer.state == CONSUMER_NONE && q->generation && q->consumer.not_before_ms > now_ms)
         until = earlier(until, q->consumer.not_before_ms);
     if (q->drain && q->drain != DRAIN_DONE)

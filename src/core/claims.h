@@ -1,0 +1,37 @@
+#pragma once
+
+#include "core/held.h"
+
+/* Which delivery may be claimed, looked at or forwarded next, and the slots of the queue and of its
+ * application for it. Private to the core. Each: false: none can now; else it is taken, and *ret is to be
+ * carried out. */
+bool next_look(struct queue *q, int64_t now_ms, struct action *ret);
+bool next_claim(struct queue *q, int64_t now_ms, struct action *ret);
+bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
+
+/* When one of them may answer otherwise without a new fact; INT64_MAX: never. */
+int64_t claims_deadline(const struct queue *q, int64_t now_ms);
+
+/* A delivery by its place in the list of what is wanted. */
+static inline struct delivery *action_at(struct link *k)
+{
+    return container_of(k, struct delivery, in_list);
+}
+
+/* Its operation is sent with this action. Answers true. */
+static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
+                               struct action *ret)
+{
+    held_sent(q, now_ms, d);
+    *ret = (struct action){
+        .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
+    return true;
+}
+
+/* The first of those that want it. false: none does. */
+static inline bool action_take_first(struct queue *q, int64_t now_ms, enum operation op, struct action *ret)
+{
+    struct link *k = list_first(&q->held.wanted[op]);
+
+    return k && action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
+}
