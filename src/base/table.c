@@ -43,16 +43,6 @@ static bool is_layout(struct slice s, size_t i)
            (s.data[i] == '\r' && i + 1 < s.len && s.data[i + 1] == '\n');
 }
 
-void text_add_safe_lines(struct buf *out, struct slice s)
-{
-    for (size_t i = 0; i < s.len;) {
-        if (is_layout(s, i))
-            buf_add_char(out, s.data[i++]);
-        else
-            i += add_safe_one(out, s, i);
-    }
-}
-
 bool text_is_safe(struct slice s)
 {
     for (size_t i = 0, step; i < s.len; i += step) {

@@ -190,8 +190,3 @@ void wait_wake(struct wait *w)
         errno = EAGAIN; /* full: it is awake already */
     errno = was;
 }
-
-int wait_fd(const struct wait *w)
-{
-    return w->epoll;
-}

@@ -35,15 +35,6 @@ const struct key *key_find(enum key_scope scope, struct slice path)
     return NULL;
 }
 
-const struct key *key_at(enum key_scope scope, size_t offset)
-{
-    for (size_t i = 0; i < n_keys; i++)
-        if (keys[i].scope == scope && keys[i].offset == offset)
-            return &keys[i];
-    assert(!"a key of that field");
-    return NULL;
-}
-
 static bool starts_with(const char *text, struct slice start)
 {
     return strlen(text) >= start.len && (!start.len || !memcmp(text, start.data, start.len));

@@ -56,9 +56,6 @@ enum { KEYS_MAX = 128 };
 /* The key of that path, or NULL. */
 const struct key *key_find(enum key_scope scope, struct slice path);
 
-/* The same by the place of its field; it must be there. */
-const struct key *key_at(enum key_scope scope, size_t offset);
-
 /* Does some key lie below path ("forward" is such a group)? */
 bool key_is_group(enum key_scope scope, struct slice path);
 

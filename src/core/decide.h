@@ -16,6 +16,9 @@ enum {
 /* It stands beside others of its id: it leads them, follows, or waits. */
 void queue_join(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* What it waited for is due: its operation is wanted, or it stands beside others of its id again. */
+void queue_come_due(struct queue *q, int64_t now_ms, struct delivery *d);
+
 /* Has an operator given it up by its id? */
 bool decide_is_given_up(const struct queue *q, const struct delivery *d);
 

@@ -11,15 +11,3 @@ const struct operation_info *operation_info(enum operation op)
 {
     return &infos[op];
 }
-
-const char *wait_name(enum wait_reason w)
-{
-    static const char *const names[N_WAITS] = {
-        [WAIT_NONE] = "none",           [WAIT_DUE] = "due",           [WAIT_HELD] = "held",
-        [WAIT_LOCKED] = "locked",       [WAIT_WATCHING] = "watching", [WAIT_AGAIN] = "again",
-        [WAIT_FOLLOWING] = "following", [WAIT_ROOM] = "room",         [WAIT_CIRCLING] = "circling",
-        [WAIT_BRAKE] = "brake",
-    };
-
-    return names[w];
-}

@@ -84,6 +84,16 @@ void queue_join(struct queue *q, int64_t now_ms, struct delivery *d)
     }
 }
 
+void queue_come_due(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->op != OP_CLAIM)
+        held_want(q, now_ms, d, d->op);
+    else if (!d->leader)
+        queue_join(q, now_ms, d);
+    else
+        decide_claim(q, now_ms, d);
+}
+
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
 {
     struct note *n;

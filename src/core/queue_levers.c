@@ -68,12 +68,7 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
     while (n--) {
         struct delivery *d = container_of(list_first(l), struct delivery, in_list);
 
-        if (d->op != OP_CLAIM)
-            held_want(q, now_ms, d, d->op);
-        else if (!d->leader)
-            queue_join(q, now_ms, d);
-        else
-            decide_claim(q, now_ms, d);
+        queue_come_due(q, now_ms, d);
     }
     decide_again(q, now_ms);
 }

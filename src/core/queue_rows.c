@@ -638,18 +638,3 @@ void queue_claim_took(struct queue *q, int64_t took_us)
 {
     q->flow.claim_us += ((double)took_us - q->flow.claim_us) / 8;
 }
-
-void queue_holder(struct queue *q, int64_t now_ms, uint64_t ref, int64_t pid, const char *text)
-{
-    const struct delivery *d = queue_find(q, ref);
-    struct note *n;
-
-    if (!d || d->ended || !d->locked_since_ms)
-        return;
-    n = held_tell_limited(q, now_ms, EVENT_ROW_LOCKED, d);
-    if (!n)
-        return;
-    n->ms = now_ms - d->locked_since_ms;
-    n->n = pid;
-    note_text(n, "%s", text);
-}

@@ -66,12 +66,7 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct delivery *d)
             held_want(q, now_ms, d, d->op);
         break;
     case WAIT_DUE:
-        if (d->op != OP_CLAIM)
-            held_want(q, now_ms, d, d->op);
-        else if (!d->leader)
-            queue_join(q, now_ms, d);
-        else
-            decide_claim(q, now_ms, d);
+        queue_come_due(q, now_ms, d);
         break;
     default:
         held_want(q, now_ms, d, d->op);

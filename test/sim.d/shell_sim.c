@@ -400,7 +400,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
             broker_send(w, q->channel, WIRE_DEPTH, 0, 0);
         break;
     case ACTION_ASK_HOLDER:
-        queue_holder(&q->core, world_ms(w), a->ref, 4711, "the simulated application");
+        tell(w, s, queue, &(struct note){.event = EVENT_ROW_LOCKED, .d = queue_find(&q->core, a->ref)});
         break;
     case ACTION_TELL:
         tell(w, s, queue, &a->note);

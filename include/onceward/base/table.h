@@ -13,10 +13,7 @@
  * are not UTF-8 as \xff. */
 void text_add_safe(struct buf *out, struct slice s);
 
-/* As text_add_safe; line feeds and tabs stay. For bodies. */
-void text_add_safe_lines(struct buf *out, struct slice s);
-
-/* Would text_add_safe_lines change nothing? */
+/* Would text_add_safe change nothing but line feeds and tabs? For bodies. */
 bool text_is_safe(struct slice s);
 
 /* "350 ms", "12 s", "4 min 10 s", "2 h 5 min", "3 d 4 h". Negative counts as 0. */

@@ -61,6 +61,3 @@ int wait_turn(struct wait *w, int64_t until_ms);
 /* Ends the present wait_turn, or the next one. Any thread, and signal handlers; never blocks; errno is kept.
  */
 void wait_wake(struct wait *w);
-
-/* A descriptor that is readable while a turn would not wait: for who must wait elsewhere. */
-int wait_fd(const struct wait *w);

@@ -45,6 +45,3 @@ struct operation_info {
 
 /* The row of an operation. */
 const struct operation_info *operation_info(enum operation op);
-
-/* "due", "held", …; WAIT_NONE is "none". */
-const char *wait_name(enum wait_reason w);

@@ -177,9 +177,6 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
 /* How long a batch of claims took: for claims ahead of free slots. */
 void queue_claim_took(struct queue *q, int64_t took_us);
 
-/* The holder of a locked row, asked for by ACTION_ASK_HOLDER. text: what is known of it. */
-void queue_holder(struct queue *q, int64_t now_ms, uint64_t ref, int64_t pid, const char *text);
-
 /* The application's answer. */
 struct answer {
     enum answer_kind kind;
