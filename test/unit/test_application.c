@@ -195,6 +195,45 @@ static void test_the_first_crash_of_all_quarantines_and_is_not_charged(void **st
     assert_int_equal(crash(&a, 1000, &second), CRASH_NOT_ITS_OWN);
 }
 
+static void test_who_has_a_slot_and_nobody_beside_it_has_the_place(void **state)
+{
+    struct application a = reached();
+    struct application_request other;
+
+    application_reserve(&a); /* its own slot */
+    assert_true(application_find_place(&a, 0, 7));
+    assert_int_equal(application_take_place(&a, 0, 8), PLACE_WAIT);
+    assert_false(application_may_send(&a, 0, 0));
+    application_leave_place(&a, 0, 7);
+
+    application_reserve(&a);
+    assert_false(application_find_place(&a, 0, 7)); /* somebody else has one, too */
+    application_unreserve(&a);
+    other = send(&a, false);
+    assert_false(application_find_place(&a, 0, 7));
+    answer(&a, 1, &other);
+    a.n_accepted = 1;
+    assert_false(application_find_place(&a, 1, 7));
+    a.n_accepted = 0;
+    a.n_abandoned = 1; /* given up, and still on the wire */
+    assert_false(application_find_place(&a, 1, 7));
+    a.n_abandoned = 0;
+    assert_true(application_find_place(&a, 1, 7));
+}
+
+static void test_reached_for_the_first_time_it_was_not_down(void **state)
+{
+    static const struct application_rules rules = {
+        .concurrency = 16, .has_ready_url = true, .ready_interval_ms = 1000, .window_ms = 30000};
+    struct application a;
+
+    application_init(&a, &rules, 5);
+    assert_int_equal(a.limiter.slow_since_ms, 5);
+    application_probe_sent(&a);
+    application_probed(&a, 10, true, false, 0);
+    assert_int_equal(a.limiter.slow_since_ms, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +248,8 @@ int main(void)
         cmocka_unit_test(test_slots_are_kept_idle_a_tenth_of_the_time),
         cmocka_unit_test(test_a_long_job_that_goes_alone_is_joined_and_then_not_charged),
         cmocka_unit_test(test_the_first_crash_of_all_quarantines_and_is_not_charged),
+        cmocka_unit_test(test_who_has_a_slot_and_nobody_beside_it_has_the_place),
+        cmocka_unit_test(test_reached_for_the_first_time_it_was_not_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,12 +53,40 @@ static void test_a_limit_that_nobody_has_told_is_asked_for_once(void **state)
     assert_false(returns_limit_is_missing(&r, 1));
 }
 
+static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **state)
+{
+    static const struct {
+        enum queue_kind kind;
+        int configured, major;
+        int64_t last; /* 0: never */
+    } cases[] = {
+        {KIND_CLASSIC, 5, 4, 0},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 2}, /* as soon as it is near */
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 19},
+        {KIND_QUORUM, LIMIT_NONE, 4, 0},
+        {KIND_QUORUM, 2, 3, 2},
+        {KIND_QUORUM, 5, 3, 4},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct returns r = {
+            .kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
+        int64_t first = 0;
+
+        for (int64_t count = 0; count < 100 && !first; count++)
+            if (returns_is_last(&r, count))
+                first = count;
+        assert_int_equal(first, cases[i].last);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_from_where_a_delivery_is_near),
         cmocka_unit_test(test_what_a_publisher_writes_is_believed_on_no_classic_queue),
         cmocka_unit_test(test_a_limit_that_nobody_has_told_is_asked_for_once),
+        cmocka_unit_test(test_one_or_two_deliveries_before_the_end_it_is_the_last),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
