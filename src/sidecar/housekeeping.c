@@ -72,7 +72,7 @@ static void rows_are_counted(struct lane *l, int64_t n)
         return;
     snprintf(reason, sizeof(reason),
              "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their "
-                        "messages are in no queue any more, "
+             "messages are in no queue any more, "
              "SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
              n, l->config->consumer);
     report_reason(l, EVENT_LIMITS, reason);

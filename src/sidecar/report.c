@@ -129,9 +129,10 @@ void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
     log_text(&line, "state", *h->state ? h->state : NULL);
     log_int(&line, "age_ms", knows_age ? h->age_ms : l->sidecar->now_ms - d->locked_since_ms);
     if (h->pid && !knows_age)
-        log_text(&line, "reason",
-                 "state and age are shown to members of pg_read_all_stats only; age_ms is how long it was seen "
-                 "from here");
+        log_text(
+            &line, "reason",
+            "state and age are shown to members of pg_read_all_stats only; age_ms is how long it was seen "
+            "from here");
     log_end(&line);
 }
 

@@ -47,23 +47,12 @@ def output(command, root):
     return done.returncode, done.stdout
 
 
-def listed(root, name):
-    """The lines of a list in this folder, without comments."""
-    path = os.path.join(root, "test", "gates.d", name)
-    if not os.path.exists(path):
-        return []
-    with open(path) as f:
-        return [line.strip() for line in f if line.strip() and not line.startswith("#")]
-
-
 # --- how the files look ---
 
 def gate_format(root):
-    """clang-format has nothing to change, but for the files of the list `unformatted`."""
+    """clang-format has nothing to change."""
     clang_format = tool("clang-format")
-    known = tuple(listed(root, "unformatted"))
-    files = [path for path in source.find(root, TESTED, (".c", ".h"))
-             if path not in known and not path.startswith(tuple(k for k in known if k.endswith("/")))]
+    files = source.find(root, TESTED, (".c", ".h"))
 
     def look(some):
         _, text = output([clang_format, "--dry-run", "--Werror", *some], root)
