@@ -154,6 +154,7 @@ void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, in
     q->returns.server_major = server_major;
     if (kind != KIND_UNKNOWN)
         q->returns.kind = kind;
+    q->flow.last_chances = true;
     q->consumer.state = CONSUMER_NONE;
     q->consumer.watch.depth = -1; /* what it was before the interruption says nothing */
     q->consumer.watch.asked_ms = 0;
@@ -162,6 +163,7 @@ void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, in
 void queue_kind_known(struct queue *q, enum queue_kind kind)
 {
     q->returns.kind = kind;
+    q->flow.last_chances = true;
 }
 
 /* Of the lost channel: what lives by its tag ends, or gives its claim back first. Others may come to stand in

@@ -127,7 +127,7 @@ static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alon
  * becomes of the application. */
 static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
 {
-    if (!database_is_up(q->database) || q->drain >= DRAIN_RELEASING)
+    if (!q->flow.last_chances || !database_is_up(q->database) || q->drain >= DRAIN_RELEASING)
         return false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
@@ -136,6 +136,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         if (decide_is_near(q, action_at(k)) || action_at(k)->given_up)
             return claim(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
+    q->flow.last_chances = false;
     return false;
 }
 

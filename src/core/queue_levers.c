@@ -78,7 +78,7 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
 /* It dies when its claim is answered, or when what is under way with it has failed. */
 static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    d->given_up = true;
+    d->given_up = q->flow.last_chances = true;
     if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
         held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
 }

@@ -103,6 +103,7 @@ struct queue {
         double service_us, claim_us; /* moving averages */
         double duplicates;           /* the share of what is new here that turns out to be completed */
         int64_t no_look_ms;          /* nothing to look at was found in this millisecond */
+        bool last_chances;           /* there may be last chances among the claims that are wanted */
         int64_t crowded_ms;          /* when deliveries last went back to make room for others */
     } flow;
     int64_t tick_ms; /* of the last second's work */
