@@ -30,13 +30,14 @@ static int number_of(const struct delivery *d)
     return atoi(d->id);
 }
 
-static void deliver(struct world *w, int message)
+static void deliver_again(struct world *w, int message, int delivery_count)
 {
     char id[16];
     struct arrival a = {.generation = 1,
                         .number = 0,
                         .consumer = w->q.consumer.number,
                         .message = message_new(),
+                        .delivery_count = delivery_count,
                         .n_bytes = 10,
                         .no_id = DEAD_NONE};
     static uint64_t tag;
@@ -45,6 +46,11 @@ static void deliver(struct world *w, int message)
     a.number = ++tag;
     a.id = slice_of(id);
     queue_delivered(&w->q, w->now, &a);
+}
+
+static void deliver(struct world *w, int message)
+{
+    deliver_again(w, message, 0);
 }
 
 static void at_database(struct world *w, struct delivery *d)
@@ -501,6 +507,21 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     end(w);
 }
 
+static void test_what_waits_is_stored_when_the_queue_turns_out_to_count(void **state)
+{
+    struct world *w = world(good);
+
+    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    deliver_again(w, 1, 5);
+    run(w, 1000);
+    assert_int_equal(w->n_rows[1], 0);
+    queue_kind_known(&w->q, KIND_QUORUM);
+    run(w, 2000);
+    assert_int_equal(w->n_dead[1], DEAD_DELIVERY_LIMIT + 1);
+    assert_int_equal(w->n_posts[1], 0);
+    end(w);
+}
+
 static void test_what_is_held_while_everything_fails_is_given_up_once(void **state)
 {
     struct world *w = world(bad);
@@ -547,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),
+        cmocka_unit_test(test_what_waits_is_stored_when_the_queue_turns_out_to_count),
         cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
     };
 
