@@ -17,16 +17,17 @@ sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "system")]
 
 from rig import process  # noqa: E402
 
-from lib import check, plot, publish, report, scenarios, targets  # noqa: E402
+from lib import check, peer_groups, peers, plot, publish, report, scenarios, targets  # noqa: E402
 from lib.bed import Bed  # noqa: E402
 from lib.drain import Stalled  # noqa: E402
 
 QUICK_MESSAGES = 16000
+PEERS = "peers"  # not among the others: it takes the better part of an hour, and builds them
 
 
 def parse(arguments):
     p = argparse.ArgumentParser(prog="test/bench/run", description="Measures Onceward beside the alternatives.")
-    p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all); see --list")
+    p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all but peers); see --list")
     p.add_argument("--list", action="store_true", help="list the scenarios")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 16,000)")
@@ -39,6 +40,8 @@ def parse(arguments):
     p.add_argument("--check", action="store_true", help="only what does not depend on the machine: exit status 1 when it does not hold")
     p.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="leave one out (node, python, …)")
     p.add_argument("--only", default="", metavar="TEXT", help="only groups whose title contains it")
+    p.add_argument("--entries", default="", metavar="A,B", help="only these entries of the groups")
+    p.add_argument("--add", action="store_true", help="add to what an earlier run has left in --out: rounds, groups, entries")
     p.add_argument("--binary", help="an onceward to measure (default: a release build of this tree)")
     p.add_argument("--out", default="", metavar="FOLDER", help="where the JSON and the plots go (default: .bench in the tree)")
     p.add_argument("--keep", action="store_true", help="keep the servers' files")
@@ -49,7 +52,7 @@ def parse(arguments):
     o.rows = o.rows or (200000 if o.quick else 10000000)
     o.seconds = o.seconds or (4 if o.quick else 12)
     o.scenarios = o.scenarios or list(scenarios.ALL)
-    unknown = [s for s in o.scenarios if s not in scenarios.ALL]
+    unknown = [s for s in o.scenarios if s not in scenarios.ALL and s != PEERS]
     if unknown:
         p.error(f"no such scenario: {', '.join(unknown)}; see --list")
     o.peers = lambda names: [n for n in names if n not in o.without]
@@ -59,6 +62,18 @@ def parse(arguments):
 
 def say(text):
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def groups_of(o, bed):
+    """(scenario, group) of what was asked for."""
+    if PEERS in o.scenarios:
+        peers.build(bed, o.without)
+    found = [("targets", g) for g in targets.groups(o)] if o.targets else [
+        (name, g) for name in o.scenarios for g in (peer_groups.groups(o, bed) if name == PEERS else scenarios.ALL[name](o))]
+    if o.entries:
+        for _, group in found:
+            group.entries = [e for e in group.entries if e[0] in o.entries.split(",")]
+    return [(name, g) for name, g in found if o.only in g.title and g.entries]
 
 
 def run_group(bed, series, rounds):
@@ -103,6 +118,7 @@ def main():
     if o.list:
         for name, function in scenarios.ALL.items():
             print(f"{name:12} {function.__doc__}")
+        print(f"{PEERS:12} daprd, Redpanda Connect and a Node consumer beside it: what each costs, and what comes of faults")
         return 0
     if o.publish is not None:
         with open(o.publish or os.path.join(o.out, "bench.json"), encoding="utf-8") as f:
@@ -112,14 +128,13 @@ def main():
     process.interrupt_on_signals()
     if o.check:
         return run_check(o)
-    groups = ([("targets", g) for g in targets.groups(o) if o.only in g.title] if o.targets else
-              [(name, g) for name in o.scenarios for g in scenarios.ALL[name](o) if o.only in g.title])
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node", "python") if p not in o.without])
-    done = []
+    path = os.path.join(o.out, "bench.json")
+    done, earlier = [], report.read(path) if o.add else None
     try:
-        bed.start()
-        for name, group in groups:
-            series = report.Series(name, group)
+        bed.start(optional=("node",) if PEERS in o.scenarios else ())
+        for name, group in groups_of(o, bed):
+            series = report.Series(name, group, earlier)
             done.append(series)
             run_group(bed, series, o.rounds)
             print("\n" + series.table() + "\n", flush=True)
@@ -130,15 +145,16 @@ def main():
         end(bed, o.keep)
         if done:
             os.makedirs(o.out, exist_ok=True)
-            path = os.path.join(o.out, "bench.json")
             revision = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
                                       stderr=subprocess.DEVNULL, text=True).stdout.strip()
             document = report.write(path, done, {"rounds": o.rounds, "messages": o.messages, "rows": o.rows, "quick": o.quick,
-                                                 "revision": revision})
+                                                 "revision": revision}, earlier)
             for made in [path, *plot.write_all(o.out, document)]:
                 say(f"wrote {made}")
             if o.targets:
                 print(targets.table(document))
+            if PEERS in o.scenarios:
+                print("\n".join(peer_groups.tables(document)))
     return 1 if any(s.faults for s in done) else 0
 
 

@@ -27,6 +27,7 @@ class Case:
         self.app_url = self.app_socket = None
         self.n_processes = None
         self.broker_port = None
+        self.delivery_limit = None
         self.environment = {}
         self.queue_options = {}
         self.__dict__.update(fields)

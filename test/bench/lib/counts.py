@@ -1,7 +1,6 @@
 """Calls a message, counted by a library that is loaded before the C library (tools/count.c); and what an idle consumer holds."""
 
 import os
-import re
 import struct
 import time
 
@@ -28,12 +27,6 @@ def counted(bed, contender, count, **fields):
     return {"messages": result["messages"], **counts, "faults": result["faults"]}
 
 
-def rss_file(pid):
-    with open(f"/proc/{pid}/status") as f:
-        found = re.search(r"^RssFile:\s+(\d+) kB", f.read(), re.M)
-    return int(found.group(1)) * 1024
-
-
 def idle(bed, contender, n_queues=1, seconds=3.0):
     """Started on empty queues, and left alone for a while."""
     who = ALL[contender](bed)
@@ -53,7 +46,7 @@ def idle(bed, contender, n_queues=1, seconds=3.0):
             time.sleep(0.05)
         time.sleep(seconds)
         pids = [pid for child in children for pid in probe.children(child.pid)]
-        return {"rss_idle": sum(probe.rss_anon(pid) for pid in pids), "rss_file": sum(rss_file(pid) for pid in pids), "faults": []}
+        return {"rss_idle": sum(probe.rss_anon(pid) for pid in pids), "rss_file": sum(probe.rss_file(pid) for pid in pids), "faults": []}
     finally:
         for child in children:
             process.reap(child)

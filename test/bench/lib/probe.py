@@ -31,14 +31,23 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
-def rss_anon(pid):
-    """Bytes of anonymous memory; 0 when it is gone."""
+def _status_bytes(pid, name):
     try:
         with open(f"/proc/{pid}/status") as f:
-            found = re.search(r"^RssAnon:\s+(\d+) kB", f.read(), re.M)
+            found = re.search(rf"^{name}:\s+(\d+) kB", f.read(), re.M)
     except OSError:
         return 0
     return int(found.group(1)) * 1024 if found else 0
+
+
+def rss_anon(pid):
+    """Bytes of anonymous memory; 0 when it is gone."""
+    return _status_bytes(pid, "RssAnon")
+
+
+def rss_file(pid):
+    """Bytes of files that are mapped in, the program itself among them; 0 when it is gone."""
+    return _status_bytes(pid, "RssFile")
 
 
 class Cpu:

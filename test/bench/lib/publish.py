@@ -3,7 +3,7 @@
 import os
 import re
 
-from . import plot, targets
+from . import faults, peer_groups, plot, targets
 
 # group, key, what the picture says
 SHOWN = ((targets.DRAIN, "rate", "Messages a second"), (targets.DRAIN, "cpu_us.consumer", "CPU of the consumer, µs a message"),
@@ -17,6 +17,8 @@ COLUMNS = (("rate", "messages/s", "{:,.0f}", 1.0), ("cpu_us.consumer", "CPU of t
            ("cpu_us.database", "of the database, µs", "{:.1f}", 1.0), ("rss_peak", "anonymous memory, MiB", "{:.1f}", 1 / (1 << 20)))
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 SHORT_BEGIN, SHORT_END = "<!-- short figures -->\n", "<!-- /short figures -->"
+PEERS_BEGIN, PEERS_END = "<!-- peers -->\n", "<!-- /peers -->"
+SHORT_PEERS_BEGIN, SHORT_PEERS_END = "<!-- short peers -->\n", "<!-- /short peers -->"
 SHORT = ("onceward", "node", "python", "forwards-only")  # the rows that README.md has
 
 
@@ -76,8 +78,21 @@ def replace(path, begin, end, make):
         f.write(page.replace(found.group(0), begin + make(found.group(1)) + end))
 
 
+def publish_peers(document, root):
+    machine, costs, ends = document["machine"], *peer_groups.tables(document)
+    made = (f"`test/bench/run peers` (revision {document['options']['revision']}, {document['made'][:10]}), {machine['cores']} cores ({machine['cpu']}) "
+            f"that all share. What it costs:\n\n{costs}\nWhat comes of faults, of {faults.MESSAGES:,} messages (of several runs: each):\n\n{ends}\n"
+            f"How each was configured:\n\n{peer_groups.configured(document)}")
+    pages = [os.path.join(root, "test", "README.md"), os.path.join(root, "README.md")]
+    replace(pages[0], PEERS_BEGIN, PEERS_END, lambda _: made)
+    replace(pages[1], SHORT_PEERS_BEGIN, SHORT_PEERS_END, lambda _: "\n".join(peer_groups.short(document)) + "\n")
+    return pages
+
+
 def publish(document, root):
     """Answers the files written. What other commands have measured stays: it begins with the line of deploy/demo."""
+    if any(g["scenario"] == "peers" for g in document["groups"]):
+        return publish_peers(document, root)
     bench = os.path.join("bench", "plots")
     written = plot.write_all(os.path.join(root, "test", bench), shown(document))
     made = text(document, bench)

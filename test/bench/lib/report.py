@@ -22,10 +22,16 @@ def flat(result):
 class Series:
     """The rounds of one group: {label: [figures of a round]}."""
 
-    def __init__(self, scenario, group):
+    def __init__(self, scenario, group, earlier=None):
+        """earlier: the document of a run to which this one adds."""
         self.scenario, self.group = scenario, group
         self.rounds = {label: [] for label, _ in group.entries}
         self.faults = []
+        for before in (earlier or {}).get("groups", []):
+            if before["title"] == group.title:
+                self.rounds = {**{e["label"]: list(e["rounds"]) for e in before["entries"]},
+                               **{label: [] for label in self.rounds if label not in [e["label"] for e in before["entries"]]}}
+                self.faults = list(before["faults"])
 
     def add(self, label, result):
         self.rounds[label].append(result)
@@ -67,7 +73,7 @@ class Series:
         return {"scenario": self.scenario, "title": self.group.title, "reference": self.group.reference,
                 "drawn": list(self.group.drawn),
                 "entries": [{"label": label, "median": self.medians(label), "rounds": self.rounds[label]}
-                            for label, _ in self.group.entries], "faults": self.faults}
+                            for label in self.rounds], "faults": self.faults}
 
 
 def number(value, digits, key=""):
@@ -89,9 +95,19 @@ def machine():
             "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20}
 
 
-def write(path, all_series, options):
+def read(path):
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def write(path, all_series, options, earlier=None):
+    """earlier: its groups that were not run now stay."""
+    now = {s.group.title for s in all_series}
+    kept = [g for g in (earlier or {}).get("groups", []) if g["title"] not in now]
     document = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": machine(), "options": options,
-                "groups": [s.document() for s in all_series]}
+                "groups": kept + [s.document() for s in all_series]}
     with open(path, "w") as f:
         json.dump(document, f, indent=1)
         f.write("\n")

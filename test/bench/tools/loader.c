@@ -1,7 +1,9 @@
 /* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a
  * steady rate (open loop: the times of publishing do not depend on anybody). Every body starts with
- * {"t":"<monotonic ns>", for rates the time of the publish, else zeros, so that a copy has the same body.
- * Prints the number of different ids.
+ * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish, else zeros, so that a copy
+ * has the same body. --duplicates: that many of a hundred are copies of an earlier one. --twice-every N: each
+ * Nth is published twice, the second time at once and 2,000 messages later by turns. Prints the number of
+ * different ids.
  */
 #include "options.h"
 
@@ -12,10 +14,10 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { WINDOW = 4000, LOOK_EVERY = 100 };
+enum { WINDOW = 4000, LOOK_EVERY = 100, LATER = 2000, SMALLEST = 96 };
 
 static amqp_connection_state_t connection;
-static uint64_t n_confirmed;
+static uint64_t n_published, n_confirmed;
 
 static uint64_t now_ns(void)
 {
@@ -87,6 +89,40 @@ static void sleep_until(uint64_t ns)
     }
 }
 
+static void publish(const char *queue, long prefix, uint64_t index, uint64_t sent_ns, size_t size)
+{
+    static char *body;
+    char id[64], start[96];
+    amqp_basic_properties_t properties = {
+        ._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
+        .content_type = amqp_cstring_bytes("application/json"),
+        .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+    };
+
+    if (!body) {
+        body = malloc(size);
+        if (!body)
+            fail("loader: no memory");
+        memset(body, 'x', size);
+        memcpy(body + size - 2, "\"}", 2);
+    }
+    id_make(id, sizeof id, prefix, index);
+    int len = snprintf(start, sizeof start, "{\"t\":\"%020" PRIu64 "\",\"mid\":\"%s\",\"x\":\"", sent_ns, id);
+    memcpy(body, start, (size_t)len);
+    properties.message_id = amqp_cstring_bytes(id);
+    int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0,
+                                    &properties, (amqp_bytes_t){size, body});
+    if (status)
+        fail("loader: %s", amqp_error_string2(status));
+    n_published++;
+}
+
+static void confirms_wait(uint64_t most)
+{
+    while (n_published - n_confirmed > most)
+        take_confirms(true);
+}
+
 int main(int argc, char **argv)
 {
     const char *queue = option(argc, argv, "queue", "bench");
@@ -95,18 +131,12 @@ int main(int argc, char **argv)
     long rate = option_number(argc, argv, "rate", 0);
     long prefix = option_number(argc, argv, "prefix", 0);
     uint64_t duplicates = (uint64_t)option_number(argc, argv, "duplicates", 0);
+    uint64_t twice_every = (uint64_t)option_number(argc, argv, "twice-every", 0);
     uint64_t n_ids = 0, dice = 42;
-    char *body = malloc(size < 64 ? 64 : size), id[64];
-    amqp_basic_properties_t properties = {
-        ._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
-        .content_type = amqp_cstring_bytes("application/json"),
-        .delivery_mode = AMQP_DELIVERY_PERSISTENT,
-    };
 
-    if (!body)
-        fail("loader: no memory");
+    if (size < SMALLEST)
+        fail("loader: a message has at least %d bytes", SMALLEST);
     open_connection((int)option_number(argc, argv, "port", 5672));
-    memset(body, 'x', size);
     uint64_t start = now_ns();
     for (uint64_t i = 0; i < n; i++) {
         bool copy = n_ids && random_next(&dice) % 100 < duplicates;
@@ -114,26 +144,19 @@ int main(int argc, char **argv)
 
         if (rate)
             sleep_until(start + i * 1000000000u / (uint64_t)rate);
-        id_make(id, sizeof id, prefix, index);
-        int len = snprintf(body, 64, "{\"t\":\"%020" PRIu64 "\",\"x\":\"", rate ? now_ns() : 0);
-        body[len] = 'x';
-        if (size >= 34)
-            memcpy(body + size - 2, "\"}", 2);
-        properties.message_id = amqp_cstring_bytes(id);
-        int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0,
-                                        &properties, (amqp_bytes_t){size, body});
-        if (status)
-            fail("loader: %s", amqp_error_string2(status));
+        publish(queue, prefix, index, rate ? now_ns() : 0, size);
+        if (twice_every && i % (2 * twice_every) == 0)
+            publish(queue, prefix, i, 0, size);
+        if (twice_every && i >= LATER && (i - LATER) % (2 * twice_every) == twice_every)
+            publish(queue, prefix, i - LATER, 0, size);
         if (rate || i % LOOK_EVERY == 0)
             take_confirms(false);
-        while (!rate && i + 1 - n_confirmed > WINDOW)
-            take_confirms(true);
+        if (!rate)
+            confirms_wait(WINDOW);
     }
-    while (n_confirmed < n)
-        take_confirms(true);
+    confirms_wait(0);
     printf("%" PRIu64 "\n", n_ids);
     amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
     amqp_destroy_connection(connection);
-    free(body);
     return 0;
 }
