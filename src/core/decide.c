@@ -1,5 +1,6 @@
 /* Where a delivery goes next: see decide.h. */
 #include "core/decide.h"
+#include "core/notes.h"
 
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
@@ -30,7 +31,7 @@ void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
     struct queue_pause *p = &q->pauses[r];
 
     if (p->told) {
-        struct note *n = held_tell(q, EVENT_RESUMED, NULL);
+        struct note *n = notes_tell(q, EVENT_RESUMED, NULL);
 
         n->reason = pause_reasons[r].name;
         n->ms = now_ms - p->since_ms;
@@ -95,7 +96,7 @@ void decide_ack(struct queue *q, int64_t now_ms, struct delivery *d)
     held_accept(q, now_ms, d, 0);
     while (d->leader == d && (f = held_first_follower(d))) {
         counter_add(&q->counts.duplicates, 1);
-        held_tell_limited(q, now_ms, EVENT_DUPLICATE, f);
+        notes_tell_limited(q, now_ms, EVENT_DUPLICATE, f);
         held_want(q, now_ms, f, OP_ACK);
     }
     held_step_down(q, now_ms, d);
@@ -133,7 +134,7 @@ static bool circles(struct queue *q, int64_t now_ms, struct delivery *d, enum op
         return false;
     int64_t wait = circle_wait_ms(q, d);
     bool again = d->was_dead && d->message;
-    struct note *n = held_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
+    struct note *n = notes_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
 
     if (n) {
         n->ms = wait;
@@ -153,7 +154,7 @@ void decide_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
     d->was_dead = true;
     if (circles(q, now_ms, d, OP_REJECT))
         return;
-    held_tell_limited(q, now_ms, EVENT_DEAD_AGAIN, d);
+    notes_tell_limited(q, now_ms, EVENT_DEAD_AGAIN, d);
     decide_reject(q, now_ms, d);
 }
 
@@ -207,7 +208,7 @@ void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d)
 
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
-        held_say(d, text, NULL);
+        words_say(d, text, NULL);
     decide_bury(q, now_ms, d, DEAD_OPERATOR, false);
 }
 
@@ -351,7 +352,7 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
     bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
 
     if (text)
-        held_say(d, text, NULL);
+        words_say(d, text, NULL);
     d->outcome.dead = why;
     d->outcome.rowless = rowless;
     if (rowless)
@@ -375,10 +376,10 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
 
 void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_say(d,
-             "near the broker's delivery limit, and its row is at work elsewhere: see whether it was "
-             "completed before it is redriven",
-             NULL);
+    words_say(d,
+              "near the broker's delivery limit, and its row is at work elsewhere: see whether it was "
+              "completed before it is redriven",
+              NULL);
     if (d->leader != d)
         held_step_down(q, now_ms, d);
     d->claim.has_token = false; /* its window ends by itself */
@@ -403,7 +404,7 @@ bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_requeue(q, now_ms, d);
         return true;
     }
-    held_say(d, "given back before it was sent", NULL);
+    words_say(d, "given back before it was sent", NULL);
     decide_release(q, now_ms, d, 0, -1, -1);
     if (!d->ended)
         d->outcome.then_requeue = true;

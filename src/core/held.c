@@ -1,17 +1,16 @@
 /* What a queue holds: see held.h. */
 #include "core/held.h"
 
+#include "core/notes.h"
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOCK_FIRST_MS = 20, LOCK_LAST_MS = 1000, LINES_A_SECOND = 10 };
+enum { LOCK_FIRST_MS = 20, LOCK_LAST_MS = 1000 };
 
 void held_init(struct queue *q)
 {
@@ -25,81 +24,6 @@ void held_init(struct queue *q)
         list_init(&h->waiting[i]);
     list_init(&h->unacked);
     list_init(&h->ended);
-}
-
-/* --- words --- */
-
-void held_say(struct delivery *d, const char *error, const char *said)
-{
-    char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* it may be the present one */
-    char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
-
-    free(d->outcome.error);
-    free(d->outcome.said);
-    d->outcome.error = copy;
-    d->outcome.said = copy_said;
-}
-
-void held_say_last(struct delivery *d, const char *why, struct slice last)
-{
-    enum { LAST_MAX = 1024 };
-    char error[LAST_MAX + 128], said[LAST_MAX + 128];
-    int len = (int)(last.len < LAST_MAX ? last.len : LAST_MAX);
-    int brief = (int)outcome_brief(last.len ? last.data : "", (size_t)len);
-    const char *between = *why && len ? "; last: " : "";
-
-    snprintf(error, sizeof(error), "%s%s%.*s", why, between, brief, brief ? last.data : "");
-    snprintf(said, sizeof(said), "%s%s%.*s", why, between, len, len ? last.data : "");
-    held_say(d, error, brief < len ? said : NULL);
-}
-
-struct note *held_tell(struct queue *q, enum event e, const struct delivery *d)
-{
-    struct queue_notes *notes = &q->notes;
-
-    if (notes->n == notes->cap) {
-        notes->cap = notes->cap ? notes->cap * 2 : 16;
-        notes->items = mem_realloc(notes->items, notes->cap * sizeof(*notes->items));
-    }
-    struct note *n = &notes->items[notes->n++];
-    *n = (struct note){.event = e, .d = d, .ms = -1, .n = -1};
-    return n;
-}
-
-struct note *held_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d)
-{
-    int64_t second = now_ms / 1000 + 1;
-
-    if (q->notes.second[e] != second) {
-        q->notes.second[e] = second;
-        q->notes.n_lines[e] = 0;
-    }
-    if (q->notes.n_lines[e]++ >= LINES_A_SECOND) {
-        counter_add(&q->counts.suppressed, 1);
-        return NULL;
-    }
-    return held_tell(q, e, d);
-}
-
-void note_text(struct note *n, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-
-    if (!n)
-        return;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    free(n->text);
-    n->text = mem_copy(text, strlen(text));
-}
-
-void note_clear(struct note *n)
-{
-    free(n->text);
-    n->text = NULL;
-    texts_deinit(&n->errors);
 }
 
 /* --- numbers --- */
@@ -138,72 +62,6 @@ uint64_t held_holder(const struct queue *q, const struct delivery *d)
 uint64_t queue_number_of(uint64_t holder)
 {
     return holder >> 40;
-}
-
-/* --- timers: a binary heap by time, each delivery at most once --- */
-
-static void timer_place(struct queue_held *h, size_t i, struct delivery *d)
-{
-    h->timers[i] = d;
-    d->timer_slot = i;
-}
-
-static void timer_sift(struct queue_held *h, size_t i, struct delivery *d)
-{
-    for (; i > 1 && h->timers[i / 2]->timer_ms > d->timer_ms; i /= 2)
-        timer_place(h, i, h->timers[i / 2]);
-    for (size_t child; (child = i * 2) <= h->n_timers; i = child) {
-        if (child < h->n_timers && h->timers[child + 1]->timer_ms < h->timers[child]->timer_ms)
-            child++;
-        if (h->timers[child]->timer_ms >= d->timer_ms)
-            break;
-        timer_place(h, i, h->timers[child]);
-    }
-    timer_place(h, i, d);
-}
-
-void held_clear_timer(struct queue *q, struct delivery *d)
-{
-    struct queue_held *h = &q->held;
-    size_t i = d->timer_slot;
-
-    if (!i)
-        return;
-    struct delivery *last = h->timers[h->n_timers--];
-    d->timer_slot = 0;
-    if (last != d)
-        timer_sift(h, i, last);
-}
-
-void held_set_timer(struct queue *q, struct delivery *d, int64_t at_ms)
-{
-    struct queue_held *h = &q->held;
-
-    held_clear_timer(q, d);
-    if (at_ms == INT64_MAX)
-        return;
-    if (h->n_timers + 2 > h->timers_cap) {
-        h->timers_cap = h->timers_cap ? h->timers_cap * 2 : 64;
-        h->timers = mem_realloc(h->timers, h->timers_cap * sizeof(struct delivery *));
-    }
-    d->timer_ms = at_ms;
-    h->n_timers++;
-    timer_sift(h, h->n_timers, d);
-}
-
-int64_t held_next_timer_ms(const struct queue *q)
-{
-    return q->held.n_timers ? q->held.timers[1]->timer_ms : INT64_MAX;
-}
-
-struct delivery *held_take_due(struct queue *q, int64_t now_ms)
-{
-    struct delivery *d = q->held.n_timers ? q->held.timers[1] : NULL;
-
-    if (!d || d->timer_ms > now_ms)
-        return NULL;
-    held_clear_timer(q, d);
-    return d;
 }
 
 /* --- where it is --- */
@@ -282,7 +140,7 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     count_parked(q, d, -1);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
-    held_clear_timer(q, d);
+    timers_clear(&q->held.timers, d);
     d->op = op;
     d->phase = phase;
     d->wait = wait;
@@ -309,7 +167,7 @@ static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
     d->outcome.delay_ms = 0;
     d->outcome.then_requeue = true;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
-    held_say(d, "given back before it was sent", NULL);
+    words_say(d, "given back before it was sent", NULL);
     held_move(q, now_ms, d, OP_RELEASE, PHASE_WANTED, WAIT_NONE);
     return true;
 }
@@ -326,7 +184,7 @@ void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
 {
     held_move(q, now_ms, d, op, PHASE_WANTED, wait);
     if (!leave_if_lost(q, now_ms, d))
-        held_set_timer(q, d, until_ms);
+        timers_set(&q->held.timers, d, until_ms);
 }
 
 void held_sent(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -347,13 +205,14 @@ void held_out(struct queue *q, int64_t now_ms, struct delivery *d)
     d->request.kept_verdict = -1;
     d->request.put_off = false;
     q->held.n_out++;
-    held_set_timer(q, d, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + LOCK_FIRST_MS);
+    timers_set(&q->held.timers, d,
+               d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + LOCK_FIRST_MS);
 }
 
 void held_stays_out(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     held_move(q, now_ms, d, OP_FORWARD, PHASE_SENT, WAIT_NONE);
-    held_set_timer(q, d, d->claim.window_ends_ms);
+    timers_set(&q->held.timers, d, d->claim.window_ends_ms);
 }
 
 void held_returned(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -552,7 +411,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     held_drop_tag(q, d);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
-    held_clear_timer(q, d);
+    timers_clear(&q->held.timers, d);
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
@@ -610,10 +469,8 @@ void held_deinit(struct queue *q)
     queue_reap(q);
     hash_deinit(&h->by_ref);
     hash_deinit(&h->by_id);
-    free(h->timers);
-    for (size_t i = 0; i < q->notes.n; i++)
-        note_clear(&q->notes.items[i]);
-    free(q->notes.items);
+    timers_deinit(&h->timers);
+    notes_deinit(q);
     free(q->abandons.refs);
     free(q->lever.ids);
 }

@@ -28,12 +28,6 @@ void held_sent(struct queue *q, int64_t now_ms, struct delivery *d);
 /* It is over here. Its followers go on: the first of them stands for the id. */
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The deadline of what is sent (the end of a window), or of an operation that is wanted. */
-void held_set_timer(struct queue *q, struct delivery *d, int64_t at_ms);
-void held_clear_timer(struct queue *q, struct delivery *d);
-struct delivery *held_take_due(struct queue *q, int64_t now_ms); /* NULL: none; its timer is cleared */
-int64_t held_next_timer_ms(const struct queue *q);
-
 /* Its request: on its way; over; over, with nobody interested in its answer. */
 void held_out(struct queue *q, int64_t now_ms, struct delivery *d);
 void held_returned(struct queue *q, int64_t now_ms, struct delivery *d);
@@ -63,21 +57,3 @@ uint64_t held_holder(const struct queue *q, const struct delivery *d); /* for ap
 uint64_t held_random(struct queue *q);
 int64_t held_backoff_ms(struct queue *q, int n);
 int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */
-
-/* Words. NULL clears. */
-void held_say(struct delivery *d, const char *error, const char *said);
-
-/* "why; last: …", with the last error as it was told, or as the row has it: `error` without the words of the
- * application in it. why may be empty. */
-void held_say_last(struct delivery *d, const char *why, struct slice last);
-
-/* What most of those that wait for their next attempt were told, three at most; the first have the most.
- * Appends to ret. */
-void held_commonest_errors(struct queue *q, struct texts *ret);
-
-/* A line for the log. held_tell_limited: at most ten of an event in a second, the others are counted. NULL:
- * not said. */
-struct note *held_tell(struct queue *q, enum event e, const struct delivery *d);
-struct note *held_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d);
-void note_clear(struct note *n); /* what it owns */
-void note_text(struct note *n, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -4,6 +4,7 @@
  * fail, release, bury) is conditional on the row, and answers `completed` where the application has completed
  * it. */
 #include "core/decide.h"
+#include "core/notes.h"
 
 #include "onceward/base/mem.h"
 #include "onceward/core/mutant.h"
@@ -75,7 +76,7 @@ static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
         break;
     case CRASH_QUARANTINED:
         if (!d->claim.crashes)
-            held_tell_limited(q, now_ms, EVENT_ALONE, d);
+            notes_tell_limited(q, now_ms, EVENT_ALONE, d);
         decide_release(q, now_ms, d, held_backoff_ms(q, d->claim.attempt), crashes, -1);
         break;
     case CRASH_NOT_ITS_OWN:
@@ -169,7 +170,7 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct 
         q->flow.service_us += ((double)a->took_us - q->flow.service_us) / 16;
     if (v == VERDICT_COMPLETE)
         keep_result(q, d, a->body);
-    held_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
+    words_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
     if (d->op == OP_FORWARD) {
         apply(q, now_ms, d, v, a->retry_after_ms);

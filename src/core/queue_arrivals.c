@@ -1,5 +1,6 @@
 /* What comes from the broker: deliveries, and what becomes of them when their channel is gone. */
 #include "core/decide.h"
+#include "core/notes.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -23,7 +24,7 @@ static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         held_wait(q, now_ms, d, OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
         return;
     }
-    n = held_tell(q, EVENT_TOO_LARGE, NULL);
+    n = notes_tell(q, EVENT_TOO_LARGE, NULL);
     note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s", d->copy.body_len,
               q->rules.max_message_bytes,
               !q->rules.too_large_is_reject && rests
@@ -49,7 +50,7 @@ static void mismatches_leader(struct queue *q, int64_t now_ms, struct delivery *
                               const struct delivery *leader)
 {
     struct buf text = {0};
-    struct note *n = held_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d);
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d);
 
     if (n)
         n->reason = "in flight here";
@@ -111,7 +112,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     q->consumer.watch.n_remedies = 0;
     q->consumer.watch.standby = false;
     if (returns_limit_is_missing(&q->returns, d->copy.delivery_count)) {
-        n = held_tell(q, EVENT_LIMITS, NULL);
+        n = notes_tell(q, EVENT_LIMITS, NULL);
         note_text(n, "a quorum queue that delivers again, and its delivery limit is not known: set "
                      "queues.<name>.delivery_limit (0: none), or broker.delivery_limit");
     }
@@ -193,7 +194,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
         return;
     if (code) {
-        struct note *n = held_tell(q, EVENT_DISCONNECTED, NULL);
+        struct note *n = notes_tell(q, EVENT_DISCONNECTED, NULL);
 
         if (q->consumer.n_failures < 0)
             q->consumer.n_failures = 0;
@@ -232,12 +233,12 @@ void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)
     q->consumer.watch.since_ms = now_ms;
     q->consumer.watch.no_queue = false;
     if (q->consumer.n_failures >= 0) { /* the renewals of credit are not news */
-        n = held_tell(q, EVENT_CONSUMING, NULL);
+        n = notes_tell(q, EVENT_CONSUMING, NULL);
         n->n = q->consumer.prefetch;
     }
     q->consumer.n_failures = -1;
     if (!q->ready)
-        held_tell(q, EVENT_READY, NULL);
+        notes_tell(q, EVENT_READY, NULL);
     q->ready = true;
 }
 

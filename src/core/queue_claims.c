@@ -1,5 +1,6 @@
 /* What is claimed, looked at and forwarded next, and whether there is a slot for it. See claims.h. */
 #include "core/claims.h"
+#include "core/notes.h"
 
 #include "core/decide.h"
 #include "onceward/core/mutant.h"
@@ -204,7 +205,7 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 
     if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || !decide_leave(q, now_ms, d))
         return false;
-    n = held_tell_limited(q, now_ms, EVENT_RETURNED, NULL);
+    n = notes_tell_limited(q, now_ms, EVENT_RETURNED, NULL);
     if (n)
         n->n = 1;
     note_text(n, "held for max_hold");
@@ -311,8 +312,8 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         int64_t left = d->claim.window_ends_ms - now_ms;
 
         if (is_unsendable(q, now_ms, d)) {
-            held_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
-                     NULL);
+            words_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
+                      NULL);
             decide_release(q, now_ms, d, 0, -1, -1);
             if (q->drain && !d->ended)
                 d->outcome.then_requeue = true;
@@ -327,7 +328,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             continue;
         }
         if (left < q->rules.token_window_ms / 10 * 9) {
-            struct note *n = held_tell_limited(q, now_ms, EVENT_SHORT_WINDOW, d);
+            struct note *n = notes_tell_limited(q, now_ms, EVENT_SHORT_WINDOW, d);
 
             if (n)
                 n->ms = left;

@@ -3,6 +3,7 @@
  * A pause and the ids to give up are states, told as they were read, again and again; the others are told
  * once each time that somebody wants them. */
 #include "core/decide.h"
+#include "core/notes.h"
 
 #include "onceward/base/mem.h"
 
@@ -18,7 +19,7 @@ static void keep_name(char *room, size_t size, const char *by)
 /* A line that says who did what, and to how many deliveries that are here. */
 static void tell(struct queue *q, const char *lever, const char *by, int64_t n)
 {
-    struct note *note = held_tell(q, EVENT_LEVER, NULL);
+    struct note *note = notes_tell(q, EVENT_LEVER, NULL);
 
     note->reason = lever;
     note->n = n;

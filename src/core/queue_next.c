@@ -4,6 +4,7 @@
  * without a timer. */
 #include "core/claims.h"
 #include "core/decide.h"
+#include "core/notes.h"
 
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
@@ -338,7 +339,7 @@ static int64_t earlier(int64_t a, int64_t b)
 int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 {
     const struct queue_held *h = &q->held;
-    int64_t until = earlier(held_next_timer_ms(q), limiter_deadline(&q->limiter, now_ms));
+    int64_t until = earlier(timers_next_ms(&q->held.timers), limiter_deadline(&q->limiter, now_ms));
 
     until = earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {

@@ -11,6 +11,7 @@
 #include "onceward/core/returns.h"
 #include "onceward/core/row.h"
 #include "onceward/core/stats.h"
+#include "onceward/core/timers.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,8 +71,7 @@ struct queue {
         struct list wanted[N_OPERATIONS], sent[N_OPERATIONS], waiting[N_WAITS];
         struct list unacked, ended;
         struct hash by_ref, by_id;
-        struct delivery **timers; /* a heap, 1-based */
-        size_t n_timers, timers_cap;
+        struct timers timers;
         size_t n_bytes;
         size_t n_out;      /* requests that are out */
         size_t n_reserved; /* claims on their way */

@@ -1,0 +1,253 @@
+/* Answers to a claim and to a look: see rows.h. */
+#include "core/rows.h"
+
+#include "onceward/core/mutant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DUPLICATES_OVER = 128 /* answers that the share of duplicates is an average of */ };
+
+static bool is_near(const struct queue *q, const struct delivery *d)
+{
+    return decide_is_near(q, d);
+}
+
+static void count_duplicates(struct queue *q, bool duplicate)
+{
+    q->flow.duplicates += (duplicate - q->flow.duplicates) / DUPLICATES_OVER;
+}
+
+static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
+{
+    d->claim.attempt = r->attempt;
+    d->claim.crashes = r->crashes;
+    d->claim.takeovers = r->takeovers;
+    d->claim.unproven_step = r->unproven_step;
+    d->claim.unproven_at_ms = r->unproven_ms >= 0 ? now_ms - r->unproven_ms : -1;
+}
+
+static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    row_facts(d, now_ms, r);
+    d->claim.row_is_ours = true;
+    d->n_waits = 0;
+    if (r->taken_over)
+        notes_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);
+    if (d->given_up) {
+        decide_operator(q, now_ms, d);
+    } else if (is_near(q, d)) {
+        words_say(d, "the broker has delivered it almost as often as its delivery limit allows", NULL);
+        decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
+    } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
+        const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
+
+        words_say_last(d, "older than max_age", slice_of(last ? last : ""));
+        decide_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
+    } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
+               application_find_place(q->application, now_ms, held_holder(q, d))) {
+        d->claim.alone = true; /* its row says of a sidecar's crash only */
+        held_want(q, now_ms, d, OP_FORWARD);
+    } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
+               q->application->place.credit_ms > 0) {
+        words_say(d, "it was with the application when that crashed: it goes alone", NULL);
+        decide_release(q, now_ms, d, 0, -1, -1);
+    } else {
+        held_want(q, now_ms, d, OP_FORWARD);
+    }
+}
+
+/* A wait longer than any backoff was asked for by the application, or made by a clock that has jumped and may
+ * be put right: it is looked at now and then. */
+static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
+{
+    int64_t most = q->rules.max_backoff_ms > HELD_LOOK_MS ? q->rules.max_backoff_ms : HELD_LOOK_MS;
+
+    if (wait_ms > most)
+        return most;
+    return wait_ms > 0 ? wait_ms : 1;
+}
+
+/* The holder; or the row's last error, without the application's words. */
+static int parked_text_len(const struct row *r)
+{
+    size_t len = r->detail.len;
+
+    if (len && r->answer != ROW_HELD)
+        len = outcome_brief(r->detail.data, len);
+    return (int)(len < 200 ? len : 200);
+}
+
+static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    bool held = r->answer == ROW_HELD;
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_PARKED, d);
+
+    if (n) {
+        n->reason = row_answer_name(r->answer);
+        n->ms = r->wait_ms;
+        n->flag = held;
+        note_text(n, "%.*s", parked_text_len(r), r->detail.len ? r->detail.data : "");
+    }
+    if (held && MUTANT(HELD_IS_SENT)) {
+        held_want(q, now_ms, d, OP_FORWARD);
+        return;
+    }
+    d->claim.has_token = false;
+    d->n_waits = 0;
+    if (!held && d->given_up) {
+        d->outcome.exhausted = true;
+        d->claim.attempt = r->attempt;
+        decide_operator(q, now_ms, d);
+        return;
+    }
+    if (!held && is_near(q, d)) {
+        words_say_last(d, "the broker would drop it before its next attempt is due", r->detail);
+        d->outcome.exhausted = true;
+        d->claim.attempt = r->attempt;
+        decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
+        return;
+    }
+    if (!held) {
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE,
+                  now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
+        return;
+    }
+    if (d->message && returns_is_last(&q->returns, d->copy.delivery_count) && !MUTANT(HELD_AT_THE_LIMIT)) {
+        decide_bury_held(q, now_ms, d);
+        return;
+    }
+    int64_t wait = r->wait_ms + LOCK_LOOK_MS;
+    held_wait(q, now_ms, d, OP_LOOK, WAIT_HELD,
+              now_ms + (wait < LOCK_LOOK_MS   ? LOCK_LOOK_MS
+                        : wait < HELD_LOOK_MS ? wait
+                                              : HELD_LOOK_MS));
+}
+
+static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    d->claim.row_is_ours = true;
+    d->claim.has_token = false;
+    d->claim.attempt = r->attempt;
+    d->claim.takeovers = r->takeovers;
+    if (q->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_BRAKE, INT64_MAX);
+        return;
+    }
+    if (r->detail.len)
+        words_say_last(d, "", r->detail);
+    else if (!d->outcome.error)
+        words_say(d, "all attempts failed", NULL);
+    if (MUTANT(EXHAUSTED_AGAIN)) {
+        row_again(q, now_ms, d);
+        return;
+    }
+    d->outcome.exhausted = true;
+    if (d->given_up)
+        decide_operator(q, now_ms, d);
+    else
+        decide_bury(q, now_ms, d, DEAD_ATTEMPTS, false);
+}
+
+/* With on_body_mismatch: duplicate this copy stands for the first body: its fingerprint is taken from the
+ * answer's JSON. */
+static bool adopt_fingerprint(struct delivery *d, struct slice detail)
+{
+    static const char key[] = "\"first_fingerprint\" : \"";
+    const char *at = detail.len ? memmem(detail.data, detail.len, key, sizeof(key) - 1) : NULL;
+    uint8_t bytes[sizeof(d->fingerprint)];
+
+    if (!at || (size_t)(detail.data + detail.len - at) < sizeof(key) - 1 + 2 * sizeof(bytes))
+        return false;
+    at += sizeof(key) - 1;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        if (sscanf(at + 2 * i, "%2hhx", &bytes[i]) != 1)
+            return false;
+    memcpy(d->fingerprint, bytes, sizeof(bytes));
+    return true;
+}
+
+static void row_mismatch(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    char text[1024];
+
+    if (MUTANT(MISMATCH_ACKED)) {
+        decide_ack(q, now_ms, d);
+        return;
+    }
+    if (q->rules.mismatch_is_duplicate && adopt_fingerprint(d, r->detail)) {
+        row_again(q, now_ms, d);
+        return;
+    }
+    snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 1000 ? r->detail.len : 1000),
+             r->detail.len ? r->detail.data : "");
+    note_text(notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d), "%s", text);
+    decide_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, text);
+}
+
+void row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    char text[512];
+
+    count_duplicates(q, r->answer == ROW_COMPLETED);
+    switch (r->answer) {
+    case ROW_CLAIMED:
+        row_claimed(q, now_ms, d, r);
+        break;
+    case ROW_COMPLETED:
+        row_completed(q, now_ms, d);
+        break;
+    case ROW_HELD:
+    case ROW_NOT_DUE:
+        row_parked(q, now_ms, d, r);
+        break;
+    case ROW_LOCKED:
+        row_locked(q, now_ms, d);
+        break;
+    case ROW_EXHAUSTED:
+        row_exhausted(q, now_ms, d, r);
+        break;
+    case ROW_DEAD:
+        decide_reject_again(q, now_ms, d);
+        break;
+    case ROW_MISMATCH:
+        row_mismatch(q, now_ms, d, r);
+        break;
+    case ROW_DUE: /* it may be taken over, but goes alone */
+        row_facts(d, now_ms, r);
+        d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* with this one */
+        d->claim.has_token = false;
+        decide_claim(q, now_ms, d);
+        break;
+    case ROW_INVALID:
+        row_refused(q, now_ms, d, r);
+        snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 500 ? r->detail.len : 500),
+                 r->detail.len ? r->detail.data : "");
+        decide_die(q, now_ms, d, DEAD_INVALID_DATA, true, text);
+        break;
+    default:
+        row_again(q, now_ms, d);
+        break;
+    }
+}
+
+void row_of_look(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    count_duplicates(q, r->answer == ROW_COMPLETED);
+    switch (r->answer) {
+    case ROW_COMPLETED:
+        row_completed(q, now_ms, d);
+        break;
+    case ROW_HELD:
+        row_parked(q, now_ms, d, r);
+        break;
+    case ROW_MISMATCH:
+        row_mismatch(q, now_ms, d, r);
+        break;
+    default: /* the claim decides */
+        if (r->answer == ROW_DUE)
+            row_facts(d, now_ms, r);
+        decide_claim(q, now_ms, d);
+        break;
+    }
+}

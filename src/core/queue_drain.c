@@ -1,0 +1,119 @@
+/* A drain: nothing new is taken, what only waits goes back, what is out may finish within the grace. */
+#include "core/steps.h"
+
+#include "core/decide.h"
+#include "core/notes.h"
+
+#include "onceward/core/mutant.h"
+
+/* Idle ones go back once nothing new can come; what is out may finish until the end of the grace. */
+static void drain_idle(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (d->wait == WAIT_FOLLOWING && d->leader && !held_is_idle(d->leader) && q->drain == DRAIN_FINISHING)
+            continue; /* it may yet be acked with the one that is in flight */
+        if (operation_info(d->op)->link == LINK_BROKER) {
+            if (d->wait != WAIT_NONE)
+                held_want(q, now_ms, d, d->op);
+            continue;
+        }
+        if (held_is_idle(d))
+            decide_leave(q, now_ms, d);
+    }
+}
+
+/* The grace is over: the attempts are given back. With transaction completion the fence makes it safe for the
+ * next holder to begin at once; with response completion it must not before the window would have ended,
+ * since the application may still be at work. */
+static void drain_out(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (d->ended || !(d->request.out || d->op == OP_CHECK) || d->op == OP_REVOKE)
+            continue;
+        words_say(d, "the sidecar stopped before it was answered", NULL);
+        decide_release(q, now_ms, d, q->rules.transaction ? 0 : -TAKEOVER_GRACE_MS, -1, -1);
+        if (!d->ended)
+            d->outcome.then_requeue = true;
+    }
+}
+
+/* What the broker would drop when it is given back, and whose row somebody has locked all the time: it is
+ * stored whole, and the row is left as it is. */
+static void drain_near(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (d->ended || d->wait != WAIT_LOCKED || !d->message || !decide_is_near(q, d) ||
+            !database_is_up(q->database) || MUTANT(DRAIN_DROPS_LOCKED))
+            continue;
+        decide_bury_held(q, now_ms, d);
+    }
+}
+
+/* The last resort, with a database that does not answer: rows stay as they are. Closing with them unacked
+ * would cost every one of them a delivery on some brokers, and a requeue on fewer. */
+static void drain_all(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (!d->ended && operation_info(d->op)->link != LINK_BROKER)
+            decide_requeue(q, now_ms, d);
+    }
+}
+
+void drain_step(struct queue *q, int64_t now_ms)
+{
+    enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
+    bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation;
+
+    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))
+        return;
+    if (q->drain == DRAIN_RELEASING)
+        drain_out(q, now_ms);
+    if (q->drain == DRAIN_RELEASING && q->drain_until_ms - now_ms <= HELD_RETURN_MS / 2)
+        drain_near(q, now_ms);
+    if (stopped && q->drain <= DRAIN_RELEASING)
+        drain_idle(q, now_ms);
+    if (q->drain == DRAIN_FINISHING && now_ms >= q->drain_until_ms) {
+        q->drain = DRAIN_RELEASING;
+        q->drain_until_ms = now_ms + HELD_RETURN_MS;
+    } else if (q->drain == DRAIN_RELEASING && now_ms >= q->drain_until_ms) {
+        q->drain = DRAIN_LEAVING;
+        q->drain_until_ms = now_ms + LEAVE_MS;
+    } else if (q->drain == DRAIN_LEAVING) {
+        drain_all(q, now_ms);
+    }
+    if ((stopped && !queue_n_held(q)) || (q->drain == DRAIN_LEAVING && now_ms >= q->drain_until_ms))
+        q->drain = DRAIN_DONE;
+}
+
+void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms)
+{
+    struct note *n;
+
+    if (q->drain == DRAIN_FINISHING && until_ms < q->drain_until_ms)
+        q->drain_until_ms = until_ms;
+    if (q->drain)
+        return;
+    q->drain = DRAIN_FINISHING;
+    q->drain_until_ms = until_ms;
+    n = notes_tell(q, EVENT_DRAINING, NULL);
+    n->n = (int64_t)queue_n_held(q);
+    n->ms = until_ms - now_ms;
+}
+
+void queue_hurry(struct queue *q, int64_t now_ms)
+{
+    if (q->drain == DRAIN_FINISHING)
+        q->drain_until_ms = now_ms;
+}

@@ -1,0 +1,174 @@
+/* What goes back to the broker, once a second: what was held for max_hold, what another replica could take,
+ * what keeps others from coming. */
+#include "core/steps.h"
+
+#include "core/decide.h"
+#include "core/notes.h"
+
+#include "onceward/core/mutant.h"
+
+#include <stdlib.h>
+
+static void tell_returned(struct queue *q, int64_t n, const char *why)
+{
+    struct note *note;
+
+    if (!n)
+        return;
+    note = notes_tell(q, EVENT_RETURNED, NULL);
+    note->n = n;
+    note_text(note, "%s", why);
+}
+
+/* It only waits here, or its letter cannot be begun, or an application keeps its row locked: no request is
+ * out. */
+static bool may_leave(const struct queue *q, const struct delivery *d)
+{
+    if (d->request.out || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
+        return d->wait == WAIT_ROOM;
+    return held_is_idle(d) || d->wait == WAIT_LOCKED || d->wait == WAIT_BRAKE ||
+           (d->op == OP_BURY && d->outcome.rowless && !database_is_up(q->database));
+}
+
+/* Its row stays locked beyond max_hold: the row is left as it is. What is near the delivery limit is stored
+ * whole, and does not count as returned. */
+static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    bool near = decide_is_near(q, d), locked = d->wait == WAIT_LOCKED;
+
+    if (locked && near && d->message && database_is_up(q->database))
+        decide_bury_held(q, now_ms, d);
+    else if (locked && !near && !held_is_idle(d))
+        decide_requeue(q, now_ms, d);
+    else if (!locked || !near)
+        return decide_leave(q, now_ms, d) && !near;
+    return !near;
+}
+
+static void return_old(struct queue *q, int64_t now_ms)
+{
+    int64_t n = 0;
+
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || MUTANT(HOLD_WITHOUT_END))
+            break; /* in the order of arrival */
+        if (may_leave(q, d))
+            n += leaves_old(q, now_ms, d);
+    }
+    tell_returned(q, n, "held for max_hold");
+}
+
+/* A pause in which nothing here can go, that somebody else may not have. */
+static int64_t paused_since_ms(const struct queue *q)
+{
+    static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR,
+                                               PAUSE_EVERYTHING_FAILS};
+    int64_t since = INT64_MAX;
+
+    for (size_t i = 0; i < sizeof(pauses) / sizeof(pauses[0]); i++)
+        if (pause_is_on(q, pauses[i]) && q->pauses[pauses[i]].since_ms < since)
+            since = q->pauses[pauses[i]].since_ms;
+    return since;
+}
+
+/* It may go to somebody else. */
+static bool is_left(const struct queue *q, const struct delivery *d)
+{
+    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !decide_is_near(q, d);
+}
+
+/* One stays to try with, where only a message can tell how the application is: one that may be tried soon. */
+static const struct delivery *stays_to_try(const struct queue *q)
+{
+    const struct delivery *first = NULL;
+
+    if (q->application->gone || q->application->probe.failing || q->lever.paused)
+        return NULL;
+    for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d))
+            continue;
+        if (!q->brake.on || !d->copy.redelivered)
+            return d;
+        if (!first)
+            first = d;
+    }
+    return first;
+}
+
+static void leave_to_others(struct queue *q, int64_t now_ms)
+{
+    const struct delivery *stays;
+    int64_t since = paused_since_ms(q), n = 0;
+
+    /* What everybody does at the same time is of no use to anybody: a levered pause holds for all replicas.
+     */
+    q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms &&
+                        (q->n_others > 0 || MUTANT(RETURNED_TO_NOBODY)) && database_is_up(q->database) &&
+                        !q->lever.paused && !q->drain;
+    if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE)
+        return;
+    stays = stays_to_try(q);
+    for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
+        struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        next = k->next;
+        if (d != stays && is_left(q, d))
+            n += decide_leave(q, now_ms, d);
+    }
+    tell_returned(q, n, "a pause has lasted for pause_hold, and another replica consumes");
+}
+
+static int by_due(const void *a, const void *b)
+{
+    const struct delivery *x = *(struct delivery *const *)a, *y = *(struct delivery *const *)b;
+
+    return x->timer_ms < y->timer_ms ? 1 : x->timer_ms > y->timer_ms ? -1 : 0;
+}
+
+/* What waits for longer than pause_hold may fill half of max_parked: beyond that the latest due go back, so
+ * that others pass; under the same rule as every return, somebody else could take it, or it makes room here.
+ */
+static void return_crowded(struct queue *q, int64_t now_ms)
+{
+    struct list *l = &q->held.waiting[WAIT_DUE];
+    size_t n = 0, most = (size_t)q->rules.max_parked / 2;
+    struct delivery **late;
+
+    if (l->len <= most || q->drain || !database_is_up(q->database) ||
+        now_ms - q->flow.crowded_ms < q->rules.pause_hold_ms)
+        return;
+    /* Alone on a queue that puts what is returned to its front, they would come right back. */
+    if (!q->n_others && !(q->returns.kind == KIND_QUORUM && returns_limit(&q->returns) == LIMIT_UNKNOWN))
+        return;
+    late = calloc(l->len, sizeof(*late));
+    if (!late)
+        return;
+    list_each(l, k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        if (d->timer_slot && d->timer_ms - now_ms > q->rules.pause_hold_ms && held_is_idle(d) &&
+            !decide_is_near(q, d))
+            late[n++] = d;
+    }
+    if (n > most) {
+        qsort(late, n, sizeof(*late), by_due);
+        for (size_t i = 0; i < n - most; i++)
+            decide_leave(q, now_ms, late[i]);
+        q->flow.crowded_ms = now_ms;
+        tell_returned(q, (int64_t)(n - most), "not due for long, and they would keep others from coming");
+    }
+    free(late);
+}
+
+void return_step(struct queue *q, int64_t now_ms)
+{
+    return_old(q, now_ms);
+    leave_to_others(q, now_ms);
+    return_crowded(q, now_ms);
+}

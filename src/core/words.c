@@ -1,0 +1,88 @@
+/* The words of a delivery, and the commonest of those that wait: see notes.h. */
+#include "core/notes.h"
+
+#include "onceward/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOKED_AT = 32, TOLD = 3 };
+
+void words_say(struct delivery *d, const char *error, const char *said)
+{
+    char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* it may be the present one */
+    char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
+
+    free(d->outcome.error);
+    free(d->outcome.said);
+    d->outcome.error = copy;
+    d->outcome.said = copy_said;
+}
+
+void words_say_last(struct delivery *d, const char *why, struct slice last)
+{
+    enum { LAST_MAX = 1024 };
+    char error[LAST_MAX + 128], said[LAST_MAX + 128];
+    int len = (int)(last.len < LAST_MAX ? last.len : LAST_MAX);
+    int brief = (int)outcome_brief(last.len ? last.data : "", (size_t)len);
+    const char *between = *why && len ? "; last: " : "";
+
+    snprintf(error, sizeof(error), "%s%s%.*s", why, between, brief, brief ? last.data : "");
+    snprintf(said, sizeof(said), "%s%s%.*s", why, between, len, len ? last.data : "");
+    words_say(d, error, brief < len ? said : NULL);
+}
+
+/* --- the commonest --- */
+
+static const char *error_at(const struct link *k)
+{
+    const struct delivery *d = container_of((struct link *)k, struct delivery, in_list);
+
+    return d->outcome.error ? d->outcome.error : "";
+}
+
+static size_t count_error(struct list *l, const char *error)
+{
+    size_t n = 0, looked = 0;
+
+    list_each(l, k)
+    {
+        if (++looked > LOOKED_AT)
+            break;
+        n += !strcmp(error_at(k), error);
+    }
+    return n;
+}
+
+/* The commonest that is not in `told` yet; NULL: none. */
+static const char *next_error(struct list *l, const struct texts *told)
+{
+    const char *best = NULL;
+    size_t best_n = 0, looked = 0;
+
+    list_each(l, k)
+    {
+        const char *error = error_at(k);
+
+        if (++looked > LOOKED_AT)
+            break;
+        if (!*error || texts_has(told, error))
+            continue;
+        size_t n = count_error(l, error);
+
+        if (n > best_n) {
+            best_n = n;
+            best = error;
+        }
+    }
+    return best;
+}
+
+void words_commonest(struct queue *q, struct texts *ret)
+{
+    const char *error;
+
+    while (ret->n < TOLD && (error = next_error(&q->held.waiting[WAIT_DUE], ret)))
+        texts_add(ret, error);
+}
