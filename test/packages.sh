@@ -6,6 +6,7 @@ PACKAGES_TEST="php-cli php-pgsql libcmocka-dev python3-pytest python3-pytest-xdi
 PACKAGES_BENCH="nginx-light iproute2"
 PACKAGES_GATES="clang-format clang-tidy" # the gates do without where they cannot be had
 PACKAGES_EXAMPLES="libdbd-pg-perl libhttp-daemon-perl ruby ruby-pg ruby-sinatra puma" # those of deploy/examples that are not there are skipped
+PACKAGES_EXAMPLES_NEWER="ruby-rackup" # of Debian 13 on: what its Sinatra wants
 PACKAGES_DEPLOY="python3-yaml python3-jsonschema binutils buildah runc mtail prometheus lnav" # what of deploy/ cannot be tried without them is skipped
 PACKAGES_NODE="nodejs npm" # the bench does without where they cannot be had
 
@@ -21,6 +22,13 @@ packages_cleanup() {
         packages_as_root rm -f "$POLICY"
         policy_is_ours=
     fi
+}
+
+# Those of its arguments that this release has.
+packages_known() {
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then echo "$package"; fi
+    done
 }
 
 # Installs what is missing of its arguments and says which; says nothing when all is there. Meanwhile a policy-rc.d, unless the
