@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import uuid
@@ -13,6 +12,7 @@ import uuid
 import pytest
 
 from rig import pages, process, schema
+from rig.examples import answers
 from rig.private import private  # noqa: F401 - a fixture
 from rig.queue import Queue
 from rig.wait import wait_until
@@ -183,14 +183,6 @@ def test_each_program_of_the_tree_that_is_shown_is_there():
 
 
 # --- the set-up ---
-
-
-def answers(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), 0.2).close()
-        return True
-    except OSError:
-        return False
 
 
 def shell(text, **environment):
