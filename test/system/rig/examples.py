@@ -29,7 +29,7 @@ KINDS = [
     Kind("php-at-once", "php", "php -r 'new ReflectionClass(\"PDO\");'", "", "php -S 127.0.0.1:{port} {folder}/at_once.php", ONE),
     Kind("node", "node", "NODE_PATH=/usr/share/nodejs node -e 'require(\"pg\")'", "", "node {folder}/application.js", BOTH),
     Kind("perl", "perl", "perl -MDBD::Pg -MHTTP::Daemon -e 1", "", "perl {folder}/application.pl", BOTH),
-    Kind("ruby", "ruby", "ruby -e 'require \"pg\"; require \"sinatra/base\"; require \"puma\"'", "", "ruby {folder}/application.rb", BOTH),
+    Kind("ruby", "ruby", "ruby -e 'require \"pg\"; require \"sinatra/base\"; require \"puma\"; require \"rackup\" if Sinatra::VERSION >= \"4\"'", "", "ruby {folder}/application.rb", BOTH),
 ]
 # What is built with packages from elsewhere, as its lock file names them.
 LOCKED = [
@@ -43,6 +43,7 @@ LOCKED = [
          "python3 -m venv venv && venv/bin/pip install --quiet --require-hashes -r requirements.txt",
          "{folder}/venv/bin/gunicorn --chdir {folder} --bind 127.0.0.1:{port} --threads 16 --keep-alive 3600 payments.wsgi", BOTH),
     Kind("java", "java", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", BOTH),
+    Kind("kotlin", "kotlin", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", BOTH),
     Kind("spring", "spring", "mvn --version", "mvn --quiet --batch-mode package", "java -Xmx256m -jar {folder}/target/payments.jar", BOTH),
 ]
 
