@@ -89,7 +89,10 @@ WITH ours AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM known k WHERE k.signature = f.signature)
     UNION ALL
     SELECT 'code', 5, format('onceward.%s is no ordinary table', t.relname), 'find out who made it, and restore the schema'
-    FROM tables t WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica')
+    FROM tables t
+    WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica', 'message_retention',
+                                             'replay')
+       OR t.relkind <> 'p' AND t.relname = 'message'
     UNION ALL
     SELECT DISTINCT 'code', 6, format('%s calls %s, which belongs to %s', pg_describe_object(d.classid, d.objid, 0),
                                       pg_describe_object(d.refclassid, d.refobjid, 0), coalesce(p.proowner, o.oprowner)::regrole),

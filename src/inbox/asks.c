@@ -153,6 +153,47 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
     return 1;
 }
 
+/* --- the partitions of stored messages --- */
+
+enum { OID_INT8_ARRAY = 1016 };
+
+void inbox_ask_keep_messages(struct inbox *i)
+{
+    static const Oid types[] = {OID_TEXT_ARRAY, OID_INT8_ARRAY, OID_INT8};
+    struct buf consumers = {0}, retentions = {0};
+    char clock[24];
+
+    if (!pipeline_may_ask(i, QUESTION_KEEP_MESSAGES))
+        return;
+    queues_stores(&i->queues, &consumers, &retentions);
+    snprintf(clock, sizeof(clock), "%" PRId64, clock_wall_ms());
+    const char *params[] = {buf_text(&consumers), buf_text(&retentions), clock};
+    pipeline_ask(i, QUESTION_KEEP_MESSAGES, 3, types, params);
+    buf_deinit(&consumers);
+    buf_deinit(&retentions);
+}
+
+static void text_read(const PGresult *rows, int column, char *ret, size_t size)
+{
+    snprintf(ret, size, "%s", PQgetisnull(rows, 0, column) ? "" : PQgetvalue(rows, 0, column));
+}
+
+int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct fault *f)
+{
+    PGresult *rows;
+    int got = answer_read(i, QUESTION_KEEP_MESSAGES, 1, 5, &rows, f);
+
+    if (got <= 0)
+        return got;
+    *ret = (struct inbox_kept_messages){.more = call_bool(rows, 0, 2)};
+    call_int4(rows, 0, 0, &ret->n_made);
+    text_read(rows, 1, ret->dropped, sizeof(ret->dropped));
+    text_read(rows, 3, ret->stuck, sizeof(ret->stuck));
+    call_int8(rows, 0, 4, &ret->ahead_ms);
+    PQclear(rows);
+    return 1;
+}
+
 /* --- the holder of a row's lock --- */
 
 void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id)

@@ -186,7 +186,14 @@ static struct batch_entry *entry_find(struct batch *b, int ord)
 /* Whoever asked need not know which kind of claim it was. */
 static enum inbox_op row_op(const struct batch *b)
 {
-    return b->op == INBOX_CLAIM_ASYNC ? INBOX_CLAIM : b->op;
+    switch (b->op) {
+    case INBOX_CLAIM_ASYNC:
+    case INBOX_CLAIM_STORE:
+    case INBOX_CLAIM_STORE_ASYNC:
+        return INBOX_CLAIM;
+    default:
+        return b->op;
+    }
 }
 
 static void row_fail(const struct batch *b, struct inbox_row *row)

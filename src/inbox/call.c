@@ -118,24 +118,43 @@ struct call {
 
 #define PARAMS(...) .params = {__VA_ARGS__}, .n_params = sizeof((uint8_t[]){__VA_ARGS__})
 
+#define CLAIM_COLUMNS                                                                                        \
+    "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, age_ms, "         \
+    "taken_over, namesake, detail FROM onceward."
+#define CLAIM_PARAMS                                                                                         \
+    S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(WINDOWS), Q(MAX_WINDOWS),             \
+        Q(MAX_ATTEMPTS), Q(REVIVES), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(DEATHS),         \
+        C(ALONE)
+#define CLAIM_ANSWERS                                                                                        \
+    {                                                                                                        \
+        FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP, FIELD_WAIT,   \
+            FIELD_AGE, FIELD_TAKEN_OVER, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END                             \
+    }
+
 #define CLAIM(verb, transaction)                                                                             \
     {                                                                                                        \
         verb,                                                                                                \
-            "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, age_ms, " \
-            "taken_over, namesake, detail FROM onceward.sidecar_claim_many(" transaction                     \
-            ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",                 \
-            PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(WINDOWS),              \
-                   Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), Q(REVIVES), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS),   \
-                   C(TYPES), C(DEATHS), C(ALONE)),                                                           \
-        {                                                                                                    \
-            FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP,           \
-                FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END             \
-        }                                                                                                    \
+            CLAIM_COLUMNS "sidecar_claim_many(" transaction                                                  \
+                          ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",   \
+            PARAMS(CLAIM_PARAMS), CLAIM_ANSWERS                                                              \
+    }
+
+#define CLAIM_STORE(verb, transaction)                                                                       \
+    {                                                                                                        \
+        verb,                                                                                                \
+            CLAIM_COLUMNS "sidecar_claim_store_many(" transaction                                            \
+                          ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, "   \
+                          "$18, $19, $20, $21, $22)",                                                        \
+            PARAMS(CLAIM_PARAMS, C(ARRIVALS), C(STORED_EXCHANGES), C(STORED_ROUTING_KEYS),                   \
+                   C(STORED_CONTENT_HEADERS), C(STORED_BODIES)),                                             \
+            CLAIM_ANSWERS                                                                                    \
     }
 
 static const struct call calls[N_INBOX_OPS] = {
     [INBOX_CLAIM] = CLAIM("claim", "false"),
     [INBOX_CLAIM_ASYNC] = CLAIM("claim_async", "true"),
+    [INBOX_CLAIM_STORE] = CLAIM_STORE("claim_store", "false"),
+    [INBOX_CLAIM_STORE_ASYNC] = CLAIM_STORE("claim_store_async", "true"),
     [INBOX_LOOK] = {"look",
                     "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, "
                     "namesake, detail FROM onceward.sidecar_look_many("
@@ -189,7 +208,11 @@ void call_name(enum inbox_op op, char name[CALL_NAME_SIZE])
 size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item)
 {
     const struct inbox_letter *l = op == INBOX_BURY ? item->letter : NULL;
+    bool stores = op == INBOX_CLAIM_STORE || op == INBOX_CLAIM_STORE_ASYNC;
 
+    if (stores && item->stored)
+        return BODY_SPARE_BYTES + item->message_id.len + item->stored->body.len +
+               item->stored->content_header.len;
     return BODY_SPARE_BYTES + item->message_id.len +
            (l ? l->body.len + l->headers_json.len + l->properties_json.len + l->content_header.len
               : item->result.len + item->error.len);

@@ -134,6 +134,10 @@ static int check_privileges(const struct check *k, struct fault *f)
         "  unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
         " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.consumer', p)"
+        " UNION ALL SELECT p || ' on onceward.message' FROM unnest('{SELECT,INSERT}'::text[]) p"
+        "  WHERE NOT has_table_privilege('onceward.message', p)"
+        " UNION ALL SELECT p || ' on onceward.replay' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
+        "  WHERE NOT has_table_privilege('onceward.replay', p)"
         " UNION ALL SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p"
         "  WHERE p.pronamespace = 'onceward'::regnamespace AND left(p.proname, 8) = 'sidecar_'"
         "  AND NOT has_function_privilege(p.oid, 'EXECUTE')) missing";

@@ -213,6 +213,42 @@ static void add_content_header(struct array *a, const struct inbox_item *i)
     array_add_slice(a, i->letter->content_header);
 }
 
+/* --- of a message that is stored; where none is, all of it is NULL --- */
+
+static void add_arrival(struct array *a, const struct inbox_item *i)
+{
+    array_add_int8(a, (int64_t)i->ref);
+}
+
+static void add_stored_exchange(struct array *a, const struct inbox_item *i)
+{
+    if (i->stored)
+        add_name(a, i->stored->exchange);
+    else
+        array_add_null(a);
+}
+
+static void add_stored_routing_key(struct array *a, const struct inbox_item *i)
+{
+    if (i->stored)
+        add_name(a, i->stored->routing_key);
+    else
+        array_add_null(a);
+}
+
+static void add_stored_content_header(struct array *a, const struct inbox_item *i)
+{
+    array_add_slice(a, i->stored ? i->stored->content_header : (struct slice){0});
+}
+
+static void add_stored_body(struct array *a, const struct inbox_item *i)
+{
+    if (i->stored)
+        array_add(a, i->stored->body.data, i->stored->body.len);
+    else
+        array_add_null(a);
+}
+
 /* --- the same of a queue --- */
 
 typedef void (*queue_column_add)(struct array *, const struct inbox_queue *);
@@ -294,6 +330,11 @@ static const struct {
     [COLUMN_ROUTING_KEYS] = {ARRAY_TEXT, 0, add_routing_key},
     [COLUMN_LETTER_DEATHS] = {ARRAY_INT8, 8, add_letter_deaths},
     [COLUMN_CONTENT_HEADERS] = {ARRAY_BYTEA, 0, add_content_header},
+    [COLUMN_ARRIVALS] = {ARRAY_INT8, 8, add_arrival},
+    [COLUMN_STORED_EXCHANGES] = {ARRAY_TEXT, 0, add_stored_exchange},
+    [COLUMN_STORED_ROUTING_KEYS] = {ARRAY_TEXT, 16, add_stored_routing_key},
+    [COLUMN_STORED_CONTENT_HEADERS] = {ARRAY_BYTEA, 64, add_stored_content_header},
+    [COLUMN_STORED_BODIES] = {ARRAY_BYTEA, 0, add_stored_body},
 };
 
 static const struct {
@@ -315,14 +356,21 @@ static bool is_first_of_its_queue(const struct inbox_item *const *items, size_t 
     return at == 0 || items[at]->queue != items[at - 1]->queue;
 }
 
+static size_t body_bytes(enum column c, const struct inbox_item *i)
+{
+    if (c == COLUMN_BODIES)
+        return i->letter->body.len;
+    return i->stored ? i->stored->body.len : 0;
+}
+
 void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n)
 {
     size_t bytes = n * columns[c].size;
     int32_t of = 0;
 
-    if (c == COLUMN_BODIES) /* the only big one: made once, in one piece */
+    if (c == COLUMN_BODIES || c == COLUMN_STORED_BODIES) /* the only big ones: made once, in one piece */
         for (size_t i = 0; i < n; i++)
-            bytes += items[i]->letter->body.len;
+            bytes += body_bytes(c, items[i]);
     array_start(a, columns[c].type, n, bytes);
     for (size_t i = 0; i < n; i++) {
         if (c == COLUMN_OF)

@@ -101,7 +101,9 @@ static bool item_is_fit(const struct inbox *i, enum inbox_op op, const struct in
         return false;
     bool transaction = i->queues.list[item->queue].transaction;
 
-    return op == INBOX_CLAIM ? !transaction : op == INBOX_CLAIM_ASYNC ? transaction : true;
+    if (op == INBOX_CLAIM || op == INBOX_CLAIM_STORE)
+        return !transaction;
+    return op == INBOX_CLAIM_ASYNC || op == INBOX_CLAIM_STORE_ASYNC ? transaction : true;
 }
 
 static void items_sort(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n)

@@ -102,14 +102,12 @@ static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
     return i->prepared != PREPARED_OFF && op != INBOX_BURY;
 }
 
-/* How long a call may take: letters have a second more for each MiB. */
-static int64_t timeout_of(const struct inbox *i, enum inbox_op op, size_t bytes)
+/* How long a call may take: what carries bodies has a second more for each MiB. */
+static int64_t timeout_of(const struct inbox *i, size_t bytes)
 {
     int64_t big_ms = BIG_MS + (int64_t)(bytes * 1000 >> 20);
 
-    return op == INBOX_BURY && bytes > BIG_BYTES && big_ms > i->statement_timeout_ms
-               ? big_ms
-               : i->statement_timeout_ms;
+    return bytes > BIG_BYTES && big_ms > i->statement_timeout_ms ? big_ms : i->statement_timeout_ms;
 }
 
 /* The timeout of the statement that follows, in its transaction only: a session may not be one's own behind a
@@ -148,7 +146,7 @@ void pipeline_send(struct inbox *i, struct batch *b)
     if (b->op == INBOX_BURY)
         batch_range_limit(b, BURY_MAX_BYTES, BIG_BYTES);
     s.bytes = batch_range_bytes(b);
-    s.timeout_ms = timeout_of(i, b->op, s.bytes);
+    s.timeout_ms = timeout_of(i, s.bytes);
     call_params(b->op, &i->scalars, &b->data, batch_range(b), &params);
     if ((s.timeout_ms > i->statement_timeout_ms && !timeout_send(i, s.timeout_ms)) ||
         !call_send(i, b, &params, &s) || !PQpipelineSync(i->conn)) {

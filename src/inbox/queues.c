@@ -10,6 +10,7 @@
 #include "onceward/base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +85,23 @@ void queues_consumers(const struct queues *q, struct buf *literal)
     for (size_t i = 0; i < q->n; i++)
         texts[i] = q->list[i].consumer;
     text_array_add(literal, texts, q->n);
+    free(texts);
+}
+
+void queues_stores(const struct queues *q, struct buf *consumers, struct buf *retentions)
+{
+    const char **texts = mem_zalloc(q->n, sizeof(*texts));
+    size_t n = 0;
+
+    buf_add_char(retentions, '{');
+    for (size_t i = 0; i < q->n; i++) {
+        if (!q->list[i].store_ms)
+            continue;
+        buf_printf(retentions, "%s%" PRId64, n ? "," : "", q->list[i].store_ms);
+        texts[n++] = q->list[i].consumer;
+    }
+    buf_add_char(retentions, '}');
+    text_array_add(consumers, texts, n);
     free(texts);
 }
 

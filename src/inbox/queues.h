@@ -25,6 +25,9 @@ void queues_deinit(struct queues *q);
 /* Their consumer names, as the literal of a text array. */
 void queues_consumers(const struct queues *q, struct buf *literal);
 
+/* Those that store their messages: their consumer names, and for how long in ms, as literals of arrays. */
+void queues_stores(const struct queues *q, struct buf *consumers, struct buf *retentions);
+
 /* Registering all of them in one call (QUESTION_REGISTER): its parameters as literals of text arrays, and
  * what its answer says. A result without a row for a queue says that it is registered. */
 enum { REGISTER_PARAMS = 4, REGISTER_COLUMNS = 4 };

@@ -40,6 +40,8 @@ static enum inbox_op kind_of(const struct lane *l, enum operation op)
 {
     switch (op) {
     case OP_CLAIM:
+        if (l->config->store_ms)
+            return l->config->transaction ? INBOX_CLAIM_STORE_ASYNC : INBOX_CLAIM_STORE;
         return l->config->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
     case OP_COMPLETE:
         return INBOX_SETTLE;
@@ -55,6 +57,11 @@ static enum inbox_op kind_of(const struct lane *l, enum operation op)
     }
 }
 
+static bool stores(enum inbox_op kind)
+{
+    return kind == INBOX_CLAIM_STORE || kind == INBOX_CLAIM_STORE_ASYNC;
+}
+
 bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op)
 {
     enum inbox_op kind = kind_of(l, op);
@@ -65,6 +72,8 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
         return false;
     if (kind == INBOX_BURY)
         return b->n < LETTERS_MAX && s->database.letters.bytes <= LETTERS_BYTES;
+    if (stores(kind) && s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC].bytes > STORED_BYTES)
+        return false;
     return b->n < BATCH_MAX;
 }
 
@@ -100,6 +109,21 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
     if (!slice_is_text(delivery_slice(d)) || d->id_len > MESSAGE_ID_MAX)
         letter->raw_id = delivery_slice(d);
     all->bytes += d->copy.n_bytes;
+}
+
+/* The message of a claim, to be stored where its row is new. One whose body was not taken is not. */
+static const struct inbox_message *stored_fill(struct stored *all, size_t i, const struct delivery *d)
+{
+    const struct message *m = d->message;
+
+    if (!m)
+        return NULL;
+    all->items[i] = (struct inbox_message){.body = {m->body, m->body_len},
+                                           .content_header = m->content_header,
+                                           .exchange = m->exchange,
+                                           .routing_key = m->routing_key};
+    all->bytes += m->body_len + m->content_header.len;
+    return &all->items[i];
 }
 
 /* The buffers have stopped moving. */
@@ -141,6 +165,8 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
         item->message_type = d->message->properties[PROPERTY_TYPE];
     memcpy(item->token, d->claim.token, sizeof(item->token));
     memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
+    if (stores(kind))
+        item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
     if (kind == INBOX_BURY) {
         letter_fill(letters, b->n, l, d);
         if (letters->items[b->n].raw_id.data)
@@ -157,7 +183,8 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
 void batches_send(struct sidecar *s)
 {
     static const enum inbox_op order[N_INBOX_OPS] = {
-        INBOX_SETTLE, INBOX_FAIL, INBOX_RELEASE, INBOX_BURY, INBOX_LOOK, INBOX_CLAIM_ASYNC, INBOX_CLAIM};
+        INBOX_SETTLE,      INBOX_FAIL,  INBOX_RELEASE,           INBOX_BURY,       INBOX_LOOK,
+        INBOX_CLAIM_ASYNC, INBOX_CLAIM, INBOX_CLAIM_STORE_ASYNC, INBOX_CLAIM_STORE};
     struct fault f = {0};
     bool any = false;
 
@@ -168,13 +195,15 @@ void batches_send(struct sidecar *s)
             continue;
         if (order[i] == INBOX_BURY)
             letters_finish(&s->database.letters, b->n);
-        if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC) {
-            s->database.claim_sent_us[order[i] == INBOX_CLAIM_ASYNC] = clock_us();
+        if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC || stores(order[i])) {
+            s->database.claim_sent_us[s->lanes[b->items[0].queue].config->transaction] = clock_us();
             histogram_add(&s->lanes[b->items[0].queue].claim_batch, (int64_t)b->n);
         }
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_BEFORE);
         inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* a loss answers all items by rows */
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_SENT);
+        if (stores(order[i]))
+            s->database.stored[order[i] == INBOX_CLAIM_STORE_ASYNC].bytes = 0;
         b->n = 0;
         any = true;
     }

@@ -128,6 +128,7 @@ static void forget(struct sidecar *s)
     d->asked_holder = 0;
     d->housekeeps = SIZE_MAX;
     memset(d->claim_sent_us, 0, sizeof(d->claim_sent_us));
+    d->stored[0].bytes = d->stored[1].bytes = 0;
     for (int i = 0; i < N_INBOX_OPS; i++)
         d->batches[i].n = 0;
 }
@@ -162,7 +163,8 @@ void database_dial(struct sidecar *s, struct dial *d)
                                          .token_window_ms = q->token_window_ms,
                                          .max_window_ms = q->max_window_ms,
                                          .max_attempts = q->max_attempts,
-                                         .revive = q->revive};
+                                         .revive = q->revive,
+                                         .store_ms = q->store_ms};
     }
     job = inbox_connect(&s->config->database, queues, s->n_lanes, &self, &f);
     free(queues);
@@ -231,6 +233,7 @@ static void arrive(struct sidecar *s, void *result)
     for (size_t i = 0; i < s->n_lanes; i++)
         queue_database_linked(&s->lanes[i].core, s->now_ms);
     s->presence.at_ms = 0;
+    store_linked(s);
     look_at_registrations(s);
     touch_all(s);
     dial_succeeded(s, &d->dial, NULL);

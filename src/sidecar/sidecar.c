@@ -161,6 +161,7 @@ static void turn(struct sidecar *s)
     actions_run(s);
     requests_probe(s);
     housekeeping_step(s);
+    store_step(s);
     figures_step(s);
     waits_step(s);
     database_ask(s);

@@ -39,6 +39,7 @@
  *   levers.c       what operators want
  *   shown.c        what presence shows of the queues
  *   housekeeping.c the purge and the sweep
+ *   store.c        the partitions of stored messages
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
  *   reload.c       the program, started anew in its own place
@@ -46,7 +47,7 @@
  * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
  * → report. */
 
-enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20 };
+enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20, STORED_BYTES = 512 << 10 };
 
 struct sidecar;
 
@@ -151,6 +152,12 @@ struct letters {
     size_t bytes;
 };
 
+/* Messages that are stored with the claims of a batch. */
+struct stored {
+    struct inbox_message items[BATCH_MAX];
+    size_t bytes;
+};
+
 /* Another instance, as its presence was seen. */
 struct replica {
     char *instance;
@@ -180,8 +187,9 @@ struct sidecar {
         int64_t claim_sent_us[2];
         struct batch batches[N_INBOX_OPS];
         struct letters letters;
-        size_t housekeeps;     /* the lane that has a call out; SIZE_MAX: none */
-        uint64_t asked_holder; /* lane and ref, as in an item; 0: nobody */
+        struct stored stored[2]; /* by whether the claims are asynchronous */
+        size_t housekeeps;       /* the lane that has a call out; SIZE_MAX: none */
+        uint64_t asked_holder;   /* lane and ref, as in an item; 0: nobody */
     } database;
     struct sidecar_letters { /* letters.c: those above LETTER_LARGE_BYTES */
         struct inbox *inbox; /* NULL: not connected */
@@ -192,6 +200,11 @@ struct sidecar {
         struct batch batch; /* of one */
         struct letters large;
     } letters;
+    struct sidecar_store { /* store.c */
+        bool asked;
+        int64_t at_ms;
+        int n_stuck; /* tries in a row to drop what somebody holds */
+    } store;
     struct broker_link *links;
     size_t n_links;
     struct application *applications;
@@ -314,6 +327,12 @@ void shown_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON 
 void housekeeping_step(struct sidecar *s);
 void housekeeping_weigh(struct sidecar *s); /* the figures have come */
 int64_t housekeeping_due_ms(const struct sidecar *s);
+
+/* --- store.c --- */
+
+void store_linked(struct sidecar *s); /* the database is connected: asks before anything is claimed */
+void store_ask(struct sidecar *s);    /* where it is due and the database is connected */
+void store_step(struct sidecar *s);
 
 /* --- waits.c --- */
 

@@ -103,6 +103,7 @@ struct config_queue {
     char *ready_url; /* NULL: a TCP connect */
     int64_t ready_interval_ms;
     size_t store_response_bytes; /* 0: not stored */
+    int64_t store_ms;            /* messages are stored for so long; 0: not */
     int64_t retention_ms;
 };
 

@@ -24,7 +24,7 @@ struct job;
 struct inbox;
 
 /* The number of the newest migration that this program knows; see sql/0001_inbox.sql. */
-enum { INBOX_SCHEMA_VERSION = 2 };
+enum { INBOX_SCHEMA_VERSION = 3 };
 
 /* The kinds of batches. Claims of queues whose completion is the application's own transaction commit
  * asynchronously as long as they only insert, those of the other queues never: so the two never share a
@@ -32,6 +32,8 @@ enum { INBOX_SCHEMA_VERSION = 2 };
 enum inbox_op {
     INBOX_CLAIM,       /* of queues that are not `transaction` */
     INBOX_CLAIM_ASYNC, /* of those that are */
+    INBOX_CLAIM_STORE, /* the same two of queues that store their messages, with the messages */
+    INBOX_CLAIM_STORE_ASYNC,
     INBOX_LOOK,
     INBOX_SETTLE,
     INBOX_FAIL,
@@ -47,7 +49,8 @@ struct inbox_queue {
     bool transaction;       /* the application completes the row; else the sidecar settles it */
     int64_t token_window_ms, max_window_ms;
     int max_attempts;
-    int revive; /* how often a dead message may be brought back by moving it to the queue again */
+    int revive;       /* how often a dead message may be brought back by moving it to the queue again */
+    int64_t store_ms; /* its messages are stored for so long; 0: not at all */
 };
 
 /* Who claims. */
@@ -112,9 +115,15 @@ struct inbox_letter {
     int64_t deaths;
 };
 
+/* A message that is stored with its first claim. Borrowed until inbox_submit returns. */
+struct inbox_message {
+    struct slice body, exchange, routing_key;
+    struct slice content_header; /* as in inbox_letter */
+};
+
 /* A field that a kind of batch does not name below is not looked at by it. */
 struct inbox_item {
-    uint64_t ref;            /* comes back in the row */
+    uint64_t ref;            /* comes back in the row. Claims that store: in the order of arrival */
     size_t queue;            /* index */
     struct slice message_id; /* empty: none (bury of a rowless letter only) */
     uint8_t token[16];
@@ -132,13 +141,14 @@ struct inbox_item {
                             nothing is written */
     bool only_expired;   /* fail: revoke at the end of the window, unless extended */
     bool give_back;      /* fail: the token ends, and the attempt is not charged; answered as released */
-    const struct inbox_letter *letter; /* bury */
+    const struct inbox_letter *letter;  /* bury */
+    const struct inbox_message *stored; /* claims that store; NULL: nothing of it */
 };
 
 struct inbox_row {
     uint64_t ref;
     size_t queue;
-    enum inbox_op op; /* INBOX_CLAIM for both kinds of claims */
+    enum inbox_op op; /* INBOX_CLAIM for all kinds of claims */
     enum row_answer answer;
 
     /* What the row says, after a claim or look that found one (the answers vanished, unknown, retry and
@@ -233,6 +243,19 @@ void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 
 /* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
+
+/* The stored messages' partitions: one call of sidecar_keep_messages, with the retentions of all queues. */
+struct inbox_kept_messages {
+    int n_made;       /* days */
+    char dropped[32]; /* the partition that went; empty: none */
+    bool more;        /* another one could go: ask again soon */
+    char stuck[32];   /* what could not be dropped, since somebody holds its lock; empty: nothing */
+    int64_t ahead_ms; /* as in inbox_housekept */
+};
+void inbox_ask_keep_messages(struct inbox *i);
+
+/* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
+int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct fault *f);
 
 /* Presence and levers: one call writes what this instance is doing, and reads who else is there and what
  * operators want.

@@ -1,0 +1,60 @@
+-- sidecar_claim_many for queues with `store`: the messages whose rows it inserts are stored whole, in the same transaction. So there is a
+-- message where there is a row, as long as both are kept, and it is stored once, however often it is claimed again.
+--
+-- Parameters and answers are those of sidecar_claim_many. Beside them: p_arrivals, numbers in whose order the messages have arrived;
+-- where p_bodies is NULL nothing is stored.
+--
+-- Which rows are its own is told by themselves: inserted by this transaction, and not taken over by it, since a row that is
+-- new has a window that begins with it.
+--
+-- Locks: what sidecar_claim_many locks, and before it the table of messages in the mode of an INSERT, so that whoever reads in the order of
+-- arrival can tell from pg_locks when all that was claimed before some time is committed. That waits only for sidecar_keep_messages, which
+-- gives up after 50 ms.
+-- Rows: one an item. Repeating it: as sidecar_claim_many; a row that is there already stores nothing.
+CREATE OR REPLACE FUNCTION onceward.sidecar_claim_store_many(
+    p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
+    p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
+    p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[],
+    p_arrivals bigint[], p_exchanges text[], p_routing_keys text[], p_content_headers bytea[], p_bodies bytea[])
+RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
+               wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_indexonlyscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    LOCK TABLE ONLY onceward.message IN ROW EXCLUSIVE MODE;
+
+    RETURN QUERY
+    SELECT c.* FROM onceward.sidecar_claim_many(p_transaction, p_instance, p_number, p_own, p_gone, p_grace_ms, p_consumers, p_windows,
+                                                p_max_windows, p_max_attempts, p_revives, p_queues, p_ids, p_tokens, p_fingerprints,
+                                                p_types, p_deaths, p_alone) c;
+
+    INSERT INTO onceward.message (consumer, message_id, received_at, message_type, exchange, routing_key, content_header, body)
+    SELECT p_consumers[i.queue], i.id, own.received_at, i.type, coalesce(i.exchange, ''), coalesce(i.routing_key, ''), i.content_header, i.body
+    FROM unnest(p_queues, p_ids, p_tokens, p_types, p_arrivals, p_exchanges, p_routing_keys, p_content_headers, p_bodies)
+         i (queue, id, token, type, arrival, exchange, routing_key, content_header, body)
+    CROSS JOIN LATERAL (
+        SELECT r.received_at FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id
+          AND r.token = i.token AND r.xmin = pg_current_xact_id()::xid AND r.token_expires_at = r.received_at + p_windows[i.queue]
+        LIMIT 1) own
+    WHERE i.body IS NOT NULL
+    ORDER BY i.arrival;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_claim_store_many(boolean, text, bigint, boolean, text[], bigint, text[], interval[], interval[],
+                                                         integer[], integer[], integer[], text[], uuid[], bytea[], text[], bigint[],
+                                                         boolean[], bigint[], text[], text[], bytea[], bytea[]) FROM PUBLIC;

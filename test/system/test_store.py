@@ -1,0 +1,315 @@
+"""`store`: messages are written whole with their first claim, once, in the order of arrival; their days are made ahead and dropped whole."""
+
+import os
+import threading
+import time
+import uuid
+
+import pytest
+
+from rig import inbox_sql, schema
+from rig.inbox_sql import fingerprint
+from rig.wait import wait_until
+
+STORE = {"store": {"retention": "30d"}}
+DAY = 86400000
+
+CLAIM = ("SELECT * FROM onceward.sidecar_claim_store_many(true, 'a', 5, false, NULL, 2000, %s::text[], '{10s}', '{20s}', '{8}', '{3}',"
+         " %s::integer[], %s::text[], %s::uuid[], %s::bytea[], NULL, NULL, NULL, %s::bigint[], NULL, NULL, NULL, %s::bytea[])")
+KEEP = "SELECT * FROM onceward.sidecar_keep_messages(%s::text[], %s::bigint[], %s)"
+
+
+def stored(bed, consumer=None):
+    return bed.rows("SELECT * FROM onceward.message WHERE consumer = %s ORDER BY received_at, seq", consumer or bed.queue.name)
+
+
+# by the sidecar
+
+
+def test_a_message_is_stored_whole_and_in_order(bed):
+    """Also its headers, whatever kinds they have, an empty body, and one that is no text."""
+    bodies = {f"m{9 - i}": os.urandom(50 * i) for i in range(8)}
+    for message_id, body in bodies.items():
+        bed.queue.publish(message_id, body, type="order", headers={"x-n": 5, "list": [1, "a"]}, content_type="a/b", priority=3)
+    bed.queue.sync()
+    bed.sidecar(**STORE)
+    bed.wait_for_effects(bodies)
+    rows = stored(bed)
+    assert [(r["message_id"], bytes(r["body"])) for r in rows] == list(bodies.items())
+    assert {(r["message_type"], r["exchange"], r["routing_key"]) for r in rows} == {("order", "", bed.queue.name)}
+    header = bytes(rows[0]["content_header"])
+    assert b"x-n" in header and b"a/b" in header and b"list" in header
+    assert all(r["received_at"] == bed.row(r["message_id"])["received_at"] for r in rows)
+    bed.assert_once(*bodies)
+    bed.assert_acked()
+
+
+@pytest.mark.parametrize("completion", ["transaction", "response"])
+def test_retries_and_copies_store_nothing_more(bed, completion):
+    bed.app.handler = lambda request, reply: 500 if request.attempt < 3 else bed.app.commit_and_answer(request, reply)
+    sidecar = bed.sidecar(completion=completion, **STORE)
+    bed.queue.publish_many(["m1", "m2", "m1"])
+    for message_id in ("m1", "m2"):
+        sidecar.wait_for("completed", message_id=message_id)
+    bed.queue.publish_many(["m1"])
+    sidecar.wait_for("duplicate", message_id="m1")
+    assert sorted(r["message_id"] for r in stored(bed)) == ["m1", "m2"]
+
+
+def test_a_queue_without_store_beside_one_with_it_stores_nothing(bed):
+    other = bed.new_queue("-plain")
+    config = bed.config(**STORE)
+    config["queues"][other.name] = {k: v for k, v in config["queues"][bed.queue.name].items() if k != "store"}
+    bed.sidecar(config=config)
+    bed.queue.publish_many(["m1"])
+    other.publish_many(["p1"])
+    bed.wait_for_effects(["m1", "p1"])
+    assert [r["message_id"] for r in stored(bed)] == ["m1"] and not stored(bed, other.name)
+
+
+def test_large_messages_are_stored_and_the_connection_gives_their_memory_back(bed):
+    sidecar = bed.sidecar(**STORE)
+    bodies = {f"m{i}": os.urandom(3 << 20) for i in range(3)}
+    for message_id, body in bodies.items():
+        bed.queue.publish(message_id, body)
+    bed.queue.publish_many(["small"])
+    bed.wait_for_effects([*bodies, "small"])
+    assert {r["message_id"]: bytes(r["body"]) for r in stored(bed) if r["message_id"] != "small"} == bodies
+    sidecar.wait_for_nothing_held()
+    bed.assert_acked()
+
+
+def test_a_letter_has_the_message_that_is_stored(bed):
+    bed.app.handler = lambda request, reply: 400
+    sidecar = bed.sidecar(**STORE)
+    bed.queue.publish("m1", b"\x00\xff", headers={"x": 1})
+    sidecar.wait_for("dead", message_id="m1")
+    letter, = bed.letters("m1")
+    row, = stored(bed)
+    assert bytes(letter["body"]) == bytes(row["body"]) == b"\x00\xff"
+    assert bytes(letter["content_header"]) == bytes(row["content_header"])
+
+
+def test_the_days_to_come_are_there_before_the_first_claim(fresh_bed):
+    bed = fresh_bed
+    bed.sidecar(**STORE)
+    bed.queue.publish_many(["m1"])
+    bed.wait_for_effects(["m1"])
+    row, = bed.rows("SELECT tableoid::regclass::text AS part, to_char(received_at AT TIME ZONE 'UTC', 'YYYYMMDD') AS day FROM onceward.message")
+    assert row["part"] == f"onceward.message_{row['day']}"
+    assert len(days(bed.postgres)) == 8
+
+
+def test_a_day_that_is_past_the_retention_goes_and_that_is_told(fresh_bed):
+    bed = fresh_bed
+    make_day(bed.postgres, 32)
+    make_day(bed.postgres, 31)
+    make_day(bed.postgres, 29)
+    sidecar = bed.sidecar(**STORE)
+    wait_until(lambda: len(days(bed.postgres)) == 9, lambda: f"the old days are dropped; there are {days(bed.postgres)}")
+    wait_until(lambda: len(sidecar.find("day_dropped")) == 2, "both are told")
+
+
+def test_the_sidecar_has_no_ddl(bed):
+    """The function is the owner's; what it makes nobody else may touch by its own name."""
+    bed.sidecar(**STORE)
+    bed.queue.publish_many(["m1"])
+    bed.wait_for_effects(["m1"])
+    part, = bed.rows("SELECT tableoid::regclass::text AS name FROM onceward.message WHERE consumer = %s", bed.queue.name)
+    for sql in (f"DROP TABLE {part['name']}", "TRUNCATE onceward.message", "DELETE FROM onceward.message",
+                f"SELECT FROM {part['name']}", "UPDATE onceward.message SET body = ''"):
+        with pytest.raises(Exception, match="permission denied|must be owner"):
+            bed.postgres.query(sql, user="sidecar_login")
+    with pytest.raises(Exception, match="permission denied"):
+        bed.postgres.query("SELECT FROM onceward.message", user="app_login")
+
+
+@pytest.fixture
+def fresh_bed(request, tmp_path, fresh_postgres, rabbitmq):
+    """A bed with a database of its own, so that its days are only this test's."""
+    from rig.bed import Bed
+    schema.require_binary()
+    made = Bed(request.node.name, tmp_path, fresh_postgres, rabbitmq)
+    request.node.bed = made
+    yield made
+    made.deinit()
+
+
+# the functions alone
+
+
+@pytest.fixture
+def pg(raw_postgres):
+    database = raw_postgres.create_database(f"store_{uuid.uuid4().hex[:8]}")
+    inbox_sql.load(database)
+    yield database
+    raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
+
+
+def days(pg):
+    return [name for name, in pg.query("SELECT relname::text FROM pg_class WHERE relnamespace = 'onceward'::regnamespace"
+                                       " AND relname ~ '^message_[0-9]{8}$' ORDER BY 1")]
+
+
+def make_day(pg, ago):
+    """The partition of a day so long ago, with a message in it."""
+    name, = pg.query("SELECT to_char(now() AT TIME ZONE 'UTC' - %s * interval '1 day', 'YYYYMMDD')", (ago,))[0]
+    owner, = pg.query("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'onceward'")[0]
+    pg.query(f"CREATE TABLE onceward.message_{name} PARTITION OF onceward.message FOR VALUES FROM ('{name} 00:00:00+00') TO"
+             f" ('{name} 24:00:00+00')")
+    pg.query(f"ALTER TABLE onceward.message_{name} OWNER TO {owner}")
+    pg.query("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, body) VALUES ('old', %s, %s, '', '', '')",
+             (name, f"{name} 12:00:00+00"))
+    return f"message_{name}"
+
+
+def keep(pg, ahead_ms=0, **retentions):
+    columns = "made, dropped, more, busy, stuck, ahead_ms"
+    clock = int(time.time() * 1000) - ahead_ms
+    found, = pg.query(KEEP.replace("*", columns), (list(retentions), list(retentions.values()), clock), user="sidecar_login")
+    return dict(zip(columns.split(", "), found))
+
+
+def claim(pg, ids, tokens=None, bodies=None, connection=None):
+    tokens = tokens or [str(uuid.uuid4()) for _ in ids]
+    parameters = (["c"], [1] * len(ids), ids, tokens, [fingerprint(b"body")] * len(ids), list(range(len(ids))), bodies or [b"body"] * len(ids))
+    if connection:
+        with connection.cursor() as cursor:
+            cursor.execute(CLAIM, parameters)
+            return cursor.fetchall()
+    return pg.query(CLAIM, parameters, user="sidecar_login")
+
+
+def test_only_what_is_new_is_stored(pg):
+    tokens = [str(uuid.uuid4()) for _ in range(3)]
+    assert claim(pg, ["a", "b", "c"], tokens)[0][:2] == (-3, "claimed")
+    assert {row[1] for row in claim(pg, ["a", "b", "c"], tokens)} == {"claimed"}, "a repeat, with the same tokens"
+    assert sorted(row[1] for row in claim(pg, ["b", "d"])) == ["claimed", "held"]
+    assert pg.query("SELECT message_id FROM onceward.message ORDER BY seq") == [("a",), ("b",), ("c",), ("d",)]
+    # Given back, and claimed anew with attempt 1: the row is not new.
+    pg.query("UPDATE onceward.inbox SET status = 'waiting', attempt = 0, next_attempt_at = now() WHERE message_id = 'a'")
+    assert claim(pg, ["a"])[0][1:3] == ("claimed", 1)
+    # Taken over.
+    pg.query("UPDATE onceward.inbox SET token_expires_at = now() - interval '1 hour' WHERE message_id = 'b'")
+    assert claim(pg, ["b"])[0][1] == "claimed"
+    assert pg.query("SELECT count(*)::int FROM onceward.message") == [(4,)]
+    assert pg.query("SELECT count(*)::int FROM onceward.message m JOIN onceward.inbox USING (consumer, message_id, received_at)") == [(4,)]
+
+
+def test_what_is_not_committed_is_not_stored(pg):
+    connection = pg.connect(user="sidecar_login")
+    connection.autocommit = False
+    claim(pg, ["a"], connection=connection)
+    connection.rollback()
+    connection.close()
+    assert pg.query("SELECT (SELECT count(*)::int FROM onceward.inbox), (SELECT count(*)::int FROM onceward.message)") == [(0, 0)]
+
+
+def test_a_null_body_is_not_stored(pg):
+    claim(pg, ["a", "b"], bodies=[None, b""])
+    assert pg.query("SELECT message_id FROM onceward.message") == [("b",)]
+
+
+def test_days_are_made_once_and_only_where_somebody_stores(pg):
+    assert keep(pg)["made"] == 0 and not days(pg)
+    assert keep(pg, c=30 * DAY)["made"] == 8
+    assert keep(pg, c=30 * DAY)["made"] == 0 and len(days(pg)) == 8
+    claim(pg, ["a"])
+    assert pg.query("SELECT count(*)::int FROM onceward.message_default") == [(0,)]
+
+
+def test_a_day_is_dropped_whole_one_a_call(pg):
+    names = [make_day(pg, ago) for ago in (5, 4, 3)]
+    assert keep(pg, c=3 * DAY)["dropped"] == names[0]
+    again = keep(pg, c=3 * DAY)
+    assert again["dropped"] == names[1] and not again["more"]
+    assert keep(pg, c=3 * DAY)["dropped"] is None and names[2] in days(pg)
+    assert pg.query("SELECT message_id FROM onceward.message WHERE consumer = 'old'") == [(names[2][8:],)]
+
+
+def test_the_longest_retention_counts_for_all(pg):
+    name = make_day(pg, 5)
+    keep(pg, short=DAY, long=30 * DAY)
+    keep(pg, short=DAY)
+    assert name in days(pg)
+    # A rollout: the old replica, with the longer one, was there a moment ago.
+    keep(pg, long=DAY)
+    assert name in days(pg)
+    pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '2 hours' WHERE consumer = 'long' AND retention_ms = %s", (30 * DAY,))
+    assert keep(pg, short=DAY, long=DAY)["dropped"] == name
+
+
+def test_who_stores_no_more_keeps_what_was_promised_and_no_longer(pg):
+    name = make_day(pg, 5)
+    keep(pg, gone=30 * DAY)
+    pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '29 days'")
+    assert keep(pg)["dropped"] is None and name in days(pg)
+    pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '31 days'")
+    assert keep(pg)["dropped"] == name
+
+
+@pytest.mark.parametrize("ahead_ms", [120000, -120000])
+def test_nothing_is_done_because_of_one_clock(pg, ahead_ms):
+    name = make_day(pg, 40)
+    answer = keep(pg, ahead_ms=ahead_ms, c=DAY)
+    assert answer["dropped"] is None and answer["made"] == 0 and abs(answer["ahead_ms"] - ahead_ms) < 30000
+    assert days(pg) == [name]
+
+
+def test_what_lies_in_the_default_partition_goes_when_all_of_it_is_old(pg):
+    pg.query("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, body)"
+             " VALUES ('c', 'old', now() - interval '40 days', '', '', ''), ('c', 'young', now(), '', '', '')")
+    assert keep(pg, c=30 * DAY)["made"] == 7, "today cannot be made: one of its messages is in the default partition"
+    assert keep(pg, c=30 * DAY)["dropped"] is None
+    pg.query("DELETE FROM onceward.message_default WHERE message_id = 'young'")
+    assert keep(pg, c=30 * DAY) == {"made": 1, "dropped": "message_default", "more": False, "busy": False, "stuck": None, "ahead_ms": 0}
+
+
+def test_a_reader_keeps_its_day_and_claims_wait_for_50_ms_at_most(pg):
+    """An export in a long transaction: the day is told as stuck, and a claim that comes meanwhile is not held up for longer than that."""
+    name = make_day(pg, 5)
+    keep(pg, c=30 * DAY)
+    reader = pg.connect(user="sidecar_login")
+    reader.autocommit = False
+    claimer = pg.connect(user="sidecar_login")
+    claimer.autocommit = True
+    with reader.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM onceward.message")
+    pg.query("DELETE FROM onceward.message_retention")
+    answers, slowest, end = [], 0, threading.Event()
+
+    def drop():
+        for _ in range(5):
+            answers.append(keep(pg, c=DAY))
+        end.set()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    n = 0
+    while not end.is_set():
+        begin = time.monotonic()
+        claim(pg, [f"m{n}"], connection=claimer)
+        slowest = max(slowest, time.monotonic() - begin)
+        n += 1
+    thread.join()
+    assert all(a["stuck"] == name and a["busy"] and a["dropped"] is None for a in answers), answers
+    assert slowest < 1, "the wait for the lock ends by itself"
+    reader.rollback()
+    assert keep(pg, c=DAY)["dropped"] == name
+    reader.close()
+    claimer.close()
+
+
+def test_two_keepers_at_once_do_it_once(pg):
+    barrier, answers = threading.Barrier(4), []
+
+    def one():
+        barrier.wait()
+        answers.append(keep(pg, c=30 * DAY))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(a["made"] for a in answers) == 8 and len(days(pg)) == 8
