@@ -3,6 +3,7 @@
 The last line is always `N passed, N failed`. The status is 1 when anything failed or nothing ran, 130 after an interrupt."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -11,7 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 import xml.etree.ElementTree
 
 TEST = os.path.dirname(os.path.abspath(__file__))
@@ -21,10 +24,19 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 # For what hangs: on a machine that is busy with something else all takes several times longer.
-UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, CHAOS_PATIENCE, BENCH_PATIENCE = 300, 1200, 2700, 900, 900
+BUILD_PATIENCE, UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, PROGRAM_PATIENCE = 1200, 300, 1200, 2700, 900
+WORKERS_EACH = 5  # a processor
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "30")
 SKIPPED = 77
 AGAIN_AT_MOST = 8
+IN_RELEASE = "^dead_port$"  # without a sanitizer there are more requests in it
+
+
+class Interrupted(Exception):
+    """Nothing is begun any more."""
+
+
+stopping = threading.Event()
 
 
 class Count:
@@ -37,76 +49,166 @@ class Count:
         self.failed += failed
         self.skipped += skipped
 
+    def take(self, other):
+        self.add(other.passed, other.failed, other.skipped)
+        self.unstable += other.unstable
+
 
 def say(text):
     print(text, flush=True)
 
 
-def run_unit_tests(build, only, count):
-    """Each program writes TAP; one that dies counts as one failure more than it told."""
-    listed = subprocess.run(["meson", "introspect", "--tests", build], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    tests = [t for t in json.loads(listed.stdout) if not only or re.search(re.sub(r"\s+or\s+", "|", only), t["name"], re.I)]
-    targets = subprocess.run(["meson", "introspect", "--targets", build], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    files = {t["id"]: t["filename"][0] for t in json.loads(targets.stdout)}
-    wanted = sorted({os.path.relpath(files[d], build) for t in tests for d in t["depends"] if d in files})
-    if wanted:
-        built = subprocess.run(["ninja", "-C", build, *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        if built.returncode:
-            say(built.stdout.decode(errors="replace"))
-            say("The unit tests do not build.")
-            count.add(0, 1)
-            return
-    for test in tests:
-        environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", ASAN_OPTIONS="detect_leaks=1:exitcode=99",
-                           UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:exitcode=98", **test["env"])
-        child = process.spawn(test["cmd"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-                              cwd=test["workdir"] or build)
-        try:
-            text = child.communicate(timeout=UNIT_PATIENCE)[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            process.kill(child)
-            text = f"{test['name']} did not end within {UNIT_PATIENCE} s\n"
-        process.reap(child)
-        if child.returncode == SKIPPED:
-            continue  # it needs a server: the system tests run it
-        passed = len(re.findall(r"^\s*ok \d+", text, re.M))
-        failed = len(re.findall(r"^\s*not ok \d+", text, re.M))
-        if child.returncode and not failed:
-            failed = 1
-        if not child.returncode and not passed:
-            passed = 1  # a check that is no cmocka program
-        count.add(passed, failed)
-        say(f"  unit {test['name']}: {passed} passed, {failed} failed")
-        if failed:
+class Part:
+    """A part of the run: what it counted, and how long it took. One that runs beside others keeps what it says until somebody shows it, so
+    that no two are mixed."""
+
+    def __init__(self, title, work, is_beside=False):
+        self.title, self.work, self.is_beside = title, work, is_beside
+        self.count, self.told, self.seconds = Count(), [], None
+
+    def say(self, text):
+        if self.is_beside:
+            self.told.append(text)
+        else:
             say(text)
 
+    def add(self, *counts):
+        self.count.add(*counts)
 
-def run_model(options, count):
-    """The protocol, checked by spin: see model/run."""
-    if options.quick or (options.only and not re.search(options.only, "model", re.I)):
-        return
-    say("Models")
-    child = process.spawn([os.path.join(TEST, "model", "run")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def run(self, options, folder):
+        start = time.monotonic()
+        self.say(self.title)
+        try:
+            self.work(self, options, folder)
+        except Exception:  # noqa: BLE001 - it counts as failed, and the others go on
+            if stopping.is_set():
+                return
+            self.say(traceback.format_exc())
+            self.add(0, 1)
+        self.seconds = process.seconds_since(start)
+
+    def show(self):
+        if self.told:
+            say("\n".join(self.told))
+        self.told = []
+
+
+class Beside:
+    """Parts that run one after the other, beside whatever else runs."""
+
+    def __init__(self, parts, options, folder):
+        self.parts = parts
+        self.thread = threading.Thread(target=lambda: [part.run(options, folder) for part in parts], daemon=True)
+        self.thread.start()
+
+    def join(self, seconds=None):
+        self.thread.join(seconds)
+        for part in self.parts:
+            part.show()
+
+
+def is_wanted(options, name):
+    return not options.quick and (not options.only or re.search(options.only, name, re.I))
+
+
+def called(command, patience, signals=((signal.SIGTERM, 10.0),), **keys):
+    """A program's status and what it said; where it does not end in time, that instead."""
+    if stopping.is_set():
+        raise Interrupted
+    child = process.spawn(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **keys)
     try:
-        text = child.communicate(timeout=MODEL_PATIENCE)[0].decode(errors="replace")
+        text = child.communicate(timeout=patience)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        text = f"The models were not checked within {MODEL_PATIENCE} s.\n"
+        text = f"{os.path.basename(command[0])} did not end within {patience} s.\n"
     finally:
-        process.reap(child)
-    counts = re.search(r"^(\d+) passed, (\d+) failed$", text, re.M)
-    passed, failed = (int(counts[1]), int(counts[2])) if counts else (0, 1)
-    count.add(passed, failed)
-    say(f"  models: {passed} passed, {failed} failed")
-    if failed:
-        say(text)
+        process.reap(child, signals)
+    return child.returncode, text
 
 
-def run_pytest(name, arguments, folder, count, patience=SYSTEM_PATIENCE, **environment):
+# Beside what mostly waits: it takes what computing time the others leave.
+POLITELY = ("nice", "-n", "5")
+
+
+def introspect(build, what):
+    done = subprocess.run(["meson", "introspect", what, build], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    return json.loads(done.stdout)
+
+
+def unit_tests(build, pattern):
+    return [t for t in introspect(build, "--tests") if not pattern or re.search(re.sub(r"\s+or\s+", "|", pattern), t["name"], re.I)]
+
+
+def builds(part, build, tests):
+    """Whether what these tests need could be built."""
+    files = {t["id"]: t["filename"][0] for t in introspect(build, "--targets")}
+    wanted = sorted({os.path.relpath(files[d], build) for t in tests for d in t["depends"] if d in files})
+    status, text = called(["ninja", "-C", build, *wanted], BUILD_PATIENCE, stderr=subprocess.STDOUT) if wanted else (0, "")
+    if status:
+        part.say(text + "The unit tests do not build.")
+        part.add(0, 1)
+    return not status
+
+
+def release_build(options):
+    path = os.environ.get("ONCEWARD_RELEASE_BINARY", "")
+    return os.path.dirname(path) if path and not options.only else None
+
+
+def build_unit_tests(part, options, folder):
+    """Before all else: some of the programs are used by the system tests."""
+    builds(part, options.build, unit_tests(options.build, options.only))
+    if release_build(options):
+        builds(part, release_build(options), unit_tests(release_build(options), IN_RELEASE))
+
+
+def run_unit_test(build, test):
+    """Its line, its counts and, where it failed, what it said. It writes TAP; one that dies counts as one failure more than it told."""
+    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", ASAN_OPTIONS="detect_leaks=1:exitcode=99",
+                       UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:exitcode=98", **test["env"])
+    status, text = called([*POLITELY, *test["cmd"]], UNIT_PATIENCE, (), stderr=subprocess.STDOUT, env=environment, cwd=test["workdir"] or build)
+    if status == SKIPPED:
+        return None  # it needs a server: the system tests run it
+    passed = len(re.findall(r"^\s*ok \d+", text, re.M))
+    failed = len(re.findall(r"^\s*not ok \d+", text, re.M))
+    if status and not failed:
+        failed = 1
+    if not status and not passed:
+        passed = 1  # a check that is no cmocka program
+    return passed, failed, f"  unit {test['name']}: {passed} passed, {failed} failed" + ("\n" + text if failed else "")
+
+
+def run_unit_tests(part, options, folder):
+    tests = [(options.build, test) for test in unit_tests(options.build, options.only)]
+    if release_build(options):
+        tests += [(release_build(options), test) for test in unit_tests(release_build(options), IN_RELEASE)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for result in pool.map(lambda each: run_unit_test(*each), tests):
+            if result:
+                part.add(*result[:2])
+                part.say(result[2])
+
+
+def add_closing_line(part, text):
+    """A program that ends with `N passed, N failed`."""
+    closing = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", text, re.M)
+    passed, failed = map(int, closing.groups()) if closing else (0, 1)
+    part.add(passed, failed)
+    return passed, failed
+
+
+def run_model(part, options, folder):
+    """The protocol, checked by spin: see model/run."""
+    _, text = called([*POLITELY, os.path.join(TEST, "model", "run")], MODEL_PATIENCE, stderr=subprocess.STDOUT)
+    passed, failed = add_closing_line(part, text)
+    part.say(text if failed else f"  models: {passed} passed, {failed} failed")
+
+
+def run_pytest(part, name, arguments, folder, patience=SYSTEM_PATIENCE):
     """A few that fail are run once more, alone: a machine may stand still for seconds. What passes then is named and counted as
     unstable, never silently; `test/run --strict` counts it as failed."""
     listed = os.path.join(folder, name + ".failed")
     first = Count()
-    run_pytest_once(name, arguments, folder, first, patience, ONCEWARD_TEST_FAILED=listed, **environment)
+    run_pytest_once(name, arguments, folder, first, patience, ONCEWARD_TEST_FAILED=listed)
     failed = []
     if first.failed and os.path.exists(listed):
         with open(listed) as f:
@@ -114,12 +216,12 @@ def run_pytest(name, arguments, folder, count, patience=SYSTEM_PATIENCE, **envir
     if failed and len(failed) <= AGAIN_AT_MOST and first.failed <= 2 * len(failed):
         say(f"{len(failed)} failed; once more, alone: " + ", ".join(failed))
         again = Count()
-        run_pytest_once(name + "-again", failed, folder, again, patience, **environment)
+        run_pytest_once(name + "-again", failed, folder, again, patience)
         if again.passed + again.skipped == len(failed) and not again.failed:
-            count.add(first.passed + len(failed), 0, first.skipped)
-            count.unstable += failed
+            part.add(first.passed + len(failed), 0, first.skipped)
+            part.count.unstable += failed
             return
-    count.add(first.passed, first.failed, first.skipped)
+    part.count.take(first)
 
 
 def run_pytest_once(name, arguments, folder, count, patience, **environment):
@@ -148,54 +250,65 @@ def run_pytest_once(name, arguments, folder, count, patience, **environment):
         count.add(0, 1)
 
 
-def run_system_tests(options, folder, count):
+def system_arguments(options):
+    return (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
+
+
+def run_system_tests(part, options, folder):
+    """They mostly wait, so there are many more workers than processors."""
     files = list(QUICK) if options.quick else ["."]
-    common = (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
-    workers = str(max(2, min(8, 2 * (os.cpu_count() or 1))))
+    workers = str(WORKERS_EACH * max(2, min(4, os.cpu_count() or 1)))
     patience = SYSTEM_PATIENCE * (6 if options.tool else 1)
-    run_pytest("together", [*files, *common, "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, count, patience)
-    if not options.quick:
-        run_pytest("alone", [*files, *common, "-m", "alone"], folder, count, patience)
+    run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, patience)
 
 
-def run_chaos(options, count):
+def run_alone(part, options, folder):
+    run_pytest(part, "alone", [".", *system_arguments(options), "-m", "alone"], folder)
+
+
+def run_program(part, options, *command):
+    _, text = called([sys.executable, *command, *(["--keep"] if options.keep else [])], PROGRAM_PATIENCE, ((signal.SIGTERM, 20.0),),
+                     own_session=False, env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+    add_closing_line(part, text)
+    part.say(text)
+
+
+def run_chaos(part, options, folder):
     """A short one, with the same schedule each time; test/chaos makes longer ones with others."""
-    if options.quick or (options.only and not re.search(options.only, "chaos", re.I)):
-        return
-    say("Chaos run")
-    command = [sys.executable, os.path.join(TEST, "chaos.d", "chaos.py"), *CHAOS, *(["--keep"] if options.keep else [])]
-    child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
-    try:
-        text = child.communicate(timeout=CHAOS_PATIENCE)[0].decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        text = f"The chaos run did not end within {CHAOS_PATIENCE} s.\n"
-    finally:
-        process.reap(child, ((signal.SIGTERM, 20.0),))
-    say(text)
-    closing = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", text, re.M)
-    count.add(*(map(int, closing.groups()) if closing else (0, 1)))
+    run_program(part, options, os.path.join(TEST, "chaos.d", "chaos.py"), *CHAOS)
 
 
-def run_bench(options, count):
+def run_bench(part, options, folder):
     """What the bench can say on any machine: see bench/lib/check.py."""
-    binary = os.environ.get("ONCEWARD_RELEASE_BINARY")
-    if options.quick or options.tool or not binary or (options.only and not re.search(options.only, "bench", re.I)):
-        return
-    say("Bench, what does not depend on the machine")
-    command = [sys.executable, os.path.join(TEST, "bench", "main.py"), "--check", "--quick", "--binary", binary,
-               *(["--keep"] if options.keep else [])]
-    child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
-    try:
-        text = child.communicate(timeout=BENCH_PATIENCE)[0].decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        text = f"The bench did not end within {BENCH_PATIENCE} s.\n"
-    finally:
-        process.reap(child, ((signal.SIGTERM, 20.0),))
-    say(text)
-    closing = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", text, re.M)
-    count.add(*(map(int, closing.groups()) if closing else (0, 1)))
+    run_program(part, options, os.path.join(TEST, "bench", "main.py"), "--check", "--quick", "--binary", os.environ["ONCEWARD_RELEASE_BINARY"])
+
+
+def parts_of(options):
+    """Those before the system tests, those beside them; they themselves and those after them."""
+    before, beside, after = [], [], [Part("System tests", run_system_tests)]
+    if options.tool != "valgrind":
+        before.append(Part("Building the unit tests", build_unit_tests))
+        beside.append(Part("Unit tests", run_unit_tests, True))
+    if not options.tool and is_wanted(options, "model"):
+        beside.append(Part("Models", run_model, True))
+    if options.tool != "valgrind" and is_wanted(options, "chaos"):
+        beside.append(Part("Chaos run", run_chaos, True))
+    if not options.quick:
+        after.append(Part("System tests that measure", run_alone))
+    if not options.tool and os.environ.get("ONCEWARD_RELEASE_BINARY") and is_wanted(options, "bench"):
+        after.append(Part("Bench, what does not depend on the machine", run_bench))
+    return before, beside, after
+
+
+def show_times(parts, before):
+    """What took how long: before is told by test/run."""
+    say("Seconds")
+    for text in before:
+        title, _, seconds = text.rpartition("=")
+        say(f"  {float(seconds):6.0f}  {title}")
+    for part in parts:
+        if part.seconds is not None:
+            say(f"  {part.seconds:6.0f}  {part.title}" + (", beside the system tests" if part.is_beside else ""))
 
 
 def main():
@@ -206,35 +319,39 @@ def main():
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--tool", choices=("thread", "valgrind"))
+    parser.add_argument("--took", action="append", default=[], metavar="TITLE=SECONDS", help="what was done before, for the table at the end")
     options = parser.parse_args()
     process.interrupt_on_signals()
     count, start, status = Count(), time.monotonic(), 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-")
     os.chmod(folder, 0o755)
+    before, beside, after = parts_of(options)
+    running = None
     try:
-        if options.tool != "valgrind":
-            say("Unit tests")
-            run_unit_tests(options.build, options.only, count)
-            release = os.path.dirname(os.environ.get("ONCEWARD_RELEASE_BINARY", ""))
-            if release and not options.only:
-                run_unit_tests(release, "^dead_port$", count)
-        if not options.tool:
-            run_model(options, count)
-        say("System tests")
-        run_system_tests(options, folder, count)
-        if options.tool != "valgrind":
-            run_chaos(options, count)
-            run_bench(options, count)
+        for part in before:
+            part.run(options, folder)
+        running = Beside(beside, options, folder)
+        after[0].run(options, folder)
+        running.join()
+        for part in after[1:]:
+            part.run(options, folder)
     except KeyboardInterrupt:
         say("Interrupted.")
         status = 130
     finally:
+        stopping.set()
         process.kill_all()
+        if running:
+            running.join(20)
         if options.keep:
             say(f"Kept: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    say(f"{process.seconds_since(start):.0f} s" + (f"; {count.skipped} skipped" if count.skipped else ""))
+    for part in before + beside + after:
+        count.take(part.count)
+    show_times(before + beside + after, options.took)
+    took = sum(float(text.rpartition("=")[2]) for text in options.took)
+    say(f"  {took + process.seconds_since(start):6.0f}  all" + (f"; {count.skipped} skipped" if count.skipped else ""))
     if count.unstable:
         say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone: " + ", ".join(count.unstable))
         if options.strict:

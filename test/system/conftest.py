@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from rig import process, schema, servers  # noqa: E402
+from rig import order, process, schema, servers  # noqa: E402
 from rig.bed import Bed  # noqa: E402
 
 SERVERS = "ONCEWARD_TEST_SERVERS"
@@ -26,6 +26,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: compares times or measures, so nothing may run beside it")
+
+
+def pytest_collection_modifyitems(items):
+    order.put_longest_first(items)
 
 
 @pytest.hookimpl(tryfirst=True)
