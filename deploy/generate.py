@@ -188,7 +188,7 @@ def values_schema():
     sidecar = {"type": "object", "required": ["image", "config"], "additionalProperties": False, "properties": {
         "image": name, "graceSeconds": {"type": "integer", "minimum": 0}, "resources": {"type": "object"},
         "secrets": {"type": "object", "additionalProperties": False, "properties": {k: name for k in ("rabbitmq", "postgresql", "owner")}},
-        "config": config}}
+        "config": config, "global": {"type": "object"}}}  # Helm itself puts it there: a library of that name is included
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Values: an application with its sidecar ({identity or 'onceward'})",
             **definitions, "type": "object", "required": ["image", "onceward"], "properties": {
                 "image": name, "replicas": {"type": "integer", "minimum": 0}, "port": {"type": "integer", "minimum": 1, "maximum": 65535},
