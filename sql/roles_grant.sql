@@ -14,8 +14,12 @@ GRANT SELECT, INSERT ON onceward.message TO onceward_sidecar;
 GRANT USAGE ON SEQUENCE onceward.message_seq TO onceward_sidecar;
 GRANT SELECT ON onceward.message_retention TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.replay TO onceward_sidecar;
+GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.outbox_position, onceward.outbox_life TO onceward_sidecar;
+GRANT SELECT, UPDATE ON onceward.outbox, onceward.outbox_number, onceward.outbox_turn TO onceward_sidecar;
+GRANT SELECT, UPDATE, TRUNCATE ON onceward.outbox_0, onceward.outbox_1, onceward.outbox_2 TO onceward_sidecar;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA onceward TO onceward_sidecar;
 
--- The application: its three functions, and nothing else.
-GRANT EXECUTE ON FUNCTION onceward.complete(text), onceward.complete(text, text), onceward.extend(text, double precision)
+-- The application: its functions, and nothing else.
+GRANT EXECUTE ON FUNCTION onceward.complete(text), onceward.complete(text, text), onceward.extend(text, double precision),
+    onceward.publish(text, text, jsonb, text, text, jsonb, jsonb), onceward.publish(text, text, bytea, text, text, jsonb, jsonb)
     TO onceward_app;

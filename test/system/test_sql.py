@@ -935,7 +935,7 @@ def test_a_result_that_is_too_long_is_refused(inbox, app):
 def test_an_application_may_do_nothing_else(pg, inbox, app):
     inbox.claim("m1")
     tables = [r[0] for r in pg.query("SELECT relname FROM pg_class WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'S')")]
-    assert len(tables) == 7
+    assert len(tables) == 20
     attempts = ["CREATE TABLE onceward.x ()", "DELETE FROM onceward.inbox", "UPDATE onceward.inbox SET status = 'completed'",
                 "INSERT INTO onceward.consumer VALUES ('c', '/', 'q')", "TRUNCATE onceward.inbox", "SET ROLE onceward_sidecar"]
     attempts += [f"SELECT * FROM onceward.{table}" for table in tables]
@@ -947,7 +947,8 @@ def test_an_application_may_do_nothing_else(pg, inbox, app):
             allowed.add(signature)
         else:
             attempts.append(f"SELECT onceward.{name}({', '.join('NULL::' + t for t in types)})")
-    assert allowed == {"onceward.complete(text)", "onceward.complete(text,text)", "onceward.extend(text,double precision)"}
+    assert allowed == {"onceward.complete(text)", "onceward.complete(text,text)", "onceward.extend(text,double precision)",
+                       "onceward.publish(text,text,jsonb,text,text,jsonb,jsonb)", "onceward.publish(text,text,bytea,text,text,jsonb,jsonb)"}
     for attempt in attempts:
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             app.query(attempt)

@@ -1,0 +1,25 @@
+-- Takes the lock of the outbox's lease for the rest of the transaction, and compares its number: held | lost | busy.
+--
+-- Whoever writes a position, turns, empties or buries calls this first: so there is one at a time, and a former holder does nothing.
+--
+-- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: none changed. Repeating it: answers the same.
+CREATE OR REPLACE FUNCTION onceward.outbox_hold(p_lease bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_lease bigint;
+BEGIN
+    SELECT o.lease INTO v_lease FROM onceward.outbox o WHERE o.only_one FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN CASE WHEN v_lease = p_lease THEN 'held' ELSE 'lost' END;
+    END IF;
+    RETURN 'busy';
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.outbox_hold(bigint) FROM PUBLIC;

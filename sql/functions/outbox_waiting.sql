@@ -1,0 +1,57 @@
+-- What was committed and is not confirmed by a position, counted up to p_most, and when the oldest of that was published.
+--
+-- s1, p_floor, p_by: the position's snapshot and what belongs to it; s_upto, p_last: of the batch that is being sent, or NULL.
+-- Called by the functions for sidecars, in their search_path and with their settings; the plan is that of sidecar_outbox_read.
+--
+-- Locks: none. Rows: none changed. Repeating it: it only reads.
+CREATE OR REPLACE FUNCTION onceward.outbox_waiting(
+    s1 pg_snapshot, p_floor bigint, p_by xid8, s_upto pg_snapshot, p_last bigint, p_most integer, OUT n bigint, OUT oldest timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_sort = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    s2 pg_snapshot := pg_current_snapshot();
+BEGIN
+    SELECT count(*), min(w.published_at) INTO n, oldest FROM (
+        SELECT u.published_at FROM (
+            SELECT i.seq, i.xid, i.published_at FROM (
+                SELECT t.* FROM unnest(ARRAY(SELECT pg_snapshot_xip(s1))) x (id) CROSS JOIN LATERAL (
+                    SELECT z.* FROM onceward.outbox_0 z WHERE z.xid = x.id
+                    UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid = x.id
+                    UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid = x.id) t
+                UNION ALL SELECT z.* FROM onceward.outbox_0 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
+                UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
+                UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
+            ) i WHERE i.seq + 0 <= p_floor AND pg_visible_in_snapshot(i.xid, s2)
+                      AND (s_upto IS NULL OR i.seq + 0 > p_last OR NOT pg_visible_in_snapshot(i.xid, s_upto))
+            UNION ALL (
+                SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_0 z
+                WHERE z.seq > p_floor AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                      AND (s_upto IS NULL OR z.seq + 0 > p_last OR NOT pg_visible_in_snapshot(z.xid, s_upto))
+                ORDER BY z.seq LIMIT p_most)
+            UNION ALL (
+                SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_1 z
+                WHERE z.seq > p_floor AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                      AND (s_upto IS NULL OR z.seq + 0 > p_last OR NOT pg_visible_in_snapshot(z.xid, s_upto))
+                ORDER BY z.seq LIMIT p_most)
+            UNION ALL (
+                SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_2 z
+                WHERE z.seq > p_floor AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                      AND (s_upto IS NULL OR z.seq + 0 > p_last OR NOT pg_visible_in_snapshot(z.xid, s_upto))
+                ORDER BY z.seq LIMIT p_most)
+            ORDER BY seq LIMIT p_most) u) w;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.outbox_waiting(pg_snapshot, bigint, xid8, pg_snapshot, bigint, integer) FROM PUBLIC;

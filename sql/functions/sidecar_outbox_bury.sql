@@ -1,0 +1,60 @@
+-- Puts messages that cannot be sent into dead_letter, whole, as rows without an inbox row: consumer 'onceward-outbox', queue '' (a queue
+-- cannot be called so), the exchange and routing key that they were published to. p_ids: their ids, to be sure.
+--
+-- Answers, one an item: buried (letter_id) | gone (it is not there any more: somebody else has seen to it, and emptied) | lost (another
+-- holder has the lease) | busy (somebody is at the lease: ask again).
+--
+-- Locks: the row of the lease, SKIP LOCKED: it never waits. Rows: one an item.
+-- Repeating it: finds the letter by its digest and answers 'buried' with the same id.
+CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_bury(
+    p_lease bigint, p_vhost text, p_seqs bigint[], p_ids text[], p_reasons text[], p_errors text[])
+RETURNS TABLE (ord integer, answer text, letter_id bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_hold   text := onceward.outbox_hold(p_lease);
+    v_row    record;
+    v_digest bytea;
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    FOR i IN 1 .. coalesce(cardinality(p_seqs), 0) LOOP
+        ord := i;
+        letter_id := NULL;
+        answer := v_hold;
+        IF v_hold = 'held' THEN
+            SELECT u.* INTO v_row FROM (
+                SELECT z.* FROM onceward.outbox_0 z WHERE z.seq = p_seqs[i]
+                UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.seq = p_seqs[i]
+                UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.seq = p_seqs[i]) u WHERE u.message_id = p_ids[i];
+            IF NOT FOUND THEN
+                answer := 'gone';
+            ELSE
+                answer := 'buried';
+                v_digest := sha256(convert_to(format('outbox %s %s', p_seqs[i], p_ids[i]), 'UTF8'));
+                SELECT l.id INTO letter_id FROM onceward.dead_letter l WHERE l.digest = v_digest AND l.rowless LIMIT 1;
+                IF NOT FOUND THEN
+                    INSERT INTO onceward.dead_letter AS l (
+                        consumer, vhost, queue, message_id, rowless, reason, attempts, last_error, fingerprint, body, content_type,
+                        message_type, properties, headers, exchange, routing_key, deaths, digest, died_at)
+                    SELECT 'onceward-outbox', p_vhost, '', v_row.message_id, true, p_reasons[i], 0, onceward.error_cut(p_errors[i]),
+                           substr(sha256(v_row.body), 1, 16), v_row.body, x.properties ->> 'content_type', v_row.type,
+                           (x.properties || jsonb_strip_nulls(jsonb_build_object('message_id', v_row.message_id, 'type', v_row.type)))::json,
+                           v_row.headers::json, v_row.exchange, v_row.routing_key, 0, v_digest, clock_timestamp()
+                    FROM (SELECT '{"delivery_mode": 2}'::jsonb || coalesce(v_row.properties, '{"content_type": "application/json"}')) x (properties)
+                    RETURNING l.id INTO letter_id;
+                END IF;
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_outbox_bury(bigint, text, bigint[], text[], text[], text[]) FROM PUBLIC;

@@ -1,0 +1,147 @@
+-- The poll: what was published and committed, in the order in which it is to be sent, at most p_rows rows and about p_bytes of bodies (one
+-- at least).
+--
+-- p_batch NULL: from the written position on. A batch as the last call answered it, with p_after, the last seq that was read of it: what
+-- follows; with p_after NULL, when it is over: the batch behind it. Nothing needs to be confirmed or written for reading ahead.
+--
+-- Answers the rows by seq (batch and over are NULL), then one that has nothing but batch, to be given back, and over: these were the last
+-- of it. A body longer than p_max_message is not read: body_bytes says its size. headers and properties are JSON.
+-- Answers no row at all when the batch is of a life of the server that is over, when the tables came from another server (see
+-- sidecar_outbox_restore), or are only being restored.
+--
+-- A batch is text: the snapshots and numbers of 0004_outbox.sql, s1/floor/by/s2/ceiling/next floor/next by/life. `next by` is assigned when
+-- something was found, since only then something will be sent; without it the search for what was in progress at s1 has no upper end.
+--
+-- Two things keep the plan: a condition that must not be served by an index is written so that none fits (seq + 0: a tie of costs read
+-- everything), and jit is off, or the price of the plans that are switched off would make the planner compile.
+--
+-- Locks: none. Rows: none changed. Repeating it: the same batch and p_after have the same rows.
+CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_read(
+    p_batch text, p_after bigint, p_rows integer, p_bytes bigint, p_max_message bigint)
+RETURNS TABLE (batch text, over boolean, seq bigint, exchange text, routing_key text, message_id text, type text, headers text,
+               properties text, body bytea, body_bytes bigint, age_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_sort = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_life     text;
+    v_position record;
+    v_parts    text[];
+    s1         pg_snapshot;
+    v_floor    bigint;
+    v_by       xid8;
+    s2         pg_snapshot;
+    v_ceiling  bigint;
+    v_next     bigint;
+    v_next_by  xid8;
+    v_after    bigint := p_after;
+    v_head     text;
+BEGIN
+    SELECT l.life INTO v_life FROM onceward.outbox_life l LIMIT 1;
+    IF p_batch IS NULL THEN
+        SELECT p.*, p.tableoid INTO v_position FROM onceward.outbox_position p ORDER BY p.lease DESC, p.n DESC LIMIT 1;
+        IF NOT FOUND OR v_life IS NULL OR v_position.resending IS NOT NULL OR v_position.table_oid <> v_position.tableoid
+           OR v_position.system_identifier <> onceward.outbox_system() THEN
+            RETURN;
+        END IF;
+        s1 := v_position.done;
+        v_floor := v_position.floor;
+        v_by := v_position.done_by;
+        s2 := v_position.upto;
+        v_ceiling := v_position.ceiling;
+        v_next := v_position.upto_floor;
+        v_next_by := v_position.upto_by;
+        v_after := v_position.last;
+    ELSE
+        v_parts := string_to_array(p_batch, '/', '');
+        IF v_parts[8] IS DISTINCT FROM v_life THEN
+            RETURN;
+        END IF;
+        IF p_after IS NULL THEN
+            s1 := v_parts[4];
+            v_floor := v_parts[6];
+            v_by := v_parts[7];
+        ELSE
+            s1 := v_parts[1];
+            v_floor := v_parts[2];
+            v_by := v_parts[3];
+            s2 := v_parts[4];
+            v_ceiling := v_parts[5];
+            v_next := v_parts[6];
+            v_next_by := v_parts[7];
+        END IF;
+    END IF;
+    IF s2 IS NULL THEN
+        -- The floor before the snapshot is taken, the ceiling after it: the statement's snapshot is older than what it reads of a sequence.
+        SELECT n.last_value INTO v_next FROM onceward.outbox_number n;
+        SELECT pg_current_snapshot(), n.last_value INTO s2, v_ceiling FROM onceward.outbox_number n;
+        v_next_by := NULL;
+        v_after := 0;
+    END IF;
+    v_head := concat_ws('/', s1::text, v_floor::text, coalesce(v_by::text, ''), s2::text, v_ceiling::text, v_next::text);
+    IF s1::text = s2::text THEN
+        -- Nothing has ended since, so there is nothing new.
+        RETURN QUERY SELECT concat_ws('/', v_head, coalesce(v_next_by::text, ''), v_life), true, NULL::bigint, NULL::text, NULL::text,
+                            NULL::text, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::bigint, NULL::bigint;
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    WITH found AS MATERIALIZED (
+        SELECT u.*, octet_length(u.body)::bigint AS bytes,
+               sum(octet_length(u.body)) OVER (ORDER BY u.seq ROWS UNBOUNDED PRECEDING) - octet_length(u.body) AS before
+        FROM (
+            SELECT i.* FROM (
+                SELECT t.* FROM unnest(ARRAY(SELECT pg_snapshot_xip(s1))) x (id) CROSS JOIN LATERAL (
+                    SELECT z.* FROM onceward.outbox_0 z WHERE z.xid = x.id
+                    UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid = x.id
+                    UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid = x.id) t
+                UNION ALL SELECT z.* FROM onceward.outbox_0 z
+                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
+                UNION ALL SELECT z.* FROM onceward.outbox_1 z
+                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
+                UNION ALL SELECT z.* FROM onceward.outbox_2 z
+                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
+            ) i WHERE v_after < v_floor AND i.seq + 0 > v_after AND i.seq + 0 <= v_floor AND pg_visible_in_snapshot(i.xid, s2)
+            UNION ALL (
+                SELECT z.* FROM onceward.outbox_0 z
+                WHERE z.seq > greatest(v_after, v_floor) AND z.seq <= v_ceiling
+                      AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                ORDER BY z.seq LIMIT p_rows)
+            UNION ALL (
+                SELECT z.* FROM onceward.outbox_1 z
+                WHERE z.seq > greatest(v_after, v_floor) AND z.seq <= v_ceiling
+                      AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                ORDER BY z.seq LIMIT p_rows)
+            UNION ALL (
+                SELECT z.* FROM onceward.outbox_2 z
+                WHERE z.seq > greatest(v_after, v_floor) AND z.seq <= v_ceiling
+                      AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)
+                ORDER BY z.seq LIMIT p_rows)
+            ORDER BY seq LIMIT p_rows) u
+    )
+    SELECT NULL::text, NULL::boolean, f.seq, f.exchange, f.routing_key, f.message_id, f.type, f.headers::text, f.properties::text,
+           CASE WHEN f.bytes <= p_max_message THEN f.body END, f.bytes,
+           floor(1000 * extract(epoch FROM clock_timestamp() - f.published_at))::bigint
+    FROM found f WHERE f.before < p_bytes
+    UNION ALL
+    SELECT concat_ws('/', v_head, CASE WHEN c.n > 0 AND v_next_by IS NULL THEN pg_current_xact_id()::text
+                                       ELSE coalesce(v_next_by::text, '') END, v_life),
+           c.n < p_rows AND c.n = c.n_read, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM (SELECT count(*) AS n, count(*) FILTER (WHERE f.before < p_bytes) AS n_read FROM found f) c
+    ORDER BY 3;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_outbox_read(text, bigint, integer, bigint, bigint) FROM PUBLIC;

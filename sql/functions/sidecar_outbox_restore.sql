@@ -1,0 +1,72 @@
+-- After a restore from a dump, or on another server: makes all that is in the tables ready to be sent again, in its order, p_rows a call.
+--
+-- Ids of transactions begin anew there, so what the position and the rows say of them means nothing. The rows get an id that every
+-- snapshot sees, and the position becomes one that sees none.
+--
+-- Answers: more (call again) | done | loading (an index is missing: the restore is not over yet) | lost | busy (see sidecar_outbox_write).
+--
+-- Locks: the row of the lease, SKIP LOCKED; rows that only this function changes. Rows: p_rows.
+-- Repeating it: goes on where it was, and does nothing after 'done'.
+CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_restore(p_lease bigint, p_rows integer) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+AS $$
+DECLARE
+    c_frozen  constant xid8 := '3'; -- ended before anything else began
+    v_hold    text := onceward.outbox_hold(p_lease);
+    v_system  bigint := onceward.outbox_system();
+    p         onceward.outbox_position;
+    v_oid     oid;
+    v_changed bigint := 0;
+    v_n       bigint;
+    v_table   text;
+BEGIN
+    IF v_hold <> 'held' THEN
+        RETURN v_hold;
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    SELECT * INTO p FROM onceward.outbox_position q ORDER BY q.lease DESC, q.n DESC LIMIT 1;
+    v_oid := 'onceward.outbox_position'::regclass;
+    IF p.table_oid = v_oid AND p.system_identifier = v_system AND p.resending IS NULL THEN
+        RETURN 'done';
+    END IF;
+    -- Data come first, indexes after them, in every kind of restore.
+    IF EXISTS (SELECT FROM unnest('{0,1,2}'::integer[]) k
+               WHERE to_regclass(format('onceward.outbox_%s_seq', k)) IS NULL OR to_regclass(format('onceward.outbox_%s_xid', k)) IS NULL) THEN
+        RETURN 'loading';
+    END IF;
+
+    IF p.table_oid IS DISTINCT FROM v_oid OR p.system_identifier IS DISTINCT FROM v_system OR p.resending IS NULL THEN
+        PERFORM onceward.outbox_renumber();
+        SELECT n.last_value INTO v_n FROM onceward.outbox_number n;
+        DELETE FROM onceward.outbox_life;
+        INSERT INTO onceward.outbox_life (life) VALUES (gen_random_uuid());
+        INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, resending)
+        VALUES (p_lease, v_system, v_oid, '1:1:', 0, '1', v_n);
+        RETURN 'more';
+    END IF;
+
+    FOREACH v_table IN ARRAY ARRAY['outbox_0', 'outbox_1', 'outbox_2'] LOOP
+        EXECUTE format('UPDATE onceward.%1$I u SET xid = $1 WHERE u.ctid = ANY (ARRAY('
+                       'SELECT z.ctid FROM onceward.%1$I z WHERE z.xid <> $1 AND z.seq <= $2 ORDER BY z.seq LIMIT $3))', v_table)
+            USING c_frozen, p.resending, p_rows - v_changed;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+        v_changed := v_changed + v_n;
+    END LOOP;
+    IF v_changed >= p_rows THEN
+        RETURN 'more';
+    END IF;
+    INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by)
+    VALUES (p_lease, v_system, v_oid, '1:1:', 0, '1');
+    RETURN 'done';
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_outbox_restore(bigint, integer) FROM PUBLIC;

@@ -1,0 +1,106 @@
+-- One step of the tables' turns: the holder of the lease calls it now and then.
+--
+-- Answers
+--   turned   the next table's turn has begun, or that it has was written down: call again
+--   emptied  the tables whose turn is over were emptied
+--   waits    somebody may still be writing to one of those, or not all of theirs was confirmed
+--   rests    there is not enough to be worth a turn: less than p_min_bytes in the table whose turn it is, and the last turn is less than
+--            p_min_ms ago; or nothing at all
+--   busy     a lock was not to be had at once, or within 100 ms: a dump may be reading
+--   lost     another holder has the lease
+--
+-- A table is emptied when nobody can write to it any more, and all of it was confirmed. Whoever writes has an id before the turn is read.
+-- turned_by was assigned after the turn was seen to have begun, so whoever read an earlier one has an id below it. When the oldest id
+-- in progress at the position's snapshot is above turned_by, all of those had ended then, and what they wrote is before the position.
+-- A crash of the server may make the sequence jump, so nothing is derived from a count: whose turn it is says the sequence, read in this
+-- same call, and it must be the turn that was written down. The next turn is a call of its own.
+--
+-- Locks: the row of the lease, SKIP LOCKED; the tables that it empties, ACCESS EXCLUSIVE, at most 100 ms: nobody writes to them any more.
+-- Rows: one, and all older positions. Repeating it: the next step.
+CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_turn(p_lease bigint, p_min_bytes bigint, p_min_ms bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_hold   text := onceward.outbox_hold(p_lease);
+    v_now    timestamptz := clock_timestamp();
+    p        onceward.outbox_position;
+    v_turn   bigint;
+    v_answer text;
+    v_table  text;
+    v_floor  bigint;
+    s2       pg_snapshot;
+    v_later  boolean;
+BEGIN
+    IF v_hold <> 'held' THEN
+        RETURN v_hold;
+    END IF;
+    PERFORM set_config('lock_timeout', '100ms', true);
+    SELECT * INTO p FROM onceward.outbox_position q ORDER BY q.lease DESC, q.n DESC LIMIT 1;
+    DELETE FROM onceward.outbox_position q WHERE (q.lease, q.n) < (p.lease, p.n);
+    v_turn := pg_sequence_last_value('onceward.outbox_turn');
+
+    IF p.turned IS DISTINCT FROM v_turn THEN
+        p.turned := v_turn;
+        p.turned_by := pg_current_xact_id(); -- behind the line above
+        p.turned_at := v_now;
+        p.emptied := false;
+        v_answer := 'turned';
+    ELSIF p.emptied THEN
+        v_table := 'onceward.outbox_' || v_turn % 3;
+        IF pg_relation_size(v_table::regclass) = 0
+           OR (pg_table_size(v_table::regclass) < p_min_bytes AND v_now < p.turned_at + p_min_ms * interval '1 ms') THEN
+            RETURN 'rests';
+        END IF;
+        PERFORM nextval('onceward.outbox_turn');
+        RETURN 'turned';
+    ELSIF pg_snapshot_xmin(p.done) > p.turned_by THEN
+        BEGIN
+            FOREACH v_table IN ARRAY ARRAY['outbox_0', 'outbox_1', 'outbox_2'] LOOP
+                IF v_table <> 'outbox_' || v_turn % 3 AND pg_relation_size(('onceward.' || v_table)::regclass) > 0 THEN
+                    EXECUTE format('LOCK TABLE onceward.%I IN ACCESS EXCLUSIVE MODE', v_table);
+                    -- It cannot be. Rather a table that is never emptied than one message lost.
+                    EXECUTE format('SELECT EXISTS (SELECT FROM onceward.%I z WHERE z.xid >= $1)', v_table)
+                        INTO v_later USING pg_snapshot_xmin(p.done);
+                    IF v_later THEN
+                        RETURN 'waits';
+                    END IF;
+                    EXECUTE format('TRUNCATE onceward.%I', v_table);
+                END IF;
+            END LOOP;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN 'busy';
+        END;
+        p.emptied := true;
+        v_answer := 'emptied';
+    ELSE
+        -- When nothing is published nobody writes a position. It may go on to where nothing waits.
+        IF p.upto IS NULL AND p.resending IS NULL THEN
+            SELECT n.last_value INTO v_floor FROM onceward.outbox_number n;
+            s2 := pg_current_snapshot();
+            IF s2::text <> p.done::text 
+               AND (SELECT w.n FROM onceward.outbox_waiting(p.done, p.floor, p.done_by, NULL, NULL, 1) w) = 0 THEN
+                p.done := s2;
+                p.floor := v_floor;
+                p.done_by := pg_current_xact_id();
+                v_answer := 'waits';
+            END IF;
+        END IF;
+        IF v_answer IS NULL THEN
+            RETURN 'waits';
+        END IF;
+    END IF;
+
+    INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, upto, ceiling, last, upto_floor,
+                                          upto_by, turned, turned_by, turned_at, emptied, resending)
+    VALUES (p_lease, p.system_identifier, p.table_oid, p.done, p.floor, p.done_by, p.upto, p.ceiling, p.last, p.upto_floor,
+            p.upto_by, p.turned, p.turned_by, p.turned_at, p.emptied, p.resending);
+    RETURN v_answer;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_outbox_turn(bigint, bigint, bigint) FROM PUBLIC;
