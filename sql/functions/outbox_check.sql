@@ -24,7 +24,7 @@ BEGIN
                  (3, 'message_id', coalesce(octet_length(p_message_id), 1)), (4, 'type', coalesce(octet_length(p_type), 0))) i (n, what, bytes)
     WHERE i.bytes IS NULL OR i.bytes > 255 ORDER BY i.n LIMIT 1;
     IF FOUND THEN
-        PERFORM onceward.outbox_refuse(v_item.what, coalesce(format('has %s bytes: AMQP carries at most 255', v_item.bytes), 'is NULL'),
+        PERFORM onceward.outbox_refuse(v_item.what, coalesce('has ' || v_item.bytes || ' bytes: AMQP carries at most 255', 'is NULL'),
                                        CASE WHEN v_item.bytes IS NULL AND v_item.what = 'exchange'
                                             THEN 'The default exchange, which leads to the queue of the routing key''s name, is ''''.' END);
     ELSIF p_message_id = '' THEN

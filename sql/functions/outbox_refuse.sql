@@ -8,7 +8,7 @@ AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'OW004',
         MESSAGE = onceward.error_shown(CASE WHEN length(p_where) > 200 THEN left(p_where, 200) || '…' ELSE p_where END) || ' ' || p_what,
-        HINT = p_hint;
+        HINT = coalesce(p_hint, 'Nothing was published.');
 END
 $$;
 

@@ -4,7 +4,9 @@ ONCEWARD_OUTBOX_SEEDS=40 runs each race with as many seeds, ONCEWARD_OUTBOX_SECO
 
 import json
 import os
+import re
 import subprocess
+import time
 import uuid
 
 import psycopg2
@@ -203,7 +205,7 @@ def test_a_callers_search_path_changes_nothing_of_publish(pg, app, relay):
     pg.query("CREATE FUNCTION hostile.same(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'hostile'; END $$;"
              " CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.same)")
     app.query("SET search_path = hostile, pg_catalog, public")
-    app.query("SELECT onceward.publish('e', 'r', '1'::jsonb), onceward.publish('e', 'r', '1'::bytea, headers => '{\"a\": 1}')")
+    app.query("SELECT onceward.publish('e', 'r', '1'::jsonb) AS a, onceward.publish('e', 'r', '1'::bytea, headers => '{\"a\": 1}') AS b")
     assert len(relay.drain()) == 2
 
 
@@ -261,8 +263,7 @@ def test_reading_ahead_and_an_end_at_any_place(relay, app, pg, sessions):
     for round_ in range(6):
         expected += [publish(app, f"{round_}.{i}") for i in range(10)]
         relay.lease()
-        while relay.step(4) or relay.after is not None:
-            pass
+        relay.read_on(4)
     assert relay.sent == expected
     for upto in (1, 9, 5, 20):  # of those that are not written yet; heads that end a batch count, too
         relay.write(upto)
@@ -270,13 +271,10 @@ def test_reading_ahead_and_an_end_at_any_place(relay, app, pg, sessions):
         confirmed = expected[:len(expected) - sum(1 for _, seq in relay.unwritten if seq is not None)]
         again = sessions(Relay, pg, "a", relay.number + upto)
         assert again.lease().answer == "held"
-        sent = []
-        while again.step(4) or again.after is not None:
-            pass
+        again.read_on(4)
         assert again.sent == expected[len(confirmed):], (upto, written)
         assert relay.write(1) == "lost"
         relay = again
-        relay.sent = sent
 
 
 def test_the_budget_of_bytes_and_what_is_too_large(relay, app):
@@ -428,7 +426,7 @@ def test_polls_do_not_grow_dearer_under_an_old_transaction(pg, app, relay, sessi
 
     relay.lease()
     before = [pages() for _ in range(20)][-1]
-    for _ in range(400):
+    for _ in range(200):
         pages()
         relay.lease() if _ % 40 == 0 else None
     assert pages() <= before + 12, "as the trees grow"
@@ -521,7 +519,8 @@ def test_the_turns_survive_kills_between_any_two_steps(own, sessions):
 
 def dumped(postgres):
     program = os.path.join(PostgreSQL.programs(), "pg_dump")
-    return subprocess.run([program, postgres.dsn()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode()
+    said = subprocess.run([program, postgres.dsn()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode()
+    return re.sub(r"^\\(un)?restrict .*$", "", said, flags=re.M)  # that is for a whole dump
 
 
 def load(postgres, text):
@@ -541,6 +540,7 @@ def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, own,
         half = text.index("ADD CONSTRAINT")
         half = text.rindex("ALTER TABLE", 0, half)
         load(copy, text[:half])  # data, and no index yet
+        copy.query(inbox_sql.files()[-1])  # a dump lets nobody in before its end
         other = sessions(Relay, copy)
         assert other.lease().restored and other.read(None) == ([], None) and other.gauge().restored
         assert other.restore() == "loading"
@@ -552,6 +552,7 @@ def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, own,
         assert said == ["more"] * (len(said) - 1) + ["done"] and not other.lease().restored and other.restore() == "done"
         publish(sessions(Application, copy), "newer")
         assert other.drain() == sent + waiting + ["new", "newer"]
+        open_.rollback()  # of this server, though of another database
         assert turns(other, {"rests"}) and left(copy) == [0, 0, 0]
     finally:
         drop(copy)
@@ -584,7 +585,6 @@ def test_a_race_loses_nothing_and_keeps_the_order(pg, seed, relays):
 def test_a_race_with_a_server_that_is_killed(own, seed):
     moments = iter([.3, .6, .9])
     left_over = [next(moments)]
-    import time
     begun = time.monotonic()
 
     def meanwhile():

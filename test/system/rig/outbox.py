@@ -93,10 +93,17 @@ class Relay(Session):
         if self.number_of_lease is None:
             assert self.lease().answer == "held"
         first = len(self.sent)
-        while self.step(rows) or self.after is not None:
-            assert self.write() == "written"
+        self.read_on(rows, self.write)
         assert self.write() == "written"
         return self.sent[first:]
+
+    def read_on(self, rows, behind_each=lambda: "written"):
+        """Until two batches had nothing: what is left of one that was begun before may be nothing, too."""
+        empty = 0
+        while empty < 2:
+            found = self.step(rows)
+            assert found is not None and behind_each() == "written"
+            empty = 0 if found or self.after is not None else empty + 1
 
 
 def left(postgres):
