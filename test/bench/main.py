@@ -17,7 +17,7 @@ sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "system")]
 
 from rig import process  # noqa: E402
 
-from lib import check, peer_groups, peers, plot, publish, report, scenarios, targets  # noqa: E402
+from lib import check, peer_groups, peers, plot, proofs, publish, report, scenarios, targets  # noqa: E402
 from lib.bed import Bed  # noqa: E402
 from lib.drain import Stalled  # noqa: E402
 
@@ -27,7 +27,7 @@ PEERS = "peers"  # not among the others: it takes the better part of an hour, an
 
 def parse(arguments):
     p = argparse.ArgumentParser(prog="test/bench/run", description="Measures Onceward beside the alternatives.")
-    p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all but peers); see --list")
+    p.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which (default: all that compare but peers); see --list")
     p.add_argument("--list", action="store_true", help="list the scenarios")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--messages", type=int, default=0, help="of the largest run (default: 200,000; with --quick 16,000)")
@@ -44,6 +44,8 @@ def parse(arguments):
     p.add_argument("--add", action="store_true", help="add to what an earlier run has left in --out: rounds, groups, entries")
     p.add_argument("--binary", help="an onceward to measure (default: a release build of this tree)")
     p.add_argument("--out", default="", metavar="FOLDER", help="where the JSON and the plots go (default: .bench in the tree)")
+    p.add_argument("--minutes", type=float, default=1.0, help="of each outage (outages)")
+    p.add_argument("--older", metavar="FILE", help="a build of the older program (versions; default: built from the history)")
     p.add_argument("--keep", action="store_true", help="keep the servers' files")
     o = p.parse_args(arguments)
     if o.quick:
@@ -51,10 +53,13 @@ def parse(arguments):
     o.messages = o.messages or (QUICK_MESSAGES if o.quick else 200000)
     o.rows = o.rows or (200000 if o.quick else 10000000)
     o.seconds = o.seconds or (4 if o.quick else 12)
-    o.scenarios = o.scenarios or list(scenarios.ALL)
+    o.proofs = [s for s in o.scenarios if s in proofs.NAMES]
+    o.scenarios = [s for s in o.scenarios if s not in proofs.NAMES] if o.scenarios else list(scenarios.ALL)
     unknown = [s for s in o.scenarios if s not in scenarios.ALL and s != PEERS]
     if unknown:
         p.error(f"no such scenario: {', '.join(unknown)}; see --list")
+    if o.proofs and o.scenarios:
+        p.error(f"{', '.join(o.proofs)} and {', '.join(o.scenarios)} are not run together")
     o.peers = lambda names: [n for n in names if n not in o.without]
     o.out = o.out or os.path.join(ROOT, ".bench")
     return o
@@ -113,12 +118,34 @@ def run_check(o):
         end(bed, o.keep)
 
 
+def run_proofs(o):
+    """Each asks for something: exit status 1 when it falls short."""
+    bed, done = Bed(say, o.binary and os.path.abspath(o.binary), ()), []
+    try:
+        bed.start()
+        for name in o.proofs:
+            start = time.monotonic()
+            done.append((name, proofs.load(name).prove(bed, o)))
+            say(f"{name}: {time.monotonic() - start:.0f} s")
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    finally:
+        end(bed, o.keep)
+    n_short = sum(verdicts.n_short() for _, verdicts in done)
+    print(f"{sum(len(verdicts.rows) for _, verdicts in done)} measured, {n_short} fall short", flush=True)
+    return 1 if n_short else 0
+
+
 def main():
     o = parse(sys.argv[1:])
     if o.list:
         for name, function in scenarios.ALL.items():
             print(f"{name:12} {function.__doc__}")
         print(f"{PEERS:12} daprd, Redpanda Connect and a Node consumer beside it: what each costs, and what comes of faults")
+        print("\nWith a verdict each, on its own: what is asked for, what was measured")
+        for name in proofs.NAMES:
+            print(f"{name:12} {proofs.load(name).__doc__.splitlines()[0]}")
         return 0
     if o.publish is not None:
         with open(o.publish or os.path.join(o.out, "bench.json"), encoding="utf-8") as f:
@@ -128,6 +155,8 @@ def main():
     process.interrupt_on_signals()
     if o.check:
         return run_check(o)
+    if o.proofs:
+        return run_proofs(o)
     bed = Bed(say, o.binary and os.path.abspath(o.binary), [p for p in ("node", "python") if p not in o.without])
     path = os.path.join(o.out, "bench.json")
     done, earlier = [], report.read(path) if o.add else None

@@ -163,11 +163,7 @@ class Bed:
     def _schema(self):
         self.postgres.query("CREATE DATABASE t_onceward")
         self.postgres.query("CREATE DATABASE t_textbook")
-        path = os.path.join(self.folder, "migrate.json")
-        with open(path, "w") as f:
-            json.dump({"broker": {"url": self.rabbitmq.url()}, "database": {"url": self.postgres.dsn(database="t_onceward")},
-                       "queues": {"none": {"forward": {"url": "http://127.0.0.1:1/"}}}}, f)
-        self._run(self.binary, "migrate", "--config", path)
+        self.migrate(self.postgres.dsn(database="t_onceward"))
         self.postgres.query("CREATE ROLE bench_sidecar LOGIN IN ROLE onceward_sidecar")
         self.postgres.query("CREATE ROLE bench_app LOGIN IN ROLE onceward_app")
         self.postgres.query(EFFECT, database="t_onceward")
@@ -176,6 +172,13 @@ class Bed:
         self.admin.autocommit = True
         with self.admin.cursor() as cursor:
             cursor.execute("CREATE EXTENSION pg_walinspect")
+
+    def migrate(self, dsn):
+        path = os.path.join(self.folder, "migrate.json")
+        with open(path, "w") as f:
+            json.dump({"broker": {"url": self.rabbitmq.url()}, "database": {"url": dsn},
+                       "queues": {"none": {"forward": {"url": "http://127.0.0.1:1/"}}}}, f)
+        self._run(self.binary, "migrate", "--config", path)
 
     def _nginx(self):
         self.app_port = process.free_port()
@@ -221,11 +224,11 @@ class Bed:
         with self.admin.cursor() as cursor:
             cursor.execute("CHECKPOINT")
 
-    def load(self, queue, count, size=256, duplicates=0, **options):
+    def load(self, queue, count, size=256, duplicates=0, port=None, **options):
         """Publishes a backlog; answers the number of different ids."""
         self.n_prefixes += 1
-        arguments = [os.path.join(self.bin, "loader"), "--port", str(self.rabbitmq.port), "--queue", queue, "--count", str(count),
-                     "--size", str(size), "--duplicates", str(duplicates), "--prefix", str(self.n_prefixes)]
+        arguments = [os.path.join(self.bin, "loader"), "--port", str(port or self.rabbitmq.port), "--queue", queue, "--count",
+                     str(count), "--size", str(size), "--duplicates", str(duplicates), "--prefix", str(self.n_prefixes)]
         for key, value in options.items():
             arguments += ["--" + key, str(value)]
         return int(self._run(*arguments))

@@ -35,6 +35,30 @@ def bars(title, unit, rows):
     return "\n".join(out + ["</svg>", ""])
 
 
+LINES = ("#2f6fb2", "#5aa02c", "#8a5fb0", "#b0653a", "#c9a227", "#9aa3ab")
+
+
+def lines(title, unit, levels, series):
+    """series: {label: a value from 0 to 1 for each level}. The levels stand side by side, however far apart they are."""
+    width, height, left, top = 560, 240, 60, TOP
+    x = lambda i: left + i * width / (len(levels) - 1)
+    y = lambda value: top + height * (1 - min(value, 1.1) / 1.1)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + height + 56}" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
+           f'<rect width="{WIDTH}" height="{top + height + 56}" fill="#ffffff"/>',
+           f'<text x="12" y="22" font-size="15" font-weight="bold">{escape(title)}</text>']
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        out.append(f'<path d="M{left} {y(share):.1f}H{left + width}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 8}" y="{y(share) + 4:.1f}" text-anchor="end">{share:g}</text>')
+    for i, level in enumerate(levels):
+        out.append(f'<text x="{x(i):.1f}" y="{top + height + 18}" text-anchor="middle">{level:g}</text>')
+    out.append(f'<text x="{left + width / 2}" y="{top + height + 42}" text-anchor="middle" fill="#666">{escape(unit)}</text>')
+    for n, (label, values) in enumerate(series.items()):
+        points = " ".join(f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(values))
+        out.append(f'<polyline points="{points}" fill="none" stroke="{LINES[n % len(LINES)]}" stroke-width="2"/>')
+        out.append(f'<text x="{left + width + 14}" y="{top + 20 + 20 * n}" fill="{LINES[n % len(LINES)]}">{escape(label)}</text>')
+    return "\n".join(out + ["</svg>", ""])
+
+
 def dig(result, key):
     for part in key.split("."):
         result = (result or {}).get(part)

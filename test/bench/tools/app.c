@@ -4,9 +4,13 @@
  * token, or the inbox that a textbook consumer's application keeps, in one transaction, on a pool of
  * connections.
  *
+ * It can be a bad one: --bad N of 100,000 requests are answered --answer (503, 429, 500, 502, or 0: a reset);
+ * --capacity N at once are taken, and the others told 503 at once. --obeys 1: a path or a message id that
+ * has "answers-NNN" in it is always answered NNN, and one that has "kills-" ends the process.
+ *
  * One thread, epoll, HTTP/1.1 with keep-alive and Content-Length, as its callers send it. --count-file is
- * mapped and holds the number of answers. --stamps-file is written at SIGTERM: a uint32 of microseconds for
- * each POST.
+ * mapped and holds the number of good answers and of bad ones, over all processes that have it. --stamps-file
+ * is written at SIGTERM: a uint32 of microseconds for each POST.
  */
 #include "options.h"
 
@@ -35,7 +39,8 @@ struct client {
     char *data;
     size_t len, capacity;
     size_t request_len; /* of the request being answered */
-    bool busy, gone;
+    bool busy, gone, took_place;
+    int answer; /* a status; 0: a reset */
     char token[1024], id[128];
     uint64_t due_ns;
     struct client *next; /* in one of the queues below */
@@ -53,17 +58,18 @@ struct queue {
     struct client *first, **last;
 };
 
-static const char answer_done[] = "HTTP/1.1 204 No Content\r\n\r\n";
-static const char answer_failed[] = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+enum { DONE = 204, FAILED = 500, OVERLOADED = 503, RESET = 0 };
 
 static int epoll, timer;
 static uint64_t delay_ns;
-static struct queue delayed, uncommitted;
+static struct queue delayed, uncommitted, gone;
 static struct database *idle_databases;
-static uint64_t nowhere, *n_answers = &nowhere;
+static uint64_t nowhere[2], *n_answers = nowhere; /* good ones, bad ones */
+static uint64_t dice = 1;
+static long n_bad_of_100000, bad_answer, capacity, n_taken;
 static uint32_t *stamps;
 static size_t n_stamps, stamps_capacity;
-static bool takes_stamps, textbook, commits;
+static bool takes_stamps, textbook, commits, obeys;
 
 static uint64_t now_ns(void)
 {
@@ -106,7 +112,15 @@ static void client_close(struct client *c)
         close(c->fd);
     c->fd = -1;
     c->gone = true;
-    if (!c->busy) {
+    if (!c->busy)
+        queue_put(&gone, c);
+}
+
+/* After the events of one wait, since one of them may still be of a client that went. */
+static void clients_free(void)
+{
+    while (gone.first) {
+        struct client *c = queue_take(&gone);
         free(c->data);
         free(c);
     }
@@ -114,15 +128,41 @@ static void client_close(struct client *c)
 
 static void client_take(struct client *c);
 
-static void client_answer(struct client *c, const char *text, size_t len)
+/* As the kernel of a process that dies with unread data. */
+static void client_reset(struct client *c)
+{
+    struct linger now = {.l_onoff = 1};
+
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    client_close(c);
+}
+
+static bool client_send(struct client *c)
+{
+    char text[64];
+    int len = c->answer == DONE
+                  ? snprintf(text, sizeof text, "HTTP/1.1 204 No Content\r\n\r\n")
+                  : snprintf(text, sizeof text, "HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n", c->answer);
+
+    return send(c->fd, text, (size_t)len, MSG_NOSIGNAL) == len;
+}
+
+static void client_answer(struct client *c, int answer)
 {
     c->busy = false;
+    c->answer = answer;
+    n_taken -= c->took_place;
+    c->took_place = false;
     if (c->gone) {
         client_close(c);
         return;
     }
-    ++*n_answers;
-    if (send(c->fd, text, len, MSG_NOSIGNAL) != (ssize_t)len) {
+    n_answers[answer != DONE] += *c->data == 'P';
+    if (answer == RESET) {
+        client_reset(c);
+        return;
+    }
+    if (!client_send(c)) {
         client_close(c);
         return;
     }
@@ -181,6 +221,65 @@ static void database_begin(struct database *d, struct client *c)
     PQpipelineSync(d->connection);
 }
 
+/* What the request itself asks for: in its path, or in its message id. */
+static int obeyed(const char *head)
+{
+    size_t line_len = strcspn(head, "\r");
+    const char *id = strcasestr(head, "\r\nIdempotency-Key: "), *p;
+    char asked[1024];
+
+    snprintf(asked, sizeof asked, "%.*s %.*s", (int)line_len, head, id ? (int)strcspn(id + 2, "\r") : 0,
+             id ? id + 2 : "");
+    if (strstr(asked, "kills-"))
+        _exit(3);
+    p = strstr(asked, "answers-");
+    return p ? atoi(p + 8) : DONE;
+}
+
+static int answer_choose(const char *head)
+{
+    if (*head == 'G')
+        return DONE;
+    if (obeys) {
+        int answer = obeyed(head);
+        if (answer != DONE)
+            return answer;
+    }
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    return (long)((dice >> 33) % 100000) < n_bad_of_100000 ? (int)bad_answer : DONE;
+}
+
+/* A request that is taken is answered after the delay, or after its commit; one that is to be answered badly
+ * does not commit. */
+static void client_begin(struct client *c)
+{
+    if (*c->data == 'G' || (capacity && n_taken >= capacity)) {
+        client_answer(c, *c->data == 'G' ? DONE : OVERLOADED);
+        return;
+    }
+    n_taken++;
+    c->took_place = true;
+    if (commits && c->answer == DONE) {
+        header_copy(c->data, "\r\nOnceward-Token: ", c->token, sizeof c->token);
+        header_copy(c->data, "\r\nIdempotency-Key: ", c->id, sizeof c->id);
+        struct database *d = idle_databases;
+        if (d) {
+            idle_databases = d->next;
+            database_begin(d, c);
+        } else {
+            queue_put(&uncommitted, c);
+        }
+    } else if (delay_ns) {
+        c->due_ns = now_ns() + delay_ns;
+        bool first = !delayed.first;
+        queue_put(&delayed, c);
+        if (first)
+            timer_set();
+    } else {
+        client_answer(c, c->answer);
+    }
+}
+
 /* A whole request is in the buffer when its head and its body are. */
 static void client_take(struct client *c)
 {
@@ -198,31 +297,16 @@ static void client_take(struct client *c)
     }
     c->request_len = head_len + body_len;
     c->busy = true;
+    c->answer = answer_choose(c->data);
     if (takes_stamps)
         stamp_take(c->data + head_len, body_len);
-    if (commits) {
-        header_copy(c->data, "\r\nOnceward-Token: ", c->token, sizeof c->token);
-        header_copy(c->data, "\r\nIdempotency-Key: ", c->id, sizeof c->id);
-        struct database *d = idle_databases;
-        if (d) {
-            idle_databases = d->next;
-            database_begin(d, c);
-        } else {
-            queue_put(&uncommitted, c);
-        }
-    } else if (delay_ns) {
-        c->due_ns = now_ns() + delay_ns;
-        bool first = !delayed.first;
-        queue_put(&delayed, c);
-        if (first)
-            timer_set();
-    } else {
-        client_answer(c, answer_done, sizeof answer_done - 1);
-    }
+    client_begin(c);
 }
 
 static void client_read(struct client *c)
 {
+    if (c->gone)
+        return;
     if (c->capacity - c->len < 4096) {
         c->capacity = 2 * c->capacity + 16384;
         c->data = realloc(c->data, c->capacity);
@@ -260,8 +344,10 @@ static void delayed_answer(void)
     uint64_t n, now = now_ns();
 
     (void)!read(timer, &n, sizeof n);
-    while (delayed.first && delayed.first->due_ns <= now)
-        client_answer(queue_take(&delayed), answer_done, sizeof answer_done - 1);
+    while (delayed.first && delayed.first->due_ns <= now) {
+        struct client *c = queue_take(&delayed);
+        client_answer(c, c->answer);
+    }
     if (delayed.first)
         timer_set();
 }
@@ -273,8 +359,7 @@ static void database_next(struct database *d)
     struct client *c = d->client;
 
     d->client = NULL;
-    client_answer(c, d->failed ? answer_failed : answer_done,
-                  d->failed ? sizeof answer_failed - 1 : sizeof answer_done - 1);
+    client_answer(c, d->failed ? FAILED : DONE);
     if (d->failed) { /* the transaction is still open */
         PQsendQueryParams(d->connection, "ROLLBACK", 0, NULL, NULL, NULL, NULL, 0);
         PQpipelineSync(d->connection);
@@ -392,9 +477,13 @@ int main(int argc, char **argv)
     commits = dsn;
     textbook = !strcmp(option(argc, argv, "mode", "complete"), "textbook");
     delay_ns = (uint64_t)option_number(argc, argv, "delay-ms", 0) * 1000000u;
+    n_bad_of_100000 = option_number(argc, argv, "bad", 0);
+    bad_answer = option_number(argc, argv, "answer", OVERLOADED);
+    capacity = option_number(argc, argv, "capacity", 0);
+    obeys = option_number(argc, argv, "obeys", 0);
     int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644) : -1;
-    if (fd >= 0 && !ftruncate(fd, 8))
-        n_answers = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0 && !ftruncate(fd, sizeof nowhere))
+        n_answers = mmap(NULL, sizeof nowhere, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigprocmask(SIG_BLOCK, &signals, NULL);
@@ -429,5 +518,6 @@ int main(int argc, char **argv)
                 break;
             }
         }
+        clients_free();
     }
 }

@@ -1,7 +1,7 @@
 /* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a
  * steady rate (open loop: the times of publishing do not depend on anybody). Every body starts with
- * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish, else zeros, so that a copy
- * has the same body. --duplicates: that many of a hundred are copies of an earlier one. --twice-every N: each
+ * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish (not with --stamps 0), else zeros, so
+ * that a copy has the same body. --duplicates: that many of a hundred are copies of an earlier one. --twice-every N: each
  * Nth is published twice, the second time at once and 2,000 messages later by turns. Prints the number of
  * different ids.
  */
@@ -129,6 +129,7 @@ int main(int argc, char **argv)
     uint64_t n = (uint64_t)option_number(argc, argv, "count", 1000);
     size_t size = (size_t)option_number(argc, argv, "size", 256);
     long rate = option_number(argc, argv, "rate", 0);
+    bool stamps = rate && option_number(argc, argv, "stamps", 1);
     long prefix = option_number(argc, argv, "prefix", 0);
     uint64_t duplicates = (uint64_t)option_number(argc, argv, "duplicates", 0);
     uint64_t twice_every = (uint64_t)option_number(argc, argv, "twice-every", 0);
@@ -144,7 +145,7 @@ int main(int argc, char **argv)
 
         if (rate)
             sleep_until(start + i * 1000000000u / (uint64_t)rate);
-        publish(queue, prefix, index, rate ? now_ns() : 0, size);
+        publish(queue, prefix, index, stamps ? now_ns() : 0, size);
         if (twice_every && i % (2 * twice_every) == 0)
             publish(queue, prefix, i, 0, size);
         if (twice_every && i >= LATER && (i - LATER) % (2 * twice_every) == twice_every)

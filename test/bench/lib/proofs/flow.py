@@ -1,0 +1,89 @@
+"""throughput beside bad answers, as ratios to none in the same run; an application that takes 5 of 64 at once
+
+An application that takes 5 ms, 16 requests at once: the machine is not what bounds it, so the ratios are the limiter's. What it decides is
+measured in virtual time, too: test/sim --measured flow, capacity."""
+
+import os
+import statistics
+import time
+
+from rig.wait import wait_until
+
+from .. import plot
+from ..stage import Stage
+from ..verdicts import Verdicts
+
+SECONDS, WARM_SECONDS = 3.0, 0.7
+LEVELS = (0.1, 1, 2, 5, 10, 20)  # percent
+KINDS = ((503, "503"), (429, "429"), (500, "500"), (0, "reset"), (502, "502"))
+TARGETS = {("503", 2): 0.9, ("503", 5): 0.75, ("503", 10): 0.5, ("reset", 1): 0.5, ("502", 1): 0.5, ("429", 2): 0.85}
+CAPACITY, CAPACITY_MS, CAPACITY_SECONDS = 5, 20, 6.0
+BACKLOG = 16000
+
+
+class Run:
+    def __init__(self, stage):
+        self.stage = stage
+        self.queue = stage.queue(kind="classic")
+        self.n = 0
+
+    def rate(self, seconds=SECONDS, options=None, concurrency=16, **app):
+        """Good answers a second, of a sidecar and an application that are made for it."""
+        self.n += 1
+        stage = self.stage
+        lacking = BACKLOG - stage.n_ready(self.queue)
+        if lacking > 0:
+            stage.load(self.queue, lacking)
+            stage.wait_for_ready(self.queue, BACKLOG)
+        app = stage.app(**app)
+        sidecar = stage.sidecar({self.queue: {"consumer": f"{self.queue}-{self.n}"}}, app.url, name=f"run{self.n}",
+                                forward={"concurrency": concurrency}, prefetch=256, **(options or {})).start()
+        wait_until(app.n_done, "the first good answer", 30)
+        time.sleep(WARM_SECONDS)
+        start, n = time.monotonic(), app.n_done()
+        time.sleep(seconds)
+        rate = (app.n_done() - n) / (time.monotonic() - start)
+        share = app.n_bad() / max(1, app.n_bad() + app.n_done())
+        sidecar.kill()
+        app.stop()
+        wait_until(lambda: stage.channel.queue_declare(self.queue, passive=True).method.consumer_count == 0, "its consumer is gone", 20)
+        return rate, share
+
+
+def prove(bed, o):
+    v = Verdicts("flow: good answers a second beside bad ones, as a ratio to none in the same run")
+    with Stage(bed, "flow") as stage:
+        run = Run(stage)
+        ratios, none = measure(run)
+        v.tell("nothing bad, 16 at once, 5 ms each", ", ".join(f"{rate:,.0f}/s" for rate in none))
+        for _, name in KINDS:
+            for level, ratio in zip(LEVELS, ratios[name]):
+                what = f"{level:g} % of answers {name}"
+                if (name, level) in TARGETS:
+                    v.least(what, ratio, TARGETS[name, level])
+                else:
+                    v.tell(what, f"{ratio:.2f}")
+        capacity(run, v)
+    v.document = {"levels": [0, *LEVELS], "ratios": {name: [1.0, *ratios[name]] for _, name in KINDS}, "none": none}
+    path = os.path.join(o.out, "flow.svg")
+    os.makedirs(o.out, exist_ok=True)
+    with open(path, "w") as f:
+        f.write(plot.lines("Throughput beside bad answers, of that without", "share of answers that are bad, %",
+                           v.document["levels"], v.document["ratios"]))
+    bed.say(f"wrote {path}")
+    return v
+
+
+def measure(run):
+    none, rates = [], {}
+    for answer, name in KINDS:
+        none.append(run.rate(delay_ms=5)[0])
+        rates[name] = [run.rate(delay_ms=5, bad=int(level * 1000), answer=answer)[0] for level in LEVELS]
+    usual = statistics.median(none)
+    return {name: [rate / usual for rate in found] for name, found in rates.items()}, none
+
+
+def capacity(run, v):
+    rate, share = run.rate(CAPACITY_SECONDS, concurrency=64, delay_ms=CAPACITY_MS, capacity=CAPACITY)
+    v.least(f"takes {CAPACITY} of 64 at once, 503 to the rest: used at", rate / (CAPACITY * 1000 / CAPACITY_MS), 0.85)
+    v.tell("of its answers 503", f"{share:.3f}")
