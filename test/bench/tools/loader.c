@@ -1,9 +1,9 @@
 /* Publishes messages to a queue, persistent and confirmed: a backlog as fast as the broker takes it, or at a
  * steady rate (open loop: the times of publishing do not depend on anybody). Every body starts with
- * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish (not with --stamps 0), else zeros, so
- * that a copy has the same body. --duplicates: that many of a hundred are copies of an earlier one. --twice-every N: each
- * Nth is published twice, the second time at once and 2,000 messages later by turns. Prints the number of
- * different ids.
+ * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish (not with --stamps 0), else
+ * zeros, so that a copy has the same body. --duplicates: that many of a hundred are copies of an earlier one.
+ * --twice-every N: each Nth is published twice, the second time at once and 2,000 messages later by turns.
+ * Prints the number of different ids.
  */
 #include "options.h"
 
