@@ -84,10 +84,11 @@ static bool names_are_good(const char *vhost, const struct broker_queue *queues,
 }
 
 /* For the broker's operators. */
-static char *connection_name(const struct broker_queue *queues, size_t n, const char *instance)
+static char *connection_name(enum purpose purpose, const struct broker_queue *queues, size_t n,
+                             const char *instance)
 {
     char many[32], name[2 * SHORT_MAX];
-    const char *what = n == 0 ? "publisher" : n == 1 ? queues[0].name : many;
+    const char *what = purpose == TO_RELAY ? "outbox" : n == 0 ? "publisher" : n == 1 ? queues[0].name : many;
 
     snprintf(many, sizeof(many), "%zu queues", n);
     int len =
@@ -116,7 +117,7 @@ struct target *target_new(enum purpose purpose, const struct config_broker *c, c
         .timeout_ms = c->connect_timeout_ms,
         .vhost = text_copy(vhost),
         .queues = queues_copy(queues, n_queues),
-        .name = connection_name(queues, n_queues, instance),
+        .name = connection_name(purpose, queues, n_queues, instance),
     };
     return t;
 }
@@ -143,6 +144,7 @@ void attempt_free(struct attempt *a)
     queues_deinit(&a->queues);
     free(a->version);
     free(a->user);
+    free(a->cluster);
     free(a);
 }
 
@@ -367,13 +369,13 @@ static int confirms_open(amqp_connection_state_t connection, int64_t deadline_ms
     return 0;
 }
 
-static char *server_version(amqp_connection_state_t connection)
+static char *server_property(amqp_connection_state_t connection, struct slice name)
 {
     const amqp_table_t *properties = amqp_get_server_properties(connection);
 
     for (int i = 0; i < properties->num_entries; i++) {
         const amqp_table_entry_t *e = &properties->entries[i];
-        if (slice_equal(slice_of_bytes(e->key), SLICE("version")) && e->value.kind == AMQP_FIELD_KIND_UTF8)
+        if (slice_equal(slice_of_bytes(e->key), name) && e->value.kind == AMQP_FIELD_KIND_UTF8)
             return mem_copy(e->value.value.bytes.bytes, e->value.value.bytes.len);
     }
     return mem_copy("unknown", 7);
@@ -395,9 +397,10 @@ static int attempt_make(struct attempt *a, struct target *t, const struct addres
     set_user_timeout(amqp_get_sockfd(connection), t->heartbeat_ms, t->timeout_ms);
     if (login(connection, t, to, deadline_ms, f))
         goto failed;
-    if (t->purpose == TO_PUBLISH && confirms_open(connection, deadline_ms, f))
+    if (t->purpose != TO_CONSUME && confirms_open(connection, deadline_ms, f))
         goto failed;
-    a->version = server_version(connection);
+    a->version = server_property(connection, SLICE("version"));
+    a->cluster = server_property(connection, SLICE("cluster_name"));
     a->user = text_copy(to->user);
     a->queues = t->queues;
     t->queues = (struct queue_list){0};

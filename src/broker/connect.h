@@ -5,7 +5,8 @@
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 
-enum purpose { TO_CONSUME, TO_PUBLISH };
+/* TO_RELAY: to publish from the loop, which answers heartbeats. */
+enum purpose { TO_CONSUME, TO_PUBLISH, TO_RELAY };
 
 /* Queues to be consumed, with their names. */
 struct queue_list {
@@ -34,14 +35,15 @@ void target_free(struct target *t);
 struct attempt {
     struct wire wire; /* wire.connection NULL: it failed */
     struct queue_list queues;
-    char *version, *user;
+    char *version, *user, *cluster; /* cluster: its name, as the broker says it */
     struct fault fault;
 };
 
 void attempt_free(struct attempt *a);
 
-/* Connects and logs in; to publish it opens channel 1 in confirm mode. Blocks for at most the target's
- * timeout, but for the name resolution. Takes the target. Never NULL. For job_start, as is attempt_drop. */
+/* Connects and logs in; to publish or relay it opens channel 1 in confirm mode. Blocks for at most the
+ * target's timeout, but for the name resolution. Takes the target. Never NULL. For job_start, as is
+ * attempt_drop. */
 void *attempt_run(void *target);
 void attempt_drop(void *attempt);
 

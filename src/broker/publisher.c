@@ -200,8 +200,13 @@ static int confirm_wait(struct publisher *p, struct fault *f)
     return p->is_returned ? 1 : 0;
 }
 
-static int send_whole(struct publisher *p, const char *queue, struct slice header, struct slice body,
-                      struct fault *f)
+/* Where to. */
+struct address_of {
+    struct slice exchange, routing_key;
+};
+
+static int send_whole(struct publisher *p, const struct address_of *to, struct slice header,
+                      struct slice body, struct fault *f)
 {
     if (header.len > p->wire.frame_max - FRAME_AROUND)
         return fault_set(f, "properties and headers take %zu bytes; the broker allows %zu", header.len,
@@ -209,7 +214,9 @@ static int send_whole(struct publisher *p, const char *queue, struct slice heade
     p->is_returned = p->is_confirmed = p->is_refused = false;
     p->n_published++;
     wire_put_method(&p->wire, CHANNEL_PUBLISH, AMQP_BASIC_PUBLISH_METHOD,
-                    &(amqp_basic_publish_t){.routing_key = amqp_cstring_bytes(queue), .mandatory = 1});
+                    &(amqp_basic_publish_t){.exchange = bytes_of_slice(to->exchange),
+                                            .routing_key = bytes_of_slice(to->routing_key),
+                                            .mandatory = 1});
     wire_put_frame(&p->wire, AMQP_FRAME_HEADER, CHANNEL_PUBLISH, header);
     if (body_send(p, body, f) || drain(p, 0, f))
         return -1;
@@ -232,7 +239,23 @@ int publisher_send(struct publisher *p, const char *queue, const struct message 
     int r = -1;
 
     if (may_send(p, queue, f) == 0 && header_build(p, m, &header, f) == 0)
-        r = send_whole(p, queue, buf_slice(&header), (struct slice){m->body, m->body_len}, f);
+        r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header),
+                       (struct slice){m->body, m->body_len}, f);
+    buf_deinit(&header);
+    return r;
+}
+
+int publisher_send_to(struct publisher *p, struct slice exchange, struct slice routing_key,
+                      const struct message *m, struct fault *f)
+{
+    struct buf header = {0};
+    int r = -1;
+
+    if (exchange.len > SHORT_MAX || routing_key.len > SHORT_MAX)
+        fault_set(f, "the exchange's name, or the routing key, has more than 255 bytes");
+    else if (may_send(p, "", f) == 0 && message_encode(&header, m, f) == 0)
+        r = send_whole(p, &(struct address_of){exchange, routing_key}, buf_slice(&header),
+                       (struct slice){m->body, m->body_len}, f);
     buf_deinit(&header);
     return r;
 }
@@ -245,7 +268,7 @@ int publisher_send_raw(struct publisher *p, const char *queue, struct slice cont
 
     if (may_send(p, queue, f) == 0 &&
         content_header_edit(&header, content_header, body.len, slice_of(p->user), f) == 0)
-        r = send_whole(p, queue, buf_slice(&header), body, f);
+        r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f);
     buf_deinit(&header);
     return r;
 }

@@ -27,4 +27,9 @@ int publisher_send(struct publisher *p, const char *queue, const struct message 
 int publisher_send_raw(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
                        struct fault *f);
 
+/* Publishes it to that exchange as it is, with nothing left out. 0, 1 (no queue is bound there) and -1 as
+ * above. */
+int publisher_send_to(struct publisher *p, struct slice exchange, struct slice routing_key,
+                      const struct message *m, struct fault *f);
+
 void publisher_close(struct publisher *p);
