@@ -1,0 +1,507 @@
+/* The relay's lease, its reading, and its position. See outbox.h. */
+#include "core/outbox.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/mutant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ANEW_MS = 100,         /* between two beginnings */
+    AGAIN_MS = 1000,       /* after a statement that failed */
+    RENEW_MS = 4500,       /* three of them in a lease */
+    WRITE_MS = 100,        /* between two positions */
+    WRITE_ROWS = 256,      /* or so many */
+    TURN_MS = 1000,        /* between two looks at the tables, while rows come */
+    TURN_IDLE_MS = 5000,   /* and while none does */
+    READ_ROWS = 256,       /* at once */
+    SLOWEST_POLL_MS = 250, /* unless outbox.poll is more */
+    REFUSED_MS = 5000,     /* until another virtual host's outbox is looked at again */
+};
+
+void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now_ms)
+{
+    memset(o, 0, sizeof(*o));
+    o->rules = *rules;
+    o->reading.after = -1;
+    o->reading.wait_ms = rules->poll_ms;
+    o->reading.at_ms = o->lease.at_ms = now_ms;
+    o->link.group = o->link.group_left = OUTBOX_OUT_MAX;
+    list_init(&o->rows);
+    list_init(&o->wanted);
+    list_init(&o->sent);
+    list_init(&o->letters);
+    list_init(&o->burying);
+    list_init(&o->batches);
+}
+
+void outbox_deinit(struct outbox *o)
+{
+    rows_forget(o);
+    while (o->batches.len)
+        rows_drop_batch(o);
+}
+
+/* --- to begin anew --- */
+
+static void stale(enum outbox_ask *ask)
+{
+    if (*ask == OUTBOX_ASKED)
+        *ask = OUTBOX_STALE;
+}
+
+/* It is answered. True: the answer is of use. */
+static bool take(enum outbox_ask *ask)
+{
+    bool good = *ask == OUTBOX_ASKED;
+
+    *ask = OUTBOX_IDLE;
+    return good;
+}
+
+static void forget(struct outbox *o)
+{
+    rows_forget(o);
+    while (o->batches.len)
+        rows_drop_batch(o);
+    o->reading.batch = NULL;
+    o->reading.after = -1;
+    o->writing.dirty = false;
+    o->writing.n = 0;
+    o->link.quiet_since_ms = 0;
+    stale(&o->reading.ask);
+    stale(&o->writing.ask);
+    stale(&o->letter);
+    stale(&o->turning.ask);
+    stale(&o->lease.restoring);
+}
+
+/* The lease is not ours any more: nothing of what it was for may go on. */
+static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char *why)
+{
+    if (o->lease.number) {
+        o->to_tell[OUTBOX_TOLD_LEFT] = true;
+        o->to_tell[OUTBOX_TOLD_HELD] = false;
+        if (why != o->why)
+            snprintf(o->why, sizeof(o->why), "%s", why);
+    }
+    o->lease.number = 0;
+    o->lease.restored = false;
+    o->lease.at_ms = now_ms + wait_ms;
+    forget(o);
+}
+
+bool outbox_holds(const struct outbox *o, int64_t now_ms)
+{
+    return o->lease.number && now_ms < o->lease.until_ms;
+}
+
+/* --- facts: the database --- */
+
+void outbox_database(struct outbox *o, int64_t now_ms, bool is_there)
+{
+    o->link.database = is_there;
+    if (!is_there)
+        leave(o, now_ms, 0, "the connection to the database was lost");
+    o->reading.ask = o->writing.ask = o->letter = o->turning.ask = OUTBOX_IDLE;
+    o->lease.ask = o->lease.registering = o->lease.restoring = OUTBOX_IDLE;
+    o->lease.registered = false;
+    o->reading.at_ms = o->lease.at_ms = now_ms;
+}
+
+void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answer, const char *why)
+{
+    if (!take(&o->lease.registering))
+        return;
+    if (answer == OUTBOX_LOST)
+        leave(o, now_ms, REFUSED_MS, why);
+    o->lease.registered = answer == OUTBOX_DONE;
+    o->lease.at_ms = now_ms + (answer == OUTBOX_DONE ? 0 : answer == OUTBOX_AGAIN ? AGAIN_MS : REFUSED_MS);
+    if (answer != OUTBOX_LOST)
+        return;
+    o->to_tell[OUTBOX_TOLD_REFUSED] = strcmp(o->why, why) != 0;
+    snprintf(o->why, sizeof(o->why), "%s", why);
+}
+
+static void lease_taken(struct outbox *o, int64_t now_ms, int64_t number, bool restored)
+{
+    forget(o);
+    o->lease.number = number;
+    o->lease.restored = restored;
+    o->to_tell[OUTBOX_TOLD_HELD] = true;
+    o->to_tell[OUTBOX_TOLD_RESTORED] = restored;
+    o->reading.at_ms = o->turning.at_ms = o->writing.at_ms = now_ms;
+    o->reading.wait_ms = o->rules.poll_ms;
+}
+
+void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, int64_t number,
+                   int64_t for_ms, bool restored)
+{
+    if (!take(&o->lease.ask))
+        return;
+    switch (answer) {
+    case OUTBOX_DONE:
+        if (!number) { /* given up */
+            leave(o, now_ms, o->lease.at_ms - now_ms, o->why);
+            return;
+        }
+        o->lease.until_ms = o->lease.asked_ms + for_ms;
+        o->lease.at_ms = now_ms + RENEW_MS;
+        if (number != o->lease.number || restored)
+            lease_taken(o, now_ms, number, restored);
+        return;
+    case OUTBOX_AGAIN:
+    case OUTBOX_ANEW:
+        o->lease.at_ms = o->lease.not_before_ms = now_ms + AGAIN_MS;
+        return;
+    case OUTBOX_LOST:
+        leave(o, now_ms, RENEW_MS, "another sidecar has the lease");
+        return;
+    }
+}
+
+void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+{
+    if (!take(&o->lease.restoring))
+        return;
+    if (answer == OUTBOX_LOST)
+        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+    o->lease.restored = answer == OUTBOX_AGAIN || answer == OUTBOX_ANEW;
+    o->reading.at_ms = now_ms + (answer == OUTBOX_AGAIN ? AGAIN_MS : 0);
+}
+
+void outbox_batch_came(struct outbox *o, int64_t now_ms, struct slice text, bool over)
+{
+    struct outbox_batch *b = o->reading.batch;
+
+    (void)now_ms;
+    if (o->reading.ask != OUTBOX_ASKED)
+        return;
+    if (!b || o->reading.after < 0) {
+        b = mem_zalloc(1, sizeof(*b));
+        b->number = ++o->next_batch;
+        b->settled = -1;
+        list_push(&o->batches, &b->in_order);
+        o->reading.batch = b;
+    }
+    free(b->text);
+    b->text = mem_copy(text.data, text.len);
+    b->over = over;
+}
+
+void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row)
+{
+    if (o->reading.ask != OUTBOX_ASKED || !o->reading.batch)
+        return;
+    if (!o->wanted.len && !o->sent.len)
+        o->link.quiet_since_ms = now_ms ? now_ms : 1;
+    rows_add(o, now_ms, row);
+    o->reading.after = row->seq;
+    o->reading.n++;
+}
+
+/* The server has forgotten what was read, or there is no position: the lease tells which. */
+static void anew(struct outbox *o, int64_t now_ms)
+{
+    forget(o);
+    o->lease.at_ms = now_ms;
+    o->reading.at_ms = o->reading.not_before_ms = now_ms + ANEW_MS;
+}
+
+void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+{
+    size_t n = o->reading.n;
+
+    o->reading.n = 0;
+    if (!take(&o->reading.ask))
+        return;
+    if (answer == OUTBOX_ANEW) {
+        anew(o, now_ms);
+        return;
+    }
+    if (answer != OUTBOX_DONE) {
+        o->reading.at_ms = o->reading.not_before_ms = now_ms + AGAIN_MS;
+        return;
+    }
+    if (o->reading.batch->over)
+        o->reading.after = -1;
+    if (n || o->reading.hinted || !o->reading.batch->over) {
+        o->reading.wait_ms = o->rules.poll_ms;
+        o->reading.at_ms = now_ms;
+    } else {
+        int64_t most_ms = o->rules.poll_ms * OUTBOX_POLL_GROWTH;
+
+        most_ms = most_ms < SLOWEST_POLL_MS || o->rules.poll_ms > SLOWEST_POLL_MS ? most_ms : SLOWEST_POLL_MS;
+        o->reading.at_ms = now_ms + o->reading.wait_ms;
+        o->reading.wait_ms = o->reading.wait_ms * 2 < most_ms ? o->reading.wait_ms * 2 : most_ms;
+    }
+    o->reading.hinted = false;
+    rows_reap(o);
+}
+
+void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+{
+    if (!take(&o->writing.ask))
+        return;
+    if (answer == OUTBOX_LOST)
+        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+    else if (answer == OUTBOX_ANEW)
+        anew(o, now_ms);
+    if (answer != OUTBOX_AGAIN)
+        return;
+    o->writing.dirty = true;
+    o->writing.at_ms = now_ms + AGAIN_MS;
+}
+
+void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+{
+    if (!take(&o->letter))
+        return;
+    if (answer == OUTBOX_LOST) {
+        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+        return;
+    }
+    rows_settle_buried(o);
+    o->letter_at_ms = o->burying.len ? now_ms + AGAIN_MS : now_ms;
+    rows_unbury(o);
+    rows_reap(o);
+}
+
+void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, bool more)
+{
+    bool idle = o->turning.seen == o->next_number;
+
+    if (!take(&o->turning.ask))
+        return;
+    if (answer == OUTBOX_LOST)
+        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+    o->turning.seen = o->next_number;
+    o->turning.at_ms = now_ms + (more ? 0 : idle ? TURN_IDLE_MS : TURN_MS);
+}
+
+void outbox_hint(struct outbox *o, int64_t now_ms)
+{
+    o->reading.hinted = o->reading.ask == OUTBOX_ASKED;
+    if (o->reading.at_ms > now_ms)
+        o->reading.at_ms = now_ms > o->reading.not_before_ms ? now_ms : o->reading.not_before_ms;
+    o->reading.wait_ms = o->rules.poll_ms;
+}
+
+/* --- facts: the broker --- */
+
+void outbox_linked(struct outbox *o, int64_t now_ms)
+{
+    o->link.broker = o->link.open = true;
+    o->link.blocked = false;
+    o->link.not_before_ms = now_ms;
+    for (size_t i = 0; i < OUTBOX_EXCHANGES; i++)
+        o->exchanges[i].proven = false;
+    o->lease.registered = false; /* it may be another one, behind the same name */
+    if (o->lease.number)
+        o->lease.at_ms = now_ms;
+}
+
+void outbox_unlinked(struct outbox *o, int64_t now_ms)
+{
+    (void)now_ms;
+    o->link.broker = o->link.open = o->link.blocked = false;
+    rows_unsent(o);
+    rows_reap(o);
+}
+
+void outbox_channel_open(struct outbox *o, int64_t now_ms)
+{
+    (void)now_ms;
+    o->link.open = o->link.broker;
+}
+
+void outbox_blocked(struct outbox *o, bool blocked)
+{
+    o->link.blocked = blocked;
+}
+
+void outbox_drain(struct outbox *o, int64_t now_ms, bool now)
+{
+    o->draining = true;
+    stale(&o->reading.ask);
+    if (now)
+        leave(o, now_ms, 0, "it ends");
+}
+
+bool outbox_is_drained(const struct outbox *o)
+{
+    return o->draining && (!o->link.database || (!o->lease.number && o->lease.ask == OUTBOX_IDLE));
+}
+
+/* --- actions --- */
+
+static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_action_kind kind)
+{
+    *what = OUTBOX_ASKED;
+    a->kind = kind;
+    return true;
+}
+
+static bool tell_next(struct outbox *o, struct outbox_action *a)
+{
+    static const enum outbox_told order[] = {OUTBOX_TOLD_LEFT, OUTBOX_TOLD_REFUSED, OUTBOX_TOLD_HELD,
+                                             OUTBOX_TOLD_RESTORED};
+
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        if (!o->to_tell[order[i]])
+            continue;
+        o->to_tell[order[i]] = false;
+        *a = (struct outbox_action){.kind = OUTBOX_TELL, .told = order[i], .text = o->why};
+        return true;
+    }
+    return false;
+}
+
+/* What it waits for is out at the broker, or at the database: then a drain is through. */
+static bool is_through(const struct outbox *o)
+{
+    return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE;
+}
+
+static bool is_silent(const struct outbox *o, int64_t now_ms)
+{
+    return (o->wanted.len || o->sent.len) && o->link.quiet_since_ms &&
+           now_ms - o->link.quiet_since_ms >= OUTBOX_SILENT_MS && !MUTANT(OUTBOX_NEVER_GIVES_UP);
+}
+
+static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
+{
+    struct outbox_lease *l = &o->lease;
+
+    if (l->ask != OUTBOX_IDLE)
+        return false;
+    if (now_ms >= l->not_before_ms && l->number && ((o->draining && is_through(o)) || is_silent(o, now_ms))) {
+        snprintf(o->why, sizeof(o->why), "%s",
+                 o->draining ? "it drains" : "rows wait, and the broker has confirmed none for 15 s");
+        l->at_ms = now_ms + OUTBOX_SILENT_MS;
+        return ask(&l->ask, a, OUTBOX_GIVE_UP);
+    }
+    if (now_ms < l->at_ms || (!l->number && (!o->link.broker || o->draining)))
+        return false;
+    if (!l->registered && o->link.broker)
+        return l->registering == OUTBOX_IDLE && ask(&l->registering, a, OUTBOX_REGISTER);
+    l->asked_ms = now_ms;
+    return ask(&l->ask, a, OUTBOX_LEASE);
+}
+
+static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
+{
+    struct outbox_reading *r = &o->reading;
+    size_t room = OUTBOX_HELD_MAX - o->rows.len;
+
+    if (o->draining || r->ask != OUTBOX_IDLE || now_ms < r->at_ms ||
+        o->rows.len > OUTBOX_HELD_MAX - READ_ROWS || o->n_bytes >= OUTBOX_HELD_BYTES)
+        return false;
+    a->batch = r->batch;
+    a->seq = r->after;
+    a->n = room < READ_ROWS ? (int)room : READ_ROWS;
+    return ask(&r->ask, a, OUTBOX_READ);
+}
+
+static const struct outbox_batch *batch_numbered(struct outbox *o, uint64_t number)
+{
+    list_each(&o->batches, k)
+    {
+        const struct outbox_batch *b = container_of(k, struct outbox_batch, in_order);
+
+        if (b->number == number)
+            return b;
+    }
+    return NULL;
+}
+
+static bool write_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
+{
+    struct outbox_writing *w = &o->writing;
+
+    if (!w->dirty || w->ask != OUTBOX_IDLE || (now_ms < w->at_ms && w->n < WRITE_ROWS && !o->draining))
+        return false;
+    a->batch = batch_numbered(o, w->batch);
+    a->seq = w->seq;
+    w->dirty = false;
+    w->n = 0;
+    w->at_ms = now_ms + WRITE_MS;
+    return ask(&w->ask, a, OUTBOX_WRITE);
+}
+
+static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
+{
+    if (!o->link.open || o->link.blocked || !o->lease.registered || now_ms < o->link.not_before_ms ||
+        o->draining)
+        return false;
+    a->row = rows_next(o, now_ms);
+    a->kind = OUTBOX_SEND;
+    return a->row;
+}
+
+/* What only the holder does. */
+static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *a)
+{
+    if (o->lease.restored)
+        return now_ms >= o->reading.at_ms && o->lease.restoring == OUTBOX_IDLE &&
+               ask(&o->lease.restoring, a, OUTBOX_RESTORE);
+    if (can_send && send_next(o, now_ms, a))
+        return true;
+    if (!o->link.database)
+        return false;
+    if (read_next(o, now_ms, a) || write_next(o, now_ms, a))
+        return true;
+    if (o->letter == OUTBOX_IDLE && o->letters.len && now_ms >= o->letter_at_ms) {
+        rows_bury(o);
+        return ask(&o->letter, a, OUTBOX_BURY);
+    }
+    return o->turning.ask == OUTBOX_IDLE && now_ms >= o->turning.at_ms && !o->draining &&
+           ask(&o->turning.ask, a, OUTBOX_TURN);
+}
+
+bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *ret)
+{
+    *ret = (struct outbox_action){.seq = -1};
+    if (o->lease.number && !outbox_holds(o, now_ms))
+        leave(o, now_ms, 0, "the lease ran out");
+    if (tell_next(o, ret))
+        return true;
+    if (o->link.database && lease_next(o, now_ms, ret))
+        return true;
+    return outbox_holds(o, now_ms) && work_next(o, now_ms, can_send, ret);
+}
+
+static void earlier(int64_t *due, int64_t at_ms)
+{
+    if (at_ms < *due)
+        *due = at_ms;
+}
+
+int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms)
+{
+    int64_t due = INT64_MAX;
+
+    if (!o->link.database)
+        return due;
+    if (o->lease.ask == OUTBOX_IDLE && (o->lease.number || (o->link.broker && !o->draining)))
+        earlier(&due, o->lease.at_ms);
+    if (!outbox_holds(o, now_ms))
+        return due;
+    earlier(&due, o->lease.until_ms);
+    if (o->link.quiet_since_ms && (o->wanted.len || o->sent.len))
+        earlier(&due, o->link.quiet_since_ms + OUTBOX_SILENT_MS);
+    if (o->reading.ask == OUTBOX_IDLE && !o->draining && o->rows.len <= OUTBOX_HELD_MAX - READ_ROWS &&
+        o->n_bytes < OUTBOX_HELD_BYTES)
+        earlier(&due, o->reading.at_ms);
+    if (o->writing.dirty && o->writing.ask == OUTBOX_IDLE)
+        earlier(&due, o->writing.at_ms);
+    if (o->letters.len && o->letter == OUTBOX_IDLE)
+        earlier(&due, o->letter_at_ms);
+    if (o->turning.ask == OUTBOX_IDLE)
+        earlier(&due, o->turning.at_ms);
+    if (o->wanted.len && now_ms < o->link.not_before_ms)
+        earlier(&due, o->link.not_before_ms);
+    return due;
+}

@@ -1,0 +1,469 @@
+/* What becomes of a row at the broker: sent, confirmed, returned, refused. See outbox.h for the groups. */
+#include "core/outbox.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/mutant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AGAIN_MS = 1000 /* after a nack; for so long an exchange that is missing is not asked for again */ };
+
+static struct outbox_row *row_of(struct link *k)
+{
+    return container_of(k, struct outbox_row, in_phase);
+}
+
+static struct outbox_row *first_of(struct list *l)
+{
+    struct link *k = list_first(l);
+
+    return k ? row_of(k) : NULL;
+}
+
+/* --- phases --- */
+
+/* Among its like, in the order of reading: nearly always at the end. */
+static void insert(struct list *l, struct outbox_row *row)
+{
+    struct link *at = l->head.prev, *k = &row->in_phase;
+
+    while (at != &l->head && row_of(at)->number > row->number)
+        at = at->prev;
+    k->prev = at;
+    k->next = at->next;
+    at->next->prev = k;
+    at->next = k;
+    l->len++;
+}
+
+/* The list of a phase; NULL: it has none. */
+static struct list *list_of(struct outbox *o, enum outbox_phase phase)
+{
+    switch (phase) {
+    case OUTBOX_WANTED:
+        return &o->wanted;
+    case OUTBOX_SENT:
+        return &o->sent;
+    case OUTBOX_LETTER_WANTED:
+        return &o->letters;
+    case OUTBOX_LETTER_SENT:
+        return &o->burying;
+    default:
+        return NULL;
+    }
+}
+
+static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
+{
+    struct list *from = list_of(o, row->phase), *to = list_of(o, phase);
+
+    if (from)
+        list_remove(from, &row->in_phase);
+    row->phase = phase;
+    if (phase == OUTBOX_SENT)
+        list_push(to, &row->in_phase); /* in the order of their tags */
+    else if (to)
+        insert(to, row);
+}
+
+static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *detail)
+{
+    row->reason = reason;
+    snprintf(row->detail, sizeof(row->detail), "%s", detail);
+    move(o, row, OUTBOX_LETTER_WANTED);
+}
+
+static void row_free(struct outbox *o, struct outbox_row *row)
+{
+    struct list *l = list_of(o, row->phase);
+
+    if (l)
+        list_remove(l, &row->in_phase);
+    list_remove(&o->rows, &row->in_order);
+    row->batch->n_rows--;
+    o->n_bytes -= row->n_bytes;
+    free(row);
+}
+
+/* --- exchanges --- */
+
+static struct outbox_exchange *exchange_find(struct outbox *o, struct slice name)
+{
+    for (size_t i = 0; i < OUTBOX_EXCHANGES; i++)
+        if (o->exchanges[i].is_known && slice_equal(slice_of(o->exchanges[i].name), name))
+            return &o->exchanges[i];
+    return NULL;
+}
+
+static struct outbox_exchange *exchange_of(struct outbox *o, struct slice name)
+{
+    struct outbox_exchange *e = exchange_find(o, name);
+
+    if (e)
+        return e;
+    e = &o->exchanges[o->next_exchange++ % OUTBOX_EXCHANGES];
+    *e = (struct outbox_exchange){.is_known = true};
+    memcpy(e->name, name.data ? name.data : "", name.len <= OUTBOX_NAME_MAX ? name.len : OUTBOX_NAME_MAX);
+    return e;
+}
+
+static bool is_proven(struct outbox *o, const struct outbox_row *row)
+{
+    const struct outbox_exchange *e = exchange_find(o, row->exchange);
+
+    return (e && e->proven) || MUTANT(OUTBOX_UNPROVEN_IN_COMPANY);
+}
+
+/* --- in and out --- */
+
+static struct slice keep(char **at, struct slice s)
+{
+    char *copy = *at;
+
+    if (s.len)
+        memcpy(copy, s.data, s.len);
+    *at += s.len;
+    return (struct slice){copy, s.len};
+}
+
+static bool is_allowed(const struct outbox *o, struct slice exchange)
+{
+    for (size_t i = 0; i < o->rules.n_exchanges; i++)
+        if (slice_equal(slice_of(o->rules.exchanges[i]), exchange))
+            return true;
+    return !o->rules.n_exchanges;
+}
+
+/* What is known before anybody is asked. */
+static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_new *new)
+{
+    char text[160];
+
+    if (!is_allowed(o, row->exchange)) {
+        give_up(o, row, DEAD_NOT_ALLOWED, "the exchange is not in outbox.exchanges");
+    } else if (new->body_len > o->rules.max_message_bytes) {
+        snprintf(text, sizeof(text), "%zu bytes; outbox.max_message is %zu", new->body_len,
+                 o->rules.max_message_bytes);
+        give_up(o, row, DEAD_TOO_LARGE_TO_SEND, text);
+    } else if (new->broken) {
+        give_up(o, row, DEAD_INVALID_DATA, new->broken);
+    }
+}
+
+void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
+{
+    size_t n_bytes = new->exchange.len + new->routing_key.len + new->message_id.len +
+                     new->content_header.len + new->body.len;
+    struct outbox_row *row = mem_zalloc(1, sizeof(*row) + n_bytes);
+    char *at = (char *)(row + 1);
+
+    row->phase = OUTBOX_WANTED;
+    row->batch = o->reading.batch;
+    row->batch->n_rows++;
+    row->body_len = new->body_len;
+    row->number = ++o->next_number;
+    row->seq = new->seq;
+    row->came_ms = now_ms;
+    row->age_ms = new->age_ms;
+    row->reason = DEAD_NONE;
+    row->exchange = keep(&at, new->exchange);
+    row->routing_key = keep(&at, new->routing_key);
+    row->message_id = keep(&at, new->message_id);
+    row->content_header = keep(&at, new->content_header);
+    row->body = keep(&at, new->body);
+    row->n_bytes = sizeof(*row) + n_bytes;
+    o->n_bytes += row->n_bytes;
+    list_push(&o->rows, &row->in_order);
+    insert(&o->wanted, row);
+    judge(o, row, new);
+}
+
+void rows_forget(struct outbox *o)
+{
+    struct link *k;
+
+    while ((k = list_first(&o->rows)))
+        row_free(o, container_of(k, struct outbox_row, in_order));
+    o->link.alone = false;
+    o->link.group = OUTBOX_OUT_MAX;
+    o->link.group_until = 0;
+}
+
+void rows_unsent(struct outbox *o)
+{
+    struct outbox_row *row;
+
+    while ((row = first_of(&o->sent))) {
+        row->returned = false;
+        if (MUTANT(OUTBOX_LOST_IS_SENT))
+            move(o, row, OUTBOX_SETTLED);
+        else
+            move(o, row, OUTBOX_WANTED);
+    }
+    o->link.alone = false;
+}
+
+static struct outbox_batch *first_batch(struct outbox *o)
+{
+    struct link *k = list_first(&o->batches);
+
+    return k ? container_of(k, struct outbox_batch, in_order) : NULL;
+}
+
+void rows_drop_batch(struct outbox *o)
+{
+    struct outbox_batch *b = first_batch(o);
+
+    list_remove(&o->batches, &b->in_order);
+    free(b->text);
+    free(b);
+}
+
+/* A batch that is over, and of which nothing is held, is settled as a whole. */
+static void batches_reap(struct outbox *o)
+{
+    struct outbox_writing *w = &o->writing;
+    bool writing = w->dirty || w->ask == OUTBOX_ASKED;
+    struct outbox_batch *b;
+
+    list_each(&o->batches, k)
+    {
+        b = container_of(k, struct outbox_batch, in_order);
+        if (b->number != w->batch || !b->over || b->n_rows || w->seq < 0)
+            continue;
+        w->seq = -1;
+        w->dirty = writing = true;
+    }
+    while ((b = first_batch(o)) && b != o->reading.batch && !b->n_rows && (!writing || b->number < w->batch))
+        rows_drop_batch(o);
+}
+
+static void settled_pop(struct outbox *o)
+{
+    struct link *k;
+
+    while ((k = list_first(&o->rows))) {
+        struct outbox_row *row = container_of(k, struct outbox_row, in_order);
+
+        if (row->phase != OUTBOX_SETTLED && !(MUTANT(OUTBOX_SAVES_AHEAD) && row->phase == OUTBOX_SENT))
+            return;
+        o->writing.batch = row->batch->number;
+        o->writing.seq = row->batch->settled = row->seq;
+        o->writing.dirty = true;
+        o->writing.n++;
+        row_free(o, row);
+    }
+    o->link.quiet_since_ms = 0;
+}
+
+void rows_reap(struct outbox *o)
+{
+    settled_pop(o);
+    batches_reap(o);
+}
+
+/* --- what is sent next --- */
+
+/* The group is through: the next one may go, or all as ever. */
+static void group_next(struct outbox *o)
+{
+    const struct outbox_row *row = first_of(&o->wanted);
+
+    o->link.alone = false;
+    o->link.group_left = o->link.group;
+    if (row && row->number <= o->link.group_until)
+        return;
+    o->link.group_until = 0;
+    o->link.group = o->link.group_left = OUTBOX_OUT_MAX;
+}
+
+struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
+{
+    struct outbox_row *row;
+
+    if (!o->sent.len)
+        group_next(o);
+    while ((row = first_of(&o->wanted))) {
+        const struct outbox_exchange *e = exchange_find(o, row->exchange);
+
+        if (!e || now_ms >= e->refused_until_ms)
+            break;
+        give_up(o, row, e->reason, e->detail);
+    }
+    if (!row || o->link.alone || o->sent.len >= OUTBOX_OUT_MAX ||
+        (o->link.group_until && !o->link.group_left))
+        return NULL;
+    return is_proven(o, row) || !o->sent.len ? row : NULL;
+}
+
+void rows_bury(struct outbox *o)
+{
+    while (o->letters.len && o->burying.len < OUTBOX_LETTERS_MAX)
+        move(o, first_of(&o->letters), OUTBOX_LETTER_SENT);
+}
+
+void rows_unbury(struct outbox *o)
+{
+    while (o->burying.len)
+        move(o, first_of(&o->burying), OUTBOX_LETTER_WANTED);
+}
+
+/* --- facts --- */
+
+void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint64_t tag)
+{
+    (void)now_ms;
+    if (row->was_sent)
+        counter_add(&o->counts.resent, 1);
+    row->was_sent = true;
+    row->returned = false;
+    row->tag = tag;
+    o->link.alone = !is_proven(o, row);
+    if (o->link.group_left)
+        o->link.group_left--;
+    exchange_of(o, row->exchange);
+    move(o, row, OUTBOX_SENT);
+}
+
+/* A message has no tag when it comes back: those that look alike are alike. */
+void outbox_returned(struct outbox *o, struct slice exchange, struct slice routing_key,
+                     struct slice message_id, uint64_t body_len)
+{
+    list_each(&o->sent, k)
+    {
+        struct outbox_row *row = row_of(k);
+
+        if (row->returned || row->body.len != body_len || !slice_equal(row->message_id, message_id) ||
+            !slice_equal(row->routing_key, routing_key) || !slice_equal(row->exchange, exchange))
+            continue;
+        row->returned = true;
+        return;
+    }
+}
+
+static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
+{
+    exchange_of(o, row->exchange)->proven = true;
+    if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
+        give_up(o, row, DEAD_UNROUTABLE, "the exchange has no queue for that routing key");
+        return;
+    }
+    counter_add(&o->counts.published, 1);
+    histogram_add(&o->lag_us, (row->age_ms + now_ms - row->came_ms) * 1000);
+    o->lag_ms = row->age_ms + now_ms - row->came_ms;
+    move(o, row, OUTBOX_SETTLED);
+}
+
+/* The broker says no, and not why: the same again, after a while. */
+static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
+{
+    row->returned = false;
+    move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) ? OUTBOX_SETTLED : OUTBOX_WANTED);
+    o->link.not_before_ms = now_ms + AGAIN_MS;
+}
+
+void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multiple, bool no)
+{
+    if (!no)
+        o->link.quiet_since_ms = now_ms;
+    list_each(&o->sent, k)
+    {
+        struct outbox_row *row = row_of(k);
+
+        if (row->tag > tag)
+            break;
+        if (row->tag < tag && !multiple)
+            continue;
+        if (no)
+            refused(o, now_ms, row);
+        else
+            confirmed(o, now_ms, row);
+    }
+    rows_reap(o);
+}
+
+/* AMQP's codes that say something of a message: the others pass. */
+static bool is_of_message(int code)
+{
+    enum { CONTENT_TOO_LARGE = 311, FORBIDDEN = 403, NO_EXCHANGE = 404, PRECONDITION = 406 };
+
+    return code == CONTENT_TOO_LARGE || code == FORBIDDEN || code == NO_EXCHANGE || code == PRECONDITION;
+}
+
+/* The row that the broker closed the channel over, alone. */
+static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, int code, const char *why)
+{
+    struct outbox_exchange *e = exchange_of(o, row->exchange);
+    enum dead_reason reason = code == 404   ? DEAD_NO_EXCHANGE
+                              : code == 311 ? DEAD_TOO_LARGE_TO_SEND
+                                            : DEAD_REFUSED_BY_BROKER;
+
+    /* A topic may be forbidden, and the others of its exchange not. */
+    if (code == 404 || (code == 403 && !e->proven && !strstr(why, " topic '"))) {
+        e->refused_until_ms = now_ms + AGAIN_MS;
+        e->reason = reason;
+        snprintf(e->detail, sizeof(e->detail), "%s", why);
+    }
+    e->proven = false;
+    give_up(o, row, reason, why);
+}
+
+void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char *why)
+{
+    size_t n = o->sent.len;
+    struct outbox_row *first = first_of(&o->sent);
+
+    o->link.open = false;
+    if (!is_of_message(code)) {
+        o->link.not_before_ms = now_ms + AGAIN_MS;
+    } else if (n == 1 || (n && MUTANT(OUTBOX_FIRST_IS_BLAMED))) {
+        condemn(o, now_ms, first, code, why);
+    } else if (n) {
+        o->link.group = (n + 1) / 2;
+        list_each(&o->sent, k)
+        {
+            if (row_of(k)->number > o->link.group_until)
+                o->link.group_until = row_of(k)->number;
+        }
+    }
+    rows_unsent(o);
+    rows_reap(o);
+}
+
+/* Those that are committed stay in the list until the end, or their places would change. */
+void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer)
+{
+    (void)now_ms;
+    if (o->letter != OUTBOX_ASKED || answer != OUTBOX_DONE)
+        return;
+    list_each(&o->burying, k)
+    {
+        if (at--)
+            continue;
+        row_of(k)->buried = true;
+        return;
+    }
+}
+
+void outbox_unfit(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *why)
+{
+    give_up(o, row, reason, why);
+}
+
+void rows_settle_buried(struct outbox *o)
+{
+    list_each(&o->burying, k)
+    {
+        if (!row_of(k)->buried)
+            continue;
+        counter_add(&o->counts.letters, 1);
+        move(o, row_of(k), OUTBOX_SETTLED);
+    }
+}
+
+size_t outbox_n_waiting(const struct outbox *o)
+{
+    return o->rows.len;
+}

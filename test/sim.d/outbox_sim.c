@@ -1,0 +1,597 @@
+/* The relays of the outbox in virtual time: killed between any two actions, frozen while another takes the
+ * lease over, with answers of the database that come late or never, a broker that drops connections with
+ * confirms in them, says nack, closes channels over a bad exchange, and a database that comes back from a
+ * dump. Then the faults end, and everything must settle.
+ *
+ * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
+ * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
+ * comes in order where it never said nack. */
+#include "outbox_sim.h"
+
+#include "random.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/outbox.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    N_RELAYS_MAX = 3,
+    N_ROWS_MAX = 2000,
+    N_OUT_MAX = 4096,
+    FAULTS_MS = 120000,
+    CALM_MS = 90000,
+    ACTIONS_MAX = 20000, /* of a relay in a millisecond */
+    LEASE_MS = OUTBOX_LEASE_MS,
+    SILENT_MS = 30000, /* with what its questions take */
+};
+
+/* What becomes of a row at the broker. */
+enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED };
+
+struct sim_row {
+    enum fate fate;
+    bool stored; /* at the broker */
+    int letter;  /* enum dead_reason + 1; 0: none */
+};
+
+/* A publish that the broker has, and has not answered. */
+struct publish {
+    size_t row;
+    uint64_t tag;
+    int64_t at_ms;
+};
+
+/* An answer of the database on its way. */
+struct reply {
+    bool is_out;
+    int64_t at_ms;
+    struct outbox_action a; /* what was asked */
+    size_t from, to;        /* rows, of a read or a bury */
+    int64_t lease;
+    char batch[48];
+};
+
+struct relay {
+    bool alive;
+    struct outbox o;
+    int64_t frozen_until_ms, linked_at_ms, database_at_ms;
+    bool linked, database, open, doomed; /* doomed: the channel is closed, and the relay does not know yet */
+    int doomed_code;
+    uint64_t tag;
+    struct publish out[OUTBOX_OUT_MAX + 8];
+    size_t n_out;
+    struct reply replies[OUTBOX_TELL];
+    int64_t doomed_at_ms, open_at_ms, unlinked_ms, busy_ms; /* busy: it has not been frozen since */
+};
+
+struct sim {
+    uint64_t random;
+    int64_t now_ms;
+    bool trace, calm;
+    struct sim_row rows[N_ROWS_MAX];
+    size_t n_rows;
+    size_t position; /* rows before it are settled, as the database has it */
+    int64_t lease, lease_until_ms;
+    size_t holder; /* of relays; N_RELAYS_MAX: nobody */
+    bool restored;
+    struct relay relays[N_RELAYS_MAX];
+    size_t n_relays;
+    bool nacked;
+    size_t latest; /* the highest row + 1 that came to the broker first in its order */
+    struct outcome *out;
+    unsigned fault_chance;
+};
+
+static const char *const exchanges[] = {[GOOD] = "good",
+                                        [UNROUTABLE] = "good",
+                                        [MISSING] = "missing",
+                                        [FORBIDDEN] = "forbidden",
+                                        [REFUSED] = "good"};
+
+static void broken(struct sim *s, const char *check, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void broken(struct sim *s, const char *check, const char *format, ...)
+{
+    va_list args;
+
+    if (s->out->broken)
+        return;
+    s->out->broken = true;
+    snprintf(s->out->check, sizeof(s->out->check), "%s", check);
+    va_start(args, format);
+    vsnprintf(s->out->text, sizeof(s->out->text), format, args);
+    va_end(args);
+    s->out->at_us = s->now_ms * 1000;
+}
+
+static void say(const struct sim *s, size_t relay, const char *what, int64_t a, int64_t b)
+{
+    if (s->trace)
+        printf("%8lld ms  relay %zu  %s %lld %lld\n", (long long)s->now_ms, relay, what, (long long)a,
+               (long long)b);
+}
+
+static bool chance(struct sim *s, unsigned n)
+{
+    return !s->calm && random_chance(&s->random, n);
+}
+
+static bool is_settled(const struct sim *s, size_t row)
+{
+    return s->rows[row].stored || s->rows[row].letter;
+}
+
+/* --- the database --- */
+
+/* A batch is the rows from one number to another: "from-to". */
+static bool batch_read(const char *batch, size_t *from, size_t *to)
+{
+    unsigned long long a, b;
+
+    if (sscanf(batch, "%llu-%llu", &a, &b) != 2)
+        return false;
+    *from = (size_t)a;
+    *to = (size_t)b;
+    return true;
+}
+
+static enum outbox_answer position_write(struct sim *s, size_t r, const struct reply *p)
+{
+    size_t from, to, upto;
+
+    if (p->lease != s->lease || s->holder != r)
+        return OUTBOX_LOST;
+    if (!batch_read(p->batch, &from, &to))
+        return OUTBOX_ANEW;
+    upto = p->a.seq < 0 ? to : (size_t)p->a.seq + 1;
+    for (size_t i = s->position; i < upto; i++)
+        if (!is_settled(s, i))
+            broken(s, "lost", "the position goes past row %zu, which is nowhere", i);
+    if (upto > s->position)
+        s->position = upto;
+    return OUTBOX_DONE;
+}
+
+static void lease_answer(struct sim *s, size_t r, struct reply *p)
+{
+    struct relay *k = &s->relays[r];
+    bool mine = s->holder == r && s->lease == p->lease && p->lease;
+
+    if (p->a.kind == OUTBOX_GIVE_UP) {
+        if (mine)
+            s->holder = N_RELAYS_MAX;
+        outbox_leased(&k->o, s->now_ms, OUTBOX_DONE, 0, 0, false);
+        return;
+    }
+    if (!mine && s->holder != N_RELAYS_MAX && s->now_ms < s->lease_until_ms) {
+        outbox_leased(&k->o, s->now_ms, OUTBOX_LOST, 0, 0, false);
+        return;
+    }
+    if (!mine) {
+        s->lease++;
+        s->holder = r;
+    }
+    s->lease_until_ms = s->now_ms + LEASE_MS;
+    outbox_leased(&k->o, s->now_ms, OUTBOX_DONE, s->lease, LEASE_MS, s->restored);
+}
+
+static void rows_answer(struct sim *s, size_t r, struct reply *p)
+{
+    struct relay *k = &s->relays[r];
+    size_t from = s->position, to = s->n_rows, start;
+    char text[48], id[24];
+
+    if (s->restored) {
+        outbox_read_ends(&k->o, s->now_ms, OUTBOX_ANEW);
+        return;
+    }
+    if (*p->batch && !batch_read(p->batch, &from, &to)) {
+        outbox_read_ends(&k->o, s->now_ms, OUTBOX_ANEW);
+        return;
+    }
+    if (*p->batch && p->a.seq < 0) {
+        from = to;
+        to = s->n_rows;
+    }
+    start = *p->batch && p->a.seq >= 0 ? (size_t)p->a.seq + 1 : from;
+    size_t end = start + (size_t)p->a.n < to ? start + (size_t)p->a.n : to;
+
+    snprintf(text, sizeof(text), "%zu-%zu", from, to);
+    outbox_batch_came(&k->o, s->now_ms, slice_of(text), end == to);
+    for (size_t i = start; i < end; i++) {
+        snprintf(id, sizeof(id), "%zu", i);
+        outbox_row_came(&k->o, s->now_ms,
+                        &(struct outbox_new){.seq = (int64_t)i,
+                                             .exchange = slice_of(exchanges[s->rows[i].fate]),
+                                             .routing_key = SLICE("k"),
+                                             .message_id = slice_of(id),
+                                             .body = SLICE("b"),
+                                             .body_len = 1});
+    }
+    outbox_read_ends(&k->o, s->now_ms, OUTBOX_DONE);
+}
+
+/* The letters that were asked for, by their ids at that time: kept in the reply's rows. */
+static void bury_answer(struct sim *s, size_t r, struct reply *p)
+{
+    struct relay *k = &s->relays[r];
+    enum outbox_answer all = p->lease == s->lease && s->holder == r ? OUTBOX_DONE : OUTBOX_LOST;
+    size_t at = 0;
+
+    if (all == OUTBOX_DONE && k->o.letter == OUTBOX_ASKED) {
+        list_each(&k->o.burying, l)
+        {
+            const struct outbox_row *row = container_of(l, struct outbox_row, in_phase);
+            struct sim_row *truth = &s->rows[row->seq];
+
+            if (truth->fate == GOOD)
+                broken(s, "letter", "row %lld could be sent, and becomes a letter: %s", (long long)row->seq,
+                       dead_reasons[row->reason].name);
+            truth->letter = (int)row->reason + 1;
+            outbox_buried(&k->o, s->now_ms, at++, OUTBOX_DONE);
+        }
+    }
+    outbox_bury_ends(&k->o, s->now_ms, all);
+}
+
+static void answer(struct sim *s, size_t r, struct reply *p)
+{
+    struct relay *k = &s->relays[r];
+    enum outbox_answer word = p->lease == s->lease && s->holder == r ? OUTBOX_DONE : OUTBOX_LOST;
+
+    p->is_out = false;
+    switch (p->a.kind) {
+    case OUTBOX_REGISTER:
+        outbox_registered(&k->o, s->now_ms, OUTBOX_DONE, "");
+        break;
+    case OUTBOX_LEASE:
+    case OUTBOX_GIVE_UP:
+        lease_answer(s, r, p);
+        break;
+    case OUTBOX_RESTORE:
+        if (word == OUTBOX_DONE)
+            s->restored = false;
+        outbox_restored(&k->o, s->now_ms, word);
+        break;
+    case OUTBOX_READ:
+        rows_answer(s, r, p);
+        break;
+    case OUTBOX_BURY:
+        bury_answer(s, r, p);
+        break;
+    case OUTBOX_WRITE:
+        outbox_written(&k->o, s->now_ms, position_write(s, r, p));
+        break;
+    case OUTBOX_TURN:
+        outbox_turned(&k->o, s->now_ms, word, false);
+        break;
+    default:
+        break;
+    }
+}
+
+static void question(struct sim *s, size_t r, const struct outbox_action *a)
+{
+    struct relay *k = &s->relays[r];
+    struct reply *p = &k->replies[a->kind];
+
+    if (p->is_out) {
+        broken(s, "twice", "a question of kind %d is asked while it is out", a->kind);
+        return;
+    }
+    *p = (struct reply){.is_out = true, .a = *a, .lease = k->o.lease.number};
+    p->at_ms = s->now_ms + random_between(&s->random, 1, chance(s, 100) ? 5000 : 4);
+    if (a->batch)
+        snprintf(p->batch, sizeof(p->batch), "%s", a->batch->text);
+}
+
+/* --- the broker --- */
+
+static void stored(struct sim *s, size_t row)
+{
+    if (!s->rows[row].stored && !s->nacked && s->rows[row].fate == GOOD) {
+        for (size_t i = row + 1; i < s->latest; i++)
+            if (s->rows[i].stored && s->rows[i].fate == GOOD) {
+                broken(s, "order", "row %zu comes behind row %zu", row, i);
+                break;
+            }
+    }
+    s->rows[row].stored = true;
+    if (row + 1 > s->latest)
+        s->latest = row + 1;
+}
+
+static void send(struct sim *s, size_t r, const struct outbox_action *a)
+{
+    struct relay *k = &s->relays[r];
+    size_t row = (size_t)a->row->seq;
+    enum fate fate = s->rows[row].fate;
+
+    outbox_sent(&k->o, s->now_ms, a->row, ++k->tag);
+    if (k->o.sent.len > OUTBOX_OUT_MAX)
+        broken(s, "bound", "%zu are out", k->o.sent.len);
+    if (k->doomed)
+        return; /* the broker does not look at it any more */
+    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED) {
+        k->doomed = true;
+        k->doomed_code = fate == MISSING ? 404 : fate == FORBIDDEN ? 403 : 406;
+        k->doomed_at_ms = s->now_ms + random_between(&s->random, 1, 5);
+        if ((fate == MISSING || fate == FORBIDDEN) && k->n_out)
+            broken(s, "company", "row %zu closes the channel over %zu others", row, k->n_out);
+        return;
+    }
+    k->out[k->n_out++] = (struct publish){row, k->tag, s->now_ms + random_between(&s->random, 1, 8)};
+}
+
+/* Confirms what is due, one or many at once. */
+static void confirm(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+    size_t n = 0;
+
+    while (n < k->n_out && k->out[n].at_ms <= s->now_ms)
+        n++;
+    if (!n)
+        return;
+    bool multiple = random_chance(&s->random, 5000);
+    for (size_t i = 0; i < n; i++) {
+        const struct publish *p = &k->out[i];
+        bool no = chance(s, 5);
+        char id[24];
+
+        if (s->rows[p->row].fate == UNROUTABLE) {
+            snprintf(id, sizeof(id), "%zu", p->row);
+            outbox_returned(&k->o, slice_of(exchanges[UNROUTABLE]), SLICE("k"), slice_of(id), 1);
+        } else if (no) {
+            s->nacked = true;
+        } else {
+            stored(s, p->row);
+        }
+        if (no || !multiple || i + 1 == n)
+            outbox_confirmed(&k->o, s->now_ms, p->tag, multiple && !no, no);
+    }
+    memmove(k->out, k->out + n, (k->n_out - n) * sizeof(*k->out));
+    k->n_out -= n;
+}
+
+/* What the broker has may be stored, in order, though nobody hears of it. */
+static void out_dropped(struct sim *s, struct relay *k)
+{
+    size_t n = (size_t)random_below(&s->random, k->n_out + 1);
+
+    for (size_t i = 0; i < n; i++)
+        if (s->rows[k->out[i].row].fate == GOOD)
+            stored(s, k->out[i].row);
+    k->n_out = 0;
+    k->doomed = false;
+}
+
+static void broker_step(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+
+    if (!k->linked && s->now_ms >= k->linked_at_ms) {
+        k->linked = k->open = true;
+        k->tag = 0;
+        outbox_linked(&k->o, s->now_ms);
+    } else if (k->linked && chance(s, s->fault_chance)) {
+        say(s, r, "loses the broker", (int64_t)k->n_out, 0);
+        out_dropped(s, k);
+        k->linked = k->open = false;
+        k->unlinked_ms = s->now_ms;
+        k->linked_at_ms =
+            s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 500) ? 60000 : 2000);
+        outbox_unlinked(&k->o, s->now_ms);
+    }
+    if (!k->linked)
+        return;
+    if (k->doomed && s->now_ms >= k->doomed_at_ms) {
+        say(s, r, "channel closed", k->doomed_code, (int64_t)k->o.sent.len);
+        if (k->doomed_code == 406) /* what was before it was taken; the confirms may not come */
+            for (size_t i = 0; i < k->n_out; i++)
+                if (s->rows[k->out[i].row].fate == GOOD)
+                    stored(s, k->out[i].row);
+        k->n_out = 0;
+        k->doomed = k->open = false;
+        k->tag = 0;
+        k->open_at_ms = s->now_ms + 1;
+        outbox_channel_lost(&k->o, s->now_ms, k->doomed_code, "the channel was closed");
+    } else if (!k->open && s->now_ms >= k->open_at_ms) {
+        k->open = true;
+        outbox_channel_open(&k->o, s->now_ms);
+    }
+    confirm(s, r);
+}
+
+/* --- a relay --- */
+
+static void relay_start(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+    struct outbox_rules rules = {.poll_ms = 50, .max_message_bytes = 1000};
+
+    *k = (struct relay){.alive = true, .linked_at_ms = s->now_ms + random_between(&s->random, 1, 500)};
+    outbox_init(&k->o, &rules, s->now_ms);
+    k->database_at_ms = s->now_ms + random_between(&s->random, 1, 500);
+}
+
+static void relay_kill(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+
+    say(s, r, "is killed", (int64_t)k->n_out, 0);
+    out_dropped(s, k);
+    outbox_deinit(&k->o);
+    k->alive = false;
+    k->frozen_until_ms = s->now_ms + random_between(&s->random, 1, 20000); /* until it is started again */
+}
+
+static void database_step(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+
+    if (!k->database && s->now_ms >= k->database_at_ms) {
+        k->database = true;
+        k->busy_ms = s->now_ms;
+        outbox_database(&k->o, s->now_ms, true);
+    } else if (k->database && chance(s, s->fault_chance / 2)) {
+        say(s, r, "loses the database", 0, 0);
+        for (size_t i = 0; i < OUTBOX_TELL; i++) {
+            struct reply *p = &k->replies[i];
+
+            if (p->is_out && p->a.kind == OUTBOX_WRITE && random_chance(&s->random, 5000))
+                position_write(s, r, p); /* it was done, and nobody hears of it */
+            p->is_out = false;
+        }
+        k->database = false;
+        k->database_at_ms = s->now_ms + random_between(&s->random, 1, 3000);
+        outbox_database(&k->o, s->now_ms, false);
+    }
+    for (size_t i = 0; i < OUTBOX_TELL; i++)
+        if (k->replies[i].is_out && s->now_ms >= k->replies[i].at_ms)
+            answer(s, r, &k->replies[i]);
+}
+
+static void relay_act(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+    struct outbox_action a;
+
+    for (int n = 0; outbox_next(&k->o, s->now_ms, k->linked && k->open, &a); n++) {
+        if (n > ACTIONS_MAX) {
+            broken(s, "busy", "more than %d actions in a millisecond", ACTIONS_MAX);
+            return;
+        }
+        if (a.kind == OUTBOX_SEND)
+            send(s, r, &a);
+        else if (a.kind != OUTBOX_TELL)
+            question(s, r, &a);
+        if (chance(s, 2)) {
+            relay_kill(s, r);
+            return;
+        }
+    }
+    if (k->o.rows.len > OUTBOX_HELD_MAX)
+        broken(s, "bound", "%zu rows in memory", k->o.rows.len);
+}
+
+static void relay_step(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+
+    if (s->calm && k->frozen_until_ms > s->now_ms + 1000)
+        k->frozen_until_ms = s->now_ms + 1000;
+    if (s->now_ms < k->frozen_until_ms)
+        return;
+    if (!k->alive) {
+        relay_start(s, r);
+        return;
+    }
+    if (chance(s, s->fault_chance / 4)) {
+        k->frozen_until_ms = s->now_ms + random_between(&s->random, 10, 30000); /* SIGSTOP */
+        k->busy_ms = k->frozen_until_ms;
+        say(s, r, "is frozen until", k->frozen_until_ms, 0);
+        return;
+    }
+    broker_step(s, r);
+    database_step(s, r);
+    relay_act(s, r);
+    if (k->alive && s->holder == r && k->database && !k->linked && outbox_n_waiting(&k->o) &&
+        s->now_ms - k->unlinked_ms > SILENT_MS && s->now_ms - k->busy_ms > SILENT_MS)
+        broken(s, "silent", "it holds the lease, and has not reached the broker for %d s", SILENT_MS / 1000);
+}
+
+/* --- the world --- */
+
+static void publish_some(struct sim *s)
+{
+    size_t n = random_chance(&s->random, 100) ? (size_t)random_below(&s->random, 60) : 0;
+
+    for (size_t i = 0; i < n && s->n_rows < N_ROWS_MAX; i++) {
+        uint64_t kind = random_below(&s->random, 100);
+
+        s->rows[s->n_rows++].fate = kind < 90   ? GOOD
+                                    : kind < 94 ? UNROUTABLE
+                                    : kind < 96 ? MISSING
+                                    : kind < 98 ? FORBIDDEN
+                                                : REFUSED;
+    }
+}
+
+/* A dump of some time ago: the position goes back, what came since is gone from the database. */
+static void restore(struct sim *s)
+{
+    size_t back = (size_t)random_below(&s->random, s->position + 1);
+
+    say(s, 0, "a dump is restored: position", (int64_t)s->position, (int64_t)back);
+    s->position = back;
+    s->restored = true;
+    s->holder = N_RELAYS_MAX;
+    s->lease += 5;
+    for (size_t r = 0; r < s->n_relays; r++)
+        if (s->relays[r].alive && s->relays[r].database) {
+            s->relays[r].database = false;
+            s->relays[r].database_at_ms = s->now_ms + 100;
+            for (size_t i = 0; i < OUTBOX_TELL; i++)
+                s->relays[r].replies[i].is_out = false;
+            outbox_database(&s->relays[r].o, s->now_ms, false);
+        }
+}
+
+static void look(struct sim *s)
+{
+    static const enum dead_reason reasons[] = {[UNROUTABLE] = DEAD_UNROUTABLE,
+                                               [MISSING] = DEAD_NO_EXCHANGE,
+                                               [FORBIDDEN] = DEAD_REFUSED_BY_BROKER,
+                                               [REFUSED] = DEAD_REFUSED_BY_BROKER};
+
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const struct sim_row *row = &s->rows[i];
+
+        if (row->fate == GOOD && !row->stored)
+            broken(s, "lost", "row %zu of %zu never came to the broker", i, s->n_rows);
+        if (row->fate != GOOD && row->letter != (int)reasons[row->fate] + 1)
+            broken(s, "letter", "row %zu has not the letter that it should have, but %d", i, row->letter);
+    }
+    if (s->position < s->n_rows)
+        broken(s, "stuck", "the position is %zu of %zu rows", s->position, s->n_rows);
+}
+
+void outbox_run(uint64_t seed, bool trace, struct outcome *out)
+{
+    struct sim *s = mem_zalloc(1, sizeof(*s));
+
+    *out = (struct outcome){0};
+    s->random = seed * 0x9e3779b97f4a7c15u + 7;
+    s->out = out;
+    s->trace = trace;
+    s->now_ms = 1000;
+    s->holder = N_RELAYS_MAX;
+    s->n_relays = 1 + (size_t)random_below(&s->random, N_RELAYS_MAX);
+    s->fault_chance = random_chance(&s->random, 3000) ? 1 : (unsigned)random_below(&s->random, 20);
+    for (size_t r = 0; r < s->n_relays; r++)
+        relay_start(s, r);
+    while (!out->broken && s->now_ms < FAULTS_MS + CALM_MS) {
+        s->now_ms++;
+        s->calm = s->now_ms > FAULTS_MS;
+        if (!s->calm)
+            publish_some(s);
+        if (chance(s, 1) && random_chance(&s->random, 2000))
+            restore(s);
+        for (size_t r = 0; r < s->n_relays && !out->broken; r++)
+            relay_step(s, r);
+        if (s->calm && s->position == s->n_rows)
+            break;
+    }
+    if (!out->broken)
+        look(s);
+    for (size_t r = 0; r < s->n_relays; r++)
+        if (s->relays[r].alive)
+            outbox_deinit(&s->relays[r].o);
+    free(s);
+}

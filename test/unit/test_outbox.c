@@ -1,0 +1,348 @@
+/* The relay's core: when it asks, what it sends, when it writes the position, and whom it blames. */
+#include "cmocka_all.h"
+#include "onceward/core/outbox.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { POLL_MS = 50 };
+
+struct rig {
+    struct outbox o;
+    int64_t now_ms;
+    uint64_t tag;
+    int n_sent, n_written, n_read, n_given_up, n_asked, n_buried;
+    int64_t written; /* seq of the latest position; -1: all of the batch */
+    char last[32];   /* id of the row that was sent last */
+};
+
+static void begin(struct rig *r, char *const *exchanges, size_t n)
+{
+    struct outbox_rules rules = {
+        .poll_ms = POLL_MS, .max_message_bytes = 100, .exchanges = exchanges, .n_exchanges = n};
+
+    memset(r, 0, sizeof(*r));
+    r->now_ms = 1000;
+    outbox_init(&r->o, &rules, r->now_ms);
+    outbox_database(&r->o, r->now_ms, true);
+}
+
+/* Everything that it wants now; the broker takes what it is given. */
+static void turn(struct rig *r)
+{
+    struct outbox_action a;
+
+    while (outbox_next(&r->o, r->now_ms, true, &a)) {
+        switch (a.kind) {
+        case OUTBOX_REGISTER:
+            outbox_registered(&r->o, r->now_ms, OUTBOX_DONE, "");
+            break;
+        case OUTBOX_LEASE:
+            r->n_asked++;
+            outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 7, OUTBOX_LEASE_MS, false);
+            break;
+        case OUTBOX_GIVE_UP:
+            r->n_given_up++;
+            outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 0, 0, false);
+            break;
+        case OUTBOX_READ:
+            r->n_read++; /* whoever wants it answers */
+            break;
+        case OUTBOX_SEND:
+            r->n_sent++;
+            snprintf(r->last, sizeof(r->last), "%.*s", (int)a.row->message_id.len, a.row->message_id.data);
+            outbox_sent(&r->o, r->now_ms, a.row, ++r->tag);
+            break;
+        case OUTBOX_BURY:
+            r->n_buried += (int)r->o.burying.len;
+            for (size_t i = 0; i < r->o.burying.len; i++)
+                outbox_buried(&r->o, r->now_ms, i, OUTBOX_DONE);
+            outbox_bury_ends(&r->o, r->now_ms, OUTBOX_DONE);
+            break;
+        case OUTBOX_WRITE:
+            r->n_written++;
+            r->written = a.seq;
+            outbox_written(&r->o, r->now_ms, OUTBOX_DONE);
+            break;
+        case OUTBOX_TURN:
+            outbox_turned(&r->o, r->now_ms, OUTBOX_DONE, false);
+            break;
+        case OUTBOX_RESTORE:
+        case OUTBOX_TELL:
+            break;
+        }
+    }
+}
+
+static void pass(struct rig *r, int64_t ms)
+{
+    r->now_ms += ms;
+    turn(r);
+}
+
+/* Rows "m<from>" to "m<to>" of one batch, to an exchange. */
+static void answer(struct rig *r, int from, int to, bool over, const char *exchange)
+{
+    char id[16];
+
+    outbox_batch_came(&r->o, r->now_ms, SLICE("batch"), over);
+    for (int i = from; i <= to; i++) {
+        snprintf(id, sizeof(id), "m%d", i);
+        outbox_row_came(&r->o, r->now_ms,
+                        &(struct outbox_new){.seq = i,
+                                             .exchange = slice_of(exchange),
+                                             .routing_key = SLICE("k"),
+                                             .message_id = slice_of(id),
+                                             .body = SLICE("body"),
+                                             .body_len = 4});
+    }
+    outbox_read_ends(&r->o, r->now_ms, OUTBOX_DONE);
+    turn(r);
+}
+
+static void start(struct rig *r)
+{
+    begin(r, NULL, 0);
+    turn(r);
+    assert_int_equal(r->n_asked, 0); /* nobody asks for the lease without a broker */
+    outbox_linked(&r->o, r->now_ms);
+    turn(r);
+    assert_true(outbox_holds(&r->o, r->now_ms));
+    assert_int_equal(r->n_read, 1);
+}
+
+/* An exchange that is known already. */
+static void prove(struct rig *r)
+{
+    answer(r, 1, 1, true, "x");
+    outbox_confirmed(&r->o, r->now_ms, r->tag, false, false);
+    turn(r);
+    pass(r, 100);
+    assert_int_equal(r->n_sent, 1);
+    assert_int_equal(r->written, -1);
+}
+
+static void test_the_position_waits_for_all_before_it(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 4, true, "x");
+    assert_int_equal(r.n_sent, 4);
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false); /* the last one only */
+    pass(&r, 1000);
+    assert_int_equal(r.n_written, 1);
+    outbox_confirmed(&r.o, r.now_ms, r.tag - 2, false, false);
+    pass(&r, 1000);
+    assert_int_equal(r.n_written, 2);
+    assert_int_equal(r.written, 2);
+    outbox_confirmed(&r.o, r.now_ms, r.tag - 1, false, false);
+    pass(&r, 1000);
+    assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
+static void test_what_was_out_is_sent_again(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 6, true, "x");
+    outbox_confirmed(&r.o, r.now_ms, 3, true, false);
+    outbox_unlinked(&r.o, r.now_ms);
+    turn(&r);
+    outbox_linked(&r.o, r.now_ms);
+    r.n_sent = 0;
+    turn(&r);
+    assert_string_equal(r.last, "m4"); /* alone: the exchange is not proven on this connection */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+    turn(&r);
+    assert_int_equal(r.n_sent, 3);
+    assert_int_equal(r.o.counts.resent.total, 3);
+    outbox_deinit(&r.o);
+}
+
+static void test_the_one_that_closes_the_channel_is_found(void **state)
+{
+    struct rig r;
+    int n_closed = 0;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 101, true, "x");
+    assert_int_equal(r.o.sent.len, 100);
+    while (r.o.sent.len && n_closed < 100) {
+        bool bad = false;
+
+        list_each(&r.o.sent, k)
+        {
+            bad |= container_of(k, struct outbox_row, in_phase)->seq == 77;
+        }
+        if (bad) {
+            n_closed++;
+            outbox_channel_lost(&r.o, r.now_ms, 406, "PRECONDITION_FAILED");
+            outbox_channel_open(&r.o, r.now_ms);
+        } else {
+            outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+        }
+        turn(&r);
+    }
+    assert_int_in_range(n_closed, 2, 8);
+    assert_int_equal(r.n_buried, 1);
+    pass(&r, 1000);
+    assert_int_equal(r.written, -1);
+    assert_int_equal(r.o.counts.letters.total, 1);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_missing_exchange_takes_nobody_along(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 9, false, "x");
+    answer(&r, 10, 19, true, "missing");
+    assert_int_equal(r.o.sent.len, 8); /* it waits until it is alone */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+    turn(&r);
+    assert_int_equal(r.o.sent.len, 1);
+    outbox_channel_lost(&r.o, r.now_ms, 404, "NOT_FOUND - no exchange 'missing'");
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.n_buried, 10); /* the others are not asked for, for a second */
+    assert_int_equal(r.o.sent.len, 0);
+    outbox_deinit(&r.o);
+}
+
+static void test_what_is_not_allowed_or_too_large_is_not_sent(void **state)
+{
+    char x[] = "x";
+    char *exchanges[] = {x};
+    struct rig r;
+
+    begin(&r, exchanges, 1);
+    outbox_linked(&r.o, r.now_ms);
+    turn(&r);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("b"), true);
+    outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = 1, .exchange = SLICE("y"), .body_len = 1});
+    outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = 2, .exchange = SLICE("x"), .body_len = 101});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    turn(&r);
+    assert_int_equal(r.n_sent, 0);
+    assert_int_equal(r.n_buried, 2);
+    outbox_deinit(&r.o);
+}
+
+static void test_what_comes_back_is_a_letter(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 4, true, "x");
+    outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("m3"), 4);
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+    turn(&r);
+    assert_int_equal(r.n_buried, 1);
+    assert_int_equal(r.o.counts.published.total, 3);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 3, true, "x");
+    for (int i = 0; i < 14; i++)
+        pass(&r, 1000);
+    assert_int_equal(r.n_given_up, 0);
+    pass(&r, 1000);
+    assert_int_equal(r.n_given_up, 1);
+    int asked = r.n_asked;
+    pass(&r, 14000);
+    assert_int_equal(r.n_asked, asked);
+    pass(&r, 1000);
+    assert_int_equal(r.n_asked, asked + 1);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_drain_waits_for_what_is_out(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 4, true, "x");
+    outbox_drain(&r.o, r.now_ms, false);
+    turn(&r);
+    assert_false(outbox_is_drained(&r.o));
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+    turn(&r);
+    assert_true(outbox_is_drained(&r.o));
+    assert_int_equal(r.written, -1);
+    assert_int_equal(r.n_given_up, 1);
+    outbox_deinit(&r.o);
+}
+
+static void test_the_poll_grows_while_nothing_comes(void **state)
+{
+    static const int waits[] = {50, 100, 200, 250, 250};
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 0, true, "x");
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        int before = r.n_read;
+
+        pass(&r, waits[i] - 1);
+        assert_int_equal(r.n_read, before);
+        pass(&r, 1);
+        assert_int_equal(r.n_read, before + 1);
+        answer(&r, 1, 0, true, "x");
+    }
+    int before = r.n_read;
+    outbox_hint(&r.o, r.now_ms); /* an application has answered */
+    turn(&r);
+    assert_int_equal(r.n_read, before + 1);
+    outbox_deinit(&r.o);
+}
+
+static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    outbox_leased(&r.o, r.now_ms, OUTBOX_LOST, 0, 0, false); /* nobody asked */
+    assert_true(outbox_holds(&r.o, r.now_ms));
+    pass(&r, 4500);
+    outbox_written(&r.o, r.now_ms, OUTBOX_LOST);
+    assert_true(outbox_holds(&r.o, r.now_ms));
+    r.now_ms += OUTBOX_LEASE_MS;
+    assert_false(outbox_holds(&r.o, r.now_ms));
+    turn(&r); /* a new one; what was read for the old one comes now */
+    answer(&r, 1, 3, true, "x");
+    assert_int_equal(outbox_n_waiting(&r.o), 0);
+    outbox_deinit(&r.o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_position_waits_for_all_before_it),
+        cmocka_unit_test(test_what_was_out_is_sent_again),
+        cmocka_unit_test(test_the_one_that_closes_the_channel_is_found),
+        cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
+        cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
+        cmocka_unit_test(test_what_comes_back_is_a_letter),
+        cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
+        cmocka_unit_test(test_a_drain_waits_for_what_is_out),
+        cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
+        cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
