@@ -228,3 +228,8 @@ void broker_url_vhost(const char *url, char *out, size_t size)
     }
     out[n] = '\0';
 }
+
+const char *check_consumer(const char *text)
+{
+    return strcmp(text, "onceward-outbox") ? NULL : "another name: this one is the outbox's";
+}

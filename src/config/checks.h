@@ -5,6 +5,8 @@
 /* What a text of the configuration must look like beyond its length. NULL: it is fine; else what was
  * expected. None of them repeats the text: it may be a secret. */
 
+/* "onceward-outbox" is the outbox's. */
+const char *check_consumer(const char *text);
 const char *check_broker_url(const char *text);
 const char *check_host(const char *text);
 const char *check_database_url(const char *text);

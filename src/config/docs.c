@@ -59,6 +59,9 @@ static void add_type(struct buf *out, const struct key *k)
     case TYPE_STATUSES:
         buf_printf(out, "list of %.*s to %s", (int)low.len, low.data, high);
         return;
+    case TYPE_NAMES:
+        buf_add_text(out, "list of strings");
+        return;
     }
 }
 
@@ -257,6 +260,10 @@ static json_t *schema_of_value(const struct key *k)
         key_bounds(k, &low, &high);
         return json_pack("{s:s, s:b, s:{s:s, s:I, s:I}}", "type", "array", "uniqueItems", 1, "items", "type",
                          "integer", "minimum", (json_int_t)low, "maximum", (json_int_t)high);
+    case TYPE_NAMES:
+        key_bounds(k, &low, &high);
+        return json_pack("{s:s, s:I, s:I, s:{s:s, s:i}}", "type", "array", "minItems", (json_int_t)low,
+                         "maxItems", (json_int_t)high, "items", "type", "string", "maxLength", 255);
     }
     return NULL;
 }
@@ -373,12 +380,15 @@ void config_keys_schema(struct buf *out)
                                   "Keys for every queue, where the queue's own entry does not give them.",
                                   "$ref", "#/$defs/queue"));
     json_object_set_new(properties, "queues",
-                        json_pack("{s:s, s:s, s:i, s:i, s:{s:i, s:i}, s:{s:s}}", "description",
-                                  "The queues to consume, by the names that stand in the log.", "type",
-                                  "object", "minProperties", 1, "maxProperties", 256, "propertyNames",
-                                  "minLength", 1, "maxLength", 255, "additionalProperties", "$ref",
-                                  "#/$defs/queue"));
-    json_object_set_new(root, "required", json_pack("[s, s, s]", "broker", "database", "queues"));
+                        json_pack("{s:s, s:s, s:i, s:{s:i, s:i}, s:{s:s}}", "description",
+                                  "The queues to consume, by the names that stand in the log: at least one "
+                                  "without `outbox`.",
+                                  "type", "object", "maxProperties", 256, "propertyNames", "minLength", 1,
+                                  "maxLength", 255, "additionalProperties", "$ref", "#/$defs/queue"));
+    json_object_set_new(root, "required", json_pack("[s, s]", "broker", "database"));
+    json_object_set_new(root, "anyOf",
+                        json_pack("[{s:[s], s:{s:{s:i}}}, {s:[s]}]", "required", "queues", "properties",
+                                  "queues", "minProperties", 1, "required", "outbox"));
     json_object_update(whole, root);
     json_object_set_new(whole, "$defs", json_pack("{s:o}", "queue", queue));
     json_decref(root);

@@ -169,5 +169,8 @@ void key_expected(struct buf *out, const struct key *k)
     case TYPE_STATUSES:
         expect_range(out, k, "a list of whole numbers");
         return;
+    case TYPE_NAMES:
+        buf_add_text(out, "a list of strings");
+        return;
     }
 }

@@ -28,6 +28,7 @@ enum key_type {
     TYPE_HEADERS,
     TYPE_IDENTITIES,
     TYPE_STATUSES,
+    TYPE_NAMES,
 };
 
 enum key_presence { KEY_NEEDED, KEY_EITHER, KEY_MAY, KEY_HAS };

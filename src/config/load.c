@@ -291,8 +291,11 @@ static void read_queues(struct reading *root_reading, json_t *root)
     size_t n = 0;
 
     read_defaults(&defaults, &template, root, root_reading);
+    if (c->outbox.is_there && (!object || (json_is_object(object) && !json_object_size(object))))
+        return;
     if (!object || !json_is_object(object) || !json_object_size(object)) {
-        report_error(report, "queues", "%s; expected an object with at least one queue, name to keys",
+        report_error(report, "queues",
+                     "%s; expected an object with at least one queue, name to keys (or `outbox`)",
                      object ? "no queue is given" : "missing");
         return;
     }
@@ -324,6 +327,20 @@ static void read_queues(struct reading *root_reading, json_t *root)
 }
 
 /* --- the whole --- */
+
+/* An empty object is one, too. */
+static bool has_outbox(const struct reading *r, json_t *root)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(root, name, value)
+    {
+        if (strcmp(plain_name(r, name), "outbox") == 0)
+            return true;
+    }
+    return false;
+}
 
 static void name_instance(struct config *c)
 {
@@ -368,6 +385,7 @@ static int parse(struct slice text, const char *name, config_database_check *che
     r.origin = ORIGIN_GIVEN;
     read_object(&r, root);
     read_missing(&r);
+    c->outbox.is_there = has_outbox(&r, root);
     broker_url_settle(&r);
     cross_check_root(&r, check);
     values_note(&r);

@@ -348,6 +348,7 @@ static bool read_value(struct reading *r, const struct key *k, const char *path,
     case TYPE_HEADERS:
     case TYPE_IDENTITIES:
     case TYPE_STATUSES:
+    case TYPE_NAMES:
         if (k->type == TYPE_HEADERS ? !json_is_object(value) : !json_is_array(value)) {
             report_expected(r, k, path, kind_name(value));
             return false;

@@ -1,4 +1,4 @@
-/* The keys whose values are lists: header fields, sources of the message id, status codes. */
+/* The keys whose values are lists: header fields, sources of the message id, status codes, names. */
 
 #include "config/read_lists.h"
 
@@ -275,6 +275,47 @@ static bool read_statuses(struct reading *r, const struct key *k, const char *pa
     return good;
 }
 
+/* --- outbox.exchanges --- */
+
+static bool read_name(struct reading *r, const char *path, json_t *value, char **ret)
+{
+    enum { NAME_MAX_BYTES = 255 };
+    struct buf text = {0};
+    bool good = false;
+
+    if (!json_is_string(value))
+        report_error(r->report, path, "expected a string, got %s", kind_name(value));
+    else
+        good = read_string(r, path, value, &text) == 0;
+    if (good && text.len > NAME_MAX_BYTES) {
+        report_error(r->report, path, "expected a name of at most %d bytes", NAME_MAX_BYTES);
+        good = false;
+    }
+    *ret = arena_copy(r->config->arena, text.data, text.len);
+    buf_deinit(&text);
+    return good;
+}
+
+static bool read_names(struct reading *r, const struct key *k, const char *path, json_t *list)
+{
+    struct config_names names = {.n = json_array_size(list)};
+    struct buf below = {0};
+    int64_t low, high;
+
+    key_bounds(k, &low, &high);
+    bool good = (int64_t)names.n >= low && (int64_t)names.n <= high;
+    if (!good)
+        report_error(r->report, path, "expected %" PRId64 " to %" PRId64 " elements, got %zu", low, high,
+                     names.n);
+    names.items = arena_alloc(r->config->arena, names.n, sizeof(*names.items));
+    for (size_t i = 0; i < names.n; i++)
+        good &= read_name(r, item_path(&below, path, i), json_array_get(list, i), &names.items[i]);
+    buf_deinit(&below);
+    if (good)
+        *(struct config_names *)((char *)r->target + k->offset) = names;
+    return good;
+}
+
 bool read_list(struct reading *r, const struct key *k, const char *path, json_t *value)
 {
     switch (k->type) {
@@ -282,6 +323,8 @@ bool read_list(struct reading *r, const struct key *k, const char *path, json_t 
         return read_headers(r, k, path, value);
     case TYPE_IDENTITIES:
         return read_identities(r, k, path, value);
+    case TYPE_NAMES:
+        return read_names(r, k, path, value);
     default:
         assert(k->type == TYPE_STATUSES);
         return read_statuses(r, k, path, value);

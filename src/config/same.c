@@ -47,6 +47,16 @@ static bool same_statuses(const struct config_queue *a, const struct config_queu
                                               a->n_permanent_status * sizeof(*a->permanent_status)));
 }
 
+static bool same_names(const struct config_names *a, const struct config_names *b)
+{
+    if (a->n != b->n)
+        return false;
+    for (size_t i = 0; i < a->n; i++)
+        if (!same_text(a->items[i], b->items[i]))
+            return false;
+    return true;
+}
+
 bool key_is_same(const struct key *k, const void *a, const void *b)
 {
     const void *x = (const char *)a + k->offset, *y = (const char *)b + k->offset;
@@ -79,6 +89,8 @@ bool key_is_same(const struct key *k, const void *a, const void *b)
             ((const struct config_queue *)b)->message_id, ((const struct config_queue *)b)->n_message_id);
     case TYPE_STATUSES:
         return same_statuses(a, b);
+    case TYPE_NAMES:
+        return same_names(x, y);
     }
     return false;
 }

@@ -86,6 +86,16 @@ static void add_source(struct buf *out, const struct identity_source *s)
     buf_deinit(&name);
 }
 
+static void add_names(struct buf *out, const struct config_names *names)
+{
+    buf_add_char(out, '[');
+    for (size_t i = 0; i < names->n; i++) {
+        buf_add_text(out, i ? ", " : "");
+        buf_add_json(out, slice_of(names->items[i]));
+    }
+    buf_add_char(out, ']');
+}
+
 static void add_list(struct buf *out, const struct key *k, const struct config_queue *q)
 {
     if (k->type == TYPE_HEADERS) {
@@ -152,6 +162,9 @@ static bool add_value(struct buf *out, const struct key *k, const void *target)
     case TYPE_IDENTITIES:
     case TYPE_STATUSES:
         add_list(out, k, target);
+        return true;
+    case TYPE_NAMES:
+        add_names(out, field);
         return true;
     default:
         add_number(out, k, field);

@@ -107,6 +107,21 @@ struct config_queue {
     int64_t retention_ms;
 };
 
+/* A list of names. */
+struct config_names {
+    char **items;
+    size_t n;
+};
+
+/* The relay of the outbox. */
+struct config_outbox {
+    bool is_there;                 /* without it nothing is relayed */
+    char *vhost;                   /* NULL: the URL's */
+    struct config_names exchanges; /* n 0: all */
+    int64_t poll_ms;
+    size_t max_message_bytes;
+};
+
 struct config {
     char *instance;
     bool instance_is_set; /* given in the file, so it may come back under the same name */
@@ -116,7 +131,8 @@ struct config {
     struct config_log log;
     char *state_file;
     int64_t shutdown_grace_ms;
-    struct config_queue *queues;
+    struct config_outbox outbox;
+    struct config_queue *queues; /* none: only with an outbox */
     size_t n_queues;
     struct config_arena *arena;
 };
