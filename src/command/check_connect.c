@@ -9,7 +9,9 @@
 #include "onceward/base/table.h"
 #include "onceward/base/wait.h"
 #include "onceward/broker/broker.h"
+#include "onceward/broker/publisher.h"
 #include "onceward/config/config.h"
+#include "onceward/core/message.h"
 #include "onceward/forward/forward.h"
 #include "onceward/sidecar/state_file.h"
 
@@ -119,6 +121,54 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
     free(vhost);
 }
 
+/* May it publish to that exchange? The broker looks at permissions and at the exchange first, and at the
+ * expiration last: so one that is no number comes back as 406 from an exchange that would have taken it, and
+ * nothing is routed. */
+static bool check_exchange(const struct config *c, const char *vhost, const char *exchange, struct fault *f)
+{
+    struct message *m = message_new();
+    struct publisher *p;
+    bool ok = false;
+
+    m->properties[PROPERTY_EXPIRATION] = SLICE("none: onceward check");
+    if (publisher_open(&c->broker, vhost, "check", &p, f) == 0) {
+        ok = publisher_send_to(p, slice_of(exchange), SLICE(""), m, f) < 0 && !strcmp(f->code, "406");
+        publisher_close(p);
+    }
+    message_free(m);
+    return ok;
+}
+
+static void check_outbox(const struct config *c, struct findings *s)
+{
+    const struct config_names *names = &c->outbox.exchanges;
+    struct buf where = {0};
+    char text[1200];
+    char *vhost = NULL;
+    struct fault f = {0};
+    bool ok = broker_vhost(&c->broker, &(struct config_queue){.vhost = c->outbox.vhost}, &vhost, &f) == 0;
+
+    buf_add_text(&where, "broker ");
+    add_server(&where, &c->broker);
+    buf_printf(&where, ", vhost %s", vhost ? vhost : "?");
+    s->where = buf_text(&where);
+    for (size_t i = 0; ok && i < (names->n ? names->n : 1); i++) {
+        const char *exchange = names->n ? names->items[i] : "";
+        bool may = check_exchange(c, vhost, exchange, &f);
+
+        if (may)
+            snprintf(text, sizeof text, "the outbox may publish to %s%s",
+                     *exchange ? "exchange " : "the default exchange", exchange);
+        else
+            snprintf(text, sizeof text, "outbox, exchange \"%s\": %s", exchange, f.text);
+        say(s, may, text);
+    }
+    if (!ok)
+        say(s, false, f.text);
+    buf_deinit(&where);
+    free(vhost);
+}
+
 /* Until the probe has an end, or its time has. */
 static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
 {
@@ -198,6 +248,8 @@ int check_connections(const struct config *c, bool sample, struct findings *s)
     check_database(c, s);
     for (size_t i = 0; i < c->n_queues; i++)
         check_broker(c, &c->queues[i], sample, s);
+    if (c->outbox.is_there)
+        check_outbox(c, s);
     forward_global_init();
     for (size_t i = 0; i < c->n_queues; i++)
         check_application(&c->queues[i], s);

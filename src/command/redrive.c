@@ -360,6 +360,81 @@ static int dry_run(struct redrive *r, struct target *t, const struct dead_letter
     return 0;
 }
 
+/* --- letters of the outbox --- */
+
+/* As it was published: it has not been anywhere. */
+static struct message *outbox_message(const struct dead_letter *l, struct fault *f)
+{
+    struct message *m = message_new();
+
+    if ((l->headers && jsonread_fields(slice_of(l->headers), m, f)) ||
+        (l->properties && jsonread_properties(slice_of(l->properties), m, f))) {
+        fault_wrap(f, "the stored properties or headers cannot be read");
+        message_free(m);
+        return NULL;
+    }
+    if (l->message_id)
+        m->properties[PROPERTY_MESSAGE_ID] = slice_of(l->message_id);
+    m->body_len = l->body_len;
+    m->body = l->body_len ? mem_copy(l->body, l->body_len) : NULL;
+    return m;
+}
+
+/* The broker, then the letter. */
+static int outbox_publish(struct redrive *r, const struct dead_letter *l, const struct message *m)
+{
+    const char *exchange = l->exchange ? l->exchange : "", *key = l->routing_key ? l->routing_key : "";
+    struct publisher *p;
+    int answer;
+
+    if (open_link(r, l->vhost, &p))
+        return -1;
+    FAILPOINT(REDRIVE_BEFORE);
+    answer = publisher_send_to(p, slice_of(exchange), slice_of(key), m, &r->fault);
+    if (answer > 0) {
+        leave(r, l, "the exchange still has no queue for its routing key");
+        return 0;
+    }
+    if (answer < 0) {
+        letter_tell(r->options, l, LEFT, "not confirmed by the broker; run this again");
+        r->n_left++;
+        return -1;
+    }
+    FAILPOINT(REDRIVE_CONFIRMED);
+    if (admin_dead_delete(r->admin, l->id, &r->fault) < 0)
+        return -1;
+    FAILPOINT(REDRIVE_DELETED);
+    letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, key, l->message_id},
+                "redriven to exchange \"%s\" with routing key \"%s\"", exchange, key);
+    r->n_done++;
+    return 0;
+}
+
+static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
+{
+    struct fault f = {0};
+    struct message *m;
+    int answer = 0;
+
+    if (!r->config->outbox.is_there) {
+        leave(r, l, "this configuration has no outbox: use the one that does");
+        return 0;
+    }
+    if (r->options->dry_run) {
+        letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, l->routing_key, l->message_id},
+                    "would be redriven to exchange \"%s\"", l->exchange ? l->exchange : "");
+        r->n_done++;
+        return 0;
+    }
+    m = outbox_message(l, &f);
+    if (!m)
+        leave(r, l, f.text);
+    else
+        answer = outbox_publish(r, l, m);
+    message_free(m);
+    return answer;
+}
+
 static int redrive_one(void *ctx, const struct dead_letter *l)
 {
     struct redrive *r = ctx;
@@ -373,6 +448,8 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     if (pace_wait(&r->pace))
         return 1;
     letter_seen(r->options, l);
+    if (strcmp(l->consumer, DEAD_OUTBOX) == 0 && !*l->queue)
+        return outbox_redrive(r, l);
     /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
     if (!q) {
         leave(r, l, "this configuration does not have its consumer: use the one that does");

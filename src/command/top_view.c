@@ -343,6 +343,17 @@ static void levers_add(struct lines *l, const struct fleet *f)
     }
 }
 
+static void outbox_add(struct lines *l, const struct fleet_outbox *x)
+{
+    struct buf text = {0};
+
+    if (!x->is_used)
+        return;
+    fleet_add_outbox(&text, x);
+    line_add(l, x->waiting && !*x->holder ? YELLOW : NULL, buf_text(&text));
+    buf_deinit(&text);
+}
+
 static void queues_add(struct lines *l, const struct fleet *f)
 {
     struct cells cells;
@@ -376,6 +387,7 @@ void top_draw(struct buf *out, const struct top_screen *s, const struct fleet *f
         line_add(&l, RED, s->fault);
     totals_add(&l, f);
     levers_add(&l, f);
+    outbox_add(&l, &f->outbox);
     line_add(&l, NULL, "");
     if (f->n_queues)
         queues_add(&l, f);

@@ -98,8 +98,10 @@ void inbox_ask_try(struct inbox *i)
 {
     static const Oid types[] = {OID_TEXT};
 
+    const char *consumer = i->queues.n ? i->queues.list[0].consumer : "outbox";
+
     if (pipeline_may_ask(i, QUESTION_TRY))
-        pipeline_ask(i, QUESTION_TRY, 1, types, &i->queues.list[0].consumer);
+        pipeline_ask(i, QUESTION_TRY, 1, types, &consumer);
 }
 
 int inbox_tried(struct inbox *i, struct fault *f)

@@ -116,7 +116,7 @@ struct job *inbox_connect(const struct config_database *c, const struct inbox_qu
 {
     struct attempt *a = mem_zalloc(1, sizeof(*a));
 
-    assert(n_queues > 0 && self->number > 0);
+    assert(self->number > 0);
     a->database = *c;
     config_text_copy(&a->database.url, &c->url);
     config_text_copy(&a->database.password, &c->password);

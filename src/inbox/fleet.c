@@ -1,4 +1,4 @@
-/* The replicas that are alive, what their queues do, and the levers: two questions. */
+/* The replicas that are alive, what their queues do, the levers, and the outbox: three questions. */
 #include "inbox/fleet.h"
 
 #include "inbox/session.h"
@@ -41,8 +41,10 @@ enum {
 
 enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY };
 
+enum { O_WAITING, O_EXACT, O_LAG_MS, O_LETTERS, O_HOLDER, O_VHOST, O_BYTES, O_TURN_WAITS_MS, O_RESTORED };
+
 struct results {
-    PGresult *replicas, *levers;
+    PGresult *replicas, *levers, *outbox;
 };
 
 /* --- what was answered --- */
@@ -103,6 +105,19 @@ static struct fleet_lever lever_read(const PGresult *r, int row)
                                 .give_up_by = text(r, row, L_GIVE_UP_BY)};
 }
 
+static struct fleet_outbox outbox_read(const PGresult *r)
+{
+    if (!PQntuples(r))
+        return (struct fleet_outbox){.holder = "", .vhost = ""};
+    return (struct fleet_outbox){.is_used = true,
+                                 .waiting = field_int(r, 0, O_WAITING),
+                                 .exact = text(r, 0, O_EXACT)[0] == 't',
+                                 .lag_ms = field_int(r, 0, O_LAG_MS),
+                                 .letters = field_int(r, 0, O_LETTERS),
+                                 .holder = text(r, 0, O_HOLDER),
+                                 .vhost = text(r, 0, O_VHOST)};
+}
+
 /* Those of an instance do not follow one another: few are many. */
 static size_t count_replicas(const struct fleet *f)
 {
@@ -124,7 +139,8 @@ int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f)
 
     *ret = (struct fleet){.results = r};
     if (session_once(a, sql_file_find("queries/status_replicas.sql")->text, 0, NULL, &r->replicas, f) ||
-        session_once(a, sql_file_find("queries/status_levers.sql")->text, 0, NULL, &r->levers, f)) {
+        session_once(a, sql_file_find("queries/status_levers.sql")->text, 0, NULL, &r->levers, f) ||
+        session_once(a, sql_file_find("queries/status_outbox.sql")->text, 0, NULL, &r->outbox, f)) {
         fleet_deinit(ret);
         return -1;
     }
@@ -136,6 +152,7 @@ int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f)
         ret->queues[i] = queue_read(r->replicas, (int)i);
     for (size_t i = 0; i < ret->n_levers; i++)
         ret->levers[i] = lever_read(r->levers, (int)i);
+    ret->outbox = outbox_read(r->outbox);
     ret->n_replicas = count_replicas(ret);
     return 0;
 }
@@ -147,6 +164,7 @@ void fleet_deinit(struct fleet *f)
     if (r) {
         PQclear(r->replicas);
         PQclear(r->levers);
+        PQclear(r->outbox);
     }
     free(r);
     free(f->queues);
@@ -230,6 +248,21 @@ void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
                    l->n_give_up == 1 ? "" : "s");
 }
 
+void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x)
+{
+    buf_add_text(out, "outbox to ");
+    text_add_safe(out, slice_of(x->vhost));
+    buf_printf(out, ": %s%" PRId64 " waiting", x->exact ? "" : "up to ", x->waiting);
+    if (x->waiting) {
+        buf_add_text(out, ", the oldest for ");
+        text_add_age(out, x->lag_ms);
+    }
+    buf_add_text(out, *x->holder ? "; relayed by " : "; relayed by nobody");
+    text_add_safe(out, slice_of(x->holder));
+    if (x->letters)
+        buf_printf(out, "; %" PRId64 " dead letter%s", x->letters, x->letters == 1 ? "" : "s");
+}
+
 void fleet_print(const struct fleet *f, FILE *out)
 {
     if (f->n_queues) {
@@ -242,6 +275,13 @@ void fleet_print(const struct fleet *f, FILE *out)
         struct buf line = {0};
 
         fleet_add_lever(&line, &f->levers[i]);
+        fprintf(out, "%s.\n", buf_text(&line));
+        buf_deinit(&line);
+    }
+    if (f->outbox.is_used) {
+        struct buf line = {0};
+
+        fleet_add_outbox(&line, &f->outbox);
         fprintf(out, "%s.\n", buf_text(&line));
         buf_deinit(&line);
     }
@@ -298,10 +338,19 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
     static const struct json_column levers[] = {
         {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
         {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false}};
+    static const struct json_column outbox[] = {{O_VHOST, "vhost", false},
+                                                {O_HOLDER, "holder", false},
+                                                {O_WAITING, "waiting", true},
+                                                {O_LAG_MS, "lag_ms", true},
+                                                {O_LETTERS, "dead_letters", true},
+                                                {O_BYTES, "bytes", true},
+                                                {O_TURN_WAITS_MS, "turn_waits_ms", true}};
     const struct results *r = f->results;
 
     buf_add_text(out, "\"replicas\":");
     json_rows_add(out, r->replicas, replicas, sizeof(replicas) / sizeof(replicas[0]));
     buf_add_text(out, ",\"levers\":");
     json_rows_add(out, r->levers, levers, sizeof(levers) / sizeof(levers[0]));
+    buf_add_text(out, ",\"outbox\":");
+    json_rows_add(out, r->outbox, outbox, sizeof(outbox) / sizeof(outbox[0]));
 }

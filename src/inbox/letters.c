@@ -57,7 +57,13 @@ static void match_init(struct match *m, const struct dead_filter *filter)
         buf_add_char(&m->consumers, i ? ',' : '[');
         buf_add_json(&m->consumers, slice_of(filter->of->queues[i].consumer));
     }
+    if (filter->of && filter->of->outbox.is_there) {
+        buf_add_char(&m->consumers, m->consumers.len ? ',' : '[');
+        buf_add_json(&m->consumers, slice_of(DEAD_OUTBOX));
+    }
     if (filter->of) {
+        if (!m->consumers.len)
+            buf_add_char(&m->consumers, '[');
         buf_add_char(&m->consumers, ']');
         m->params[5] = buf_text(&m->consumers);
     }

@@ -18,6 +18,19 @@ static const char *const texts[N_QUESTIONS] = {
         "SELECT ord, answer, queue, vhost FROM onceward.sidecar_register_many($1, $2, $3, $4)",
     [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, version, consumes, yes, text "
                           "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6)",
+    [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",
+    [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored "
+                              "FROM onceward.sidecar_outbox_lease($1, $2, $3, $4, $5)",
+    [QUESTION_OUTBOX_READ] = "SELECT batch, over, seq, exchange, routing_key, message_id, type, headers, "
+                             "properties, body, body_bytes, age_ms "
+                             "FROM onceward.sidecar_outbox_read($1, $2, $3, $4, $5)",
+    [QUESTION_OUTBOX_WRITE] = "SELECT onceward.sidecar_outbox_write($1, $2, $3)",
+    [QUESTION_OUTBOX_TURN] = "SELECT onceward.sidecar_outbox_turn($1, $2, $3)",
+    [QUESTION_OUTBOX_RESTORE] = "SELECT onceward.sidecar_outbox_restore($1, $2)",
+    [QUESTION_OUTBOX_BURY] = "SELECT ord, answer, letter_id "
+                             "FROM onceward.sidecar_outbox_bury($1, $2, $3, $4, $5, $6)",
+    [QUESTION_OUTBOX_GAUGE] = "SELECT waiting, exact, lag_ms, letters, holder, bytes, turn_waits_ms "
+                              "FROM onceward.sidecar_outbox_gauge()",
 };
 
 static const char odd_answer[] = "the database answered something else than was asked";

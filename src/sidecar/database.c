@@ -124,6 +124,7 @@ static void forget(struct sidecar *s)
     wait_remove(s->wait, &d->watch);
     inbox_free(d->inbox);
     d->inbox = NULL;
+    outbox_database_is(s, false);
     d->asked_figures = d->asked_try = d->has_figures = false;
     d->asked_holder = 0;
     d->housekeeps = SIZE_MAX;
@@ -205,6 +206,8 @@ static void refused_whole(struct sidecar *s, const char *reason)
         queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, reason);
         l->touched = true;
     }
+    if (!s->n_lanes)
+        dial_failed(s, &s->database.dial, reason); /* there is no queue to tell it of */
     dial_later(s, &s->database.dial, REFUSED_MS);
 }
 
@@ -232,6 +235,7 @@ static void arrive(struct sidecar *s, void *result)
     database_linked(&d->core);
     for (size_t i = 0; i < s->n_lanes; i++)
         queue_database_linked(&s->lanes[i].core, s->now_ms);
+    outbox_database_is(s, true);
     s->presence.at_ms = 0;
     store_linked(s);
     look_at_registrations(s);
@@ -284,7 +288,7 @@ void database_step(struct sidecar *s)
  * depends on it. */
 static void slim(struct sidecar *s)
 {
-    if (!inbox_is_swollen(s->database.inbox))
+    if (!inbox_is_swollen(s->database.inbox) || !outbox_is_quiet(s))
         return;
     for (size_t i = 0; i < s->n_lanes; i++)
         if (queue_n_held(&s->lanes[i].core))

@@ -57,7 +57,7 @@ static bool somebody_was_ready(const struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].core.ready)
             return true;
-    return false;
+    return !s->n_lanes;
 }
 
 void dial_failed(struct sidecar *s, struct dial *d, const char *reason)

@@ -115,7 +115,7 @@ static void answered(struct sidecar *s)
     tell_gone(s);
     tell_others(s, &p);
     levers_pull(s, &p);
-    if (p.namesake && !s->presence.told_namesake) {
+    if (p.namesake && !s->presence.told_namesake && s->n_lanes) {
         s->presence.told_namesake = true;
         report_reason(&s->lanes[0], EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");

@@ -96,6 +96,7 @@ static void answered(struct sidecar *s, const struct forward_answer *a)
     if (a->kind == ANSWER_STATUS)
         histogram_add(&l->forward_us, a->took_us);
     queue_answered(&l->core, s->now_ms, a->ref, &answer);
+    outbox_answered(s);
     l->touched = true;
 }
 

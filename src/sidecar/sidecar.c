@@ -29,6 +29,8 @@ static void drain_all(struct sidecar *s, int64_t until_ms)
         queue_drain(&s->lanes[i].core, s->now_ms, until_ms);
         s->lanes[i].touched = true;
     }
+    outbox_ends(s, false);
+    s->grace_ends_ms = until_ms;
     s->state_at_ms = 0;
 }
 
@@ -40,6 +42,8 @@ static void asked_to_end(struct sidecar *s)
             queue_hurry(&s->lanes[i].core, s->now_ms);
             s->lanes[i].touched = true;
         }
+    if (s->n_asked > 1)
+        outbox_ends(s, true);
     s->ending = ENDING_STOP;
     reload_give_up(s);
     drain_all(s, s->now_ms + s->config->shutdown_grace_ms);
@@ -130,6 +134,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, housekeeping_due_ms(s));
     due = earlier(due, letters_due_ms(s));
     due = earlier(due, replicas_due_ms(s));
+    due = earlier(due, outbox_next_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
         due = earlier(due, s->now_ms + DRAIN_TICK_MS);
     if (s->database.inbox && inbox_is_lost(s->database.inbox))
@@ -160,6 +165,7 @@ static void turn(struct sidecar *s)
     replicas_step(s);
     actions_run(s);
     requests_probe(s);
+    outbox_step(s);
     housekeeping_step(s);
     store_step(s);
     figures_step(s);
@@ -173,7 +179,7 @@ static bool is_drained(const struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].core.drain != DRAIN_DONE)
             return false;
-    return true;
+    return outbox_has_ended(s) || s->now_ms >= s->grace_ends_ms;
 }
 
 /* Each queue says so when it has nothing left, whatever the others still have. */
@@ -213,6 +219,7 @@ static void run(struct sidecar *s)
         if (!told) {
             s->is_idle = true;
             letters_close(s);
+            outbox_close(s);
             database_close(s); /* nothing is connected while it stays */
             s->state_at_ms = 0;
             told = true;
@@ -269,7 +276,7 @@ static int lanes_init(struct sidecar *s, struct fault *f)
                                     .n_dead_letters = -1,
                                     .touched = true,
                                     .house.page = -1};
-    if (requests_init(s, f) || brokers_init(s, f))
+    if (requests_init(s, f) || brokers_init(s, f) || outbox_begin(s, f))
         return -1;
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
@@ -324,6 +331,7 @@ static void deinit(struct sidecar *s)
             queue_deinit(&s->lanes[i].core);
     forward_free(s->forward);
     letters_close(s);
+    outbox_free(s);
     database_deinit(s);
     brokers_deinit(s);
     replicas_deinit(s);

@@ -40,6 +40,7 @@
  *   shown.c        what presence shows of the queues
  *   housekeeping.c the purge and the sweep
  *   store.c        the partitions of stored messages
+ *   outbox.c       the relay of the outbox
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
  *   reload.c       the program, started anew in its own place
@@ -220,6 +221,7 @@ struct sidecar {
         size_t n;
         struct buf json;
     } presence;
+    struct sidecar_outbox *outbox; /* NULL: none is configured */
     struct state_file file;
     bool state_failed;
     int64_t state_at_ms;
@@ -227,8 +229,9 @@ struct sidecar {
     int signals;
     struct watch signals_watch;
     enum ending ending;
-    int n_asked;  /* to end */
-    bool is_idle; /* drained, and to stay */
+    int n_asked;           /* to end */
+    int64_t grace_ends_ms; /* while it drains */
+    bool is_idle;          /* drained, and to stay */
     struct state_reload reload;
     int64_t reload_began_ms;
     int64_t now_ms;
@@ -337,6 +340,20 @@ void store_step(struct sidecar *s);
 /* --- waits.c --- */
 
 void waits_step(struct sidecar *s);
+
+/* --- outbox.c --- */
+
+int outbox_begin(struct sidecar *s, struct fault *f);
+void outbox_step(struct sidecar *s);
+int64_t outbox_next_ms(const struct sidecar *s); /* when to step again */
+void outbox_database_is(struct sidecar *s, bool there);
+void outbox_answered(struct sidecar *s);       /* an application has */
+void outbox_ends(struct sidecar *s, bool now); /* it drains; now: it waits for nothing */
+bool outbox_has_ended(const struct sidecar *s);
+bool outbox_is_ready(const struct sidecar *s); /* has reached broker and database */
+bool outbox_is_quiet(const struct sidecar *s); /* holds nothing */
+void outbox_close(struct sidecar *s);
+void outbox_free(struct sidecar *s);
 
 /* --- tell.c --- */
 

@@ -85,6 +85,7 @@ static void write_state(struct sidecar *s, struct state *state)
 
 void tell_state(struct sidecar *s)
 {
+    static char only_outbox[] = "outbox";
     struct state state;
 
     if (s->now_ms < s->state_at_ms)
@@ -96,6 +97,9 @@ void tell_state(struct sidecar *s)
                                                       .turned_ms_ago = 0,
                                                       .ready = is_ready(&s->lanes[i]),
                                                       .fits = !s->lanes[i].refused_told});
+    if (!s->n_lanes)
+        state_add_queue(
+            &state, &(struct state_queue){.name = only_outbox, .ready = outbox_is_ready(s), .fits = true});
     write_state(s, &state);
     state.instance = NULL; /* both are not its own */
     state.reload = (struct state_reload){0};

@@ -1,6 +1,7 @@
 /* The simulator's command: see usage. */
 #include "differential.h"
 #include "measured.h"
+#include "outbox_sim.h"
 #include "run.h"
 
 #include "mutants.h"
@@ -16,6 +17,7 @@
 static const char usage_text[] =
     "usage: test/sim [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--mutant NAME] [--jobs "
     "N]\n"
+    "       test/sim --outbox [--seeds A..B | --seed N [--trace]]\n"
     "       test/sim --measured [NAME]\n"
     "       test/sim --mutants [NAME...]\n"
     "       test/sim --differential DRIVER CONNECTION\n"
@@ -33,6 +35,8 @@ static const char usage_text[] =
     "  --no-shrink    does not look for the shortest plan that breaks the same promise\n"
     "  --mutant NAME  with that deliberate mistake in the core (--mutants lists them)\n"
     "  --jobs N       so many processes at once\n"
+    "  --outbox       runs the outbox alone: relays, a database and a broker of their own. Without it each "
+    "seed runs both\n"
     "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
     "one; each says what it measured, and what it asks for\n"
     "  --mutants      runs each mutant: the oracle must catch it within 2,000 seeds\n"
@@ -53,6 +57,8 @@ static const char usage_text[] =
     "  4. run the seed again, then --seeds 1..2000 and --measured. A seed says something about one revision "
     "only: a test of the core in test/unit\n"
     "     keeps what was learnt.\n";
+
+enum { OUTBOX_EVERY = 20 }; /* its runs take longer */
 
 struct options {
     uint64_t from, to;
@@ -93,6 +99,31 @@ static void report(const struct options *o, struct plan *p, struct outcome *out)
         printf("Its story: test/sim --seed %llu --trace\n", (unsigned long long)p->seed);
 }
 
+/* The outbox of a seed. True: a promise broke, and it was told. */
+static bool outbox_breaks(uint64_t seed, bool trace)
+{
+    struct outcome out;
+
+    outbox_run(seed, trace, &out);
+    if (out.broken)
+        printf(
+            "seed %llu: BROKEN outbox, %s at %.3f s: %s\nIts story: test/sim --outbox --seed %llu --trace\n",
+            (unsigned long long)seed, out.check, (double)out.at_us / 1e6, out.text, (unsigned long long)seed);
+    return out.broken;
+}
+
+static int run_outbox(const struct options *o)
+{
+    double began = now_s();
+    uint64_t n = 0;
+
+    for (uint64_t seed = o->from; seed <= o->to && (!o->seconds || now_s() - began < o->seconds); seed++, n++)
+        if (outbox_breaks(seed, o->trace))
+            return 1;
+    printf("%llu runs of the outbox: no promise broken\n", (unsigned long long)n);
+    return 0;
+}
+
 /* Every step-th seed. 0: all were good. */
 static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
 {
@@ -110,6 +141,10 @@ static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
         n_posts += out.counts.n_posts;
         if (out.broken) {
             report(o, &p, &out);
+            plan_deinit(&p);
+            return 1;
+        }
+        if (seed % OUTBOX_EVERY == 0 && outbox_breaks(seed, false)) {
             plan_deinit(&p);
             return 1;
         }
@@ -161,13 +196,23 @@ static bool read_range(const char *text, struct options *o)
 
 /* --- mutants --- */
 
-enum { MUTANT_SEEDS = 2000 };
+enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 100 };
+
+static bool is_outbox(int mutant)
+{
+    return strncmp(mutant_name(mutant), "OUTBOX_", 7) == 0;
+}
 
 /* The first seed that catches it; 0: none. */
 static uint64_t caught_by(int mutant, struct outcome *out)
 {
     mutant_set(mutant);
-    for (uint64_t seed = 1; seed <= MUTANT_SEEDS; seed++) {
+    for (uint64_t seed = 1; is_outbox(mutant) && seed <= OUTBOX_MUTANT_SEEDS; seed++) {
+        outbox_run(seed, false, out);
+        if (out->broken)
+            return seed;
+    }
+    for (uint64_t seed = 1; !is_outbox(mutant) && seed <= MUTANT_SEEDS; seed++) {
         struct plan p;
 
         plan_make(&p, seed);
@@ -193,7 +238,7 @@ static int try_mutant(int mutant)
         if (seed)
             printf("%-32s caught by seed %llu: %s: %s\n", mutant_name(mutant), (unsigned long long)seed,
                    out.check, out.text);
-        else if (measured_catches(&out))
+        else if (!is_outbox(mutant) && measured_catches(&out))
             printf("%-32s caught by a measured scenario: %s: %s\n", mutant_name(mutant), out.check, out.text);
         else
             printf("%-32s NOT CAUGHT within %d seeds\n", mutant_name(mutant), MUTANT_SEEDS);
@@ -229,10 +274,11 @@ static int run_mutants(char **names)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seeds", 1, NULL, 's'},        {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
-        {"trace", 0, NULL, 'v'},        {"no-shrink", 0, NULL, 'n'}, {"mutant", 1, NULL, 'm'},
-        {"mutants", 0, NULL, 'M'},      {"measured", 0, NULL, 'P'},  {"jobs", 1, NULL, 'j'},
-        {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
+        {"seeds", 1, NULL, 's'},   {"seed", 1, NULL, 's'},         {"seconds", 1, NULL, 't'},
+        {"trace", 0, NULL, 'v'},   {"no-shrink", 0, NULL, 'n'},    {"mutant", 1, NULL, 'm'},
+        {"mutants", 0, NULL, 'M'}, {"measured", 0, NULL, 'P'},     {"outbox", 0, NULL, 'O'},
+        {"jobs", 1, NULL, 'j'},    {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     struct options o = {.from = 1, .to = 500, .shrink = true, .jobs = 1};
     int c, what = 's', mutant;
 
@@ -269,6 +315,7 @@ int main(int argc, char **argv)
             break;
         case 'M':
         case 'P':
+        case 'O':
         case 'D':
             what = c;
             break;
@@ -287,6 +334,8 @@ int main(int argc, char **argv)
     }
     if (what == 'D')
         return differential_run(argv[optind], argv[optind + 1], o.from, o.seconds > 0 ? o.seconds : 20);
+    if (what == 'O')
+        return run_outbox(&o);
     if (what == 'P')
         return measured_run(argv[optind]);
     return run_jobs(&o);

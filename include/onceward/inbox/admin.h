@@ -77,12 +77,22 @@ struct fleet_lever {
     const char *give_up_by;
 };
 
+/* The outbox. Texts are never NULL. */
+struct fleet_outbox {
+    bool is_used; /* a relay has been there */
+    int64_t waiting, lag_ms, letters;
+    bool exact;         /* else waiting is at most that */
+    const char *holder; /* of the lease; empty: nobody */
+    const char *vhost;
+};
+
 struct fleet {
     struct fleet_queue
         *queues; /* by queue, then instance; a replica without a queue has one that is all empty */
     size_t n_queues, n_replicas;
     struct fleet_lever *levers;
     size_t n_levers;
+    struct fleet_outbox outbox;
     void *results; /* what the texts point into */
 };
 
@@ -92,6 +102,9 @@ void fleet_deinit(struct fleet *f);
 
 /* "payments was paused 4 min ago by ann: deploy; 3 messages to be given up" */
 void fleet_add_lever(struct buf *out, const struct fleet_lever *l);
+
+/* "outbox to /: 12 waiting, the oldest for 3 s; relayed by pod-1/7; 2 dead letters" */
+void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
 
 /* Levers of operators, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: who
  * says so; consumer, by and ids are text of the database. */
@@ -122,6 +135,9 @@ struct dead_filter {
     size_t n_ids;
     const struct config *of; /* only letters of its consumers; NULL: any */
 };
+
+/* The consumer of the outbox's letters; their queue is empty. */
+#define DEAD_OUTBOX "onceward-outbox"
 
 struct dead_letter {
     int64_t id;

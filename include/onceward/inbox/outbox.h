@@ -1,0 +1,110 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fault;
+struct inbox;
+
+/* The outbox's questions, on the connection of the inbox (inbox.h): each asked in the pipeline unless it is
+ * out already, and answered once. What the functions promise stands in sql/README.md. Answers: 1: *ret, valid
+ * until the next call of the same function or inbox_free; 0: no answer yet, or nothing was asked; -1: the
+ * statement failed: f. */
+
+/* The words of the functions' answers. */
+enum outbox_word {
+    OUTBOX_WORD_OK,
+    OUTBOX_WORD_REFUSED,
+    OUTBOX_WORD_BUSY,
+    OUTBOX_WORD_HELD,
+    OUTBOX_WORD_OTHER,
+    OUTBOX_WORD_FREE,
+    OUTBOX_WORD_NONE,
+    OUTBOX_WORD_WRITTEN,
+    OUTBOX_WORD_STALE,
+    OUTBOX_WORD_LOST,
+    OUTBOX_WORD_TURNED,
+    OUTBOX_WORD_EMPTIED,
+    OUTBOX_WORD_WAITS,
+    OUTBOX_WORD_RESTS,
+    OUTBOX_WORD_DONE,
+    OUTBOX_WORD_MORE,
+    OUTBOX_WORD_LOADING,
+    OUTBOX_WORD_BURIED,
+    OUTBOX_WORD_GONE,
+    N_OUTBOX_WORDS /* another one: a newer schema's */
+};
+
+/* Whose outbox it is. */
+struct inbox_outbox_owner {
+    enum outbox_word word; /* ok, refused, busy */
+    char broker[256], vhost[256];
+};
+void inbox_ask_outbox_register(struct inbox *i, const char *broker, const char *vhost);
+int inbox_outbox_registered(struct inbox *i, struct inbox_outbox_owner *ret, struct fault *f);
+
+/* lease 0: none is held. want false: it is given up. */
+struct inbox_outbox_lease {
+    enum outbox_word word; /* held, other, free, busy, none */
+    int64_t lease, left_ms;
+    bool restored;
+    char holder[300];
+};
+void inbox_ask_outbox_lease(struct inbox *i, int64_t lease, int64_t for_ms, bool want);
+int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct fault *f);
+
+/* batch NULL: from the position; after -1: the batch behind that one. */
+void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, int n, size_t n_bytes,
+                           size_t max_message);
+
+/* What was read: taken, then asked row by row, then closed. */
+struct inbox_outbox_rows;
+struct inbox_outbox_row {
+    int64_t seq, age_ms, body_len;
+    struct slice exchange, routing_key, message_id, type, headers, properties, body; /* data NULL: none */
+};
+int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
+
+/* False: there is no position. */
+bool inbox_outbox_batch(const struct inbox_outbox_rows *r, struct slice *ret_batch, bool *ret_over);
+size_t inbox_outbox_n(const struct inbox_outbox_rows *r);
+void inbox_outbox_row(const struct inbox_outbox_rows *r, size_t at, struct inbox_outbox_row *ret);
+void inbox_outbox_close(struct inbox_outbox_rows *r);
+
+/* seq -1: all of the batch. */
+void inbox_ask_outbox_write(struct inbox *i, int64_t lease, const char *batch, int64_t seq);
+int inbox_outbox_written(struct inbox *i, enum outbox_word *ret, struct fault *f);
+
+void inbox_ask_outbox_turn(struct inbox *i, int64_t lease);
+int inbox_outbox_turned(struct inbox *i, enum outbox_word *ret, struct fault *f);
+
+void inbox_ask_outbox_restore(struct inbox *i, int64_t lease);
+int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *f);
+
+struct inbox_outbox_letter {
+    int64_t seq;
+    struct slice message_id;
+    const char *reason, *error;
+};
+struct inbox_outbox_buried {
+    enum outbox_word word; /* buried, gone, busy, lost */
+    int64_t letter;
+};
+enum { INBOX_OUTBOX_LETTERS = 64 };
+void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
+                           const struct inbox_outbox_letter *letters, size_t n);
+
+/* ret has room for INBOX_OUTBOX_LETTERS, in the order in which they were asked for. */
+int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t *ret_n, struct fault *f);
+
+struct inbox_outbox_gauge {
+    int64_t waiting, lag_ms, letters, bytes;
+    bool exact;
+    int64_t turn_waits_ms; /* -1: it does not wait */
+    char holder[300];      /* empty: nobody */
+};
+void inbox_ask_outbox_gauge(struct inbox *i);
+int inbox_outbox_gauge(struct inbox *i, struct inbox_outbox_gauge *ret, struct fault *f);

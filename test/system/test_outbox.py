@@ -1,0 +1,239 @@
+"""The outbox: what an application publishes in its transaction comes to the broker, once it has committed, in order, and never is lost.
+
+Each test has a database of its own: a schema has one outbox."""
+
+import json
+import subprocess
+import uuid
+
+import pytest
+
+from rig import schema
+from rig.bed import Bed
+from rig.broker_view import own_broker  # noqa: F401
+from rig.wait import wait_until
+
+
+@pytest.fixture
+def box(request, tmp_path, fresh_postgres, rabbitmq):
+    """A bed with a database of its own, and an exchange that its queue is bound to."""
+    made = Bed(request.node.name, tmp_path, fresh_postgres, rabbitmq)
+    request.node.bed = made
+    made.exchange = made.name + "-x"
+    made.queue.channel.exchange_declare(made.exchange, "direct", durable=True)
+    made.queue.channel.queue_bind(made.queue.name, made.exchange, "key")
+    yield made
+    made.queue.channel.exchange_delete(made.exchange)
+    made.deinit()
+
+
+def relay(box, name=None, **outbox):
+    """A sidecar with an outbox and no queue."""
+    sidecar = box.sidecar(name, wait=False, top={"queues": None, "outbox": outbox, "instance": name})
+    return sidecar
+
+
+def publish(box, message_id, exchange=None, key="key", body='{"n": 1}', commit=True, **more):
+    """Answers the id."""
+    names = "".join(f", {name} => %s" for name in more)
+    connection = box.postgres.connect()
+    try:
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT onceward.publish(%s, %s, %s::jsonb, %s{names})",
+                           (box.exchange if exchange is None else exchange, key, body, message_id, *more.values()))
+            found = cursor.fetchone()[0]
+        connection.commit() if commit else connection.rollback()
+        return found
+    finally:
+        connection.close()
+
+
+def publish_many(box, ids, exchange=None, key="key"):
+    connection = box.postgres.connect()
+    try:
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            for message_id in ids:
+                cursor.execute("SELECT onceward.publish(%s, %s, '{}'::jsonb, %s)",
+                               (box.exchange if exchange is None else exchange, key, message_id))
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def take(box, n, deadline=40):
+    """The next n messages of the queue: (id, properties, body)."""
+    found = []
+
+    def more():
+        method, properties, body = box.queue.channel.basic_get(box.queue.name, auto_ack=True)
+        if method:
+            found.append((properties.message_id, properties, body))
+        return len(found) >= n
+
+    wait_until(more, lambda: f"{n} messages; {len(found)} came", deadline, 0.01)
+    return found
+
+
+def is_empty(box):
+    return box.queue.channel.basic_get(box.queue.name, auto_ack=True)[0] is None
+
+
+def gauge(box):
+    return box.rows("SELECT * FROM onceward.sidecar_outbox_gauge()")[0]
+
+
+def wait_for_nothing_waiting(box, deadline=40):
+    wait_until(lambda: gauge(box)["waiting"] == 0, lambda: f"nothing waiting: {gauge(box)}", deadline, 0.05)
+
+
+def letters(box):
+    return box.rows("SELECT * FROM onceward.dead_letter WHERE consumer = 'onceward-outbox' AND queue = '' ORDER BY id")
+
+
+def wait_for_letter(box, reason):
+    wait_until(lambda: [x for x in letters(box) if x["reason"] == reason], lambda: f"a letter {reason}: {letters(box)}", 40, 0.05)
+    return [x for x in letters(box) if x["reason"] == reason][0]
+
+
+def run(box, sidecar, *words):
+    return subprocess.run([schema.require_binary(), *words, "--config", sidecar.config_path], capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+def test_what_is_committed_comes_with_its_properties_and_what_is_rolled_back_never(box):
+    relay(box)
+    publish(box, "rolled-back", commit=False)
+    publish(box, "one", type="order", headers=json.dumps({"x-tenant": "a", "n": 5}), properties=json.dumps({"correlation_id": "c"}))
+    (message_id, properties, body), = take(box, 1)
+    assert (message_id, json.loads(body)) == ("one", {"n": 1})
+    assert properties.content_type == "application/json" and properties.delivery_mode == 2
+    assert properties.type == "order" and properties.correlation_id == "c"
+    assert properties.headers == {"x-tenant": "a", "n": 5}
+    made = publish(box, None)
+    assert uuid.UUID(made) and take(box, 1)[0][0] == made
+    wait_for_nothing_waiting(box)
+    assert is_empty(box) and letters(box) == []
+
+
+def test_a_transaction_comes_in_its_order(box):
+    ids = [f"m{n:04}" for n in range(1000)]
+    publish_many(box, ids)
+    relay(box)
+    assert [x[0] for x in take(box, len(ids))] == ids
+    wait_for_nothing_waiting(box)
+
+
+def test_what_cannot_be_sent_becomes_a_letter_and_those_behind_it_go_on(box):
+    sidecar = relay(box, exchanges=[box.exchange, box.exchange + "-missing"], max_message="1KiB")
+    publish(box, "unroutable", key="nobody")
+    publish(box, "missing", exchange=box.exchange + "-missing")
+    publish(box, "not-allowed", exchange="amq.fanout")
+    publish(box, "large", body=json.dumps("x" * 2000))
+    publish(box, "user", properties=json.dumps({"user_id": "somebody-else"}))
+    publish(box, "good")
+    assert take(box, 1)[0][0] == "good"
+    for message_id, reason in (("unroutable", "unroutable"), ("missing", "no_exchange"), ("not-allowed", "not_allowed"),
+                               ("large", "too_large"), ("user", "refused")):
+        letter = wait_for_letter(box, reason)
+        assert letter["message_id"] == message_id and letter["last_error"]
+        sidecar.wait_for("outbox_letter", message_id=message_id, reason=reason, letter=letter["id"])
+    assert wait_for_letter(box, "unroutable")["routing_key"] == "nobody"
+    wait_for_nothing_waiting(box)
+    assert is_empty(box)
+
+
+def test_a_letter_is_redriven_to_its_exchange(box):
+    sidecar = relay(box)
+    publish(box, "early", key="later", headers=json.dumps({"a": "b"}))
+    letter = wait_for_letter(box, "unroutable")
+    left = run(box, sidecar, "dead", "redrive", str(letter["id"]))
+    assert left.returncode == 1 and letters(box), left.stdout + left.stderr
+    box.queue.channel.queue_bind(box.queue.name, box.exchange, "later")
+    done = run(box, sidecar, "dead", "redrive", str(letter["id"]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (message_id, properties, body), = take(box, 1)
+    assert (message_id, properties.headers, json.loads(body)) == ("early", {"a": "b"}, {"n": 1})
+    assert letters(box) == []
+
+
+def test_another_sidecar_takes_over_and_goes_on(box):
+    first = relay(box, "first")
+    first.wait_for("outbox_held")
+    second = relay(box, "second")
+    publish(box, "before")
+    assert take(box, 1)[0][0] == "before"
+    wait_for_nothing_waiting(box)
+    assert not second.find("outbox_held")
+    first.kill()
+    publish(box, "after")
+    second.wait_for("outbox_held", deadline=60)
+    assert take(box, 1)[0][0] == "after"
+    assert gauge(box)["holder"].startswith("second/")
+
+
+def test_a_drain_gives_the_lease_up_at_once(box):
+    first = relay(box, "first")
+    first.wait_for("outbox_held")
+    publish_many(box, [f"m{n}" for n in range(300)])
+    take(box, 300)
+    assert first.term() == 0
+    assert first.find("outbox_left")
+    assert gauge(box)["holder"] is None and gauge(box)["waiting"] == 0
+    second = relay(box, "second")
+    second.wait_for("outbox_held")
+    publish(box, "next")
+    assert take(box, 1)[0][0] == "next"
+
+
+def test_another_virtual_host_is_refused(box):
+    first = relay(box, "first")
+    first.wait_for("outbox_held")
+    box.rabbitmq.rabbitmqctl("add_vhost", box.name)
+    box.rabbitmq.rabbitmqctl("set_permissions", "-p", box.name, "guest", ".*", ".*", ".*")
+    try:
+        other = relay(box, "other", vhost=box.name)
+        said = other.wait_for("outbox_refused")
+        assert "outbox_forget_broker" in said["reason"]
+    finally:
+        other.kill()
+        box.rabbitmq.rabbitmqctl("delete_vhost", box.name)
+
+
+def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = made
+    made.exchange = ""
+    try:
+        sidecar = relay(made)
+        sidecar.wait_for("outbox_held")
+        ids = [f"m{n:04}" for n in range(2000)]
+        publish_many(made, ids[:1000], key=made.queue.name)
+        take(made, 200)
+        own_broker.eval('[rabbit_networking:close_connection(P, "test") || P <- rabbit_networking:connections(), '
+                        "{_, C} <- rabbit_reader:info(P, [client_properties]), "
+                        '{<<"connection_name">>, _, <<"onceward outbox", _/binary>>} <- C]')
+        publish_many(made, ids[1000:], key=made.queue.name)
+        sidecar.wait_for("connected", n=2, peer="outbox")
+        wait_for_nothing_waiting(made, 60)
+        first = made.queue.channel.basic_get(made.queue.name, auto_ack=True)
+        assert first[0] is not None
+        assert letters(made) == []
+    finally:
+        made.deinit()
+
+
+def test_status_and_check_show_it(box):
+    sidecar = relay(box, "first", exchanges=[box.exchange])
+    sidecar.wait_for("outbox_held")
+    publish(box, "one")
+    take(box, 1)
+    wait_for_nothing_waiting(box)
+    shown = json.loads(run(box, sidecar, "status", "--json").stdout)["outbox"]
+    assert shown[0]["holder"].startswith("first/") and shown[0]["waiting"] == 0
+    assert "outbox to /: 0 waiting; relayed by first/" in run(box, sidecar, "status").stdout
+    checked = run(box, sidecar, "check", "--connect")
+    assert f"the outbox may publish to exchange {box.exchange}" in checked.stdout, checked.stdout + checked.stderr
+    assert is_empty(box), "check has published"
+    sidecar.wait_for("outbox", state="relaying", published_total=1)
