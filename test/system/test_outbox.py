@@ -158,6 +158,30 @@ def test_a_letter_is_redriven_to_its_exchange(box):
     assert letters(box) == []
 
 
+def test_a_chain_lets_each_through_once(box):
+    """Orders in; complete, the effect and an invoice in one transaction; the invoices out. The sidecar is killed in the middle."""
+    ids = [f"order{n:03}" for n in range(60)]
+    box.app.handler = lambda request, reply: box.app.commit(
+        request, publish=[(box.exchange, "invoices", '{"of": "order"}', "invoice-" + request.message_id)]) and 200
+    invoices = box.new_queue("-invoices")
+    invoices.channel.queue_bind(invoices.name, box.exchange, "invoices")
+    sidecar = box.sidecar(top={"outbox": {}}, token_window="60s", max_window="2m")
+    for message_id in ids[:30]:
+        box.queue.publish(message_id)
+    box.wait_for_effects(ids[:10])
+    sidecar.kill()
+    for message_id in ids[30:]:
+        box.queue.publish(message_id)
+    sidecar.start()
+    box.wait_for_effects(ids)
+    box.assert_once(*ids)
+    wait_for_nothing_waiting(box)
+    found = set()
+    while (message := invoices.channel.basic_get(invoices.name, auto_ack=True))[0]:
+        found.add(message[1].message_id)
+    assert found == {"invoice-" + i for i in ids} and letters(box) == []
+
+
 def test_another_sidecar_takes_over_and_goes_on(box):
     first = relay(box, "first")
     first.wait_for("outbox_held")

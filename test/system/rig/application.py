@@ -314,8 +314,9 @@ class Application:
         with self._lock:
             self._databases.append(database)
 
-    def commit(self, request, complete=True, before_commit=None, result=None, note=None):
-        """One transaction: complete the token, write the effect, commit. Raises what the database raises, with nothing written."""
+    def commit(self, request, complete=True, before_commit=None, result=None, note=None, publish=()):
+        """One transaction: complete the token, write the effect, publish (exchange, routing key, body, message id), commit. Raises what
+        the database raises, with nothing written."""
         database = self.borrow()
         try:
             with database.cursor() as cursor:
@@ -328,6 +329,8 @@ class Application:
                     answer = cursor.fetchone()[0]
                 cursor.execute("INSERT INTO app.ledger (application, message_id, note) VALUES (%s, %s, %s)",
                                (self.name, request.message_id, note))
+                for message in publish:
+                    cursor.execute("SELECT onceward.publish(%s, %s, %s::jsonb, %s)", message)
                 if before_commit:
                     before_commit()
             database.commit()
