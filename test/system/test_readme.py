@@ -118,6 +118,22 @@ def test_the_short_figures_are_those_of_the_long_table():
     assert pages.part("README.md", "short figures") == publish.short(pages.part("test/README.md", "figures"))
 
 
+def test_the_short_figures_of_the_peers_are_those_of_the_long_tables():
+    from lib import peer_groups
+    rows = lambda page, marker: {cells[0]: cells[1:] for cells in ([c.strip() for c in line.strip("|").split("|")] for line in
+                                 pages.part(page, marker).splitlines() if line.startswith("| "))}
+    shown, long = rows("README.md", "short peers"), [
+        line for line in pages.part("test/README.md", "peers").splitlines() if line.startswith("| ")]
+    labels = {name: label for label, name in peer_groups.NAMES.items()}
+    assert len(shown) > 5
+    for name, cells in shown.items():
+        label = labels.get(name, name)
+        there = {c.strip() for line in long if line.startswith((f"| {label} |", f"| {peer_groups.BEST.get(label, label)} |")) for c in line.split("|")}
+        numbers = {n for cell in there for n in cell.split(", ")} | there
+        for cell in cells:
+            assert not name or all(n in numbers for n in cell.split(" to ")), f"{name}: {cell} is not in the long tables"
+
+
 def test_the_message_ids_that_are_advised_are_valid():
     rows = [line.strip("|").split("|") for line in pages.part("conf/README.md", "publishers").splitlines()[2:]]
     named = sorted({value for row in rows for value in re.findall(r"`(\[.*?\])`", row[3])})

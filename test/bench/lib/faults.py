@@ -197,8 +197,8 @@ def away(bed, label, delivery_limit=None):
         time.sleep(AWAY_SECONDS)
         used = cpu.seconds()
         before = len(run.app.posts()[0])
-        run.app.start()
         back = time.time_ns()
+        run.app.start()
         run.settle(40, 150)
         posts, answers = run.app.posts()
         done = [at for at, _, status in answers if status < 300]

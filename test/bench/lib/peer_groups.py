@@ -20,6 +20,7 @@ SHORT = ("onceward", "onceward transaction", "daprd", "daprd bulk", "connect", "
 NAMES = {"onceward": "Onceward, `response`", "onceward transaction": "Onceward, `transaction`: the application commits, too", "daprd": "daprd",
          "daprd bulk": "daprd, 100 messages in a request", "connect": "Redpanda Connect", "connect batches": "Redpanda Connect, 100 in a request",
          "connect inbox": "Redpanda Connect, an inbox in SQL", "node": "Node, the textbook inbox"}
+BEST = {"daprd": "daprd resiliency"}  # for faults it has a better configuration than for costs
 
 DRAIN, COMMITS = "peers: drain, 256 B, quorum", "peers: drain, the application commits a row for each"
 LATENCY, WAITS = f"peers: {faults.RATE}/s, publish to POST", "peers: idle, and from the start to the first POST"
@@ -145,17 +146,17 @@ def ranged(values):
 def short(document):
     """The table of README.md."""
     found = Found(document)
-    yield row(["", "inbox", "messages/s, × Onceward", "CPU, µs a message", "idle, MiB", "publish to POST, ms", "5 × `kill -9`: effects twice",
-               "1 of 10 published twice: effects twice", "application away 20 s: lost"])
-    yield "|---" * 9 + "|"
+    yield row(["", "inbox", "messages/s, × Onceward", "CPU, µs a message", "idle, MiB", "publish to POST, ms", "5 × `kill -9`: lost", "effects twice",
+               "1 of 10 published twice: effects twice", "application away, delivery limit 20: lost"])
+    yield "|---" * 10 + "|"
     for label in SHORT:
         if not any(who == label for _, who in found.medians):
             continue
-        group, c, a = (COMMITS if label == "onceward transaction" else DRAIN), found.cell, found.all
+        group, c, a, among = (COMMITS if label == "onceward transaction" else DRAIN), found.cell, found.all, BEST.get(label, label)
         anon, files = (found.medians.get((WAITS, label), {}).get(k) for k in ("rss_idle", "rss_file"))
         yield row([NAMES[label], "yes" if label in INBOX else "no", c(group, label, "ratio", "{:.2f}"), c(group, label, "cpu_us.consumer"),
-                   f"{(anon + files) * MIB:.0f}" if anon else "", c(LATENCY, label, "p50_ms", "{:.1f}"), ranged(a(KILLS, label, "twice")),
-                   ranged(a(COPIES, label, "twice")), ranged(a(AWAY, label, "lost"))])
+                   f"{(anon + files) * MIB:.0f}" if anon else "", c(LATENCY, label, "p50_ms", "{:.1f}"), ranged(a(KILLS, among, "lost")), ranged(a(KILLS, among, "twice")),
+                   ranged(a(COPIES, among, "twice")), ranged(a(LIMITED, among, "lost"))])
 
 
 def configured(document):
