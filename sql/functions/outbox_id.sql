@@ -1,16 +1,16 @@
--- A new message id: a UUID, of version 7 where the server makes them.
+-- A new message id: a UUID, of version 7 where the server makes them (PostgreSQL 18) at the time of `onceward migrate`.
 --
--- Called by publish(), with its search_path. Locks: none. Rows: none. Repeating it: another one.
-CREATE OR REPLACE FUNCTION onceward.outbox_id() RETURNS text
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
+-- One expression, with nothing that would keep the planner from putting it into the statement that calls it.
+--
+-- Locks: none. Rows: none. Repeating it: another one.
+DO $do$
 BEGIN
-    IF current_setting('server_version_num')::integer >= 180000 THEN
-        RETURN uuidv7();
-    END IF;
-    RETURN gen_random_uuid();
+    EXECUTE pg_catalog.format($f$
+        CREATE OR REPLACE FUNCTION onceward.outbox_id() RETURNS text
+        LANGUAGE sql VOLATILE
+        AS 'SELECT pg_catalog.%s()::pg_catalog.text'
+    $f$, CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 180000 THEN 'uuidv7' ELSE 'gen_random_uuid' END);
 END
-$$;
+$do$;
 
 REVOKE ALL ON FUNCTION onceward.outbox_id() FROM PUBLIC;

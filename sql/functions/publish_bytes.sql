@@ -9,34 +9,29 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    v_xid        xid8 := pg_current_xact_id();
-    v_turn       integer := pg_sequence_last_value('onceward.outbox_turn') % 3;
-    v_properties jsonb := '{}';
+    v_turn bigint := CASE
+        WHEN coalesce(headers, properties) IS NULL AND octet_length(body) <= 536870912 AND current_setting('synchronous_commit') <> 'off'
+             AND message_id IS DISTINCT FROM '' AND octet_length(exchange || routing_key || coalesce(message_id, '') || coalesce(type, '')) <= 255
+             AND pg_current_xact_id() IS NOT NULL
+        THEN pg_sequence_last_value('onceward.outbox_turn') % 3 END;
+    v_id   text;
 BEGIN
-    IF headers IS NULL AND properties IS NULL AND octet_length(exchange) <= 255 AND octet_length(routing_key) <= 255
-       AND octet_length(body) <= 536870912 AND coalesce(octet_length(message_id), 1) BETWEEN 1 AND 255
-       AND coalesce(octet_length(type), 0) <= 255 THEN
-        NULL;
-    ELSE
-        v_properties := onceward.outbox_check(exchange, routing_key, octet_length(body), false, message_id, type, headers, properties);
-    END IF;
-    IF message_id IS NULL THEN
-        message_id := onceward.outbox_id();
-    END IF;
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
     IF v_turn = 0 THEN
-        INSERT INTO onceward.outbox_0
-        VALUES (v_xid, nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key, message_id, type, headers, v_properties, body);
+        INSERT INTO onceward.outbox_0 AS o
+        VALUES (pg_current_xact_id(), nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key,
+                coalesce(publish.message_id, onceward.outbox_id()), type, NULL, '{}', body) RETURNING o.message_id INTO v_id;
     ELSIF v_turn = 1 THEN
-        INSERT INTO onceward.outbox_1
-        VALUES (v_xid, nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key, message_id, type, headers, v_properties, body);
+        INSERT INTO onceward.outbox_1 AS o
+        VALUES (pg_current_xact_id(), nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key,
+                coalesce(publish.message_id, onceward.outbox_id()), type, NULL, '{}', body) RETURNING o.message_id INTO v_id;
+    ELSIF v_turn = 2 THEN
+        INSERT INTO onceward.outbox_2 AS o
+        VALUES (pg_current_xact_id(), nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key,
+                coalesce(publish.message_id, onceward.outbox_id()), type, NULL, '{}', body) RETURNING o.message_id INTO v_id;
     ELSE
-        INSERT INTO onceward.outbox_2
-        VALUES (v_xid, nextval('onceward.outbox_number'), clock_timestamp(), exchange, routing_key, message_id, type, headers, v_properties, body);
+        RETURN onceward.outbox_put(exchange, routing_key, body, false, message_id, type, headers, properties);
     END IF;
-    RETURN message_id;
+    RETURN v_id;
 END
 $$;
 

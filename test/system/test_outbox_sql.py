@@ -18,6 +18,7 @@ from rig.outbox import Relay, left, race
 from rig.pooler import PgBouncer
 from rig.private import Private
 from rig.servers import PostgreSQL
+from rig.wait import wait_until
 
 SEEDS = range(1, 1 + int(os.environ.get("ONCEWARD_OUTBOX_SEEDS", "1")))
 SECONDS = float(os.environ.get("ONCEWARD_OUTBOX_SECONDS", "2.5"))
@@ -36,13 +37,6 @@ def drop(database):
 @pytest.fixture(scope="module")
 def shared(raw_postgres):
     """For what publish answers, which leaves nothing behind that another test would mind."""
-    made = database_on(raw_postgres)
-    yield made
-    drop(made)
-
-
-@pytest.fixture
-def pg(raw_postgres):
     made = database_on(raw_postgres)
     yield made
     drop(made)
@@ -83,7 +77,8 @@ def server(certificates):
 
 
 @pytest.fixture
-def own(server):
+def pg(server):
+    """On a server of its own: a transaction that writes, in any database of a server, keeps the tables from being emptied."""
     if server.child is None:
         server.start()
     made = database_on(server)
@@ -91,6 +86,8 @@ def own(server):
     yield made
     if server.child is None:
         server.start()
+    for name, in made.query("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+        made.query("ROLLBACK PREPARED %s", (name,))
     drop(made)
 
 
@@ -249,6 +246,19 @@ def test_what_is_not_committed_is_not_sent_and_what_is_late_comes(relay, app, pg
     assert relay.drain() == ["late3"] and relay.gauge().waiting == 0
 
 
+def test_what_runs_above_the_latest_that_ended_is_not_forgotten(relay, app, pg, sessions):
+    """A snapshot's xmax is behind the latest that has ended, and not before all that have begun."""
+    publish(app, "first")
+    relay.lease()
+    late = sessions(Application, pg)
+    late.begin()
+    publish(late, "late")
+    rows, head = relay.read(None)
+    assert [r.message_id for r in rows] == ["first"] and head.over
+    late.commit()
+    assert [r.message_id for r in relay.read(head.batch)[0]] == ["late"]
+
+
 def test_a_killed_backend_sends_nothing(relay, app, pg, sessions):
     app.begin()
     publish(app, "never")
@@ -333,12 +343,10 @@ def test_a_former_holder_changes_nothing(pg, app, sessions):
 # the tables' turns
 
 
-def turns(relay, until, most=12):
+def turns(relay, until):
     """The answers until one of these."""
     said = []
-    while not said or said[-1] not in until:
-        assert len(said) < most, said
-        said.append(relay.turn())
+    wait_until(lambda: said.append(relay.turn()) or said[-1] in until, lambda: f"the tables turn: {said[-5:]}", 20)
     return said
 
 
@@ -467,40 +475,41 @@ def test_a_long_queue_is_estimated(pg, app, relay):
 # crashes and restores
 
 
-def test_what_a_relay_remembers_is_worth_nothing_after_a_crash(own, sessions):
-    relay, app = sessions(Relay, own), sessions(Application, own)
+def test_what_a_relay_remembers_is_worth_nothing_after_a_crash(pg, sessions):
+    relay, app = sessions(Relay, pg), sessions(Application, pg)
     publish(app, "1")
     relay.lease()
     relay.step()
     batch, lease = relay.batch, relay.number_of_lease
-    own.server.kill()
-    own.server.start()
-    relay = sessions(Relay, own)
+    pg.server.kill()
+    pg.server.start()
+    relay = sessions(Relay, pg)
     assert relay.read(batch) == ([], None) and relay.read(None) == ([], None)
     relay.number_of_lease = lease
     assert relay.lease().answer == "held"
     assert relay.read(batch) == ([], None)
     assert relay.value("SELECT onceward.sidecar_outbox_write(%s, %s, NULL)", relay.number_of_lease, batch) == "stale"
-    publish(sessions(Application, own), "2")
+    publish(sessions(Application, pg), "2")
     assert relay.drain() == ["1", "2"]
 
 
-def test_what_a_crash_takes_back_was_not_sent(own, sessions):
+def test_what_a_crash_takes_back_was_not_sent(pg, sessions):
     """An application that does not wait for its commits: those with a message are waited for all the same."""
-    own.query(outbox.LEDGER)
-    relay, app = sessions(Relay, own), sessions(Application, own)
+    pg.query(outbox.LEDGER)
+    relay, app = sessions(Relay, pg), sessions(Application, pg)
+    assert relay.lease().answer == "held"  # and waited for, with all before it
     app.query("SET synchronous_commit = off")
     for kind in ("jsonb", "bytea"):
         app.query(f"WITH p AS (SELECT onceward.publish('e', 'r', '1'::{kind}, '{kind}')) INSERT INTO public.ledger SELECT '{kind}' FROM p")
-    sent = relay.drain()
-    own.server.kill()
-    own.server.start()
-    assert sent == ["jsonb", "bytea"] and sorted(own.query("SELECT id FROM public.ledger")) == [("bytea",), ("jsonb",)]
+    sent = [row.message_id for row in relay.read(None)[0]]
+    pg.server.kill()
+    pg.server.start()
+    assert sent == ["jsonb", "bytea"] and sorted(pg.query("SELECT id FROM public.ledger")) == [("bytea",), ("jsonb",)]
 
 
-def test_the_turns_survive_kills_between_any_two_steps(own, sessions):
+def test_the_turns_survive_kills_between_any_two_steps(pg, sessions):
     for step in range(4):
-        relay, app, writer = sessions(Relay, own, number=step + 1), sessions(Application, own), sessions(Application, own)
+        relay, app, writer = sessions(Relay, pg, number=step + 1), sessions(Application, pg), sessions(Application, pg)
         publish(app, f"a{step}")
         relay.drain()
         for _ in range(step):
@@ -508,13 +517,13 @@ def test_the_turns_survive_kills_between_any_two_steps(own, sessions):
         writer.begin()
         publish(writer, "never")
         publish(app, f"b{step}")
-        own.server.kill()
-        own.server.start()
-        relay = sessions(Relay, own, number=100 + step)
-        publish(sessions(Application, own), f"c{step}")
+        pg.server.kill()
+        pg.server.start()
+        relay = sessions(Relay, pg, number=100 + step)
+        publish(sessions(Application, pg), f"c{step}")
         assert [i for i in relay.drain() if not i.startswith("a")] == [f"b{step}", f"c{step}"]
         turns(relay, {"rests"})
-        assert left(own) == [0, 0, 0] and relay.lease(want=False).answer == "free"
+        assert left(pg) == [0, 0, 0] and relay.lease(want=False).answer == "free"
 
 
 def dumped(postgres):
@@ -528,14 +537,14 @@ def load(postgres, text):
 
 
 @pytest.mark.parametrize("where", ["another server", "the same server"])
-def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, own, sessions, where):
+def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, raw_postgres, sessions, where):
     sent = [publish(app, f"sent{i}") for i in range(3)]
     relay.drain()
     open_, waiting = sessions(Application, pg), [publish(app, f"waiting{i}") for i in range(3)]
     open_.begin()
     publish(open_, "open")
     text = dumped(pg)
-    copy = (own.server if where == "another server" else pg).create_database(f"copy_{uuid.uuid4().hex[:8]}")
+    copy = (raw_postgres if where == "another server" else pg).create_database(f"copy_{uuid.uuid4().hex[:8]}")
     try:
         half = text.index("ADD CONSTRAINT")
         half = text.rindex("ALTER TABLE", 0, half)
@@ -582,28 +591,28 @@ def test_a_race_loses_nothing_and_keeps_the_order(pg, seed, relays):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_race_with_a_server_that_is_killed(own, seed):
+def test_a_race_with_a_server_that_is_killed(pg, seed):
     moments = iter([.3, .6, .9])
     left_over = [next(moments)]
     begun = time.monotonic()
 
     def meanwhile():
         if left_over[0] is not None and time.monotonic() - begun > left_over[0] * SECONDS:
-            own.server.kill()
-            own.server.start()
+            pg.server.kill()
+            pg.server.start()
             left_over[0] = next(moments, None)
 
-    wrong, counts = race(own, seed, SECONDS, meanwhile=meanwhile, jump=False)
+    wrong, counts = race(pg, seed, SECONDS, meanwhile=meanwhile, jump=False)
     assert wrong == {} and counts["committed"] > 5, counts
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_race_through_a_pooler(own, seed):
-    pooler = PgBouncer(own, default_pool_size=30).start()
+def test_a_race_through_a_pooler(pg, seed):
+    pooler = PgBouncer(pg, default_pool_size=30).start()
     try:
         through = pooler.client()
         through.is_pooler = True
-        wrong, counts = race(own, seed, SECONDS, 2, kill=True, through=through)
+        wrong, counts = race(pg, seed, SECONDS, 2, kill=True, through=through)
         assert wrong == {} and counts["committed"] > 20, counts
     finally:
         pooler.stop()
