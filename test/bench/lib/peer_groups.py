@@ -101,34 +101,43 @@ def row(cells):
     return "| " + " | ".join(cells) + " |"
 
 
+def table(head, rows):
+    """Without the columns that nothing stands in."""
+    kept = [i for i in range(len(head)) if i == 0 or any(cells[i] for cells in rows)]
+    yield row([head[i] for i in kept])
+    yield "|---" * len(kept) + "|"
+    for cells in rows:
+        yield row([cells[i] for i in kept])
+
+
 def costs(found):
-    yield row(["", "inbox", "messages/s", "× Onceward", "CPU, µs a message", "peak memory, MiB", "with a commit each: × Onceward",
-               "CPU, µs", "publish to POST, ms", "CPU at 500/s, µs", "idle, MiB", "of it anonymous", "start, ms"])
-    yield "|---" * 13 + "|"
+    head, rows = ["", "inbox", "messages/s", "× Onceward", "CPU, µs a message", "peak memory, MiB", "with a commit each: × Onceward",
+               "CPU, µs", "publish to POST, ms", "CPU at 500/s, µs", "idle, MiB", "of it anonymous", "start, ms"], []
     labels = list(COSTS[:1]) + ["onceward transaction", *COSTS[1:]]
     for label in labels:
         if not any(who == label for _, who in found.medians):
             continue
         c = found.cell
         anon, files = (found.medians.get((WAITS, label), {}).get(k) for k in ("rss_idle", "rss_file"))
-        yield row([label, "yes" if label in INBOX else "its cache" if label == "connect dedupe" else "no", c(DRAIN, label, "rate"),
+        rows.append([label, "yes" if label in INBOX else "its cache" if label == "connect dedupe" else "no", c(DRAIN, label, "rate"),
                    c(DRAIN, label, "ratio", "{:.2f}"), c(DRAIN, label, "cpu_us.consumer"), c(DRAIN, label, "rss_peak", "{:.0f}", MIB),
                    c(COMMITS, label, "ratio", "{:.2f}"), c(COMMITS, label, "cpu_us.consumer"), c(LATENCY, label, "p50_ms", "{:.1f}"), c(LATENCY, label, "cpu_us.consumer"),
                    f"{(anon + files) * MIB:.0f}" if anon else "", c(WAITS, label, "rss_idle", "{:.0f}", MIB), c(WAITS, label, "start_ms")])
+    yield from table(head, rows)
 
 
 def ends(found):
-    yield row(["", "killed: lost", "effects twice", "99 % after, s", "all after, s", "copies: effects twice", "2 % of 503: × undisturbed", "lost",
-               "away: lost", "back after, s", "CPU while away, s", "away, delivery limit 20: lost"])
-    yield "|---" * 12 + "|"
+    head, rows = ["", "killed: lost", "effects twice", "99 % after, s", "all after, s", "copies: effects twice", "2 % of 503: × undisturbed", "lost",
+               "away: lost", "back after, s", "CPU while away, s", "away, delivery limit 20: lost"], []
     for label in FAULTS:
         if not any(who == label for _, who in found.medians):
             continue
         a = found.all
-        yield row([label, a(KILLS, label, "lost"), a(KILLS, label, "twice"), a(KILLS, label, "to_99_s"), a(KILLS, label, "to_100_s"),
+        rows.append([label, a(KILLS, label, "lost"), a(KILLS, label, "twice"), a(KILLS, label, "to_99_s"), a(KILLS, label, "to_100_s"),
                    a(COPIES, label, "twice"), found.cell(REFUSED, label, "of_undisturbed", "{:.2f}"), a(REFUSED, label, "lost"),
                    a(AWAY, label, "lost"), found.cell(AWAY, label, "back_s", "{:.1f}"), found.cell(AWAY, label, "away_cpu_s", "{:.1f}"),
                    a(LIMITED, label, "lost")])
+    yield from table(head, rows)
 
 
 def tables(document):
@@ -146,17 +155,17 @@ def ranged(values):
 def short(document):
     """The table of README.md."""
     found = Found(document)
-    yield row(["", "inbox", "messages/s, × Onceward", "CPU, µs a message", "idle, MiB", "publish to POST, ms", "5 × `kill -9`: lost", "effects twice",
-               "1 of 10 published twice: effects twice", "application away, delivery limit 20: lost"])
-    yield "|---" * 10 + "|"
+    head, rows = ["", "inbox", "messages/s, × Onceward", "CPU, µs a message", "idle, MiB", "publish to POST, ms", "5 × `kill -9`: lost", "effects twice",
+               "1 of 10 published twice: effects twice", "application away, delivery limit 20: lost"], []
     for label in SHORT:
         if not any(who == label for _, who in found.medians):
             continue
         group, c, a, among = (COMMITS if label == "onceward transaction" else DRAIN), found.cell, found.all, BEST.get(label, label)
         anon, files = (found.medians.get((WAITS, label), {}).get(k) for k in ("rss_idle", "rss_file"))
-        yield row([NAMES[label], "yes" if label in INBOX else "no", c(group, label, "ratio", "{:.2f}"), c(group, label, "cpu_us.consumer"),
+        rows.append([NAMES[label], "yes" if label in INBOX else "no", c(group, label, "ratio", "{:.2f}"), c(group, label, "cpu_us.consumer"),
                    f"{(anon + files) * MIB:.0f}" if anon else "", c(LATENCY, label, "p50_ms", "{:.1f}"), ranged(a(KILLS, among, "lost")), ranged(a(KILLS, among, "twice")),
                    ranged(a(COPIES, among, "twice")), ranged(a(LIMITED, among, "lost"))])
+    yield from table(head, rows)
 
 
 def configured(document):
