@@ -485,13 +485,22 @@ int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms)
 
     if (!o->link.database)
         return due;
-    if (o->lease.ask == OUTBOX_IDLE && (o->lease.number || (o->link.broker && !o->draining)))
+    if (o->lease.ask == OUTBOX_IDLE && o->lease.registering == OUTBOX_IDLE &&
+        (o->lease.number || (o->link.broker && !o->draining)))
         earlier(&due, o->lease.at_ms);
     if (!outbox_holds(o, now_ms))
         return due;
     earlier(&due, o->lease.until_ms);
-    if (o->link.quiet_since_ms && (o->wanted.len || o->sent.len))
-        earlier(&due, o->link.quiet_since_ms + OUTBOX_SILENT_MS);
+    if (o->link.quiet_since_ms && (o->wanted.len || o->sent.len) && o->lease.ask == OUTBOX_IDLE) {
+        int64_t silent_ms = o->link.quiet_since_ms + OUTBOX_SILENT_MS;
+
+        earlier(&due, silent_ms > o->lease.not_before_ms ? silent_ms : o->lease.not_before_ms);
+    }
+    if (o->lease.restored) { /* nothing else is done before */
+        if (o->lease.restoring == OUTBOX_IDLE)
+            earlier(&due, o->reading.at_ms);
+        return due;
+    }
     if (o->reading.ask == OUTBOX_IDLE && !o->draining && o->rows.len <= OUTBOX_HELD_MAX - READ_ROWS &&
         o->n_bytes < OUTBOX_HELD_BYTES)
         earlier(&due, o->reading.at_ms);
@@ -499,7 +508,7 @@ int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms)
         earlier(&due, o->writing.at_ms);
     if (o->letters.len && o->letter == OUTBOX_IDLE)
         earlier(&due, o->letter_at_ms);
-    if (o->turning.ask == OUTBOX_IDLE)
+    if (o->turning.ask == OUTBOX_IDLE && !o->draining)
         earlier(&due, o->turning.at_ms);
     if (o->wanted.len && now_ms < o->link.not_before_ms)
         earlier(&due, o->link.not_before_ms);
