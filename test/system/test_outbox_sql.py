@@ -378,6 +378,7 @@ def test_nothing_is_emptied_that_somebody_writes_to_or_nobody_confirmed(pg, app,
 
 def test_an_old_snapshot_writes_to_the_table_of_now(pg, app, relay, sessions):
     """Whose turn it is must not be read in a snapshot that began before."""
+    turns(relay, {"rests"})
     old = sessions(Application, pg)
     old.begin("REPEATABLE READ")
     old.query("SELECT 1")
@@ -493,18 +494,18 @@ def test_what_a_relay_remembers_is_worth_nothing_after_a_crash(pg, sessions):
     assert relay.drain() == ["1", "2"]
 
 
-def test_what_a_crash_takes_back_was_not_sent(pg, sessions):
+@pytest.mark.parametrize("kind", ["jsonb", "bytea"])
+def test_what_a_crash_takes_back_was_not_sent(pg, sessions, kind):
     """An application that does not wait for its commits: those with a message are waited for all the same."""
     pg.query(outbox.LEDGER)
     relay, app = sessions(Relay, pg), sessions(Application, pg)
     assert relay.lease().answer == "held"  # and waited for, with all before it
     app.query("SET synchronous_commit = off")
-    for kind in ("jsonb", "bytea"):
-        app.query(f"WITH p AS (SELECT onceward.publish('e', 'r', '1'::{kind}, '{kind}')) INSERT INTO public.ledger SELECT '{kind}' FROM p")
+    app.query(f"WITH p AS (SELECT onceward.publish('e', 'r', '1'::{kind}, '{kind}')) INSERT INTO public.ledger SELECT '{kind}' FROM p")
     sent = [row.message_id for row in relay.read(None)[0]]
     pg.server.kill()
     pg.server.start()
-    assert sent == ["jsonb", "bytea"] and sorted(pg.query("SELECT id FROM public.ledger")) == [("bytea",), ("jsonb",)]
+    assert sent == [kind] and pg.query("SELECT id FROM public.ledger") == [(kind,)]
 
 
 def test_the_turns_survive_kills_between_any_two_steps(pg, sessions):

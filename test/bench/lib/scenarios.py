@@ -4,7 +4,7 @@ An entry is (label, function): the function takes the bed and answers a dictiona
 
 import functools
 
-from . import growth
+from . import growth, outbox
 from .application import committing, slow
 from .counts import counted, idle
 from .drain import drain
@@ -164,6 +164,20 @@ def scenario_growth(o):
             (f"prefetch {n}", functools.partial(drain, contender="onceward", count=part(n), prefetch=n, concurrency=min(n, 64),
                                                 queue_type=kind)) for n in steps], RATE, "prefetch 1024"))
     return groups
+
+
+def scenario_outbox(o):
+    """publish beside an insert into a table of one's own and a DELETE … SKIP LOCKED; its polls, idle and beside a transaction that is open for long"""
+    return [
+        Group("outbox: transactions a second with a message each", [
+            (label, functools.partial(outbox.transactions, label=label, seconds=o.seconds)) for label in outbox.SAYS],
+            [("rate", "transactions/s", 0), ("ratio", "of a plain insert", 2), ("table_mib", "table MiB after it", 1)]),
+        Group("outbox: a relay while nothing comes", [("four polls a second", functools.partial(outbox.idle, seconds=o.seconds))],
+              [("cpu_ms", "ms of database CPU a second", 2), ("poll_ms", "poll, median ms", 2)], drawn=(), rounds=1),
+        Group("outbox: a poll beside a transaction that stays open, 1,000/s", [
+            (label, functools.partial(outbox.beside_old, label=label, seconds=3 * o.seconds)) for label in ("publish, relayed", "DELETE … SKIP LOCKED")],
+            [("first_ms", "at first, median ms", 2), ("last_ms", "at last", 2), ("grown", "times", 2)], drawn=(), rounds=1),
+    ]
 
 
 ALL = {name[len("scenario_"):]: function for name, function in list(globals().items()) if name.startswith("scenario_")}
