@@ -378,6 +378,7 @@ def test_nothing_is_emptied_that_somebody_writes_to_or_nobody_confirmed(pg, app,
 
 def test_an_old_snapshot_writes_to_the_table_of_now(pg, app, relay, sessions):
     """Whose turn it is must not be read in a snapshot that began before."""
+    relay.lease()
     turns(relay, {"rests"})
     old = sessions(Application, pg)
     old.begin("REPEATABLE READ")
