@@ -40,7 +40,8 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
     if (MUTANT(PARKED_USES_CREDIT))
         return false;
 
-    if (c->n_parked > (size_t)c->prefetch / 2 || (l->most && c->prefetch > l->most))
+    if (c->n_parked > (size_t)c->prefetch / 2 || (l->most && c->prefetch > l->most) ||
+        (c->bounded && !l->most))
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;

@@ -41,6 +41,11 @@ void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
 
 /* --- waiting and going --- */
 
+bool decide_needs_message(const struct queue *q)
+{
+    return !q->application->gone && !q->application->probe.failing && !q->lever.paused;
+}
+
 bool decide_is_near(const struct queue *q, const struct delivery *d)
 {
     return returns_is_near(&q->returns, d->copy.delivery_count) && !MUTANT(LIMIT_IS_FAR);

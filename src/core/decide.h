@@ -10,6 +10,7 @@ enum {
     LOCK_LOOK_MS = 20,
     SURPLUS_LOOK_MS = 50,  /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
     ROOM_LOOK_MS = 250,    /* a body that did not fit */
+    TRIAL_MS = 30000,      /* one delivery stays to try with for so long, and for so long then none */
     N_ALONE_TAKEOVERS = 2, /* a row that was taken over so often goes alone from then on */
 };
 
@@ -84,6 +85,9 @@ bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Where another holder's work on the row would have to be waited for, and the broker could drop the message
  * meanwhile: it is stored whole, and rejected. */
 void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* In a pause: can only a message tell that the application is well again? */
+bool decide_needs_message(const struct queue *q);
 
 /* Near the broker's delivery limit? */
 bool decide_is_near(const struct queue *q, const struct delivery *d);

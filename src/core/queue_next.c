@@ -236,13 +236,21 @@ static struct consumer_load load_of(const struct queue *q)
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
+        .most = q->left_to_others ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + h->wanted[OP_CLAIM].len +
                      h->sent[OP_CLAIM].len + h->wanted[OP_LOOK].len + h->sent[OP_LOOK].len,
     };
 }
 
-static bool may_consume(const struct queue *q)
+/* Everything was left to others: one comes to try with, when there is none here, where only a message can
+ * tell that the application is well again. */
+static bool may_try_another(const struct queue *q, int64_t now_ms)
+{
+    return decide_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TRIAL_MS;
+}
+
+static bool may_consume(const struct queue *q, int64_t now_ms)
 {
     static const enum pause_reason stops[] = {PAUSE_PARKED_FULL, PAUSE_BYTES_FULL, PAUSE_TOO_LARGE,
                                               PAUSE_REFUSED,     PAUSE_STREAM,     PAUSE_OPERATOR,
@@ -253,7 +261,7 @@ static bool may_consume(const struct queue *q)
             return false;
     if ((!q->ready && !database_is_up(q->database)) || q->lever.awaited)
         return false;
-    return !q->drain && q->application->reached && !q->left_to_others;
+    return !q->drain && q->application->reached && (!q->left_to_others || may_try_another(q, now_ms));
 }
 
 /* As much waits here as may: fresh credit, be it of one delivery, would add to it each time. */
@@ -268,7 +276,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
 {
     struct consumer_load load = load_of(q);
     struct consumer *c = &q->consumer;
-    bool want = may_consume(q), full = is_full(q, &load);
+    bool want = may_consume(q, now_ms), full = is_full(q, &load);
 
     if (!q->generation || !(can & 1u << OP_ACK))
         return false;
@@ -281,6 +289,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
     if (c->state != CONSUMER_NONE || !want || full || now_ms < c->not_before_ms)
         return false;
     c->prefetch = consumer_prefetch(c, &load) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
+    c->bounded = load.most > 0;
     c->number++;
     c->state = CONSUMER_STARTING;
     c->started_ms = now_ms;

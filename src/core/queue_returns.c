@@ -80,17 +80,19 @@ static bool is_left(const struct queue *q, const struct delivery *d)
     return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !decide_is_near(q, d);
 }
 
-/* One stays to try with, where only a message can tell how the application is: one that may be tried soon. */
-static const struct delivery *stays_to_try(const struct queue *q)
+/* One stays to try with, where only a message can tell how the application is: one that may be tried soon.
+ * Not for long, since it is kept from the others: then another one comes for that. */
+static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms)
 {
     const struct delivery *first = NULL;
 
-    if (q->application->gone || q->application->probe.failing || q->lever.paused)
+    if (!decide_needs_message(q))
         return NULL;
     for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d))
+        if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
+            now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TRIAL_MS)
             continue;
         if (!q->brake.on || !d->copy.redelivered)
             return d;
@@ -112,7 +114,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
                         !q->lever.paused && !q->drain;
     if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE)
         return;
-    stays = stays_to_try(q);
+    stays = stays_to_try(q, now_ms);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
@@ -120,6 +122,8 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
         if (d != stays && is_left(q, d))
             n += decide_leave(q, now_ms, d);
     }
+    if (n)
+        q->flow.left_ms = now_ms;
     tell_returned(q, n, "a pause has lasted for pause_hold, and another replica consumes");
 }
 

@@ -257,6 +257,42 @@ static int third_fails(struct world *w, int message, int attempt)
     return message == 3 ? 500 : 200;
 }
 
+static int good_from_40_on(struct world *w, int message, int attempt)
+{
+    return message < 40 ? 500 : 200;
+}
+
+/* Another replica is to get all of them; and this one finds out when its application is well again. */
+static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
+{
+    struct world *w = world(good_from_40_on);
+    int64_t left_ms;
+
+    queue_presence(&w->q, w->now, 1);
+    for (int i = 0; i < 25; i++)
+        deliver(w, i);
+    run(w, 45000);
+    assert_true(w->q.brake.on);
+    assert_int_equal(w->n_requeued, 24);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    run(w, 80000);
+    assert_int_equal(w->n_requeued, 25);
+    assert_int_equal(queue_n_held(&w->q), 0);
+    for (left_ms = w->now; w->q.consumer.state == CONSUMER_NONE && w->now < left_ms + 60000; w->now += 1000)
+        run(w, w->now + 1);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    assert_in_range(w->now - left_ms, 28000, 32000);
+    deliver(w, 40);
+    run(w, w->now + 3000);
+    for (int i = 0; i < 5; i++, w->now += 1000)
+        run(w, w->now + 1);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    assert_int_equal(w->n_letters, 0);
+    end(w);
+}
+
 static void test_a_message_that_always_fails_dies_after_its_attempts(void **state)
 {
     struct world *w = world(third_fails);
@@ -556,6 +592,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_is_completed_and_acked_once),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
+        cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
         cmocka_unit_test(test_a_message_that_kills_the_application_dies_alone),
         cmocka_unit_test(test_when_everything_fails_nothing_dies),

@@ -17,6 +17,7 @@ struct consumer {
     enum consumer_state state;
     uint32_t number;
     int prefetch;            /* of the present one */
+    bool bounded;            /* by what its load said at the start: `most` */
     size_t n_used, n_parked; /* of its credit */
     int64_t started_ms;
     int64_t not_before_ms; /* after a failure */

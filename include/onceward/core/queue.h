@@ -98,13 +98,14 @@ struct queue {
     bool database_worked;       /* when it was looked at last */
     int64_t too_large_until_ms; /* the pause that it makes ends; INT64_MAX: not any more */
     bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
-                            until it ends */
+                            until it ends, but one at a time to try with */
     struct queue_flow {
         double service_us, claim_us; /* moving averages */
         double duplicates;           /* the share of what is new here that turns out to be completed */
         int64_t no_look_ms;          /* nothing to look at was found in this millisecond */
         bool last_chances;           /* there may be last chances among the claims that are wanted */
         int64_t crowded_ms;          /* when deliveries last went back to make room for others */
+        int64_t left_ms;             /* when deliveries last went back because of a pause */
     } flow;
     int64_t tick_ms; /* of the last second's work */
     struct queue_notes {

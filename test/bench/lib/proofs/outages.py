@@ -164,6 +164,7 @@ class DatabaseDown(Outage):
         self.server.crash()
 
     def finish(self):
+        self.connections.clear()  # as a good pool does it: none that is stale is lent
         self.server.start()
 
     def stop(self):
