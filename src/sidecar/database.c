@@ -15,7 +15,6 @@
 enum {
     JOB_EXTRA_MS = 15000, /* beyond the connect timeout, for name resolution and the first statements */
     N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
-    REFUSED_MS = 5000,    /* until a schema or a consumer name that does not fit is looked at again */
     SILENT_MS = 500,      /* what is silent for so long is read, so that an answer that is overdue is seen */
 };
 
@@ -208,7 +207,7 @@ static void refused_whole(struct sidecar *s, const char *reason)
     }
     if (!s->n_lanes)
         dial_failed(s, &s->database.dial, reason); /* there is no queue to tell it of */
-    dial_later(s, &s->database.dial, REFUSED_MS);
+    dial_later(s, &s->database.dial, FAILPOINT_MS(REFUSED));
 }
 
 static void arrive(struct sidecar *s, void *result)

@@ -6,6 +6,7 @@
  * only ask now and then. */
 #include "sidecar/sidecar.h"
 
+#include "onceward/base/failpoint.h"
 #include "onceward/base/log.h"
 #include "onceward/base/random.h"
 
@@ -18,7 +19,6 @@ enum {
     BUSY_MS = 50,     /* the database answers this slowly: put off */
     PUT_OFF_MS = 100, /* again and again, but */
     PUT_OFF_MAX_MS = 10000,
-    FAILED_MS = 10000, /* after a failed statement, doubling to 8 times that */
     AWAY_MIN_MS = 100,
     AWAY_MAX_MS = 60000,
     CLOCKS_MS = 5000,       /* between two looks at clocks that differ */
@@ -108,6 +108,13 @@ static void clocks_differ(struct lane *l, int64_t ahead_ms)
     log_end(&line);
 }
 
+static int64_t between_walks_ms(const struct lane *l)
+{
+    int64_t ms = pace_between_ms(l->config->retention_ms);
+
+    return ms < FAILPOINT_MS(WALK) ? ms : FAILPOINT_MS(WALK);
+}
+
 static void took_place(struct lane *l, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &l->house;
@@ -123,8 +130,7 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
         rows_are_counted(l, h->n_unfinished);
         h->n_orphans = h->n_unfinished = 0;
     }
-    h->at_ms = l->sidecar->now_ms +
-               pace_rest_ms(&h->pace, kept->took_us, found, ended, pace_between_ms(l->config->retention_ms));
+    h->at_ms = l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, between_walks_ms(l));
 }
 
 static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
@@ -148,7 +154,7 @@ static void failed(struct lane *l, const struct fault *f)
     struct housekeeping *h = &l->house;
     struct log_line line;
 
-    h->at_ms = l->sidecar->now_ms + (FAILED_MS << (h->n_failures < 3 ? h->n_failures : 3));
+    h->at_ms = l->sidecar->now_ms + (FAILPOINT_MS(HOUSE_FAILED) << (h->n_failures < 3 ? h->n_failures : 3));
     h->n_failures++;
     log_begin(&line, EVENT_DATABASE_ERROR, l->config->name);
     log_text(&line, "sqlstate", f->code);

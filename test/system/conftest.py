@@ -28,7 +28,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone: compares times or measures, so nothing may run beside it")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups after it
 def pytest_collection_modifyitems(items):
+    order.share_servers(items)
     order.put_longest_first(items)
 
 

@@ -14,6 +14,8 @@ from .queue import Queue
 from .sidecar import Sidecar
 from .wait import wait_until
 
+# Shorter waits in a program that knows them (include/onceward/base/failpoint.def); a test of one of them sets its own.
+SHORT_TIMES = ("redial_last_ms=500", "consume_last_ms=500", "refused_ms=500", "presence_ms=1000", "walk_ms=1000", "house_failed_ms=1000")
 # Short windows and backoffs, so that tests are quick.
 QUEUE_DEFAULTS = {
     "completion": "transaction",
@@ -89,6 +91,7 @@ class Bed:
         name = name or f"sidecar{len(self.sidecars) + 1}"
         config = config or self.config(top, **keys)
         config.setdefault("state_file", os.path.join(self.folder, name + ".state"))
+        environment = {"ONCEWARD_FAILPOINT": ",".join(SHORT_TIMES), **(environment or {})}
         sidecar = Sidecar(binary or schema.require_binary(), self.folder, config, name, environment)
         self.sidecars.append(sidecar)
         if start:

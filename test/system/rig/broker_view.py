@@ -44,8 +44,14 @@ class OwnBroker(servers.RabbitMQ):
     def eval(self, code):
         with open(os.path.join(self.folder, ".erlang.cookie")) as f:
             cookie = f.read().strip()
-        done = subprocess.run(["erl_call", "-c", cookie, "-n", self.node, "-e"], input=code.strip().rstrip(".").encode() + b".\n",
-                              env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+
+        def call():
+            done = subprocess.run(["erl_call", "-c", cookie, "-n", self.node, "-e"], input=code.strip().rstrip(".").encode() + b".\n",
+                                  env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=servers.PATIENCE)
+            # It is impatient, and a busy machine slow: then nothing was evaluated.
+            return None if b"failed to connect to node" in done.stdout else done
+
+        done = wait_until(call, "erl_call reaches the node", 60, 0.2)
         text = done.stdout.decode(errors="replace")
         if done.returncode or not text.startswith("{ok, "):
             raise servers.ServerError(f"{code}: {text}")

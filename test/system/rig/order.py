@@ -7,6 +7,8 @@ import os
 import sys
 import xml.etree.ElementTree
 
+import pytest
+
 LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "long_tests")
 LEAST_SECONDS = 3
 
@@ -25,6 +27,13 @@ def group_of(item):
     """Tests of a group go to one worker, one after the other."""
     marker = item.get_closest_marker("xdist_group")
     return marker.args[0] if marker else None
+
+
+def share_servers(items):
+    """The tests of a file that have a database server between them go to one worker: elsewhere it would be made again."""
+    for item in items:
+        if "private_postgres" in item.fixturenames and not group_of(item):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
 
 
 def put_longest_first(items):
