@@ -243,7 +243,6 @@ def test_complaint_6_an_application_that_is_down_for_long_uses_up_no_delivery_li
 
 # 7: memory
 
-@pytest.mark.alone
 @pytest.mark.parametrize("n, size, most_mib", [(20000, 200, 12), (150, 1 << 20, 16 + 12)], ids=["many-small", "large"])
 def test_complaint_7_a_backlog_is_not_held_in_memory(bed, n, size, most_mib):
     """An unlimited prefetch took the whole backlog into memory, and each sidecar took hundreds of MB.

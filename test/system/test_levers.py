@@ -48,7 +48,8 @@ def operator(bed):
 
 
 def two(bed, **keys):
-    return [bed.sidecar(**keys), bed.sidecar(**keys)]
+    """With the intervals of users."""
+    return [bed.sidecar(environment={"ONCEWARD_FAILPOINT": ""}, **keys) for _ in range(2)]
 
 
 def test_a_pause_holds_on_all_replicas_and_across_restarts(bed, operator):

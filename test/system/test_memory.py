@@ -9,7 +9,6 @@ from rig.fields import Typed
 from rig.wait import wait_until
 
 MIB = 1024
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture
@@ -35,6 +34,7 @@ def test_idle_with_the_defaults_it_takes_at_most_3_mib(bed, release, plain_confi
     assert rss <= 3 * MIB
 
 
+@pytest.mark.alone  # what is held at once depends on who is slow
 def test_memory_does_not_grow_with_the_number_of_messages(bed, release, plain_config):
     bed.app.handler = bed.app.only_answer
     plain_config["log"] = {"stats_interval": "1s"}

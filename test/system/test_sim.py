@@ -18,7 +18,7 @@ def test_the_simulated_inbox_answers_as_the_real_one(raw_postgres):
         pytest.skip("the simulator or inbox_calls was not built")
     database = raw_postgres.create_database(f"sim_{uuid.uuid4().hex[:8]}")
     inbox_sql.load(database)
-    done = subprocess.run([simulator, "--differential", "--seconds", "12", "--seed", str(uuid.uuid4().int % 1000000), driver, database.dsn()],
+    done = subprocess.run([simulator, "--differential", "--seconds", "6", "--seed", str(uuid.uuid4().int % 1000000), driver, database.dsn()],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 0, done.stdout.decode(errors="replace")
     assert done.stdout.decode().count("answered alike") == 2

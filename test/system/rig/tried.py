@@ -115,7 +115,7 @@ class CompletesBeforeItsTransaction(Right):
     def transact(self):
         with self.connected() as sql:
             self.complete(sql)
-        time.sleep(0.02)
+        time.sleep(0.25)
         with self.connected() as sql:
             self.work(sql)
 
@@ -141,7 +141,7 @@ class AnswersBeforeTheCommit(Right):
                     self.work(sql)
                 self.answer(200 if json_is_good else 400)
                 self.wfile.flush()
-                time.sleep(0.03)
+                time.sleep(0.25)
         except psycopg2.Error:
             self.answer(500)
 
@@ -193,7 +193,7 @@ class AnswersBeforeTheEffect(RightResponse):
         self.answer(status)
         self.wfile.flush()
         if status == 200:
-            time.sleep(0.03)
+            time.sleep(0.25)
             self.transact()
 
 
