@@ -63,11 +63,15 @@ def publish_many(box, ids, exchange=None, key="key"):
 
 
 def take(box, n, deadline=40):
+    return take_from(box.queue, n, deadline)
+
+
+def take_from(queue, n, deadline=40):
     """The next n messages of the queue: (id, properties, body)."""
     found = []
 
     def more():
-        method, properties, body = box.queue.channel.basic_get(box.queue.name, auto_ack=True)
+        method, properties, body = queue.channel.basic_get(queue.name, auto_ack=True)
         if method:
             found.append((properties.message_id, properties, body))
         return len(found) >= n
@@ -244,6 +248,31 @@ def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_
         first = made.queue.channel.basic_get(made.queue.name, auto_ack=True)
         assert first[0] is not None
         assert letters(made) == []
+    finally:
+        made.deinit()
+
+
+def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    """A broker in alarm stops reading from connections that publish: the queues have another one."""
+    made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = made
+    try:
+        results = made.new_queue("-results")
+        made.app.handler = lambda message, reply: made.app.commit(
+            message, publish=[("", results.name, "{}", "result-" + message.message_id)]) and 200
+        for n in range(20):
+            made.queue.publish(f"m{n}")
+        own_broker.set_alarm("memory")
+        try:
+            sidecar = made.sidecar(top={"outbox": {}})
+            made.wait_for_effects([f"m{n}" for n in range(20)])
+            sidecar.wait_for_quiet()
+            own_broker.wait_for_counts(made.queue, ready=0, unacked=0)
+            assert gauge(made)["waiting"] == 20
+        finally:
+            own_broker.clear_alarms()
+        wait_for_nothing_waiting(made, 60)
+        assert {x[0] for x in take_from(results, 20)} == {f"result-m{n}" for n in range(20)}
     finally:
         made.deinit()
 
