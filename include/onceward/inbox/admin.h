@@ -1,5 +1,6 @@
 #pragma once
 
+#include "onceward/base/slice.h"
 #include "onceward/config/config.h"
 
 #include <stdbool.h>
@@ -131,6 +132,7 @@ struct dead_filter {
     const char *since,
         *older;    /* died since then, before then: RFC 3339 or a duration ("2h" ago). NULL: any */
     int64_t limit; /* 0: none */
+    int64_t after; /* only those with a larger id */
     const int64_t *ids;
     size_t n_ids;
     const struct config *of; /* only letters of its consumers; NULL: any */
@@ -189,3 +191,92 @@ int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char 
 /* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was
  * gone. */
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f);
+
+/* --- rows --- */
+
+/* Texts of the database; NULL: any. */
+struct row_filter {
+    const char *consumer, *since, *until; /* first seen since then, before then */
+    const char *after_consumer,
+        *after_id; /* behind this one in the order of the key; empty: from the first on */
+};
+
+/* Walks the inbox in the order of consumer and id. each gets a row as a JSON object without its token, and
+ * answers 0 to go on, else the walk ends with that. No transaction is open during the call. */
+int admin_rows_each(struct admin *a, const struct row_filter *filter,
+                    int (*each)(void *ctx, const char *consumer, const char *message_id, const char *json),
+                    void *ctx, struct fault *f);
+
+/* --- stored messages --- */
+
+/* A time as the database writes it, with microseconds. */
+enum { MESSAGE_TIME_SIZE = 48 };
+
+/* A message's place in the order of arrival. */
+struct message_place {
+    char received_at[MESSAGE_TIME_SIZE], seq[24];
+};
+
+/* Before all others. */
+void message_place_first(struct message_place *p);
+
+struct message_filter {
+    const char *consumer;
+    const char *type;                                        /* AMQP's property; NULL: any */
+    const char *const *ids;                                  /* message ids */
+    size_t n_ids;                                            /* 0: any */
+    char since[MESSAGE_TIME_SIZE], until[MESSAGE_TIME_SIZE]; /* arrived since then, before then; empty: any */
+    char horizon[MESSAGE_TIME_SIZE];                         /* of admin_messages_horizon */
+};
+
+struct stored_message {
+    const char *consumer, *message_id, *message_type, *exchange, *routing_key; /* message_type may be NULL */
+    struct message_place place;
+    struct slice content_header, body;
+};
+
+struct message_count {
+    int64_t n;
+    char first[MESSAGE_TIME_SIZE], last[MESSAGE_TIME_SIZE]; /* when they arrived; empty: none did */
+};
+
+/* RFC 3339, or a duration, which is meant as so long ago: as a time of the database. */
+int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], struct fault *f);
+
+/* Now, when everything that arrived before now is committed: waits for that, a minute at most. */
+int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
+
+/* Walks the messages behind a place, in the order of arrival. each answers 0 to go on, else the walk ends
+ * with that. A message is valid during the call only. No transaction is open during the call, so each may use
+ * `a` itself. About a MiB is in memory at a time, or one message. */
+int admin_messages_each(struct admin *a, const struct message_filter *filter,
+                        const struct message_place *from,
+                        int (*each)(void *ctx, const struct stored_message *message), void *ctx,
+                        struct fault *f);
+int admin_messages_count(struct admin *a, const struct message_filter *filter,
+                         const struct message_place *from, struct message_count *ret, struct fault *f);
+
+/* The consumers that there are, by name, and the queue of each. each answers 0 to go on. */
+int admin_consumers(struct admin *a, int (*each)(void *ctx, const char *consumer, const char *queue),
+                    void *ctx, struct fault *f);
+
+/* How far a replay has come. */
+struct replay_position {
+    struct message_place place;
+    int64_t n; /* messages that it has published */
+};
+
+/* The position of that name, which is made where there is none. -1 also where the name belongs to a replay of
+ * something else. */
+int admin_replay_begin(struct admin *a, const char *name, const char *what, struct replay_position *ret,
+                       struct fault *f);
+
+/* The same without making or judging anything. */
+int admin_replay_look(struct admin *a, const char *name, struct replay_position *ret, struct fault *f);
+
+/* Moves it, n messages further. -1 also where somebody else has moved it. */
+int admin_replay_move(struct admin *a, const char *name, struct replay_position *position,
+                      const struct message_place *to, int64_t n, struct fault *f);
+
+/* Forgets it. */
+int admin_replay_end(struct admin *a, const char *name, struct fault *f);

@@ -136,6 +136,15 @@ def scenario_duplicates(o):
     return groups
 
 
+def scenario_store(o):
+    """the same backlog without and with `store`, 256 B and 4 KiB"""
+    return [Group(f"store, {size} B", [("without", functools.partial(drain, contender="onceward", count=int(o.messages * part), size=size,
+                                                                    queue_type="quorum")),
+                                       ("store", functools.partial(drain, contender="onceward", count=int(o.messages * part), size=size,
+                                                                   queue_type="quorum", queue_options={"store": {"retention": "30d"}}))], COSTS)
+            for size, part in ((256, 1), (4096, 0.5))]
+
+
 def scenario_growth(o):
     """large inboxes, more queues, more sidecars, prefetch and concurrency, a purge, a long snapshot"""
     def one(**fields):

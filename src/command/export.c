@@ -1,0 +1,360 @@
+/* onceward export: rows, letters and stored messages as JSON lines, to be archived before they are purged.
+ *
+ * Each line says its position, and what comes behind a position is always the same order: rows by consumer
+ * and id, letters as they died, messages by consumer as they arrived. So an export goes on behind the last
+ * whole line of its file, and needs no memory but that. */
+
+#include "command/common.h"
+#include "command/dead.h"
+#include "command/export_place.h"
+#include "command/json_line.h"
+#include "command/since.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/broker/decode.h"
+#include "onceward/core/message.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] "
+    "[--until "
+    "T]\n"
+    "                       [--output FILE] [--after POSITION]\n"
+    "Writes rows of the inbox, dead letters and stored messages (`store.retention`) as JSON, a line each, in "
+    "this "
+    "order:\n"
+    "rows by consumer and id, letters as they died, messages by consumer as they arrived. Changes nothing.\n"
+    "  --rows, --letters, --messages   only these (default: all three)\n"
+    "  --consumer C       of this consumer\n"
+    "  --since T          seen first, died, or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z\n"
+    "  --until T          the same, before then\n"
+    "  --output FILE      appends to FILE, behind its last whole line: an interrupted export goes on when it "
+    "is run "
+    "again\n"
+    "  --after POSITION   goes on behind the line with this \"position\"\n"
+    "Tokens are left out. A body that is no text is body_base64url.\n";
+
+struct options {
+    const char *config, *consumer, *since, *until, *output, *after;
+    int rows, letters, messages;
+};
+
+struct export
+{
+    const struct options *options;
+    struct admin *admin;
+    FILE *out;
+    struct export_place after;
+    struct message_filter filter;
+    struct pace pace;
+    struct buf line;
+    struct fault fault;
+    int64_t n[N_EXPORT_KINDS];
+};
+
+/* --- lines --- */
+
+static void line_begin(struct export *e, enum export_kind kind, struct slice first, struct slice second,
+                       struct slice third)
+{
+    buf_reset(&e->line);
+    buf_printf(&e->line, "{\"kind\":\"%s\",\"position\":\"", export_kind_name(kind));
+    export_place_write(&e->line, kind, first, second, third);
+    buf_add_char(&e->line, '"');
+}
+
+/* 1: stop. */
+static int line_end(struct export *e, enum export_kind kind)
+{
+    buf_add_char(&e->line, '\n');
+    errno = 0;
+    if (fwrite(e->line.data, 1, e->line.len, e->out) != e->line.len)
+        return fault_set(&e->fault, "cannot write to %s: %s",
+                         e->options->output ? e->options->output : "standard output",
+                         errno ? strerror(errno) : "it takes no more");
+    e->n[kind]++;
+    return pace_wait(&e->pace);
+}
+
+/* The members of an object, behind others. */
+static void add_members(struct buf *out, struct slice object)
+{
+    buf_add_char(out, ',');
+    buf_add(out, object.data + 1, object.len - 1);
+}
+
+static int write_row(void *ctx, const char *consumer, const char *message_id, const char *json)
+{
+    struct export *e = ctx;
+
+    line_begin(e, EXPORT_ROW, slice_of(consumer), slice_of(message_id), (struct slice){0});
+    add_members(&e->line, slice_of(json));
+    return line_end(e, EXPORT_ROW);
+}
+
+static int write_letter(void *ctx, const struct dead_letter *l)
+{
+    struct export *e = ctx;
+    struct buf json = {0};
+    char id[24];
+
+    snprintf(id, sizeof id, "%" PRId64, l->id);
+    line_begin(e, EXPORT_LETTER, slice_of(id), (struct slice){0}, (struct slice){0});
+    letter_add_json(&json, l);
+    add_members(&e->line, buf_slice(&json));
+    buf_deinit(&json);
+    return line_end(e, EXPORT_LETTER);
+}
+
+/* "2026-01-31 03:00:00.5+00" of the database, whose zone is UTC in our transactions. */
+static void add_time(struct buf *out, const char *time)
+{
+    char text[MESSAGE_TIME_SIZE];
+    char *plus;
+
+    snprintf(text, sizeof text, "%s", time);
+    if (strchr(text, ' '))
+        *strchr(text, ' ') = 'T';
+    if ((plus = strstr(text, "+00")))
+        memcpy(plus, "Z", 2);
+    json_add_text(out, "received_at", text);
+}
+
+static int write_message(void *ctx, const struct stored_message *stored)
+{
+    struct export *e = ctx;
+    struct buf *out = &e->line;
+    struct message *m = message_new();
+    bool good = message_decode(m, stored->content_header) == 0;
+
+    line_begin(e, EXPORT_MESSAGE, slice_of(stored->consumer), slice_of(stored->place.received_at),
+               slice_of(stored->place.seq));
+    json_add_text(out, "consumer", stored->consumer);
+    json_add_text(out, "message_id", stored->message_id);
+    add_time(out, stored->place.received_at);
+    json_add_text(out, "exchange", stored->exchange);
+    json_add_text(out, "routing_key", stored->routing_key);
+    buf_add_text(out, ",\"properties\":");
+    properties_to_json(out, m);
+    buf_add_text(out, ",\"headers\":");
+    fields_to_json(out, m->headers, m->n_headers, true);
+    if (!good)
+        buf_add_text(out, ",\"damaged\":true");
+    buf_printf(out, ",\"body_bytes\":%zu", stored->body.len);
+    json_add_body(out, stored->body);
+    buf_add_char(out, '}');
+    message_free(m);
+    return line_end(e, EXPORT_MESSAGE);
+}
+
+/* --- the three kinds --- */
+
+static const char *or_null(const char *text)
+{
+    return *text ? text : NULL;
+}
+
+static int export_rows(struct export *e)
+{
+    struct row_filter filter = {.consumer = e->options->consumer,
+                                .since = or_null(e->filter.since),
+                                .until = or_null(e->filter.until),
+                                .after_consumer = buf_text(&e->after.first),
+                                .after_id = buf_text(&e->after.second)};
+
+    return admin_rows_each(e->admin, &filter, write_row, e, &e->fault);
+}
+
+static int export_letters(struct export *e)
+{
+    struct dead_filter filter = {.consumer = e->options->consumer,
+                                 .since = or_null(e->filter.since),
+                                 .older = or_null(e->filter.until)};
+
+    if (e->after.kind == EXPORT_LETTER)
+        filter.after = strtoll(buf_text(&e->after.first), NULL, 10);
+    return admin_dead_each(e->admin, &filter, true, write_letter, e, &e->fault);
+}
+
+static int export_consumer(void *ctx, const char *consumer, const char *queue)
+{
+    struct export *e = ctx;
+    struct message_place from;
+    int order = e->after.kind == EXPORT_MESSAGE ? strcmp(consumer, buf_text(&e->after.first)) : 1;
+
+    (void)queue;
+    if (order < 0 || (e->options->consumer && strcmp(consumer, e->options->consumer) != 0))
+        return 0;
+    message_place_first(&from);
+    if (order == 0) {
+        snprintf(from.received_at, sizeof from.received_at, "%s", buf_text(&e->after.second));
+        snprintf(from.seq, sizeof from.seq, "%s", buf_text(&e->after.third));
+    }
+    e->filter.consumer = consumer;
+    return admin_messages_each(e->admin, &e->filter, &from, write_message, e, &e->fault);
+}
+
+static int export_messages(struct export *e)
+{
+    if (admin_messages_horizon(e->admin, e->filter.horizon, &e->fault))
+        return -1;
+    return admin_consumers(e->admin, export_consumer, e, &e->fault);
+}
+
+static int export_all(struct export *e)
+{
+    static int (*const kinds[N_EXPORT_KINDS])(struct export *) = {export_rows, export_letters,
+                                                                  export_messages};
+    const struct options *o = e->options;
+    const int wanted[N_EXPORT_KINDS] = {o->rows, o->letters, o->messages};
+    bool all = !o->rows && !o->letters && !o->messages;
+    int answer = 0;
+
+    if ((o->since && admin_time(e->admin, o->since, e->filter.since, &e->fault)) ||
+        (o->until && admin_time(e->admin, o->until, e->filter.until, &e->fault)))
+        return -1;
+    for (int k = e->after.is_set ? (int)e->after.kind : 0; k < N_EXPORT_KINDS && !answer; k++)
+        if (all || wanted[k])
+            answer = kinds[k](e);
+    return answer;
+}
+
+/* --- where to --- */
+
+/* Behind the last whole line of the file, whose position is where it goes on. */
+static int open_output(struct export *e)
+{
+    const char *path = e->options->output;
+
+    if (!path) {
+        e->out = stdout;
+        return 0;
+    }
+    e->out = fopen(path, "a+");
+    if (!e->out)
+        return fault_set(&e->fault, "%s: %s", path, strerror(errno));
+    return export_place_of_file(&e->after, e->out, path, &e->fault);
+}
+
+static int close_output(struct export *e, int answer)
+{
+    const char *path = e->options->output;
+    int failed = fflush(e->out);
+
+    if (path && !failed)
+        failed = fsync(fileno(e->out)) && errno != EINVAL; /* a pipe or a terminal */
+    if (failed && answer >= 0)
+        answer =
+            fault_set(&e->fault, "cannot write to %s: %s", path ? path : "standard output", strerror(errno));
+    if (path)
+        fclose(e->out);
+    return answer;
+}
+
+static int export_run(const struct options *o, struct export *e)
+{
+    struct config *c;
+    int status = command_open(o->config, ADMIN_READS, &c, &e->admin), answer;
+
+    if (status)
+        return status;
+    if (admin_check_schema(e->admin, &e->fault) || open_output(e)) {
+        status = command_fail(&e->fault);
+        command_close(c, e->admin);
+        return status;
+    }
+    pace_catch_signals();
+    answer = close_output(e, export_all(e));
+    if (answer < 0)
+        command_fail(&e->fault);
+    fprintf(stderr, "%" PRId64 " rows, %" PRId64 " letters, %" PRId64 " messages written%s\n",
+            e->n[EXPORT_ROW], e->n[EXPORT_LETTER], e->n[EXPORT_MESSAGE],
+            !answer     ? "."
+            : o->output ? "; ended early: run this again, and it goes on"
+                        : "; ended early: --after goes on behind a line");
+    command_close(c, e->admin);
+    return answer ? STATUS_FAILED : STATUS_DONE;
+}
+
+/* --- arguments --- */
+
+static int check(const struct options *o, struct export *e)
+{
+    struct fault f = {0};
+
+    if (!o->config)
+        fputs("onceward export: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", stderr);
+    else if (o->since && since_check(o->since))
+        fprintf(stderr,
+                "onceward export: --since \"%s\" is not a duration (\"2h\" ago) or a time "
+                "(2026-01-31T03:00:00Z)\n",
+                o->since);
+    else if (o->until && since_check(o->until))
+        fprintf(stderr,
+                "onceward export: --until \"%s\" is not a duration (\"2h\" ago) or a time "
+                "(2026-01-31T03:00:00Z)\n",
+                o->until);
+    else if (o->after && o->output)
+        fputs("onceward export: --after is for standard output; --output goes on behind the last line of its "
+              "file\n",
+              stderr);
+    else if (o->after && export_place_read(&e->after, slice_of(o->after), &f))
+        fprintf(stderr, "onceward export: --after: %s\n", f.text);
+    else
+        return -1;
+    return STATUS_USAGE;
+}
+
+/* -1: go on. */
+static int parse(int argc, char **argv, struct options *o, struct export *e)
+{
+    const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                     {"consumer", required_argument, NULL, 'C'},
+                                     {"since", required_argument, NULL, 's'},
+                                     {"until", required_argument, NULL, 'u'},
+                                     {"output", required_argument, NULL, 'o'},
+                                     {"after", required_argument, NULL, 'a'},
+                                     {"rows", no_argument, &o->rows, 1},
+                                     {"letters", no_argument, &o->letters, 1},
+                                     {"messages", no_argument, &o->messages, 1},
+                                     {"help", no_argument, NULL, 'h'},
+                                     {0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        const char **const texts[] = {['c'] = &o->config, ['C'] = &o->consumer, ['s'] = &o->since,
+                                      ['u'] = &o->until,  ['o'] = &o->output,   ['a'] = &o->after};
+
+        if (option == 'h' || option == '?') {
+            fputs(help, option == 'h' ? stdout : stderr);
+            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
+        }
+        if (option)
+            *texts[option] = optarg;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
+        return STATUS_USAGE;
+    }
+    o->config = command_config_default(o->config);
+    return check(o, e);
+}
+
+int command_export(int argc, char **argv)
+{
+    struct options o = {0};
+    struct export e = {.options = &o};
+    int status = parse(argc, argv, &o, &e);
+
+    if (status < 0)
+        status = export_run(&o, &e);
+    export_place_deinit(&e.after);
+    buf_deinit(&e.line);
+    return status;
+}

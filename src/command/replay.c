@@ -1,0 +1,442 @@
+/* onceward replay: stored messages are published again, in the order of their first claims, to a queue whose
+ * consumer is another one.
+ *
+ * Up to PUBLISHER_WINDOW messages are on their way to the broker. The position in the database moves behind
+ * what was confirmed, in order, so an interrupted replay goes on where it was. One that ends by a signal has
+ * waited for its confirms; after a kill at most a window of messages goes out once more, with the same ids:
+ * the inbox of their new consumer lets one of the copies through. */
+
+#include "command/common.h"
+#include "command/dead.h"
+#include "command/progress.h"
+#include "command/since.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+#include "onceward/base/table.h"
+#include "onceward/broker/broker.h"
+#include "onceward/broker/publisher.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: onceward replay --config FILE --consumer C --to QUEUE [--since T] [--until T] [--type T]\n"
+    "                       [--id ID…] [--rate N/s] [--dry-run] [--name N] [--json]\n"
+    "Publishes the stored messages of a consumer again (`store.retention`), in the order of "
+    "their first\n"
+    "claims, as they were, to a queue whose consumer is another one: for a projection that is built anew. "
+    "Each is "
+    "confirmed\n"
+    "by the broker. May be interrupted, and goes on where it was when it is run again.\n"
+    "  --consumer C   whose messages           --to QUEUE     where they go: its vhost is that of the queue "
+    "in the\n"
+    "                                                         configuration, else the broker's\n"
+    "  --since T      arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z; not looked at when it goes "
+    "on\n"
+    "  --until T      arrived before then\n"
+    "  --type T       with this AMQP type      --id ID…       these messages\n"
+    "  --rate N/s     not faster than this     --dry-run      says how many it would be\n"
+    "  --name N       the name of its position in the database. With a name the position stays when all "
+    "was\n"
+    "                 published: run again, it publishes what has arrived since. Without one, an interrupted "
+    "replay\n"
+    "                 goes on when it is run again with the same options, and one that has ended begins "
+    "anew\n"
+    "  --json         one JSON object at the end\n";
+
+enum { SAVE_MS = 1000 };
+
+struct options {
+    const char *config, *consumer, *to, *since, *until, *type, *name;
+    const char **ids;
+    size_t n_ids;
+    int64_t interval_us;
+    int dry_run, json;
+};
+
+struct replay {
+    const struct options *options;
+    struct admin *admin;
+    struct publisher *publisher;
+    char *vhost; /* NULL: the broker's */
+    struct buf what, name;
+    struct message_filter filter;
+    struct replay_position position;
+    struct message_place places[PUBLISHER_WINDOW]; /* of the latest that were pushed, by their numbers */
+    uint64_t n_pushed, n_saved;
+    int64_t saved_ms;
+    struct pace pace;
+    struct progress progress;
+    struct fault fault;
+};
+
+/* --- whether it may be --- */
+
+struct owners {
+    const struct options *options;
+    bool is_own, is_known;
+};
+
+static int look_at_owner(void *ctx, const char *consumer, const char *queue)
+{
+    struct owners *o = ctx;
+
+    if (strcmp(consumer, o->options->consumer) == 0) {
+        o->is_known = true;
+        o->is_own |= strcmp(queue, o->options->to) == 0;
+    }
+    return 0;
+}
+
+/* 0, or the exit status. */
+static int check_queue(const struct options *o, const struct config *c, struct admin *a, struct fault *f)
+{
+    struct owners owners = {.options = o};
+
+    if (admin_consumers(a, look_at_owner, &owners, f))
+        return command_fail(f);
+    for (size_t i = 0; i < c->n_queues; i++) {
+        owners.is_known |= strcmp(c->queues[i].consumer, o->consumer) == 0;
+        owners.is_own |=
+            strcmp(c->queues[i].consumer, o->consumer) == 0 && strcmp(c->queues[i].queue, o->to) == 0;
+    }
+    if (!owners.is_known) {
+        fprintf(stderr,
+                "onceward replay: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
+                o->consumer, o->config);
+        return STATUS_FAILED;
+    }
+    if (!owners.is_own)
+        return STATUS_DONE;
+    fprintf(
+        stderr,
+        "onceward replay: queue \"%s\" is that of consumer \"%s\" itself: its rows say that these messages "
+        "are completed, so each would be acked unseen. Expected a queue whose consumer is another one\n",
+        o->to, o->consumer);
+    return STATUS_USAGE;
+}
+
+/* --- what it is --- */
+
+static void name_it(struct replay *r)
+{
+    const struct options *o = r->options;
+
+    buf_printf(&r->what, "%s to %s", o->consumer, o->to);
+    if (o->since)
+        buf_printf(&r->what, " since %s", o->since);
+    if (o->until)
+        buf_printf(&r->what, " until %s", o->until);
+    if (o->type)
+        buf_printf(&r->what, " of type %s", o->type);
+    for (size_t i = 0; i < o->n_ids; i++)
+        buf_printf(&r->what, "%s %s", i ? "," : " with id", o->ids[i]);
+    buf_add_text(&r->name, o->name ? o->name : buf_text(&r->what));
+}
+
+static int find_vhost(struct replay *r, const struct config *c)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].queue, r->options->to) == 0)
+            return broker_vhost(&c->broker, &c->queues[i], &r->vhost, &r->fault);
+    return 0;
+}
+
+/* Where it goes on, and which messages it is about. */
+static int find_place(struct replay *r)
+{
+    const struct options *o = r->options;
+    const char *name = buf_text(&r->name);
+
+    r->filter =
+        (struct message_filter){.consumer = o->consumer, .type = o->type, .ids = o->ids, .n_ids = o->n_ids};
+    if (o->dry_run ? admin_replay_look(r->admin, name, &r->position, &r->fault)
+                   : admin_replay_begin(r->admin, name, buf_text(&r->what), &r->position, &r->fault))
+        return -1;
+    /* "2h" is another time by now than when it began. */
+    bool goes_on = strcmp(r->position.place.received_at, "-infinity") != 0;
+
+    if (o->since && !goes_on && admin_time(r->admin, o->since, r->filter.since, &r->fault))
+        return -1;
+    if (o->until && admin_time(r->admin, o->until, r->filter.until, &r->fault))
+        return -1;
+    return admin_messages_horizon(r->admin, r->filter.horizon, &r->fault);
+}
+
+/* --- publishing --- */
+
+/* The position moves behind what is confirmed. */
+static int save(struct replay *r)
+{
+    uint64_t n = publisher_confirmed(r->publisher);
+
+    r->saved_ms = clock_ms();
+    if (n == r->n_saved)
+        return 0;
+    if (admin_replay_move(r->admin, buf_text(&r->name), &r->position, &r->places[n % PUBLISHER_WINDOW],
+                          (int64_t)(n - r->n_saved), &r->fault))
+        return -1;
+    r->n_saved = n;
+    return 0;
+}
+
+static int no_queue(struct replay *r)
+{
+    return fault_set(&r->fault, "there is no queue \"%s\" in vhost \"%s\"", r->options->to,
+                     r->vhost ? r->vhost : "(the broker's)");
+}
+
+static int publish(void *ctx, const struct stored_message *m)
+{
+    struct replay *r = ctx;
+    /* Without flags a content header says nothing of properties. */
+    struct slice header = m->content_header.len ? m->content_header : (struct slice){"\0\0", 2};
+    int answer;
+
+    if (pace_wait(&r->pace))
+        return 1;
+    answer = publisher_push(r->publisher, r->options->to, header, m->body, &r->fault);
+    if (answer)
+        return answer > 0 ? no_queue(r) : -1;
+    r->places[++r->n_pushed % PUBLISHER_WINDOW] = m->place;
+    progress_show(&r->progress, (int64_t)publisher_confirmed(r->publisher));
+    if (r->n_pushed - r->n_saved == PUBLISHER_WINDOW - 1 || clock_ms() - r->saved_ms >= SAVE_MS)
+        return save(r);
+    return 0;
+}
+
+/* What is on its way is waited for, whatever ended it. */
+static int finish(struct replay *r, int answer)
+{
+    struct fault f = {0};
+    int settled = publisher_settle(r->publisher, 0, &f);
+
+    if (answer >= 0 && settled) {
+        answer = settled > 0 ? no_queue(r) : -1;
+        if (settled < 0)
+            r->fault = f;
+    }
+    f = r->fault;
+    if (save(r) && answer >= 0)
+        return -1;
+    if (answer < 0)
+        r->fault = f;
+    return answer;
+}
+
+static void tell_end(const struct replay *r, int answer)
+{
+    const struct options *o = r->options;
+    struct buf out = {0};
+
+    if (o->json) {
+        buf_add_text(&out, "{\"consumer\":");
+        buf_add_json(&out, slice_of(o->consumer));
+        buf_add_text(&out, ",\"to\":");
+        buf_add_json(&out, slice_of(o->to));
+        buf_printf(&out, ",\"replayed\":%" PRIu64 ",\"in_all\":%" PRId64 ",\"ended\":%s}\n", r->n_saved,
+                   r->position.n, answer ? "false" : "true");
+    } else {
+        text_add_safe(&out, slice_of(o->to));
+        printf("%" PRIu64 " replayed to %s", r->n_saved, buf_text(&out));
+        buf_reset(&out);
+        if (r->position.n > (int64_t)r->n_saved)
+            printf(", %" PRId64 " in all", r->position.n);
+        printf("%s", answer ? "; ended early: run this again, and it goes on\n" : ".\n");
+    }
+    if (o->json)
+        fputs(buf_text(&out), stdout);
+    buf_deinit(&out);
+}
+
+static int replay_all(struct replay *r, const struct config *c)
+{
+    struct message_count count;
+    int answer;
+
+    if (admin_messages_count(r->admin, &r->filter, &r->position.place, &count, &r->fault) ||
+        publisher_open(&c->broker, r->vhost, c->instance, &r->publisher, &r->fault))
+        return command_fail(&r->fault);
+    progress_begin(&r->progress, stdout, count.n, !r->options->json);
+    pace_catch_signals();
+    answer = admin_messages_each(r->admin, &r->filter, &r->position.place, publish, r, &r->fault);
+    answer = finish(r, answer);
+    progress_end(&r->progress);
+    publisher_close(r->publisher);
+    if (answer < 0)
+        command_fail(&r->fault);
+    tell_end(r, answer);
+    if (answer == 0 && !r->options->name && admin_replay_end(r->admin, buf_text(&r->name), &r->fault))
+        return command_fail(&r->fault);
+    return answer ? STATUS_FAILED : STATUS_DONE;
+}
+
+static int dry_run(struct replay *r)
+{
+    struct message_count count;
+    struct buf to = {0};
+
+    if (admin_messages_count(r->admin, &r->filter, &r->position.place, &count, &r->fault))
+        return command_fail(&r->fault);
+    text_add_safe(&to, slice_of(r->options->to));
+    if (r->options->json)
+        printf("{\"would_replay\":%" PRId64 "}\n", count.n);
+    else if (count.n)
+        printf("%" PRId64 " would be replayed to %s: arrived from %s to %s.\n", count.n, buf_text(&to),
+               count.first, count.last);
+    else
+        printf("No stored messages match.\n");
+    buf_deinit(&to);
+    return STATUS_DONE;
+}
+
+static int replay_run(const struct options *o)
+{
+    struct replay r = {.options = o, .pace = {o->interval_us, 0}};
+    struct config *c;
+    int status = command_open(o->config, ADMIN_WRITES, &c, &r.admin);
+
+    if (status)
+        return status;
+    name_it(&r);
+    status =
+        admin_check_schema(r.admin, &r.fault) ? command_fail(&r.fault) : check_queue(o, c, r.admin, &r.fault);
+    if (!status && (find_vhost(&r, c) || find_place(&r)))
+        status = command_fail(&r.fault);
+    if (!status)
+        status = o->dry_run ? dry_run(&r) : replay_all(&r, c);
+    buf_deinit(&r.what);
+    buf_deinit(&r.name);
+    free(r.vhost);
+    command_close(c, r.admin);
+    return status;
+}
+
+/* --- arguments --- */
+
+static int wrong(const char *option, const char *value, const char *expected)
+{
+    fprintf(stderr, "onceward replay: %s \"%s\" is not %s\n", option, value, expected);
+    return STATUS_USAGE;
+}
+
+static int check_time(const char *option, const char *value)
+{
+    return value && since_check(value)
+               ? wrong(option, value, "a duration (\"2h\" ago) or a time (2026-01-31T03:00:00Z)")
+               : 0;
+}
+
+static int check(const struct options *o)
+{
+    const char *complaint = NULL;
+
+    if (!o->config)
+        complaint = "--config FILE is missing, and ONCEWARD_CONFIG is not set";
+    else if (!o->consumer || !*o->consumer)
+        complaint = "--consumer C is missing: whose messages?";
+    else if (!o->to || !*o->to)
+        complaint = "--to QUEUE is missing: where to?";
+    else if (strlen(o->to) > 255)
+        complaint = "--to: a queue's name has at most 255 bytes";
+    else if (o->name && (!*o->name || strlen(o->name) > 255 || !text_is_safe(slice_of(o->name))))
+        complaint = "--name: expected 1 to 255 bytes of text";
+    for (size_t i = 0; i < o->n_ids && !complaint; i++)
+        if (!*o->ids[i] || !slice_is_text(slice_of(o->ids[i])))
+            complaint = "--id: expected message ids, which are not empty";
+    if (complaint) {
+        fprintf(stderr, "onceward replay: %s\n", complaint);
+        return STATUS_USAGE;
+    }
+    return check_time("--since", o->since) || check_time("--until", o->until) ? STATUS_USAGE : 0;
+}
+
+static int read_option(struct options *o, int option)
+{
+    switch (option) {
+    case 'c':
+        o->config = optarg;
+        return 0;
+    case 'C':
+        o->consumer = optarg;
+        return 0;
+    case 't':
+        o->to = optarg;
+        return 0;
+    case 's':
+        o->since = optarg;
+        return 0;
+    case 'u':
+        o->until = optarg;
+        return 0;
+    case 'T':
+        o->type = optarg;
+        return 0;
+    case 'n':
+        o->name = optarg;
+        return 0;
+    case 'i':
+        o->ids[o->n_ids++] = optarg;
+        return 0;
+    case 'r':
+        return rate_read(optarg, &o->interval_us) ? wrong("--rate", optarg, "a rate (\"10/s\")") : 0;
+    case 0:
+        return 0;
+    default:
+        fputs(help, stderr);
+        return STATUS_USAGE;
+    }
+}
+
+/* -1: go on. */
+static int parse(int argc, char **argv, struct options *o)
+{
+    const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                     {"consumer", required_argument, NULL, 'C'},
+                                     {"to", required_argument, NULL, 't'},
+                                     {"since", required_argument, NULL, 's'},
+                                     {"until", required_argument, NULL, 'u'},
+                                     {"type", required_argument, NULL, 'T'},
+                                     {"name", required_argument, NULL, 'n'},
+                                     {"id", required_argument, NULL, 'i'},
+                                     {"rate", required_argument, NULL, 'r'},
+                                     {"dry-run", no_argument, &o->dry_run, 1},
+                                     {"json", no_argument, &o->json, 1},
+                                     {"help", no_argument, NULL, 'h'},
+                                     {0}};
+    int option, status;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(help, stdout);
+            return STATUS_DONE;
+        }
+        if ((status = read_option(o, option)))
+            return status;
+    }
+    /* `--id a b c`. */
+    for (; optind < argc && o->n_ids; optind++)
+        o->ids[o->n_ids++] = argv[optind];
+    if (optind < argc) {
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
+        return STATUS_USAGE;
+    }
+    o->config = command_config_default(o->config);
+    status = check(o);
+    return status ? status : -1;
+}
+
+int command_replay(int argc, char **argv)
+{
+    struct options o = {.ids = mem_zalloc((size_t)argc + 1, sizeof *o.ids)};
+    int status = parse(argc, argv, &o);
+
+    if (status < 0)
+        status = replay_run(&o);
+    free(o.ids);
+    return status;
+}

@@ -1,0 +1,372 @@
+/* Stored messages, as the commands see them: in the order of arrival, one consumer's.
+ *
+ * A walk reads a page of places and sizes, then the messages of as many of them as are a MiB together.
+ * Between calls nothing is open, as in a walk over letters. It ends at a horizon: a moment before which
+ * everything was committed, since a claim that has begun and is not committed yet would be left behind by a
+ * place that is after its time. Claims that store take the lock of an INSERT on the table before they look at
+ * the clock (sidecar_claim_store_many): so whoever has it at that moment is waited for.
+ *
+ * How far a replay has come is kept by its name, and written only where nobody else has moved it. */
+
+#include "inbox/session.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PAGE = 500, RUN_BYTES = 1 << 20, HORIZON_MS = 60000, LOOK_MS = 20 };
+
+/* $1 consumer, $2 and $3 the place behind which to begin, $4 horizon, $5 since, $6 until, $7 type, $8 ids.
+ * The first time is compared alone, too: partitions are left out by that. */
+#define MATCHES                                                                                              \
+    " m.consumer = $1 AND m.received_at >= $2::timestamptz"                                                  \
+    " AND (m.received_at, m.seq) > ($2::timestamptz, $3::bigint) AND m.received_at < $4::timestamptz"        \
+    " AND ($5::timestamptz IS NULL OR m.received_at >= $5::timestamptz)"                                     \
+    " AND ($6::timestamptz IS NULL OR m.received_at < $6::timestamptz)"                                      \
+    " AND ($7::text IS NULL OR m.message_type = $7::text)"                                                   \
+    " AND ($8::text[] IS NULL OR m.message_id = ANY ($8::text[]))"
+
+enum { N_PARAMS = 8 };
+
+/* In a transaction of its own without a timeout: few that match may lie far apart. */
+static int ask(struct admin *a, const char *sql, int n, const char *const *params, bool binary,
+               PGresult **ret, struct fault *f)
+{
+    static const char plans[] = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
+                                "SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_custom_plan";
+    PGresult *r = NULL;
+
+    if (session_begin(a, 0, 0, f) || session_script(a, plans, f) ||
+        (binary ? session_query_binary : session_query)(a, sql, n, params, &r, f)) {
+        session_rollback(a);
+        return -1;
+    }
+    if (session_commit(a, f)) {
+        PQclear(r);
+        return -1;
+    }
+    *ret = r;
+    return 0;
+}
+
+static void place_set(struct message_place *p, const char *received_at, const char *seq)
+{
+    snprintf(p->received_at, sizeof p->received_at, "%s", received_at);
+    snprintf(p->seq, sizeof p->seq, "%s", seq);
+}
+
+void message_place_first(struct message_place *p)
+{
+    place_set(p, "-infinity", "0");
+}
+
+int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    char ms_text[24];
+    const char *param = text;
+    int64_t ms;
+    bool ago = config_duration(text, &ms) == 0;
+    PGresult *r;
+
+    snprintf(ms_text, sizeof ms_text, "%" PRId64, ago ? ms : 0);
+    if (ago)
+        param = ms_text;
+    if (session_once(a,
+                     ago ? "SELECT (clock_timestamp() - $1::bigint * interval '1 ms')::text"
+                         : "SELECT $1::timestamptz::text",
+                     1, &param, &r, f))
+        return -1;
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
+    PQclear(r);
+    return 0;
+}
+
+/* Who has the lock of a claim that stores, as a text array of virtual transactions. */
+#define HOLDERS                                                                                              \
+    "FROM pg_locks l WHERE l.locktype = 'relation' AND l.relation = 'onceward.message'::regclass"            \
+    " AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())"               \
+    " AND l.mode = 'RowExclusiveLock' AND l.granted"
+
+int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    int64_t until_ms = clock_ms() + HORIZON_MS;
+    char *holders;
+    PGresult *r;
+    bool are_there = true;
+
+    /* The time first: whoever takes the lock later has a later one. */
+    if (session_once(a,
+                     "SELECT t::text, ARRAY(SELECT l.virtualtransaction " HOLDERS ")::text"
+                     " FROM (SELECT clock_timestamp() AS t OFFSET 0) now",
+                     0, NULL, &r, f))
+        return -1;
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
+    holders = mem_copy(field_text(r, 0, 1), (size_t)PQgetlength(r, 0, 1));
+    PQclear(r);
+    while (are_there) {
+        const char *const params[] = {holders};
+
+        if (session_once(a, "SELECT EXISTS (SELECT " HOLDERS " AND l.virtualtransaction = ANY ($1::text[]))",
+                         1, params, &r, f))
+            break;
+        are_there = field_text(r, 0, 0)[0] == 't';
+        PQclear(r);
+        if (are_there && clock_ms() > until_ms) {
+            fault_set(f, "a transaction that stores messages has been open for %d s: see pg_stat_activity",
+                      HORIZON_MS / 1000);
+            break;
+        }
+        if (are_there)
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    }
+    free(holders);
+    return are_there ? -1 : 0;
+}
+
+struct walk {
+    struct admin *a;
+    const struct message_filter *filter;
+    struct buf ids;
+    const char *params[N_PARAMS + 2];
+    struct message_place at, end; /* behind what was given; the end of the present run */
+    int (*each)(void *ctx, const struct stored_message *message);
+    void *ctx;
+};
+
+static void ids_write(struct buf *out, const struct message_filter *filter)
+{
+    buf_add_char(out, '{');
+    for (size_t i = 0; i < filter->n_ids; i++) {
+        buf_add_text(out, i ? ",\"" : "\"");
+        for (const char *c = filter->ids[i]; *c; c++) {
+            if (*c == '"' || *c == '\\')
+                buf_add_char(out, '\\');
+            buf_add_char(out, *c);
+        }
+        buf_add_char(out, '"');
+    }
+    buf_add_char(out, '}');
+}
+
+static void walk_init(struct walk *w, struct admin *a, const struct message_filter *filter,
+                      const struct message_place *from)
+{
+    *w = (struct walk){.a = a, .filter = filter, .at = *from};
+    if (filter->n_ids)
+        ids_write(&w->ids, filter);
+    const char *params[] = {filter->consumer,
+                            w->at.received_at,
+                            w->at.seq,
+                            filter->horizon,
+                            *filter->since ? filter->since : NULL,
+                            *filter->until ? filter->until : NULL,
+                            filter->type,
+                            filter->n_ids ? buf_text(&w->ids) : NULL,
+                            w->end.received_at,
+                            w->end.seq};
+    memcpy(w->params, params, sizeof params);
+}
+
+static struct slice bytes_get(const PGresult *r, int row, int column)
+{
+    if (PQgetisnull(r, row, column))
+        return (struct slice){0};
+    return (struct slice){PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column)};
+}
+
+/* The messages behind `at`, up to `end`. */
+static int walk_run(struct walk *w, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT m.message_id, m.received_at::text, m.seq::text, m.message_type, m.exchange, m.routing_key,"
+        " m.content_header, m.body FROM onceward.message m WHERE" MATCHES
+        " AND (m.received_at, m.seq) <= ($9::timestamptz, $10::bigint) ORDER BY m.received_at, m.seq";
+    PGresult *r;
+    int answer = 0;
+
+    if (ask(w->a, sql, N_PARAMS + 2, w->params, true, &r, f))
+        return -1;
+    for (int i = 0; i < PQntuples(r) && !answer; i++) {
+        struct stored_message m = {.consumer = w->filter->consumer,
+                                   .message_id = field_text(r, i, 0),
+                                   .message_type = field_text(r, i, 3),
+                                   .exchange = field_text(r, i, 4),
+                                   .routing_key = field_text(r, i, 5),
+                                   .content_header = bytes_get(r, i, 6),
+                                   .body = bytes_get(r, i, 7)};
+
+        place_set(&m.place, field_text(r, i, 1), field_text(r, i, 2));
+        answer = w->each(w->ctx, &m);
+    }
+    PQclear(r);
+    w->at = w->end;
+    return answer;
+}
+
+/* One page of places; *ret_n: how many it had. */
+static int walk_page(struct walk *w, int *ret_n, struct fault *f)
+{
+    static const char sql[] =
+        "SELECT m.received_at::text, m.seq, octet_length(m.body) + octet_length(m.content_header)"
+        " FROM onceward.message m WHERE" MATCHES " ORDER BY m.received_at, m.seq LIMIT 500";
+    PGresult *r;
+    int64_t bytes = 0;
+    int answer = 0;
+
+    if (ask(w->a, sql, N_PARAMS, w->params, false, &r, f))
+        return -1;
+    *ret_n = PQntuples(r);
+    for (int i = 0; i < *ret_n && !answer; i++) {
+        bytes += field_int(r, i, 2);
+        if (i + 1 < *ret_n && bytes + field_int(r, i + 1, 2) <= RUN_BYTES)
+            continue;
+        place_set(&w->end, field_text(r, i, 0), field_text(r, i, 1));
+        bytes = 0;
+        answer = walk_run(w, f);
+    }
+    PQclear(r);
+    return answer;
+}
+
+int admin_messages_each(struct admin *a, const struct message_filter *filter,
+                        const struct message_place *from,
+                        int (*each)(void *ctx, const struct stored_message *message), void *ctx,
+                        struct fault *f)
+{
+    struct walk w;
+    int answer = 0;
+
+    walk_init(&w, a, filter, from);
+    w.each = each;
+    w.ctx = ctx;
+    for (int n = PAGE; answer == 0 && n == PAGE;)
+        answer = walk_page(&w, &n, f);
+    buf_deinit(&w.ids);
+    return answer;
+}
+
+int admin_messages_count(struct admin *a, const struct message_filter *filter,
+                         const struct message_place *from, struct message_count *ret, struct fault *f)
+{
+    struct walk w;
+    PGresult *r;
+    int failed;
+
+    walk_init(&w, a, filter, from);
+    failed =
+        ask(a,
+            "SELECT count(*), min(m.received_at)::text, max(m.received_at)::text FROM onceward.message m "
+            "WHERE" MATCHES,
+            N_PARAMS, w.params, false, &r, f);
+    buf_deinit(&w.ids);
+    if (failed)
+        return -1;
+    *ret = (struct message_count){.n = field_int(r, 0, 0)};
+    snprintf(ret->first, sizeof ret->first, "%s", PQgetvalue(r, 0, 1));
+    snprintf(ret->last, sizeof ret->last, "%s", PQgetvalue(r, 0, 2));
+    PQclear(r);
+    return 0;
+}
+
+/* --- consumers --- */
+
+int admin_consumers(struct admin *a, int (*each)(void *ctx, const char *consumer, const char *queue),
+                    void *ctx, struct fault *f)
+{
+    PGresult *r;
+    int answer = 0;
+
+    if (session_once(a, "SELECT consumer, queue FROM onceward.consumer ORDER BY consumer", 0, NULL, &r, f))
+        return -1;
+    for (int i = 0; i < PQntuples(r) && !answer; i++)
+        answer = each(ctx, field_text(r, i, 0), field_text(r, i, 1));
+    PQclear(r);
+    return answer;
+}
+
+/* --- how far a replay has come --- */
+
+int admin_replay_begin(struct admin *a, const char *name, const char *what, struct replay_position *ret,
+                       struct fault *f)
+{
+    const char *const params[] = {name, what};
+    PGresult *r;
+
+    if (session_once(
+            a,
+            "INSERT INTO onceward.replay (name, what, received_at, seq) VALUES ($1, $2, '-infinity', 0)"
+            " ON CONFLICT (name) DO NOTHING",
+            2, params, NULL, f) ||
+        session_once(a, "SELECT what, received_at::text, seq, n FROM onceward.replay WHERE name = $1", 1,
+                     params, &r, f))
+        return -1;
+    if (!PQntuples(r)) {
+        PQclear(r);
+        return fault_set(f, "the replay \"%s\" was ended by somebody else in this moment: run this again",
+                         name);
+    }
+    bool same = strcmp(field_text(r, 0, 0), what) == 0;
+
+    if (same) {
+        place_set(&ret->place, field_text(r, 0, 1), field_text(r, 0, 2));
+        ret->n = field_int(r, 0, 3);
+    } else {
+        fault_set(f, "the name \"%s\" belongs to another replay: %s. Give this one another --name", name,
+                  field_text(r, 0, 0));
+    }
+    PQclear(r);
+    return same ? 0 : -1;
+}
+
+int admin_replay_look(struct admin *a, const char *name, struct replay_position *ret, struct fault *f)
+{
+    PGresult *r;
+
+    *ret = (struct replay_position){0};
+    message_place_first(&ret->place);
+    if (session_once(a, "SELECT received_at::text, seq, n FROM onceward.replay WHERE name = $1", 1, &name, &r,
+                     f))
+        return -1;
+    if (PQntuples(r)) {
+        place_set(&ret->place, field_text(r, 0, 0), field_text(r, 0, 1));
+        ret->n = field_int(r, 0, 2);
+    }
+    PQclear(r);
+    return 0;
+}
+
+int admin_replay_move(struct admin *a, const char *name, struct replay_position *position,
+                      const struct message_place *to, int64_t n, struct fault *f)
+{
+    char count[24];
+    const char *const params[] = {
+        name, position->place.received_at, position->place.seq, to->received_at, to->seq, count};
+    PGresult *r;
+
+    snprintf(count, sizeof count, "%" PRId64, n);
+    if (session_once(
+            a,
+            "UPDATE onceward.replay SET received_at = $4::timestamptz, seq = $5::bigint, n = n + $6::bigint,"
+            " moved_at = clock_timestamp()"
+            " WHERE name = $1 AND received_at = $2::timestamptz AND seq = $3::bigint",
+            6, params, &r, f))
+        return -1;
+    bool moved = strcmp(PQcmdTuples(r), "0") != 0;
+
+    PQclear(r);
+    if (!moved)
+        return fault_set(f, "another `onceward replay` is at work under the name \"%s\"", name);
+    position->place = *to;
+    position->n += n;
+    return 0;
+}
+
+int admin_replay_end(struct admin *a, const char *name, struct fault *f)
+{
+    return session_once(a, "DELETE FROM onceward.replay WHERE name = $1", 1, &name, NULL, f);
+}

@@ -1,0 +1,66 @@
+/* Rows of the inbox for archives: page by page in the order of the key, with nothing open between the pages.
+ */
+
+#include "inbox/session.h"
+
+#include <string.h>
+
+enum { PAGE = 200 };
+
+/* The token is left out: who has it can complete the message. */
+static const char sql[] =
+    "SELECT r.consumer, r.message_id, json_build_object('consumer', r.consumer, 'message_id', r.message_id,"
+    " 'status', r.status, 'attempt', r.attempt, 'takeovers', r.takeovers, 'crashes', r.crashes,"
+    " 'received_at', r.received_at, 'completed_at', r.completed_at, 'next_attempt_at', r.next_attempt_at,"
+    " 'token_expires_at', r.token_expires_at, 'claimed_by', r.claimed_by, 'message_type', r.message_type,"
+    " 'fingerprint', encode(r.fingerprint, 'hex'), 'http_status', r.http_status, 'last_error', r.last_error,"
+    " 'result', r.result)::text FROM onceward.inbox r"
+    " WHERE (r.consumer, r.message_id) > ($1, $2) AND ($3::text IS NULL OR r.consumer = $3::text)"
+    " AND ($4::timestamptz IS NULL OR r.received_at >= $4::timestamptz)"
+    " AND ($5::timestamptz IS NULL OR r.received_at < $5::timestamptz)"
+    " ORDER BY r.consumer, r.message_id LIMIT 200";
+
+/* Without a timeout: few that match may lie far apart. */
+static int ask(struct admin *a, const char *const *params, PGresult **ret, struct fault *f)
+{
+    PGresult *r = NULL;
+
+    if (session_begin(a, 0, 0, f) ||
+        session_script(a, "SET LOCAL enable_seqscan = off; SET LOCAL jit = off", f) ||
+        session_query(a, sql, 5, params, &r, f)) {
+        session_rollback(a);
+        return -1;
+    }
+    if (session_commit(a, f)) {
+        PQclear(r);
+        return -1;
+    }
+    *ret = r;
+    return 0;
+}
+
+int admin_rows_each(struct admin *a, const struct row_filter *filter,
+                    int (*each)(void *ctx, const char *consumer, const char *message_id, const char *json),
+                    void *ctx, struct fault *f)
+{
+    const char *params[] = {filter->after_consumer, filter->after_id, filter->consumer, filter->since,
+                            filter->until};
+    PGresult *page = NULL;
+    int answer = 0, n = PAGE;
+
+    while (!answer && n == PAGE) {
+        PGresult *r;
+
+        answer = ask(a, params, &r, f);
+        PQclear(page); /* the place was in it */
+        page = answer ? NULL : r;
+        n = page ? PQntuples(page) : 0;
+        for (int i = 0; i < n && !answer; i++) {
+            params[0] = field_text(page, i, 0);
+            params[1] = field_text(page, i, 1);
+            answer = each(ctx, params[0], params[1], field_text(page, i, 2));
+        }
+    }
+    PQclear(page);
+    return answer;
+}
