@@ -3,15 +3,20 @@
 # proxy at pinned versions, containerd, runc and the CNI plugins from Debian. No registry, no systemd.
 #
 #   cluster.sh build        into $CLUSTER/bin; what is there stays
-#   cluster.sh image NAME FOLDER|ARCHIVE    localhost/NAME:1, from FOLDER/Containerfile or an OCI archive; imported at the next up
+#   cluster.sh image NAME FOLDER|ARCHIVE    localhost/NAME:1 and :2, from FOLDER/Containerfile or an OCI archive; imported at the next up
 #   cluster.sh up | down
+#   cluster.sh restart-node    kubelet and containerd, ten seconds away
 #
 # Root, in a network namespace of its own that has the address $NODE_IP (test/kubernetes makes it): so no port of the machine is taken, and
 # what is left of links and rules goes with it. $CLUSTER is short: sockets lie in it.
 set -euo pipefail
 CLUSTER=$(mkdir -p "$CLUSTER" && cd "$CLUSTER" && pwd)
 V=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
-KUBERNETES_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk= # of k8s.io/kubernetes@v$V
+HELM=3.22.0
+# The modules' checksums; those of what they need are in their own go.sum.
+KUBERNETES_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=
+ETCD_SUM=h1:sLkpvz3RFtiNd/yPrZBKz5kT+XO1ZJkhmuUJeqc7OmA=
+HELM_SUM=h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=
 P=$CLUSTER/pki CRI=$CLUSTER/run/containerd/containerd.sock
 CTR="ctr -a $CRI -n k8s.io"
 export KUBECONFIG=$P/admin.kubeconfig PATH=$CLUSTER/bin:$PATH
@@ -20,7 +25,7 @@ mkdir -p "$CLUSTER"/{bin,src/kube,src/etcd,etc/cni,img,log,run,var,manifests}
 start() { # NAME COMMAND…
     local name=$1
     shift
-    nohup "$@" >"$CLUSTER/log/$name.log" 2>&1 </dev/null &
+    nohup "$@" >>"$CLUSTER/log/$name.log" 2>&1 </dev/null &
     echo $! >"$CLUSTER/run/$name.pid"
 }
 
@@ -47,15 +52,20 @@ wait_for() { # HALF-SECONDS COMMAND…
     return 1
 }
 
+module() { # MODULE@VERSION CHECKSUM: fetched, and its folder
+    local m
+    m=$(go mod download -json "$1")
+    [ "$(jq -r .Sum <<<"$m")" = "$2" ] || { echo "$1 is not what was pinned" >&2; return 1; }
+    jq -r .Dir <<<"$m"
+}
+
 build() {
     local want=(kubelet kubectl kube-apiserver kube-scheduler kube-controller-manager kube-proxy) missing=() c m
     for c in "${want[@]}"; do [ -x "$CLUSTER/bin/$c" ] || missing+=("k8s.io/kubernetes/cmd/$c"); done
     export CGO_ENABLED=0
     if [ ${#missing[@]} -gt 0 ]; then
         cd "$CLUSTER/src/kube"
-        m=$(go mod download -json "k8s.io/kubernetes@v$V")
-        [ "$(jq -r .Sum <<<"$m")" = "$KUBERNETES_SUM" ] || { echo "k8s.io/kubernetes@v$V is not what was pinned" >&2; exit 1; }
-        m=$(jq -r .Dir <<<"$m")
+        m=$(module "k8s.io/kubernetes@v$V" "$KUBERNETES_SUM")
         # A main module of one's own: `go install` refuses a module with replacements. Its staging modules are published beside it.
         {
             echo "module kube"
@@ -82,12 +92,17 @@ build() {
     fi
     if ! [ -x "$CLUSTER/bin/etcd" ]; then
         cd "$CLUSTER/src/etcd"
+        module "go.etcd.io/etcd/server/v3@v$ETCD" "$ETCD_SUM" >/dev/null
         rm -f go.mod go.sum
         go mod init etcdbin 2>/dev/null
         printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
         go get "go.etcd.io/etcd/server/v3@v$ETCD" 2>/dev/null
         go mod tidy 2>/dev/null
         nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/etcd" go.etcd.io/etcd/server/v3
+    fi
+    if ! [ -x "$CLUSTER/bin/helm" ]; then
+        module "helm.sh/helm/v3@v$HELM" "$HELM_SUM" >/dev/null
+        GOBIN=$CLUSTER/bin nice go install -p "${JOBS:-2}" -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@v$HELM"
     fi
 }
 
@@ -99,12 +114,14 @@ image() { # NAME FOLDER|ARCHIVE
         $B pull -q "oci-archive:$from" >"$CLUSTER/run/pulled"
         $B tag "$(cat "$CLUSTER/run/pulled")" "localhost/$1:1"
     fi
-    rm -f "$CLUSTER/img/$1.tar"
-    $B push -q "localhost/$1:1" "docker-archive:$CLUSTER/img/$1.tar:localhost/$1:1"
+    for tag in 1 2; do
+        rm -f "$CLUSTER/img/$1-$tag.tar"
+        $B push -q "localhost/$1:1" "docker-archive:$CLUSTER/img/$1-$tag.tar:localhost/$1:$tag"
+    done
 }
 
 pause_image() { # what holds a pod's namespaces
-    [ ! -f "$CLUSTER/img/pause.tar" ] || return 0
+    [ ! -f "$CLUSTER/img/pause-1.tar" ] || return 0
     mkdir -p "$CLUSTER/src/pause"
     cat >"$CLUSTER/src/pause/pause.c" <<'C'
 #include <signal.h>
@@ -123,6 +140,11 @@ C
     gcc -static -Os -s -o "$CLUSTER/src/pause/pause" "$CLUSTER/src/pause/pause.c"
     printf 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n' >"$CLUSTER/src/pause/Containerfile"
     image pause "$CLUSTER/src/pause"
+}
+
+containerd_start() {
+    start containerd containerd -c "$CLUSTER/etc/containerd.toml"
+    wait_for 60 $CTR version
 }
 
 containerd_up() {
@@ -153,8 +175,7 @@ C
   "ipam":{"type":"host-local","ranges":[[{"subnet":"$PODNET"}]],"routes":[{"dst":"0.0.0.0/0"}],"dataDir":"$CLUSTER/run/cni-ipam"}}]}
 C
     sysctl -qw net.ipv4.ip_forward=1
-    start containerd containerd -c "$CLUSTER/etc/containerd.toml"
-    wait_for 40 $CTR version
+    containerd_start
     for t in "$CLUSTER"/img/*.tar; do $CTR images import --snapshotter overlayfs "$t" >/dev/null; done
 }
 
@@ -166,6 +187,7 @@ containerRuntimeEndpoint: unix://$CRI
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
+syncFrequency: 5s
 staticPodPath: $CLUSTER/manifests
 podLogsDir: $CLUSTER/log/pods
 volumePluginDir: $CLUSTER/var/volumeplugins
@@ -178,9 +200,13 @@ authorization: {mode: Webhook}
 tlsCertFile: $P/kubelet-server.crt
 tlsPrivateKeyFile: $P/kubelet-server.key
 C
+    kubelet_start
+}
+
+kubelet_start() {
     start kubelet kubelet --config "$CLUSTER/etc/kubelet.yaml" --root-dir "$CLUSTER/var/kubelet" --cert-dir "$CLUSTER/var/kubelet/pki" \
         --hostname-override $NODE --node-ip "$NODE_IP" --kubeconfig "$P/kubelet.kubeconfig" --v 2
-    wait_for 60 curl -fs http://127.0.0.1:10248/healthz
+    wait_for 120 curl -fs http://127.0.0.1:10248/healthz
 }
 
 certificate() { # NAME SUBJECT EXTENSIONS
@@ -246,6 +272,14 @@ up() {
     kubectl wait --for=condition=Ready node/$NODE --timeout=60s
 }
 
+restart_node() {
+    stop kubelet
+    stop containerd
+    sleep 10
+    containerd_start
+    kubelet_start
+}
+
 down() {
     for n in kube-scheduler kube-controller-manager kubelet; do stop $n; done
     if [ -S "$CRI" ]; then
@@ -267,5 +301,6 @@ down() {
 case ${1:-} in
 build | up | down) "$1" ;;
 image) image "$2" "$3" ;;
-*) sed -n 2,12p "$0" && exit 2 ;;
+restart-node) restart_node ;;
+*) sed -n 2,13p "$0" && exit 2 ;;
 esac

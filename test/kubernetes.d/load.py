@@ -1,0 +1,93 @@
+"""The load and its ledger: what was published, and what became of it in the database."""
+
+import json
+import os
+import threading
+import time
+
+import pika
+
+from rig.wait import wait_until
+
+PUBLISHERS = 4  # each waits for its confirms: together they reach 500 messages/s
+
+
+class Publisher:
+    """So many messages a second, each confirmed, until it is told to stop; `published` are their ids."""
+
+    def __init__(self, url, rate):
+        self.url, self.rate, self.published, self.ends = url, rate, [], threading.Event()
+        self.threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(PUBLISHERS)]
+
+    def start(self):
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, n):
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        start, count = time.monotonic(), 0
+        while not self.ends.is_set():
+            due = int((time.monotonic() - start) * self.rate / PUBLISHERS)
+            while count < due and not self.ends.is_set():
+                name = f"m{n}-{count}"
+                channel.basic_publish("", "payments", json.dumps({"id": name, "cents": 1}).encode(),
+                                      pika.BasicProperties(message_id=name, delivery_mode=2, content_type="application/json"))
+                self.published.append(name)
+                count += 1
+            connection.process_data_events(0)
+            time.sleep(0.005)
+        connection.close()
+
+    def stop(self):
+        self.ends.set()
+        for thread in self.threads:
+            thread.join(30)
+        return self.published
+
+
+def set_up(postgres, rabbitmq):
+    """Database, logins and queue as the example's Secrets have them; the server asks these logins for their passwords."""
+    path = os.path.join(postgres.data, "pg_hba.conf")
+    with open(path) as f:
+        others = f.read()
+    with open(path, "w") as f:
+        f.write("host all onceward_owner,payments_sidecar,payments_app all scram-sha-256\n" + others)
+    postgres.query("SELECT pg_reload_conf()")
+    postgres.create_database("app")
+    for sql in ("CREATE ROLE onceward_owner LOGIN PASSWORD 'change-me-first'", "GRANT CREATE ON DATABASE app TO onceward_owner",
+                "CREATE ROLE onceward_sidecar", "CREATE ROLE onceward_app",
+                "CREATE ROLE payments_sidecar LOGIN PASSWORD 'change-me-too' IN ROLE onceward_sidecar",
+                "CREATE ROLE payments_app LOGIN PASSWORD 'change-me-last' IN ROLE onceward_app",
+                "CREATE TABLE charges (order_id text, cents integer)", "GRANT INSERT ON charges TO payments_app"):
+        postgres.query(sql, database="app")
+    rabbitmq.rabbitmqctl("add_user", "payments", "change-me")
+    rabbitmq.rabbitmqctl("set_permissions", "payments", "^$", r"^amq\.default$", "^payments$")
+    channel = pika.BlockingConnection(pika.URLParameters(rabbitmq.url())).channel()
+    channel.queue_declare("payments", durable=True, arguments={"x-queue-type": "quorum"})
+
+
+class Ledger:
+    """What became of the messages, waited for: each is charged once, at its first attempt, unless something else is said."""
+
+    def __init__(self, postgres, published, completion):
+        self.postgres = postgres
+        wait_until(lambda: self._count("SELECT count(DISTINCT order_id) FROM charges") >= len(published), "all messages are done", 120, 0.5)
+        wait_until(lambda: not self._count("SELECT count(*) FROM onceward.inbox WHERE status <> 'completed'"), "all rows are completed", 60, 0.5)
+        there = {row[0] for row in postgres.query("SELECT DISTINCT order_id FROM charges", database="app")}
+        self.published, self.lost, self.completion = len(published), len(set(published) - there), completion
+        self.doubled = self._count("SELECT count(*) - count(DISTINCT order_id) FROM charges")
+        self.letters = self._count("SELECT count(*) FROM onceward.dead_letter")
+        self.charged = self._count("SELECT count(*) FROM onceward.inbox WHERE attempt > 1")
+
+    def _count(self, sql):
+        return self.postgres.query(sql, database="app")[0][0]
+
+    def __str__(self):
+        return f"{self.published} messages: {self.lost} lost, {self.doubled} doubled, {self.letters} dead letters, {self.charged} at a later attempt"
+
+    def faults(self, may_charge):
+        # In `response` a message may be done twice when its answer was lost: that is its contract, and charged.
+        wrong = {"lost": self.lost, "doubled": self.doubled, "dead letters": self.letters, "charged": 0 if may_charge else self.charged}
+        return [f"{count} {what}" for what, count in wrong.items() if count]

@@ -1,0 +1,248 @@
+"""What is done to the cluster under load. Each scenario leaves three pods of the Deployment that work, and raises when it is not as it says.
+
+`quiet` ones are ordinary operation: no line of a sidecar at level warning or error, and each container that ended did so with 0.
+`charges` ones take an application or a sidecar away from its messages: an attempt may be charged."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import time
+
+import yaml
+
+import manifests
+from cluster import NAMESPACE, ready, restarts
+from rig.wait import wait_until
+
+SCENARIOS = {}
+
+
+def scenario(quiet=False, charges=False, exits=(0,)):
+    def note(function):
+        function.quiet, function.charges, function.exits = quiet, charges, exits
+        SCENARIOS[function.__name__] = function
+        return function
+    return note
+
+
+class Bench:
+    """What scenarios work on."""
+
+    def __init__(self, cluster, postgres, rabbitmq, folder, completion):
+        self.cluster, self.postgres, self.rabbitmq, self.folder, self.completion = cluster, postgres, rabbitmq, folder, completion
+
+    def example(self, name, tag=1, kinds=None):
+        things = manifests.example(self.cluster, name, self.completion, tag)
+        return yaml.safe_dump_all([t for t in things if not kinds or t["kind"] in kinds])
+
+    def apply(self, *arguments, **options):
+        self.cluster.kubectl("apply", "-f", "-", text=self.example(*arguments, **options))
+
+    def migrate(self, tag=1):
+        """The Job of a version; a Job cannot be changed, so that of before goes first."""
+        self.cluster.kubectl("delete", "job/onceward-migrate", "--ignore-not-found")
+        self.apply("payments", tag=tag, kinds={"Job", "ConfigMap"})
+        self.cluster.kubectl("wait", "--for=condition=complete", "job/onceward-migrate", "--timeout=120s")
+
+    def replace(self, old):
+        """Takes the workload named away, and waits until its pods are gone."""
+        self.cluster.kubectl("delete", old, "--wait=true", "--timeout=90s")
+        wait_until(lambda: not self.cluster.get("pods", "-l", "app=payments"), f"the pods of {old} are gone", 90, 0.5)
+
+
+def sidecar_of(pod):
+    return process_of(pod, "/usr/bin/onceward\0run")
+
+
+def process_of(pod, command):
+    """The process of a pod's container, by its command line and the host name in its environment."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as f, open(f"/proc/{pid}/environ") as e:
+                if f.read().startswith(command) and f"HOSTNAME={pod}\0" in e.read():
+                    return int(pid)
+        except OSError:
+            pass
+    raise AssertionError(f"no process {command!r} of {pod}")
+
+
+@scenario(quiet=True)
+def rollout(bench):
+    """rollout restart of the Deployment: the new pod starts before the old one has ended."""
+    bench.cluster.kubectl("rollout", "restart", "deployment/payments")
+    bench.cluster.settled()
+
+
+@scenario(quiet=True)
+def drain(bench):
+    """kubectl drain of the node, which takes pods again at once: evictions, one at a time as the budget says."""
+    cluster, old = bench.cluster, set(bench.cluster.names())
+    draining = subprocess.Popen([os.path.join(cluster.binaries, "bin/kubectl"), "--kubeconfig", cluster.kubeconfig, "drain", "node1",
+                                 "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=170s"],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until(lambda: json.loads(cluster.kubectl("get", "node", "node1", "-o", "json"))["spec"].get("unschedulable"), "the node is cordoned", 30, 0.2)
+    time.sleep(1)  # drain has listed the pods that it evicts: a second one on the same node would never end
+    cluster.kubectl("uncordon", "node1")
+    output = draining.communicate(timeout=180)[0].decode()
+    assert draining.returncode == 0, output
+    cluster.settled()
+    assert not old & set(cluster.names()), "each pod was evicted"
+    assert "disruption budget" in output, "the budget let them go one at a time"
+
+
+@scenario(charges=True, exits=(0, 137))
+def killed(bench):
+    """Pods deleted with grace 0, all at once."""
+    bench.cluster.kubectl("delete", "pods", "--force", "--grace-period=0", *bench.cluster.names())
+    bench.cluster.settled()
+
+
+@scenario(charges=True, exits=(0, 137))
+def oom(bench):
+    """An application that takes more memory than its limit: it is killed and started again, its sidecar stays."""
+    pod = bench.cluster.names()[0]
+    before = bench.cluster.pod(pod)
+    pid = process_of(pod, "/application")
+    subprocess.run(["nsenter", "-t", str(pid), "-n", "curl", "-s", "-m", "20", "-X", "POST", "http://127.0.0.1:8080/eat"], stdout=subprocess.DEVNULL)
+    wait_until(lambda: restarts(bench.cluster.pod(pod), "app") > restarts(before, "app"), "the application is started again", 60, 0.5)
+    ended = next(s for s in bench.cluster.pod(pod)["status"]["containerStatuses"] if s["name"] == "app")["lastState"]["terminated"]
+    assert ended["reason"] == "OOMKilled", ended
+    assert restarts(bench.cluster.pod(pod), "onceward") == restarts(before, "onceward"), "its sidecar stayed"
+    bench.cluster.settled()
+
+
+@scenario()
+def secret(bench):
+    """The broker's and the database's password changed at the servers and in the Secrets; then every connection is closed."""
+    cluster = bench.cluster
+    for name, word in ("rabbitmq", "rotated-1"), ("postgresql", "rotated-2"):
+        cluster.kubectl("patch", f"secret/onceward-{name}", "-p", json.dumps({"stringData": {"password": word}}))
+    bench.rabbitmq.rabbitmqctl("change_password", "payments", "rotated-1")
+    bench.postgres.query("ALTER ROLE payments_sidecar PASSWORD 'rotated-2'", database="app")
+
+    def mounted():
+        for pod in cluster.names():
+            for path, word in ("rabbitmq", "rotated-1"), ("postgresql", "rotated-2"):
+                with open(f"/proc/{sidecar_of(pod)}/root/etc/onceward/{path}/password") as f:
+                    if f.read() != word:
+                        return False
+        return True
+    wait_until(mounted, "the new passwords are in all pods", 150, 1)
+    before = [(p["metadata"]["name"], restarts(p, "onceward")) for p in cluster.pods()]
+    bench.rabbitmq.rabbitmqctl("close_all_user_connections", "payments", "rotated")
+    ended = bench.postgres.query("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'payments_sidecar'", database="app")
+    assert ended[0][0] >= 3, ended
+    wait_until(lambda: bench.postgres.query("SELECT count(*) FROM pg_stat_activity WHERE usename = 'payments_sidecar'", database="app")[0][0] >= 3,
+               "every sidecar has connected again", 60, 0.5)
+    cluster.settled()
+    assert before == [(p["metadata"]["name"], restarts(p, "onceward")) for p in cluster.pods()], "nothing was restarted"
+
+
+@scenario(quiet=True)
+def node(bench):
+    """containerd and kubelet stopped, and started again after ten seconds: pods go on."""
+    before = [(p["metadata"]["name"], restarts(p, "onceward"), restarts(p, "app")) for p in bench.cluster.pods()]
+    bench.cluster.script("restart-node")
+    wait_until(lambda: all(ready(n) for n in bench.cluster.get("nodes")), "the node is ready", 90, 1)
+    bench.cluster.settled()
+    assert before == [(p["metadata"]["name"], restarts(p, "onceward"), restarts(p, "app")) for p in bench.cluster.pods()], "nothing was restarted"
+
+
+@scenario(exits=(0, 2))
+def bad_configuration(bench):
+    """A configuration with a fault rolled out: the rollout stops, the old pods go on; then it is taken back."""
+    cluster, old = bench.cluster, set(bench.cluster.names())
+    name = next(s["configMap"]["name"] for v in cluster.get("deployments")[0]["spec"]["template"]["spec"]["volumes"] if v["name"] == "onceward"
+                for s in v["projected"]["sources"] if "configMap" in s)
+    text = next(m for m in cluster.get("configmaps") if m["metadata"]["name"] == name)["data"]["onceward.json"]
+    wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "onceward-wrong", "namespace": NAMESPACE},
+             "data": {"onceward.json": text.replace('"queues"', '"queus"')}}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(wrong))
+    cluster.kubectl("patch", "deployment/payments", "--type=json", "-p", json.dumps(
+        [{"op": "replace", "path": "/spec/template/spec/volumes/1/projected/sources/0/configMap/name", "value": "onceward-wrong"}]))
+    wait_until(lambda: any(restarts(p, "onceward") >= 2 for p in cluster.pods() if p["metadata"]["name"] not in old),
+               "a pod with the wrong configuration has tried twice", 90, 0.5)
+    going = {p["metadata"]["name"] for p in cluster.pods() if ready(p)}
+    assert len(going & old) == 3 and going <= old, f"the old pods did not all go on: {going}"
+    cluster.kubectl("rollout", "undo", "deployment/payments")
+    cluster.settled()
+
+
+@scenario()
+def job(bench):
+    """A Job that ends by itself beside its sidecar, while the Deployment works on the same queue."""
+    cluster = bench.cluster
+    template = copy.deepcopy(cluster.get("deployments")[0]["spec"]["template"])
+    template["metadata"] = {"labels": {"app": "batch"}}
+    spec = template["spec"]
+    spec["restartPolicy"] = "Never"
+    spec["containers"][0]["env"].append({"name": "END_AFTER", "value": "15s"})
+    spec["containers"][0].pop("lifecycle")
+    thing = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "batch"}, "spec": {"backoffLimit": 0, "template": template}}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(thing))
+    cluster.kubectl("wait", "--for=condition=complete", "job/batch", "--timeout=90s")
+    ended, = cluster.get("pods", "-l", "app=batch")
+    codes = {s["name"]: s["state"]["terminated"]["exitCode"] for s in ended["status"]["initContainerStatuses"] + ended["status"]["containerStatuses"]}
+    assert codes == {"onceward": 0, "app": 0}, codes
+    cluster.kubectl("delete", "job/batch")
+
+
+@scenario(quiet=True)
+def upgrade(bench):
+    """The migration of a new version as a Job, its image rolled out, and rolled back."""
+    bench.migrate(tag=2)
+    bench.cluster.kubectl("set", "image", "deployment/payments", "onceward=localhost/onceward:2")
+    bench.cluster.settled()
+    bench.cluster.kubectl("rollout", "undo", "deployment/payments")
+    bench.cluster.settled()
+    images = {c["image"] for p in bench.cluster.pods() for c in p["spec"]["initContainers"]}
+    assert images == {"localhost/onceward:1"}, images
+
+
+@scenario(quiet=True)
+def statefulset(bench):
+    """The StatefulSet's example in the Deployment's place, and its rollout: a pod is gone before the next of its name starts."""
+    bench.replace("deployment/payments")
+    bench.apply("statefulset", kinds={"StatefulSet", "ConfigMap"})
+    bench.cluster.settled("statefulset")
+    bench.cluster.kubectl("rollout", "restart", "statefulset/payments")
+    bench.cluster.settled("statefulset")
+    bench.replace("statefulset/payments")
+    bench.apply("payments", kinds={"Deployment"})
+    bench.cluster.settled()
+
+
+@scenario(quiet=True)
+def helm(bench):
+    """The chart in the Deployment's place: installed, rolled out, upgraded (its migration first), rolled back, uninstalled."""
+    cluster, name = bench.cluster, "payments"
+    folder = manifests.chart(cluster, os.path.join(bench.folder, "chart"))
+
+    def run(*arguments):
+        cluster.command("helm", *arguments, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
+        if arguments[0] != "uninstall":
+            cluster.settled()
+    cluster.kubectl("delete", "pdb/payments")
+    bench.replace("deployment/payments")
+    run("install", name, folder, "--values", manifests.chart_values(folder, bench.completion))
+    cluster.kubectl("rollout", "restart", "deployment/payments")
+    cluster.settled()
+    run("upgrade", name, folder, "--values", manifests.chart_values(folder, bench.completion, tag=2))
+    run("rollback", name, "1")
+    run("uninstall", name)
+    wait_until(lambda: not cluster.get("pods", "-l", "app=payments"), "the chart's pods are gone", 90, 0.5)
+    bench.apply("payments", kinds={"Deployment", "PodDisruptionBudget"})
+    cluster.settled()
+
+
+@scenario(charges=True, exits=(0, 137))
+def frozen(bench):
+    """A sidecar that stands still: its liveness probe restarts it, the application stays."""
+    pod = bench.cluster.names()[0]
+    before = bench.cluster.pod(pod)
+    os.kill(sidecar_of(pod), signal.SIGSTOP)
+    wait_until(lambda: restarts(bench.cluster.pod(pod), "onceward") > restarts(before, "onceward"), "the frozen sidecar is restarted", 240, 1)
+    assert restarts(bench.cluster.pod(pod), "app") == restarts(before, "app"), "its application stayed"
+    bench.cluster.settled()
