@@ -4,7 +4,9 @@ Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node
 is applied as it is, but for the names of images and servers, and a shorter `shutdown_grace`. A publisher sends so many messages a second
 while one scenario after another runs; in the end each message has one charge, whatever happened, and at its first attempt, and no hook has failed.
 
-Not run yet as it stands here: neither the scenarios, nor the judge of them. The charts' and the examples' rendering was."""
+Run once, at 50 messages a second, with an application of before extra.go: manifests, secret, node and bad_configuration held; in rollout,
+drain, killed, oom, job and upgrade something was lacking (nothing was lost, doubled or charged in those that were counted); statefulset, helm and
+frozen have not run. What fails here may still be a fault of this rig."""
 
 import argparse
 import json
@@ -137,7 +139,7 @@ def run_all(bench, judge, url, options):
         if not results[-1]:  # the next one begins with three pods that work
             try:
                 bench.cluster.kubectl("delete", "statefulset/payments", "job/batch", "--ignore-not-found")
-                bench.apply("payments", kinds={"Deployment", "PodDisruptionBudget", "ConfigMap", "Secret"})
+                bench.apply("payments", kinds={"Deployment", "PodDisruptionBudget", "ConfigMap"})
                 bench.cluster.settled()
             except Exception as error:  # noqa: BLE001
                 print(f"  not mended: {error}")
