@@ -156,7 +156,7 @@ class Oracle:
     def attempts_are_used_up(self, key, letter):
         """No fewer than asked for, and beyond that takeovers only: they count as attempts, and are not charged."""
         row = self.rows.get(key)
-        return MAX_ATTEMPTS <= letter["attempts"] <= MAX_ATTEMPTS + (row["takeovers"] if row else 0)
+        return MAX_ATTEMPTS <= letter["attempts"] <= MAX_ATTEMPTS + (row and row["takeovers"] or 0)
 
     def letters_explained(self):
         """Each letter has the reason that its message gives; a row has one letter exactly where it is dead."""
