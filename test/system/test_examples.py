@@ -27,7 +27,7 @@ def charges(bed):
     schema_name = "examples_" + uuid.uuid4().hex[:8]
     role = f"ALTER ROLE app_login IN DATABASE \"{bed.postgres.database}\""
     bed.postgres.query(f"CREATE SCHEMA {schema_name} AUTHORIZATION app_login")
-    bed.postgres.query(f"CREATE TABLE {schema_name}.charges (order_id text, cents integer)")
+    bed.postgres.query(f"CREATE TABLE {schema_name}.charges (order_id text NOT NULL, cents integer NOT NULL)")
     bed.postgres.query(f"ALTER TABLE {schema_name}.charges OWNER TO app_login")
     bed.postgres.query(f"{role} SET search_path = {schema_name}, app")
     yield f"{schema_name}.charges"

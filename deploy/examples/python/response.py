@@ -14,11 +14,11 @@ class Application(BaseHTTPRequestHandler):
             status = 503  # the payment provider cannot be reached
             request = urllib.request.Request(os.environ["PROVIDER_URL"], charge, {
                 "Content-Type": "application/json", "Idempotency-Key": self.headers["Idempotency-Key"]})
-            # Less than the token window, or the sidecar gives up before this does.
+            # For each wait; in all it must stay below the token window, or the sidecar gives up before this does.
             with urllib.request.urlopen(request, timeout=min(20, int(self.headers["Onceward-Token-Window-Ms"]) / 1500)):
                 status = 204
-        except urllib.error.HTTPError as error:  # the provider's answer: passed on, so that 429 and 503 mean the same here
-            status = error.code
+        except urllib.error.HTTPError as error:  # 502 and 504 would say that this application crashed; a wrong key is no fault of the message
+            status = error.code if error.code in (400, 409, 422, 429, 503) else 503 if error.code in (401, 403, 502, 504) else 500
         except Exception as error:
             self.log_error("%s", error)
         self.send_response(status)

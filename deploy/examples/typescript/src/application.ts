@@ -43,7 +43,8 @@ const handler = (work: Work) => async (request: FastifyRequest, reply: FastifyRe
 // Fastify answers 400 to a body that is not JSON or does not fit the schema, 413 to one above bodyLimit, 415 to another content type.
 const schema = { body: {
   type: 'object', required: ['id', 'cents'], properties: { id: { type: 'string' }, cents: { type: 'integer' } } } }
-const application = Fastify({ logger: { level: 'error' }, bodyLimit: 16 << 20, keepAliveTimeout: 0, requestTimeout: 0 })
+const application = Fastify({ logger: { level: 'error' }, bodyLimit: 16 << 20, keepAliveTimeout: 0, requestTimeout: 0,
+  ajv: { customOptions: { coerceTypes: false } } }) // or null would be booked as 0
 application.post('/payments', { schema }, handler(inTransaction))
 application.post('/payments/at-once', { schema }, handler(atOnce))
 await application.listen({ host: '127.0.0.1', port: Number(process.env.PORT) })

@@ -47,8 +47,10 @@ public class Application {
         int status = 400; // what an error means from here on: the message is wrong
         try {
             JsonNode order = JSON.readTree(exchange.getRequestBody().readAllBytes());
-            String id = order.required("id").asText();
-            int cents = order.required("cents").intValue();
+            if (!order.required("id").isTextual() || !order.required("cents").isInt())
+                throw new IllegalArgumentException("not an order");
+            String id = order.get("id").asText();
+            int cents = order.get("cents").intValue();
             status = 503; // the database cannot be reached
             try (Connection db = pool.getConnection()) {
                 status = 500; // rolled back; Onceward reads the row and does what is right
