@@ -42,6 +42,14 @@ def test_the_readme_is_short():
     assert len(pages.read("README.md").splitlines()) <= README_LINES
 
 
+def test_the_way_of_a_message_is_as_short_as_the_page_says():
+    way = pages.read("src/README.md").split("## One message's way")[1].split("\n## ")[0]
+    functions = [(path, name) for path, names in re.findall(r"`(\w+/\w+\.c)`:\s+((?:`\w+`(?:,\s*)?)+)", way) for name in re.findall(r"`(\w+)`", names)]
+    assert len(functions) == len(set(functions)) == 60
+    for path, name in functions:
+        assert re.search(rf"^[a-z][\w ]*[ *]{name}\(", pages.read(f"src/{path}"), re.M), f"{path} has no {name}"
+
+
 def test_each_link_leads_somewhere():
     wrong = []
     for page in pages.all_pages():
