@@ -104,7 +104,6 @@ def mtail():
 # The dashboard: Grafana, on Loki.
 
 SOURCE = {"type": "loki", "uid": "${source}"}
-STATS = '{container="onceward", namespace=~"$namespace"} | json | event="stats" | queue=~"$queue"'
 PANELS = [  # title, unit, fields; a COUNT is shown as a rate
     ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead"]),
     ("In the broker's queue", "short", ["depth"]),
@@ -121,10 +120,15 @@ PANELS = [  # title, unit, fields; a COUNT is shown as a rate
 ]
 
 
+def stats(key):
+    """The stats lines with this field as a label: with all of them each line would be a series of its own, and Loki answers 500 at most."""
+    return f'{{container="onceward", namespace=~"$namespace"}} | json event, queue, {key} | event="stats" | queue=~"$queue"'
+
+
 def query(key, kind):
     if kind == "COUNT":
-        return f"sum by (queue) (sum_over_time({STATS} | unwrap {key} | __error__=\"\" [$__interval])) / ($__interval_ms / 1000)"
-    return f"max by (queue) (max_over_time({STATS} | unwrap {key} | __error__=\"\" [$__interval]))"
+        return f"sum by (queue) (sum_over_time({stats(key)} | unwrap {key} | __error__=\"\" [$__interval])) / ($__interval_ms / 1000)"
+    return f"max by (queue) (max_over_time({stats(key)} | unwrap {key} | __error__=\"\" [$__interval]))"
 
 
 def panel(number, title, kind, unit, targets, sentences):
@@ -143,7 +147,7 @@ def dashboard():
     if shown - set(known):
         sys.exit(f"generate.py: PANELS has {sorted(shown - set(known))}, which are no fields")
     panels = [panel(0, "State", "state-timeline", "none",
-                    [(f"max by (queue, pod, state) (count_over_time({STATS} [$__interval]))", "{{queue}} {{pod}} {{state}}")],
+                    [(f"max by (queue, pod, state) (count_over_time({stats('state')} [$__interval]))", "{{queue}} {{pod}} {{state}}")],
                     [known["state"][1]])]
     for title, unit, names in PANELS + ([("Others", "short", left)] if left else []):
         targets = [(query(key, known[name][0]), "{{queue}} " + key) for name in names for key in keys(name, known[name][0])

@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import re
-import socket
 import subprocess
 import threading
 import time
@@ -19,34 +18,13 @@ NODE_IP = "10.99.0.1"
 NAMESPACE = "payments"
 
 
-class Forwarder:
-    """Connections to the node's address go on to a server that listens on the loopback."""
-
-    def __init__(self, port, to):
-        self.to = to
-        self.listener = socket.create_server((NODE_IP, port), backlog=128)
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            near, _ = self.listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.to))
-            for a, b in (near, far), (far, near):
-                a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
-
-    @staticmethod
-    def _pump(a, b):
-        try:
-            while data := a.recv(65536):
-                b.sendall(data)
-        except OSError:
-            pass
-        for end in a, b:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+def forward(port, to):
+    """What pods send to the node's address goes to a server that listens on the loopback of this namespace."""
+    for interface in "all", "default":
+        with open(f"/proc/sys/net/ipv4/conf/{interface}/route_localnet", "w") as f:
+            f.write("1")
+    subprocess.run(["iptables", "-w", "-t", "nat", "-A", "PREROUTING", "-d", NODE_IP, "-p", "tcp", "--dport", str(port),
+                    "-j", "DNAT", "--to-destination", f"127.0.0.1:{to}"], check=True)
 
 
 class Cluster:
@@ -166,6 +144,7 @@ class Lines(threading.Thread):
             return {"level": "error", "event": "no JSON", "message": text}
 
     def loud(self, start):
-        """The lines at level warning or error from the `start`th on, shortened."""
+        """The lines at level warning or error from the `start`th on, shortened. That the broker is reached without TLS is this rig's doing."""
         return [f"{pod}: {line.get('event')} {line.get('reason', '')} {line.get('message', '')[:100]}"
-                for pod, line in self.lines[start:] if line.get("level") in ("warning", "error")]
+                for pod, line in self.lines[start:]
+                if line.get("level") in ("warning", "error") and (line.get("event"), line.get("path")) != ("limits", "broker.url")]

@@ -3,6 +3,7 @@
 # proxy at pinned versions, containerd, runc and the CNI plugins from Debian. No registry, no systemd.
 #
 #   cluster.sh build        into $CLUSTER/bin; what is there stays
+#   cluster.sh build-logs   the same for Loki and the OpenTelemetry collector
 #   cluster.sh image NAME FOLDER|ARCHIVE    localhost/NAME:1 and :2, from FOLDER/Containerfile or an OCI archive; imported at the next up
 #   cluster.sh up | down
 #   cluster.sh restart-node    kubelet and containerd, ten seconds away
@@ -12,15 +13,17 @@
 set -euo pipefail
 CLUSTER=$(mkdir -p "$CLUSTER" && cd "$CLUSTER" && pwd)
 V=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
-HELM=3.22.0
+HELM=3.22.0 LOKI=3.7.8 COLLECTOR=0.149.0
 # The modules' checksums; those of what they need are in their own go.sum.
 KUBERNETES_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=
 ETCD_SUM=h1:sLkpvz3RFtiNd/yPrZBKz5kT+XO1ZJkhmuUJeqc7OmA=
 HELM_SUM=h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=
+LOKI_SUM=h1:bJ0WFWVOjgvG/jYmT9fIX15SYXXDwuEu/IMgTwMA97U=
+COLLECTOR_SUM=h1:ITeN3IiQT6Kiqc+Mo7M40Uh3B3yVhKOfugEiV9osauQ=
 P=$CLUSTER/pki CRI=$CLUSTER/run/containerd/containerd.sock
 CTR="ctr -a $CRI -n k8s.io"
 export KUBECONFIG=$P/admin.kubeconfig PATH=$CLUSTER/bin:$PATH
-mkdir -p "$CLUSTER"/{bin,src/kube,src/etcd,etc/cni,img,log,run,var,manifests}
+mkdir -p "$CLUSTER"/{bin,src/kube,src/etcd,src/loki,src/collector,etc/cni,img,log,run,var,manifests}
 
 start() { # NAME COMMAND…
     local name=$1
@@ -59,51 +62,109 @@ module() { # MODULE@VERSION CHECKSUM: fetched, and its folder
     jq -r .Dir <<<"$m"
 }
 
-build() {
+build_kubernetes() {
     local want=(kubelet kubectl kube-apiserver kube-scheduler kube-controller-manager kube-proxy) missing=() c m
     for c in "${want[@]}"; do [ -x "$CLUSTER/bin/$c" ] || missing+=("k8s.io/kubernetes/cmd/$c"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    cd "$CLUSTER/src/kube"
+    m=$(module "k8s.io/kubernetes@v$V" "$KUBERNETES_SUM")
+    # A main module of one's own: `go install` refuses a module with replacements. Its staging modules are published beside it.
+    {
+        echo "module kube"
+        grep -E '^go ' "$m/go.mod"
+        echo "godebug default=$(sed -n 's/^godebug default=//p' "$m/go.mod")"
+        echo "require k8s.io/kubernetes v$V"
+        echo "replace ("
+        sed -n 's#^\t\(k8s.io/[a-z0-9-]*\) => ./staging.*#\t\1 => \1 v0.'"${V#1.}"'#p' "$m/go.mod"
+        echo ")"
+    } >go.mod
+    tools "${want[@]/#/k8s.io/kubernetes/cmd/}"
+    install -m 644 "$m/go.sum" go.sum
+    go mod tidy 2>/dev/null
+    local flags="-s -w"
+    for c in gitVersion=v$V gitMajor=1 gitMinor="$(cut -d. -f2 <<<"$V")" gitCommit=local gitTreeState=clean buildDate=1970-01-01T00:00:00Z; do
+        flags="$flags -X k8s.io/component-base/version.$c"
+    done
+    nice go build -p "${JOBS:-2}" -trimpath -ldflags "$flags" -o "$CLUSTER/bin/" "${missing[@]}"
+}
+
+tools() { # PACKAGE…: a file that needs them
+    {
+        printf '//go:build tools\n\npackage tools\n\nimport (\n'
+        printf '\t_ "%s"\n' "$@"
+        echo ")"
+    } >tools.go
+}
+
+build_etcd() {
+    [ ! -x "$CLUSTER/bin/etcd" ] || return 0
+    cd "$CLUSTER/src/etcd"
+    module "go.etcd.io/etcd/server/v3@v$ETCD" "$ETCD_SUM" >/dev/null
+    rm -f go.mod go.sum
+    go mod init etcdbin 2>/dev/null
+    tools go.etcd.io/etcd/server/v3
+    go get "go.etcd.io/etcd/server/v3@v$ETCD" 2>/dev/null
+    go mod tidy 2>/dev/null
+    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/etcd" go.etcd.io/etcd/server/v3
+}
+
+build_helm() {
+    [ ! -x "$CLUSTER/bin/helm" ] || return 0
+    module "helm.sh/helm/v3@v$HELM" "$HELM_SUM" >/dev/null
+    GOBIN=$CLUSTER/bin nice go install -p "${JOBS:-2}" -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@v$HELM"
+}
+
+# Loki's own main module has a replacement by a folder, which its published form does without.
+build_loki() {
+    local m
+    [ ! -x "$CLUSTER/bin/loki" ] || return 0
+    cd "$CLUSTER/src/loki"
+    m=$(module "github.com/grafana/loki/v3@v$LOKI" "$LOKI_SUM")
+    {
+        echo "module lokibin"
+        grep -E '^go ' "$m/go.mod"
+        echo "require github.com/grafana/loki/v3 v$LOKI"
+        go mod edit -json "$m/go.mod" | jq -r '.Replace[]? | select(.New.Path | startswith("./") | not)
+            | "replace \(.Old.Path) \(.Old.Version // "") => \(.New.Path) \(.New.Version // "")"'
+    } >go.mod
+    tools github.com/grafana/loki/v3/cmd/loki
+    install -m 644 "$m/go.sum" go.sum
+    go mod tidy -e 2>/dev/null
+    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/loki" github.com/grafana/loki/v3/cmd/loki
+}
+
+# With what deploy/logs/otel-collector.yaml names, and nothing else.
+build_collector() {
+    [ ! -x "$CLUSTER/bin/otelcol" ] || return 0
+    cd "$CLUSTER/src/collector"
+    module "go.opentelemetry.io/collector/cmd/builder@v$COLLECTOR" "$COLLECTOR_SUM" >/dev/null
+    GOBIN=$PWD nice go install -p "${JOBS:-2}" -trimpath "go.opentelemetry.io/collector/cmd/builder@v$COLLECTOR"
+    cat >builder.yaml <<C
+dist: {name: otelcol, output_path: ./out, module: example.test/otelcol}
+receivers: [{gomod: "github.com/open-telemetry/opentelemetry-collector-contrib/receiver/filelogreceiver v$COLLECTOR"}]
+processors:
+- {gomod: "go.opentelemetry.io/collector/processor/batchprocessor v$COLLECTOR"}
+- {gomod: "go.opentelemetry.io/collector/processor/memorylimiterprocessor v$COLLECTOR"}
+exporters: [{gomod: "go.opentelemetry.io/collector/exporter/otlphttpexporter v$COLLECTOR"}]
+providers:
+- {gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v1.55.0}
+- {gomod: go.opentelemetry.io/collector/confmap/provider/envprovider v1.55.0}
+C
+    GOFLAGS=-p=${JOBS:-2} nice ./builder --config builder.yaml >"$CLUSTER/log/builder.log" 2>&1
+    mv out/otelcol "$CLUSTER/bin/otelcol"
+}
+
+build() {
     export CGO_ENABLED=0
-    if [ ${#missing[@]} -gt 0 ]; then
-        cd "$CLUSTER/src/kube"
-        m=$(module "k8s.io/kubernetes@v$V" "$KUBERNETES_SUM")
-        # A main module of one's own: `go install` refuses a module with replacements. Its staging modules are published beside it.
-        {
-            echo "module kube"
-            grep -E '^go ' "$m/go.mod"
-            echo "godebug default=$(sed -n 's/^godebug default=//p' "$m/go.mod")"
-            echo "require k8s.io/kubernetes v$V"
-            echo "replace ("
-            sed -n 's#^\t\(k8s.io/[a-z0-9-]*\) => ./staging.*#\t\1 => \1 v0.'"${V#1.}"'#p' "$m/go.mod"
-            echo ")"
-        } >go.mod
-        {
-            printf '//go:build tools\n\npackage tools\n\nimport (\n'
-            for c in "${want[@]}"; do echo "	_ \"k8s.io/kubernetes/cmd/$c\""; done
-            echo ")"
-        } >tools.go
-        cp "$m/go.sum" go.sum
-        chmod u+w go.sum
-        go mod tidy 2>/dev/null
-        local flags="-s -w"
-        for c in gitVersion=v$V gitMajor=1 gitMinor="$(cut -d. -f2 <<<"$V")" gitCommit=local gitTreeState=clean buildDate=1970-01-01T00:00:00Z; do
-            flags="$flags -X k8s.io/component-base/version.$c"
-        done
-        nice go build -p "${JOBS:-2}" -trimpath -ldflags "$flags" -o "$CLUSTER/bin/" "${missing[@]}"
-    fi
-    if ! [ -x "$CLUSTER/bin/etcd" ]; then
-        cd "$CLUSTER/src/etcd"
-        module "go.etcd.io/etcd/server/v3@v$ETCD" "$ETCD_SUM" >/dev/null
-        rm -f go.mod go.sum
-        go mod init etcdbin 2>/dev/null
-        printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
-        go get "go.etcd.io/etcd/server/v3@v$ETCD" 2>/dev/null
-        go mod tidy 2>/dev/null
-        nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/etcd" go.etcd.io/etcd/server/v3
-    fi
-    if ! [ -x "$CLUSTER/bin/helm" ]; then
-        module "helm.sh/helm/v3@v$HELM" "$HELM_SUM" >/dev/null
-        GOBIN=$CLUSTER/bin nice go install -p "${JOBS:-2}" -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@v$HELM"
-    fi
+    build_kubernetes
+    build_etcd
+    build_helm
+}
+
+build_logs() {
+    export CGO_ENABLED=0
+    build_loki
+    build_collector
 }
 
 image() { # NAME FOLDER|ARCHIVE
@@ -300,7 +361,8 @@ down() {
 
 case ${1:-} in
 build | up | down) "$1" ;;
+build-logs) build_logs ;;
 image) image "$2" "$3" ;;
 restart-node) restart_node ;;
-*) sed -n 2,13p "$0" && exit 2 ;;
+*) sed -n 2,14p "$0" && exit 2 ;;
 esac

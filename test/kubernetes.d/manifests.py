@@ -20,7 +20,7 @@ FOREIGN = {"NetworkPolicy"}  # the servers are not in the namespaces that it nam
 def _servers(text):
     for there in "amqps://rabbitmq.messaging.svc:5671/shop", "amqp://rabbitmq:5672/shop":
         text = text.replace(there, BROKER_URL)
-    return text.replace("postgresql.databases.svc:5432/app?sslmode=require", f"{NODE_IP}:{DATABASE_PORT}/app?sslmode=disable")
+    return text.replace("postgresql.databases.svc:5432/", f"{NODE_IP}:{DATABASE_PORT}/")
 
 
 def _configuration(config, completion):

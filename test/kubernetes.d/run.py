@@ -1,6 +1,6 @@
 """What deploy/ ships, in a real cluster, under load. Started by test/kubernetes, in a network, mount and process namespace of its own.
 
-Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node's address, by way of two forwarders. The payments example
+Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node's address, which two rules translate. The payments example
 is applied as it is, but for the names of images and servers, and a shorter `shutdown_grace`. A publisher sends so many messages a second
 while one scenario after another runs; in the end each message has one charge, whatever happened, and at its first attempt, and no hook has failed.
 
@@ -23,12 +23,16 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../system")]
 
+import logs  # noqa: E402
 import manifests  # noqa: E402
 import protocol  # noqa: E402
-from cluster import NAMESPACE, Cluster, Forwarder, Lines, Watch  # noqa: E402
+from cluster import Cluster, Lines, Watch, forward  # noqa: E402
 from load import Ledger, Publisher, set_up  # noqa: E402
 from rig import process, servers  # noqa: E402
 from scenarios import SCENARIOS, Bench  # noqa: E402
+
+
+WITHOUT_LOAD = ("manifests", "alerts")
 
 
 def images(cluster, options, folder):
@@ -82,7 +86,8 @@ class Judge:
         self.cluster.kubectl("delete", "events", "--all", "--wait=false")
 
     def faults(self, scenario):
-        found = [f"a hook failed: {e['involvedObject']['name']}: {e['message']}" for e in self.cluster.get("events") if e["reason"] == "FailedPreStopHook"]
+        found = [f"a hook failed: {e['involvedObject']['name']}: {e['message']}" for e in self.cluster.get("events")
+                 if e["reason"] == "FailedPreStopHook" and not scenario.cuts]
         for (pod, container, _), (code, reason) in self.watch.since(self.ends).items():
             if code not in scenario.exits:
                 found.append(f"{pod}: {container} ended with {code} {reason}")
@@ -110,7 +115,7 @@ def run_one(name, bench, judge, url, options):
     try:
         ledger = Ledger(bench.postgres, published, options.completion)
         print(f"  {ledger}")
-        faults += ledger.faults(scenario.charges)
+        faults += ledger.faults(scenario)
     except Exception as error:  # noqa: BLE001
         faults.append(f"the ledger: {error}")
     faults += judge.faults(scenario)
@@ -133,7 +138,7 @@ def report(name, faults):
 def run_all(bench, judge, url, options):
     results = []
     for name in options.only or SCENARIOS:
-        if name == "manifests":
+        if name not in SCENARIOS:
             continue
         results.append(run_one(name, bench, judge, url, options))
         if not results[-1]:  # the next one begins with three pods that work
@@ -158,9 +163,10 @@ def parse():
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    unknown = set(options.only) - set(SCENARIOS) - {"manifests"}
+    unknown = set(options.only) - set(SCENARIOS) - set(WITHOUT_LOAD)
     if unknown:
-        parser.error(f"--only: no {', '.join(unknown)}; there are manifests, {', '.join(SCENARIOS)}")
+        parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join([*WITHOUT_LOAD, *SCENARIOS])}")
+    options.loki = not options.only or bool({"alerts", "logs"} & set(options.only))
     return options
 
 
@@ -168,8 +174,8 @@ def run(options, folder, cluster, running):
     running.start()
     postgres, rabbitmq = running.postgres, running.rabbitmq
     set_up(postgres, rabbitmq)
-    forwarders = [Forwarder(manifests.BROKER_PORT, rabbitmq.port), Forwarder(manifests.DATABASE_PORT, postgres.port)]
-    assert forwarders
+    forward(manifests.BROKER_PORT, rabbitmq.port)
+    forward(manifests.DATABASE_PORT, postgres.port)
     started = time.monotonic()
     images(cluster, options, folder)
     cluster.script("up")
@@ -181,9 +187,29 @@ def run(options, folder, cluster, running):
     if not options.only or "manifests" in options.only:
         print(f"manifests: {manifests_pass.__doc__}", flush=True)
         results.append(report("manifests", manifests_pass(cluster, folder)))
-    judge = Judge(cluster)
+    bench.judge = Judge(cluster)
+    if options.loki:
+        bench.loki = logs.Loki(cluster)
+        try:
+            bench.loki.start()
+            return results + run_logs(bench, options) + run_under_load(bench, options)
+        finally:
+            bench.loki.stop()
+    return results + run_under_load(bench, options)
+
+
+def run_logs(bench, options):
+    if options.only and "alerts" not in options.only:
+        return []
+    print(f"alerts: {logs.rules_hold.__doc__}", flush=True)
+    return [report("alerts", logs.rules_hold(bench.loki))]
+
+
+def run_under_load(bench, options):
+    if not set(options.only or SCENARIOS) & set(SCENARIOS):
+        return []
     apply_all(bench)
-    return results + run_all(bench, judge, rabbitmq.url(), options)
+    return run_all(bench, bench.judge, bench.rabbitmq.url(), options)
 
 
 def main():

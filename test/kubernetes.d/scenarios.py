@@ -1,7 +1,8 @@
 """What is done to the cluster under load. Each scenario leaves three pods of the Deployment that work, and raises when it is not as it says.
 
 `quiet` ones are ordinary operation: no line of a sidecar at level warning or error, and each container that ended did so with 0.
-`charges` ones take an application or a sidecar away from its messages: an attempt may be charged."""
+`charges`: an attempt may be charged. `cuts`: what runs is cut off, so a hook may fail, and in completion `response` what an application had
+done when its answer was lost is done again."""
 
 import copy
 import json
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import time
 
+import pika
 import yaml
 
 import manifests
@@ -19,9 +21,9 @@ from rig.wait import wait_until
 SCENARIOS = {}
 
 
-def scenario(quiet=False, charges=False, exits=(0,)):
+def scenario(quiet=False, charges=False, cuts=False, exits=(0,)):
     def note(function):
-        function.quiet, function.charges, function.exits = quiet, charges, exits
+        function.quiet, function.charges, function.cuts, function.exits = quiet, charges, cuts, exits
         SCENARIOS[function.__name__] = function
         return function
     return note
@@ -32,6 +34,7 @@ class Bench:
 
     def __init__(self, cluster, postgres, rabbitmq, folder, completion):
         self.cluster, self.postgres, self.rabbitmq, self.folder, self.completion = cluster, postgres, rabbitmq, folder, completion
+        self.loki = self.judge = None
 
     def example(self, name, tag=1, kinds=None):
         things = manifests.example(self.cluster, name, self.completion, tag)
@@ -92,14 +95,30 @@ def drain(bench):
     assert "disruption budget" in output, "the budget let them go one at a time"
 
 
-@scenario(charges=True, exits=(0, 137))
+@scenario()
+def logs(bench):
+    """The collector carries every line to Loki, whose rules rest; then a message that the application refuses, and the right one fires."""
+    loki, judge = bench.loki, bench.judge
+    wait_until(lambda: loki.count() >= len(judge.lines.lines), lambda: f"{len(judge.lines.lines)} lines in Loki, where {loki.count()} are", 60, 1)
+    assert not loki.alerts(), f"nothing is wrong, and these fire: {loki.alerts()}"
+    channel = pika.BlockingConnection(pika.URLParameters(bench.rabbitmq.url())).channel()
+    channel.basic_publish("", "payments", b'{"id": "refused"}', pika.BasicProperties(message_id="refused", content_type="application/json"))
+    wait_until(lambda: loki.alerts(), "an alert fires", 60, 0.5)
+    assert loki.alerts() == {"OncewardDeadLetters"}, loki.alerts()
+    bench.cluster.kubectl("exec", "deploy/payments", "-c", "onceward", "--", "/usr/bin/onceward", "dead", "discard", "--all")
+    bench.postgres.query("DELETE FROM onceward.inbox WHERE message_id = 'refused' AND status = 'dead'", database="app")
+
+
+@scenario(cuts=True, exits=(0, 137))
 def killed(bench):
-    """Pods deleted with grace 0, all at once."""
+    """All pods deleted at once with grace 0, and then those that came with grace 1."""
     bench.cluster.kubectl("delete", "pods", "--force", "--grace-period=0", *bench.cluster.names())
+    bench.cluster.settled()
+    bench.cluster.kubectl("delete", "pods", "--now", *bench.cluster.names())
     bench.cluster.settled()
 
 
-@scenario(charges=True, exits=(0, 137))
+@scenario(charges=True, cuts=True, exits=(0, 137))
 def oom(bench):
     """An application that takes more memory than its limit: it is killed and started again, its sidecar stays."""
     pod = bench.cluster.names()[0]
@@ -170,7 +189,7 @@ def bad_configuration(bench):
     cluster.settled()
 
 
-@scenario()
+@scenario(cuts=True)
 def job(bench):
     """A Job that ends by itself beside its sidecar, while the Deployment works on the same queue."""
     cluster = bench.cluster
@@ -237,7 +256,7 @@ def helm(bench):
     cluster.settled()
 
 
-@scenario(charges=True, exits=(0, 137))
+@scenario(cuts=True, exits=(0, 137))
 def frozen(bench):
     """A sidecar that stands still: its liveness probe restarts it, the application stays."""
     pod = bench.cluster.names()[0]

@@ -74,8 +74,12 @@ def test_an_alert_asks_for_what_exists():
         assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(sentences())
     for name, rule in rules("loki.yaml").items():
         assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(sentences()), name
-        asked = set(re.findall(r"unwrap (\w+)", rule["expr"])) | set(re.findall(r"\| (\w+)!?=", rule["expr"]))
-        assert asked and asked <= known_fields(), name
+        for pipeline in re.findall(r"\{(.*?)\[", rule["expr"]):
+            given = set(re.search(r"\| json ([\w, ]+?) \|", pipeline)[1].split(", "))
+            asked = set(re.findall(r"unwrap (\w+)", pipeline)) | set(re.findall(r"\| (\w+)!?=", pipeline)) - {"__error__"}
+            assert asked and asked <= given <= known_fields(), f"{name}: a field that is asked for is not among those that json gives"
+        grouped = {label for labels in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in labels.split(", ")}
+        assert all(grouped <= set(given.split(", ")) for given in re.findall(r"\| json ([\w, ]+?) \|", rule["expr"])), name
 
 
 def test_the_dashboard_asks_for_what_exists():
