@@ -1,7 +1,8 @@
 """The application of one pod, as a process of its own, so that it can be killed and stopped.
 
 What it does to a message is told by the message's `kind`. An effect is a row of app.effect, which has no unique key: a doubled one
-is seen. Each request is noted, before anything is done, in a file that survives kill -9."""
+is seen. In the first of the two services its transaction publishes an invoice, too, which is a message of the second. Each request is
+noted, before anything is done, in a file that survives kill -9."""
 
 import argparse
 import json
@@ -17,6 +18,8 @@ import psycopg2  # noqa: E402
 
 from rig.application import Application  # noqa: E402
 
+import schedule  # noqa: E402
+
 
 class Refused(Exception):
     """The database refused the completion: the token is not ours any more."""
@@ -25,7 +28,7 @@ class Refused(Exception):
 class Pod(Application):
     def __init__(self, options):
         super().__init__(options.name, None)
-        self.dsn, self.port = options.dsn, options.port
+        self.dsn, self.port, self.publishes = options.dsn, options.port, options.publishes
         self.log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self.handler = self.handle
         with open(options.log) as f:  # of the pod's earlier lives, too: what resets the first time must not do so after each restart
@@ -37,7 +40,7 @@ class Pod(Application):
     # effects
 
     def act(self, request, message, at):
-        """One transaction. With transaction completion it completes the token first, as the README says."""
+        """One transaction: complete, with transaction completion, then write and publish, as the README says."""
         queue = request.header("Onceward-Queue")
         with self._lock:
             database = self._databases.pop() if self._databases else None
@@ -47,9 +50,10 @@ class Pod(Application):
             with database.cursor() as cursor:
                 if "transaction" in queue:
                     cursor.execute("SELECT onceward.complete(%s)", (request.token,))
-                cursor.execute("INSERT INTO app.effect (queue, message_id, version, token, pod, attempt, arrived) VALUES"
-                               " (%s, %s, %s, %s, %s, %s, to_timestamp(%s))",
-                               (queue, request.message_id, message["version"], request.token, self.name, request.attempt, at))
+                cursor.execute("INSERT INTO app.effect (queue, message_id, version, token, pod, attempt, arrived, invoice) VALUES"
+                               " (%s, %s, %s, %s, %s, %s, to_timestamp(%s), %s)",
+                               (queue, request.message_id, message["version"], request.token, self.name, request.attempt, at,
+                                self.publish(cursor, queue, request.message_id) if self.publishes else None))
             database.commit()
         except psycopg2.Error as e:
             if e.pgcode and e.pgcode.startswith("OW"):
@@ -60,6 +64,13 @@ class Pod(Application):
                 database.close()
             raise
         self.give_back(database)
+
+    @staticmethod
+    def publish(cursor, queue, message_id):
+        """Answers the invoice's id."""
+        _, *message = schedule.invoice_of(queue, message_id)
+        cursor.execute("SELECT onceward.publish(%s, %s, %s::jsonb, %s)", message)
+        return cursor.fetchone()[0]
 
     def first_time(self, request):
         """In this pod."""
@@ -171,6 +182,7 @@ def main():
     for name in ("name", "dsn", "log"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--publishes", action="store_true")
     Pod(parser.parse_args()).start()
     threading.Event().wait()
 

@@ -1,7 +1,12 @@
 """The chaos run: messages of every kind through two to four pods, while everything that can be killed, cut, frozen or stopped is.
 
-A seed makes the schedule (schedule.py); how the parties take it depends on the machine. In the end the oracle (oracle.py) compares
-what was published with the ledger, the inbox, the dead letters and the broker. The last line is `N passed, N failed`."""
+Each order that is booked publishes an invoice in its transaction. A relay, one of the same pods, brings it to the queues of a second
+service, which has two pods and a database of its own: they, and whoever relays, have faults of their own.
+
+A seed makes the schedule (schedule.py); how the parties take it depends on the machine. In the end the oracles (oracle.py, chain.py)
+compare what was published with the ledgers, the inboxes, the dead letters and the broker. The last line is `N passed, N failed`.
+
+An hour: test/chaos --minutes 60 --rate 20 (in the background; --keep keeps the logs)."""
 
 import argparse
 import collections
@@ -23,6 +28,7 @@ from rig.queue import Queue  # noqa: E402
 from rig.wait import Overdue, wait_until  # noqa: E402
 
 import schedule  # noqa: E402
+from chain import Chain  # noqa: E402
 from oracle import Oracle  # noqa: E402
 from pod import DELIVERY_LIMIT, Pod  # noqa: E402
 from publisher import Publisher  # noqa: E402
@@ -39,11 +45,12 @@ class Run:
     def __init__(self, options):
         self.options = options
         self.seconds = options.minutes * 60
-        self.faults = schedule.make_faults(options.seed, self.seconds)
+        self.faults = sorted(schedule.make_faults(options.seed, self.seconds) + schedule.make_chain_faults(options.seed, self.seconds))
         self.messages = schedule.make_messages(options.seed, self.seconds, options.rate, QUEUES, options.without)
         self.servers = servers.Servers("onceward-chaos-")
         self.folder = self.servers.folder
         self.count = collections.Counter()
+        self.chain_count = collections.Counter()  # of them: at whom, what
         self.disturbances = []  # start, end, kind, pod's name or None
         self.threads = []
         self.heavy = {"database": threading.Lock(), "broker": threading.Lock()}
@@ -55,24 +62,52 @@ class Run:
     def start(self):
         # A message's effect is lost with the database's crash where it was not flushed: as in production, it is.
         self.servers.start(postgres={"synchronous_commit": "on", "fsync": "off", "max_connections": 400})
-        self.postgres = self.servers.postgres.create_database("chaos")
-        schema.migrate(self.postgres)
-        self.postgres.query("CREATE TABLE app.effect (queue text, message_id text, version int, token text, pod text, attempt int,"
-                            " arrived timestamptz, at timestamptz DEFAULT clock_timestamp())")
-        self.postgres.query("ALTER TABLE app.effect OWNER TO app_login")
-        for name in QUEUES:
-            limit = {"x-delivery-limit": DELIVERY_LIMIT} if name.startswith("quorum") else {}
-            Queue(self.servers.rabbitmq, name, {"x-queue-type": name.split("-")[0], **limit}).declare().close()
-        self.pods = [Pod(i, self.folder, schema.require_binary(), self.servers.rabbitmq, self.postgres, QUEUES)
+        self.postgres, self.billing_postgres = map(self.make_database, ("chaos", "billing"))
+        rabbitmq, binary = self.servers.rabbitmq, schema.require_binary()
+        for name in (*QUEUES, *schedule.INVOICE_QUEUES):
+            self.make_queue(name)
+        self.pods = [Pod(f"pod{i}", self.folder, binary, rabbitmq, self.postgres, QUEUES, publishes=True)
                      for i in range(schedule.MAX_PODS)]
-        for pod in self.pods[:schedule.MIN_PODS]:
+        self.billing = [Pod(name, self.folder, binary, rabbitmq, self.billing_postgres, schedule.INVOICE_QUEUES)
+                        for name in schedule.BILLING]
+        self.all_pods = self.pods + self.billing
+        for pod in self.pods[:schedule.MIN_PODS] + self.billing:
             pod.start()
         self.publishers = [Publisher(self.servers.rabbitmq, name, [m for m in self.messages if m.queue == name]) for name in QUEUES]
 
+    def make_database(self, name):
+        postgres = self.servers.postgres.create_database(name)
+        schema.migrate(postgres)
+        postgres.query("CREATE TABLE app.effect (queue text, message_id text, version int, token text, pod text, attempt int,"
+                       " arrived timestamptz, invoice text, at timestamptz DEFAULT clock_timestamp())")
+        postgres.query("ALTER TABLE app.effect OWNER TO app_login")
+        return postgres
+
+    def make_queue(self, name):
+        """Those of invoices are bound by their type."""
+        kind = name.split("-")[0]
+        limit = {"x-delivery-limit": DELIVERY_LIMIT} if kind == "quorum" else {}
+        queue = Queue(self.servers.rabbitmq, name, {"x-queue-type": kind, **limit}).declare()
+        if name in schedule.INVOICE_QUEUES:
+            queue.channel.exchange_declare(schedule.EXCHANGE, "direct", durable=True)
+            queue.channel.queue_bind(name, schedule.EXCHANGE, kind)
+        queue.close()
+
     # faults: each on a thread of its own; answers True when it met something
 
+    def target(self, fault):
+        """The pod that it is for; None: for all, or nobody relays."""
+        if fault.kind == "scale":
+            return None
+        if fault.pod == schedule.RELAY:
+            said = [(pod.sidecar.find("outbox_held")[-1]["_at"], pod) for pod in self.pods if pod.up and pod.sidecar.find("outbox_held")]
+            return max(said, key=lambda x: x[0])[1] if said else None
+        return next((pod for pod in self.billing if pod.name == fault.pod), None) or self.pods[fault.pod]
+
     def play(self, fault):
-        pod = self.pods[fault.pod] if fault.kind not in ("scale",) else None
+        pod = self.target(fault)
+        if not pod and fault.pod == schedule.RELAY:
+            return
         begin = time.time()
         self.trace(f"{fault.kind} {pod.name if pod else fault.pod} {fault.seconds:.2f} s {fault.detail or ''}")
         try:
@@ -82,6 +117,8 @@ class Run:
             return
         if met is not False:
             self.count[fault.kind] += 1
+            if isinstance(fault.pod, str):
+                self.chain_count[fault.pod.rstrip("01"), fault.kind] += 1
             everybody = fault.kind in ("crash_database", "restart_database", "kill_broker", "restart_broker")
             self.disturbances.append((begin, time.time(), fault.kind, None if everybody else pod.name if pod else None))
 
@@ -220,7 +257,7 @@ class Run:
 
     def look_after(self):
         while not self.over.wait(0.2):
-            for pod in self.pods:
+            for pod in self.all_pods:
                 if pod.lock.acquire(blocking=False):
                     try:
                         pod.look_after()
@@ -249,7 +286,7 @@ class Run:
                 self.trouble.append(f"{p.queue}: not everything could be published")
 
     def mend(self):
-        for pod in self.pods:
+        for pod in self.all_pods:
             pod.mend()
             with pod.lock:
                 if pod.up:
@@ -259,50 +296,64 @@ class Run:
         for pod in self.pods[:schedule.MIN_PODS]:
             pod.start()
 
-    def depths(self):
-        queues = [Queue(self.servers.rabbitmq, name) for name in QUEUES]
+    def depths(self, names=(*QUEUES, *schedule.INVOICE_QUEUES)):
+        queues = [Queue(self.servers.rabbitmq, name) for name in names]
         try:
             return {queue.name: queue.n_ready for queue in queues}
         finally:
             for queue in queues:
                 queue.close()
 
-    def unsettled(self):
-        return self.postgres.query("SELECT consumer, message_id, status::text, attempt, last_error, claimed_by FROM onceward.inbox"
-                                   " WHERE status NOT IN ('completed', 'dead')")
+    @staticmethod
+    def unsettled(postgres):
+        return postgres.query("SELECT consumer, message_id, status::text, attempt, last_error, claimed_by FROM onceward.inbox"
+                              " WHERE status NOT IN ('completed', 'dead')")
+
+    def waiting(self):
+        return self.postgres.query("SELECT waiting FROM onceward.sidecar_outbox_gauge()")[0][0]
+
+    def is_done(self, pods, queues, postgres):
+        held = [pod.held() for pod in pods if pod.up]
+        return not any(h is None or h for h in held) and not any(self.depths(queues).values()) and not self.unsettled(postgres)
 
     def is_quiet(self):
-        held = [pod.held() for pod in self.pods if pod.up]
-        if any(h is None or h for h in held) or any(self.depths().values()) or self.unsettled():
-            return False
-        return True
+        """Asked in the order in which an order goes."""
+        return (self.is_done(self.pods, QUEUES, self.postgres) and not self.waiting()
+                and self.is_done(self.billing, schedule.INVOICE_QUEUES, self.billing_postgres))
 
     def state(self):
-        held = {pod.name: pod.held() for pod in self.pods if pod.up}
-        return f"held {held}, ready {self.depths()}, unsettled {self.unsettled()[:10]}"
+        held = {pod.name: pod.held() for pod in self.all_pods if pod.up}
+        unsettled = self.unsettled(self.postgres) + self.unsettled(self.billing_postgres)
+        return f"held {held}, ready {self.depths()}, in the outbox {self.waiting()}, unsettled {unsettled[:10]}"
 
     def settle(self):
         """Nothing is done to anybody any more. Answers what is wrong."""
         begin = time.monotonic()
-        for pod in self.pods:
-            pod.mark()
         faults = []
         try:
-            wait_until(self.is_quiet, self.state, max(SETTLE_PATIENCE, SETTLE_SHARE * self.seconds), 0.5)
+            for _ in range(2):  # what was sent on meanwhile is in the next lines of stats
+                for pod in self.all_pods:
+                    pod.mark()
+                wait_until(self.is_quiet, self.state, max(SETTLE_PATIENCE, SETTLE_SHARE * self.seconds), 0.5)
         except Overdue as e:
             faults.append(str(e))
         self.settled_in = process.seconds_since(begin)
         self.over.set()
-        for pod in self.pods:
+        for pod in self.all_pods:
             pod.stop()
         left = {name: n for name, n in self.depths().items() if n}
         if left:
             faults.append(f"not acked: {left}")
+        if self.waiting():
+            faults.append(f"{self.waiting()} rows wait in the outbox")
         return faults
 
     # the end
 
-    def figures(self, oracle):
+    def lease(self):
+        return self.postgres.query("SELECT lease FROM onceward.outbox")[0][0]
+
+    def figures(self, oracle, chain):
         n = lambda *kinds: sum(self.count[k] for k in kinds)
         effects = sum(len(e) for e in oracle.effects.values())
         letters = sum(len(x) for x in oracle.letters.values())
@@ -311,22 +362,29 @@ class Run:
             f"{sum(m.copy for m in self.messages)} copies, {sum(p.n_again for p in self.publishers)} published again), "
             f"{sum(map(len, oracle.requests.values()))} POSTs, {effects} effects, {letters} dead letters")
         say(f"  kills: {n('kill_sidecar', 'kill_pod')} of sidecars, {n('kill_application', 'kill_pod')} of applications "
-            f"({sum(pod.n_endings for pod in self.pods)} ended by a message), {n('crash_database')} of PostgreSQL, {n('kill_broker')} of RabbitMQ")
+            f"({sum(pod.n_endings for pod in self.all_pods)} ended by a message), {n('crash_database')} of PostgreSQL, {n('kill_broker')} of RabbitMQ")
         say(f"  restarts: {n('term_sidecar')} of sidecars ({n('reload_sidecar')} reloads), {n('restart_database')} of PostgreSQL, {n('restart_broker')} of RabbitMQ; "
-            f"{n('scale')} changes of the number of pods; {sum(pod.sidecar.n_starts for pod in self.pods)} lives of sidecars")
+            f"{n('scale')} changes of the number of pods; {sum(pod.sidecar.n_starts for pod in self.all_pods)} lives of sidecars")
         say(f"  links: {n('cut_broker', 'cut_database', 'cut_application')} cuts, "
             f"{n('freeze_broker', 'freeze_database', 'freeze_application')} freezes, {n('refuse_broker', 'refuse_database')} refused for a while, "
             f"{n('end_sessions')} sessions ended")
         say(f"  stops: {n('stop_sidecar')} of sidecars, {n('stop_application')} of applications")
+        of = lambda who, *kinds: sum(m for (w, k), m in self.chain_count.items() if w == who and k in (kinds or (k,)))
+        say(f"  chain: {len(chain.sent)} invoices, {chain.n_charged} charged, {sum(chain.letters.values())} letters of the outbox, "
+            f"{sum(pod.sidecar.n_resent for pod in self.pods)} sent again; the relay's lease was taken {self.lease()} times")
+        say(f"  of the faults: {of('relay')} at the relay ({of('relay', 'kill_sidecar')} kills), {of('billing')} at the second service "
+            f"({of('billing', 'kill_sidecar', 'kill_pod')} kills of its sidecars, {of('billing', 'kill_application', 'kill_pod')} of "
+            "its applications)")
         say(f"  repeated in the documented window (response): {oracle.n_repeated}, taken over: {oracle.n_taken_over}; settled {self.settled_in:.1f} s after the last fault")
 
     def judge(self, settle_faults):
-        for pod in self.pods:
+        for pod in self.all_pods:
             self.disturbances += [(at - 0.5, at, "ended", pod.name) for at in pod.endings]
         oracle = Oracle(self.messages, self.publishers, self.pods, self.disturbances, self.postgres, QUEUES)
+        chain = Chain(oracle, self.billing, self.disturbances, self.billing_postgres)
         results = [("everything acked, and the run's own parties worked", settle_faults + self.trouble)]
-        results += [(name, check()) for name, check in oracle.checks()]
-        self.figures(oracle)
+        results += [(name, check()) for name, check in (*oracle.checks(), *chain.checks())]
+        self.figures(oracle, chain)
         for name, faults in results:
             say(f"  {'FAILED' if faults else 'ok'}: {name}" + (f" ({len(faults)})" if faults else ""))
             for fault in faults[:self.options.show]:
@@ -335,7 +393,7 @@ class Run:
 
     def deinit(self, keep):
         self.over.set()
-        for pod in getattr(self, "pods", ()):
+        for pod in getattr(self, "all_pods", ()):
             pod.deinit()
         self.servers.stop(keep=True)
         if keep:
@@ -345,7 +403,7 @@ class Run:
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="test/chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="test/chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default=None, help="repeats the schedule of a run")
     parser.add_argument("--minutes", type=float, default=3.0, help="of publishing and faults (3)")
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")

@@ -14,7 +14,7 @@ REPEATS = {"acts_then_fails", "resets_after", "hangs", "extends", "slow"}
 
 class Oracle:
     def __init__(self, messages, publishers, pods, disturbances, postgres, queues):
-        self.pods, self.queues, self.disturbances = pods, queues, disturbances
+        self.pods, self.queues, self.disturbances, self.postgres = pods, queues, disturbances, postgres
         self.messages = messages
         self.sent = collections.Counter()
         for p in publishers:
@@ -25,16 +25,17 @@ class Oracle:
         self.rows = {(r[0], r[1]): dict(status=r[2], attempt=r[3], completed=r[4], received=r[5], error=r[6], token=r[7], takeovers=r[8])
                      for r in rows}
         self.effects = collections.defaultdict(list)
-        for queue, message_id, version, token, pod, attempt, arrived, at in postgres.query(
-                "SELECT queue, message_id, version, token, pod, attempt, extract(epoch FROM arrived)::float8, extract(epoch FROM at)::float8"
-                " FROM app.effect ORDER BY at"):
-            self.effects[queue, message_id].append(dict(version=version, token=token, pod=pod, attempt=attempt, arrived=arrived, at=at))
+        for queue, message_id, version, token, pod, attempt, arrived, at, invoice in postgres.query(
+                "SELECT queue, message_id, version, token, pod, attempt, extract(epoch FROM arrived)::float8, extract(epoch FROM at)::float8,"
+                " invoice FROM app.effect ORDER BY at"):
+            self.effects[queue, message_id].append(dict(version=version, token=token, pod=pod, attempt=attempt, arrived=arrived, at=at,
+                                                        invoice=invoice))
         self.letters = collections.defaultdict(list)
         self.rowless = collections.Counter()
         self.last_rowless = {}
         for queue, message_id, reason, attempts, error, body, died in postgres.query(
                 "SELECT consumer, message_id, reason, attempts, last_error, body, extract(epoch FROM died_at)::float8"
-                " FROM onceward.dead_letter ORDER BY died_at"):
+                " FROM onceward.dead_letter WHERE consumer <> 'onceward-outbox' ORDER BY died_at"):
             self.letters[queue, message_id].append(dict(reason=reason, attempts=attempts, error=error, body=bytes(body)))
             self.rowless[queue, bytes(body), reason] += 1
             self.last_rowless[queue, bytes(body), reason] = died
@@ -175,10 +176,11 @@ class Oracle:
             if message_id is not None and row and len([x for x in letters if x["reason"] != "body_mismatch"]) != (row["status"] == "dead"):
                 faults.append(f"{key}: {len(letters)} letters, and the row is {row['status']}")
         for (queue, body, reason), n in self.rowless.items():
-            # A sidecar that has not noticed that its connection is gone still holds what the broker has given to another. Without an id
-            # nothing tells that the two are one.
+            # A sidecar that has not noticed that its connection is gone still holds what the broker has given to another; and what one
+            # that was killed had asked of a frozen database arrives when it thaws. Without an id nothing tells that the two are one.
             last = self.last_rowless[queue, body, reason]
-            unnoticed = any(d[2] in ("freeze_broker", "stop_sidecar") for d in self.disturbed({pod.name for pod in self.pods}, last - 20, last))
+            held_up = ("freeze_broker", "freeze_database", "stop_sidecar")
+            unnoticed = any(d[2] in held_up for d in self.disturbed({pod.name for pod in self.pods}, last - 20, last))
             if n > self.sent[queue, body] + unnoticed:
                 faults.append(f"{queue}: {n} letters ({reason}) of {self.sent[queue, body]} copies of {body[:40]!r}")
         for key, row in self.rows.items():

@@ -21,11 +21,13 @@ DELIVERY_LIMIT = 1000  # of the quorum queues: minutes here have as many lost co
 PEERS = ("broker", "database", "application")
 
 
-KEPT = {"started", "taken_over", "bug"}
+KEPT = {"started", "taken_over", "bug", "outbox_held", "outbox_left"}
 
 
 class Lines(Sidecar):
     """Keeps in memory what the oracle asks for; the whole log is in its file. A run of an hour has a million lines."""
+
+    n_resent = 0  # by the relay, as far as it came to say so
 
     def _take(self, line):
         before = len(self.events)
@@ -36,6 +38,9 @@ class Lines(Sidecar):
             event = self.events.pop()
             if event.get("event") == "stats":
                 event = {key: event.get(key) for key in ("event", "queue", "held", "in_flight")}
+            elif event.get("event") == "outbox":
+                self.n_resent += event.get("resent", 0)
+                return
             elif event.get("event") not in KEPT:
                 return
             self.events.append(event)
@@ -52,9 +57,9 @@ def guarded(method):
 
 
 class Pod:
-    def __init__(self, number, folder, binary, rabbitmq, postgres, queues):
-        self.number = number
-        self.name = f"pod{number}"
+    def __init__(self, name, folder, binary, rabbitmq, postgres, queues, publishes=False):
+        """publishes: its application does, and its sidecar is one of those that relay."""
+        self.name, self.publishes = name, publishes
         self.folder = os.path.join(folder, self.name)
         os.mkdir(self.folder)
         self.postgres = postgres
@@ -88,8 +93,10 @@ class Pod:
                          "retry": {"max_attempts": MAX_ATTEMPTS, "backoff": "100ms", "max_backoff": "1s"}, "ready": {"interval": "200ms"}},
             "queues": {name: {"completion": "transaction" if "transaction" in name else "response"} for name in queues},
         }
-        if self.number % 2 == 0:
-            config["instance"] = f"instance-{self.number}"
+        if int(self.name[-1]) % 2 == 0:
+            config["instance"] = f"instance-{self.name}"
+        if self.publishes:
+            config["outbox"] = {}
         return config
 
     # its parties
@@ -102,7 +109,8 @@ class Pod:
             with open(os.path.join(self.folder, "application.stderr"), "ab") as err:
                 self.application = process.spawn(
                     [sys.executable, os.path.join(HERE, "application.py"), "--name", self.name, "--port", str(self.application_port),
-                     "--dsn", self.postgres.dsn(user="app_login", application_name=f"app-{self.name}"), "--log", self.requests_log],
+                     "--dsn", self.postgres.dsn(user="app_login", application_name=f"app-{self.name}"), "--log", self.requests_log,
+                     *(["--publishes"] if self.publishes else [])],
                     stdin=subprocess.DEVNULL, stdout=err, stderr=err)
 
     @guarded

@@ -1,4 +1,6 @@
-"""What a run does to its parties, and what it publishes, both made from the seed alone: the same seed, the same schedule."""
+"""What a run does to its parties, and what it publishes, both made from the seed alone: the same seed, the same schedule.
+
+A fault's `pod` is the number of one of the orders' pods, the name of one of the billing's, or RELAY: whoever relays the outbox then."""
 
 import collections
 import json
@@ -32,6 +34,19 @@ LIGHT = (
 HEAVY = (("crash_database", (0.2, 2.0)), ("kill_broker", (0.0, 2.0)), ("restart_database", (0.0, 1.0)), ("restart_broker", (0.0, 1.0)))
 HEAVY_EVERY, LIGHT_EVERY, SCALE_EVERY = 15.0, 1.3, 11.0
 MIN_PODS, MAX_PODS = 2, 4
+
+# What befalls the chain besides: spans around the lease of 15 s, so that a holder comes back both before and after another took it.
+RELAY, BILLING = "relay", ("billing0", "billing1")
+AT_RELAY = (
+    ("kill_sidecar", 6, (0.0, 2.0)),
+    ("stop_sidecar", 3, (0.3, 22.0)),
+    ("term_sidecar", 2, (0.0, 1.0)),
+    ("cut_broker", 3, None),
+    ("cut_database", 3, None),
+    ("freeze_broker", 3, (0.3, 22.0)),
+    ("freeze_database", 3, (0.3, 22.0)),
+)
+CHAIN_EVERY = 3.0
 
 # Of the messages; what the application makes of them stands in application.py.
 KINDS = (
@@ -69,6 +84,21 @@ def make_faults(seed, seconds):
     return sorted(faults)
 
 
+def make_chain_faults(seed, seconds):
+    """At the relay and at the second service, in turn by chance; the first three are kills, so that a short run has them, too."""
+    chance = random.Random(f"{seed} chain")
+    end, faults, at = seconds - 3.0, [], 4.0
+    first = [("kill_sidecar", RELAY), ("kill_sidecar", BILLING[0]), ("kill_application", BILLING[1])]
+    while at < end:
+        kind, pod = first.pop(0) if first else (None, chance.choice((RELAY, *BILLING)))
+        table = [row for row in (AT_RELAY if pod == RELAY else LIGHT) if kind in (None, row[0])]
+        kind, _, span = weighted(chance, table)
+        lasts = min(chance.uniform(*span), end + 2.0 - at) if span else 0.0
+        faults.append(Fault(at, kind, pod, lasts, chance.choice(("up", "down", "both"))))
+        at += chance.expovariate(1 / CHAIN_EVERY)
+    return faults
+
+
 def body_of(serial, kind, chance, version=0):
     fill = "x" * (chance.randint(100_000, 300_000) if kind == "large" else chance.randint(0, 200))
     return json.dumps({"serial": serial, "kind": kind, "version": version, "fill": fill}).encode()
@@ -96,3 +126,20 @@ def make_messages(seed, seconds, rate, queues, without=()):
                 delay = chance.choice((0.0, 0.05, chance.uniform(0.0, 2.0), chance.uniform(2.0, 20.0)))
                 messages.append(Message(min(at + delay, seconds), queue, message_id, kind, body, True))
     return sorted(messages, key=lambda m: m.at)
+
+
+# The chain: what an order's transaction publishes. By the order's serial number, so that it is the same each time.
+EXCHANGE, INVOICE_QUEUES = "billing", ("classic-transaction-invoices", "quorum-transaction-invoices")
+INVOICE_KINDS = {3: "fails_once", 8: "acts_then_fails", 13: "answers_early", 18: "accepted", 23: "resets_after", 28: "slow",
+                 33: "resets_before", 37: "hangs", 41: "poison", 46: "unroutable", 61: "fails_once", 66: "acts_then_fails",
+                 71: "accepted", 76: "resets_after", 84: "extends", 91: "no_exchange"}
+
+
+def invoice_of(queue, message_id):
+    """Answers kind, exchange, routing key, body, id. Without an id publish() makes one: where an order is booked once only. In
+    `response` an order may be booked again, and the id that it gives keeps its invoice one."""
+    serial = int(message_id[1:])
+    kind = INVOICE_KINDS.get(serial % 100, "plain")
+    body = json.dumps({"kind": kind, "queue": queue, "serial": serial, "version": 0})  # as jsonb has it
+    own_id = None if "transaction" in queue and serial % 2 else f"invoice-{message_id}"
+    return kind, "nowhere" if kind == "no_exchange" else EXCHANGE, "nobody" if kind == "unroutable" else queue.split("-")[0], body, own_id
