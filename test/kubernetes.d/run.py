@@ -4,9 +4,7 @@ Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node
 is applied as it is, but for the names of images and servers, and a shorter `shutdown_grace`. A publisher sends so many messages a second
 while one scenario after another runs; in the end each message has one charge, whatever happened, and at its first attempt, and no hook has failed.
 
-Run once, at 50 messages a second, with an application of before extra.go: manifests, secret, node and bad_configuration held; in rollout,
-drain, killed, oom, job and upgrade something was lacking (nothing was lost, doubled or charged in those that were counted); statefulset, helm and
-frozen have not run. What fails here may still be a fault of this rig."""
+What was seen stands in deploy/kubernetes/README.md."""
 
 import argparse
 import json
@@ -100,7 +98,7 @@ def run_one(name, bench, judge, url, options):
     scenario = SCENARIOS[name]
     print(f"{name}: {scenario.__doc__}", flush=True)
     bench.postgres.query("TRUNCATE charges, onceward.inbox, onceward.dead_letter", database="app")
-    publisher, started, faults = Publisher(url, options.rate), time.monotonic(), []
+    publisher, started, faults, ledger = Publisher(url, options.rate), time.monotonic(), [], "nothing counted"
     judge.begin()
     publisher.start()
     try:
@@ -113,7 +111,7 @@ def run_one(name, bench, judge, url, options):
             faults.append(traceback.format_exc())
     published = publisher.stop()
     try:
-        ledger = Ledger(bench.postgres, published, options.completion)
+        ledger = Ledger(bench.postgres, published, publisher.took_s, options.completion)
         print(f"  {ledger}")
         faults += ledger.faults(scenario)
     except Exception as error:  # noqa: BLE001
@@ -124,7 +122,8 @@ def run_one(name, bench, judge, url, options):
         print(f"  FAULT {fault}")
     print(f"  {'FAILED' if faults else 'ok'} after {time.monotonic() - started:.0f} s; {ended} containers ended", flush=True)
     if options.protocol:
-        protocol.write(os.path.join(options.protocol, f"{name}.txt"), bench.cluster, judge)
+        os.makedirs(options.protocol, exist_ok=True)
+        protocol.write(os.path.join(options.protocol, f"{name}.txt"), bench.cluster, judge, f"{scenario.__doc__} {ledger}")
     return not faults
 
 

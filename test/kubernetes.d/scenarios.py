@@ -1,8 +1,8 @@
 """What is done to the cluster under load. Each scenario leaves three pods of the Deployment that work, and raises when it is not as it says.
 
 `quiet` ones are ordinary operation: no line of a sidecar at level warning or error, and each container that ended did so with 0.
-`charges`: an attempt may be charged. `cuts`: what runs is cut off, so a hook may fail, and in completion `response` what an application had
-done when its answer was lost is done again."""
+`charges`: an attempt may be charged. `cuts`: so often what runs is cut off, so a hook may fail, and in completion `response` what an
+application had done when its answer was lost is done again."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ from rig.wait import wait_until
 SCENARIOS = {}
 
 
-def scenario(quiet=False, charges=False, cuts=False, exits=(0,)):
+def scenario(quiet=False, charges=False, cuts=0, exits=(0,)):
     def note(function):
         function.quiet, function.charges, function.cuts, function.exits = quiet, charges, cuts, exits
         SCENARIOS[function.__name__] = function
@@ -109,7 +109,7 @@ def logs(bench):
     bench.postgres.query("DELETE FROM onceward.inbox WHERE message_id = 'refused' AND status = 'dead'", database="app")
 
 
-@scenario(cuts=True, exits=(0, 137))
+@scenario(cuts=2, exits=(0, 137))
 def killed(bench):
     """All pods deleted at once with grace 0, and then those that came with grace 1."""
     bench.cluster.kubectl("delete", "pods", "--force", "--grace-period=0", *bench.cluster.names())
@@ -118,7 +118,7 @@ def killed(bench):
     bench.cluster.settled()
 
 
-@scenario(charges=True, cuts=True, exits=(0, 137))
+@scenario(charges=True, cuts=1, exits=(0, 137))
 def oom(bench):
     """An application that takes more memory than its limit: it is killed and started again, its sidecar stays."""
     pod = bench.cluster.names()[0]
@@ -189,7 +189,7 @@ def bad_configuration(bench):
     cluster.settled()
 
 
-@scenario(cuts=True)
+@scenario(cuts=1)
 def job(bench):
     """A Job that ends by itself beside its sidecar, while the Deployment works on the same queue."""
     cluster = bench.cluster
@@ -256,7 +256,7 @@ def helm(bench):
     cluster.settled()
 
 
-@scenario(cuts=True, exits=(0, 137))
+@scenario(cuts=1, exits=(0, 137))
 def frozen(bench):
     """A sidecar that stands still: its liveness probe restarts it, the application stays."""
     pod = bench.cluster.names()[0]
