@@ -41,6 +41,7 @@ AS $$
 DECLARE
     v_now   timestamptz := clock_timestamp();
     v_there record;
+    v_wanted record;
     v_next  bigint := 1;
     v_only  text := p_consumers[1];
 BEGIN
@@ -84,19 +85,30 @@ BEGIN
         FROM onceward.replica r WHERE r.instance <> p_instance;
     END IF;
 
+    -- Nobody ever wanted anything of most consumers, and a pause is all that is wanted of others: what is rare is not joined to that.
     RETURN QUERY
-    SELECT l.kind, c.n::integer, coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, k.paused, coalesce(k.reason, '')
-    FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
-    JOIN onceward.control k ON k.consumer = c.consumer
-    CROSS JOIN LATERAL (VALUES
-        (1, 'control', k.by, floor(1000 * extract(epoch FROM k.since))::bigint, NULL::bigint),
-        (2, 'retry', k.retry_by, k.retry_number, NULL),
-        (3, 'held', k.held_by, k.held_number, floor(1000 * extract(epoch FROM v_now - k.held_at))::bigint)) l (n, kind, by, number, ago_ms)
-    WHERE l.n = 1 OR l.number > 0
-    ORDER BY c.n, l.n;
-
-    PERFORM FROM onceward.control k WHERE k.consumer = ANY (p_consumers) AND k.give_up <> '{}';
+    SELECT 'control', array_position(p_consumers, k.consumer), coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint,
+           NULL::bigint, NULL::text, NULL::text, k.paused, coalesce(k.reason, '')
+    FROM onceward.control k WHERE k.consumer = ANY (p_consumers)
+    ORDER BY 2;
     IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT bool_or(k.retry_number > 0 OR k.held_number > 0) AS once, bool_or(k.give_up <> '{}') AS give_up INTO v_wanted
+    FROM onceward.control k WHERE k.consumer = ANY (p_consumers);
+
+    IF v_wanted.once THEN
+        RETURN QUERY
+        SELECT l.kind, array_position(p_consumers, k.consumer), coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, k.paused,
+               coalesce(k.reason, '')
+        FROM onceward.control k
+        CROSS JOIN LATERAL (VALUES
+            (1, 'retry', k.retry_by, k.retry_number, NULL),
+            (2, 'held', k.held_by, k.held_number, floor(1000 * extract(epoch FROM v_now - k.held_at))::bigint)) l (n, kind, by, number, ago_ms)
+        WHERE k.consumer = ANY (p_consumers) AND l.number > 0
+        ORDER BY 2, l.n;
+    END IF;
+    IF NOT v_wanted.give_up THEN
         RETURN;
     END IF;
 
