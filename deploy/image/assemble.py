@@ -129,7 +129,8 @@ def assemble(binary, root):
         tree.put(path, f"usr/lib/{elf.triplet}/{name}", package_of(path))
     where = merged(elf.loader).lstrip("/")
     if not os.path.lexists(os.path.join(root, where)):
-        tree.link(where, f"/usr/lib/{elf.triplet}/{os.path.basename(elf.loader)}")
+        library = f"usr/lib/{elf.triplet}/{os.path.basename(elf.loader)}"
+        tree.link(where, os.path.relpath(library, os.path.dirname(where)))  # relative: it can also be followed in a folder, by qemu-user
     tree.put(CA_BUNDLE, CA_BUNDLE.lstrip("/"), "ca-certificates")
     for name, text in WRITTEN.items():
         tree.write(name, text)
