@@ -6,7 +6,8 @@ CREATE SEQUENCE onceward.message_seq;
 
 -- A partition for each day (UTC), message_20260131, and one for what belongs to none: message_default. They are made ahead and dropped
 -- whole by sidecar_keep_messages. No constraint and no key: a message is written by the transaction that inserts its row, and the row decides.
--- The only index is in the order of arrival, so that new entries go to its end.
+-- The only index is in the order of the first claims, so that new entries go to its end. Within one call of sidecar_claim_store_many that is
+-- the order of arrival.
 CREATE TABLE onceward.message (
     consumer       text COLLATE "C" NOT NULL,
     message_id     text COLLATE "C" NOT NULL,
@@ -21,7 +22,7 @@ CREATE TABLE onceward.message (
 
 COMMENT ON TABLE onceward.message IS 'Messages of queues with `store`, whole, as they came.';
 COMMENT ON COLUMN onceward.message.received_at IS 'When the message was first claimed: that of its row.';
-COMMENT ON COLUMN onceward.message.seq IS 'The order of arrival among those with the same time.';
+COMMENT ON COLUMN onceward.message.seq IS 'The order of arrival among those that one call claimed, which have one time.';
 COMMENT ON COLUMN onceward.message.content_header IS 'The payload of the AMQP content header frame, as it came: the properties and headers.';
 
 CREATE INDEX message_arrival ON onceward.message (consumer, received_at, seq);

@@ -1,4 +1,4 @@
-"""onceward replay: stored messages, published again in the order of arrival, for another consumer."""
+"""onceward replay: stored messages, published again in the order of their first claims, for another consumer."""
 
 import fcntl
 import json

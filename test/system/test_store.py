@@ -1,4 +1,4 @@
-"""`store`: messages are written whole with their first claim, once, in the order of arrival; their days are made ahead and dropped whole."""
+"""`store`: messages are written whole with their first claim, once; in one claim in the order of arrival; their days are made ahead and dropped whole."""
 
 import os
 import threading
@@ -40,6 +40,7 @@ def test_a_message_is_stored_whole(bed):
     header = bytes(rows[0]["content_header"])
     assert b"x-n" in header and b"a/b" in header and b"list" in header
     assert all(r["received_at"] == bed.row(r["message_id"])["received_at"] for r in rows)
+    assert [r["message_id"] for r in rows] == list(bodies), "one sidecar claims what is new in the order of its arrival"
     bed.assert_once(*bodies)
     bed.assert_acked()
 
@@ -170,9 +171,9 @@ def keep(pg, ahead_ms=0, **retentions):
     return dict(zip(columns.split(", "), found))
 
 
-def claim(pg, ids, tokens=None, bodies=None, connection=None):
+def claim(pg, ids, tokens=None, bodies=None, connection=None, arrivals=None):
     tokens = tokens or [str(uuid.uuid4()) for _ in ids]
-    parameters = (["c"], [1] * len(ids), ids, tokens, [fingerprint(b"body")] * len(ids), list(range(len(ids))), bodies or [b"body"] * len(ids))
+    parameters = (["c"], [1] * len(ids), ids, tokens, [fingerprint(b"body")] * len(ids), arrivals or list(range(len(ids))), bodies or [b"body"] * len(ids))
     if connection:
         with connection.cursor() as cursor:
             cursor.execute(CLAIM, parameters)
@@ -194,6 +195,29 @@ def test_only_what_is_new_is_stored(pg):
     assert claim(pg, ["b"])[0][1] == "claimed"
     assert pg.query("SELECT count(*)::int FROM onceward.message") == [(4,)]
     assert pg.query("SELECT count(*)::int FROM onceward.message m JOIN onceward.inbox USING (consumer, message_id, received_at)") == [(4,)]
+
+
+def test_of_one_claim_they_are_stored_in_the_order_of_arrival(pg):
+    """Items come sorted by their ids; and each keeps its own body."""
+    claim(pg, ["a", "b", "c"], arrivals=[7, 9, 5], bodies=[b"A", b"B", b"C"])
+    claim(pg, ["a", "d", "e"], arrivals=[1, 3, 2], bodies=[b"again", b"D", b"E"])
+    assert [(i, bytes(b)) for i, b in pg.query("SELECT message_id, body FROM onceward.message ORDER BY received_at, seq")] == [
+        ("c", b"C"), ("a", b"A"), ("b", b"B"), ("e", b"E"), ("d", b"D")]
+    assert pg.query("SELECT count(DISTINCT received_at)::int FROM onceward.message") == [(2,)]
+
+
+def test_bodies_of_some_kib_stay_in_their_rows_compressed_where_the_server_can(pg):
+    """Whatever they are: moving them elsewhere, or trying to compress them with what is slow, cost a third of the claims."""
+    keep(pg, c=30 * DAY)
+    bodies = {"json": b'{"a": 12345678, "b": "abc"},' * 200, "random": os.urandom(7000), "large": os.urandom(50000), "small": b"x" * 1500}
+    claim(pg, list(bodies), bodies=list(bodies.values()))
+    assert {i: bytes(b) for i, b in pg.query("SELECT message_id, body FROM onceward.message")} == bodies
+    has_lz4, = pg.query("SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'") or [(False,)]
+    sizes = dict(pg.query("SELECT message_id, pg_column_size(body) FROM onceward.message"))
+    assert (sizes["json"] < 1000) == has_lz4[0] and sizes["random"] >= 7000 and sizes["small"] >= 1500
+    aside, = pg.query("SELECT DISTINCT c.reltoastrelid::regclass::text FROM pg_class c JOIN onceward.message m ON m.tableoid = c.oid")
+    chunks, = pg.query(f"SELECT count(DISTINCT chunk_id)::int FROM {aside[0]}")
+    assert chunks == (1,), "only the large one"
 
 
 def test_what_is_not_committed_is_not_stored(pg):

@@ -16,6 +16,7 @@ class Case:
     def __init__(self, **fields):
         self.queue_type = "quorum"
         self.size = 256
+        self.fill = "x"  # what bodies are made of: see loader.c
         self.duplicates = 0
         self.completion = "response"
         self.prefetch = 1024

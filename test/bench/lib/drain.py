@@ -47,7 +47,7 @@ class Drain:
             self.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": case.queue_type})
         each = self.count // case.n_queues
         self.count = each * case.n_queues
-        self.n_ids = sum(bed.load(queue, each, case.size, case.duplicates) for queue in case.queues)
+        self.n_ids = sum(bed.load(queue, each, case.size, case.duplicates, fill=case.fill) for queue in case.queues)
         wait_until(lambda: self._ready() == self.count, lambda: f"{self.count} messages ready, {self._ready()} are", 60)
         if not self.keeps_database:  # a full one lives long after its last checkpoint, or each page that it meets would be logged whole
             bed.checkpoint()

@@ -32,6 +32,7 @@ COSTS = [("rate", "messages/s", 0), ("cpu_us.consumer", "CPU consumer", 1), ("cp
          ("rss_peak", "RssAnon MiB", 1), ("wal", "WAL B", 0), ("wal_images", "images B", 0), ("commits", "commits", 4),
          ("hot", "HOT", 3), ("database_round_trips", "db trips", 4), ("broker_bytes_out", "B to broker", 1),
          ("broker_segments_out", "segments out", 3), ("broker_segments_in", "segments in", 3)]
+STORED = [*COSTS[:1], ("ratio", "of that without", 2), *COSTS[1:]]
 COUNTED = [("allocations", "allocations", 2), ("frees", "frees", 2), ("writes", "writes", 3), ("reads", "reads", 3),
            ("waits", "waits", 3), ("syncs", "pipeline syncs", 4)]
 IDLE = [("rss_idle", "RssAnon MiB", 2), ("rss_file", "file pages MiB", 1)]
@@ -137,12 +138,16 @@ def scenario_duplicates(o):
 
 
 def scenario_store(o):
-    """the same backlog without and with `store`, 256 B and 4 KiB"""
-    return [Group(f"store, {size} B", [("without", functools.partial(drain, contender="onceward", count=int(o.messages * part), size=size,
-                                                                    queue_type="quorum")),
-                                       ("store", functools.partial(drain, contender="onceward", count=int(o.messages * part), size=size,
-                                                                   queue_type="quorum", queue_options={"store": {"retention": "30d"}}))], COSTS)
-            for size, part in ((256, 1), (4096, 0.5))]
+    """the same backlog without and with `store`: 256 B, 4 KiB of JSON, and 4 KiB that nothing compresses"""
+    def one(**fields):
+        return functools.partial(drain, contender="onceward", queue_type="quorum", **fields)
+
+    groups = []
+    for size, fill, part in ((256, "orders", 1), (4096, "orders", 0.5), (4096, "bytes", 0.5)):
+        fields = {"count": int(o.messages * part), "size": size, "fill": fill}
+        groups.append(Group(f"store, {size} B of {fill}", [("without", one(**fields)),
+                                                           ("store", one(queue_options={"store": {"retention": "30d"}}, **fields))], STORED))
+    return groups
 
 
 def scenario_growth(o):

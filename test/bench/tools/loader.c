@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { WINDOW = 4000, LOOK_EVERY = 100, LATER = 2000, SMALLEST = 96 };
+enum { WINDOW = 4000, LOOK_EVERY = 100, LATER = 2000, SMALLEST = 96, FILLING_BYTES = 1 << 18 };
 
 static amqp_connection_state_t connection;
 static uint64_t n_published, n_confirmed;
@@ -89,9 +89,37 @@ static void sleep_until(uint64_t ns)
     }
 }
 
-static void publish(const char *queue, long prefix, uint64_t index, uint64_t sent_ns, size_t size)
+/* What bodies are cut out of: so long, and a body more. "orders" are lines of JSON, each with values of its
+ * own, which compress to about the half; "bytes" are random. */
+static char *filling_make(const char *fill, size_t size)
 {
-    static char *body;
+    char *filling = malloc(size + 128);
+    uint64_t state = 7;
+    size_t at = 0;
+
+    if (!filling)
+        fail("loader: no memory");
+    while (at < size && !strcmp(fill, "bytes")) {
+        uint64_t random = random_next(&state);
+
+        memcpy(filling + at, &random, sizeof random);
+        at += sizeof random;
+    }
+    while (at < size) {
+        unsigned long long a = random_next(&state), b = random_next(&state);
+
+        at += (size_t)snprintf(filling + at, 128,
+                               "{\"sku\":\"A-%06llu\",\"name\":\"%012llx\",\"cents\":%llu,\"quantity\":%llu,"
+                               "\"currency\":\"EUR\"},",
+                               a % 1000000, b >> 16, a >> 48, b % 10);
+    }
+    return filling;
+}
+
+static void publish(const char *queue, long prefix, uint64_t index, uint64_t sent_ns, size_t size,
+                    const char *fill)
+{
+    static char *body, *filling;
     char id[64], start[96];
     amqp_basic_properties_t properties = {
         ._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
@@ -104,8 +132,11 @@ static void publish(const char *queue, long prefix, uint64_t index, uint64_t sen
         if (!body)
             fail("loader: no memory");
         memset(body, 'x', size);
-        memcpy(body + size - 2, "\"}", 2);
+        filling = strcmp(fill, "x") ? filling_make(fill, FILLING_BYTES + size) : NULL;
     }
+    if (filling)
+        memcpy(body, filling + index * 7919 % FILLING_BYTES, size);
+    memcpy(body + size - 2, "\"}", 2);
     id_make(id, sizeof id, prefix, index);
     int len = snprintf(start, sizeof start, "{\"t\":\"%020" PRIu64 "\",\"mid\":\"%s\",\"x\":\"", sent_ns, id);
     memcpy(body, start, (size_t)len);
@@ -128,6 +159,7 @@ int main(int argc, char **argv)
     const char *queue = option(argc, argv, "queue", "bench");
     uint64_t n = (uint64_t)option_number(argc, argv, "count", 1000);
     size_t size = (size_t)option_number(argc, argv, "size", 256);
+    const char *fill = option(argc, argv, "fill", "x");
     long rate = option_number(argc, argv, "rate", 0);
     bool stamps = rate && option_number(argc, argv, "stamps", 1);
     long prefix = option_number(argc, argv, "prefix", 0);
@@ -145,11 +177,11 @@ int main(int argc, char **argv)
 
         if (rate)
             sleep_until(start + i * 1000000000u / (uint64_t)rate);
-        publish(queue, prefix, index, stamps ? now_ns() : 0, size);
+        publish(queue, prefix, index, stamps ? now_ns() : 0, size, fill);
         if (twice_every && i % (2 * twice_every) == 0)
-            publish(queue, prefix, i, 0, size);
+            publish(queue, prefix, i, 0, size, fill);
         if (twice_every && i >= LATER && (i - LATER) % (2 * twice_every) == twice_every)
-            publish(queue, prefix, i - LATER, 0, size);
+            publish(queue, prefix, i - LATER, 0, size, fill);
         if (rate || i % LOOK_EVERY == 0)
             take_confirms(false);
         if (!rate)
