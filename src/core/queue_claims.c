@@ -155,22 +155,39 @@ static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struc
            (now_ms - q->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
 }
 
-/* The one that waits to go alone, if it is of this queue: while it does, no other may. */
+/* The one that waits to go alone, if it is of this queue: while it does, no other may. The brake may hold it
+ * back. */
 static struct delivery *place_holder(struct queue *q)
 {
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        if (held_holder(q, action_at(k)) == q->application->place.holder)
-            return action_at(k);
+    uint64_t holder = q->application->place.holder;
+    const struct list *lists[] = {&q->held.wanted[OP_CLAIM], &q->held.waiting[WAIT_BRAKE]};
+
+    if (!holder || queue_number_of(holder) != q->number)
+        return NULL;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        list_each(lists[i], k)
+        {
+            if (held_holder(q, action_at(k)) == holder && action_at(k)->op == OP_CLAIM)
+                return action_at(k);
+        }
     }
     return NULL;
+}
+
+/* Nothing is kept free for one that may not be sent now. */
+static void give_up_place(struct queue *q, int64_t now_ms)
+{
+    const struct delivery *d = place_holder(q);
+
+    if (d)
+        application_leave_place(q->application, now_ms, held_holder(q, d));
 }
 
 /* Whose turn is it? The first that waits; where one at a time is tried, the one whose last try is the oldest.
  */
 static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 {
-    struct delivery *best = q->application->place.holder ? place_holder(q) : NULL;
+    struct delivery *best = place_holder(q);
 
     if (best)
         return best;
@@ -223,8 +240,10 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 
     if (next_last_chance(q, now_ms, ret))
         return true;
-    if (!may_begin(q))
+    if (!may_begin(q)) {
+        give_up_place(q, now_ms);
         return false;
+    }
     for (;;) {
         struct delivery *d = next_candidate(q, now_ms);
 
@@ -236,8 +255,10 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 
         /* The place is asked for before the slots: while somebody has it there are none for others. */
         if (alone) {
-            if (!limiter_room(&q->limiter, now_ms))
+            if (!limiter_room(&q->limiter, now_ms)) {
+                give_up_place(q, now_ms);
                 return false;
+            }
             place = application_take_place(q->application, now_ms, held_holder(q, d));
             if (place == PLACE_WAIT)
                 return false;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_MESSAGES = 64, ALL = ~0u };
+enum { N_MESSAGES = 64, ALL = ~0u, UNANSWERED = -1 };
 
 struct world {
     struct queue q;
@@ -23,6 +23,7 @@ struct world {
     bool acked_early;
     int (*status)(struct world *, int message, int attempt);
     int prefetch;
+    uint64_t last_out;
 };
 
 static int number_of(const struct delivery *d)
@@ -81,6 +82,7 @@ static void at_database(struct world *w, struct delivery *d)
         w->n_rows[n] = 2;
         break;
     case OP_FAIL:
+    case OP_REVOKE:
     case OP_RELEASE:
         r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
@@ -103,6 +105,10 @@ static void at_database(struct world *w, struct delivery *d)
 static void at_application(struct world *w, struct delivery *d)
 {
     int n = number_of(d), status = w->status(w, n, ++w->n_posts[n]);
+
+    w->last_out = d->ref;
+    if (status == UNANSWERED)
+        return;
     struct answer a = {.kind = status ? ANSWER_STATUS : ANSWER_DIED,
                        .status = status,
                        .retry_after_ms = -1,
@@ -324,6 +330,71 @@ static void test_a_message_that_kills_the_application_dies_alone(void **state)
     assert_int_equal(w->n_acked, 9);
     assert_int_equal(w->n_letters, 1);
     assert_int_equal(w->n_dead[3], DEAD_ATTEMPTS + 1);
+    end(w);
+}
+
+static int third_kills_beside_long_jobs(struct world *w, int message, int attempt)
+{
+    if (message == 3)
+        return 0;
+    if (message >= 50)
+        return 200;
+    return message >= 40 ? UNANSWERED : 500;
+}
+
+/* 3 has ended the application once, and waits to have it for itself beside a job that is out. */
+static void third_waits_to_go_alone(struct world *w)
+{
+    deliver(w, 40);
+    for (int i = 0; i < 40 && !(w->application.place.holder && !w->application.place.taken); i++)
+        run(w, w->now + 250);
+    assert_true(w->application.place.holder != 0);
+    assert_false(w->application.place.taken);
+}
+
+static void test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go(void **state)
+{
+    struct world *w = world(third_kills_beside_long_jobs);
+    struct answer failed = {.kind = ANSWER_STATUS,
+                            .status = 500,
+                            .retry_after_ms = -1,
+                            .brief = "answered 500",
+                            .error = "answered 500",
+                            .took_us = 1000};
+
+    deliver(w, 3);
+    run(w, 200);
+    for (int i = 10; i < 36; i++)
+        deliver(w, i);
+    run(w, 5000);
+    assert_true(w->q.brake.on);
+    third_waits_to_go_alone(w);
+    assert_true(w->q.brake.on);
+    deliver(w, 50);
+    deliver(w, 51);
+    run(w, w->now + 150); /* looked at meanwhile */
+    assert_int_equal(w->n_acked, 0);
+    queue_answered(&w->q, w->now, w->last_out, &failed);
+    run(w, w->now + 60000);
+    assert_int_equal(w->n_acked, 2);
+    w->status = good;
+    run(w, w->now + 24 * 3600000);
+    end(w);
+}
+
+static void test_one_that_waits_to_go_alone_in_a_paused_queue_keeps_nothing_free(void **state)
+{
+    struct world *w = world(third_kills_beside_long_jobs);
+
+    deliver(w, 3);
+    run(w, 200);
+    third_waits_to_go_alone(w);
+    w->q.lever.paused = true;
+    run(w, w->now + 250);
+    assert_int_equal(w->application.place.holder, 0);
+    w->q.lever.paused = false;
+    w->status = good;
+    run(w, w->now + 24 * 3600000);
     end(w);
 }
 
@@ -595,6 +666,8 @@ int main(void)
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
         cmocka_unit_test(test_a_message_that_kills_the_application_dies_alone),
+        cmocka_unit_test(test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go),
+        cmocka_unit_test(test_one_that_waits_to_go_alone_in_a_paused_queue_keeps_nothing_free),
         cmocka_unit_test(test_when_everything_fails_nothing_dies),
         cmocka_unit_test(test_good_ones_behind_many_bad_ones_come_through),
         cmocka_unit_test(test_one_that_is_always_refused_delays_nobody),
