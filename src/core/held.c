@@ -431,7 +431,7 @@ static void delivery_free(struct queue *q, struct delivery *d)
     free(d);
 }
 
-void queue_reap(struct queue *q)
+static void reap(struct queue *q)
 {
     struct link *k;
 
@@ -439,6 +439,13 @@ void queue_reap(struct queue *q)
         list_remove(&q->held.ended, k);
         delivery_free(q, container_of(k, struct delivery, in_list));
     }
+}
+
+/* What is still to be told names what has ended. */
+void queue_reap(struct queue *q)
+{
+    if (q->notes.at == q->notes.n && !q->abandons.n)
+        reap(q);
 }
 
 static void list_end_all(struct queue *q, struct list *l)
@@ -466,7 +473,7 @@ void held_deinit(struct queue *q)
         list_end_all(q, &h->wanted[i]);
         list_end_all(q, &h->sent[i]);
     }
-    queue_reap(q);
+    reap(q);
     hash_deinit(&h->by_ref);
     hash_deinit(&h->by_id);
     timers_deinit(&h->timers);

@@ -138,6 +138,10 @@ void replicas_step(struct sidecar *s)
         answered(s);
     if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
         return;
+    if (p->life != s->database.core.life) {
+        for (size_t i = 0; i < p->n; i++) /* while there was no database, nobody could show that he lives */
+            p->replicas[i].n_same = 0;
+    }
     shown_write(s, &p->json);
     inbox_ask_registration(s->database.inbox);
     inbox_ask_presence(s->database.inbox, ONCEWARD_VERSION, buf_slice(&p->json));

@@ -297,7 +297,8 @@ static inline bool queue_letter_is_large(const struct delivery *d)
     return d->copy.body_len > LETTER_LARGE_BYTES;
 }
 
-/* Frees what has ended. Once a turn, when no action refers to it any more. */
+/* Frees what has ended, unless something is still to be told of it. Once a turn, when no action refers to it
+ * any more. */
 void queue_reap(struct queue *q);
 
 /* When queue_time and queue_next may have something to do without a new fact; INT64_MAX: never. */
