@@ -8,6 +8,8 @@
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt before it goes with a short one */
     BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
+    LOOK_EVERY_MS = 20,    /* between two passes over those that wait */
+    N_LOOKS = 64,          /* that are wanted at once: what waits for its look cannot be claimed */
     LEFT_MS = 60000,       /* what is left to others is tried here so often where nothing else comes */
     REVOKED_MS = 1000,
     ALONE_LOOK_MS = 200, /* one that must go alone, and may not keep others waiting now */
@@ -21,32 +23,59 @@ static bool most_are_duplicates(const struct queue *q)
     return q->flow.duplicates > 0.6;
 }
 
+/* Some are. Else a look costs the database a call and spares it none: a queue whose messages are all new, and
+ * are claimed one after the other, would have each looked at as soon as its backlog waits for
+ * BACKLOG_LOOK_MS. But where nothing was claimed for as long, a look is all that can be done for what was
+ * completed before. */
+static bool looks_pay(const struct queue *q, int64_t now_ms)
+{
+    return q->flow.duplicates > 0.02 || now_ms - q->flow.claimed_ms > BACKLOG_LOOK_MS;
+}
+
 static bool may_be_looked_at(const struct delivery *d)
 {
     return !d->claim.looked && !d->claim.has_token && !d->claim.crashes && !d->claim.takeovers &&
            !d->given_up;
 }
 
+/* Wants a look at all that are ripe, up to N_LOOKS: one pass over those that were looked at before serves
+ * many.
+ */
+static void want_looks(struct queue *q, int64_t now_ms)
+{
+    bool most = most_are_duplicates(q);
+    int64_t next = now_ms + (most ? 1 : BACKLOG_LOOK_MS); /* when newcomers are worth it */
+    int n = 0;
+
+    list_each(&q->held.wanted[OP_CLAIM], k)
+    {
+        struct delivery *d = action_at(k);
+        int64_t ripe = d->ready_ms + BACKLOG_LOOK_MS; /* in the order of their times */
+
+        if (!may_be_looked_at(d))
+            continue;
+        if (!most && ripe > now_ms) {
+            next = ripe > now_ms + LOOK_EVERY_MS ? ripe : now_ms + LOOK_EVERY_MS;
+            break;
+        }
+        if (n++ == N_LOOKS) {
+            next = now_ms;
+            break;
+        }
+        d->claim.looked = true;
+        held_want(q, now_ms, d, OP_LOOK);
+    }
+    q->flow.look_ms = next;
+}
+
 bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 {
     if (action_take_first(q, now_ms, OP_CHECK, ret) || action_take_first(q, now_ms, OP_LOOK, ret))
         return true;
-    if (q->flow.no_look_ms == now_ms) /* found nothing in this millisecond */
+    if (now_ms < q->flow.look_ms || (!most_are_duplicates(q) && !looks_pay(q, now_ms)))
         return false;
-    list_each(&q->held.wanted[OP_CLAIM], k)
-    {
-        struct delivery *d = action_at(k);
-
-        if (d->ready_ms + BACKLOG_LOOK_MS > now_ms && !most_are_duplicates(q))
-            return false; /* in the order of their times */
-        if (!may_be_looked_at(d))
-            continue;
-        d->claim.looked = true;
-        held_want(q, now_ms, d, OP_LOOK);
-        return action_take(q, now_ms, d, ACTION_DATABASE, ret);
-    }
-    q->flow.no_look_ms = now_ms;
-    return false;
+    want_looks(q, now_ms);
+    return action_take_first(q, now_ms, OP_LOOK, ret);
 }
 
 static bool may_begin(const struct queue *q)
@@ -121,6 +150,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
 static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alone, struct action *ret)
 {
     claim_prepare(q, now_ms, d, alone);
+    q->flow.claimed_ms = now_ms;
     return action_take(q, now_ms, d, ACTION_DATABASE, ret);
 }
 
@@ -366,13 +396,23 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
 
 /* --- when to look again --- */
 
+/* When what waits for a slot may be worth a look. */
+static int64_t looks_deadline(const struct queue *q, int64_t now_ms)
+{
+    int64_t next = q->flow.look_ms, pays = q->flow.claimed_ms + BACKLOG_LOOK_MS + 1;
+
+    if (!most_are_duplicates(q) && !looks_pay(q, now_ms) && next < pays)
+        next = pays;
+    return next > now_ms ? next : INT64_MAX;
+}
+
 int64_t claims_deadline(const struct queue *q, int64_t now_ms)
 {
     const struct list *wanted = &q->held.wanted[OP_CLAIM];
     int64_t until = INT64_MAX, next;
 
-    if (wanted->len && (next = action_at(wanted->head.next)->ready_ms + BACKLOG_LOOK_MS) > now_ms)
-        until = next;
+    if (wanted->len)
+        until = looks_deadline(q, now_ms);
     if (q->brake.on && (wanted->len || q->held.waiting[WAIT_BRAKE].len)) {
         next = brake_deadline(&q->brake, now_ms, brake_tries(q));
         if (next > now_ms && next < until)

@@ -102,7 +102,8 @@ struct queue {
     struct queue_flow {
         double service_us, claim_us; /* moving averages */
         double duplicates;           /* the share of what is new here that turns out to be completed */
-        int64_t no_look_ms;          /* nothing to look at was found in this millisecond */
+        int64_t look_ms;             /* none that waits for a slot is worth a look before */
+        int64_t claimed_ms;          /* the latest claim */
         bool last_chances;           /* there may be last chances among the claims that are wanted */
         int64_t crowded_ms;          /* when deliveries last went back to make room for others */
         int64_t left_ms;             /* when deliveries last went back because of a pause */
