@@ -18,6 +18,10 @@ enum {
      * one for many costs the broker a fraction of many. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
+    /* While others wait for a slot no publisher waits for an ack: it goes for many, or after so long. With
+     * many queues each would have one for a few messages in each turn, which the broker writes into a log
+     * each. */
+    ACK_GATHER_MS = 100,
     N_LETTERS_PASSED = 64, /* that cannot go now, before no other is looked for behind them */
 };
 
@@ -54,12 +58,23 @@ static bool is_acked(const struct delivery *d)
     return d->op == OP_ACK && d->phase == PHASE_WANTED && d->wait == WAIT_NONE;
 }
 
+/* How long a prefix may wait for more: while the credit that it holds up is not missed. */
+static int64_t ack_gather_ms(const struct queue *q)
+{
+    bool many = q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch;
+
+    return q->drain || many || !q->held.wanted[OP_CLAIM].len ? 0 : ACK_GATHER_MS;
+}
+
 /* The whole prefix of tags that may be acked, at once. */
 static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 {
+    struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
     struct delivery *last = NULL;
     size_t n = 0;
 
+    if (!oldest || now_ms - action_at(oldest)->ready_ms < ack_gather_ms(q))
+        return false;
     list_each(&q->held.unacked, k)
     {
         struct delivery *d = container_of(k, struct delivery, in_tags);
@@ -352,9 +367,12 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 
     until = earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {
-        int64_t ripe = action_at(h->wanted[OP_ACK].head.next)->ready_ms + ack_patience_ms(q);
+        int64_t ready = action_at(h->wanted[OP_ACK].head.next)->ready_ms;
+        int64_t ripe = ready + ack_patience_ms(q), gathered = ready + ack_gather_ms(q);
 
         until = earlier(until, ripe > now_ms ? ripe : now_ms + 1);
+        if (gathered > now_ms)
+            until = earlier(until, gathered);
     }
     until = earlier(until, claims_deadline(q, now_ms));
     if (q->consumer.state == CONSUMER_NONE && q->generation && q->consumer.not_before_ms > now_ms)

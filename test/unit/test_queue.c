@@ -19,6 +19,7 @@ struct world {
     int n_rows[N_MESSAGES]; /* 0: none, 1: processing, 2: completed, 3: dead, 4: failed or waiting */
     int attempts[N_MESSAGES];
     int64_t due[N_MESSAGES];
+    int n_acks, n_looks;
     int n_posts[N_MESSAGES], n_acked, n_rejected, n_requeued, n_letters, n_dead[N_MESSAGES];
     bool acked_early;
     int (*status)(struct world *, int message, int attempt);
@@ -75,6 +76,7 @@ static void at_database(struct world *w, struct delivery *d)
         }
         break;
     case OP_LOOK:
+        w->n_looks++;
         r.answer = w->n_rows[n] == 2 ? ROW_COMPLETED : ROW_DUE;
         break;
     case OP_COMPLETE:
@@ -129,6 +131,7 @@ static void carry_out(struct world *w, const struct action *a)
         at_application(w, a->d);
         break;
     case ACTION_ACK:
+        w->n_acks++;
         w->n_acked += (int)a->n;
         w->acked_early |= w->n_rows[number_of(a->d)] != 2;
         break;
@@ -243,6 +246,64 @@ static void test_each_is_completed_and_acked_once(void **state)
     for (int i = 0; i < N_MESSAGES; i++)
         assert_int_equal(w->n_posts[i], 1);
     assert_true(w->now < 2000);
+    end(w);
+}
+
+static int first_20_only(struct world *w, int message, int attempt)
+{
+    return message < 20 ? 200 : UNANSWERED;
+}
+
+/* An eighth of the prefetch at once; what is left after a while. */
+static void test_acks_gather_while_others_wait_for_a_slot(void **state)
+{
+    struct world *w = world(first_20_only);
+    int64_t start;
+
+    for (int i = 0; i < N_MESSAGES; i++)
+        deliver(w, i);
+    start = w->now;
+    run(w, start + 50);
+    assert_int_equal(w->n_acks, 1);
+    assert_in_range(w->n_acked, 16, 19);
+    run(w, start + 200);
+    assert_int_equal(w->n_acks, 2);
+    assert_int_equal(w->n_acked, 20);
+    w->status = good;
+    run(w, 100000); /* the windows end */
+    end(w);
+}
+
+static int never(struct world *w, int message, int attempt)
+{
+    return UNANSWERED;
+}
+
+/* As long as one claim follows the other, and none was completed before, a look would be for nothing. */
+static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
+{
+    struct world *w = world(never);
+    struct answer yes = {.kind = ANSWER_STATUS, .status = 200, .retry_after_ms = -1, .took_us = 1000};
+
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    run(w, w->now + 50);
+    for (int i = 0; i < 10; i++) {
+        queue_answered(&w->q, w->now, w->last_out, &yes);
+        run(w, w->now + 50);
+    }
+    assert_int_equal(w->n_looks, 0);
+    w->n_rows[39] = 2; /* completed by somebody else */
+    int n = (int)w->q.held.wanted[OP_CLAIM].len, acked = w->n_acked;
+    assert_true(n > 0);
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_looks, n);
+    assert_int_equal(w->q.held.wanted[OP_CLAIM].len, n - 1);
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_looks, n); /* once each */
+    assert_true(w->n_acked >= acked);
+    w->status = good;
+    run(w, 100000); /* the windows end */
     end(w);
 }
 
@@ -662,6 +723,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_is_completed_and_acked_once),
+        cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
+        cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
