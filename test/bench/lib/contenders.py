@@ -148,8 +148,8 @@ class Bound(Contender):
     forwards = False
 
     def start(self, case):
-        arguments = [os.path.join(self.bed.bin, "bound"), "--port", str(case.broker_port or self.bed.rabbitmq.port), "--queue",
-                     case.queues[0], "--prefetch", str(case.prefetch)]
+        arguments = [os.path.join(self.bed.bin, "bound"), "--port", str(case.broker_port or self.bed.rabbitmq.port), "--queues",
+                     ",".join(case.queues), "--prefetch", str(case.prefetch)]
         if self.forwards:
             arguments += ["--url", case.app_url, "--concurrency", str(case.concurrency)]
             if case.unix and case.app_socket:

@@ -34,9 +34,14 @@ static CURLM *multi;
 static struct slot *slots;
 static struct slot **free_slots;
 static long n_slots, n_free;
-static struct message
-    *ring; /* in the order of the tags; [n_acked, n_started) are out, [n_started, n_whole) wait */
-static uint64_t ring_size, n_acked, n_started, n_whole;
+/* A channel each: what has come of its queue. */
+static struct queue {
+    struct message
+        *ring; /* in the order of the tags; [n_acked, n_started) are out, [n_started, n_whole) wait */
+    uint64_t n_acked, n_started, n_whole;
+} * queues;
+static size_t n_queues;
+static uint64_t ring_size;
 static const char *url;
 static volatile sig_atomic_t stopping;
 
@@ -52,7 +57,19 @@ static size_t drop(char *data, size_t size, size_t n, void *user)
     return size * n;
 }
 
-static void open_connection(int port, const char *queue, long prefetch)
+static void consume(struct queue *q, amqp_channel_t channel, const char *name, long prefetch)
+{
+    q->ring = calloc(ring_size, sizeof *q->ring);
+    amqp_channel_open(connection, channel);
+    amqp_basic_qos(connection, channel, 0, (uint16_t)prefetch, 0);
+    amqp_basic_consume(connection, channel, amqp_cstring_bytes(name), amqp_empty_bytes, 0, 0, 0,
+                       amqp_empty_table);
+    if (amqp_get_rpc_reply(connection).reply_type != AMQP_RESPONSE_NORMAL)
+        fail("bound: cannot consume");
+}
+
+/* names: with commas between them. */
+static void open_connection(int port, char *names, long prefetch)
 {
     connection = amqp_new_connection();
     amqp_socket_t *socket = amqp_tcp_socket_new(connection);
@@ -61,11 +78,11 @@ static void open_connection(int port, const char *queue, long prefetch)
     if (amqp_login(connection, "/", 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest").reply_type !=
         AMQP_RESPONSE_NORMAL)
         fail("bound: cannot log in");
-    amqp_channel_open(connection, 1);
-    amqp_basic_qos(connection, 1, 0, (uint16_t)prefetch, 0);
-    amqp_basic_consume(connection, 1, amqp_cstring_bytes(queue), amqp_empty_bytes, 0, 0, 0, amqp_empty_table);
-    if (amqp_get_rpc_reply(connection).reply_type != AMQP_RESPONSE_NORMAL)
-        fail("bound: cannot consume");
+    queues = calloc(strlen(names) + 1, sizeof *queues);
+    for (char *name = strtok(names, ","); name; name = strtok(NULL, ",")) {
+        n_queues++; /* before: what comes of the others while this one is opened is kept by the library */
+        consume(&queues[n_queues - 1], (amqp_channel_t)n_queues, name, prefetch);
+    }
 }
 
 static void make_slots(const char *unix_socket)
@@ -131,7 +148,8 @@ static void take_answers(void)
 
 static void take_frame(const amqp_frame_t *frame)
 {
-    struct message *m = ring + n_whole % ring_size;
+    struct queue *q = &queues[frame->channel - 1];
+    struct message *m = q->ring + q->n_whole % ring_size;
 
     if (frame->frame_type == AMQP_FRAME_METHOD) {
         if (frame->payload.method.id != AMQP_BASIC_DELIVER_METHOD)
@@ -152,8 +170,8 @@ static void take_frame(const amqp_frame_t *frame)
         memcpy(m->body + m->len, piece.bytes, piece.len);
         m->len += piece.len;
         if (m->len == m->expected) {
-            n_whole++;
-            amqp_maybe_release_buffers_on_channel(connection, 1);
+            q->n_whole++;
+            amqp_maybe_release_buffers_on_channel(connection, frame->channel);
         }
     }
 }
@@ -173,16 +191,43 @@ static void read_broker(void)
     }
 }
 
-static void ack(void)
+static void ack(amqp_channel_t channel)
 {
-    uint64_t n = n_acked;
+    struct queue *q = &queues[channel - 1];
+    uint64_t n = q->n_acked;
 
-    while (n < n_started && ring[n % ring_size].done)
+    while (n < q->n_started && q->ring[n % ring_size].done)
         n++;
-    if (n > n_acked) {
-        amqp_basic_ack(connection, 1, ring[(n - 1) % ring_size].tag, 1);
-        n_acked = n;
+    if (n > q->n_acked) {
+        amqp_basic_ack(connection, channel, q->ring[(n - 1) % ring_size].tag, 1);
+        q->n_acked = n;
     }
+}
+
+/* One of each queue in turn, as long as there are slots. true: some are left. */
+static bool begin_all(void)
+{
+    bool any = true;
+
+    while (any) {
+        any = false;
+        for (size_t i = 0; i < n_queues; i++) {
+            struct queue *q = &queues[i];
+            struct message *m = q->ring + q->n_started % ring_size;
+
+            if (q->n_started == q->n_whole)
+                continue;
+            if (url && !n_free)
+                return true;
+            q->n_started++;
+            any = true;
+            if (url)
+                begin(m);
+            else
+                m->done = true;
+        }
+    }
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -192,27 +237,20 @@ int main(int argc, char **argv)
     url = option(argc, argv, "url", NULL);
     n_slots = option_number(argc, argv, "concurrency", 64);
     ring_size = (uint64_t)prefetch + 1;
-    ring = calloc(ring_size, sizeof *ring);
     signal(SIGTERM, stop);
     signal(SIGPIPE, SIG_IGN);
     if (url)
         make_slots(option(argc, argv, "unix-socket", NULL));
-    open_connection((int)option_number(argc, argv, "port", 5672), option(argc, argv, "queue", "bench"),
-                    prefetch);
+    open_connection((int)option_number(argc, argv, "port", 5672),
+                    strdup(option(argc, argv, "queues", "bench")), prefetch);
     while (!stopping) {
         read_broker();
-        while (n_started < n_whole && (!url || n_free)) {
-            struct message *m = ring + n_started++ % ring_size;
-
-            if (url)
-                begin(m);
-            else
-                m->done = true;
-        }
+        bool more = begin_all();
         if (url)
             take_answers();
-        ack();
-        if (n_started < n_whole && (!url || n_free))
+        for (size_t i = 1; i <= n_queues; i++)
+            ack((amqp_channel_t)i);
+        if (more && n_free)
             continue;
         if (url) {
             struct curl_waitfd fd = {.fd = amqp_get_sockfd(connection), .events = CURL_WAIT_POLLIN};
@@ -221,7 +259,8 @@ int main(int argc, char **argv)
             poll(&(struct pollfd){.fd = amqp_get_sockfd(connection), .events = POLLIN}, 1, 1000);
         }
     }
-    amqp_channel_close(connection, 1, AMQP_REPLY_SUCCESS);
+    for (size_t i = 1; i <= n_queues; i++)
+        amqp_channel_close(connection, (amqp_channel_t)i, AMQP_REPLY_SUCCESS);
     amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
     return 0;
 }
