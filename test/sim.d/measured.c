@@ -19,6 +19,7 @@ struct figures {
     int64_t last_good_us;        /* when the last good one was done */
     int64_t first_after_us;      /* the first that was done after `after_us` */
     int64_t after_us;
+    size_t n_done_by[SIDECARS_MAX];
     size_t n_lost, n_stored; /* of the good ones; stored: has a letter, and was not done */
 };
 
@@ -36,6 +37,8 @@ static void look(struct world *w, void *context)
         f->n_done[t->character] += done;
         f->n_dead[t->character] += t->row.status == INBOX_DEAD;
         f->n_of_queue[t->queue] += done;
+        if (done && t->posts)
+            f->n_done_by[t->posts->sidecar->index]++;
         if (done && at > f->after_us && at < f->first_after_us)
             f->first_after_us = at;
         if (t->character != CHARACTER_GOOD)
@@ -391,6 +394,42 @@ static void kills(struct report *r)
             "two replicas, one killed for good", text);
 }
 
+/* --- a broken replica beside a good one --- */
+
+/* For so long the application of the first of two replicas says 500 to everything. */
+static void broken_plan(struct plan *p, int for_s)
+{
+    plan_plain(p, 17);
+    p->n_sidecars = 2;
+    p->application.service_us = 5000;
+    plan_break(p, FAULT_APP_500, 0, for_s * (int64_t)SECOND)->sidecar = 0;
+    plan_add(p, 0, CHARACTER_GOOD, 400, 0, 0);
+}
+
+/* The good one does all, soon: pause_hold and half a minute, in which the other one tries with one, and no
+ * more. And where there is more, the broken one finds out that it is well again. */
+static void broken_replica(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[120];
+
+    broken_plan(&p, 1200);
+    p.stop_us = 1300 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 400 done, the last after %.1f s, at most 100 s; %zu dead",
+             f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, f.n_dead[CHARACTER_GOOD]);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] == 400 && f.last_good_us <= 100 * (int64_t)SECOND,
+            "a broken replica beside a good one", text);
+    broken_plan(&p, 300);
+    plan_add(&p, 0, CHARACTER_GOOD, 4500, 0, 100000);
+    p.stop_us = 400 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "does %zu of the last 1,000, at least 100; %zu dead", f.n_done_by[0],
+             f.n_dead[CHARACTER_GOOD]);
+    verdict(r, &f, f.n_done_by[0] >= 100 && !f.n_dead[CHARACTER_GOOD], "a replica that was broken", text);
+}
+
 /* Killed more often within a window than the broker delivers: what waits for its own dead holder's window is
  * stored before the broker drops it. What was out, or just came, at its last delivery may still be lost: none
  * here. */
@@ -474,6 +513,7 @@ static const struct {
                  {"killers", killers},
                  {"outages", outages},
                  {"kills", kills},
+                 {"broken-replica", broken_replica},
                  {"kills-at-the-limit", kills_at_the_limit},
                  {"slow-again", slow_again},
                  {"found", found}};
