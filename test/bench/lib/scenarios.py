@@ -160,7 +160,8 @@ def scenario_growth(o):
     groups = [
         Group("growth: rows in the inbox", [(f"{n:,} rows", functools.partial(growth.with_rows, databases=databases, rows=n, count=o.messages))
                                             for n in sizes], RATE),
-        Group("growth: queues in one sidecar", [(f"{n} queues", one(n_queues=n)) for n in (1, 4, 16)], RATE),
+        Group("growth: queues in one sidecar", [(f"{n} queues", one(n_queues=n)) for n in (1, 4, 16)],
+              RATE + [("cpu_us.database", "database", 1), ("cpu_us.broker", "broker", 1)]),
         Group("growth: sidecars on one queue", [(f"{n} sidecars", one(n_sidecars=n)) for n in (1, 2, 4)], RATE),
         Group("growth: while something else goes on", [
             ("nothing", one()),

@@ -41,14 +41,13 @@ def drained(stage, app, queue, sidecars, kill=None, patience=90):
 
 def restarting(sidecar):
     """Kills it each time that another sixth is done, and starts it again at once."""
-    n_killed = [0]
-
     def look(n):
-        if n_killed[0] < KILLS and n >= MESSAGES * (n_killed[0] + 1) // (KILLS + 1):
-            n_killed[0] += 1
+        if len(look.killed) < KILLS and n >= MESSAGES * (len(look.killed) + 1) // (KILLS + 1):
             sidecar.kill()
+            look.killed.append(time.monotonic())
             sidecar.start()
 
+    look.killed = []
     return look
 
 
@@ -65,9 +64,13 @@ def one(bed, v, completion, within):
             queue = fill(stage, name)
             told = {"delivery_limit": 0} if completion == "response" else {}
             sidecar = stage.sidecar([queue], app.url, name=name, completion=completion, **told)
-            seconds.append(drained(stage, app, queue, [sidecar], restarting(sidecar) if name == "with" else None))
+            look = restarting(sidecar) if name == "with" else None
+            seconds.append(drained(stage, app, queue, [sidecar], look))
+            if look:
+                after = time.monotonic() - look.killed[-1]
             sidecar.kill()
         v.most(f"{completion}, killed {KILLS} times: seconds later ({seconds[0]:.1f} without)", seconds[1] - seconds[0], within)
+        v.tell(f"{completion}: seconds after the last kill", f"{after:.1f}")
         if completion == "transaction":
             ended(v, stage, completion, queue)
 
