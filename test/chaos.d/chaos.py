@@ -10,6 +10,8 @@ An hour: test/chaos --minutes 60 --rate 20 (in the background; --keep keeps the 
 
 import argparse
 import collections
+import gzip
+import json
 import os
 import random
 import shutil
@@ -34,6 +36,7 @@ from pod import DELIVERY_LIMIT, Pod  # noqa: E402
 from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
+RECORDED_INTERVAL = "5s"
 SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run
 
 
@@ -45,8 +48,11 @@ class Run:
     def __init__(self, options):
         self.options = options
         self.seconds = options.minutes * 60
-        self.faults = sorted(schedule.make_faults(options.seed, self.seconds) + schedule.make_chain_faults(options.seed, self.seconds))
-        self.messages = schedule.make_messages(options.seed, self.seconds, options.rate, QUEUES, options.without)
+        self.faults = [] if options.calm else sorted(
+            schedule.make_faults(options.seed, self.seconds) + schedule.make_chain_faults(options.seed, self.seconds))
+        plain = {"without": [kind for kind, _ in schedule.KINDS] + ["kills"], "step": 100}
+        self.messages = schedule.make_messages(options.seed, self.seconds, options.rate, QUEUES,
+                                               **(plain if options.calm else {"without": options.without}))
         self.servers = servers.Servers("onceward-chaos-")
         self.folder = self.servers.folder
         self.count = collections.Counter()
@@ -66,9 +72,10 @@ class Run:
         rabbitmq, binary = self.servers.rabbitmq, schema.require_binary()
         for name in (*QUEUES, *schedule.INVOICE_QUEUES):
             self.make_queue(name)
-        self.pods = [Pod(f"pod{i}", self.folder, binary, rabbitmq, self.postgres, QUEUES, publishes=True)
+        interval = RECORDED_INTERVAL if self.options.record else "1s"
+        self.pods = [Pod(f"pod{i}", self.folder, binary, rabbitmq, self.postgres, QUEUES, publishes=True, stats_interval=interval)
                      for i in range(schedule.MAX_PODS)]
-        self.billing = [Pod(name, self.folder, binary, rabbitmq, self.billing_postgres, schedule.INVOICE_QUEUES)
+        self.billing = [Pod(name, self.folder, binary, rabbitmq, self.billing_postgres, schedule.INVOICE_QUEUES, stats_interval=interval)
                         for name in schedule.BILLING]
         self.all_pods = self.pods + self.billing
         for pod in self.pods[:schedule.MIN_PODS] + self.billing:
@@ -391,6 +398,24 @@ class Run:
                 say(f"      {fault}")
         return sum(not faults for _, faults in results), sum(bool(faults) for _, faults in results)
 
+    def record(self):
+        """What alerts are made from: the stats lines and those of level error, in the order of their times, each behind its pod's name."""
+        lines = []
+        for pod in self.all_pods:
+            if not os.path.exists(pod.sidecar.log_path):
+                continue  # it was never started
+            with open(pod.sidecar.log_path, encoding="utf-8", errors="replace") as f:
+                for line in f:
+                    try:
+                        event = json.loads(line)
+                    except ValueError:
+                        continue  # it was killed in the middle of it
+                    if event["event"] == "stats" or event["level"] == "error":
+                        lines.append((event["ts"], pod.name, line))
+        with gzip.GzipFile(self.options.record, "wb", mtime=0) as f:
+            f.writelines(f"{name} {line}".encode() for _, name, line in sorted(lines))
+        say(f"  recorded: {len(lines)} lines in {self.options.record}")
+
     def deinit(self, keep):
         self.over.set()
         for pod in getattr(self, "all_pods", ()):
@@ -408,6 +433,9 @@ def main():
     parser.add_argument("--minutes", type=float, default=3.0, help="of publishing and faults (3)")
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")
     parser.add_argument("--without", action="append", default=[], metavar="KIND", help="no messages of this kind (see schedule.py)")
+    parser.add_argument("--calm", action="store_true", help="nothing but plain messages, and no faults: what a healthy run looks like")
+    parser.add_argument("--record", metavar="FILE.gz", help="writes what alerts are made from there, for test/system/test_alerts.py; stats lines come every "
+                        + RECORDED_INTERVAL + " then")
     parser.add_argument("--show", type=int, default=8, help="faults told of each kind (8)")
     parser.add_argument("--keep", action="store_true", help="keep the logs also when all is well")
     options = parser.parse_args()
@@ -421,6 +449,8 @@ def main():
         run.run()
         run.mend()
         passed, failed = run.judge(run.settle())
+        if options.record:
+            run.record()
     except KeyboardInterrupt:
         say("Interrupted.")
     except Exception:  # noqa: BLE001 - counted as a failure

@@ -57,9 +57,9 @@ def guarded(method):
 
 
 class Pod:
-    def __init__(self, name, folder, binary, rabbitmq, postgres, queues, publishes=False):
+    def __init__(self, name, folder, binary, rabbitmq, postgres, queues, publishes=False, stats_interval="1s"):
         """publishes: its application does, and its sidecar is one of those that relay."""
-        self.name, self.publishes = name, publishes
+        self.name, self.publishes, self.stats_interval = name, publishes, stats_interval
         self.folder = os.path.join(folder, self.name)
         os.mkdir(self.folder)
         self.postgres = postgres
@@ -85,7 +85,7 @@ class Pod:
                        "delivery_limit": DELIVERY_LIMIT},
             "database": {"url": self.postgres.dsn(user="sidecar_login", port=port["database"], application_name=self.name),
                          "statement_timeout": "3s", "connect_timeout": "2s"},
-            "log": {"messages": "all", "stats_interval": "1s"},
+            "log": {"messages": "all", "stats_interval": self.stats_interval},
             "state_file": os.path.join(self.folder, "state"),
             "shutdown_grace": f"{SHUTDOWN_GRACE:g}s",
             "defaults": {"token_window": f"{WINDOW:g}s", "commit_grace": "500ms", "pause_hold": "3s", "prefetch": 32,

@@ -104,8 +104,9 @@ def body_of(serial, kind, chance, version=0):
     return json.dumps({"serial": serial, "kind": kind, "version": version, "fill": fill}).encode()
 
 
-def make_messages(seed, seconds, rate, queues, without=()):
-    """Messages in the order in which they are published; copies follow their originals after a while."""
+def make_messages(seed, seconds, rate, queues, without=(), step=1):
+    """Messages in the order in which they are published; copies follow their originals after a while. step: between the numbers of two; of
+    each hundred, the first one's invoice is a plain one."""
     chance = random.Random(f"{seed} messages")
     messages, killer_at = [], 20.0
     for serial in range(int(seconds * rate)):
@@ -116,7 +117,7 @@ def make_messages(seed, seconds, rate, queues, without=()):
             kind, killer_at = "kills", killer_at + 45.0
         if kind in without:
             kind = "plain"
-        message_id = None if kind == "no_id" else f"bad\0{serial}" if kind == "bad_id" else f"m{serial}"
+        message_id = None if kind == "no_id" else f"bad\0{serial}" if kind == "bad_id" else f"m{serial * step}"
         body = body_of(serial, kind, chance)
         messages.append(Message(at, queue, message_id, kind, body))
         if kind == "mismatch":

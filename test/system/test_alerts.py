@@ -3,9 +3,10 @@ and rest otherwise, by promtool; and two recorded logs go the whole way, through
 
 The records, test/system/records, are of sidecars with the default intervals. faults.log: after a while the application was away for two
 and a half minutes, then refused three messages, then took 26 s for each, then the sidecar was killed. healthy.log: messages all the time,
-then a stop in order."""
+then a stop in order. chaos.gz and calm.gz are of `test/chaos --record FILE.gz`, with all its faults, and with `--calm`."""
 
 import datetime
+import gzip
 import json
 import os
 import re
@@ -107,14 +108,14 @@ def test_rules_fire_in_their_fault_and_rest_otherwise():
 
 def record(name):
     """Its lines, each with its time."""
-    with open(os.path.join(RECORDS, name)) as f:
+    with (gzip.open if name.endswith(".gz") else open)(os.path.join(RECORDS, name), "rt") as f:
         lines = f.read().splitlines(keepends=True)
-    return [(datetime.datetime.fromisoformat(json.loads(line)["ts"].replace("Z", "+00:00")).timestamp(), line) for line in lines]
+    return [(datetime.datetime.fromisoformat(json.loads(line[line.index("{"):])["ts"].replace("Z", "+00:00")).timestamp(), line) for line in lines]
 
 
-def mtail(path):
+def mtail(path, program=PROGRAM):
     """The metrics that mtail makes of a log: name with its labels to value."""
-    done = subprocess.run(["mtail", "--one_shot", "--one_shot_format=prometheus", "--progs", PROGRAM, "--logs", str(path), "--logtostderr",
+    done = subprocess.run(["mtail", "--one_shot", "--one_shot_format=prometheus", "--progs", program, "--logs", str(path), "--logtostderr",
                            "--address", "127.0.0.1", "--port", "0"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr.decode()
@@ -122,18 +123,39 @@ def mtail(path):
     return {(name, ",".join(label for label in labels.split(",") if not label.startswith("prog="))): float(value) for name, labels, value in found}
 
 
-def series_of(lines, folder):
+def one_log(lines, folder):
+    path = os.path.join(folder, "onceward.log")
+    with open(path, "w") as f:
+        f.writelines(lines)
+    return mtail(path)
+
+
+def pods_logs(lines, folder):
+    """Lines that stand behind their pod's name, in files as kubelet's, which mtail knows by their names."""
+    program = os.path.join(folder, "onceward.mtail")
+    with open(PROGRAM) as f, open(program, "w") as to:
+        to.write(f.read().replace(r"\/var\/log\/pods\/", folder.replace("/", r"\/") + r"\/pods\/"))
+    pods = {}
+    for line in lines:
+        pods.setdefault(line.split(" ", 1)[0], []).append(line.split(" ", 1)[1])
+    for pod, said in pods.items():
+        path = os.path.join(folder, "pods", f"payments_{pod}_uid", "onceward")
+        os.makedirs(path, exist_ok=True)
+        with open(os.path.join(path, "0.log"), "w") as f:
+            f.writelines(said)
+    return mtail(os.path.join(folder, "pods/*/onceward/*.log"), program)
+
+
+def series_of(lines, folder, measure=one_log):
     """What Prometheus would have scraped: each metric's values, one a step, from the first line to SILENCE_S after the last."""
     start, end = lines[0][0], lines[-1][0] + SILENCE_S
     steps = int((end - start) / STEP_S) + 1
-    series, path, before = {}, os.path.join(folder, "onceward.log"), None
+    series, before = {}, None
     for step in range(steps):
         now = start + step * STEP_S
         seen = [line for at, line in lines if at <= now]
         if len(seen) != before:
-            with open(path, "w") as f:
-                f.writelines(seen)
-            values, before = mtail(path), len(seen)
+            values, before = measure(seen, folder), len(seen)
         for key, value in values.items():
             # promtool's clock begins at 0
             series.setdefault(key, ["_"] * step).append(str(value - start if key[0] == "onceward_stats_seconds" else value))
@@ -172,6 +194,24 @@ def test_a_healthy_record_fires_nothing_until_it_ends(tmp_path):
     series, steps = series_of(lines, str(tmp_path))
     assert fired(series, steps, str(tmp_path)) == {"OncewardSilent"}
     until = int((lines[-1][0] - lines[0][0]) / STEP_S)
+    assert fired({key: values[:until] for key, values in series.items()}, until, str(tmp_path)) == set()
+
+
+def test_a_chaos_run_fires_what_it_should(tmp_path):
+    need("mtail")
+    need("promtool")
+    series, steps = series_of(record("chaos.gz"), str(tmp_path), pods_logs)
+    assert fired(series, steps, str(tmp_path)) == {"OncewardDeadLetters", "OncewardErrors", "OncewardSilent"}
+
+
+def test_a_calm_run_of_many_pods_fires_nothing_until_it_ends(tmp_path):
+    need("mtail")
+    need("promtool")
+    lines = record("calm.gz")
+    series, steps = series_of(lines, str(tmp_path), pods_logs)
+    assert fired(series, steps, str(tmp_path)) == {"OncewardSilent"}
+    until = int((lines[-1][0] - lines[0][0]) / STEP_S)
+    assert len({key[1] for key in series if key[0] == "onceward_completed_total"}) >= 8, "a series for each queue of each pod"
     assert fired({key: values[:until] for key, values in series.items()}, until, str(tmp_path)) == set()
 
 
