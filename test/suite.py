@@ -154,8 +154,21 @@ def release_build(options):
     return os.path.dirname(path) if path and not options.only else None
 
 
-def build_unit_tests(part, options, folder):
+def collect():
+    """Compiles the code of the system tests, once: each worker would do it for itself, for two seconds. What is wrong with it they tell."""
+    called([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "."], PROGRAM_PATIENCE,
+           stderr=subprocess.STDOUT, cwd=os.path.join(TEST, "system"))
+
+
+def prepare(part, options, folder):
     """Before all else: some of the programs are used by the system tests."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(collect)
+        if options.tool != "valgrind":
+            build_unit_tests(part, options)
+
+
+def build_unit_tests(part, options):
     builds(part, options.build, unit_tests(options.build, options.only))
     if release_build(options):
         builds(part, release_build(options), unit_tests(release_build(options), IN_RELEASE))
@@ -229,7 +242,7 @@ def run_pytest_once(name, arguments, folder, count, patience, **environment):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--color=no", f"--junitxml={report}",
                f"--basetemp={os.path.join(folder, name)}", "-r", "fEs", *arguments]
     child = process.spawn(command, own_session=False, stdin=subprocess.DEVNULL, cwd=os.path.join(TEST, "system"),
-                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", **environment))
+                          env=dict(os.environ, **environment))
     late = False
     try:
         child.wait(patience)
@@ -268,7 +281,7 @@ def run_alone(part, options, folder):
 
 def run_program(part, options, *command):
     _, text = called([sys.executable, *command, *(["--keep"] if options.keep else [])], PROGRAM_PATIENCE, ((signal.SIGTERM, 20.0),),
-                     own_session=False, env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+                     own_session=False)
     add_closing_line(part, text)
     part.say(text)
 
@@ -285,9 +298,8 @@ def run_bench(part, options, folder):
 
 def parts_of(options):
     """Those before the system tests, those beside them; they themselves and those after them."""
-    before, beside, after = [], [], [Part("System tests", run_system_tests)]
+    before, beside, after = [Part("Building the unit tests", prepare)], [], [Part("System tests", run_system_tests)]
     if options.tool != "valgrind":
-        before.append(Part("Building the unit tests", build_unit_tests))
         beside.append(Part("Unit tests", run_unit_tests, True))
     if not options.tool and is_wanted(options, "model"):
         beside.append(Part("Models", run_model, True))
@@ -325,6 +337,8 @@ def main():
     count, start, status = Count(), time.monotonic(), 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-")
     os.chmod(folder, 0o755)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "python")
     before, beside, after = parts_of(options)
     running = None
     try:

@@ -87,7 +87,7 @@ def raw_postgres(described_servers):
 @pytest.fixture(scope="session")
 def worker_database(raw_postgres):
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    return raw_postgres.create_database(f"onceward_{worker}_{uuid.uuid4().hex[:6]}")
+    return schema.database(raw_postgres, f"onceward_{worker}_{uuid.uuid4().hex[:6]}")
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def postgres(worker_database):
 @pytest.fixture
 def fresh_postgres(raw_postgres):
     """A database for one test alone, migrated like `postgres`."""
-    database = raw_postgres.create_database(f"fresh_{uuid.uuid4().hex[:8]}")
-    yield schema.ensure(database)
+    database = schema.database(raw_postgres, f"fresh_{uuid.uuid4().hex[:8]}")
+    yield database
     raw_postgres.query(f'DROP DATABASE "{database.database}" WITH (FORCE)', database="postgres")
 
 

@@ -19,6 +19,7 @@ import urllib.parse
 import psycopg2
 
 from . import process
+from .looks import Looks
 from .wait import wait_until
 
 PATIENCE = 150.0  # no handler waits for longer than this
@@ -125,6 +126,7 @@ class Application:
         self._listener = None
         self._connections = set()
         self._databases = []
+        self._looks = Looks()
 
     # the process
 
@@ -189,6 +191,7 @@ class Application:
             databases, self._databases = self._databases, []
         for database in databases:
             database.close()
+        self._looks.close()
 
     def _accept(self, listener):
         while True:
@@ -288,14 +291,14 @@ class Application:
         with self._lock:
             return [r for r in self.requests if message_id is None or r.message_id == message_id]
 
-    def wait_for_posts(self, n, message_id=None, deadline=40.0):
+    def wait_for_posts(self, n, message_id=None, deadline=120.0):
         wait_until(lambda: len(self.posts(message_id)) >= n,
                    lambda: f"{n} POSTs of {message_id or 'anything'}, there are {len(self.posts(message_id))}", deadline)
         return self.posts(message_id)
 
     def effects(self, message_id=None):
         """How many effects are committed; of all messages as a dict."""
-        rows = self.postgres.query("SELECT message_id, count(*)::int FROM app.ledger WHERE application = %s GROUP BY 1",
+        rows = self._looks.query(self.postgres, "SELECT message_id, count(*)::int FROM app.ledger WHERE application = %s GROUP BY 1",
                                    (self.name,))
         counts = dict(rows)
         return counts if message_id is None else counts.get(message_id, 0)
@@ -409,7 +412,7 @@ class Gate:
     def open(self):
         self._event.set()
 
-    def wait_for_waiting(self, n=1, deadline=40.0):
+    def wait_for_waiting(self, n=1, deadline=120.0):
         wait_until(lambda: self.n_waiting >= n, lambda: f"{n} handlers at the gate, there are {self.n_waiting}", deadline)
 
 
@@ -458,8 +461,7 @@ class Mortal:
     def _keep(self):
         folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         while not self._ends.is_set():
-            self._child = process.spawn([sys.executable, "-m", "rig.application", self._given], cwd=folder, stdin=subprocess.DEVNULL,
-                                        env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+            self._child = process.spawn([sys.executable, "-m", "rig.application", self._given], cwd=folder, stdin=subprocess.DEVNULL)
             self.n_starts += 1
             self._child.wait()
             process.reap(self._child)

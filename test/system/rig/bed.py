@@ -9,6 +9,7 @@ import psycopg2.extras
 
 from . import schema
 from .application import Application, Gate
+from .looks import Looks
 from .proxy import Proxy
 from .queue import Queue
 from .sidecar import Sidecar
@@ -49,6 +50,7 @@ class Bed:
         self.applications = []
         self.queues = []
         self.proxies = []
+        self._looks = Looks()
         self.expects_errors = False  # the test itself looks at what handlers raised
         self.queue = self.new_queue()
         self.app = self.new_application()
@@ -114,13 +116,7 @@ class Bed:
         return gate
 
     def rows(self, sql, *parameters):
-        connection = self.postgres.connect()
-        try:
-            with connection.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cursor:
-                cursor.execute(sql, parameters)
-                return cursor.fetchall() if cursor.description else []
-        finally:
-            connection.close()
+        return self._looks.query(self.postgres, sql, parameters, psycopg2.extras.RealDictCursor) or []
 
     def row(self, message_id, consumer=None):
         """The inbox row of a message, or None."""
@@ -141,12 +137,12 @@ class Bed:
         rows = self.rows("SELECT * FROM onceward.dead_letter WHERE consumer = %s ORDER BY id", consumer or self.queue.name)
         return [r for r in rows if message_id is None or r["message_id"] == message_id]
 
-    def wait_for_status(self, message_id, status, deadline=40.0, consumer=None):
+    def wait_for_status(self, message_id, status, deadline=120.0, consumer=None):
         wait_until(lambda: self.status(message_id, consumer) == status,
                    lambda: f"{message_id} is {status}; it is {self.status(message_id, consumer)}", deadline, 0.03)
         return self.row(message_id, consumer)
 
-    def wait_for_effects(self, ids, deadline=60.0):
+    def wait_for_effects(self, ids, deadline=120.0):
         wanted = set(ids)
         wait_until(lambda: wanted <= set(self.app.effects()),
                    lambda: f"effects of {len(wanted)} messages; missing {sorted(wanted - set(self.app.effects()))[:5]}",
@@ -192,6 +188,7 @@ class Bed:
                 faults += [f"a handler raised {e}" for e in application.errors[:5]]
         for proxy in self.proxies:
             proxy.stop()
+        self._looks.close()
         for queue in self.queues:
             try:
                 queue.delete()

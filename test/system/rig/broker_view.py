@@ -64,7 +64,7 @@ class OwnBroker(servers.RabbitMQ):
         with open(path) as f:
             return json.load(f)
 
-    def wait_for_counts(self, queue, deadline=30.0, **wanted):
+    def wait_for_counts(self, queue, deadline=120.0, **wanted):
         def found():
             counts = self.counts(queue)
             return counts if wanted.items() <= counts.items() else None
@@ -152,7 +152,7 @@ def hold_some(own, *held):
 
 def finish(own, sidecar, ids):
     """All that was promised."""
-    own.wait_for_effects(ids, 60)
+    own.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     own.assert_once(*ids)
     assert len(own.app.posts()) == len(ids) and {r.attempt for r in own.app.posts()} == {1}

@@ -99,7 +99,7 @@ class PatientBed(Bed):
         assert self.statuses() == {"completed": len(ids)}
 
 
-def patiently(work, deadline=30.0):
+def patiently(work, deadline=120.0):
     from .wait import wait_until
     answers = []
 

@@ -94,11 +94,11 @@ class Queue:
         method, properties, body = self.channel.basic_get(self.name, auto_ack=True)
         return (method, properties, body) if method else None
 
-    def wait_for_consumers(self, n, deadline=40.0):
+    def wait_for_consumers(self, n, deadline=120.0):
         wait_until(lambda: self.n_consumers == n, lambda: f"{n} consumers of {self.name}, there are {self.n_consumers}",
                    deadline, 0.03)
 
-    def wait_for_ready(self, n, deadline=40.0):
+    def wait_for_ready(self, n, deadline=120.0):
         wait_until(lambda: self.n_ready == n, lambda: f"{n} messages ready in {self.name}, there are {self.n_ready}",
                    deadline, 0.03)
 

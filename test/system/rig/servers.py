@@ -226,7 +226,7 @@ class PostgreSQL:
         return f"postgresql://{user}@{HOST}:{port or self.port}/{database or self.database}" + (f"?{query}" if query else "")
 
     def connect(self, database=None, user="postgres", autocommit=True, **parameters):
-        connection = psycopg2.connect(self.dsn(user, database, **parameters))
+        connection = psycopg2.connect(self.dsn(user, database, **{"sslmode": "disable", **parameters}))  # TLS costs half as much again
         connection.autocommit = autocommit
         return connection
 
@@ -240,9 +240,9 @@ class PostgreSQL:
         finally:
             connection.close()
 
-    def create_database(self, name):
-        """A new empty database; answers this server with it as its default."""
-        self.query(f'CREATE DATABASE "{name}"', database="postgres")
+    def create_database(self, name, template="template1"):
+        """A new database, empty or as its template; answers this server with it as its default."""
+        self.query(f'CREATE DATABASE "{name}" TEMPLATE "{template}"', database="postgres")
         other = PostgreSQL(self.folder, self.certificates, self.port, name)
         other.child = None
         return other

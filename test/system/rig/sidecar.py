@@ -113,9 +113,9 @@ class Sidecar:
         with self._news:
             return len(self.events)
 
-    def find(self, event, since=0, **fields):
+    def find(self, event, since=0, until=None, **fields):
         with self._news:
-            return [e for e in self.events[since:]
+            return [e for e in self.events[since:until]
                     if e.get("event") == event and all(self._matches(e, k, v) for k, v in fields.items())]
 
     @staticmethod
@@ -124,12 +124,15 @@ class Sidecar:
             return key in event and value(event[key])
         return event.get(key) == value
 
-    def wait_for(self, event, n=1, since=0, deadline=40.0, **fields):
+    def wait_for(self, event, n=1, since=0, deadline=120.0, **fields):
         """The n-th such line. A sidecar that ended writes no more."""
         end = time.monotonic() + deadline
+        found = []
         while True:
             reader_lives = self._reader.is_alive()
-            found = self.find(event, since, **fields)
+            looked_at = self.mark()
+            found += self.find(event, since, looked_at, **fields)
+            since = looked_at
             if len(found) >= n:
                 return found[n - 1]
             left = end - time.monotonic()
@@ -137,7 +140,8 @@ class Sidecar:
                 raise Overdue(f"{self.name} did not log {event} {fields or ''} ({len(found)} of {n}) "
                               + ("within %g s" % deadline if reader_lives else "before it ended"))
             with self._news:
-                self._news.wait(min(left, 0.05))
+                if len(self.events) == looked_at:
+                    self._news.wait(min(left, 0.05))
 
     def sum_of(self, field):
         """A counter over all stats lines so far."""
@@ -160,7 +164,7 @@ class Sidecar:
     def thaw(self):
         self.child.send_signal(signal.SIGCONT)
 
-    def wait(self, deadline=40.0):
+    def wait(self, deadline=120.0):
         """Waits for its end; answers the exit status."""
         try:
             status = self.child.wait(deadline)
@@ -171,7 +175,7 @@ class Sidecar:
         self.child = None
         return status
 
-    def term(self, deadline=40.0):
+    def term(self, deadline=120.0):
         """SIGTERM; answers the exit status."""
         self.child.send_signal(signal.SIGTERM)
         return self.wait(deadline)
@@ -228,13 +232,13 @@ class Sidecar:
                     return int(line.split()[1])
         raise KeyError(field)
 
-    def wait_for_nothing_held(self, deadline=40.0):
+    def wait_for_nothing_held(self, deadline=120.0):
         """Until a stats line says that no delivery is held, and one more has followed it."""
         since = self.mark()
         self.wait_for("stats", since=since, held=0, deadline=deadline)
         self.wait_for("stats", n=len(self.find("stats", since)) + 1, since=since, deadline=deadline)
 
-    def wait_for_quiet(self, deadline=60.0):
+    def wait_for_quiet(self, deadline=120.0):
         """Until a stats line says that nothing is in flight and nothing is held."""
         since = self.mark()
         wait_until(lambda: [e for e in self.find("stats", since) if e.get("in_flight") == 0 and e.get("held") == 0],

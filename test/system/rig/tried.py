@@ -243,14 +243,18 @@ class ClosesSoon(Right):
     timeout = 0.3
 
 
+class OneThread(http.server.HTTPServer):
+    request_queue_size = 128  # those that wait are not refused
+
+
 class OneAtATime(Right):
     protocol_version = "HTTP/1.0"
-    server_class = http.server.HTTPServer
+    server_class = OneThread
 
 
 class OneAtATimeResponse(RightResponse):
     protocol_version = "HTTP/1.0"
-    server_class = http.server.HTTPServer
+    server_class = OneThread
 
 
 class ThreeAtOnce(Right):

@@ -7,7 +7,7 @@ class Overdue(AssertionError):
     """The condition did not come true in time."""
 
 
-def wait_until(condition, what, deadline=40.0, interval=0.01):
+def wait_until(condition, what, deadline=120.0, interval=0.01):
     """Calls condition until it answers something true, which is returned. `what` may be a text or a function that makes one."""
     end = time.monotonic() + deadline
     while True:
