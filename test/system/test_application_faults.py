@@ -360,7 +360,7 @@ def test_what_gets_no_connection_within_its_window_is_not_charged(bed):
     others = ["m2", "m3", "m4"]
     bed.queue.publish_many(others)  # one lies in the backlog, sent
     paused = sidecar.wait_for("paused", reason="application_down", deadline=40)
-    assert "no connection" in paused["detail"], paused
+    assert "no connection" in paused["detail"] or "cannot connect" in paused["detail"], paused  # by a kernel that says so at once
     wait_until(lambda: not [i for i in others if bed.status(i) == "processing"], "the windows of the others have ended", 30)
     rows = [bed.row(i) for i in others]
     unsent = [r for r in rows if r["attempt"] == 0]
@@ -391,7 +391,7 @@ def test_connections_that_close_just_when_the_next_request_arrives_lose_and_doub
     sidecar = bed.sidecar(completion=completion, forward={**keys, "concurrency": 4}, token_window="20s")
     ids = [f"m{i}" for i in range(60)]
     bed.queue.publish_many(ids)
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     assert bed.letters() == [] and not sidecar.find("bug")
     bed.assert_once(*ids)
@@ -444,7 +444,7 @@ def test_an_application_that_comes_and_goes_kills_no_message_and_doubles_none(be
     finally:
         ends.set()
         thread.join(70)
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     assert bed.letters() == [] and not sidecar.find("bug")
     bed.assert_once(*ids)
@@ -461,7 +461,7 @@ def test_an_application_killed_around_its_commit_has_its_effect_once(bed, point)
         sidecar = bed.sidecar(forward={"url": app.url, "concurrency": 4}, token_window="20s")
         ids = [f"m{i}" for i in range(8)]
         bed.queue.publish_many(ids)
-        bed.wait_for_effects(ids, 60)
+        bed.wait_for_effects(ids)
         sidecar.wait_for_quiet()
         assert app.n_starts == 2
         posts = app.posts("m3")

@@ -247,7 +247,7 @@ def test_large_headers_count_towards_max_bytes(bed):
     assert line["held_bytes"] < 6_000_000
     assert "max_bytes" in sidecar.wait_for("paused", reason="bytes_full")["detail"]
     gate.open()
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet(60)
     assert {e["prefetch"] for e in sidecar.find("consuming")} <= {128, 1} and not sidecar.find("too_large")
     bed.assert_once(*ids)
@@ -258,6 +258,6 @@ def test_ordinary_headers_leave_the_prefetch_alone(bed):
     sidecar = bed.sidecar(top={"log": {"level": "debug"}})
     ids = [f"m{i}" for i in range(300)]
     bed.queue.publish_many(ids, headers={f"h{i}": "x" * 20 for i in range(30)})
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     assert {e["prefetch"] for e in sidecar.find("consuming")} == {128}

@@ -74,9 +74,9 @@ def test_a_link_that_trickles_splits_every_frame(own):
     link = own.new_proxy(own.rabbitmq.port)
     link.trickle()
     sidecar = start(own, top={"broker": {"url": own.rabbitmq.url(port=link.port), "heartbeat": "3s", "connect_timeout": "60s"}})
-    own.wait_for_effects(ids[:20], 60)
+    own.wait_for_effects(ids[:20])
     own.queue.publish_many(ids[20:])
-    own.wait_for_effects(ids, 60)
+    own.wait_for_effects(ids)
     own.rabbitmq.wait_for_counts(own.queue, unacked=0, ready=0)
     assert sum(r.body == bytes(range(256)) for r in own.app.posts()) == 20
     assert not sidecar.find("disconnected"), "it is slow, not silent"
@@ -145,7 +145,7 @@ def test_a_hundred_lost_connections_leave_one_consumer_and_nothing_behind(own, k
             n_posts = len(own.app.posts())
             wait_until(lambda: len(own.app.posts()) > n_posts + 3, "it works", 30)
     traffic.stop()
-    own.wait_for_effects(traffic.ids, 60)
+    own.wait_for_effects(traffic.ids)
     sidecar.wait_for_quiet()
     assert set(own.app.effects().values()) == {1} and own.statuses() == {"completed": len(traffic.ids)} and own.letters() == []
     assert {r.attempt for r in own.app.posts()} == {1}, "no loss of a connection is charged"

@@ -52,7 +52,7 @@ def test_a_restart_in_the_middle_of_transactions(bed_on, private_postgres, how):
     mark = sidecar.mark()
     private_postgres.start()
     sidecar.wait_for("resumed", reason="database_down", since=mark, deadline=60)
-    bed.wait_for_effects(IDS, 60)
+    bed.wait_for_effects(IDS)
     sidecar.wait_for_quiet()
     bed.assert_once(*IDS)
     assert_uncharged(bed, sidecar)

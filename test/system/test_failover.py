@@ -60,7 +60,7 @@ def end(bed, completion, sidecar, standby):
     bed.queue.publish_many(later)
     ids = IDS + later
     if completion == "transaction":
-        bed.wait_for_effects(ids, 60)
+        bed.wait_for_effects(ids)
         sidecar.wait_for_quiet()
         bed.assert_once(*ids)
     else:

@@ -72,7 +72,7 @@ def test_256_messages_of_1_mib_stay_within_max_bytes_and_16_mib(bed, release):
     sidecar.wait_for("stats", since=since, n=3)
     held = sidecar.status_kib("RssAnon")
     gate.open()
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     peak = sidecar.status_kib("VmHWM")
     print(f"RssAnon {held // MIB} MiB while 16 are out, peak resident {peak // MIB} MiB")

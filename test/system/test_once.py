@@ -194,7 +194,7 @@ def test_a_thousand_messages_with_copies_have_one_effect_each(bed):
     sent = ids + random.Random(1).choices(ids, k=400)
     random.Random(2).shuffle(sent)
     bed.queue.publish_many(sent)
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     bed.assert_once(*ids[:20])
     assert set(bed.app.effects().values()) == {1} and bed.statuses() == {"completed": 600}
@@ -213,7 +213,7 @@ def test_what_is_new_among_a_flood_of_copies_is_posted_once_and_every_copy_acked
     random.Random(3).shuffle(sent)
     mark = sidecar.mark()
     bed.queue.publish_many(sent)
-    bed.wait_for_effects(old + new, 60)
+    bed.wait_for_effects(old + new)
     sidecar.wait_for_quiet()
     bed.assert_once(*old, *new)
     assert len(bed.app.posts()) == 60
@@ -233,7 +233,7 @@ def test_sidecars_killed_again_and_again_lose_and_double_nothing(bed):
         victim = sidecars[kill % 2]
         victim.kill()
         victim.start()
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     wait_until(lambda: bed.statuses() == {"completed": 400}, "all rows are completed", 30, 0.1)
     bed.queue.wait_for_ready(0)
     for sidecar in sidecars:

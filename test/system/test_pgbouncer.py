@@ -68,7 +68,7 @@ def test_messages_housekeeping_and_completions_through_a_pooler(bed_on, private_
     sidecars = [bed.sidecar(top=top, completion=completion, token_window="60s") for _ in range(2)]
     bed.queue.publish_many(IDS)
     bed.queue.publish_many(IDS[:20])  # copies
-    bed.wait_for_effects(IDS, 60)
+    bed.wait_for_effects(IDS)
     for s in sidecars:
         s.wait_for_quiet()
     wait_until(lambda: bed.row("past") is None and bed.status("forgotten") == "failed", "housekeeping was done", 30, 0.1)
@@ -87,7 +87,7 @@ def test_prepared_statements_that_the_pooler_loses_are_given_up_once(bed_on, pri
     """auto: the first that is lost is the last that is made; nothing is lost with it."""
     if PgBouncer.keeps_prepared_statements():
         pytest.skip("this pgbouncer keeps them")
-    pool = pooler(default_pool_size=4)
+    pool = pooler(default_pool_size=4, server_round_robin=1)
     bed = bed_on(private_postgres)
     sidecar = bed.sidecar(top=through(bed, pool), token_window="60s")
     others = [pool.client().connect(user="sidecar_login", autocommit=False) for _ in range(3)]
@@ -99,7 +99,7 @@ def test_prepared_statements_that_the_pooler_loses_are_given_up_once(bed_on, pri
         others[n % 3].rollback()
     for other in others:
         other.close()
-    assert len(sidecar.find("limits", reason=lambda r: "prepared" in r)) == 1
+    assert len(sidecar.find("limits", reason=lambda r: "loses prepared statements" in r)) == 1
     assert sidecar.find("disconnected") == [] and sidecar.find("database_error") == []
     assert {r.attempt for r in bed.app.posts()} == {1}
     bed.assert_once(*(f"m{n}" for n in range(8)))

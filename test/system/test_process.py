@@ -377,7 +377,7 @@ def test_without_descriptors_for_lost_connections_it_says_so_and_recovers(bed, c
         hold_true(lambda: sidecar.child.poll() is None, "it lives", 1.0)
         spent = (cpu_ticks(sidecar.pid) - ticks) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - start)
         assert spent < 0.5, f"it spins: {spent:.0%} of a core"
-    bed.wait_for_effects(ids, 60)
+    bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
     assert {r.attempt for r in bed.app.posts()} == {1} and len(bed.app.posts()) == 40 and bed.letters() == []
     bed.assert_once(*ids)
@@ -516,7 +516,7 @@ def test_the_clock_of_the_sidecar_may_jump(bed, clock, release, completion, jump
     clock.jump(jump)
     state = sidecar.config["state_file"]
     hold_true(lambda: say("health", "--live", "--state", state)[0] == 0, "it is live", 1.0)
-    bed.wait_for_effects(ids, 30)
+    bed.wait_for_effects(ids)
     gate.open()
     sidecar.wait_for("completed", message_id="slow")
     since = sidecar.mark()
@@ -682,7 +682,7 @@ def test_the_clock_of_the_database_may_jump_back(timed, other_times, completion)
     sidecar.wait_for("completed", message_id="new")
     assert not sidecar.find("dead")
     other_times.clock.jump(0)
-    timed.wait_for_effects(["slow", *ids, "new"], 30)
+    timed.wait_for_effects(["slow", *ids, "new"])
     sidecar.wait_for_quiet()
     assert len(timed.app.posts()) == 27 and timed.letters() == []
     timed.assert_once("slow", "new", *ids)
