@@ -220,6 +220,20 @@ def test_bodies_of_some_kib_stay_in_their_rows_compressed_where_the_server_can(p
     assert chunks == (1,), "only the large one"
 
 
+def test_a_repeat_beside_somebody_who_has_the_row_stores_nothing_more(pg):
+    """The row is as the first claim left it, with the same token and window."""
+    tokens = [str(uuid.uuid4())]
+    claim(pg, ["a"], tokens)
+    holder = pg.connect()
+    holder.autocommit = False
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT FROM onceward.inbox WHERE message_id = 'a' FOR UPDATE")
+    assert claim(pg, ["a"], tokens)[0][1] == "locked"
+    holder.rollback()
+    holder.close()
+    assert pg.query("SELECT count(*)::int FROM onceward.message") == [(1,)]
+
+
 def test_what_is_not_committed_is_not_stored(pg):
     connection = pg.connect(user="sidecar_login")
     connection.autocommit = False

@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
 TOOLS = {"loader": ("tools/loader.c", "-lrabbitmq"), "bound": ("peers/c/bound.c", "-lrabbitmq -lcurl"),
-         "app": ("tools/app.c", "-lpq -I{pq}"), "recorder": ("tools/recorder.c", "-lpq -lpthread -I{pq}"), "tap": ("tools/tap.c", ""), "count.so": ("tools/count.c", "-shared -fPIC -ldl")}
+         "app": ("tools/app.c", "-lpq -I{pq}"), "recorder": ("tools/recorder.c", "-lpq -lpthread -I{pq}"), "tap": ("tools/tap.c", ""), "taker": ("tools/taker.c", "-lrabbitmq"), "count.so": ("tools/count.c", "-shared -fPIC -ldl")}
 
 # A server as one would run it: synchronous, durable, with full-page images, and a part of the memory for its pages.
 PAGES_MIB = min(2048, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 << 20))

@@ -10,6 +10,8 @@ import time
 
 import psycopg2
 
+from . import probe
+
 BODY = '{"order": 12345678, "cents": 250, "customer": "abcdefghijklmnop", "lines": [{"sku": "A-1", "n": 1}, {"sku": "B-22", "n": 2}]}'
 SCHEMA = """
 CREATE TABLE public.plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text NOT NULL, exchange text NOT NULL,
@@ -120,6 +122,13 @@ def sizes(bed, database):
                               " pg_total_relation_size('public.plain')", database=database)[0]
 
 
+def server_seconds(bed):
+    """CPU of the server, those of its processes that have ended included."""
+    with open(f"/proc/{bed.postgres.child.pid}/stat") as f:
+        ended = sum(int(ticks) for ticks in f.read().rsplit(")", 1)[1].split()[13:15]) / probe.TICK
+    return ended + sum(probe.cpu_seconds(pid) for pid in probe.children(bed.postgres.child.pid))
+
+
 def transactions(bed, label, seconds):
     """Transactions a second of eight applications, each with a row of its own and a message."""
     database = prepared(bed)
@@ -129,7 +138,9 @@ def transactions(bed, label, seconds):
         pgbench(bed, database, SAYS[label], 1)
         if reader:
             thread.start()
+        before = server_seconds(bed)
         rate = pgbench(bed, database, SAYS[label], seconds)
+        cpu = (server_seconds(bed) - before) / (rate * seconds)
         ending.set()
         if reader:
             thread.join()
@@ -138,7 +149,8 @@ def transactions(bed, label, seconds):
             for _ in range(3):
                 reader.housekeep()
         tables, positions, plain = sizes(bed, database)
-        return {"rate": rate, "table_mib": (plain if "DELETE" in label or "plain" in label else tables + positions) / (1 << 20)}
+        left = plain if "DELETE" in label or "plain" in label else tables + positions
+        return {"rate": rate, "cpu_us": {"database": 1e6 * cpu}, "table_mib": left / (1 << 20)}
     finally:
         ending.set()
         if reader:

@@ -186,7 +186,7 @@ def scenario_outbox(o):
     return [
         Group("outbox: transactions a second with a message each", [
             (label, functools.partial(outbox.transactions, label=label, seconds=o.seconds)) for label in outbox.SAYS],
-            [("rate", "transactions/s", 0), ("ratio", "of a plain insert", 2), ("table_mib", "table MiB after it", 1)]),
+            [("rate", "transactions/s", 0), ("ratio", "of a plain insert", 2), ("cpu_us.database", "database, CPU µs", 1), ("table_mib", "table MiB after it", 1)]),
         Group("outbox: a relay while nothing comes", [("four polls a second", functools.partial(outbox.idle, seconds=o.seconds))],
               [("cpu_ms", "ms of database CPU a second", 2), ("poll_ms", "poll, median ms", 2)], drawn=(), rounds=1),
         Group("outbox: a poll beside a transaction that stays open, 1,000/s", [

@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions")
+NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay")
 
 
 def load(name):
