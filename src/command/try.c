@@ -7,6 +7,7 @@
 
 #include "command/common.h"
 #include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/random.h"
 #include "onceward/base/wait.h"
@@ -20,7 +21,6 @@
 #include <string.h>
 
 enum {
-    RUN_MS = 24 * 1000,
     CLEAN_MS = 3000, /* for an application that is still at work on a row */
     CLEAN_AGAIN_MS = 50,
     MESSAGE_MAX = 1024 * 1024,
@@ -198,7 +198,7 @@ static int try_run(struct try *t, const struct config *c)
     struct fault f = {0};
     int status = STATUS_DONE;
 
-    t->end_ms = start_ms + RUN_MS;
+    t->end_ms = start_ms + FAILPOINT_MS(TRY);
     catch_signals();
     if (try_open(t, c) || run_cases(t))
         status = command_fail(&t->fault);
