@@ -11,6 +11,7 @@
 # Root, in a network namespace of its own that has the address $NODE_IP (test/kubernetes makes it): so no port of the machine is taken, and
 # what is left of links and rules goes with it. $CLUSTER is short: sockets lie in it.
 set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
 CLUSTER=$(mkdir -p "$CLUSTER" && cd "$CLUSTER" && pwd)
 V=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
 HELM=3.22.0 LOKI=3.7.8 COLLECTOR=0.149.0
@@ -115,9 +116,8 @@ build_helm() {
 }
 
 # Loki's own main module has a replacement by a folder, which its published form does without.
-build_loki() {
+loki_module() {
     local m
-    [ ! -x "$CLUSTER/bin/loki" ] || return 0
     cd "$CLUSTER/src/loki"
     m=$(module "github.com/grafana/loki/v3@v$LOKI" "$LOKI_SUM")
     {
@@ -127,10 +127,23 @@ build_loki() {
         go mod edit -json "$m/go.mod" | jq -r '.Replace[]? | select(.New.Path | startswith("./") | not)
             | "replace \(.Old.Path) \(.Old.Version // "") => \(.New.Path) \(.New.Version // "")"'
     } >go.mod
+    mkdir -p rules
+    cp "$HERE/rules.go" rules/main.go
     tools github.com/grafana/loki/v3/cmd/loki
     install -m 644 "$m/go.sum" go.sum
     go mod tidy -e 2>/dev/null
+}
+
+build_loki() {
+    [ ! -x "$CLUSTER/bin/loki" ] || return 0
+    loki_module
     nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/loki" github.com/grafana/loki/v3/cmd/loki
+}
+
+build_rules() { # rules.go: Loki's engine alone
+    [ "$HERE/rules.go" -nt "$CLUSTER/bin/rules" ] || return 0
+    loki_module
+    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/rules" ./rules
 }
 
 # With what deploy/logs/otel-collector.yaml names, and nothing else.
@@ -159,6 +172,7 @@ build() {
     build_kubernetes
     build_etcd
     build_helm
+    build_rules
 }
 
 build_logs() {

@@ -30,8 +30,8 @@ from rig import process, servers  # noqa: E402
 from scenarios import SCENARIOS, Bench  # noqa: E402
 
 
-WITHOUT_LOAD = ("manifests", "alerts")
-WITH_LOKI = {"alerts", "logs"}  # when they are named: see logs.py
+WITHOUT_LOAD = ("alerts", "manifests")
+WITH_LOKI = {"logs"}  # when it is named: see logs.py
 
 
 def images(cluster, options, folder):
@@ -166,12 +166,22 @@ def parse():
     unknown = set(options.only) - set(SCENARIOS) - set(WITHOUT_LOAD)
     if unknown:
         parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join([*WITHOUT_LOAD, *SCENARIOS])}")
-    options.only = options.only or [name for name in ("manifests", *SCENARIOS) if name not in WITH_LOKI]
+    options.only = options.only or [name for name in (*WITHOUT_LOAD, *SCENARIOS) if name not in WITH_LOKI]
     options.loki = bool(WITH_LOKI & set(options.only))
     return options
 
 
 def run(options, folder, cluster, running):
+    results = []
+    if "alerts" in options.only:
+        print(f"alerts: {logs.rules_hold.__doc__}", flush=True)
+        results.append(report("alerts", logs.rules_hold(options.root, options.binaries)))
+    if set(options.only) - {"alerts"}:
+        results += run_in_cluster(options, folder, cluster, running)
+    return results
+
+
+def run_in_cluster(options, folder, cluster, running):
     running.start()
     postgres, rabbitmq = running.postgres, running.rabbitmq
     set_up(postgres, rabbitmq)
@@ -193,17 +203,10 @@ def run(options, folder, cluster, running):
         bench.loki = logs.Loki(cluster)
         try:
             bench.loki.start()
-            return results + run_logs(bench, options) + run_under_load(bench, options)
+            return results + run_under_load(bench, options)
         finally:
             bench.loki.stop()
     return results + run_under_load(bench, options)
-
-
-def run_logs(bench, options):
-    if "alerts" not in options.only:
-        return []
-    print(f"alerts: {logs.rules_hold.__doc__}", flush=True)
-    return [report("alerts", logs.rules_hold(bench.loki))]
 
 
 def run_under_load(bench, options):
