@@ -1,9 +1,10 @@
-"""The demo's application: a small shop that books each order once.
+"""The demo's two applications: a small shop that books each order once, and a billing office that books each invoice once.
 
     application.py PORT DSN POSTS_FILE
 
-An order is booked in one transaction with onceward.complete(token): that is all an application has to do. The rest of this file is
-the trouble that the demo wants: orders that fail at first, one that always fails, and one that kills the process."""
+An order is booked in one transaction with onceward.complete(token), and its invoice is published in it: that is all an application has to
+do. The rest of this file is the trouble that the demo wants: orders that fail at first, one that always fails, and one that kills the
+process."""
 
 import json
 import os
@@ -26,11 +27,19 @@ def database():
     return local.connection
 
 
-def book(order, token):
-    """The order and its completion commit together, or not at all."""
+def book_order(order, token):
+    """The completion, the order and the invoice that is to be sent commit together, or not at all."""
     with database() as transaction, transaction.cursor() as cursor:
         cursor.execute("SELECT onceward.complete(%s)", (token,))
         cursor.execute("INSERT INTO shop.ledger (order_id, amount) VALUES (%s, %s)", (order["id"], order["amount"]))
+        cursor.execute("SELECT onceward.publish('invoices', 'created', jsonb_build_object('id', %s::text, 'amount', %s::bigint))",
+                       (order["id"], order["amount"]))
+
+
+def book_invoice(invoice, token):
+    with database() as transaction, transaction.cursor() as cursor:
+        cursor.execute("SELECT onceward.complete(%s)", (token,))
+        cursor.execute("INSERT INTO shop.ledger (order_id, amount) VALUES (%s, %s)", (invoice["id"], invoice["amount"]))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -49,7 +58,9 @@ class Handler(BaseHTTPRequestHandler):
         if trouble == "poison" or (trouble == "fails" and attempt <= 2):
             return self.answer(500)
         try:
-            book(order, self.headers["Onceward-Token"])
+            (book_order if self.path == "/orders" else book_invoice)(order, self.headers["Onceward-Token"])
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            return self.answer(503)  # the database is away
         except psycopg2.Error as e:
             return self.answer(409 if (e.pgcode or "").startswith("OW") else 500)
         self.answer(200)

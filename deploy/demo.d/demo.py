@@ -1,10 +1,13 @@
-"""The demo: 5,000 messages through everything that goes wrong, and a count of what came of them.
+"""The demo: 5,000 orders through everything that goes wrong, their invoices through an outbox to a second service, and a count of both.
 
-About a third of the messages are copies. Some make the application fail at first, one kills it, one can never be processed. The
-sidecar is killed with -9 three times, and for a while a second one runs beside it. In the end every order must be booked exactly
-once, or lie among the dead letters with its reason. Called by deploy/demo."""
+About a third of the orders are copies. Some make the application fail at first, one kills it, one can never be processed. Each order that
+is booked publishes an invoice in the same transaction; a second sidecar lets each invoice through to a second application, which has a
+database of its own. Everybody is killed with -9 meanwhile: sidecars, applications, PostgreSQL, RabbitMQ. In the end every order must be
+booked exactly once, or lie among the dead letters with its reason, and every order that was booked must have one invoice, booked exactly
+once. Called by deploy/demo."""
 
 import argparse
+import collections
 import json
 import os
 import random
@@ -12,11 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "test", "system"))
 
 import pika  # noqa: E402
+import psycopg2  # noqa: E402
 
 from rig import process, servers  # noqa: E402
 from rig.wait import wait_until  # noqa: E402
@@ -25,9 +30,11 @@ from watch import Watch  # noqa: E402
 
 N_MESSAGES, N_DISTINCT = 5000, 3335
 N_FAILING = 40
-QUEUE = "orders"
-PATIENCE = 45.0
-KILLS = (0.15, 0.35, 0.55)  # of all orders booked
+ORDERS, INVOICES = "orders", "invoices"  # the queues; the second is also the exchange
+PATIENCE = 240.0  # on a machine that does much else
+# Who is killed with -9 when so many of the orders are booked. The relay of the outbox is a, or b once a was killed.
+KILLS = ((0.10, "sidecar a"), (0.20, "sidecar billing"), (0.30, "sidecar a"), (0.40, "application billing"), (0.50, "database"),
+         (0.60, "sidecar a"), (0.70, "broker"))
 SECOND_FROM, SECOND_TO = 0.25, 0.80
 
 
@@ -47,6 +54,15 @@ def make_orders():
     return orders, [order for _, order in sorted(keyed, key=lambda pair: pair[0])]
 
 
+class Service:
+    """A service: its queue, its application, its database with the ledger and the inbox."""
+
+    def __init__(self, name, queue):
+        self.name, self.queue = name, queue
+        self.port = process.free_port()
+        self.postgres = self.app = self.connection = None
+
+
 class Demo:
     def __init__(self, binary, screen):
         self.binary = binary
@@ -54,13 +70,16 @@ class Demo:
         self.watch = None
         self.servers = servers.Servers("onceward-demo-")
         self.folder = self.servers.folder
-        self.app_port = process.free_port()
-        self.app = None
-        self.n_app_starts = 0
+        self.shop, self.billing = Service("shop", ORDERS), Service("billing", INVOICES)
         self.sidecars = {}
-        self.n_kills = 0
+        self.killed = collections.Counter()
+        self.n_killed = 0  # of KILLS
         self.n_published = 0
-        self.done = False
+        self.seen = (0, 0, 0, 0, 0)
+        self.failure = []
+        self.restarts = []
+        self.closing = False
+        self.broker = None
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -73,44 +92,58 @@ class Demo:
         postgres = self.servers.postgres
         for role in ("onceward_owner LOGIN", "onceward_sidecar", "onceward_app"):
             postgres.query(f"CREATE ROLE {role}")
-        postgres.query("GRANT CREATE ON DATABASE postgres TO onceward_owner")
-        with open(self.path("migrate.json"), "w") as f:
-            json.dump(self.config("migrate", "onceward_owner"), f)
-        done = subprocess.run([self.binary, "migrate", "--config", self.path("migrate.json")], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode:
-            raise RuntimeError("onceward migrate: " + done.stdout.decode(errors="replace"))
         postgres.query("CREATE ROLE sidecar LOGIN IN ROLE onceward_sidecar")
         postgres.query("CREATE ROLE shop LOGIN IN ROLE onceward_app")
+        for service in (self.shop, self.billing):
+            service.postgres = postgres.create_database(service.name)
+            self.make_schema(service)
+        connection = self.servers.rabbitmq.connect()
+        channel = connection.channel()
+        for queue in (ORDERS, INVOICES):
+            channel.queue_declare(queue, durable=True)
+        channel.exchange_declare(INVOICES, "direct", durable=True)
+        channel.queue_bind(INVOICES, INVOICES, "created")
+        connection.close()
+
+    def make_schema(self, service):
+        postgres = service.postgres
+        postgres.query(f"GRANT CREATE ON DATABASE {service.name} TO onceward_owner")
+        path = self.path(f"migrate-{service.name}.json")
+        with open(path, "w") as f:
+            json.dump(self.config("migrate", service, "onceward_owner"), f)
+        done = subprocess.run([self.binary, "migrate", "--config", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        if done.returncode:
+            raise RuntimeError("onceward migrate: " + done.stdout.decode(errors="replace"))
         postgres.query("CREATE SCHEMA shop AUTHORIZATION shop")
         postgres.query("CREATE TABLE shop.ledger (order_id text NOT NULL, amount bigint NOT NULL,"
                        " booked_at timestamptz NOT NULL DEFAULT clock_timestamp())")  # no unique key: a second booking would be seen
         postgres.query("ALTER TABLE shop.ledger OWNER TO shop")
-        connection = self.servers.rabbitmq.connect()
-        connection.channel().queue_declare(QUEUE, durable=True)
-        connection.close()
 
-    def config(self, name, user="sidecar"):
-        return {
+    def config(self, name, service, user="sidecar"):
+        config = {
             "instance": f"demo-{name}",
             "state_file": self.path(f"{name}.state"),
             "broker": {"url": self.servers.rabbitmq.url()},
-            "database": {"url": self.servers.postgres.dsn(user=user)},
+            "database": {"url": service.postgres.dsn(user=user)},
             "log": {"stats_interval": "100ms"},  # what is counted since the last line goes with a kill
             "shutdown_grace": "5s",
-            "queues": {QUEUE: {
-                "forward": {"url": f"http://127.0.0.1:{self.app_port}/orders"},
+            "queues": {service.queue: {
+                "forward": {"url": f"http://127.0.0.1:{service.port}/{service.queue}"},
                 "completion": "transaction",
                 "token_window": "3s",
                 "retry": {"max_attempts": 4, "backoff": "100ms", "max_backoff": "500ms"},
                 "ready": {"interval": "100ms"},
             }},
         }
+        if service is self.shop:
+            config["outbox"] = {}
+        return config
 
     def start_sidecar(self, name):
         path = self.path(f"sidecar-{name}")
         with open(path + ".json", "w") as f:
-            json.dump(self.config(name), f, indent=2)
+            json.dump(self.config(name, self.billing if name == "billing" else self.shop), f, indent=2)
         with open(path + ".log", "ab") as log, open(path + ".stderr", "ab") as err:
             self.sidecars[name] = process.spawn([self.binary, "run", "--config", path + ".json"], stdin=subprocess.DEVNULL,
                                                 stdout=log, stderr=err, cwd=self.folder)
@@ -121,12 +154,18 @@ class Demo:
         if status:
             self.screen.say(f"\nSidecar {name} ended with status {status}: {process.tail(self.path(f'sidecar-{name}.stderr'))}")
 
-    def start_app(self):
-        with open(self.path("application.stderr"), "ab") as err:
-            self.app = process.spawn([sys.executable, os.path.join(HERE, "application.py"), str(self.app_port),
-                                      self.servers.postgres.dsn(user="shop"), self.path("posts")],
-                                     stdin=subprocess.DEVNULL, stdout=err, stderr=err)
-        self.n_app_starts += 1
+    def start_app(self, service):
+        with open(self.path(f"{service.name}.stderr"), "ab") as err:
+            service.app = process.spawn([sys.executable, os.path.join(HERE, "application.py"), str(service.port),
+                                         service.postgres.dsn(user="shop"), self.path(f"{service.name}.posts")],
+                                        stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+
+    def supervise_apps(self):
+        for service in (self.shop, self.billing):
+            if service.app.poll() is not None:
+                process.reap(service.app)
+                self.killed["application"] += 1
+                self.start_app(service)
 
     def publish(self, messages):
         """In transactions of the broker: a message is published when its transaction is committed."""
@@ -134,24 +173,73 @@ class Demo:
         channel = connection.channel()
         channel.tx_select()
         for i, order in enumerate(messages, 1):
-            channel.basic_publish("", QUEUE, json.dumps(order).encode(), pika.BasicProperties(
+            channel.basic_publish("", ORDERS, json.dumps(order).encode(), pika.BasicProperties(
                 message_id=order["id"], content_type="application/json", delivery_mode=2))
             if i % 250 == 0 or i == len(messages):
                 channel.tx_commit()
                 self.n_published = i
         connection.close()
 
+    def beside(self, work, *arguments):
+        """On a thread of its own; what goes wrong there is told in the end."""
+
+        def run():
+            try:
+                work(*arguments)
+            except Exception as e:  # noqa: BLE001
+                self.failure.append(f"{work.__name__}: {e}" if str(e) else traceback.format_exc())
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def kill(self, what):
+        """With -9; sidecars and servers are started again at once, applications by whoever looks after them."""
+        kind, _, name = what.partition(" ")
+        self.killed[kind] += kind != "application"  # those are counted when they are started again
+        if kind == "sidecar":
+            process.kill(self.sidecars.pop(name))
+            self.start_sidecar(name)
+        elif kind == "application":
+            process.kill(self.billing.app)
+        elif kind == "database":
+            self.restarts.append(self.beside(self.start_again, self.servers.postgres.kill, self.servers.postgres.start))
+        else:
+            self.restarts.append(self.beside(self.start_again, self.servers.rabbitmq.stop, self.servers.rabbitmq.start))
+
+    def start_again(self, kill, start):
+        kill()
+        if not self.closing:
+            start()
+
     # looking
 
+    def ask(self, service, sql):
+        """The first row. Raises while the database is away."""
+        try:
+            if service.connection is None:
+                service.connection = service.postgres.connect()
+            with service.connection.cursor() as cursor:
+                cursor.execute(sql)
+                return cursor.fetchone()
+        except psycopg2.Error:
+            service.connection = None
+            raise
+
     def figures(self):
-        cursor = self.database.cursor()
-        cursor.execute("SELECT (SELECT count(*)::int FROM shop.ledger), (SELECT count(DISTINCT order_id)::int FROM shop.ledger),"
-                       " (SELECT count(DISTINCT message_id)::int FROM onceward.dead_letter)")
-        return cursor.fetchone()
+        """Orders booked, distinct ones, dead ones, rows in the outbox, invoices booked; the last ones while the database is away."""
+        try:
+            orders = self.ask(self.shop, "SELECT (SELECT count(*)::int FROM shop.ledger), (SELECT count(DISTINCT order_id)::int FROM shop.ledger),"
+                                         " (SELECT count(DISTINCT message_id)::int FROM onceward.dead_letter),"
+                                         " (SELECT waiting::int FROM onceward.sidecar_outbox_gauge())")
+            self.seen = orders + self.ask(self.billing, "SELECT count(*)::int FROM shop.ledger")
+        except psycopg2.Error:
+            pass
+        return self.seen
 
     def posts(self):
         try:
-            with open(self.path("posts")) as f:
+            with open(self.path("shop.posts")) as f:
                 return [line.split()[0] for line in f if line.endswith("\n")]
         except FileNotFoundError:
             return []
@@ -178,135 +266,141 @@ class Demo:
             total += counted
         return total
 
-    def progress(self, effects, dead, last=False):
-        text = (f"{time.monotonic() - self.start:5.1f} s  published {self.n_published:5}  booked {effects:5}  dead {dead}  "
-                f"sidecars {'+'.join(sorted(self.sidecars))}  killed {self.n_kills}x  application restarted {self.n_app_starts - 1}x")
-        self.screen.show([text] + (["", *self.watch.view(self.sidecars)] if self.watch else []), last)
-
-    def supervise_app(self):
-        if self.app.poll() is not None:
-            process.reap(self.app)
-            self.start_app()
+    def progress(self, last=False):
+        booked, _, dead, _, invoiced = self.seen
+        killed = ", ".join(f"{what} {n}x" for what, n in sorted(self.killed.items()) if n) or "-"
+        text = [f"{time.monotonic() - self.start:5.1f} s  published {self.n_published:5}  booked {booked:5}  dead {dead}  invoices booked {invoiced:5}"
+                f"  sidecars {'+'.join(sorted(self.sidecars))}", f"         killed: {killed}"]
+        self.screen.show(text + (["", *self.watch.view(self.sidecars)] if self.watch else []), last)
 
     # the course of it
 
     def run(self):
         self.start_servers()
-        self.database = self.servers.postgres.connect()
         orders, messages = make_orders()
-        self.start_app()
+        for service in (self.shop, self.billing):
+            self.start_app(service)
         self.start = time.monotonic()
-        failure = []
-
-        def publish():
-            try:
-                self.publish(messages)
-            except Exception as e:  # noqa: BLE001 - told by the main thread
-                failure.append(f"publishing failed: {e}")
-
-        publisher = threading.Thread(target=publish, daemon=True)
-        publisher.start()
-        self.start_sidecar("a")
+        publisher = self.beside(self.publish, messages)
+        for name in ("a", "billing"):
+            self.start_sidecar(name)
         if self.screen.watch:
             self.watch = Watch(self.binary, self.path("sidecar-a.json"), lambda name: self.path(f"sidecar-{name}.log"))
         while True:
-            effects, distinct, dead = self.figures()
-            self.supervise_app()
-            share = distinct / N_DISTINCT
-            if self.n_kills < len(KILLS) and share >= KILLS[self.n_kills]:
-                process.kill(self.sidecars.pop("a"))
-                self.n_kills += 1
-                self.start_sidecar("a")
-            if "b" not in self.sidecars and SECOND_FROM <= share < SECOND_TO:
-                self.start_sidecar("b")
-            if "b" in self.sidecars and share >= SECOND_TO:
-                self.end_sidecar("b")
-            self.progress(effects, dead)
-            if failure or self.is_over(distinct + dead, publisher) or time.monotonic() - self.start > PATIENCE:
+            distinct = self.figures()[1]
+            self.supervise_apps()
+            self.step(distinct / N_DISTINCT, publisher)
+            self.progress()
+            if self.failure or self.is_over(publisher) or time.monotonic() - self.start > PATIENCE:
                 break
             time.sleep(0.05)
         took = time.monotonic() - self.start
-        self.progress(effects, dead, last=True)
+        self.progress(last=True)
         left = self.end_sidecars()
-        while left and not failure and time.monotonic() - self.start < PATIENCE:
+        while left and not self.failure and time.monotonic() - self.start < PATIENCE:
             # Copies that were held: a drain gives back what is not at work.
-            self.start_sidecar("a")
-            wait_until(lambda: self.queue().message_count == 0, "the last copies are taken", PATIENCE)
+            for name in ("a", "billing"):
+                self.start_sidecar(name)
+            wait_until(lambda: not self.n_ready(), "the last copies are taken", PATIENCE)
             left = self.end_sidecars()
-        return self.tell(orders, took, failure, left)
+        return self.tell(orders, took, left)
 
-    def queue(self):
-        if not hasattr(self, "broker"):
+    def step(self, share, publisher):
+        """What is due when so much is booked. A server is killed when the one before is up again."""
+        if any(thread.is_alive() for thread in self.restarts):
+            return
+        if self.n_killed < len(KILLS) and share >= KILLS[self.n_killed][0] and not publisher.is_alive():
+            self.kill(KILLS[self.n_killed][1])
+            self.n_killed += 1
+        if "b" not in self.sidecars and SECOND_FROM <= share < SECOND_TO:
+            self.start_sidecar("b")
+        if "b" in self.sidecars and share >= SECOND_TO:
+            self.end_sidecar("b")
+
+    def count(self, field):
+        """Of both queues together."""
+        if self.broker is None or not self.broker.is_open:
             self.broker = self.servers.rabbitmq.connect().channel()
-        return self.broker.queue_declare(QUEUE, passive=True).method
+        return sum(getattr(self.broker.queue_declare(queue, passive=True).method, field) for queue in (ORDERS, INVOICES))
+
+    def n_ready(self):
+        return self.count("message_count")
 
     def end_sidecars(self):
-        """Answers how many messages are in the queue then."""
+        """Answers how many messages are in the queues then."""
         for name in list(self.sidecars):
             self.end_sidecar(name)
-        wait_until(lambda: self.queue().consumer_count == 0, "the sidecars have left the queue", 10)
-        return self.queue().message_count
+        wait_until(lambda: self.count("consumer_count") == 0, "the sidecars have left the queues", 10)
+        return self.n_ready()
 
-    def is_over(self, n_ended, publisher):
-        if n_ended < N_DISTINCT or publisher.is_alive():
+    def is_over(self, publisher):
+        booked, distinct, dead, waiting, invoiced = self.seen
+        if distinct + dead < N_DISTINCT or waiting or invoiced < booked or self.n_killed < len(KILLS):
             return False
-        return self.queue().message_count == 0
+        if publisher.is_alive() or any(thread.is_alive() for thread in self.restarts):
+            return False
+        return self.n_ready() == 0
 
-    def tell(self, orders, took, failure, left):
-        cursor = self.database.cursor()
-        cursor.execute("SELECT order_id, count(*)::int FROM shop.ledger GROUP BY 1")
-        booked = dict(cursor.fetchall())
-        cursor.execute("SELECT message_id, reason, attempts, last_error FROM onceward.dead_letter ORDER BY id")
-        letters = cursor.fetchall()
+    def booked(self, service):
+        with service.postgres.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT order_id, count(*)::int FROM shop.ledger GROUP BY 1")
+            return dict(cursor.fetchall())
+
+    def tell(self, orders, took, left):
+        letters = self.shop.postgres.query("SELECT message_id, reason, attempts, last_error FROM onceward.dead_letter ORDER BY id")
+        letters += self.billing.postgres.query("SELECT message_id, reason, attempts, last_error FROM onceward.dead_letter ORDER BY id")
         dead = {letter[0] for letter in letters}
-        posts = self.posts()
-        effects = sum(booked.values())
+        booked, invoiced = self.booked(self.shop), self.booked(self.billing)
+        posts, duplicates = self.posts(), self.duplicates()
         lost = [order["id"] for order in orders if order["id"] not in booked and order["id"] not in dead]
-        doubled = sum(n - 1 for n in booked.values())
-        duplicates = self.duplicates()
+        lost_invoices = [i for i in booked if i not in invoiced]
+        doubled = [i for i, n in booked.items() if n > 1]
+        doubled_invoices = [i for i, n in invoiced.items() if n > 1 or i not in booked]
         rows = [
-            ("published", self.n_published), ("distinct", len(orders)), ("POSTs", len(posts)), ("effects", effects),
-            ("duplicates stopped", duplicates),
-            ("retried", len(posts) - len(set(posts))),
-            ("dead", len(letters)), ("lost", len(lost)), ("doubled", doubled),
-            ("messages/s", f"{self.n_published / took:.0f}"),
-            ("sidecar killed with -9", self.n_kills), ("application restarted", self.n_app_starts - 1),
+            ("orders published", self.n_published), ("distinct", len(orders)), ("POSTs", len(posts)), ("duplicates stopped", duplicates),
+            ("retried", len(posts) - len(set(posts))), ("booked", sum(booked.values())), ("dead", len(letters)), ("lost", len(lost)),
+            ("doubled", len(doubled)), ("invoices booked", sum(invoiced.values())), ("lost", len(lost_invoices)),
+            ("doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("orders/s", f"{self.n_published / took:.0f}"),
+            *((f"kill -9 of {what}", n) for what, n in sorted(self.killed.items())),
         ]
         self.screen.say("")
         for name, value in rows:
             self.screen.say(f"  {name:24}{value:>8}")
         for message_id, reason, attempts, error in letters:
             self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
-        faults = list(failure)
-        if lost:
-            faults.append(f"lost: {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}")
-        if doubled:
-            faults.append(f"doubled: {', '.join([i for i, n in booked.items() if n > 1][:5])}")
-        if self.n_published != N_MESSAGES or self.n_kills != len(KILLS):
-            faults.append(f"not everything was done: {self.n_published} published, {self.n_kills} kills")
+        faults = list(self.failure)
+        faults += [f"{what}: {', '.join(which[:5])}{' …' if len(which) > 5 else ''}" for what, which in (
+            ("lost", lost), ("doubled", doubled), ("invoices lost", lost_invoices), ("invoices doubled", doubled_invoices)) if which]
+        if self.n_published != N_MESSAGES or self.n_killed != len(KILLS):
+            faults.append(f"not everything was done: {self.n_published} published, {self.n_killed} of {len(KILLS)} kills")
         if not duplicates:
             faults.append("no sidecar counted a duplicate")
-        if left:
-            faults.append(f"{left} messages are still in the queue")
+        if left or self.seen[3]:
+            faults.append(f"{left} messages are still in the queues, {self.seen[3]} rows in the outbox")
+        return self.verdict(faults)
+
+    def verdict(self, faults):
         self.screen.say("")
-        self.screen.say("Every order was booked exactly once, or is dead with its reason." if not faults else "FAILED: " + "; ".join(faults))
-        if faults:
-            for name in "ab":
-                self.screen.say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
-                    + process.tail(self.path(f"sidecar-{name}.stderr"), 30))
+        self.screen.say("FAILED: " + "; ".join(faults) if faults else
+                        "Every order was booked exactly once, or is dead with its reason; every invoice of a booked order was booked exactly once.")
+        for name in ("a", "b", "billing") if faults else ():
+            self.screen.say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
+                            + process.tail(self.path(f"sidecar-{name}.stderr"), 30))
         return 1 if faults else 0
 
     def keep(self):
-        """Runs on until Ctrl-C, with one sidecar."""
-        self.start_sidecar("a")
+        """Runs on until Ctrl-C, with one sidecar a service."""
+        for name in ("a", "billing"):
+            self.start_sidecar(name)
         config = self.path("sidecar-a.json")
         self.screen.say(f"""
-It runs on, with one sidecar. In another terminal:
+It runs on, with one sidecar a service. In another terminal:
 
-  publish          /usr/bin/python3 {os.path.join(HERE, 'publish.py')} {self.servers.rabbitmq.url()} {QUEUE} 10
+  publish          /usr/bin/python3 {os.path.join(HERE, 'publish.py')} {self.servers.rabbitmq.url()} {ORDERS} 10
   the inbox        {self.binary} status --config {config}
-                   psql {self.servers.postgres.dsn()} -c 'SELECT * FROM onceward.inbox ORDER BY received_at DESC LIMIT 5'
+                   psql {self.shop.postgres.dsn()} -c 'SELECT * FROM onceward.inbox ORDER BY received_at DESC LIMIT 5'
                    {self.binary} top --config {config}
+  the invoices     psql {self.billing.postgres.dsn()} -c 'SELECT * FROM shop.ledger ORDER BY booked_at DESC LIMIT 5'
   dead letters     {self.binary} dead list --config {config}
   the log          tail -f {self.path('sidecar-a.log')}
 
@@ -314,7 +408,7 @@ Ctrl-C ends it and removes {self.folder}.""")
         if self.watch:
             self.watch.begin_top()
         while True:
-            self.supervise_app()
+            self.supervise_apps()
             if self.watch and self.watch.top:
                 self.screen.show(self.watch.top)
             time.sleep(0.2)
@@ -322,6 +416,10 @@ Ctrl-C ends it and removes {self.folder}.""")
     def clean(self):
         if self.watch:
             self.watch.end()
+        self.closing = True
+        process.kill_all()
+        for thread in self.restarts:
+            thread.join(60)  # a server that is being started ends with the next line
         process.kill_all()
         self.servers.stop()
 

@@ -9,7 +9,7 @@ import time
 import xml.sax.saxutils
 
 WIDTH, HEIGHT = 118, 30
-FRAME = 0.25  # seconds between two of a recording, at least
+FRAME = 0.5  # seconds between two of a recording, at least
 PAUSE = 1.5  # seconds without anything new, at most
 LAST = 6.0  # seconds that the end stays
 FONT, ROW, MARGIN = 8.4, 18, 14

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 TAIL = 64 * 1024  # bytes of a log that are read
-NEWS = ("disconnected", "paused", "resumed", "taken_over", "dead", "draining", "drained", "stopped")
+NEWS = ("disconnected", "paused", "resumed", "taken_over", "dead", "draining", "drained", "stopped", "outbox_held", "outbox_left")
 N_NEWS = 5
 HEADS = ("sidecar", "state", "done/s", "at work", "held", "retried", "duplicates", "dead", "p50 ms", "p99 ms")
 

@@ -252,6 +252,33 @@ def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_
         made.deinit()
 
 
+def test_rows_wait_while_the_whole_broker_is_stopped_and_go_out_in_their_order(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = made
+    made.exchange = ""
+    ids = [f"m{n:04}" for n in range(400)]
+    try:
+        sidecar = relay(made)
+        sidecar.wait_for("outbox_held")
+        publish_many(made, ids[:50], key=made.queue.name)
+        wait_for_nothing_waiting(made, 60)
+        own_broker.stop()
+        try:
+            sidecar.wait_for("disconnected", peer="outbox")
+            for start in range(50, 400, 50):
+                publish_many(made, ids[start:start + 50], key=made.queue.name)
+            sidecar.wait_for("outbox", waiting=350)
+        finally:
+            own_broker.start()
+            made.queue.forget_connection()
+        wait_for_nothing_waiting(made, 60)
+        found = [x[0] for x in take_from(made.queue, len(ids))]
+        assert found == ids  # before it all was confirmed, so that nothing is sent again
+        assert letters(made) == []
+    finally:
+        made.deinit()
+
+
 def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """A broker in alarm stops reading from connections that publish: the queues have another one."""
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
