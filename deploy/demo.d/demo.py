@@ -358,9 +358,9 @@ class Demo:
         doubled_invoices = [i for i, n in invoiced.items() if n > 1 or i not in booked]
         rows = [
             ("orders published", self.n_published), ("distinct", len(orders)), ("POSTs", len(posts)), ("duplicates stopped", duplicates),
-            ("retried", len(posts) - len(set(posts))), ("booked", sum(booked.values())), ("dead", len(letters)), ("lost", len(lost)),
-            ("doubled", len(doubled)), ("invoices booked", sum(invoiced.values())), ("lost", len(lost_invoices)),
-            ("doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("orders/s", f"{self.n_published / took:.0f}"),
+            ("retried", len(posts) - len(set(posts))), ("orders booked", sum(booked.values())), ("dead", len(letters)),
+            ("orders lost", len(lost)), ("orders doubled", len(doubled)), ("invoices booked", sum(invoiced.values())),
+            ("invoices lost", len(lost_invoices)), ("invoices doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("orders/s", f"{self.n_published / took:.0f}"),
             *((f"kill -9 of {what}", n) for what, n in sorted(self.killed.items())),
         ]
         self.screen.say("")
@@ -370,7 +370,7 @@ class Demo:
             self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
         faults = list(self.failure)
         faults += [f"{what}: {', '.join(which[:5])}{' …' if len(which) > 5 else ''}" for what, which in (
-            ("lost", lost), ("doubled", doubled), ("invoices lost", lost_invoices), ("invoices doubled", doubled_invoices)) if which]
+            ("orders lost", lost), ("orders doubled", doubled), ("invoices lost", lost_invoices), ("invoices doubled", doubled_invoices)) if which]
         if self.n_published != N_MESSAGES or self.n_killed != len(KILLS):
             faults.append(f"not everything was done: {self.n_published} published, {self.n_killed} of {len(KILLS)} kills")
         if not duplicates:
@@ -382,7 +382,7 @@ class Demo:
     def verdict(self, faults):
         self.screen.say("")
         self.screen.say("FAILED: " + "; ".join(faults) if faults else
-                        "Every order was booked exactly once, or is dead with its reason; every invoice of a booked order was booked exactly once.")
+                        "Every order was booked exactly once, or is dead with its reason; every invoice was booked exactly once.")
         for name in ("a", "b", "billing") if faults else ():
             self.screen.say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
                             + process.tail(self.path(f"sidecar-{name}.stderr"), 30))

@@ -10,6 +10,7 @@ import xml.sax.saxutils
 
 WIDTH, HEIGHT = 118, 30
 FRAME = 0.5  # seconds between two of a recording, at least
+FRAMES = 60  # of a recording, at most: a slow machine takes longer for the same
 PAUSE = 1.5  # seconds without anything new, at most
 LAST = 6.0  # seconds that the end stays
 FONT, ROW, MARGIN = 8.4, 18, 14
@@ -65,7 +66,7 @@ class Screen:
     def save(self):
         if not self.record or not self.frames:
             return
-        frames = shortened(self.frames)
+        frames = thinned(shortened(self.frames))
         with open(self.record, "w", encoding="utf-8") as f:
             f.write(svg(frames) if self.record.endswith(".svg") else asciicast(frames))
         print(f"{self.record}: {len(frames)} frames, {frames[-1][0]:.0f} s")
@@ -79,6 +80,12 @@ def shortened(frames):
             cut += max(at - frames[i - 1][0] - PAUSE, 0)
         out.append((at - cut, lines))
     return out
+
+
+def thinned(frames):
+    """Every n-th, and the last one."""
+    step = -(-len(frames) // FRAMES)
+    return frames[:-1:step] + frames[-1:]
 
 
 def asciicast(frames):

@@ -42,6 +42,12 @@ def test_a_recording_has_no_long_pauses():
     assert [at for at, _ in screen.shortened([(10, []), (11, []), (31, []), (32, [])])] == [0, 1, 1 + screen.PAUSE, 2 + screen.PAUSE]
 
 
+def test_a_long_recording_is_thinned_and_keeps_its_end():
+    frames = [(i, [str(i)]) for i in range(150)]
+    thin = screen.thinned(frames)
+    assert thin[0] == frames[0] and thin[-1] == frames[-1] and len(thin) <= screen.FRAMES + 1 and screen.thinned(frames[:3]) == frames[:3]
+
+
 def test_the_screen_keeps_what_was_said_and_the_last_view(capsys, tmp_path):
     shown = screen.Screen(record=str(tmp_path / "a.cast"))
     shown.say("begin")

@@ -12,11 +12,13 @@ var application = builder.Build();
 
 // A body that is no order is answered 400, another content type 415: dead letters.
 application.MapPost("/payments", (Order order, HttpRequest request, NpgsqlDataSource source) => Charge(order, request, source, InTransaction));
+application.MapPost("/payments/invoiced", (Order order, HttpRequest request, NpgsqlDataSource source) => Charge(order, request, source, Invoiced));
 application.MapPost("/payments/at-once", (Order order, HttpRequest request, NpgsqlDataSource source) => Charge(order, request, source, AtOnce));
 application.Run();
 
 static async Task<IResult> Charge(Order order, HttpRequest request, NpgsqlDataSource source, Func<NpgsqlConnection, string, Order, Task> work)
 {
+    if (order.Id is null) return Results.StatusCode(400); // `required` only says that it is there
     NpgsqlConnection db;
     try
     {
@@ -54,7 +56,24 @@ static async Task InTransaction(NpgsqlConnection db, string token, Order order)
     await transaction.CommitAsync();
 }
 
-// The same in one round trip: the statement is the transaction.
+// The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+static async Task Invoiced(NpgsqlConnection db, string token, Order order)
+{
+    await using var transaction = await db.BeginTransactionAsync();
+    await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction) { Parameters = { new() { Value = token } } };
+    await complete.ExecuteNonQueryAsync();
+    string[] writes = [
+        "INSERT INTO charges (order_id, cents) VALUES ($1, $2)",
+        "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))"];
+    foreach (var sql in writes)
+    {
+        await using var write = new NpgsqlCommand(sql, db, transaction) { Parameters = { new() { Value = order.Id }, new() { Value = order.Cents } } };
+        await write.ExecuteNonQueryAsync();
+    }
+    await transaction.CommitAsync();
+}
+
+// The same as the first in one round trip: the statement is the transaction.
 static async Task AtOnce(NpgsqlConnection db, string token, Order order)
 {
     await using var command = new NpgsqlCommand(

@@ -21,7 +21,7 @@ async def lifespan(_: FastAPI):
 app = FastAPI(lifespan=lifespan)
 
 
-class Order(BaseModel):  # what does not fit is answered 422: a dead letter
+class Order(BaseModel, strict=True):  # what does not fit is answered 422: a dead letter; not strict, "250" and true would be integers
     id: str
     cents: int
 
@@ -31,8 +31,14 @@ def in_transaction(db: psycopg.Connection, token: str, order: Order) -> None:
     db.execute("INSERT INTO charges (order_id, cents) VALUES (%s, %s)", [order.id, order.cents])
 
 
+def invoiced(db: psycopg.Connection, token: str, order: Order) -> None:
+    """The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed."""
+    in_transaction(db, token, order)
+    db.execute("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', %s::text, 'cents', %s::integer))", [order.id, order.cents])
+
+
 def at_once(db: psycopg.Connection, token: str, order: Order) -> None:
-    """The same in one statement."""
+    """The same as the first in one statement."""
     db.execute("""WITH c AS MATERIALIZED (SELECT onceward.complete(%s))
                   INSERT INTO charges (order_id, cents) SELECT %s, %s FROM c""", [token, order.id, order.cents])
 
@@ -49,6 +55,11 @@ def charge(work, order: Order, token: str) -> Response:
 @app.post("/payments")
 def payments(order: Order, onceward_token: str = Header()) -> Response:
     return charge(in_transaction, order, onceward_token)
+
+
+@app.post("/payments/invoiced")
+def payments_invoiced(order: Order, onceward_token: str = Header()) -> Response:
+    return charge(invoiced, order, onceward_token)
 
 
 @app.post("/payments/at-once")

@@ -28,7 +28,21 @@ func inTransaction(ctx context.Context, db *pgxpool.Conn, token string, o order)
 	})
 }
 
-// The same in one round trip: the statement is the transaction.
+// The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+func invoiced(ctx context.Context, db *pgxpool.Conn, token string, o order) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT onceward.complete($1)", token); err != nil {
+			return err // rolls back
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO charges (order_id, cents) VALUES ($1, $2)", o.ID, o.Cents); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))", o.ID, o.Cents)
+		return err
+	})
+}
+
+// The same as the first in one round trip: the statement is the transaction.
 func atOnce(ctx context.Context, db *pgxpool.Conn, token string, o order) error {
 	_, err := db.Exec(ctx, `WITH c AS MATERIALIZED (SELECT onceward.complete($1))
 		INSERT INTO charges (order_id, cents) SELECT $2, $3 FROM c`, token, o.ID, o.Cents)
@@ -69,6 +83,7 @@ func main() {
 		log.Fatal(err)
 	}
 	http.HandleFunc("POST /payments", handler(pool, inTransaction))
+	http.HandleFunc("POST /payments/invoiced", handler(pool, invoiced))
 	http.HandleFunc("POST /payments/at-once", handler(pool, atOnce))
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
 }

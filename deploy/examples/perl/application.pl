@@ -23,24 +23,36 @@ sub in_transaction {
     $db->commit;
 }
 
-# The same in one round trip: with AutoCommit the statement is the transaction.
+# The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+sub invoiced {
+    my ($db, $token, @charge) = @_;
+    $db->begin_work;
+    $db->do('SELECT onceward.complete(?)', undef, $token);
+    $db->do('INSERT INTO charges (order_id, cents) VALUES (?, ?)', undef, @charge);
+    $db->do("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', ?::text, 'cents', ?::integer))", undef, @charge);
+    $db->commit;
+}
+
+# The same as the first in one round trip: with AutoCommit the statement is the transaction.
 sub at_once {
     my ($db, @values) = @_;
     $db->do('WITH c AS MATERIALIZED (SELECT onceward.complete(?))
         INSERT INTO charges (order_id, cents) SELECT ?, ? FROM c', undef, @values);
 }
 
+my %work = ('/payments' => \&in_transaction, '/payments/invoiced' => \&invoiced, '/payments/at-once' => \&at_once);
+
 sub charge {
     my ($request) = @_;
     my $status = 400;    # what an error means from here on: the message is wrong
     eval {
         my $order = decode_json($request->content);
-        my @charge = map { $order->{$_} // die "no $_\n" } qw(id cents);
+        my @charge = grep { defined && !ref } ref $order eq 'HASH' ? @$order{qw(id cents)} : ();
+        @charge == 2 && $charge[1] =~ /\A-?[0-9]+\z/ or die "not an order: id must be a string, cents an integer\n";
         $status = 503;    # the database cannot be reached
         my $db = database();
         $status = 500;    # rolled back; Onceward reads the row and does what is right
-        my $work = $request->uri->path eq '/payments/at-once' ? \&at_once : \&in_transaction;
-        $work->($db, scalar $request->header('Onceward-Token'), @charge);
+        $work{$request->uri->path}->($db, scalar $request->header('Onceward-Token'), @charge);
         $status = 204;
     } or do {
         warn $@;

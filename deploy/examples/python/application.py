@@ -7,6 +7,7 @@ class Application(BaseHTTPRequestHandler):
         try:
             order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             charge = [order["id"], order["cents"]]
+            if list(map(type, charge)) != [str, int]: raise ValueError("not an order: id must be a string, cents an integer")
             status = 503  # the database cannot be reached
             db = psycopg2.connect(os.environ["DATABASE_URL"])
             status = 500  # rolled back; Onceward reads the row and does what is right

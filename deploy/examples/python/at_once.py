@@ -18,6 +18,7 @@ class Application(BaseHTTPRequestHandler):
         status = 400  # what an error means from here on: the message is wrong
         try:
             order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if list(map(type, (order["id"], order["cents"]))) != [str, int]: raise ValueError("not an order: id must be a string, cents an integer")
             values = [self.headers["Onceward-Token"], order["id"], order["cents"]]
             status = 503  # the database cannot be reached
             db = database()

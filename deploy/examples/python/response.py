@@ -10,6 +10,7 @@ class Application(BaseHTTPRequestHandler):
         status = 400  # what an error means from here on: the message is wrong
         try:
             order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if list(map(type, (order["id"], order["cents"]))) != [str, int]: raise ValueError("not an order: id must be a string, cents an integer")
             charge = json.dumps({"reference": order["id"], "cents": order["cents"]}).encode()
             status = 503  # the payment provider cannot be reached
             request = urllib.request.Request(os.environ["PROVIDER_URL"], charge, {

@@ -23,7 +23,16 @@ def in_transaction(db, token, id, cents)
   end
 end
 
-# The same in one round trip: the statement is the transaction.
+# The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+def invoiced(db, token, id, cents)
+  db.transaction do
+    db.exec_params("SELECT onceward.complete($1)", [token])
+    db.exec_params("INSERT INTO charges (order_id, cents) VALUES ($1, $2)", [id, cents])
+    db.exec_params("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))", [id, cents])
+  end
+end
+
+# The same as the first in one round trip: the statement is the transaction.
 def at_once(db, token, id, cents)
   db.exec_params(<<~SQL, [token, id, cents])
     WITH c AS MATERIALIZED (SELECT onceward.complete($1))
@@ -33,8 +42,8 @@ end
 
 def charge(request)
   status = 400 # what an error means from here on: the message is wrong
-  order = JSON.parse(request.body.read)
-  id, cents = order.fetch("id"), order.fetch("cents")
+  order = JSON.parse(request.body.read, symbolize_names: true)
+  raise "not an order: id must be a string, cents an integer" unless order in {id: String => id, cents: Integer => cents}
   status = 503 # the database cannot be reached
   db = database
   status = 500 # rolled back; Onceward reads the row and does what is right
@@ -46,4 +55,5 @@ rescue StandardError => error
 end
 
 post("/payments") { charge(request) { |*values| in_transaction(*values) } }
+post("/payments/invoiced") { charge(request) { |*values| invoiced(*values) } }
 post("/payments/at-once") { charge(request) { |*values| at_once(*values) } }

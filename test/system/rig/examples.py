@@ -20,31 +20,33 @@ BUILT = os.path.join(pages.ROOT, ".build-examples")
 # run: argv, {port} and {folder} are filled in. paths: where orders are posted.
 Kind = collections.namedtuple("Kind", "name folder needs build run paths")
 
-BOTH = ("/payments", "/payments/at-once")
+ALL = ("/payments", "/payments/invoiced", "/payments/at-once")
 ONE = ("/payments",)
 KINDS = [
     Kind("python", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/application.py", ONE),
+    Kind("python-invoiced", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/invoiced.py", ONE),
     Kind("python-at-once", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/at_once.py", ONE),
     Kind("php", "php", "php -r 'new ReflectionClass(\"PDO\");'", "", "php -S 127.0.0.1:{port} {folder}/application.php", ONE),
+    Kind("php-invoiced", "php", "php -r 'new ReflectionClass(\"PDO\");'", "", "php -S 127.0.0.1:{port} {folder}/invoiced.php", ONE),
     Kind("php-at-once", "php", "php -r 'new ReflectionClass(\"PDO\");'", "", "php -S 127.0.0.1:{port} {folder}/at_once.php", ONE),
-    Kind("node", "node", "NODE_PATH=/usr/share/nodejs node -e 'require(\"pg\")'", "", "node {folder}/application.js", BOTH),
-    Kind("perl", "perl", "perl -MDBD::Pg -MHTTP::Daemon -e 1", "", "perl {folder}/application.pl", BOTH),
-    Kind("ruby", "ruby", "ruby -e 'require \"pg\"; require \"sinatra/base\"; require \"puma\"; require \"rackup\" if Sinatra::VERSION >= \"4\"'", "", "ruby {folder}/application.rb", BOTH),
+    Kind("node", "node", "NODE_PATH=/usr/share/nodejs node -e 'require(\"pg\")'", "", "node {folder}/application.js", ALL),
+    Kind("perl", "perl", "perl -MDBD::Pg -MHTTP::Daemon -e 1", "", "perl {folder}/application.pl", ALL),
+    Kind("ruby", "ruby", "ruby -e 'require \"pg\"; require \"sinatra/base\"; require \"puma\"; require \"rackup\" if Sinatra::VERSION >= \"4\"'", "", "ruby {folder}/application.rb", ALL),
 ]
 # What is built with packages from elsewhere, as its lock file names them.
 LOCKED = [
-    Kind("node-locked", "node", "npm --version", "npm ci --no-audit --no-fund", "node {folder}/application.js", BOTH),
-    Kind("typescript", "typescript", "npm --version", "npm ci --no-audit --no-fund && npm run build", "node {folder}/build/application.js", BOTH),
-    Kind("go", "go", "go version", "GOFLAGS=-mod=readonly go build -o payments .", "{folder}/payments", BOTH),
-    Kind("rust", "rust", "cargo --version", "cargo build --locked --jobs 1", "{folder}/target/debug/payments", BOTH),
+    Kind("node-locked", "node", "npm --version", "npm ci --no-audit --no-fund", "node {folder}/application.js", ALL),
+    Kind("typescript", "typescript", "npm --version", "npm ci --no-audit --no-fund && npm run build", "node {folder}/build/application.js", ALL),
+    Kind("go", "go", "go version", "GOFLAGS=-mod=readonly go build -o payments .", "{folder}/payments", ALL),
+    Kind("rust", "rust", "cargo --version", "cargo build --locked --jobs 1", "{folder}/target/debug/payments", ALL),
     Kind("fastapi", "fastapi", "python3 -c 'import venv, ensurepip'",
-         "python3 -m venv venv && venv/bin/pip install --quiet --require-hashes -r requirements.txt", "{folder}/venv/bin/python {folder}/application.py", BOTH),
+         "python3 -m venv venv && venv/bin/pip install --quiet --require-hashes -r requirements.txt", "{folder}/venv/bin/python {folder}/application.py", ALL),
     Kind("django", "django", "python3 -c 'import venv, ensurepip'",
          "python3 -m venv venv && venv/bin/pip install --quiet --require-hashes -r requirements.txt",
-         "{folder}/venv/bin/gunicorn --chdir {folder} --bind 127.0.0.1:{port} --threads 16 --keep-alive 3600 payments.wsgi", BOTH),
-    Kind("java", "java", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", BOTH),
-    Kind("kotlin", "kotlin", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", BOTH),
-    Kind("spring", "spring", "mvn --version", "mvn --quiet --batch-mode package", "java -Xmx256m -jar {folder}/target/payments.jar", BOTH),
+         "{folder}/venv/bin/gunicorn --chdir {folder} --bind 127.0.0.1:{port} --threads 16 --keep-alive 3600 payments.wsgi", ALL),
+    Kind("java", "java", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", ALL),
+    Kind("kotlin", "kotlin", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", ALL),
+    Kind("spring", "spring", "mvn --version", "mvn --quiet --batch-mode package", "java -Xmx256m -jar {folder}/target/payments.jar", ALL),
 ]
 
 

@@ -14,8 +14,16 @@ def in_transaction(token, order_id, cents):
         sql.execute("INSERT INTO charges (order_id, cents) VALUES (%s, %s)", [order_id, cents])  # or Charge.objects.create(…)
 
 
+def invoiced(token, order_id, cents):
+    """The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed."""
+    with transaction.atomic(), connection.cursor() as sql:
+        sql.execute("SELECT onceward.complete(%s)", [token])
+        sql.execute("INSERT INTO charges (order_id, cents) VALUES (%s, %s)", [order_id, cents])
+        sql.execute("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', %s::text, 'cents', %s::integer))", [order_id, cents])
+
+
 def at_once(token, order_id, cents):
-    """The same in one statement, which is a transaction of its own where ATOMIC_REQUESTS is off."""
+    """The same as the first in one statement, which is a transaction of its own where ATOMIC_REQUESTS is off."""
     with connection.cursor() as sql:
         sql.execute("""WITH c AS MATERIALIZED (SELECT onceward.complete(%s))
                        INSERT INTO charges (order_id, cents) SELECT %s, %s FROM c""", [token, order_id, cents])
@@ -28,7 +36,10 @@ def view(work):
         try:
             order = json.loads(request.body)
             order_id, cents = order["id"], order["cents"]
-        except (ValueError, KeyError, TypeError):
+            if list(map(type, (order_id, cents))) != [str, int]:
+                raise TypeError("id must be a string, cents an integer")
+        except (ValueError, KeyError, TypeError) as error:
+            logging.error("not an order: %s", error)
             return HttpResponse(status=400)  # the message is wrong: a dead letter
         try:
             connection.ensure_connection()
@@ -43,4 +54,4 @@ def view(work):
     return charge
 
 
-urlpatterns = [path("payments", view(in_transaction)), path("payments/at-once", view(at_once))]
+urlpatterns = [path("payments", view(in_transaction)), path("payments/invoiced", view(invoiced)), path("payments/at-once", view(at_once))]

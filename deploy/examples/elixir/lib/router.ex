@@ -8,6 +8,7 @@ defmodule Payments.Router do
   plug :dispatch
 
   post "/payments", do: charge(conn, &in_transaction/2)
+  post "/payments/invoiced", do: charge(conn, &invoiced/2)
   post "/payments/at-once", do: charge(conn, &at_once/2)
 
   defp charge(%{body_params: %{"id" => id, "cents" => cents}} = conn, work) when is_binary(id) and is_integer(cents) do
@@ -40,7 +41,24 @@ defmodule Payments.Router do
     error in DBConnection.ConnectionError -> {:error, error} # raised where BEGIN finds no connection
   end
 
-  # The same in one round trip: the statement is the transaction.
+  # The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+  defp invoiced(token, order) do
+    publish = "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))"
+
+    Postgrex.transaction(Payments.DB, fn db ->
+      with {:ok, _} <- Postgrex.query(db, "SELECT onceward.complete($1)", [token]),
+           {:ok, _} <- Postgrex.query(db, "INSERT INTO charges (order_id, cents) VALUES ($1, $2)", order),
+           {:ok, done} <- Postgrex.query(db, publish, order) do
+        done
+      else
+        {:error, error} -> Postgrex.rollback(db, error)
+      end
+    end)
+  rescue
+    error in DBConnection.ConnectionError -> {:error, error}
+  end
+
+  # The same as the first in one round trip: the statement is the transaction.
   defp at_once(token, order) do
     Postgrex.query(Payments.DB, """
     WITH c AS MATERIALIZED (SELECT onceward.complete($1))

@@ -16,7 +16,17 @@ async fn in_transaction(db: &mut Client, token: &str, order: &Order) -> Result<(
     transaction.commit().await
 }
 
-/// The same in one round trip: the statement is the transaction.
+/// The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+async fn invoiced(db: &mut Client, token: &str, order: &Order) -> Result<(), Error> {
+    let transaction = db.transaction().await?;
+    transaction.execute("SELECT onceward.complete($1)", &[&token]).await?;
+    transaction.execute("INSERT INTO charges (order_id, cents) VALUES ($1, $2)", &[&order.id, &order.cents]).await?;
+    let publish = "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))";
+    transaction.execute(publish, &[&order.id, &order.cents]).await?;
+    transaction.commit().await
+}
+
+/// The same as the first in one round trip: the statement is the transaction.
 async fn at_once(db: &mut Client, token: &str, order: &Order) -> Result<(), Error> {
     let statement = db
         .prepare_cached(
@@ -29,12 +39,22 @@ async fn at_once(db: &mut Client, token: &str, order: &Order) -> Result<(), Erro
 }
 
 // Json answers 400, 415 or 422 to what is no order, and 413 to a body above the limit: dead letters.
-async fn charge(pool: Pool, headers: HeaderMap, order: Order, is_at_once: bool) -> StatusCode {
+enum Work {
+    InTransaction,
+    Invoiced,
+    AtOnce,
+}
+
+async fn charge(pool: Pool, headers: HeaderMap, order: Order, work: Work) -> StatusCode {
     let token = headers.get("onceward-token").and_then(|v| v.to_str().ok()).unwrap_or("");
     let Ok(mut db) = pool.get().await else {
         return StatusCode::SERVICE_UNAVAILABLE; // the database cannot be reached
     };
-    let done = if is_at_once { at_once(&mut db, token, &order).await } else { in_transaction(&mut db, token, &order).await };
+    let done = match work {
+        Work::InTransaction => in_transaction(&mut db, token, &order).await,
+        Work::Invoiced => invoiced(&mut db, token, &order).await,
+        Work::AtOnce => at_once(&mut db, token, &order).await,
+    };
     match done {
         Ok(()) => StatusCode::NO_CONTENT,
         Err(error) => {
@@ -45,11 +65,15 @@ async fn charge(pool: Pool, headers: HeaderMap, order: Order, is_at_once: bool) 
 }
 
 async fn payments(State(pool): State<Pool>, headers: HeaderMap, Json(order): Json<Order>) -> StatusCode {
-    charge(pool, headers, order, false).await
+    charge(pool, headers, order, Work::InTransaction).await
+}
+
+async fn payments_invoiced(State(pool): State<Pool>, headers: HeaderMap, Json(order): Json<Order>) -> StatusCode {
+    charge(pool, headers, order, Work::Invoiced).await
 }
 
 async fn payments_at_once(State(pool): State<Pool>, headers: HeaderMap, Json(order): Json<Order>) -> StatusCode {
-    charge(pool, headers, order, true).await
+    charge(pool, headers, order, Work::AtOnce).await
 }
 
 #[tokio::main]
@@ -62,6 +86,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = config.create_pool(Some(Runtime::Tokio1), NoTls)?;
     let application = Router::new()
         .route("/payments", post(payments))
+        .route("/payments/invoiced", post(payments_invoiced))
         .route("/payments/at-once", post(payments_at_once))
         .layer(axum::extract::DefaultBodyLimit::max(16 << 20)) // the default is 2 MB
         .with_state(pool);

@@ -14,7 +14,16 @@ const inTransaction: Work = async (db, token, order) => {
   await db.query('COMMIT')
 }
 
-// The same in one round trip. Without BEGIN the statement is the transaction.
+// The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed.
+const invoiced: Work = async (db, token, order) => {
+  await db.query('BEGIN')
+  await db.query('SELECT onceward.complete($1)', [token])
+  await db.query('INSERT INTO charges (order_id, cents) VALUES ($1, $2)', [order.id, order.cents])
+  await db.query("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', $1::text, 'cents', $2::integer))", [order.id, order.cents])
+  await db.query('COMMIT')
+}
+
+// The same as the first in one round trip. Without BEGIN the statement is the transaction.
 const atOnce: Work = (db, token, order) => db.query(
   `WITH c AS MATERIALIZED (SELECT onceward.complete($1))
    INSERT INTO charges (order_id, cents) SELECT $2, $3::integer FROM c`,
@@ -46,5 +55,6 @@ const schema = { body: {
 const application = Fastify({ logger: { level: 'error' }, bodyLimit: 16 << 20, keepAliveTimeout: 0, requestTimeout: 0,
   ajv: { customOptions: { coerceTypes: false } } }) // or null would be booked as 0
 application.post('/payments', { schema }, handler(inTransaction))
+application.post('/payments/invoiced', { schema }, handler(invoiced))
 application.post('/payments/at-once', { schema }, handler(atOnce))
 await application.listen({ host: '127.0.0.1', port: Number(process.env.PORT) })

@@ -31,7 +31,26 @@ public class Application {
         }
     }
 
-    /** The same in one round trip: with auto-commit the statement is the transaction. */
+    /** The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed. */
+    static void invoiced(Connection db, String token, String id, int cents) throws SQLException {
+        db.setAutoCommit(false);
+        try (var complete = db.prepareStatement("SELECT onceward.complete(?)");
+             var insert = db.prepareStatement("INSERT INTO charges (order_id, cents) VALUES (?, ?)");
+             var publish = db.prepareStatement(
+                 "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', ?::text, 'cents', ?::integer))")) {
+            complete.setString(1, token);
+            complete.execute();
+            insert.setString(1, id);
+            insert.setInt(2, cents);
+            insert.executeUpdate();
+            publish.setString(1, id);
+            publish.setInt(2, cents);
+            publish.execute();
+            db.commit();
+        }
+    }
+
+    /** The same as the first in one round trip: with auto-commit the statement is the transaction. */
     static void atOnce(Connection db, String token, String id, int cents) throws SQLException {
         try (var statement = db.prepareStatement("""
                 WITH c AS MATERIALIZED (SELECT onceward.complete(?))
@@ -74,6 +93,7 @@ public class Application {
         var server = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(System.getenv("PORT"))), 0);
         server.setExecutor(Executors.newFixedThreadPool(64)); // without one, requests are answered one at a time
         server.createContext("/payments", exchange -> charge(exchange, pool, Application::inTransaction));
+        server.createContext("/payments/invoiced", exchange -> charge(exchange, pool, Application::invoiced));
         server.createContext("/payments/at-once", exchange -> charge(exchange, pool, Application::atOnce));
         server.start();
     }

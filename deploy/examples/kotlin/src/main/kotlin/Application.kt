@@ -26,7 +26,24 @@ fun inTransaction(db: Connection, token: String?, order: Order) {
     db.commit()
 }
 
-/** The same in one round trip: with auto-commit the statement is the transaction. */
+/** The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed. */
+fun invoiced(db: Connection, token: String?, order: Order) {
+    db.autoCommit = false
+    db.prepareStatement("SELECT onceward.complete(?)").use {
+        it.setString(1, token)
+        it.execute()
+    }
+    val writes = listOf("INSERT INTO charges (order_id, cents) VALUES (?, ?)",
+        "SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', ?::text, 'cents', ?::integer))")
+    for (sql in writes) db.prepareStatement(sql).use {
+        it.setString(1, order.id)
+        it.setInt(2, order.cents)
+        it.execute()
+    }
+    db.commit()
+}
+
+/** The same as the first in one round trip: with auto-commit the statement is the transaction. */
 fun atOnce(db: Connection, token: String?, order: Order) {
     val sql = "WITH c AS MATERIALIZED (SELECT onceward.complete(?)) INSERT INTO charges (order_id, cents) SELECT ?, ? FROM c"
     db.prepareStatement(sql).use {
@@ -71,6 +88,7 @@ fun main() {
     val server = HttpServer.create(InetSocketAddress("127.0.0.1", System.getenv("PORT").toInt()), 0)
     server.executor = Executors.newFixedThreadPool(64) // without one, requests are answered one at a time
     server.createContext("/payments") { charge(it, pool, ::inTransaction) }
+    server.createContext("/payments/invoiced") { charge(it, pool, ::invoiced) }
     server.createContext("/payments/at-once") { charge(it, pool, ::atOnce) }
     server.start()
 }

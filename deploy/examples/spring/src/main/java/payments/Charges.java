@@ -20,7 +20,15 @@ public class Charges {
         jdbc.update("INSERT INTO charges (order_id, cents) VALUES (?, ?)", order.id(), order.cents());
     }
 
-    /** The same in one round trip: without @Transactional the statement is the transaction. */
+    /** The same, and an invoice in the same transaction: a sidecar with an outbox sends it once this has committed. */
+    @Transactional
+    public void chargeInvoiced(String token, Order order) {
+        charge(token, order);
+        jdbc.queryForObject("SELECT onceward.publish('invoices', 'created', jsonb_build_object('order', ?::text, 'cents', ?::integer))",
+            String.class, order.id(), order.cents());
+    }
+
+    /** The same as the first in one round trip: without @Transactional the statement is the transaction. */
     public void chargeAtOnce(String token, Order order) {
         jdbc.update("""
             WITH c AS MATERIALIZED (SELECT onceward.complete(?))

@@ -23,6 +23,12 @@ public class Payments {
         charges.charge(token, order);
     }
 
+    @PostMapping("/payments/invoiced")
+    @ResponseStatus(HttpStatus.NO_CONTENT)
+    void chargeInvoiced(@RequestHeader("Onceward-Token") String token, @Valid @RequestBody Order order) {
+        charges.chargeInvoiced(token, order);
+    }
+
     @PostMapping("/payments/at-once")
     @ResponseStatus(HttpStatus.NO_CONTENT)
     void chargeAtOnce(@RequestHeader("Onceward-Token") String token, @Valid @RequestBody Order order) {
