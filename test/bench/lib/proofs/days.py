@@ -65,14 +65,16 @@ class Claimer(threading.Thread):
         return max((1000 * seconds for start, seconds in self.times if start < until and start + seconds > since), default=0.0)
 
 
-def dropped(keeper, v, number):
-    """Drops the oldest day; answers when it began and ended."""
-    start = time.monotonic()
-    keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
-    end = time.monotonic()
-    name, stuck = keeper.fetchone()
-    assert name and not stuck, f"dropped {name}, stuck {stuck}"
-    return start, end
+def dropped(keeper):
+    """Drops the oldest day; answers when that began and ended, and how often before the lock was not had within 50 ms."""
+    for n_vain in range(20):
+        start = time.monotonic()
+        keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
+        end = time.monotonic()
+        if keeper.fetchone()[0]:
+            return start, end, n_vain
+        time.sleep(0.5)
+    raise AssertionError("no day is dropped in 20 tries")
 
 
 def prove(bed, o):
@@ -99,15 +101,17 @@ def prove(bed, o):
         time.sleep(SECONDS_BEFORE)
         slowest = lambda since, until: max(c.slowest_ms(since, until) for c in claimers)
         v.tell("the slowest claim without, ms", f"{slowest(begin + 1, time.monotonic()):.1f}")
-        statements, claims = [], []
-        for number in range(DROPS):
-            start, end = dropped(keeper, v, number)
+        statements, claims, vain = [], [], 0
+        for _ in range(DROPS):
+            start, end, n_vain = dropped(keeper)
+            vain += n_vain
             time.sleep(1.0)
             statements.append(1000 * (end - start))
             claims.append(slowest(start, end + 0.2))
         v.most(f"a day dropped, the slowest of {DROPS}, ms", max(statements), 50)
         v.most("the slowest claim of another sidecar beside it, ms", max(claims), 100)
         v.tell("each: the statement, the slowest claim, ms", "; ".join(f"{a:.1f}, {b:.1f}" for a, b in zip(statements, claims)))
+        v.tell("tries that did not get the lock within 50 ms", str(vain))
         n_calls = sum(len(c.times) for c in claimers)
         v.tell("calls a second", f"{n_calls / (time.monotonic() - begin):.0f}, {CLAIMS} claims each")
         v.exactly("claims that failed", [c.fault for c in claimers if c.fault], [])
