@@ -35,7 +35,8 @@ struct sender {
     char *version, *cluster;
     enum channel_state channel;
     uint64_t n_sent;   /* on this channel: the tag of the latest */
-    struct slice rest; /* of a body that is not in the buffer yet */
+    struct slice rest; /* of a body that is not in the buffer yet: of `body` */
+    struct buf body;   /* its own: who gave the message may forget it while the broker takes nothing */
     struct returned {
         struct message *message; /* being put together; NULL: none */
         struct slice exchange, routing_key;
@@ -97,6 +98,7 @@ void sender_free(struct sender *s)
     }
     returned_drop(s);
     wire_deinit(&s->wire);
+    buf_deinit(&s->body);
     free(s->version);
     free(s->cluster);
     free(s);
@@ -167,6 +169,7 @@ static void channel_closed(struct sender *s, const amqp_channel_close_t *m, stru
     s->channel = OPENING;
     s->n_sent = 0;
     s->rest = (struct slice){0};
+    buf_deinit(&s->body);
 }
 
 static int on_channel(struct sender *s, const amqp_method_t *m, struct sender_event *ev, struct fault *f)
@@ -309,6 +312,8 @@ static void body_fill(struct sender *s)
         s->rest.data += len;
         s->rest.len -= len;
     }
+    if (!s->rest.len)
+        buf_deinit(&s->body);
 }
 
 int sender_flush(struct sender *s, struct fault *f)
@@ -370,5 +375,9 @@ uint64_t sender_send(struct sender *s, const struct sender_message *m)
     header_put(s, m);
     s->rest = m->body;
     body_fill(s);
+    if (s->rest.len) {
+        buf_add_slice(&s->body, s->rest);
+        s->rest = buf_slice(&s->body);
+    }
     return ++s->n_sent;
 }

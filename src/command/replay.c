@@ -58,6 +58,9 @@ struct options {
     int dry_run, json;
 };
 
+/* Those that are on their way, and the one before them, behind which the position stands. */
+enum { N_PLACES = PUBLISHER_WINDOW + 1 };
+
 struct replay {
     const struct options *options;
     struct admin *admin;
@@ -66,7 +69,7 @@ struct replay {
     struct buf what, name;
     struct message_filter filter;
     struct replay_position position;
-    struct message_place places[PUBLISHER_WINDOW]; /* of the latest that were pushed, by their numbers */
+    struct message_place places[N_PLACES]; /* of the latest that were pushed, by their numbers */
     uint64_t n_pushed, n_saved;
     int64_t saved_ms;
     struct pace pace;
@@ -177,7 +180,7 @@ static int save(struct replay *r)
     r->saved_ms = clock_ms();
     if (n == r->n_saved)
         return 0;
-    if (admin_replay_move(r->admin, buf_text(&r->name), &r->position, &r->places[n % PUBLISHER_WINDOW],
+    if (admin_replay_move(r->admin, buf_text(&r->name), &r->position, &r->places[n % N_PLACES],
                           (int64_t)(n - r->n_saved), &r->fault))
         return -1;
     r->n_saved = n;
@@ -202,9 +205,9 @@ static int publish(void *ctx, const struct stored_message *m)
     answer = publisher_push(r->publisher, r->options->to, header, m->body, &r->fault);
     if (answer)
         return answer > 0 ? no_queue(r) : -1;
-    r->places[++r->n_pushed % PUBLISHER_WINDOW] = m->place;
+    r->places[++r->n_pushed % N_PLACES] = m->place;
     progress_show(&r->progress, (int64_t)publisher_confirmed(r->publisher));
-    if (r->n_pushed - r->n_saved == PUBLISHER_WINDOW - 1 || clock_ms() - r->saved_ms >= SAVE_MS)
+    if (r->n_pushed - r->n_saved >= PUBLISHER_WINDOW - 1 || clock_ms() - r->saved_ms >= SAVE_MS)
         return save(r);
     return 0;
 }

@@ -300,8 +300,16 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
 
 void rows_bury(struct outbox *o)
 {
-    while (o->letters.len && o->burying.len < OUTBOX_LETTERS_MAX)
-        move(o, first_of(&o->letters), OUTBOX_LETTER_SENT);
+    size_t bytes = 0;
+
+    while (o->letters.len && o->burying.len < OUTBOX_LETTERS_MAX) {
+        struct outbox_row *row = first_of(&o->letters);
+
+        bytes += row->body_len;
+        if (o->burying.len && bytes > OUTBOX_LETTERS_BYTES)
+            return;
+        move(o, row, OUTBOX_LETTER_SENT);
+    }
 }
 
 void rows_unbury(struct outbox *o)

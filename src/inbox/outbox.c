@@ -303,7 +303,7 @@ static void column_add(struct buf *out, const struct inbox_outbox_letter *letter
 }
 
 void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
-                           const struct inbox_outbox_letter *letters, size_t n)
+                           const struct inbox_outbox_letter *letters, size_t n, size_t bytes)
 {
     static const Oid types[] = {OID_INT8,       OID_TEXT,       OID_INT8_ARRAY,
                                 OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY};
@@ -318,7 +318,7 @@ void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
         column_add(&columns[k], letters, n, k);
         params[2 + k] = buf_text(&columns[k]);
     }
-    pipeline_ask(i, QUESTION_OUTBOX_BURY, 6, types, params);
+    pipeline_ask_big(i, QUESTION_OUTBOX_BURY, 6, types, params, bytes);
     for (int k = 0; k < 4; k++)
         buf_deinit(&columns[k]);
 }

@@ -167,14 +167,23 @@ bool pipeline_may_ask(const struct inbox *i, enum question q)
 
 void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params)
 {
+    pipeline_ask_big(i, q, n, types, params, 0);
+}
+
+void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
+                      size_t bytes)
+{
+    int64_t timeout_ms = timeout_of(i, bytes);
+
     assert(pipeline_may_ask(i, q));
-    if (!PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||
+    if ((timeout_ms > i->statement_timeout_ms && !timeout_send(i, timeout_ms)) ||
+        !PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||
         !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
         return;
     }
     i->answers[q].state = QUESTION_ASKED;
-    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q, .timeout_ms = i->statement_timeout_ms});
+    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q, .timeout_ms = timeout_ms});
     flush(i);
 }
 

@@ -70,6 +70,11 @@ bool pipeline_may_ask(const struct inbox *i, enum question q);
 /* Sends a question that is not out; the parameters are text. */
 void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params);
 
+/* The same for what moves so many bytes in the database: above 1 MiB it has 10 s, and a second for each MiB.
+ */
+void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
+                      size_t bytes);
+
 /* Reads what has come. true: something changed: a segment was answered, or the connection is lost. */
 bool pipeline_read(struct inbox *i);
 

@@ -448,18 +448,19 @@ static void bury(struct sidecar *s)
 {
     struct inbox_outbox_letter letters[INBOX_OUTBOX_LETTERS];
     struct outbox *o = &s->outbox->core;
-    size_t n = 0;
+    size_t n = 0, bytes = 0;
 
     list_each(&o->burying, k)
     {
         const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
 
+        bytes += row->body_len;
         letters[n++] = (struct inbox_outbox_letter){.seq = row->seq,
                                                     .message_id = row->message_id,
                                                     .reason = dead_reasons[row->reason].name,
                                                     .error = row->detail};
     }
-    inbox_ask_outbox_bury(s->database.inbox, o->lease.number, s->outbox->vhost, letters, n);
+    inbox_ask_outbox_bury(s->database.inbox, o->lease.number, s->outbox->vhost, letters, n, bytes);
 }
 
 static void tell(struct sidecar *s, const struct outbox_action *a)

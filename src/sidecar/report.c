@@ -140,7 +140,7 @@ void report_reason(const struct lane *l, enum event e, const char *reason)
 {
     struct log_line line;
 
-    log_begin(&line, e, l->config->name);
+    log_begin(&line, e, l->config ? l->config->name : NULL); /* none: it has an outbox alone */
     log_text(&line, "reason", reason);
     log_end(&line);
 }

@@ -304,6 +304,34 @@ def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path,
         made.deinit()
 
 
+def test_a_body_that_is_under_way_outlives_its_row(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    """The relay forgets its rows while the broker takes no more of a large body: what it sends afterwards is that body all the same."""
+    made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = made
+    body = json.dumps({"text": "x" * (15 << 20)})
+    try:
+        results = made.new_queue("-results")
+        made.app.handler = lambda message, reply: made.app.commit(message, publish=[("", results.name, body, "large")]) and 200
+        made.queue.publish("m0")
+        own_broker.set_alarm("memory")
+        try:
+            sidecar = made.sidecar(top={"outbox": {}})
+            made.wait_for_effects(["m0"])
+            wait_until(lambda: "blocked" in own_broker.eval('[rabbit_reader:info(P, [state]) || P <- rabbit_networking:connections()]'),
+                       "the relay is blocked")
+            made.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                      " WHERE usename = 'sidecar_login' AND datname = current_database()")
+            sidecar.wait_for("connected", n=2, peer="database")
+        finally:
+            own_broker.clear_alarms()
+        wait_for_nothing_waiting(made, 60)
+        results.sync()
+        bodies = [got[2] for got in iter(results.get, None)]
+        assert bodies and all(got == body.encode() for got in bodies), [len(got) for got in bodies]
+    finally:
+        made.deinit()
+
+
 def test_status_and_check_show_it(box):
     sidecar = relay(box, "first", exchanges=[box.exchange])
     sidecar.wait_for("outbox_held")

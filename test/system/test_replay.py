@@ -14,10 +14,12 @@ import time
 import pytest
 
 from rig import schema
-from rig.bed import merge
+from rig.bed import Bed, merge
+from rig.broker_view import own_broker  # noqa: F401 - a fixture
 from rig.wait import wait_until
 from test_store import STORE
 
+CONNECTIONS = "[rabbit_reader:info(P, [state]) || P <- rabbit_networking:connections()]"
 MANY = int(os.environ.get("ONCEWARD_REPLAY_MESSAGES", "1500"))
 
 
@@ -145,6 +147,29 @@ def test_killed_at_any_moment_nothing_is_missing_and_the_first_copies_are_in_ord
     found = ids(other)
     assert list(dict.fromkeys(found)) == [f"m{i}" for i in range(1, MANY + 1)]
     assert len(found) <= MANY + 5 * 256
+
+
+def test_a_connection_that_is_lost_with_all_on_their_way_leaves_nothing_out(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    """A broker in alarm confirms nothing: as many are on their way as may be. What was not confirmed is sent again."""
+    bed = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = bed
+    try:
+        to, idle = bed.new_queue("-projection"), Idle(bed)
+        put(bed, 1000)
+        own_broker.set_alarm("memory")
+        try:
+            child = start(idle, "--consumer", bed.queue.name, "--to", to.name, "--name", "again")
+            wait_until(lambda: "blocked" in own_broker.eval(CONNECTIONS), "the replay is blocked")
+            own_broker.eval('[rabbit_networking:close_connection(P, "test") || P <- rabbit_networking:connections(), '
+                            "rabbit_reader:info(P, [state]) =:= [{state, blocked}]]")
+            text = child.communicate(timeout=60)[0].decode()
+            assert child.returncode, text
+        finally:
+            own_broker.clear_alarms()
+        replay(idle, "--consumer", bed.queue.name, "--to", to.name, "--name", "again")
+        assert set(ids(to)) == {f"m{n}" for n in range(1, 1001)}
+    finally:
+        bed.deinit()
 
 
 def test_a_name_goes_on_with_what_has_come_since(bed, other, idle):

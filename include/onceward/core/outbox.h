@@ -21,11 +21,12 @@
  * broker closes the channel over a group, it is halved until the row that it refuses is alone. */
 
 enum {
-    OUTBOX_OUT_MAX = 256,        /* unconfirmed */
-    OUTBOX_HELD_MAX = 512,       /* rows in memory */
-    OUTBOX_HELD_BYTES = 2 << 20, /* of them; one alone may exceed it */
-    OUTBOX_LETTERS_MAX = 64,     /* written together */
-    OUTBOX_EXCHANGES = 64,       /* remembered */
+    OUTBOX_OUT_MAX = 256,           /* unconfirmed */
+    OUTBOX_HELD_MAX = 512,          /* rows in memory */
+    OUTBOX_HELD_BYTES = 2 << 20,    /* of them; one alone may exceed it */
+    OUTBOX_LETTERS_MAX = 64,        /* written together, */
+    OUTBOX_LETTERS_BYTES = 1 << 20, /* of so many bytes; one alone may exceed it */
+    OUTBOX_EXCHANGES = 64,          /* remembered */
     OUTBOX_NAME_MAX = 255,
     OUTBOX_LEASE_MS = 15000,
     OUTBOX_SILENT_MS = 15000, /* without a confirm while rows wait: somebody else may do better */

@@ -94,8 +94,9 @@ struct inbox_outbox_buried {
     int64_t letter;
 };
 enum { INBOX_OUTBOX_LETTERS = 64 };
+/* bytes: of their bodies, which the database moves. */
 void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
-                           const struct inbox_outbox_letter *letters, size_t n);
+                           const struct inbox_outbox_letter *letters, size_t n, size_t bytes);
 
 /* ret has room for INBOX_OUTBOX_LETTERS, in the order in which they were asked for. */
 int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t *ret_n, struct fault *f);
