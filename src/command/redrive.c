@@ -410,6 +410,14 @@ static int outbox_publish(struct redrive *r, const struct dead_letter *l, const 
     return 0;
 }
 
+static bool is_allowed(const struct config_names *allowed, const char *exchange)
+{
+    for (size_t i = 0; i < allowed->n; i++)
+        if (!strcmp(allowed->items[i], exchange ? exchange : ""))
+            return true;
+    return !allowed->n;
+}
+
 static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
 {
     struct fault f = {0};
@@ -418,6 +426,10 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
 
     if (!r->config->outbox.is_there) {
         leave(r, l, "this configuration has no outbox: use the one that does");
+        return 0;
+    }
+    if (!is_allowed(&r->config->outbox.exchanges, l->exchange)) {
+        leave(r, l, "the exchange is not in outbox.exchanges");
         return 0;
     }
     if (r->options->dry_run) {

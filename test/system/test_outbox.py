@@ -146,6 +146,9 @@ def test_what_cannot_be_sent_becomes_a_letter_and_those_behind_it_go_on(box):
     assert wait_for_letter(box, "unroutable")["routing_key"] == "nobody"
     wait_for_nothing_waiting(box)
     assert is_empty(box)
+    left = run(box, sidecar, "dead", "redrive", str(wait_for_letter(box, "not_allowed")["id"]))
+    assert left.returncode == 1 and "not in outbox.exchanges" in left.stdout + left.stderr, left.stdout + left.stderr
+    assert wait_for_letter(box, "not_allowed")
 
 
 def test_a_letter_is_redriven_to_its_exchange(box):
