@@ -301,6 +301,7 @@ def test_what_lies_in_the_default_partition_goes_when_all_of_it_is_old(pg):
     assert keep(pg, c=30 * DAY)["dropped"] is None
     pg.query("DELETE FROM onceward.message_default WHERE message_id = 'young'")
     assert keep(pg, c=30 * DAY) == {"made": 1, "dropped": "message_default", "more": False, "busy": False, "stuck": None, "ahead_ms": 0}
+    assert pg.query("SELECT count(*)::int FROM onceward.message") == [(0,)]
 
 
 def test_a_reader_keeps_its_day_and_claims_wait_for_50_ms_at_most(pg):
@@ -350,4 +351,5 @@ def test_two_keepers_at_once_do_it_once(pg):
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(answers) == 4, "one of them failed"
     assert sum(a["made"] for a in answers) == 8 and len(days(pg)) == 8
