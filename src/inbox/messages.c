@@ -1,4 +1,4 @@
-/* Stored messages, as the commands see them: in the order of arrival, one consumer's.
+/* Stored messages, as the commands see them: in the order of their first claims, one consumer's.
  *
  * A walk reads a page of places and sizes, then the messages of as many of them as are a MiB together.
  * Between calls nothing is open, as in a walk over letters. It ends at a horizon: a moment before which

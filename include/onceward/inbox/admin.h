@@ -212,7 +212,7 @@ int admin_rows_each(struct admin *a, const struct row_filter *filter,
 /* A time as the database writes it, with microseconds. */
 enum { MESSAGE_TIME_SIZE = 48 };
 
-/* A message's place in the order of arrival. */
+/* A message's place in the order of the first claims. */
 struct message_place {
     char received_at[MESSAGE_TIME_SIZE], seq[24];
 };
@@ -246,9 +246,9 @@ int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], s
 /* Now, when everything that arrived before now is committed: waits for that, a minute at most. */
 int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
 
-/* Walks the messages behind a place, in the order of arrival. each answers 0 to go on, else the walk ends
- * with that. A message is valid during the call only. No transaction is open during the call, so each may use
- * `a` itself. About a MiB is in memory at a time, or one message. */
+/* Walks the messages behind a place, in the order of their first claims. each answers 0 to go on, else the
+ * walk ends with that. A message is valid during the call only. No transaction is open during the call, so
+ * each may use `a` itself. About a MiB is in memory at a time, or one message. */
 int admin_messages_each(struct admin *a, const struct message_filter *filter,
                         const struct message_place *from,
                         int (*each)(void *ctx, const struct stored_message *message), void *ctx,
