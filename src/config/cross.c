@@ -10,6 +10,7 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/core/identity.h"
+#include "onceward/core/row.h"
 #include "onceward/core/token.h"
 
 #include <assert.h>
@@ -21,12 +22,11 @@
 #include <strings.h>
 #include <unistd.h>
 
-/* A takeover waits so long after the expiry of a token. */
 #define LOW_DELIVERY_LIMIT                                                                                   \
     "with a limit of %d the first broken connection may end a message as a dead letter (reason "             \
     "delivery_limit); expected at least %d"
 
-enum { TAKEOVER_GRACE_MS = 2000, CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
+enum { CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
 /* Deliveries are returned before the broker would drop their messages; with a smaller limit there is no room
  * for that. */

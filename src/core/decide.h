@@ -5,13 +5,12 @@
 /* Where a delivery goes next, when a fact has told how it stands. Private to the core. */
 
 enum {
-    TAKEOVER_GRACE_MS = 2000, /* live holders may complete first; as the database's functions have it */
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
-    SURPLUS_LOOK_MS = 50,  /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
-    ROOM_LOOK_MS = 250,    /* a body that did not fit */
-    TRIAL_MS = 30000,      /* one delivery stays to try with for so long, and for so long then none */
-    N_ALONE_TAKEOVERS = 2, /* a row that was taken over so often goes alone from then on */
+    SURPLUS_LOOK_MS = 50,   /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
+    ROOM_LOOK_MS = 250,     /* a body that did not fit */
+    TO_TRY_WITH_MS = 30000, /* one delivery stays to try with for so long, and for so long then none */
+    N_ALONE_TAKEOVERS = 2,  /* a row that was taken over so often goes alone from then on */
 };
 
 /* It stands beside others of its id: it leads them, follows, or waits. */

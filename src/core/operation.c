@@ -2,8 +2,8 @@
 #include "onceward/core/operation.h"
 
 static const struct operation_info infos[N_OPERATIONS] = {
-#define OPERATION(id, name, link, out, idle, begins, failpoint, sentence)                                    \
-    [OP_##id] = {name, LINK_##link, out, idle, begins, FAILPOINT_##failpoint, sentence},
+#define OPERATION(id, name, link, idle, failpoint)                                                           \
+    [OP_##id] = {name, LINK_##link, idle, FAILPOINT_##failpoint},
 #include "onceward/core/terms/operations.def"
 };
 

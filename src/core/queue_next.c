@@ -262,7 +262,7 @@ static struct consumer_load load_of(const struct queue *q)
  * tell that the application is well again. */
 static bool may_try_another(const struct queue *q, int64_t now_ms)
 {
-    return decide_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TRIAL_MS &&
+    return decide_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS &&
            !MUTANT(TRIED_ONCE);
 }
 

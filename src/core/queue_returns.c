@@ -92,7 +92,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
         if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
-            (now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TRIAL_MS && !MUTANT(TRIAL_KEPT)))
+            (now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS && !MUTANT(TRIAL_KEPT)))
             continue;
         if (!q->brake.on || !d->copy.redelivered)
             return d;

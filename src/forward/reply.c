@@ -69,7 +69,7 @@ static void status_line(struct reply *r, struct slice s)
     r->state = REPLY_FIELDS;
 }
 
-/* Calls for each element of a comma-separated list (RFC 9110, section 5.6.1). */
+/* Takes the next element off a comma-separated list (RFC 9110, section 5.6.1). */
 static bool element_take(struct slice *list, struct slice *element)
 {
     const char *comma;

@@ -13,10 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    TAKEOVER_GRACE_MS = 2000, /* live holders settle first */
-    BODY_SPARE_BYTES = 64,
-};
+enum { BODY_SPARE_BYTES = 64 };
 
 static char *number_text(int64_t v)
 {

@@ -1,7 +1,8 @@
-/* The inbox as the worker sees it: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h
+/* The inbox as the loop sees it: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h
  * for the parts.
  *
- * Every item that was submitted is in exactly one batch until its row was given. One thread, the worker's. */
+ * Every item that was submitted is in exactly one batch until its row was given. One thread, that of the
+ * loop. */
 #include "onceward/inbox/inbox.h"
 
 #include "asks.h"

@@ -2,8 +2,8 @@
  * lost connection.
  *
  * Invariants: a segment is one call and one Sync, so one transaction; its rows count only when its Sync was
- * read, for that is the commit. Segments are answered in order. Nothing here waits. One thread, the worker's.
- */
+ * read, for that is the commit. Segments are answered in order. Nothing here waits. One thread, that of the
+ * loop. */
 #include "pipeline.h"
 
 #include "onceward/base/clock.h"

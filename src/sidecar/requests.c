@@ -10,8 +10,6 @@
 
 #include <stdlib.h>
 
-enum { TAKEOVER_GRACE_MS = 2000 };
-
 int requests_init(struct sidecar *s, struct fault *f)
 {
     struct application_rules *rules = mem_zalloc(s->n_lanes, sizeof(*rules));

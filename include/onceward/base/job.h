@@ -3,7 +3,7 @@
 #include <stdbool.h>
 
 /* One blocking piece of work (name resolution, connecting, logging in) on a short-lived thread of its own, so
- * that a worker never blocks. The thread owns what it works on; an abandoned one cleans up after itself when
+ * that the loop never blocks. The thread owns what it works on; an abandoned one cleans up after itself when
  * it ends. */
 struct job;
 

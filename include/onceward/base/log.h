@@ -11,7 +11,7 @@
  * fields.
  *
  * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded
- * queue, so that a blocked standard output never blocks a worker. Each class of events has a room of its own
+ * queue, so that a blocked standard output never blocks who logs. Each class of events has a room of its own
  * there; what does not fit is dropped and counted (log_dropped). */
 
 struct texts;

@@ -43,7 +43,7 @@ struct consumer_load {
     int prefetch, max_parked;  /* configured */
     size_t max_bytes, n_bytes; /* allowed, held */
     size_t n_waiting;          /* parked, and what waits for its turn */
-    int most;                  /* at most so many in all (a trial: 1); 0: no such bound */
+    int most;                  /* at most so many in all (1: only to try with); 0: no such bound */
 };
 
 /* The prefetch that fits, at least 1. */

@@ -58,7 +58,6 @@ struct delivery_request {
     int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
     bool put_off;              /* its latest answer was "not now" */
     int kept_verdict;          /* of an answer that came while the window was being asked about; -1: none */
-    int kept_status;
     int64_t kept_retry_after_ms;
 };
 

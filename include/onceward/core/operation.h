@@ -8,7 +8,7 @@
  * their properties stand in terms/operations.def. */
 
 enum operation {
-#define OPERATION(id, name, link, out, idle, begins, failpoint, sentence) OP_##id,
+#define OPERATION(id, name, link, idle, failpoint) OP_##id,
 #include "onceward/core/terms/operations.def"
     N_OPERATIONS
 };
@@ -38,9 +38,8 @@ enum wait_reason {
 struct operation_info {
     const char *name;
     enum operation_link link;
-    bool out, idle, begins;
+    bool idle;
     enum failpoint failpoint;
-    const char *sentence;
 };
 
 /* The row of an operation. */

@@ -20,10 +20,10 @@ enum verdict {
     VERDICT_CHECK,       /* transaction completion, 2xx: the row must say completed, within commit_grace */
     VERDICT_ACCEPTED,    /* transaction completion, 202: watch the row for the window */
     VERDICT_NOT_NOW,     /* given back, after retry_after_ms or backoff */
-    VERDICT_UNAVAILABLE, /* given back, and the queue pauses */
+    VERDICT_UNAVAILABLE, /* given back, and a bad mark for the limiter */
     VERDICT_PERMANENT,   /* dead */
     VERDICT_FAILED,      /* charged, backoff */
-    VERDICT_DIED,        /* suspects */
+    VERDICT_DIED,        /* a crash: quarantined; application.h says whom it is charged to */
     VERDICT_REVOKE,      /* window over: fail, unless extended */
     N_VERDICTS
 };

@@ -1,5 +1,8 @@
 #pragma once
 
+/* Nobody takes a token over before it has been expired for so long: live holders may complete first. */
+enum { TAKEOVER_GRACE_MS = 2000 };
+
 /* What the inbox answers: one table for the database functions, the adapter and the delivery machine.
  * ROW(id, name in SQL) */
 #define ROW_ANSWERS(ROW)                                                                                     \
