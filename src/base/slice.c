@@ -85,3 +85,11 @@ bool slice_is_text(struct slice s)
 {
     return !(s.len && memchr(s.data, 0, s.len)) && slice_is_utf8(s);
 }
+
+struct slice slice_cut(struct slice s, size_t most)
+{
+    if (s.len > most)
+        for (s.len = most; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
+            s.len--;
+    return s;
+}

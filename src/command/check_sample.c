@@ -13,39 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { NAMES_MAX = 30, NAME_MAX_BYTES = 80 };
-
-static void add_name(struct buf *out, struct slice name)
-{
-    if (name.len > NAME_MAX_BYTES)
-        name.len = NAME_MAX_BYTES;
-    text_add_safe(out, name);
-}
-
-/* "the properties content_type, message_id and the headers x-id, n". */
-static void add_names(const struct message *m, struct buf *out)
-{
-    const char *before = "the properties ";
-
-    for (int p = 0; p < N_PROPERTIES; p++) {
-        if (!m->properties[p].data)
-            continue;
-        buf_printf(out, "%s%s", before, property_name((enum property)p));
-        before = ", ";
-    }
-    if (*before == 't')
-        buf_add_text(out, "no properties");
-    before = m->n_headers ? " and the headers " : " and no headers";
-    if (!m->n_headers)
-        buf_add_text(out, before);
-    for (size_t i = 0; i < m->n_headers && i < NAMES_MAX; i++) {
-        buf_add_text(out, before);
-        add_name(out, m->headers[i].name);
-        before = ", ";
-    }
-    if (m->n_headers > NAMES_MAX)
-        buf_printf(out, " and %zu more", m->n_headers - NAMES_MAX);
-}
+enum { NAMES_MAX = 30 };
 
 /* Would this source find an id? Then it is added, as the configuration writes it. */
 static size_t propose(const struct message *m, struct slice text, size_t n, struct buf *out)
@@ -135,7 +103,7 @@ bool sample_describe(const struct config_queue *q, const struct message *m, stru
     } else {
         text_add_safe(out, slice_of(f.text));
         buf_add_text(out, ". It has ");
-        add_names(m, out);
+        message_add_names(m, NAMES_MAX, out);
         if (add_proposals(m, &fits)) {
             buf_add_text(out, ". This would find an id, for message_id: ");
             text_add_safe(out, buf_slice(&fits));

@@ -1,9 +1,9 @@
 /* The circuit breaker: see brake.h. */
 #include "onceward/core/brake.h"
+#include "onceward/base/slice.h"
 #include "onceward/core/mutant.h"
 
 #include <stdio.h>
-#include <string.h>
 
 void brake_init(struct brake *b, int threshold)
 {
@@ -28,12 +28,14 @@ static bool brake_knows(const struct brake *b, uint64_t id)
 /* Counts what was said; what is said once the table is full counts nowhere. */
 static void brake_count(struct brake *b, const char *text)
 {
+    struct slice said = slice_cut(slice_of(text), sizeof(b->texts[0].text) - 1);
+
     for (size_t i = 0; i < BRAKE_TEXTS; i++) {
         struct brake_text *t = &b->texts[i];
 
         if (!t->n)
-            snprintf(t->text, sizeof(t->text), "%s", text);
-        else if (strncmp(t->text, text, sizeof(t->text) - 1) != 0)
+            snprintf(t->text, sizeof(t->text), "%.*s", (int)said.len, said.data);
+        else if (!slice_equal(slice_of(t->text), said))
             continue;
         t->n++;
         return;

@@ -23,7 +23,8 @@ void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const cha
 
     if (!p->since_ms)
         p->since_ms = now_ms ? now_ms : 1;
-    snprintf(p->text, sizeof(p->text), "%s", text ? text : "");
+    snprintf(p->text, sizeof(p->text), "%.*s",
+             (int)slice_cut(slice_of(text ? text : ""), sizeof(p->text) - 1).len, text ? text : "");
 }
 
 void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
@@ -249,7 +250,7 @@ static void spare_deaths(struct queue *q, int64_t now_ms)
 static void brake_says(struct queue *q, int64_t now_ms)
 {
     enum pause_reason why = q->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
-    char text[256];
+    char text[sizeof(q->pauses[why].text)];
 
     brake_tell(&q->brake, text, sizeof(text));
     pause_begin(q, now_ms, why, text);

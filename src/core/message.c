@@ -7,7 +7,9 @@
 #include "onceward/core/message.h"
 
 #include "core/field_text.h"
+#include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/table.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -134,6 +136,47 @@ int property_find(struct slice name)
         if (slice_equal(name, property_names[p]))
             return p;
     return -1;
+}
+
+static void names_of_properties(const struct message *m, struct buf *out)
+{
+    const struct {
+        bool there;
+        const char *name;
+    } numbers[] = {{m->has_delivery_mode, "delivery_mode"},
+                   {m->has_priority, "priority"},
+                   {m->has_timestamp, "timestamp"}};
+    const char *before = "the properties ";
+
+    for (int p = 0; p < N_PROPERTIES; p++)
+        if (m->properties[p].data) {
+            buf_printf(out, "%s%s", before, property_name((enum property)p));
+            before = ", ";
+        }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (numbers[i].there) {
+            buf_printf(out, "%s%s", before, numbers[i].name);
+            before = ", ";
+        }
+    if (*before == 't')
+        buf_add_text(out, "no properties");
+}
+
+void message_add_names(const struct message *m, size_t most_headers, struct buf *out)
+{
+    enum { NAME_MAX_BYTES = 48 };
+    const char *before = " and the headers ";
+
+    names_of_properties(m, out);
+    if (!m->n_headers)
+        buf_add_text(out, " and no headers");
+    for (size_t i = 0; i < m->n_headers && i < most_headers; i++) {
+        buf_add_text(out, before);
+        text_add_safe(out, slice_cut(m->headers[i].name, NAME_MAX_BYTES));
+        before = ", ";
+    }
+    if (m->n_headers > most_headers)
+        buf_printf(out, " and %zu more", m->n_headers - most_headers);
 }
 
 static const struct field *field_find(const struct field *fields, size_t n, struct slice name)

@@ -2,12 +2,15 @@
  * queues. */
 #include "sidecar/sidecar.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/failpoint.h"
+#include "onceward/base/fault.h"
 #include "onceward/base/log.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
+#include "onceward/core/message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +20,7 @@ enum {
     N_EVENTS_A_TURN = 512,
     TICK_MS = 1000,
     TICK_CLOSING_MS = 50,
+    HEADERS_TOLD = 6,
     JOB_EXTRA_MS = 15000 /* for name resolution */
 };
 
@@ -45,6 +49,18 @@ static enum queue_kind kind_of(enum broker_kind k)
     }
 }
 
+/* Where there is no id, what the message does have tells which one could be looked for. */
+static void say_what_it_has(const struct message *m, struct fault *f)
+{
+    struct buf names = {0};
+
+    buf_add_text(&names, f->text);
+    buf_add_text(&names, "; it has ");
+    message_add_names(m, HEADERS_TOLD, &names);
+    fault_set(f, "%s", buf_text(&names));
+    buf_deinit(&names);
+}
+
 /* The message id, or why there is none; *id holds its bytes. */
 static enum dead_reason identify(const struct lane *l, const struct message *m, struct buf *id,
                                  struct fault *f)
@@ -55,6 +71,7 @@ static enum dead_reason identify(const struct lane *l, const struct message *m, 
         return DEAD_NONE;
     case IDENTITY_MISSING:
     case IDENTITY_EMPTY:
+        say_what_it_has(m, f);
         return DEAD_NO_MESSAGE_ID;
     default:
         return DEAD_INVALID_MESSAGE_ID;

@@ -3,7 +3,7 @@
  * is written every few seconds, and read by every replica. */
 #include "sidecar/sidecar.h"
 
-enum { DETAIL_BYTES = 160 };
+enum { DETAIL_BYTES = 320 };
 
 static void add_text(struct buf *b, const char *key, const char *value)
 {
@@ -35,17 +35,6 @@ static void add_latency(struct buf *b, const char *key, const struct histogram *
                (double)told.p99_us / 1000);
 }
 
-/* No longer than that, and no piece of a character. */
-static struct slice cut(const char *text)
-{
-    struct slice s = slice_of(text);
-
-    if (s.len > DETAIL_BYTES)
-        for (s.len = DETAIL_BYTES; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
-            s.len--;
-    return s;
-}
-
 /* The first of the reasons for which it stands still: the one that the stats line names. */
 static void add_pause(struct buf *b, const struct lane *l)
 {
@@ -56,7 +45,7 @@ static void add_pause(struct buf *b, const struct lane *l)
             continue;
         add_text(b, "reason", pause_reasons[r].name);
         buf_add_text(b, ", \"detail\": ");
-        buf_add_json(b, cut(p->text));
+        buf_add_json(b, slice_cut(slice_of(p->text), DETAIL_BYTES));
         add_int(b, "paused_for_ms", l->sidecar->now_ms - p->since_ms);
         return;
     }

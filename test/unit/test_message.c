@@ -2,6 +2,7 @@
 
 #include "cmocka_all.h"
 #include "fields.h"
+#include "onceward/base/buf.h"
 #include "onceward/core/message.h"
 
 #include <stdio.h>
@@ -89,6 +90,37 @@ static void test_header_lookup(void **state)
     assert_null(message_header(&m, TEXT("")));
 }
 
+static void test_names_without_values(void **state)
+{
+    struct message *m = message_new();
+    struct buf names = {0};
+
+    message_add_names(m, 2, &names);
+    assert_string_equal(buf_text(&names), "no properties and no headers");
+    buf_reset(&names);
+    m->properties[PROPERTY_TYPE] = TEXT("secret");
+    m->properties[PROPERTY_APP_ID] = TEXT("");
+    m->has_timestamp = true;
+    struct field headers[] = {F_STRING("x-id", "secret"), F_STRING("a\x1b[2J", "secret"), F_VOID("third")};
+    m->headers = headers;
+    m->n_headers = COUNT(headers);
+    message_add_names(m, 2, &names);
+    assert_string_equal(buf_text(&names),
+                        "the properties type, app_id, timestamp and the headers x-id, a\\x1b[2J and 1 more");
+    buf_reset(&names);
+    char long_name[101] = {0};
+    memset(long_name, 'n', 100);
+    memcpy(long_name + 47, "\xC3\xA9", 2);
+    headers[0].name = slice_of(long_name);
+    message_add_names(m, 1, &names);
+
+    assert_string_equal(buf_text(&names) + strlen("the properties type, app_id, timestamp and the headers ") +
+                            47,
+                        " and 2 more");
+    buf_deinit(&names);
+    message_free(m);
+}
+
 static void test_deaths(void **state)
 {
     struct field first[] = {F_STRING("queue", "q"), F_INT("count", FIELD_I64, 3),
@@ -172,10 +204,15 @@ static void test_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arena_keeps_everything),  cmocka_unit_test(test_empty_is_not_absent),
-        cmocka_unit_test(test_sizes_around_the_blocks), cmocka_unit_test(test_properties_by_name),
-        cmocka_unit_test(test_header_lookup),           cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_delivery_count),          cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_arena_keeps_everything),
+        cmocka_unit_test(test_empty_is_not_absent),
+        cmocka_unit_test(test_sizes_around_the_blocks),
+        cmocka_unit_test(test_properties_by_name),
+        cmocka_unit_test(test_names_without_values),
+        cmocka_unit_test(test_header_lookup),
+        cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_delivery_count),
+        cmocka_unit_test(test_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,6 +33,9 @@ bool slice_is_utf8(struct slice s);
 /* Can PostgreSQL's text hold it: well-formed UTF-8 without NUL? */
 bool slice_is_text(struct slice s);
 
+/* Its first bytes, at most so many, and no piece of a character at the end. */
+struct slice slice_cut(struct slice s, size_t most);
+
 /* The length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
 size_t slice_utf8_step(struct slice s, size_t at);
 

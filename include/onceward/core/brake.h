@@ -8,10 +8,10 @@
  * or would die, for whatever reason, and none succeeds between, it is not the messages. Then nothing is
  * charged and nothing dies until one succeeds, and trying costs nothing. A value; no clock, no I/O. */
 
-enum { BRAKE_IDS = 64, BRAKE_TEXTS = 8, BRAKE_LEAST = 5 };
+enum { BRAKE_IDS = 64, BRAKE_TEXTS = 6, BRAKE_LEAST = 5 };
 
 struct brake_text {
-    char text[96];
+    char text[256];
     int n;
 };
 

@@ -3,7 +3,10 @@
 #include "onceward/base/slice.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+struct buf;
 
 /* An AMQP 0-9-1 message without any library in it. The broker adapter makes it, everybody else reads it.
  *
@@ -109,6 +112,10 @@ const char *property_name(enum property p);
 /* The property of that name; -1: there is none. */
 int property_find(struct slice name);
 
+/* "the properties type, timestamp and the headers x-id, region and 3 more": what the message has, by name, of
+ * its headers at most so many. Never a value; what a terminal would act on is escaped. */
+void message_add_names(const struct message *m, size_t most_headers, struct buf *out);
+
 /* The header of that name at the top level, or NULL. */
 const struct field *message_header(const struct message *m, struct slice name);
 
@@ -121,8 +128,6 @@ int64_t message_rejections(const struct message *m, struct slice queue);
 
 /* x-delivery-count (quorum queues): how often it was delivered before; 0 when absent. */
 int64_t message_delivery_count(const struct message *m);
-
-struct buf;
 
 enum {
     FIELD_DEPTH_MAX = 100

@@ -50,7 +50,7 @@ struct queue_rules {
 struct queue_pause {
     int64_t since_ms; /* 0: not */
     bool told;
-    char text[256];
+    char text[320];
 };
 
 struct queue_counts {
