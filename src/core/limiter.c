@@ -42,7 +42,7 @@ static void limiter_wait(struct limiter *l, int64_t now_ms, int64_t most_ms, int
     l->wait_ms = wait;
     wait = wait * 3 / 4 + (int64_t)(random % (uint64_t)(wait / 2 + 1));
     if (retry_after_ms > wait)
-        wait = retry_after_ms < LIMITER_WAIT_LAST_MS ? retry_after_ms : LIMITER_WAIT_LAST_MS;
+        wait = retry_after_ms < most_ms ? retry_after_ms : most_ms;
     l->wait_until_ms = now_ms + wait;
     if (!l->slow_since_ms)
         l->slow_since_ms = now_ms;

@@ -48,6 +48,14 @@ bool returns_is_last(const struct returns *r, int64_t delivery_count)
            (limit == LIMIT_UNKNOWN || returns_count(r, delivery_count) >= limit - 1);
 }
 
+bool returns_go_behind(const struct returns *r)
+{
+    int limit = returns_limit(r);
+
+    return r->kind == KIND_QUORUM && r->server_major < LIMIT_SINCE_VERSION &&
+           (limit == LIMIT_UNKNOWN || limit == LIMIT_NONE);
+}
+
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
 {
     if (r->told || returns_limit(r) != LIMIT_UNKNOWN || !returns_count(r, delivery_count))

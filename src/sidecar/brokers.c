@@ -271,6 +271,12 @@ static void read_events(struct sidecar *s, struct broker_link *k)
     }
 }
 
+/* Half of what may wait here waits: on some kinds of queues what is returned makes room. */
+static bool is_crowded(const struct queue *q)
+{
+    return q->held.waiting[WAIT_DUE].len > (size_t)q->rules.max_parked / 2;
+}
+
 /* A stream takes a consumer as any queue does, and its messages of before never come: so it is asked where a
  * first delivery is missing. */
 static void watch_kind(struct lane *l)
@@ -280,8 +286,13 @@ static void watch_kind(struct lane *l)
     int64_t now_ms = l->sidecar->now_ms;
     struct fault f = {0};
 
+    if (broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN)
+        return;
+    if (l->core.generation && is_crowded(&l->core)) {
+        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
+        return;
+    }
     if (c->state != CONSUMER_ACTIVE || l->core.counts.received.total ||
-        broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN ||
         now_ms - c->started_ms < PATIENCE_MS / 2)
         return;
     if (c->watch.depth < 0 || c->watch.depth_of_ms < c->started_ms + PATIENCE_MS / 2) {

@@ -338,8 +338,9 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     /* Its claim is given back first, which may take a while. */
     bool others = q->n_others || w->now_us - s->queues[m->truth->queue].others_us < 90000000;
 
-    /* What is put off for long makes room where the broker puts what comes back behind the others. */
-    others |= p->quorum && p->rules.delivery_limit == LIMIT_UNKNOWN && p->version < 400;
+    /* What is put off for long makes room, for half of max_parked, where the broker puts what comes back
+     * behind the others. */
+    others |= p->quorum && p->version < 400 && p->rules.delivery_limit <= LIMIT_NONE;
     if (!others && !m->skipped && held_us < p->rules.max_hold_ms * 900)
         oracle_broken(w, "return", "%s is returned after %lld ms, and nobody else could take it",
                       m->truth->id, (long long)(held_us / 1000));

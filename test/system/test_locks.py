@@ -1,5 +1,6 @@
 """No statement of the sidecar waits for a row that an application has locked."""
 
+import threading
 import time
 import uuid
 
@@ -116,6 +117,31 @@ def test_a_row_whose_holder_may_not_be_seen_is_said_with_what_can(bed):
     sidecar.wait_for("completed", message_id="m1")
     sidecar.term()
     bed.postgres.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("answer", [500, 503, 200], ids=["to-fail", "to-release", "to-check"])
+def test_max_hold_holds_for_a_row_that_its_own_application_keeps_locked(bed, answer):
+    """It has answered, and its transaction goes on: what is to be written about it cannot be. At max_hold the delivery goes back, and the
+    row is left as it is."""
+    gate, at_work = Gate(), threading.Event()
+
+    def handler(request, reply):
+        bed.app.later(lambda: bed.app.try_commit(request, before_commit=lambda: (at_work.set(), gate.wait())))
+        at_work.wait(60)
+        return answer
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(token_window="2s", max_window="2s", max_hold="5s")
+    bed.queue.publish("m1")
+    returned = sidecar.wait_for("returned", deadline=40)
+    assert returned["n"] == 1 and "max_hold" in returned["reason"] and bed.status("m1") == "processing"
+    sidecar.wait_for("stats", received_total=lambda n: n >= 2)
+    gate.open()
+    bed.wait_for_status("m1", "completed")
+    sidecar.wait_for("duplicate", message_id="m1")
+    assert len(bed.app.posts()) == 1
+    bed.assert_once("m1")
+    bed.assert_acked()
 
 
 def test_another_sidecar_does_not_take_a_locked_row_over(bed):

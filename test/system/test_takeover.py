@@ -157,6 +157,65 @@ def test_a_message_that_kills_the_sidecar_every_time_ends_up_dead(bed):
     bed.assert_acked()
 
 
+def test_a_message_that_kills_the_sidecar_takes_no_neighbour_with_it(bed):
+    """They were in flight with it, twice, and none of them is charged: from then on each goes alone, so that it dies and they do not."""
+    gates = [Gate(), Gate()]
+    neighbours = ["neighbour1", "neighbour2"]
+    killed = Gate()
+
+    def handler(request, reply):
+        life = len(bed.app.posts(request.message_id))
+        if request.message_id == "killer":
+            killed.wait()
+        elif life <= len(gates):
+            gates[life - 1].wait()
+        else:
+            return bed.app.commit_and_answer(request, reply)
+        return 200
+
+    bed.app.handler = handler
+    bed.queue.publish_many([*neighbours, "killer"])
+    sidecar = bed.sidecar(token_window="60s", retry={"max_attempts": 2}, top={"instance": "pod-" + bed.name})
+    for n in range(1, 6):
+        bed.app.wait_for_posts(n, "killer")
+        if n <= len(gates):
+            gates[n - 1].wait_for_waiting(len(neighbours))
+        sidecar.kill()
+        bed.rows("UPDATE onceward.inbox SET token_expires_at = clock_timestamp() - interval '10 s' WHERE consumer = %s AND"
+                 " status = 'processing'", bed.queue.name)
+        sidecar.start()
+    sidecar.wait_for("dead", message_id="killer")
+    for message_id in neighbours:
+        bed.wait_for_status(message_id, "completed")
+    assert [letter["message_id"] for letter in bed.letters()] == ["killer"]
+    assert {bed.row(message_id)["attempt"] for message_id in neighbours} == {1}
+    bed.assert_once(*neighbours)
+    for gate in (*gates, killed):
+        gate.open()
+    bed.assert_acked()
+
+
+def test_two_that_live_under_one_instance_say_so_and_take_nothing_from_each_other(bed):
+    """`instance` in a configuration that is shared, say. A copy of what the one has in work comes to the other."""
+    gate = Gate()
+    bed.app.handler = lambda request, reply: (gate.wait(), bed.app.commit_and_answer(request, reply))[1]
+    keys = dict(token_window="60s", max_window="2m", top={"instance": "pod-" + bed.name})
+    both = [bed.sidecar(**keys), bed.sidecar(**keys)]
+    ids = [f"m{i}" for i in range(4)]
+    bed.queue.publish_many(ids)
+    gate.wait_for_waiting(len(ids))
+    bed.queue.publish_many(reversed(ids))  # the broker gives each sidecar every second one
+    said = "another sidecar runs under this one's `instance`"
+    wait_until(lambda: any(s.find("limits", reason=lambda text: said in text) for s in both), "one of them says so", 40)
+    wait_until(lambda: sum(len(s.find("parked")) for s in both) == len(ids), "each copy waits for the other's", 40)
+    assert len(bed.app.posts()) == len(ids) and not any(s.find("taken_over") for s in both)
+    gate.open()
+    wait_until(lambda: sum(len(s.find("completed")) + len(s.find("duplicate")) for s in both) == 2 * len(ids), "all are done", 60)
+    assert len(bed.app.posts()) == len(ids)
+    bed.assert_once(*ids)
+    bed.assert_acked()
+
+
 def test_a_sidecar_that_was_stopped_past_its_window_changes_nothing(bed):
     """SIGSTOP instead of kill: the other sidecar takes over, the first one wakes up and finds out."""
     gate = Gate()

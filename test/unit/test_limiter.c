@@ -88,6 +88,8 @@ static void test_a_wish_to_retry_later_is_honoured_up_to_the_longest_wait(void *
     assert_int_equal(l.wait_until_ms, 5000);
     limiter_bad(&l, 10000, limiter_mark(&l), LONG_MS, 3600000, 0);
     assert_int_equal(l.wait_until_ms, 10000 + LONG_MS);
+    limiter_bad(&l, 90000, limiter_mark(&l), 1000, 3600000, 0); /* of a message that was not tried before */
+    assert_int_equal(l.wait_until_ms, 90000 + 1000);
 }
 
 static void test_nobody_there_is_one_at_once(void **state)

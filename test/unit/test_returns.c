@@ -53,6 +53,27 @@ static void test_a_limit_that_nobody_has_told_is_asked_for_once(void **state)
     assert_false(returns_limit_is_missing(&r, 1));
 }
 
+static void test_what_is_returned_goes_behind_only_where_nothing_is_counted(void **state)
+{
+    static const struct {
+        enum queue_kind kind;
+        int configured, major;
+        bool behind;
+    } cases[] = {
+        {KIND_CLASSIC, LIMIT_UNKNOWN, 3, false}, {KIND_CLASSIC, LIMIT_NONE, 3, false},
+        {KIND_UNKNOWN, LIMIT_UNKNOWN, 3, false}, {KIND_QUORUM, LIMIT_UNKNOWN, 3, true},
+        {KIND_QUORUM, LIMIT_NONE, 3, true},      {KIND_QUORUM, 5, 3, false},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, false},  {KIND_QUORUM, LIMIT_NONE, 4, false},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct returns r = {
+            .kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
+
+        assert_int_equal(returns_go_behind(&r), cases[i].behind);
+    }
+}
+
 static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **state)
 {
     static const struct {
@@ -86,6 +107,7 @@ int main(void)
         cmocka_unit_test(test_from_where_a_delivery_is_near),
         cmocka_unit_test(test_what_a_publisher_writes_is_believed_on_no_classic_queue),
         cmocka_unit_test(test_a_limit_that_nobody_has_told_is_asked_for_once),
+        cmocka_unit_test(test_what_is_returned_goes_behind_only_where_nothing_is_counted),
         cmocka_unit_test(test_one_or_two_deliveries_before_the_end_it_is_the_last),
     };
 

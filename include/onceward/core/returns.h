@@ -35,5 +35,9 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count);
  * elsewhere. Where nobody has told the limit, that is so as soon as it is near. */
 bool returns_is_last(const struct returns *r, int64_t delivery_count);
 
+/* Does the broker put what is returned behind what waits? RabbitMQ before 4.3 does on quorum queues without a
+ * delivery limit. (Where nobody has told one there may be none.) Elsewhere it comes right back. */
+bool returns_go_behind(const struct returns *r);
+
 /* To be told once: a count came from a queue whose limit nobody has told. */
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count);
