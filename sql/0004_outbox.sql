@@ -9,7 +9,8 @@
 -- was taken:
 --   above floor    what S1 does not see is found by its number;
 --   up to floor    what S1 does not see was in progress then: its transaction is one of S1's list, or at or above S1's xmax (that is the
---                  latest *completed* one + 1, so running ones may be above it), and below any id that was assigned after S1.
+--                  latest *completed* one + 1, so running ones may be above it), and below any id that was assigned after S1. Of each
+--                  such transaction what follows is found by its id and number: one may have millions of rows, and a page is a page.
 --
 -- The position says up to where all was confirmed: a row appended each time, of which the highest (lease, n) counts. A row that is updated
 -- each time would be a chain of dead versions as long as the oldest snapshot of the database lives.
@@ -58,9 +59,9 @@ CREATE TABLE onceward.outbox_2 (LIKE onceward.outbox_0 INCLUDING STORAGE)
 CREATE INDEX outbox_0_seq ON onceward.outbox_0 (seq);
 CREATE INDEX outbox_1_seq ON onceward.outbox_1 (seq);
 CREATE INDEX outbox_2_seq ON onceward.outbox_2 (seq);
-CREATE INDEX outbox_0_xid ON onceward.outbox_0 (xid);
-CREATE INDEX outbox_1_xid ON onceward.outbox_1 (xid);
-CREATE INDEX outbox_2_xid ON onceward.outbox_2 (xid);
+CREATE INDEX outbox_0_xid ON onceward.outbox_0 (xid, seq);
+CREATE INDEX outbox_1_xid ON onceward.outbox_1 (xid, seq);
+CREATE INDEX outbox_2_xid ON onceward.outbox_2 (xid, seq);
 
 COMMENT ON TABLE onceward.outbox_0 IS 'Published, and not forgotten yet: one of three that take turns.';
 COMMENT ON TABLE onceward.outbox_1 IS 'Published, and not forgotten yet: one of three that take turns.';

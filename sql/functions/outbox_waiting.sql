@@ -21,20 +21,20 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    s2 pg_snapshot := pg_current_snapshot();
+    s2       pg_snapshot := pg_current_snapshot();
+    v_unseen xid8[] := onceward.outbox_unseen(s1, p_floor, p_by, s2);
 BEGIN
     SELECT count(*), min(w.published_at) INTO n, oldest FROM (
         SELECT u.published_at FROM (
-            SELECT i.seq, i.xid, i.published_at FROM (
-                SELECT t.* FROM unnest(ARRAY(SELECT pg_snapshot_xip(s1))) x (id) CROSS JOIN LATERAL (
-                    SELECT z.* FROM onceward.outbox_0 z WHERE z.xid = x.id
-                    UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid = x.id
-                    UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid = x.id) t
-                UNION ALL SELECT z.* FROM onceward.outbox_0 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
-                UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
-                UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < p_by
-            ) i WHERE i.seq + 0 <= p_floor AND pg_visible_in_snapshot(i.xid, s2)
-                      AND (s_upto IS NULL OR i.seq + 0 > p_last OR NOT pg_visible_in_snapshot(i.xid, s_upto))
+            SELECT t.* FROM (
+                SELECT y.id, CASE WHEN pg_visible_in_snapshot(y.id, s_upto) THEN p_last ELSE 0 END AS past FROM unnest(v_unseen) y (id)
+            ) x CROSS JOIN LATERAL (
+                (SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_0 z
+                 WHERE (z.xid, z.seq) > (x.id, x.past) AND (z.xid, z.seq) <= (x.id, p_floor) ORDER BY z.xid, z.seq LIMIT p_most)
+                UNION ALL (SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_1 z
+                 WHERE (z.xid, z.seq) > (x.id, x.past) AND (z.xid, z.seq) <= (x.id, p_floor) ORDER BY z.xid, z.seq LIMIT p_most)
+                UNION ALL (SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_2 z
+                 WHERE (z.xid, z.seq) > (x.id, x.past) AND (z.xid, z.seq) <= (x.id, p_floor) ORDER BY z.xid, z.seq LIMIT p_most)) t
             UNION ALL (
                 SELECT z.seq, z.xid, z.published_at FROM onceward.outbox_0 z
                 WHERE z.seq > p_floor AND NOT pg_visible_in_snapshot(z.xid, s1) AND pg_visible_in_snapshot(z.xid, s2)

@@ -12,8 +12,8 @@
 -- A batch is text: the snapshots and numbers of 0004_outbox.sql, s1/floor/by/s2/ceiling/next floor/next by/life. `next by` is assigned when
 -- something was found, since only then something will be sent; without it the search for what was in progress at s1 has no upper end.
 --
--- Two things keep the plan: a condition that must not be served by an index is written so that none fits (seq + 0: a tie of costs read
--- everything), and jit is off, or the price of the plans that are switched off would make the planner compile.
+-- Two things keep the plan: conditions and orders are written so that one index fits, and no other (a tie of costs read everything): rows
+-- of (xid, seq) are compared as rows; and jit is off, or the price of the plans that are switched off would make the planner compile.
 --
 -- Locks: none. Rows: none changed. Repeating it: the same batch and p_after have the same rows.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_read(
@@ -46,6 +46,7 @@ DECLARE
     v_next     bigint;
     v_next_by  xid8;
     v_after    bigint := p_after;
+    v_unseen   xid8[];
     v_head     text;
 BEGIN
     SELECT l.life INTO v_life FROM onceward.outbox_life l LIMIT 1;
@@ -97,23 +98,21 @@ BEGIN
         RETURN;
     END IF;
 
+    IF v_after < v_floor THEN
+        v_unseen := onceward.outbox_unseen(s1, v_floor, v_by, s2);
+    END IF;
     RETURN QUERY
     WITH found AS MATERIALIZED (
         SELECT u.*, octet_length(u.body)::bigint AS bytes,
                sum(octet_length(u.body)) OVER (ORDER BY u.seq ROWS UNBOUNDED PRECEDING) - octet_length(u.body) AS before
         FROM (
-            SELECT i.* FROM (
-                SELECT t.* FROM unnest(ARRAY(SELECT pg_snapshot_xip(s1))) x (id) CROSS JOIN LATERAL (
-                    SELECT z.* FROM onceward.outbox_0 z WHERE z.xid = x.id
-                    UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.xid = x.id
-                    UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.xid = x.id) t
-                UNION ALL SELECT z.* FROM onceward.outbox_0 z
-                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
-                UNION ALL SELECT z.* FROM onceward.outbox_1 z
-                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
-                UNION ALL SELECT z.* FROM onceward.outbox_2 z
-                    WHERE z.xid >= pg_snapshot_xmax(s1) AND z.xid < coalesce(v_by, '18446744073709551615'::xid8)
-            ) i WHERE v_after < v_floor AND i.seq + 0 > v_after AND i.seq + 0 <= v_floor AND pg_visible_in_snapshot(i.xid, s2)
+            SELECT t.* FROM unnest(v_unseen) x (id) CROSS JOIN LATERAL (
+                (SELECT z.* FROM onceward.outbox_0 z WHERE (z.xid, z.seq) > (x.id, v_after) AND (z.xid, z.seq) <= (x.id, v_floor)
+                 ORDER BY z.xid, z.seq LIMIT p_rows)
+                UNION ALL (SELECT z.* FROM onceward.outbox_1 z WHERE (z.xid, z.seq) > (x.id, v_after) AND (z.xid, z.seq) <= (x.id, v_floor)
+                 ORDER BY z.xid, z.seq LIMIT p_rows)
+                UNION ALL (SELECT z.* FROM onceward.outbox_2 z WHERE (z.xid, z.seq) > (x.id, v_after) AND (z.xid, z.seq) <= (x.id, v_floor)
+                 ORDER BY z.xid, z.seq LIMIT p_rows)) t
             UNION ALL (
                 SELECT z.* FROM onceward.outbox_0 z
                 WHERE z.seq > greatest(v_after, v_floor) AND z.seq <= v_ceiling

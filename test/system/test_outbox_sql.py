@@ -443,6 +443,57 @@ def test_polls_do_not_grow_dearer_under_an_old_transaction(pg, app, relay, sessi
     assert relay.pages("SELECT * FROM onceward.sidecar_outbox_read(NULL, NULL, 256, 1000000, 1000000)") <= before + 20
 
 
+VISITED = ("SELECT sum(pg_stat_get_xact_tuples_returned(c.oid))::int FROM pg_class c"
+           " WHERE c.relnamespace = 'onceward'::regnamespace AND c.relkind = 'i' AND c.relname ~ '^outbox_[012]_'")
+
+
+# as sidecar_outbox_turn has it
+WAITS_FOR_ONE = ("SELECT w.n FROM (SELECT * FROM onceward.outbox_position ORDER BY lease DESC, n DESC LIMIT 1) p,"
+                 " onceward.outbox_waiting(p.done, p.floor, p.done_by, p.upto, p.last, 1) w")
+
+
+def visited(session, sql, *parameters):
+    """How many entries of the outbox's indexes the call goes through, of rows that it sees or not."""
+    session.begin()  # within one transaction the counts stay in the session
+    before = session.value(VISITED)
+    session.query(sql, *parameters)
+    n = session.value(VISITED) - before
+    session.commit()
+    return n
+
+
+@pytest.mark.parametrize("where", ["in the list of the snapshot", "above its xmax"])
+def test_a_page_of_one_large_transaction_costs_a_page(pg, app, relay, sessions, where):
+    """Its numbers are below the floor: the relay went on while it published."""
+    n, read = 20000, "SELECT * FROM onceward.sidecar_outbox_read(%s, %s, 256, 1000000, 1000000)"
+    other = sessions(Application, pg)
+    relay.lease()
+    relay.step()
+    app.begin()
+    app.query("SELECT onceward.publish('e', 'r', '1'::jsonb, 'large ' || g) FROM generate_series(1, %s) g", n)
+    relay.step()
+    expected = [f"large {i}" for i in range(1, n + 1)]
+    publish(other, "other")
+    if where == "in the list of the snapshot":
+        relay.step()
+        relay.write()
+    else:
+        assert visited(relay, read, relay.batch, None) < 50, "what is open is not looked through"
+        expected.append("other")
+    app.commit()
+    publish(other, "behind")
+    expected.append("behind")
+    del relay.sent[:]
+    costs = []
+    while relay.sent[-1:] != ["behind"]:
+        costs.append(visited(relay, read, relay.batch, relay.after))
+        assert relay.step() and relay.write() == "written"
+        if len(costs) % 10 == 0:
+            assert relay.gauge().waiting >= min(10001, len(expected) - len(relay.sent)) and visited(relay, WAITS_FOR_ONE) < 50
+    assert relay.sent == expected and relay.drain() == [] and relay.gauge().waiting == 0
+    assert max(costs) < 1000, ("a page of 256, from each of a few places", costs)
+
+
 # letters
 
 
