@@ -154,9 +154,10 @@ def test_an_application_that_does_not_know_whether_it_has_committed_is_not_asked
     app_link = bed.new_proxy(bed.postgres.port)
 
     class Linked:
-        def connect(self, **options):
-            options.pop("autocommit")
-            return psycopg2.connect(bed.postgres.dsn(port=app_link.port, **options))
+        def connect(self, autocommit=True, **options):
+            connection = psycopg2.connect(bed.postgres.dsn(port=app_link.port, **options))
+            connection.autocommit = autocommit
+            return connection
 
         query = staticmethod(bed.postgres.query)
 

@@ -73,7 +73,7 @@ static inline void rig_init(struct rig *r)
     memset(r, 0, sizeof(*r));
     r->q.forward.url = r->url;
     r->q.forward.tls.verify = true;
-    r->q.forward.connect_timeout_ms = 1000;
+    r->q.forward.connect_timeout_ms = 20000;
     r->q.forward.max_response_bytes = 65536;
     r->q.forward.concurrency = 16;
     r->q.forward.error_body = true;
