@@ -49,30 +49,6 @@ static int array_encode(struct buf *out, const struct field *v, struct fault *f)
     return 0;
 }
 
-static int number_bytes(enum field_kind kind)
-{
-    switch (kind) {
-    case FIELD_I8:
-    case FIELD_U8:
-        return 1;
-    case FIELD_I16:
-    case FIELD_U16:
-        return 2;
-    case FIELD_I32:
-    case FIELD_U32:
-        return 4;
-    default:
-        return 8;
-    }
-}
-
-/* The last n_bytes of the bits, in network order. */
-static void number_encode(struct buf *out, uint64_t bits, int n_bytes)
-{
-    for (int i = n_bytes - 1; i >= 0; i--)
-        buf_add_char(out, (char)(bits >> (8 * i)));
-}
-
 static uint64_t double_bits(double d)
 {
     uint64_t bits;
@@ -94,26 +70,38 @@ static int value_encode(struct buf *out, const struct field *v, struct fault *f)
     buf_add_char(out, (char)v->kind);
     switch (v->kind) {
     case FIELD_BOOL:
-        number_encode(out, v->boolean, 1);
+        buf_add_char(out, v->boolean);
         return 0;
     case FIELD_I8:
-    case FIELD_I16:
-    case FIELD_I32:
-    case FIELD_I64:
-        number_encode(out, (uint64_t)v->i, number_bytes(v->kind));
+        buf_add_char(out, (char)v->i);
         return 0;
     case FIELD_U8:
+        buf_add_char(out, (char)v->u);
+        return 0;
+    case FIELD_I16:
+        buf_add_u16(out, (uint16_t)v->i);
+        return 0;
     case FIELD_U16:
+        buf_add_u16(out, (uint16_t)v->u);
+        return 0;
+    case FIELD_I32:
+        buf_add_u32(out, (uint32_t)v->i);
+        return 0;
     case FIELD_U32:
+        buf_add_u32(out, (uint32_t)v->u);
+        return 0;
+    case FIELD_I64:
+        buf_add_u64(out, (uint64_t)v->i);
+        return 0;
     case FIELD_U64:
     case FIELD_TIMESTAMP:
-        number_encode(out, v->u, number_bytes(v->kind));
+        buf_add_u64(out, v->u);
         return 0;
     case FIELD_F32:
-        number_encode(out, float_bits((float)v->d), 4);
+        buf_add_u32(out, float_bits((float)v->d));
         return 0;
     case FIELD_F64:
-        number_encode(out, double_bits(v->d), 8);
+        buf_add_u64(out, double_bits(v->d));
         return 0;
     case FIELD_DECIMAL:
         buf_add_char(out, (char)v->decimal.decimals);
