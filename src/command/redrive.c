@@ -22,6 +22,7 @@
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
 #include "onceward/core/message.h"
+#include "onceward/core/outbox.h"
 #include "onceward/core/reasons.h"
 
 #include <inttypes.h>
@@ -31,7 +32,7 @@
 
 enum { LOCKED_TRIES = 25, LOCKED_PAUSE_MS = 200 };
 
-struct link {
+struct outlet {
     char *vhost;
     struct publisher *publisher;
 };
@@ -41,8 +42,8 @@ struct redrive {
     const struct config *config;
     struct admin *admin;
     struct pace pace;
-    struct link *links; /* a connection to each vhost met so far */
-    size_t n_links;
+    struct outlet *outlets; /* a connection to each vhost met so far */
+    size_t n_outlets;
     struct fault fault;
     int64_t n_seen, n_done, n_completed, n_left;
 };
@@ -217,20 +218,20 @@ static struct message *prepare(const struct redrive *r, struct target *t, const 
     return NULL;
 }
 
-static int open_link(struct redrive *r, const char *vhost, struct publisher **ret)
+static int open_outlet(struct redrive *r, const char *vhost, struct publisher **ret)
 {
     struct publisher *p;
 
-    for (size_t i = 0; i < r->n_links; i++) {
-        if (strcmp(r->links[i].vhost, vhost) == 0) {
-            *ret = r->links[i].publisher;
+    for (size_t i = 0; i < r->n_outlets; i++) {
+        if (strcmp(r->outlets[i].vhost, vhost) == 0) {
+            *ret = r->outlets[i].publisher;
             return 0;
         }
     }
     if (publisher_open(&r->config->broker, vhost, r->config->instance, &p, &r->fault))
         return -1;
-    r->links = mem_realloc(r->links, (r->n_links + 1) * sizeof *r->links);
-    r->links[r->n_links++] = (struct link){mem_copy(vhost, strlen(vhost)), p};
+    r->outlets = mem_realloc(r->outlets, (r->n_outlets + 1) * sizeof *r->outlets);
+    r->outlets[r->n_outlets++] = (struct outlet){mem_copy(vhost, strlen(vhost)), p};
     *ret = p;
     return 0;
 }
@@ -311,7 +312,7 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
     struct publisher *p;
     int answer;
 
-    if (open_link(r, t->vhost, &p))
+    if (open_outlet(r, t->vhost, &p))
         return -1;
     FAILPOINT(REDRIVE_BEFORE);
     answer = ready_row(r, t, l);
@@ -387,7 +388,7 @@ static int outbox_publish(struct redrive *r, const struct dead_letter *l, const 
     struct publisher *p;
     int answer;
 
-    if (open_link(r, l->vhost, &p))
+    if (open_outlet(r, l->vhost, &p))
         return -1;
     FAILPOINT(REDRIVE_BEFORE);
     answer = publisher_send_to(p, slice_of(exchange), slice_of(key), m, &r->fault);
@@ -410,16 +411,9 @@ static int outbox_publish(struct redrive *r, const struct dead_letter *l, const 
     return 0;
 }
 
-static bool is_allowed(const struct config_names *allowed, const char *exchange)
-{
-    for (size_t i = 0; i < allowed->n; i++)
-        if (!strcmp(allowed->items[i], exchange ? exchange : ""))
-            return true;
-    return !allowed->n;
-}
-
 static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
 {
+    const struct config_names *allowed = &r->config->outbox.exchanges;
     struct fault f = {0};
     struct message *m;
     int answer = 0;
@@ -428,7 +422,7 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
         leave(r, l, "this configuration has no outbox: use the one that does");
         return 0;
     }
-    if (!is_allowed(&r->config->outbox.exchanges, l->exchange)) {
+    if (!outbox_allows(allowed->items, allowed->n, slice_of(l->exchange))) {
         leave(r, l, "the exchange is not in outbox.exchanges");
         return 0;
     }
@@ -517,10 +511,10 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
         summarize(&r, answer, n_others);
     if (answer == 0 && !filter.limit)
         letters_tell_missing(o); /* no failure: they may have been redriven, when this is run again */
-    for (size_t i = 0; i < r.n_links; i++) {
-        publisher_close(r.links[i].publisher);
-        free(r.links[i].vhost);
+    for (size_t i = 0; i < r.n_outlets; i++) {
+        publisher_close(r.outlets[i].publisher);
+        free(r.outlets[i].vhost);
     }
-    free(r.links);
+    free(r.outlets);
     return answer || r.n_left ? STATUS_FAILED : STATUS_DONE;
 }

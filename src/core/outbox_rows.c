@@ -128,12 +128,12 @@ static struct slice keep(char **at, struct slice s)
     return (struct slice){copy, s.len};
 }
 
-static bool is_allowed(const struct outbox *o, struct slice exchange)
+bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange)
 {
-    for (size_t i = 0; i < o->rules.n_exchanges; i++)
-        if (slice_equal(slice_of(o->rules.exchanges[i]), exchange))
+    for (size_t i = 0; i < n; i++)
+        if (slice_equal(slice_of(exchanges[i]), exchange))
             return true;
-    return !o->rules.n_exchanges;
+    return !n;
 }
 
 /* What is known before anybody is asked. */
@@ -141,7 +141,7 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
 {
     char text[160];
 
-    if (!is_allowed(o, row->exchange)) {
+    if (!outbox_allows(o->rules.exchanges, o->rules.n_exchanges, row->exchange)) {
         give_up(o, row, DEAD_NOT_ALLOWED, "the exchange is not in outbox.exchanges");
     } else if (new->body_len > o->rules.max_message_bytes) {
         snprintf(text, sizeof(text), "%zu bytes; outbox.max_message is %zu", new->body_len,

@@ -40,6 +40,9 @@ struct outbox_rules {
     size_t n_exchanges;     /* 0: all */
 };
 
+/* Whether rows may go to the exchange, by the list of outbox.exchanges; an empty one allows all. */
+bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange);
+
 /* A row as it was read. Borrowed. */
 struct outbox_new {
     int64_t seq; /* ascending within its batch */
