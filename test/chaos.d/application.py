@@ -83,6 +83,8 @@ class Pod(Application):
     # what becomes of a request
 
     def handle(self, request, reply):
+        if request.method == "GET":  # ready.url
+            return 204
         at = time.time()
         message = json.loads(request.body)
         queue = urllib.parse.unquote(request.header("Onceward-Queue"))
