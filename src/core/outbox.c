@@ -17,6 +17,9 @@ enum {
     TURN_MS = 1000,        /* between two looks at the tables, while rows come */
     TURN_IDLE_MS = 5000,   /* and while none does */
     READ_ROWS = 256,       /* at once */
+    SOON_MS = 5,           /* to the next poll, while rows come, or */
+    READING_SHARE = 10,    /* so many times what a poll takes: a part of the time may go into polls */
+    SMOOTHING = 8,         /* polls that count for how long one takes */
     SLOWEST_POLL_MS = 250, /* unless outbox.poll is more */
     REFUSED_MS = 5000,     /* until another virtual host's outbox is looked at again */
 };
@@ -68,6 +71,7 @@ static void forget(struct outbox *o)
         rows_drop_batch(o);
     o->reading.batch = NULL;
     o->reading.after = -1;
+    o->reading.idle = false;
     o->writing.dirty = false;
     o->writing.n = 0;
     o->link.quiet_since_ms = 0;
@@ -210,34 +214,77 @@ static void anew(struct outbox *o, int64_t now_ms)
     o->reading.at_ms = o->reading.not_before_ms = now_ms + ANEW_MS;
 }
 
+/* How long it waits though rows come. */
+static int64_t soon_ms(const struct outbox *o)
+{
+    int64_t share_ms = o->reading.took_us * READING_SHARE / 1000;
+    int64_t ms = share_ms > SOON_MS ? share_ms : SOON_MS;
+
+    return ms < o->rules.poll_ms ? ms : o->rules.poll_ms;
+}
+
+/* The poll after one that found nothing, each later than the one before. */
+static void poll_later(struct outbox *o, int64_t now_ms)
+{
+    int64_t most_ms = o->rules.poll_ms * OUTBOX_POLL_GROWTH;
+
+    most_ms = most_ms < SLOWEST_POLL_MS || o->rules.poll_ms > SLOWEST_POLL_MS ? most_ms : SLOWEST_POLL_MS;
+    o->reading.at_ms = now_ms + o->reading.wait_ms;
+    o->reading.wait_ms = o->reading.wait_ms * 2 < most_ms ? o->reading.wait_ms * 2 : most_ms;
+}
+
+/* What was asked is answered: something was found, or one may have come meanwhile, or neither. */
+static void poll_next(struct outbox *o, int64_t now_ms, bool found)
+{
+    struct outbox_reading *r = &o->reading;
+
+    r->idle = !found && !r->hinted;
+    if (found || r->hinted) {
+        r->at_ms = r->not_before_ms = now_ms + soon_ms(o);
+        r->wait_ms = found ? 2 * soon_ms(o) : o->rules.poll_ms;
+    } else {
+        poll_later(o, now_ms);
+    }
+    r->hinted = false;
+}
+
+void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+{
+    if (!take(&o->reading.ask))
+        return;
+    if (answer == OUTBOX_DONE || (answer == OUTBOX_ANEW && MUTANT(OUTBOX_LOOKS_ONLY))) {
+        poll_next(o, now_ms, false);
+        return;
+    }
+    o->reading.idle = false;
+    o->reading.at_ms = now_ms;
+    if (answer != OUTBOX_ANEW)
+        o->reading.at_ms = o->reading.not_before_ms = now_ms + AGAIN_MS;
+}
+
 void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    size_t n = o->reading.n;
+    struct outbox_reading *r = &o->reading;
+    size_t n = r->n;
 
-    o->reading.n = 0;
-    if (!take(&o->reading.ask))
+    r->n = 0;
+    if (!take(&r->ask))
         return;
     if (answer == OUTBOX_ANEW) {
         anew(o, now_ms);
         return;
     }
     if (answer != OUTBOX_DONE) {
-        o->reading.at_ms = o->reading.not_before_ms = now_ms + AGAIN_MS;
+        r->at_ms = r->not_before_ms = now_ms + AGAIN_MS;
         return;
     }
-    if (o->reading.batch->over)
-        o->reading.after = -1;
-    if (n || o->reading.hinted || !o->reading.batch->over) {
-        o->reading.wait_ms = o->rules.poll_ms;
-        o->reading.at_ms = now_ms;
+    if (!r->batch->over) { /* the next page */
+        r->at_ms = now_ms;
     } else {
-        int64_t most_ms = o->rules.poll_ms * OUTBOX_POLL_GROWTH;
-
-        most_ms = most_ms < SLOWEST_POLL_MS || o->rules.poll_ms > SLOWEST_POLL_MS ? most_ms : SLOWEST_POLL_MS;
-        o->reading.at_ms = now_ms + o->reading.wait_ms;
-        o->reading.wait_ms = o->reading.wait_ms * 2 < most_ms ? o->reading.wait_ms * 2 : most_ms;
+        r->after = -1;
+        r->took_us += ((now_ms - r->asked_ms) * 1000 - r->took_us) / SMOOTHING;
+        poll_next(o, now_ms, n);
     }
-    o->reading.hinted = false;
     rows_reap(o);
 }
 
@@ -284,9 +331,11 @@ void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
 void outbox_hint(struct outbox *o, int64_t now_ms)
 {
     o->reading.hinted = o->reading.ask == OUTBOX_ASKED;
+    o->reading.idle = false;
     if (o->reading.at_ms > now_ms)
         o->reading.at_ms = now_ms > o->reading.not_before_ms ? now_ms : o->reading.not_before_ms;
-    o->reading.wait_ms = o->rules.poll_ms;
+    if (o->reading.wait_ms > o->rules.poll_ms)
+        o->reading.wait_ms = o->rules.poll_ms;
 }
 
 /* --- facts: the broker --- */
@@ -347,13 +396,14 @@ static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_acti
 static bool tell_next(struct outbox *o, struct outbox_action *a)
 {
     static const enum outbox_told order[] = {OUTBOX_TOLD_LEFT, OUTBOX_TOLD_REFUSED, OUTBOX_TOLD_HELD,
-                                             OUTBOX_TOLD_RESTORED};
+                                             OUTBOX_TOLD_RESTORED, OUTBOX_TOLD_NACKED};
 
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         if (!o->to_tell[order[i]])
             continue;
         o->to_tell[order[i]] = false;
-        *a = (struct outbox_action){.kind = OUTBOX_TELL, .told = order[i], .text = o->why};
+        *a = (struct outbox_action){.kind = OUTBOX_TELL, .told = order[i]};
+        a->text = order[i] == OUTBOX_TOLD_NACKED ? o->nacked : o->why;
         return true;
     }
     return false;
@@ -399,10 +449,11 @@ static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
     if (o->draining || r->ask != OUTBOX_IDLE || now_ms < r->at_ms ||
         o->rows.len > OUTBOX_HELD_MAX - READ_ROWS || o->n_bytes >= OUTBOX_HELD_BYTES)
         return false;
+    r->asked_ms = now_ms;
     a->batch = r->batch;
     a->seq = r->after;
     a->n = room < READ_ROWS ? (int)room : READ_ROWS;
-    return ask(&r->ask, a, OUTBOX_READ);
+    return ask(&r->ask, a, r->idle ? OUTBOX_LOOK : OUTBOX_READ);
 }
 
 static const struct outbox_batch *batch_numbered(struct outbox *o, uint64_t number)
@@ -433,8 +484,8 @@ static bool write_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
 
 static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
 {
-    if (!o->link.open || o->link.blocked || !o->lease.registered || now_ms < o->link.not_before_ms ||
-        o->draining)
+    if (!o->link.open || (o->link.blocked && !MUTANT(OUTBOX_SENDS_TO_A_BLOCKED)) || !o->lease.registered ||
+        now_ms < o->link.not_before_ms || o->draining)
         return false;
     a->row = rows_next(o, now_ms);
     a->kind = OUTBOX_SEND;

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AGAIN_MS = 1000 /* after a nack; for so long an exchange that is missing is not asked for again */ };
+enum {
+    AGAIN_MS = 1000,       /* after a nack; for so long an exchange that is missing is not asked for again */
+    TOLD_AGAIN_MS = 60000, /* of nacks */
+    SHOWN_MAX = 100,       /* bytes of a name, in words */
+};
 
 static struct outbox_row *row_of(struct link *k)
 {
@@ -189,6 +193,7 @@ void rows_forget(struct outbox *o)
     o->link.alone = false;
     o->link.group = OUTBOX_OUT_MAX;
     o->link.group_until = 0;
+    o->link.grows = false;
 }
 
 void rows_unsent(struct outbox *o)
@@ -270,13 +275,19 @@ void rows_reap(struct outbox *o)
 static void group_next(struct outbox *o)
 {
     const struct outbox_row *row = first_of(&o->wanted);
+    struct outbox_link *l = &o->link;
 
-    o->link.alone = false;
-    o->link.group_left = o->link.group;
-    if (row && row->number <= o->link.group_until)
-        return;
-    o->link.group_until = 0;
-    o->link.group = o->link.group_left = OUTBOX_OUT_MAX;
+    l->alone = false;
+    if (l->group_until && l->grows && row && row->number > l->group_until) {
+        l->group *= 2;
+        l->group_until = row->number + l->group - 1;
+    }
+    if (l->group >= OUTBOX_OUT_MAX || (!l->grows && (!row || row->number > l->group_until))) {
+        l->group = OUTBOX_OUT_MAX;
+        l->group_until = 0;
+        l->grows = false;
+    }
+    l->group_left = l->group;
 }
 
 struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
@@ -364,12 +375,47 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     move(o, row, OUTBOX_SETTLED);
 }
 
+/* The highest number that is out. */
+static uint64_t last_out(struct outbox *o)
+{
+    uint64_t last = 0;
+
+    list_each(&o->sent, k)
+    {
+        if (row_of(k)->number > last)
+            last = row_of(k)->number;
+    }
+    return last;
+}
+
+static int shown(struct slice name)
+{
+    return (int)(name.len < SHOWN_MAX ? name.len : SHOWN_MAX);
+}
+
 /* The broker says no, and not why: the same again, after a while. */
 static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
+    struct outbox_link *l = &o->link;
+    uint64_t last = last_out(o);
+
+    counter_add(&o->counts.nacked, 1);
     row->returned = false;
     move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) ? OUTBOX_SETTLED : OUTBOX_WANTED);
-    o->link.not_before_ms = now_ms + AGAIN_MS;
+    l->not_before_ms = now_ms + AGAIN_MS;
+    l->group_until = last > l->group_until ? last : l->group_until;
+    l->group = MUTANT(OUTBOX_NACKED_IN_COMPANY) ? OUTBOX_OUT_MAX : 1;
+    l->group_left = 0;
+    l->grows = true;
+    if (l->told_nack_ms && now_ms - l->told_nack_ms < TOLD_AGAIN_MS)
+        return;
+    l->told_nack_ms = now_ms;
+    o->to_tell[OUTBOX_TOLD_NACKED] = true;
+    snprintf(
+        o->nacked, sizeof(o->nacked),
+        "the broker refuses (nack) what goes to exchange '%.*s' with routing key '%.*s': a queue that is "
+        "full and rejects, or has no leader; it is sent again each second, and those behind it wait",
+        shown(row->exchange), row->exchange.data, shown(row->routing_key), row->routing_key.data);
 }
 
 void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multiple, bool no)
@@ -429,12 +475,8 @@ void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char 
     } else if (n == 1 || (n && MUTANT(OUTBOX_FIRST_IS_BLAMED))) {
         condemn(o, now_ms, first, code, why);
     } else if (n) {
-        o->link.group = (n + 1) / 2;
-        list_each(&o->sent, k)
-        {
-            if (row_of(k)->number > o->link.group_until)
-                o->link.group_until = row_of(k)->number;
-        }
+        o->link.group = (n + 1) / 2 < o->link.group ? (n + 1) / 2 : o->link.group;
+        o->link.group_until = last_out(o) > o->link.group_until ? last_out(o) : o->link.group_until;
     }
     rows_unsent(o);
     rows_reap(o);

@@ -28,6 +28,7 @@ void inbox_free(struct inbox *i)
     PQclear(i->rows);
     PQclear(i->error);
     PQfinish(i->conn);
+    buf_deinit(&i->outbox_snapshot);
     presence_deinit(&i->presence);
     free(i->dead_letters);
     queues_deinit(&i->queues);

@@ -130,6 +130,43 @@ int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct 
 
 /* --- the rows --- */
 
+/* The snapshot up to which a batch goes: see sidecar_outbox_read.sql. */
+static struct slice snapshot_of(const char *batch)
+{
+    enum { BEFORE = 3 };
+
+    for (int n = 0; n < BEFORE && batch; n++) {
+        batch = strchr(batch, '/');
+        batch += batch ? 1 : 0;
+    }
+    return batch ? (struct slice){batch, strcspn(batch, "/")} : (struct slice){0};
+}
+
+/* Equal snapshots see the same. Only a crash of the server in between, behind a pooler, could make two that
+ * differ look equal, until the next transaction ends: the lease's, at the latest. */
+void inbox_ask_outbox_look(struct inbox *i, const char *batch)
+{
+    struct slice snapshot = snapshot_of(batch);
+
+    if (!pipeline_may_ask(i, QUESTION_OUTBOX_LOOK))
+        return;
+    buf_reset(&i->outbox_snapshot);
+    buf_add_slice(&i->outbox_snapshot, snapshot);
+    pipeline_ask(i, QUESTION_OUTBOX_LOOK, 0, NULL, NULL);
+}
+
+int inbox_outbox_looked(struct inbox *i, bool *ret, struct fault *f)
+{
+    PGresult *rows;
+    int got = question_read(&i->answers[QUESTION_OUTBOX_LOOK], 1, 1, &rows, f);
+
+    if (got <= 0)
+        return got;
+    *ret = !slice_equal(buf_slice(&i->outbox_snapshot), slice_of(PQgetvalue(rows, 0, 0)));
+    PQclear(rows);
+    return 1;
+}
+
 void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, int n, size_t n_bytes,
                            size_t max_message)
 {

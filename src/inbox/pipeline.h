@@ -49,6 +49,7 @@ struct inbox {
     bool swollen;
 
     struct question_answer answers[N_QUESTIONS];
+    struct buf outbox_snapshot; /* of the batch that the look is about */
     struct presence presence;
     int64_t *dead_letters; /* a queue: what was answered last */
 

@@ -21,6 +21,7 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",
     [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored "
                               "FROM onceward.sidecar_outbox_lease($1, $2, $3, $4, $5)",
+    [QUESTION_OUTBOX_LOOK] = "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text",
     [QUESTION_OUTBOX_READ] = "SELECT batch, over, seq, exchange, routing_key, message_id, type, headers, "
                              "properties, body, body_bytes, age_ms "
                              "FROM onceward.sidecar_outbox_read($1, $2, $3, $4, $5)",

@@ -190,6 +190,19 @@ static void rows_came(struct sidecar *s)
     inbox_outbox_close(rows);
 }
 
+static void looked(struct sidecar *s)
+{
+    struct fault f = {0};
+    bool ended;
+    int got = inbox_outbox_looked(s->database.inbox, &ended, &f);
+
+    if (got)
+        outbox_looked(&s->outbox->core, s->now_ms,
+                      got < 0 ? failed(s, &f)
+                      : ended ? OUTBOX_ANEW
+                              : OUTBOX_DONE);
+}
+
 static struct outbox_row *burying(struct outbox *o, size_t at)
 {
     list_each(&o->burying, k)
@@ -274,6 +287,7 @@ static void answers_take(struct sidecar *s)
 {
     registered(s);
     leased(s);
+    looked(s);
     rows_came(s);
     words_came(s);
     buried(s);
@@ -466,16 +480,15 @@ static void bury(struct sidecar *s)
 static void tell(struct sidecar *s, const struct outbox_action *a)
 {
     static const enum event events[N_OUTBOX_TOLD] = {
-        [OUTBOX_TOLD_HELD] = EVENT_OUTBOX_HELD,
-        [OUTBOX_TOLD_LEFT] = EVENT_OUTBOX_LEFT,
-        [OUTBOX_TOLD_REFUSED] = EVENT_OUTBOX_REFUSED,
-        [OUTBOX_TOLD_RESTORED] = EVENT_OUTBOX_RESTORED,
+        [OUTBOX_TOLD_HELD] = EVENT_OUTBOX_HELD,       [OUTBOX_TOLD_LEFT] = EVENT_OUTBOX_LEFT,
+        [OUTBOX_TOLD_REFUSED] = EVENT_OUTBOX_REFUSED, [OUTBOX_TOLD_RESTORED] = EVENT_OUTBOX_RESTORED,
+        [OUTBOX_TOLD_NACKED] = EVENT_LIMITS,
     };
     struct log_line l;
 
     log_begin(&l, events[a->told], NULL);
     log_text(&l, "vhost", s->outbox->vhost);
-    if (a->told == OUTBOX_TOLD_LEFT || a->told == OUTBOX_TOLD_REFUSED)
+    if (a->told == OUTBOX_TOLD_LEFT || a->told == OUTBOX_TOLD_REFUSED || a->told == OUTBOX_TOLD_NACKED)
         log_text(&l, "reason", a->text);
     log_end(&l);
 }
@@ -498,6 +511,9 @@ static void carry_out(struct sidecar *s, const struct outbox_action *a)
         break;
     case OUTBOX_RESTORE:
         inbox_ask_outbox_restore(i, lease);
+        break;
+    case OUTBOX_LOOK:
+        inbox_ask_outbox_look(i, a->batch->text);
         break;
     case OUTBOX_READ:
         inbox_ask_outbox_read(i, a->batch ? a->batch->text : NULL, a->seq, a->n, READ_BYTES,
@@ -568,6 +584,8 @@ static void say(struct sidecar *s)
     log_int(&l, "published_total", (int64_t)o->counts.published.total);
     log_int(&l, "resent", (int64_t)counter_take(&o->counts.resent));
     log_int(&l, "resent_total", (int64_t)o->counts.resent.total);
+    log_int(&l, "nacked", (int64_t)counter_take(&o->counts.nacked));
+    log_int(&l, "nacked_total", (int64_t)o->counts.nacked.total);
     log_int(&l, "letters", (int64_t)counter_take(&o->counts.letters));
     log_int(&l, "letters_total", (int64_t)o->counts.letters.total);
     if (x->figures.known) {
@@ -596,7 +614,7 @@ static void figures(struct sidecar *s)
     enum { IDLE_MS = 60000 };
     struct sidecar_outbox *x = s->outbox;
     const struct outbox_counts *c = &x->core.counts;
-    uint64_t sum = c->published.total + c->resent.total + c->letters.total;
+    uint64_t sum = c->published.total + c->resent.total + c->nacked.total + c->letters.total;
 
     if (s->now_ms < x->figures.stats_at_ms)
         return;

@@ -1,11 +1,13 @@
 /* The relays of the outbox in virtual time: killed between any two actions, frozen while another takes the
- * lease over, with answers of the database that come late or never, a broker that drops connections with
- * confirms in them, says nack, closes channels over a bad exchange, and a database that comes back from a
- * dump. Then the faults end, and everything must settle.
+ * lease over, with answers of the database that come late or never, statements that fail (also those that
+ * were done), a broker that drops connections with confirms in them, says nack, blocks, takes a body in
+ * pieces, closes channels over a bad exchange, and a database that comes back from a dump. Then the faults
+ * end, and everything must settle.
  *
  * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
  * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
- * comes in order where it never said nack. */
+ * comes in order where it never said nack. Nothing is sent to a broker that blocks, or into a body; what was
+ * out when it said nack goes again one by one. */
 #include "outbox_sim.h"
 
 #include "random.h"
@@ -41,7 +43,7 @@ struct sim_row {
 /* A publish that the broker has, and has not answered. */
 struct publish {
     size_t row;
-    uint64_t tag;
+    uint64_t number, tag;
     int64_t at_ms;
 };
 
@@ -66,6 +68,9 @@ struct relay {
     size_t n_out;
     struct reply replies[OUTBOX_TELL];
     int64_t doomed_at_ms, open_at_ms, unlinked_ms, busy_ms; /* busy: it has not been frozen since */
+    bool blocked;
+    int64_t unblocked_ms, body_ms; /* body: until then a body is under way */
+    uint64_t careful; /* up to that number rows go one by one: they were out when the broker said nack */
 };
 
 struct sim {
@@ -239,12 +244,65 @@ static void bury_answer(struct sim *s, size_t r, struct reply *p)
     outbox_bury_ends(&k->o, s->now_ms, all);
 }
 
+/* The statement fails; what it did may stay: the answer was lost. */
+static void answer_failed(struct sim *s, size_t r, struct reply *p)
+{
+    struct outbox *o = &s->relays[r].o;
+
+    say(s, r, "a statement fails, of kind", p->a.kind, 0);
+    switch (p->a.kind) {
+    case OUTBOX_REGISTER:
+        outbox_registered(o, s->now_ms, OUTBOX_AGAIN, "");
+        break;
+    case OUTBOX_LEASE:
+    case OUTBOX_GIVE_UP:
+        outbox_leased(o, s->now_ms, OUTBOX_AGAIN, 0, 0, false);
+        break;
+    case OUTBOX_RESTORE:
+        outbox_restored(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_LOOK:
+        outbox_looked(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_READ:
+        outbox_read_ends(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_BURY:
+        outbox_bury_ends(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_WRITE:
+        if (random_chance(&s->random, 5000))
+            position_write(s, r, p);
+        outbox_written(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_TURN:
+        outbox_turned(o, s->now_ms, OUTBOX_AGAIN, false);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Has a transaction ended since the batch was read? Those of others end, too. */
+static enum outbox_answer look_answer(struct sim *s, const struct reply *p)
+{
+    size_t from, to;
+
+    if (s->restored || !batch_read(p->batch, &from, &to) || to != s->n_rows)
+        return OUTBOX_ANEW;
+    return random_chance(&s->random, 5000) ? OUTBOX_ANEW : OUTBOX_DONE;
+}
+
 static void answer(struct sim *s, size_t r, struct reply *p)
 {
     struct relay *k = &s->relays[r];
     enum outbox_answer word = p->lease == s->lease && s->holder == r ? OUTBOX_DONE : OUTBOX_LOST;
 
     p->is_out = false;
+    if (chance(s, 20)) {
+        answer_failed(s, r, p);
+        return;
+    }
     switch (p->a.kind) {
     case OUTBOX_REGISTER:
         outbox_registered(&k->o, s->now_ms, OUTBOX_DONE, "");
@@ -257,6 +315,9 @@ static void answer(struct sim *s, size_t r, struct reply *p)
         if (word == OUTBOX_DONE)
             s->restored = false;
         outbox_restored(&k->o, s->now_ms, word);
+        break;
+    case OUTBOX_LOOK:
+        outbox_looked(&k->o, s->now_ms, look_answer(s, p));
         break;
     case OUTBOX_READ:
         rows_answer(s, r, p);
@@ -312,9 +373,15 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
     size_t row = (size_t)a->row->seq;
     enum fate fate = s->rows[row].fate;
 
+    if (k->blocked || s->now_ms < k->body_ms)
+        broken(s, "blocked", "row %zu is sent to a broker that takes none", row);
     outbox_sent(&k->o, s->now_ms, a->row, ++k->tag);
     if (k->o.sent.len > OUTBOX_OUT_MAX)
         broken(s, "bound", "%zu are out", k->o.sent.len);
+    if (a->row->number <= k->careful && k->o.sent.len > 1)
+        broken(s, "nack", "row %zu, which was out beside a nack, goes again beside others", row);
+    if (chance(s, 20))
+        k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
         return; /* the broker does not look at it any more */
     if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED) {
@@ -325,7 +392,10 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
             broken(s, "company", "row %zu closes the channel over %zu others", row, k->n_out);
         return;
     }
-    k->out[k->n_out++] = (struct publish){row, k->tag, s->now_ms + random_between(&s->random, 1, 8)};
+    int64_t whole_ms = s->now_ms < k->body_ms ? k->body_ms : s->now_ms;
+
+    k->out[k->n_out++] =
+        (struct publish){row, a->row->number, k->tag, whole_ms + random_between(&s->random, 1, 8)};
 }
 
 /* Confirms what is due, one or many at once. */
@@ -349,6 +419,8 @@ static void confirm(struct sim *s, size_t r)
             outbox_returned(&k->o, slice_of(exchanges[UNROUTABLE]), SLICE("k"), slice_of(id), 1);
         } else if (no) {
             s->nacked = true;
+            for (size_t j = 0; j < k->n_out; j++)
+                k->careful = k->out[j].number > k->careful ? k->out[j].number : k->careful;
         } else {
             stored(s, p->row);
         }
@@ -371,12 +443,34 @@ static void out_dropped(struct sim *s, struct relay *k)
     k->doomed = false;
 }
 
+/* It is short of memory for a while. */
+static void block_step(struct sim *s, size_t r)
+{
+    struct relay *k = &s->relays[r];
+
+    if (s->calm && k->unblocked_ms > s->now_ms + 1000)
+        k->unblocked_ms = s->now_ms + 1000;
+    if (!k->blocked && chance(s, s->fault_chance / 2)) {
+        k->blocked = true;
+        k->unlinked_ms = s->now_ms;
+        k->unblocked_ms =
+            s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 500) ? 60000 : 2000);
+        say(s, r, "is blocked until", k->unblocked_ms, 0);
+        outbox_blocked(&k->o, true);
+    } else if (k->blocked && s->now_ms >= k->unblocked_ms) {
+        k->blocked = false;
+        outbox_blocked(&k->o, false);
+    }
+}
+
 static void broker_step(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
 
     if (!k->linked && s->now_ms >= k->linked_at_ms) {
         k->linked = k->open = true;
+        k->blocked = false;
+        k->body_ms = 0;
         k->tag = 0;
         outbox_linked(&k->o, s->now_ms);
     } else if (k->linked && chance(s, s->fault_chance)) {
@@ -398,6 +492,7 @@ static void broker_step(struct sim *s, size_t r)
                     stored(s, k->out[i].row);
         k->n_out = 0;
         k->doomed = k->open = false;
+        k->body_ms = 0;
         k->tag = 0;
         k->open_at_ms = s->now_ms + 1;
         outbox_channel_lost(&k->o, s->now_ms, k->doomed_code, "the channel was closed");
@@ -405,6 +500,7 @@ static void broker_step(struct sim *s, size_t r)
         k->open = true;
         outbox_channel_open(&k->o, s->now_ms);
     }
+    block_step(s, r);
     confirm(s, r);
 }
 
@@ -462,7 +558,7 @@ static void relay_act(struct sim *s, size_t r)
     struct relay *k = &s->relays[r];
     struct outbox_action a;
 
-    for (int n = 0; outbox_next(&k->o, s->now_ms, k->linked && k->open, &a); n++) {
+    for (int n = 0; outbox_next(&k->o, s->now_ms, k->linked && k->open && s->now_ms >= k->body_ms, &a); n++) {
         if (n > ACTIONS_MAX) {
             broken(s, "busy", "more than %d actions in a millisecond", ACTIONS_MAX);
             return;
@@ -501,9 +597,10 @@ static void relay_step(struct sim *s, size_t r)
     broker_step(s, r);
     database_step(s, r);
     relay_act(s, r);
-    if (k->alive && s->holder == r && k->database && !k->linked && outbox_n_waiting(&k->o) &&
+    if (k->alive && s->holder == r && k->database && (!k->linked || k->blocked) && outbox_n_waiting(&k->o) &&
         s->now_ms - k->unlinked_ms > SILENT_MS && s->now_ms - k->busy_ms > SILENT_MS)
-        broken(s, "silent", "it holds the lease, and has not reached the broker for %d s", SILENT_MS / 1000);
+        broken(s, "silent", "it holds the lease, and the broker has taken nothing for %d s",
+               SILENT_MS / 1000);
 }
 
 /* --- the world --- */

@@ -11,7 +11,7 @@ struct rig {
     struct outbox o;
     int64_t now_ms;
     uint64_t tag;
-    int n_sent, n_written, n_read, n_given_up, n_asked, n_buried;
+    int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack;
     int64_t written; /* seq of the latest position; -1: all of the batch */
     char last[32];   /* id of the row that was sent last */
 };
@@ -45,6 +45,9 @@ static void turn(struct rig *r)
             r->n_given_up++;
             outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 0, 0, false);
             break;
+        case OUTBOX_LOOK:
+            r->n_looked++; /* as below */
+            break;
         case OUTBOX_READ:
             r->n_read++; /* whoever wants it answers */
             break;
@@ -67,8 +70,10 @@ static void turn(struct rig *r)
         case OUTBOX_TURN:
             outbox_turned(&r->o, r->now_ms, OUTBOX_DONE, false);
             break;
-        case OUTBOX_RESTORE:
         case OUTBOX_TELL:
+            r->n_told_nack += a.told == OUTBOX_TOLD_NACKED;
+            break;
+        case OUTBOX_RESTORE:
             break;
         }
     }
@@ -288,6 +293,13 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
+/* Nothing has ended, or something has. */
+static void look(struct rig *r, bool ended)
+{
+    outbox_looked(&r->o, r->now_ms, ended ? OUTBOX_ANEW : OUTBOX_DONE);
+    turn(r);
+}
+
 static void test_the_poll_grows_while_nothing_comes(void **state)
 {
     static const int waits[] = {50, 100, 200, 250, 250};
@@ -296,18 +308,181 @@ static void test_the_poll_grows_while_nothing_comes(void **state)
     start(&r);
     answer(&r, 1, 0, true, "x");
     for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
-        int before = r.n_read;
-
         pass(&r, waits[i] - 1);
-        assert_int_equal(r.n_read, before);
+        assert_int_equal(r.n_looked, i);
         pass(&r, 1);
-        assert_int_equal(r.n_read, before + 1);
-        answer(&r, 1, 0, true, "x");
+        assert_int_equal(r.n_looked, i + 1);
+        look(&r, false);
     }
-    int before = r.n_read;
-    outbox_hint(&r.o, r.now_ms); /* an application has answered */
+    assert_int_equal(r.n_read, 1); /* where no transaction has ended nothing can be read */
+    outbox_hint(&r.o, r.now_ms);   /* an application has answered */
     turn(&r);
-    assert_int_equal(r.n_read, before + 1);
+    assert_int_equal(r.n_read, 2);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_look_that_finds_that_something_ended_is_a_poll(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 0, true, "x");
+    pass(&r, 50);
+    assert_int_equal(r.n_looked, 1);
+    look(&r, true);
+    assert_int_equal(r.n_read, 2);
+    answer(&r, 1, 0, true, "x"); /* of somebody else */
+    pass(&r, 100);
+    assert_int_equal(r.n_looked, 2);
+    outbox_looked(&r.o, r.now_ms, OUTBOX_AGAIN); /* the statement failed */
+    pass(&r, 999);
+    assert_int_equal(r.n_looked + r.n_read, 4);
+    pass(&r, 1);
+    assert_int_equal(r.n_read, 3);
+    outbox_deinit(&r.o);
+}
+
+static void test_while_rows_come_it_polls_soon_and_not_always(void **state)
+{
+    static const int waits[] = {5, 10, 20, 40, 80, 160, 250};
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.n_read, 2);
+    answer(&r, 2, 3, true, "x");
+    outbox_hint(&r.o, r.now_ms); /* does not make it poll again at once */
+    pass(&r, 4);
+    assert_int_equal(r.n_read, 2);
+    pass(&r, 1);
+    assert_int_equal(r.n_read, 3);
+    answer(&r, 4, 5, true, "x");
+    pass(&r, 5);
+    assert_int_equal(r.n_read, 4);
+    answer(&r, 1, 0, true, "x");
+    r.n_looked = 0;
+    for (size_t i = 1; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        pass(&r, waits[i] - 1);
+        assert_int_equal(r.n_looked, i - 1);
+        pass(&r, 1);
+        assert_int_equal(r.n_looked, i);
+        look(&r, false);
+    }
+    outbox_deinit(&r.o);
+}
+
+static void test_polls_that_take_long_come_less_often(void **state)
+{
+    struct rig r;
+    int n = 0;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    for (int64_t end_ms = r.now_ms + 5000; r.now_ms < end_ms; r.now_ms++) {
+        turn(&r);
+        if (r.o.reading.ask != OUTBOX_ASKED || r.now_ms - r.o.reading.asked_ms < 3)
+            continue;
+        answer(&r, n + 2, n + 2, true, "x");
+        n++;
+        outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+    }
+    assert_int_in_range(n, 5000 / 50, 5000 / 25); /* 3 ms each: a tenth of the time */
+    outbox_deinit(&r.o);
+}
+
+static void test_reading_goes_on_while_confirms_are_out(void **state)
+{
+    struct rig r;
+    int at = 2;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    for (; r.o.reading.ask == OUTBOX_ASKED; at += 256)
+        answer(&r, at, at + 255, false, "x");
+    assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
+    assert_int_equal(r.o.rows.len, OUTBOX_HELD_MAX);
+    for (int i = 0; i < 8;
+         i++) { /* what is confirmed makes room at once for what waits, and that for the next page */
+        outbox_confirmed(&r.o, r.now_ms, r.o.counts.published.total + 32, true, false);
+        turn(&r);
+        assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
+    }
+    assert_int_equal(r.o.reading.ask, OUTBOX_ASKED);
+    assert_true(r.o.wanted.len >= OUTBOX_OUT_MAX); /* enough for as long as that takes */
+    outbox_deinit(&r.o);
+}
+
+static void confirm_all(struct rig *r)
+{
+    outbox_confirmed(&r->o, r->now_ms, r->tag, true, false);
+    turn(r);
+}
+
+static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 200, true, "x");
+    uint64_t first = r.tag - 198;
+    outbox_confirmed(&r.o, r.now_ms, first + 2, true, false); /* m2 to m4 */
+    outbox_confirmed(&r.o, r.now_ms, first + 3, false, true); /* m5 */
+    outbox_confirmed(&r.o, r.now_ms, first + 5, false, true); /* m7 */
+    turn(&r);
+    assert_int_equal(r.n_told_nack, 1);
+    assert_int_equal(r.o.counts.nacked.total, 2);
+    pass(&r, 2000);
+    r.n_sent = 0;
+    outbox_confirmed(&r.o, r.now_ms, first + 190, true, false); /* the others but eight */
+    pass(&r, 2000);
+    assert_int_equal(r.n_sent, 0);                       /* nothing goes beside what is out */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* and those not at all */
+    turn(&r);
+    pass(&r, 999);
+    assert_int_equal(r.n_sent, 0);
+    pass(&r, 1);
+    assert_string_equal(r.last, "m5");
+    assert_int_equal(r.o.sent.len, 1);
+    confirm_all(&r);
+    assert_string_equal(r.last, "m7");
+    confirm_all(&r);
+    for (int i = 193; i <= 200; i++) {
+        char id[16];
+
+        snprintf(id, sizeof(id), "m%d", i);
+        assert_string_equal(r.last, id);
+        assert_int_equal(r.o.sent.len, 1);
+        confirm_all(&r);
+    }
+    assert_int_equal(r.n_told_nack, 1); /* once a minute */
+    outbox_deinit(&r.o);
+}
+
+static void test_after_nacks_groups_grow(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 2, false, "x");
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+    answer(&r, 3, 258, false, "x");
+    answer(&r, 259, 514, false, "x");
+    pass(&r, 1000);
+    for (size_t n = 1; n < OUTBOX_OUT_MAX; n *= 2) {
+        assert_int_equal(r.o.sent.len, n);
+        confirm_all(&r);
+    }
+    assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
+    confirm_all(&r);
+    assert_int_equal(outbox_n_waiting(&r.o), 514 - 1 - 255 - 256);
     outbox_deinit(&r.o);
 }
 
@@ -341,6 +516,12 @@ int main(void)
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
+        cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),
+        cmocka_unit_test(test_while_rows_come_it_polls_soon_and_not_always),
+        cmocka_unit_test(test_polls_that_take_long_come_less_often),
+        cmocka_unit_test(test_reading_goes_on_while_confirms_are_out),
+        cmocka_unit_test(test_what_was_out_beside_a_nack_goes_again_in_order),
+        cmocka_unit_test(test_after_nacks_groups_grow),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
     };
 

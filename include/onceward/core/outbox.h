@@ -18,11 +18,16 @@
  *
  * Rows are sent in groups. Ordinarily a group is all that may be out; a row to an exchange that nothing was
  * confirmed for yet goes alone, so that a channel that the broker closes over it takes nobody along. When the
- * broker closes the channel over a group, it is halved until the row that it refuses is alone. */
+ * broker closes the channel over a group, it is halved until the row that it refuses is alone. A row that it
+ * says nack to, and those that were out with it, go again one by one, in order, and those behind them in
+ * groups that grow: what was out behind it may have been taken, and nobody can take it back.
+ *
+ * It polls at once while there is more of a batch, soon while rows come, and less and less while none does;
+ * then it asks first whether any transaction has ended at all, which costs the database next to nothing. */
 
 enum {
     OUTBOX_OUT_MAX = 256,           /* unconfirmed */
-    OUTBOX_HELD_MAX = 512,          /* rows in memory */
+    OUTBOX_HELD_MAX = 1024,         /* rows in memory: what is read ahead while confirms are out */
     OUTBOX_HELD_BYTES = 2 << 20,    /* of them; one alone may exceed it */
     OUTBOX_LETTERS_MAX = 64,        /* written together, */
     OUTBOX_LETTERS_BYTES = 1 << 20, /* of so many bytes; one alone may exceed it */
@@ -99,7 +104,7 @@ struct outbox_exchange {
 };
 
 struct outbox_counts {
-    struct counter published, resent, letters;
+    struct counter published, resent, nacked, letters;
 };
 
 /* STALE: what it was about is forgotten, and its answer is of no use. */
@@ -110,6 +115,7 @@ enum outbox_action_kind {
     OUTBOX_LEASE,    /* ask for the lease, or renew it */
     OUTBOX_GIVE_UP,  /* give it up */
     OUTBOX_RESTORE,  /* a dump was restored: all that is there is to be sent again */
+    OUTBOX_LOOK,     /* has any transaction ended since `batch` was read? */
     OUTBOX_READ,  /* at most `n` rows: of `batch` (NULL: from the written position) behind `seq` (-1: of the
                      batch behind it) */
     OUTBOX_SEND,  /* `row`; outbox_sent follows at once */
@@ -124,6 +130,7 @@ enum outbox_told {
     OUTBOX_TOLD_LEFT,     /* not any more, and why */
     OUTBOX_TOLD_REFUSED,  /* the outbox is another virtual host's */
     OUTBOX_TOLD_RESTORED, /* all is sent again */
+    OUTBOX_TOLD_NACKED,   /* the broker says no to a message, and which */
     N_OUTBOX_TOLD
 };
 
@@ -158,9 +165,11 @@ struct outbox {
         int64_t after;              /* the latest seq of it; -1: none */
         int64_t at_ms, wait_ms;     /* the next poll, and how long after it the one behind */
         enum outbox_ask ask;
-        bool hinted;           /* while one was out */
-        size_t n;              /* rows of the answer that is being told */
-        int64_t not_before_ms; /* after one that failed */
+        bool hinted;               /* while one was out */
+        bool idle;                 /* the latest one found nothing: a look comes before the next */
+        size_t n;                  /* rows of the answer that is being told */
+        int64_t not_before_ms;     /* after one that found something, so that not all time goes into them */
+        int64_t asked_ms, took_us; /* the latest; and how long one takes, smoothed */
     } reading;
     struct outbox_writing {
         enum outbox_ask ask;
@@ -181,9 +190,11 @@ struct outbox {
         bool database, broker, open, blocked; /* open: the channel */
         int64_t quiet_since_ms;               /* no confirm, and rows wait, since; 0: not so */
         int64_t not_before_ms;    /* after a nack, or a channel that was closed for nobody's fault */
+        int64_t told_nack_ms;     /* 0: never */
         bool alone;               /* what is out is to an exchange that is not proven */
         size_t group, group_left; /* so many may be out, and of those may still be sent */
-        uint64_t group_until;     /* up to that number it is a small one, over which the channel was closed */
+        uint64_t group_until;     /* up to that number it is a small one */
+        bool grows;               /* and then twice as large each time, since the broker said nack */
     } link;
     struct outbox_exchange exchanges[OUTBOX_EXCHANGES];
     size_t next_exchange;
@@ -192,7 +203,7 @@ struct outbox {
     struct histogram lag_us; /* from publish to the confirm */
     int64_t lag_ms;          /* of the latest */
     bool to_tell[N_OUTBOX_TOLD];
-    char why[256];
+    char why[256], nacked[512];
 };
 
 void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now_ms);
@@ -219,6 +230,9 @@ void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer
 void outbox_batch_came(struct outbox *o, int64_t now_ms, struct slice text, bool over);
 void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row);
 void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
+
+/* The answer to OUTBOX_LOOK. DONE: none has, so there is nothing to be read. ANEW: one may have. */
+void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 

@@ -2,7 +2,9 @@
  * time from the publish to the POST (the monotonic nanoseconds that the loader writes at the start of a
  * body), or really commits (--commit DSN, --mode complete | textbook): its own row and the completion of the
  * token, or the inbox that a textbook consumer's application keeps, in one transaction, on a pool of
- * connections.
+ * connections. --publish QUEUE: that transaction publishes there, through the outbox, a message with the id
+ * of the request; --commits-file is written at SIGTERM: a line for each, its id and when COMMIT returned, in
+ * monotonic nanoseconds.
  *
  * It can be a bad one: --bad N of 100,000 requests are answered --answer (503, 429, 500, 502, or 0: a reset);
  * --capacity N at once are taken, and the others told 503 at once. --obeys 1: a path or a message id that
@@ -17,6 +19,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <libpq-fe.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -69,7 +72,8 @@ static uint64_t dice = 1;
 static long n_bad_of_100000, bad_answer, capacity, n_taken;
 static uint32_t *stamps;
 static size_t n_stamps, stamps_capacity;
-static bool takes_stamps, textbook, commits, obeys;
+static bool takes_stamps, textbook, commits, obeys, publishes;
+static FILE *commits_file;
 
 static uint64_t now_ns(void)
 {
@@ -217,6 +221,8 @@ static void database_begin(struct database *d, struct client *c)
     PQsendQueryPrepared(d->connection, "begin", 0, NULL, NULL, NULL, 0);
     PQsendQueryPrepared(d->connection, "first", 1, by, NULL, NULL, 0);
     PQsendQueryPrepared(d->connection, "effect", 1, id, NULL, NULL, 0);
+    if (publishes)
+        PQsendQueryPrepared(d->connection, "publish", 1, id, NULL, NULL, 0);
     PQsendQueryPrepared(d->connection, "commit", 0, NULL, NULL, NULL, 0);
     PQpipelineSync(d->connection);
 }
@@ -359,6 +365,8 @@ static void database_next(struct database *d)
     struct client *c = d->client;
 
     d->client = NULL;
+    if (commits_file && !d->failed)
+        fprintf(commits_file, "%s %" PRIu64 "\n", c->id, now_ns());
     client_answer(c, d->failed ? FAILED : DONE);
     if (d->failed) { /* the transaction is still open */
         PQsendQueryParams(d->connection, "ROLLBACK", 0, NULL, NULL, NULL, NULL, 0);
@@ -409,13 +417,19 @@ static void database_read(struct database *d)
     }
 }
 
-static void databases_open(const char *dsn, long n)
+static void databases_open(const char *dsn, long n, const char *target)
 {
-    static const char *const statements[][2] = {
+    char publish[256];
+    const char *const statements[][2] = {
         {"begin", "BEGIN"},
         {"effect", "INSERT INTO public.effect (message_id) VALUES ($1)"},
         {"commit", "COMMIT"},
+        {"publish", publish},
     };
+
+    snprintf(publish, sizeof publish, "SELECT onceward.publish('', '%s', '{\"n\": 1}'::jsonb, $1)",
+             target ? target : "");
+    publishes = target;
 
     for (long i = 0; i < n; i++) {
         struct database *d = calloc(1, sizeof *d);
@@ -423,7 +437,7 @@ static void databases_open(const char *dsn, long n)
         d->connection = PQconnectdb(dsn);
         if (PQstatus(d->connection) != CONNECTION_OK)
             fail("app: %s", PQerrorMessage(d->connection));
-        for (size_t s = 0; s < 3; s++)
+        for (size_t s = 0; s < (target ? 4 : 3); s++)
             PQclear(PQprepare(d->connection, statements[s][0], statements[s][1], 0, NULL));
         PGresult *r = PQprepare(
             d->connection, "first",
@@ -490,7 +504,9 @@ int main(int argc, char **argv)
     epoll = epoll_create1(EPOLL_CLOEXEC);
     timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (dsn)
-        databases_open(dsn, option_number(argc, argv, "pool", 16));
+        databases_open(dsn, option_number(argc, argv, "pool", 16), option(argc, argv, "publish", NULL));
+    if (option(argc, argv, "commits-file", NULL))
+        commits_file = fopen(option(argc, argv, "commits-file", NULL), "w");
     int listener = listen_on((int)option_number(argc, argv, "port", 0));
     watch(listener, EPOLLIN, (void *)&is_listener);
     watch(timer, EPOLLIN, (void *)&is_timer);
@@ -509,6 +525,8 @@ int main(int argc, char **argv)
                 break;
             case SIGNALS:
                 stamps_write(stamps_path);
+                if (commits_file)
+                    fclose(commits_file);
                 return 0;
             case CLIENT:
                 client_read(events[i].data.ptr);

@@ -3,6 +3,7 @@
  * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish (not with --stamps 0), else
  * zeros, so that a copy has the same body. --duplicates: that many of a hundred are copies of an earlier one.
  * --twice-every N: each Nth is published twice, the second time at once and 2,000 messages later by turns.
+ * --window N: so many may be unconfirmed.
  * Prints the number of different ids.
  */
 #include "options.h"
@@ -165,6 +166,7 @@ int main(int argc, char **argv)
     long prefix = option_number(argc, argv, "prefix", 0);
     uint64_t duplicates = (uint64_t)option_number(argc, argv, "duplicates", 0);
     uint64_t twice_every = (uint64_t)option_number(argc, argv, "twice-every", 0);
+    uint64_t window = (uint64_t)option_number(argc, argv, "window", WINDOW);
     uint64_t n_ids = 0, dice = 42;
 
     if (size < SMALLEST)
@@ -185,7 +187,7 @@ int main(int argc, char **argv)
         if (rate || i % LOOK_EVERY == 0)
             take_confirms(false);
         if (!rate)
-            confirms_wait(WINDOW);
+            confirms_wait(window - 1);
     }
     confirms_wait(0);
     printf("%" PRIu64 "\n", n_ids);

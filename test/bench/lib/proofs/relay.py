@@ -1,8 +1,11 @@
 """the outbox's relay: rows that wait while the broker is away, their drain in order, from commit to queue at 500/s, an idle one
 
-A sidecar with an outbox and no queue, to a quorum queue. From commit to queue is measured at a consumer, whose delivery is in it: what a
-Python thread has between the return of COMMIT and the message. The transaction that stays open holds its id and its snapshot, as one of ten
-minutes would, but for --minutes."""
+A sidecar to a quorum queue, with an outbox and no queue; where its name says so, with a queue whose application publishes in the transaction
+that completes. From commit to queue is measured at a consumer, whose delivery is in it: what is between the return of COMMIT and the message
+in a Python thread. The transaction that stays open holds its id and its snapshot, as one of ten minutes would, but for --minutes.
+
+The drain is compared with a C program that publishes as large messages to such a queue, with as many confirms open. Its parts, for --only:
+idle, waiting, latency, application. With --quick a tenth of the rows wait, and all of it takes below four minutes."""
 
 import json
 import os
@@ -20,6 +23,8 @@ from ..stage import Stage
 from ..verdicts import Verdicts
 
 WAITING, AT_ONCE = 1000000, 5000
+OPEN, MORE_OPEN = 256, 1024  # confirms; the first is OUTBOX_OUT_MAX
+PLAIN_SECONDS = 5
 RATE, SECONDS = 500, 20
 IDLE_SECONDS = 15.0
 MIB = 1 << 20
@@ -40,6 +45,14 @@ class Relay(Stage):
         config.pop("queues"), config.pop("defaults")
         config["outbox"] = {}
         return made.start()
+
+    def begin_with_application(self, url):
+        """It has a queue, too."""
+        source = self.queue("in")
+        made = self.sidecar([source], url, name="both", completion="transaction")
+        made.config["outbox"] = {}
+        made.start()
+        return source
 
     def sizes(self):
         return "{:.1f} and {:.2f}".format(*(n / MIB for n in self.rows(SIZES)[0]))
@@ -64,8 +77,22 @@ def write(stage, n):
     connection.close()
 
 
+def plain_rate(stage, n_open):
+    """Messages a second of a publisher that does nothing else."""
+    queue = stage.queue(f"plain{len(stage.queues)}")
+    rate, count = 0.0, 5000
+    while count / max(rate, 1.0) < PLAIN_SECONDS:
+        count = count if not rate else max(2 * count, int(1.2 * rate * PLAIN_SECONDS))
+        start = time.monotonic()
+        stage.load(queue, count, size=96, window=n_open)
+        rate = count / (time.monotonic() - start)
+        stage.channel.queue_purge(queue)
+    return rate
+
+
 def waiting(bed, v, n):
     with Relay(bed) as stage:
+        plain = plain_rate(stage, OPEN)
         bed.rabbitmq.stop_politely()
         sidecar = stage.begin()
         peak, ending = [0], threading.Event()
@@ -86,11 +113,15 @@ def waiting(bed, v, n):
         start, there = time.monotonic(), stage.n_ready(stage.target)
         wait_until(lambda: stage.n_ready(stage.target) >= n, lambda: f"{stage.n_ready(stage.target):,} of {n:,} are there", 600, 0.05)
         seconds = time.monotonic() - start
-        v.least("drained, messages/s", (n - there) / seconds, 20000, "{:,.0f}")
+        rate = (n - there) / seconds
         v.most("CPU of the sidecar a message, µs", 1000 * (cpu_ms(sidecar.pid) - before) / (n - there), 15, "{:.1f}")
         v.tell("CPU of its backend a message, µs", f"{1000 * (stage.backend_ms() - backend) / (n - there):.1f}")
         ending.set()
         looking.join()
+        plain = (plain + plain_rate(stage, OPEN)) / 2
+        v.least("drained, messages/s (20,000, or what is published plainly)", rate, min(20000, plain), "{:,.0f}")
+        v.tell(f"plainly published with {OPEN} confirms open, messages/s", f"{plain:,.0f}: the drain has {rate / plain:.2f} of it")
+        v.tell(f"and with {MORE_OPEN} open", f"{plain_rate(stage, MORE_OPEN):,.0f}")
         v.most("memory of the sidecar at peak, the drain included, MiB", peak[0] / MIB, 10)
         found = subprocess.run([os.path.join(bed.bin, "taker"), "--port", str(bed.rabbitmq.port), "--queue", stage.target, "--count", str(n)],
                                stdout=subprocess.PIPE, check=False)
@@ -100,12 +131,32 @@ def waiting(bed, v, n):
         v.tell("tables and positions after it, MiB", stage.sizes())
 
 
+class Arrivals:
+    """When each message came, by its id."""
+
+    def __init__(self, stage):
+        self.came = {}
+        self.broker = stage.rabbitmq.connect()
+        channel = self.broker.channel()
+        channel.basic_consume(stage.target, lambda _, __, p, ___: self.came.__setitem__(p.message_id, time.monotonic()), auto_ack=True)
+
+    def listen(self, is_over, seconds):
+        end = time.monotonic() + seconds
+        while not is_over() and time.monotonic() < end:
+            self.broker.process_data_events(0.02)
+
+    def close(self):
+        self.broker.close()
+
+    def since(self, committed):
+        """p50 and p99 in milliseconds, from when each was committed."""
+        found = sorted(max(0.0, 1000 * (self.came[i] - at)) for i, at in committed.items())
+        return found[len(found) // 2], found[len(found) * 99 // 100]
+
+
 def steadily(stage, seconds):
-    """Milliseconds from the return of each COMMIT to its message, at RATE."""
-    committed, came = {}, {}
-    broker = stage.rabbitmq.connect()
-    channel = broker.channel()
-    channel.basic_consume(stage.target, lambda _, __, p, ___: came.__setitem__(p.message_id, time.monotonic()), auto_ack=True)
+    """p50 and p99, in milliseconds from the return of each COMMIT to its message, at RATE."""
+    committed, arrivals = {}, Arrivals(stage)
 
     def publish():
         connection = psycopg2.connect(stage.app_dsn())
@@ -120,13 +171,32 @@ def steadily(stage, seconds):
         connection.close()
 
     thread = stage.beside(publish)
-    end = time.monotonic() + seconds + 60
-    while (thread.is_alive() or len(came) < len(committed)) and time.monotonic() < end:
-        broker.process_data_events(0.02)
-    broker.close()
-    assert len(came) == len(committed) == RATE * seconds, f"{len(came)} of {len(committed)} came, of {RATE * seconds}"
-    found = sorted(max(0.0, 1000 * (came[i] - committed[i])) for i in came)
-    return found[len(found) // 2], found[len(found) * 99 // 100]
+    arrivals.listen(lambda: not thread.is_alive() and len(arrivals.came) >= len(committed), seconds + 60)
+    arrivals.close()
+    assert len(arrivals.came) == len(committed) == RATE * seconds, f"{len(arrivals.came)} of {len(committed)} came, of {RATE * seconds}"
+    return arrivals.since(committed)
+
+
+def application(bed, v):
+    with Relay(bed) as stage:
+        path = os.path.join(bed.folder, f"{stage.name}.commits")
+        app = stage.app(commits=True, publish=stage.target, **{"commits-file": path})
+        source, arrivals = stage.begin_with_application(app.url), Arrivals(stage)
+        n_warm, n = RATE * 2, RATE * SECONDS
+        backend, start = stage.backend_ms(), time.monotonic()
+        loading = stage.beside(lambda: stage.load(source, n_warm + n, rate=RATE, stamps=0))
+        arrivals.listen(lambda: len(arrivals.came) >= n_warm + n, SECONDS + 60)
+        backend, seconds = stage.backend_ms() - backend, time.monotonic() - start
+        loading.join()
+        arrivals.close()
+        app.stop()
+        with open(path) as f:
+            committed = {i: int(at) / 1e9 for i, at in (line.split() for line in f)}
+        assert len(arrivals.came) == len(committed) == n_warm + n, f"{len(arrivals.came)} of {len(committed)} came, of {n_warm + n}"
+        p50, p99 = arrivals.since(dict(list(committed.items())[n_warm:]))
+        v.most(f"published by the sidecar's own application at {RATE}/s: p50, ms", p50, 10)
+        v.most("p99, ms", p99, 60)
+        v.tell("ms of the database's CPU a second, claims and completions included", f"{backend / seconds:.0f}")
 
 
 def latency(bed, v, minutes):
@@ -136,7 +206,9 @@ def latency(bed, v, minutes):
         stage.wait_for_ready(stage.target, 1)
         stage.channel.queue_purge(stage.target)
         steadily(stage, 3)
+        backend, start = stage.backend_ms(), time.monotonic()
         free = [steadily(stage, SECONDS)]
+        cost = (stage.backend_ms() - backend) / (time.monotonic() - start)
         old = psycopg2.connect(stage.postgres.dsn(database=stage.database, application_name="bench"))
         old.set_session(isolation_level="REPEATABLE READ")
         old.cursor().execute("SELECT pg_current_xact_id()")
@@ -150,6 +222,7 @@ def latency(bed, v, minutes):
         p50, p99 = (statistics.median(each[k] for each in free) for k in (0, 1))
         v.most(f"from commit to queue at {RATE}/s: p50, ms", p50, 10)
         v.most("p99, ms", p99, 60)
+        v.tell("ms of the CPU of the relay's backend a second", f"{cost:.0f}")
         v.tell("each: p50, p99, ms", "; ".join(f"{a:.1f}, {b:.1f}" for a, b in free))
         v.most("p99 of the last beside the open transaction, to that without", held[-1][1] / p99, 1.2)
         v.tell("each beside it: p50, p99, ms", "; ".join(f"{a:.1f}, {b:.1f}" for a, b in held))
@@ -173,7 +246,7 @@ def idle(bed, v):
 def prove(bed, o):
     v = Verdicts("relay: the outbox's other end")
     parts = {"idle": lambda: idle(bed, v), "waiting": lambda: waiting(bed, v, WAITING // (10 if o.quick else 1)),
-             "latency": lambda: latency(bed, v, o.minutes)}
+             "latency": lambda: latency(bed, v, o.minutes), "application": lambda: application(bed, v)}
     for name, part in parts.items():
         if o.only in name:
             part()
