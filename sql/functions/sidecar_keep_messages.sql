@@ -1,23 +1,17 @@
--- Keeps the partitions of onceward.message: makes those of today and the seven days to come, and drops the oldest day when all of it is past
--- the retention. It runs as the owner of the schema: the sidecar's role has no DDL.
+-- Keeps the partitions of onceward.message: makes what sidecar_make_messages makes, and drops the oldest day when all of it is past the
+-- retention. It runs as the owner of the schema: the sidecar's role has no DDL. The parameters, busy and ahead_ms are those of
+-- sidecar_make_messages.
 --
--- p_consumers are the consumers that the caller stores messages of, p_retentions how long in ms. A day is dropped whole, so the longest
--- retention that anybody has said counts for all consumers: one that was said within the last hour, or, where a consumer has none of those, one
--- that was said within its own length. p_clock_ms is the caller's clock, in milliseconds since 1970: nothing is done because of
--- one clock alone, as in sidecar_keep_house; ahead_ms is not 0 where the two differ by more than a minute, and then nothing was done.
+-- A day goes in two calls, so that claims wait for neither disk nor files: the first takes it out of the table and renames it (message_20260131_gone),
+-- and commits without waiting for the disk; the second drops it. What the first has done is undone or kept by a crash; both are fine. A commit waits for
+-- the files to go, a second or more for some GB: so this is called on a connection on which no claim waits.
 --
--- Answers: made, how many days; dropped, the name of the day that went, or NULL; more: another one could go, call again soon;
--- busy: somebody holds a lock that it needs, or another sidecar is at it, so that something is left for the next call; stuck: the name
--- of what could not be dropped.
+-- Answers: made, how many days; dropped, the name of the day that went, or NULL; more: something is left, call again soon;
+-- busy: as there; stuck: the name of what could not be dropped.
 --
--- Rows of up to about 8 KB stay in one piece: moving their bodies elsewhere, and trying to compress them as PostgreSQL does by itself, cost a
--- third of the claims. With lz4, where the server has it, rows of 2 KB and more are compressed; that costs less than writing what it saves.
---
--- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old.
---
--- Locks: one advisory transaction lock, only tried. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
--- do not wait for it. To drop one: ACCESS EXCLUSIVE on the table, for whose wait of at most 50 ms claims that store wait, too.
--- Rows: one. Repeating it: what is there is not made again.
+-- Locks: one advisory transaction lock, only tried. First call: ACCESS EXCLUSIVE on the day and the default partition, and then on the table. It
+-- waits for each for at most 50 ms. Claims that store wait for the table only; it is held for some catalog rows. Second call: on what was that day.
+-- Rows: one. Repeating it: goes on with what is left.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_messages(
     p_consumers text[], p_retentions bigint[], p_clock_ms bigint,
     OUT made integer, OUT dropped text, OUT more boolean, OUT busy boolean, OUT stuck text, OUT ahead_ms bigint)
@@ -26,105 +20,56 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-    c_ahead constant integer := 7;      -- days
-    c_apart constant bigint := 60000;   -- ms between the clocks
-    c_fresh constant interval := '1 hour';
-    v_now   constant timestamptz := clock_timestamp();
-    v_ahead constant bigint := floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms;
-    v_today constant date := (v_now AT TIME ZONE 'UTC')::date;
-    v_old   timestamptz;
-    v_day   date;
-    v_name  text;
-    v_sql   text;
-    v_days  date[];
-    v_lz4   boolean;
+    v_old  timestamptz;
+    v_due  boolean;
+    v_name text;
+    v_next text;
 BEGIN
-    made := 0;
+    SELECT m.made, m.due, m.old_at, m.busy, m.ahead_ms INTO made, v_due, v_old, busy, ahead_ms
+    FROM onceward.sidecar_make_messages(p_consumers, p_retentions, p_clock_ms) m;
     more := false;
-    busy := false;
-    ahead_ms := 0;
-    IF abs(v_ahead) > c_apart THEN
-        ahead_ms := v_ahead;
+    IF NOT v_due THEN
         RETURN;
     END IF;
     PERFORM set_config('lock_timeout', '50ms', true);
-    IF NOT pg_try_advisory_xact_lock(1869505329, 65) THEN
-        busy := true;
-        RETURN;
-    END IF;
 
-    -- Written once an hour, or it would be the only thing here that writes. Nobody else writes these rows.
-    INSERT INTO onceward.message_retention AS m (consumer, retention_ms, seen_at)
-    SELECT s.consumer, s.retention_ms, v_now FROM unnest(p_consumers, p_retentions) s (consumer, retention_ms)
-    GROUP BY 1, 2
-    ON CONFLICT (consumer, retention_ms) DO UPDATE SET seen_at = excluded.seen_at
-    WHERE m.seen_at NOT BETWEEN v_now - c_fresh / 2 AND v_now;
-    DELETE FROM onceward.message_retention m
-    WHERE m.seen_at < v_now - c_fresh
-      AND (EXISTS (SELECT FROM onceward.message_retention n WHERE n.consumer = m.consumer AND n.seen_at >= v_now - c_fresh)
-           OR m.seen_at < v_now - m.retention_ms * interval '1 ms');
-    SELECT v_now - greatest(v_ahead, 0) * interval '1 ms' - coalesce(max(m.retention_ms), 0) * interval '1 ms' INTO v_old
-    FROM onceward.message_retention m;
-
-    SELECT array_agg(to_date(right(c.relname, 8), 'YYYYMMDD') ORDER BY c.relname) INTO v_days
-    FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
-    WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$';
-
-    FOR v_at IN 0 .. c_ahead LOOP
-        EXIT WHEN NOT EXISTS (SELECT FROM onceward.message_retention);
-        v_day := v_today + v_at;
-        CONTINUE WHEN v_day = ANY (coalesce(v_days, '{}'))
-            OR EXISTS (SELECT FROM onceward.message_default d
-                       WHERE d.received_at >= v_day::timestamp AT TIME ZONE 'UTC' AND d.received_at < (v_day + 1)::timestamp AT TIME ZONE 'UTC');
-        v_name := 'message_' || to_char(v_day, 'YYYYMMDD');
-        v_lz4 := EXISTS (SELECT FROM pg_settings s WHERE s.name = 'default_toast_compression' AND 'lz4' = ANY (s.enumvals));
-        BEGIN
-            EXECUTE format('CREATE TABLE onceward.%I (LIKE onceward.message INCLUDING ALL) WITH (toast_tuple_target = %s)', v_name,
-                           CASE WHEN v_lz4 THEN 128 ELSE 8160 END);
-            IF v_lz4 THEN
-                EXECUTE format('ALTER TABLE onceward.%I ALTER body SET COMPRESSION lz4, ALTER content_header SET COMPRESSION lz4', v_name);
-                FOR v_sql IN
-                    SELECT format('ALTER TABLE onceward.%I ALTER %I SET STORAGE MAIN', v_name, t.attname)
-                    FROM pg_attribute t WHERE t.attrelid = 'onceward.message'::regclass AND t.attnum > 0 AND t.attlen = -1
-                LOOP
-                    EXECUTE v_sql;
-                END LOOP;
-            END IF;
-            -- Nobody reads or writes it by its own name, whatever default privileges say.
-            FOR v_sql IN
-                SELECT DISTINCT format('REVOKE ALL ON onceward.%I FROM %s CASCADE', v_name,
-                                       CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
-                FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) g
-                WHERE c.oid = format('onceward.%I', v_name)::regclass AND g.grantee <> c.relowner
-            LOOP
-                EXECUTE v_sql;
-            END LOOP;
-            EXECUTE format('ALTER TABLE onceward.message ATTACH PARTITION onceward.%I FOR VALUES FROM (%L) TO (%L)', v_name,
-                           v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00');
-            made := made + 1;
-        EXCEPTION WHEN lock_not_available OR check_violation THEN -- a row for that day has just come into the default partition
-            busy := true;
-            EXIT;
-        END;
-    END LOOP;
-
-    -- One a call: the locks of the first would be held while the second waits for its own.
-    FOREACH v_day IN ARRAY coalesce(v_days, '{}') LOOP
-        EXIT WHEN (v_day + 1)::timestamp AT TIME ZONE 'UTC' > v_old;
-        IF dropped IS NOT NULL THEN
-            more := true;
-            RETURN;
-        END IF;
-        v_name := 'message_' || to_char(v_day, 'YYYYMMDD');
+    -- What an earlier call has taken out.
+    SELECT c.relname INTO v_name FROM pg_class c
+    WHERE c.relnamespace = 'onceward'::regnamespace AND c.relname ~ '^message_[0-9]{8}_gone$' AND c.relkind = 'r' AND NOT c.relispartition
+    ORDER BY c.relname LIMIT 1;
+    IF FOUND THEN
         BEGIN
             EXECUTE format('DROP TABLE onceward.%I', v_name);
-            dropped := v_name;
+            dropped := left(v_name, -5);
         EXCEPTION WHEN lock_not_available THEN
             busy := true;
             stuck := v_name;
             RETURN;
         END;
-    END LOOP;
+    END IF;
+
+    -- The oldest. One a call: the locks of the first would be held while the second waits for its own, or goes to the disk.
+    SELECT min(c.relname) INTO v_next
+    FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
+    WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$'
+      AND (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= v_old;
+    IF v_next IS NOT NULL THEN
+        more := true;
+        IF dropped IS NOT NULL THEN
+            RETURN;
+        END IF;
+        BEGIN
+            EXECUTE format('LOCK TABLE onceward.%I, onceward.message_default IN ACCESS EXCLUSIVE MODE', v_next);
+            EXECUTE format('ALTER TABLE onceward.message DETACH PARTITION onceward.%I', v_next);
+            EXECUTE format('ALTER TABLE onceward.%I RENAME TO %I', v_next, v_next || '_gone');
+            PERFORM set_config('synchronous_commit', 'off', true);
+        EXCEPTION WHEN lock_not_available THEN
+            busy := true;
+            stuck := v_next;
+            more := false;
+        END;
+        RETURN;
+    END IF;
 
     IF dropped IS NULL AND pg_relation_size('onceward.message_default') > 0
        AND NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN

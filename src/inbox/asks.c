@@ -157,22 +157,48 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
 
 /* --- the partitions of stored messages --- */
 
-enum { OID_INT8_ARRAY = 1016 };
+enum {
+    OID_INT8_ARRAY = 1016,
+    DROP_MS = 60000, /* large files take their time, and a disk that is busy */
+};
 
-void inbox_ask_keep_messages(struct inbox *i)
+/* Both functions have the same parameters. */
+static void ask_messages(struct inbox *i, enum question q, int64_t timeout_ms)
 {
     static const Oid types[] = {OID_TEXT_ARRAY, OID_INT8_ARRAY, OID_INT8};
     struct buf consumers = {0}, retentions = {0};
     char clock[24];
 
-    if (!pipeline_may_ask(i, QUESTION_KEEP_MESSAGES))
+    if (!pipeline_may_ask(i, q))
         return;
     queues_stores(&i->queues, &consumers, &retentions);
     snprintf(clock, sizeof(clock), "%" PRId64, clock_wall_ms());
     const char *params[] = {buf_text(&consumers), buf_text(&retentions), clock};
-    pipeline_ask(i, QUESTION_KEEP_MESSAGES, 3, types, params);
+    pipeline_ask_within(i, q, 3, types, params, timeout_ms);
     buf_deinit(&consumers);
     buf_deinit(&retentions);
+}
+
+void inbox_ask_make_messages(struct inbox *i)
+{
+    ask_messages(i, QUESTION_MAKE_MESSAGES, 0);
+}
+
+int inbox_made_messages(struct inbox *i, bool *ret_due, struct fault *f)
+{
+    PGresult *rows;
+    int got = answer_read(i, QUESTION_MAKE_MESSAGES, 1, 1, &rows, f);
+
+    if (got <= 0)
+        return got;
+    *ret_due = call_bool(rows, 0, 0);
+    PQclear(rows);
+    return 1;
+}
+
+void inbox_ask_keep_messages(struct inbox *i)
+{
+    ask_messages(i, QUESTION_KEEP_MESSAGES, DROP_MS);
 }
 
 static void text_read(const PGresult *rows, int column, char *ret, size_t size)
@@ -183,15 +209,13 @@ static void text_read(const PGresult *rows, int column, char *ret, size_t size)
 int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct fault *f)
 {
     PGresult *rows;
-    int got = answer_read(i, QUESTION_KEEP_MESSAGES, 1, 5, &rows, f);
+    int got = answer_read(i, QUESTION_KEEP_MESSAGES, 1, 3, &rows, f);
 
     if (got <= 0)
         return got;
-    *ret = (struct inbox_kept_messages){.more = call_bool(rows, 0, 2)};
-    call_int4(rows, 0, 0, &ret->n_made);
-    text_read(rows, 1, ret->dropped, sizeof(ret->dropped));
-    text_read(rows, 3, ret->stuck, sizeof(ret->stuck));
-    call_int8(rows, 0, 4, &ret->ahead_ms);
+    *ret = (struct inbox_kept_messages){.more = call_bool(rows, 0, 1)};
+    text_read(rows, 0, ret->dropped, sizeof(ret->dropped));
+    text_read(rows, 2, ret->stuck, sizeof(ret->stuck));
     PQclear(rows);
     return 1;
 }

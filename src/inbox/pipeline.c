@@ -173,8 +173,14 @@ void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, con
 void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
                       size_t bytes)
 {
-    int64_t timeout_ms = timeout_of(i, bytes);
+    pipeline_ask_within(i, q, n, types, params, timeout_of(i, bytes));
+}
 
+void pipeline_ask_within(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
+                         int64_t timeout_ms)
+{
+    if (timeout_ms < i->statement_timeout_ms)
+        timeout_ms = i->statement_timeout_ms;
     assert(pipeline_may_ask(i, q));
     if ((timeout_ms > i->statement_timeout_ms && !timeout_send(i, timeout_ms)) ||
         !PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||

@@ -76,6 +76,10 @@ void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, con
 void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
                       size_t bytes);
 
+/* The same with a statement timeout that is longer than that of the session. */
+void pipeline_ask_within(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
+                         int64_t timeout_ms);
+
 /* Reads what has come. true: something changed: a segment was answered, or the connection is lost. */
 bool pipeline_read(struct inbox *i);
 

@@ -133,6 +133,8 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, s->state_at_ms);
     due = earlier(due, housekeeping_due_ms(s));
     due = earlier(due, letters_due_ms(s));
+    due = earlier(due, store_due_ms(s));
+    due = earlier(due, days_due_ms(s));
     due = earlier(due, replicas_due_ms(s));
     due = earlier(due, outbox_next_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
@@ -168,6 +170,7 @@ static void turn(struct sidecar *s)
     outbox_step(s);
     housekeeping_step(s);
     store_step(s);
+    days_step(s);
     figures_step(s);
     waits_step(s);
     database_ask(s);
@@ -219,6 +222,7 @@ static void run(struct sidecar *s)
         if (!told) {
             s->is_idle = true;
             letters_close(s);
+            days_close(s);
             outbox_close(s);
             database_close(s); /* nothing is connected while it stays */
             s->state_at_ms = 0;
@@ -316,7 +320,7 @@ static int begin(struct sidecar *s, struct fault *f)
 {
     s->now_ms = clock_ms();
     s->started_ms = clock_wall_ms();
-    s->database.dial.peer = s->letters.dial.peer = "database";
+    s->database.dial.peer = s->letters.aside.dial.peer = s->store.aside.dial.peer = "database";
     s->database.housekeeps = SIZE_MAX;
     database_init(&s->database.core, s->now_ms);
     if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
@@ -331,6 +335,7 @@ static void deinit(struct sidecar *s)
             queue_deinit(&s->lanes[i].core);
     forward_free(s->forward);
     letters_close(s);
+    days_close(s);
     outbox_free(s);
     database_deinit(s);
     brokers_deinit(s);

@@ -30,6 +30,7 @@
  *   brokers.c      a connection a virtual host, and what it brings
  *   database.c     the connection, its answers, whether it works
  *   batches.c      operations of all queues, as batches
+ *   aside.c        a connection to the database for what takes long
  *   letters.c      large letters, on a connection of their own
  *   requests.c     requests to the applications, their answers, probes
  *   actions.c      what a queue's core wants done, carried out
@@ -40,6 +41,7 @@
  *   shown.c        what presence shows of the queues
  *   housekeeping.c the purge and the sweep
  *   store.c        the partitions of stored messages
+ *   days.c         those that are past their retention, dropped on a connection of their own
  *   outbox.c       the relay of the outbox
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
@@ -101,6 +103,15 @@ struct housekeeping {
 struct latency {
     bool known;
     int64_t p50_us, p99_us;
+};
+
+/* A connection to the database for what may take long; see aside.c. */
+struct aside {
+    struct inbox *inbox; /* NULL: not connected */
+    struct dial dial;
+    struct watch watch;
+    bool readable;
+    int64_t used_ms; /* when it was made, or had its latest row */
 };
 
 /* A queue: its core, and what the shell keeps beside it. */
@@ -193,17 +204,17 @@ struct sidecar {
         uint64_t asked_holder;   /* lane and ref, as in an item; 0: nobody */
     } database;
     struct sidecar_letters { /* letters.c: those above LETTER_LARGE_BYTES */
-        struct inbox *inbox; /* NULL: not connected */
-        struct dial dial;
-        struct watch watch;
-        bool readable, wanted; /* one waits for it */
-        int64_t used_ms;
+        struct aside aside;
+        bool wanted;        /* one waits for it */
         struct batch batch; /* of one */
         struct letters large;
     } letters;
-    struct sidecar_store { /* store.c */
+    struct sidecar_store { /* store.c, days.c */
         bool asked;
         int64_t at_ms;
+        struct aside aside;
+        bool due, drops; /* something is to be dropped; that is asked for */
+        int64_t drop_at_ms;
         int n_stuck; /* tries in a row to drop what somebody holds */
     } store;
     struct broker_link *links;
@@ -280,6 +291,15 @@ enum operation batches_operation(uint64_t ref); /* of an item's ref */
 struct lane *batches_lane(struct sidecar *s, uint64_t ref);
 uint64_t batches_ref(uint64_t ref);
 
+/* --- aside.c --- */
+
+void aside_step(struct sidecar *s, struct aside *a, bool wanted); /* connects, where it is wanted */
+/* Reads, while it is connected. 1: a row; 0: none; -1: it was lost, which was told. */
+int aside_next(struct sidecar *s, struct aside *a, struct inbox_row *row);
+void aside_sent(struct sidecar *s, struct aside *a); /* something was handed to its inbox */
+int64_t aside_due_ms(const struct sidecar *s, const struct aside *a, bool wanted);
+void aside_close(struct sidecar *s, struct aside *a);
+
 /* --- letters.c --- */
 
 void letters_step(struct sidecar *s);
@@ -336,6 +356,14 @@ int64_t housekeeping_due_ms(const struct sidecar *s);
 void store_linked(struct sidecar *s); /* the database is connected: asks before anything is claimed */
 void store_ask(struct sidecar *s);    /* where it is due and the database is connected */
 void store_step(struct sidecar *s);
+int64_t store_due_ms(const struct sidecar *s);
+void store_failed(struct sidecar *s, const struct fault *f); /* told */
+
+/* --- days.c --- */
+
+void days_step(struct sidecar *s);
+int64_t days_due_ms(const struct sidecar *s);
+void days_close(struct sidecar *s);
 
 /* --- waits.c --- */
 

@@ -10,6 +10,7 @@ import pytest
 from rig import inbox_sql, schema
 from rig.inbox_sql import fingerprint
 from rig.wait import wait_until
+from test_large_letters import sessions
 
 STORE = {"store": {"retention": "30d"}}
 DAY = 86400000
@@ -40,7 +41,6 @@ def test_a_message_is_stored_whole(bed):
     header = bytes(rows[0]["content_header"])
     assert b"x-n" in header and b"a/b" in header and b"list" in header
     assert all(r["received_at"] == bed.row(r["message_id"])["received_at"] for r in rows)
-    assert [r["message_id"] for r in rows] == list(bodies), "one sidecar claims what is new in the order of its arrival"
     bed.assert_once(*bodies)
     bed.assert_acked()
 
@@ -125,6 +125,49 @@ def test_the_sidecar_has_no_ddl(bed):
         bed.postgres.query("SELECT FROM onceward.message", user="app_login")
 
 
+def slow_drops(bed):
+    """Large files on a slow disk: a dropped table takes until the connection that is answered is closed."""
+    bed.postgres.query("CREATE FUNCTION public.slow_drop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
+                       " WHILE NOT pg_try_advisory_xact_lock(4711) LOOP PERFORM pg_sleep(0.02); END LOOP; END $$")
+    bed.postgres.query("CREATE EVENT TRIGGER slow_drop ON sql_drop WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION public.slow_drop()")
+    holder = bed.postgres.connect()
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(4711)")
+    return holder
+
+
+def test_claims_go_on_while_a_day_is_dropped(fresh_bed):
+    """It has a connection of its own, as long as it needs one."""
+    bed = fresh_bed
+    name = make_day(bed.postgres, 40)
+    holder = slow_drops(bed)
+    sidecar = bed.sidecar(**STORE)
+    wait_until(lambda: sessions(bed, "PgSleep") == 1, "it is being dropped")
+    wanted = [f"m{i}" for i in range(20)]
+    bed.queue.publish_many(wanted)
+    bed.wait_for_effects(wanted)
+    assert sessions(bed, "PgSleep") == 1 and not sidecar.find("day_dropped") and len(stored(bed)) == 20
+    holder.close()
+    sidecar.wait_for("day_dropped", partition=name)
+    wait_until(lambda: sessions(bed) == 1, "the second connection is closed")
+    bed.assert_acked()
+
+
+def test_a_drop_whose_connection_is_lost_is_tried_again(fresh_bed):
+    bed = fresh_bed
+    name = make_day(bed.postgres, 40)
+    holder = slow_drops(bed)
+    sidecar = bed.sidecar(**STORE)
+    wait_until(lambda: sessions(bed, "PgSleep") == 1, "it is being dropped")
+    bed.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onceward' AND datname = current_database()"
+             " AND wait_event = 'PgSleep'")
+    sidecar.wait_for("disconnected", peer="database")
+    bed.queue.publish_many(["m1"])
+    bed.wait_for_effects(["m1"])
+    holder.close()
+    sidecar.wait_for("day_dropped", partition=name)
+
+
 @pytest.fixture
 def fresh_bed(request, tmp_path, fresh_postgres, rabbitmq):
     """A bed with a database of its own, so that its days are only this test's."""
@@ -169,6 +212,13 @@ def keep(pg, ahead_ms=0, **retentions):
     clock = int(time.time() * 1000) - ahead_ms
     found, = pg.query(KEEP.replace("*", columns), (list(retentions), list(retentions.values()), clock), user="sidecar_login")
     return dict(zip(columns.split(", "), found))
+
+
+def drop(pg, **retentions):
+    """The oldest day goes: taken out of the table by one call, dropped by the next one."""
+    first = keep(pg, **retentions)
+    assert first["dropped"] is None and first["more"] and not first["stuck"], first
+    return keep(pg, **retentions)
 
 
 def claim(pg, ids, tokens=None, bodies=None, connection=None, arrivals=None):
@@ -256,13 +306,57 @@ def test_days_are_made_once_and_only_where_somebody_stores(pg):
     assert pg.query("SELECT count(*)::int FROM onceward.message_default") == [(0,)]
 
 
-def test_a_day_is_dropped_whole_one_a_call(pg):
+def test_a_day_is_dropped_whole_in_two_calls(pg):
+    """The first takes it out of the table, and its commit waits for nothing; what is left by a crash then goes with the next call."""
     names = [make_day(pg, ago) for ago in (5, 4, 3)]
-    assert keep(pg, c=3 * DAY)["dropped"] == names[0]
-    again = keep(pg, c=3 * DAY)
+    first = keep(pg, c=3 * DAY)
+    assert first["dropped"] is None and first["more"] and names[0] not in days(pg) and pg.query("SELECT to_regclass(%s)::text", (f"onceward.{names[0]}_gone",)) == [
+        (f"onceward.{names[0]}_gone",)]
+    assert [i for i, in pg.query("SELECT message_id FROM onceward.message WHERE consumer = 'old' ORDER BY 1")] == [name[8:] for name in names[1:]]
+    second = keep(pg, c=3 * DAY)
+    assert second["dropped"] == names[0] and second["more"] and names[1] in days(pg)
+    assert pg.query("SELECT to_regclass(%s)::text", (f"onceward.{names[0]}_gone",)) == [(None,)]
+    again = drop(pg, c=3 * DAY)
     assert again["dropped"] == names[1] and not again["more"]
     assert keep(pg, c=3 * DAY)["dropped"] is None and names[2] in days(pg)
     assert pg.query("SELECT message_id FROM onceward.message WHERE consumer = 'old'") == [(names[2][8:],)]
+
+
+def test_taking_a_day_out_does_not_wait_for_the_disk(pg):
+    """Its lock would be held meanwhile."""
+    make_day(pg, 5)
+    keep(pg, c=30 * DAY)
+    pg.query("DELETE FROM onceward.message_retention")
+    connection = pg.connect(user="sidecar_login")
+    connection.autocommit = False
+    with connection.cursor() as cursor:
+        for wanted in ("off", "on"):  # taken out; dropped
+            cursor.execute(KEEP, (["c"], [DAY], int(time.time() * 1000)))
+            cursor.execute("SELECT current_setting('synchronous_commit')")
+            assert cursor.fetchone() == (wanted,)
+            connection.commit()
+    connection.close()
+
+
+def test_making_days_says_what_is_to_be_dropped_and_drops_nothing(pg):
+    make = lambda: pg.query("SELECT made, due FROM onceward.sidecar_make_messages('{c}', ARRAY[%s::bigint], %s)", (30 * DAY, int(time.time() * 1000)),
+                            user="sidecar_login")[0]
+    assert make() == (8, False)
+    name = make_day(pg, 40)
+    assert make() == (0, True) and name in days(pg)
+    keep(pg, c=30 * DAY)
+    assert make() == (0, True) and name not in days(pg), "it is out of the table, and is still to be dropped"
+    assert keep(pg, c=30 * DAY)["dropped"] == name and make() == (0, False)
+    pg.query("INSERT INTO onceward.message_default (consumer, message_id, received_at, exchange, routing_key, body)"
+             " VALUES ('c', 'old', now() - interval '40 days', '', '', '')")
+    assert make() == (0, True)
+
+
+def test_a_table_that_somebody_took_out_himself_stays(pg):
+    """As an archive, say."""
+    name = make_day(pg, 40)
+    pg.query(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{name}")
+    assert keep(pg, c=30 * DAY)["dropped"] is None and keep(pg, c=30 * DAY)["dropped"] is None and name in days(pg)
 
 
 def test_the_longest_retention_counts_for_all(pg):
@@ -274,7 +368,7 @@ def test_the_longest_retention_counts_for_all(pg):
     keep(pg, long=DAY)
     assert name in days(pg)
     pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '2 hours' WHERE consumer = 'long' AND retention_ms = %s", (30 * DAY,))
-    assert keep(pg, short=DAY, long=DAY)["dropped"] == name
+    assert drop(pg, short=DAY, long=DAY)["dropped"] == name
 
 
 def test_who_stores_no_more_keeps_what_was_promised_and_no_longer(pg):
@@ -283,7 +377,7 @@ def test_who_stores_no_more_keeps_what_was_promised_and_no_longer(pg):
     pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '29 days'")
     assert keep(pg)["dropped"] is None and name in days(pg)
     pg.query("UPDATE onceward.message_retention SET seen_at = now() - interval '31 days'")
-    assert keep(pg)["dropped"] == name
+    assert drop(pg)["dropped"] == name
 
 
 @pytest.mark.parametrize("ahead_ms", [120000, -120000])
@@ -317,12 +411,12 @@ def test_a_reader_keeps_its_day_and_claims_wait_for_50_ms_at_most(pg):
     pg.query("DELETE FROM onceward.message_retention")
     answers, slowest, end = [], 0, threading.Event()
 
-    def drop():
+    def keep_trying():
         for _ in range(5):
             answers.append(keep(pg, c=DAY))
         end.set()
 
-    thread = threading.Thread(target=drop)
+    thread = threading.Thread(target=keep_trying)
     thread.start()
     n = 0
     while not end.is_set():
@@ -334,7 +428,7 @@ def test_a_reader_keeps_its_day_and_claims_wait_for_50_ms_at_most(pg):
     assert all(a["stuck"] == name and a["busy"] and a["dropped"] is None for a in answers), answers
     assert slowest < 1, "the wait for the lock ends by itself"
     reader.rollback()
-    assert keep(pg, c=DAY)["dropped"] == name
+    assert drop(pg, c=DAY)["dropped"] == name
     reader.close()
     claimer.close()
 

@@ -244,13 +244,18 @@ void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 /* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
 
-/* The stored messages' partitions: one call of sidecar_keep_messages, with the retentions of all queues. */
+/* The stored messages' partitions, with the retentions of all queues: one call of sidecar_make_messages,
+ * which makes the days to come. *ret_due: something is past its retention, so inbox_ask_keep_messages has
+ * work. 1: once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
+void inbox_ask_make_messages(struct inbox *i);
+int inbox_made_messages(struct inbox *i, bool *ret_due, struct fault *f);
+
+/* One call of sidecar_keep_messages, which drops what is past its retention. It may take seconds, for which
+ * everything else on this connection waits. */
 struct inbox_kept_messages {
-    int n_made;       /* days */
     char dropped[32]; /* the partition that went; empty: none */
     bool more;        /* another one could go: ask again soon */
     char stuck[32];   /* what could not be dropped, since somebody holds its lock; empty: nothing */
-    int64_t ahead_ms; /* as in inbox_housekept */
 };
 void inbox_ask_keep_messages(struct inbox *i);
 

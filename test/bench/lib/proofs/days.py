@@ -1,7 +1,7 @@
-"""a day of stored messages that is dropped beside claims, 30 days kept: how long the statement takes, and the slowest claim
+"""a day of stored messages that is dropped beside claims, 30 days kept: how long the table is locked, and the slowest claim
 
-The statement is what a sidecar says once a minute, on a connection that has said it before; its claims wait for it, since they share that
-connection. The claims of two other sidecars go on meanwhile, ten a call, each call timed."""
+The statement is what a sidecar says on a connection that it opens for that: two calls, of which the first takes the day out of the table and the
+second drops it. Claims that store go on meanwhile on two other connections, ten a call, each call timed."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ import psycopg2
 
 from ..verdicts import Verdicts
 
-DAYS, DROPS, ROWS, BODY_BYTES = 30, 4, 250000, 1024
+DAYS, DROPS, HELD, ROWS, BODY_BYTES = 30, 4, 3, 250000, 1024
 CLAIMERS, CLAIMS, SECONDS_BEFORE = 2, 10, 6.0
 DAY_MS = 86400000
 
 CLAIM = ("SELECT count(*) FROM onceward.sidecar_claim_store_many(false, 'bench', 1, false, NULL, 2000, '{c}', '{30s}', '{60s}', '{8}', '{3}',"
          " %s::integer[], %s::text[], %s::uuid[], %s::bytea[], NULL, NULL, NULL, %s::bigint[], NULL, NULL, NULL, %s::bytea[])")
-KEEP = "SELECT dropped, stuck FROM onceward.sidecar_keep_messages('{c}', ARRAY[%s::bigint], %s)"
+KEEP = "SELECT dropped, more, stuck FROM onceward.sidecar_keep_messages('{c}', ARRAY[%s::bigint], %s)"
 MAKE = """
 DO $$
 DECLARE
@@ -65,16 +65,48 @@ class Claimer(threading.Thread):
         return max((1000 * seconds for start, seconds in self.times if start < until and start + seconds > since), default=0.0)
 
 
+def called(keeper):
+    """One call of what drops days, as a sidecar says it: whether it came further, and when it began and ended."""
+    start = time.monotonic()
+    keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
+    end = time.monotonic()
+    dropped, more, stuck = keeper.fetchone()
+    return (dropped or more) and not stuck, bool(dropped), start, end
+
+
 def dropped(keeper):
-    """Drops the oldest day; answers when that began and ended, and how often before the lock was not had within 50 ms."""
-    for n_vain in range(20):
-        start = time.monotonic()
-        keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
-        end = time.monotonic()
-        if keeper.fetchone()[0]:
-            return start, end, n_vain
+    """Drops the oldest day: when its two calls began and ended, and how often before the lock was not had within 50 ms."""
+    calls, n_vain = [], 0
+    while n_vain < 20:
+        done, is_gone, start, end = called(keeper)
+        if done:
+            calls.append((start, end))
+            if is_gone:
+                return calls, n_vain
+        else:
+            n_vain += 1
         time.sleep(0.5)
     raise AssertionError("no day is dropped in 20 tries")
+
+
+def held_ms(keeper):
+    """Takes a day out of the table, and answers for how long its lock was held, with three round trips that a sidecar's one call has not; then drops it."""
+    for _ in range(100):
+        keeper.execute("BEGIN; SET LOCAL lock_timeout = '50ms'")
+        try:
+            keeper.execute("LOCK TABLE ONLY onceward.message IN ACCESS EXCLUSIVE MODE")
+        except psycopg2.errors.LockNotAvailable:
+            keeper.execute("ROLLBACK")
+            time.sleep(0.1)
+            continue
+        start = time.monotonic()
+        done, is_gone, _, _ = called(keeper)
+        keeper.execute("COMMIT")
+        end = time.monotonic()
+        assert done and not is_gone
+        dropped(keeper)
+        return 1000 * (end - start)
+    raise AssertionError("the lock is not had in 100 tries")
 
 
 def prove(bed, o):
@@ -88,7 +120,7 @@ def prove(bed, o):
     try:
         make, keeper = admin.cursor(), keeping.cursor()
         keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
-        for ago in range(1, DAYS + 1 + DROPS):
+        for ago in range(1, DAYS + 1 + DROPS + HELD):
             make.execute(MAKE, {"ago": ago, "bytes": BODY_BYTES, "rows": ROWS if ago > DAYS else 1000})
         make.execute("CHECKPOINT")
         make.execute("SELECT count(*), pg_size_pretty(max(pg_total_relation_size(inhrelid))) FROM pg_inherits"
@@ -101,16 +133,18 @@ def prove(bed, o):
         time.sleep(SECONDS_BEFORE)
         slowest = lambda since, until: max(c.slowest_ms(since, until) for c in claimers)
         v.tell("the slowest claim without, ms", f"{slowest(begin + 1, time.monotonic()):.1f}")
-        statements, claims, vain = [], [], 0
+        taken, dropping, claims, vain = [], [], [], 0
         for _ in range(DROPS):
-            start, end, n_vain = dropped(keeper)
+            calls, n_vain = dropped(keeper)
             vain += n_vain
             time.sleep(1.0)
-            statements.append(1000 * (end - start))
-            claims.append(slowest(start, end + 0.2))
-        v.most(f"a day dropped, the slowest of {DROPS}, ms", max(statements), 50)
-        v.most("the slowest claim of another sidecar beside it, ms", max(claims), 100)
-        v.tell("each: the statement, the slowest claim, ms", "; ".join(f"{a:.1f}, {b:.1f}" for a, b in zip(statements, claims)))
+            taken.append(1000 * (calls[0][1] - calls[0][0]))
+            dropping.append(1000 * (calls[1][1] - calls[1][0]))
+            claims.append(max(slowest(start, end + 0.2) for start, end in calls))
+        held = [held_ms(make) for _ in range(HELD)]
+        v.most(f"the table's lock held, the longest of {HELD}, ms", max(held), 50)
+        v.most("the slowest claim beside it, ms", max(claims), 100)
+        v.tell("each: taken out, dropped; the slowest claim, ms", "; ".join(f"{a:.1f}, {b:.1f}; {c:.1f}" for a, b, c in zip(taken, dropping, claims)))
         v.tell("tries that did not get the lock within 50 ms", str(vain))
         n_calls = sum(len(c.times) for c in claimers)
         v.tell("calls a second", f"{n_calls / (time.monotonic() - begin):.0f}, {CLAIMS} claims each")

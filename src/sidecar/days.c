@@ -1,0 +1,106 @@
+/* Days of stored messages that are past their retention are dropped on a connection of their own: the commit
+ * waits for large files to go, and everything behind it for the commit.
+ *
+ * What cannot be dropped because somebody reads it is tried again when store.c has asked again, and told when
+ * that has lasted. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MORE_MS = 1000,
+    TRIES_MAX = 10, /* in vain, until it is told */
+};
+
+static void tell_dropped(const char *partition)
+{
+    struct log_line line;
+
+    log_begin(&line, EVENT_DAY_DROPPED, NULL);
+    log_text(&line, "partition", partition);
+    log_end(&line);
+}
+
+static void tell_stuck(struct sidecar *s, const char *partition)
+{
+    char reason[320];
+
+    if (++s->store.n_stuck % TRIES_MAX)
+        return;
+    snprintf(reason, sizeof(reason),
+             "onceward.%s is past its retention, and could not be dropped in %d tries: somebody reads stored "
+             "messages in a long transaction (a dump?), see pg_stat_activity",
+             partition, s->store.n_stuck);
+    report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+}
+
+static void answered(struct sidecar *s)
+{
+    struct sidecar_store *t = &s->store;
+    struct inbox_kept_messages kept;
+    struct fault f = {0};
+    int got = inbox_kept_messages(t->aside.inbox, &kept, &f);
+
+    if (!got)
+        return;
+    t->drops = false;
+    t->drop_at_ms = s->now_ms + MORE_MS;
+    t->due = got > 0 && kept.more;
+    if (got < 0) {
+        store_failed(s, &f);
+        return;
+    }
+    if (*kept.dropped)
+        tell_dropped(kept.dropped);
+    if (*kept.stuck)
+        tell_stuck(s, kept.stuck);
+    else
+        t->n_stuck = 0;
+}
+
+static bool wants_to_drop(const struct sidecar *s)
+{
+    return s->store.due && s->ending == ENDING_NO;
+}
+
+void days_step(struct sidecar *s)
+{
+    struct sidecar_store *t = &s->store;
+    struct inbox_row row;
+
+    aside_step(s, &t->aside, wants_to_drop(s));
+    if (!t->aside.inbox)
+        return;
+    if (aside_next(s, &t->aside, &row) < 0) {
+        t->drops = false;
+        return;
+    }
+    if (t->drops)
+        answered(s);
+    if (!t->drops && !wants_to_drop(s)) {
+        aside_close(s, &t->aside);
+    } else if (!t->drops && s->now_ms >= t->drop_at_ms) {
+        inbox_ask_keep_messages(t->aside.inbox);
+        t->drops = true;
+        t->aside.readable = true; /* it may be lost already */
+    }
+    if (t->aside.inbox)
+        aside_sent(s, &t->aside);
+}
+
+int64_t days_due_ms(const struct sidecar *s)
+{
+    const struct sidecar_store *t = &s->store;
+    int64_t due = aside_due_ms(s, &t->aside, wants_to_drop(s));
+
+    return t->aside.inbox && !t->drops && wants_to_drop(s) && t->drop_at_ms < due ? t->drop_at_ms : due;
+}
+
+void days_close(struct sidecar *s)
+{
+    aside_close(s, &s->store.aside);
+    s->store.drops = false;
+}
