@@ -17,6 +17,7 @@
 #include "onceward/base/table.h"
 #include "onceward/broker/broker.h"
 #include "onceward/broker/publisher.h"
+#include "onceward/core/identity.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -125,9 +126,13 @@ static int check_queue(const struct options *o, const struct config *c, struct a
 
 /* --- what it is --- */
 
+/* Without --name the name is what it does, and where that is long a digest of it: it is a key of the
+ * database. */
 static void name_it(struct replay *r)
 {
+    enum { LONG_BYTES = 255 };
     const struct options *o = r->options;
+    uint8_t digest[16];
 
     buf_printf(&r->what, "%s to %s", o->consumer, o->to);
     if (o->since)
@@ -138,7 +143,13 @@ static void name_it(struct replay *r)
         buf_printf(&r->what, " of type %s", o->type);
     for (size_t i = 0; i < o->n_ids; i++)
         buf_printf(&r->what, "%s %s", i ? "," : " with id", o->ids[i]);
-    buf_add_text(&r->name, o->name ? o->name : buf_text(&r->what));
+    if (o->name || r->what.len <= LONG_BYTES) {
+        buf_add_text(&r->name, o->name ? o->name : buf_text(&r->what));
+        return;
+    }
+    fingerprint_make(r->what.data, r->what.len, digest);
+    buf_printf(&r->name, "%s to %s ", o->consumer, o->to);
+    buf_add_hex(&r->name, digest, sizeof digest);
 }
 
 static int find_vhost(struct replay *r, const struct config *c)

@@ -217,6 +217,25 @@ def test_what_is_chosen(bed, other, idle):
     assert ids(other) == ["m3", "m7", "m11"]
 
 
+def test_many_ids_without_a_name(bed, other, idle):
+    """Their list is no key of the database; and another list is another replay."""
+    bed.rows("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, content_header, body)"
+             " SELECT %s, gen_random_uuid()::text, now() - interval '1 hour' + i * interval '1 ms', '', 'q', '\\x0000', i::text::bytea"
+             " FROM generate_series(1, 300) i", bed.queue.name)
+    bed.rows("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES (%s, '/', %s)", bed.queue.name, bed.queue.name)
+    every = [r["message_id"] for r in bed.rows("SELECT message_id FROM onceward.message WHERE consumer = %s ORDER BY received_at", bed.queue.name)]
+    to = ("--consumer", bed.queue.name, "--to", other.name)
+    child = start(idle, *to, "--rate", "50/s", "--id", *every[:200])
+    reach(other, child, 5)
+    child.send_signal(signal.SIGTERM)
+    assert b"run this again" in child.communicate(timeout=60)[0]
+    assert "100 replayed" in replay(idle, *to, "--id", *every[200:])
+    text = replay(idle, *to, "--id", *every[:200])
+    assert "200 in all" in text
+    other.sync()
+    assert sorted(int(body) for _, _, body in drain(other)) == list(range(1, 301))
+
+
 def test_the_rate_is_kept(bed, other, idle):
     put(bed, 20)
     begin = time.monotonic()
