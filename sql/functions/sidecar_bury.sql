@@ -32,6 +32,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    v_marked boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see sidecar_claim_many
     v_now    timestamptz := clock_timestamp();
     v_stale  timestamptz := v_now - p_grace_ms * interval '1 ms';
     v_tid    tid;

@@ -36,6 +36,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_swept   constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
+    v_marked  boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see sidecar_claim_many
     v_now     timestamptz := clock_timestamp();
     v_stale   timestamptz := v_now - p_grace_ms * interval '1 ms';
     q         integer;

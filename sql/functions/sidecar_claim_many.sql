@@ -27,6 +27,8 @@
 -- Locks: the rows it claims, in key order; never waits for one (SKIP LOCKED), except for another claim's uncommitted insert of the same id,
 -- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
 -- be in its holder's way.
+-- And one advisory lock, shared and only tried: whoever reads in the order of time can tell from pg_locks when all rows and letters with an earlier
+-- time are committed. Applications that complete have the table's lock, and may keep it for long.
 -- Rows: one an item.
 -- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
 -- took the row over.
@@ -56,6 +58,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_swept      constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
+    v_marked     boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see src/inbox/horizon.c
     v_now        timestamptz := clock_timestamp();
     v_stale      timestamptz := v_now - p_grace_ms * interval '1 ms'; -- what expired before this may be taken over
     v_me         text := p_instance || '/' || p_number;

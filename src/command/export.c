@@ -1,12 +1,14 @@
 /* onceward export: rows, letters and stored messages as JSON lines, to be archived before they are purged.
  *
- * Each line says its position, and what comes behind a position is always the same order: rows by consumer
- * and id, letters as they died, messages by consumer as they arrived. So an export goes on behind the last
- * whole line of its file, and needs no memory but that. */
+ * It is about what has a time before it began, and waits until all of that is committed: so the next one
+ * begins with that time, and nothing is left out between them. Each line says its position, and what comes
+ * behind a position is always in the same order: rows by consumer and id, letters as they died, messages by
+ * consumer as they arrived. So an export goes on behind the last whole line of its file, within the same
+ * time. */
 
 #include "command/common.h"
 #include "command/dead.h"
-#include "command/export_place.h"
+#include "command/export_file.h"
 #include "command/json_line.h"
 #include "command/since.h"
 
@@ -19,7 +21,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char help[] =
     "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] "
@@ -33,10 +34,14 @@ static const char help[] =
     "  --rows, --letters, --messages   only these (default: all three)\n"
     "  --consumer C       of this consumer\n"
     "  --since T          seen first, died, or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z\n"
-    "  --until T          the same, before then\n"
-    "  --output FILE      appends to FILE, behind its last whole line: an interrupted export goes on when it "
-    "is run "
-    "again\n"
+    "  --until T          the same, before then; never later than now: the last line says when that was, for "
+    "the "
+    "next\n"
+    "                     --since. What is not committed yet is waited for, a minute at most\n"
+    "  --output FILE      to FILE: an interrupted export goes on behind its last whole line when the same is "
+    "run "
+    "again.\n"
+    "                     Its first line says what was asked for; one of kind \"end\" that all is there\n"
     "  --after POSITION   goes on behind the line with this \"position\"\n"
     "Tokens are left out. A body that is no text is body_base64url.\n";
 
@@ -49,8 +54,7 @@ struct export
 {
     const struct options *options;
     struct admin *admin;
-    FILE *out;
-    struct export_place after;
+    struct export_file file;
     struct message_filter filter;
     struct pace pace;
     struct buf line;
@@ -74,7 +78,7 @@ static int line_end(struct export *e, enum export_kind kind)
 {
     buf_add_char(&e->line, '\n');
     errno = 0;
-    if (fwrite(e->line.data, 1, e->line.len, e->out) != e->line.len)
+    if (fwrite(e->line.data, 1, e->line.len, e->file.out) != e->line.len)
         return fault_set(&e->fault, "cannot write to %s: %s",
                          e->options->output ? e->options->output : "standard output",
                          errno ? strerror(errno) : "it takes no more");
@@ -165,8 +169,8 @@ static int export_rows(struct export *e)
     struct row_filter filter = {.consumer = e->options->consumer,
                                 .since = or_null(e->filter.since),
                                 .until = or_null(e->filter.until),
-                                .after_consumer = buf_text(&e->after.first),
-                                .after_id = buf_text(&e->after.second)};
+                                .after_consumer = buf_text(&e->file.after.first),
+                                .after_id = buf_text(&e->file.after.second)};
 
     return admin_rows_each(e->admin, &filter, write_row, e, &e->fault);
 }
@@ -177,8 +181,8 @@ static int export_letters(struct export *e)
                                  .since = or_null(e->filter.since),
                                  .older = or_null(e->filter.until)};
 
-    if (e->after.kind == EXPORT_LETTER)
-        filter.after = strtoll(buf_text(&e->after.first), NULL, 10);
+    if (e->file.after.kind == EXPORT_LETTER)
+        filter.after = strtoll(buf_text(&e->file.after.first), NULL, 10);
     return admin_dead_each(e->admin, &filter, true, write_letter, e, &e->fault);
 }
 
@@ -186,15 +190,15 @@ static int export_consumer(void *ctx, const char *consumer, const char *queue)
 {
     struct export *e = ctx;
     struct message_place from;
-    int order = e->after.kind == EXPORT_MESSAGE ? strcmp(consumer, buf_text(&e->after.first)) : 1;
+    int order = e->file.after.kind == EXPORT_MESSAGE ? strcmp(consumer, buf_text(&e->file.after.first)) : 1;
 
     (void)queue;
     if (order < 0 || (e->options->consumer && strcmp(consumer, e->options->consumer) != 0))
         return 0;
     message_place_first(&from);
     if (order == 0) {
-        snprintf(from.received_at, sizeof from.received_at, "%s", buf_text(&e->after.second));
-        snprintf(from.seq, sizeof from.seq, "%s", buf_text(&e->after.third));
+        snprintf(from.received_at, sizeof from.received_at, "%s", buf_text(&e->file.after.second));
+        snprintf(from.seq, sizeof from.seq, "%s", buf_text(&e->file.after.third));
     }
     e->filter.consumer = consumer;
     return admin_messages_each(e->admin, &e->filter, &from, write_message, e, &e->fault);
@@ -202,8 +206,6 @@ static int export_consumer(void *ctx, const char *consumer, const char *queue)
 
 static int export_messages(struct export *e)
 {
-    if (admin_messages_horizon(e->admin, e->filter.horizon, &e->fault))
-        return -1;
     return admin_consumers(e->admin, export_consumer, e, &e->fault);
 }
 
@@ -216,70 +218,117 @@ static int export_all(struct export *e)
     bool all = !o->rows && !o->letters && !o->messages;
     int answer = 0;
 
-    if ((o->since && admin_time(e->admin, o->since, e->filter.since, &e->fault)) ||
-        (o->until && admin_time(e->admin, o->until, e->filter.until, &e->fault)))
-        return -1;
-    for (int k = e->after.is_set ? (int)e->after.kind : 0; k < N_EXPORT_KINDS && !answer; k++)
+    for (int k = e->file.after.is_set ? (int)e->file.after.kind : 0; k < N_EXPORT_KINDS && !answer; k++)
         if (all || wanted[k])
             answer = kinds[k](e);
     return answer;
 }
 
-/* --- where to --- */
+/* --- what it is about --- */
 
-/* Behind the last whole line of the file, whose position is where it goes on. */
-static int open_output(struct export *e)
+static void asked_text(struct buf *out, const char *key, const char *value)
 {
-    const char *path = e->options->output;
-
-    if (!path) {
-        e->out = stdout;
-        return 0;
-    }
-    e->out = fopen(path, "a+");
-    if (!e->out)
-        return fault_set(&e->fault, "%s: %s", path, strerror(errno));
-    return export_place_of_file(&e->after, e->out, path, &e->fault);
+    buf_printf(out, "%c\"%s\":", out->len > 1 ? ',' : '{', key);
+    if (value)
+        buf_add_json(out, slice_of(value));
+    else
+        buf_add_text(out, "null");
 }
 
-static int close_output(struct export *e, int answer)
+/* What was asked for, as a JSON object: who goes on with a file must ask for the same. */
+static void asked_write(struct buf *out, const struct options *o)
 {
-    const char *path = e->options->output;
-    int failed = fflush(e->out);
+    bool all = !o->rows && !o->letters && !o->messages;
 
-    if (path && !failed)
-        failed = fsync(fileno(e->out)) && errno != EINVAL; /* a pipe or a terminal */
-    if (failed && answer >= 0)
-        answer =
-            fault_set(&e->fault, "cannot write to %s: %s", path ? path : "standard output", strerror(errno));
-    if (path)
-        fclose(e->out);
-    return answer;
+    asked_text(out, "consumer", o->consumer);
+    asked_text(out, "since", o->since);
+    asked_text(out, "until", o->until);
+    buf_printf(out, ",\"rows\":%s,\"letters\":%s,\"messages\":%s}", all || o->rows ? "true" : "false",
+               all || o->letters ? "true" : "false", all || o->messages ? "true" : "false");
+}
+
+/* The time is that of the first run, also when it goes on. It ends where all is committed. */
+static int find_time(struct export *e)
+{
+    const struct options *o = e->options;
+    struct export_file *x = &e->file;
+    struct message_filter *filter = &e->filter;
+
+    if (admin_horizon(e->admin, filter->horizon, &e->fault))
+        return -1;
+    if (x->goes_on && strcmp(x->until, filter->horizon) > 0)
+        return fault_set(&e->fault, "%s goes up to %s, and this server is at %s: a standby that is behind?",
+                         x->path, x->until, filter->horizon);
+    if (!x->goes_on && ((o->since && admin_time(e->admin, o->since, x->since, &e->fault)) ||
+                        (o->until && admin_time(e->admin, o->until, x->until, &e->fault))))
+        return -1;
+    if (!*x->until || strcmp(x->until, filter->horizon) > 0)
+        snprintf(x->until, sizeof x->until, "%s", filter->horizon);
+    snprintf(filter->since, sizeof filter->since, "%s", x->since);
+    snprintf(filter->until, sizeof filter->until, "%s", x->until);
+    return 0;
+}
+
+static void tell_end(const struct export *e, int answer)
+{
+    const struct options *o = e->options;
+    const char *since = e->file.since;
+
+    fprintf(stderr, "%" PRId64 " rows, %" PRId64 " letters, %" PRId64 " messages written, from before %s",
+            e->n[EXPORT_ROW], e->n[EXPORT_LETTER], e->n[EXPORT_MESSAGE], e->file.until);
+    if (!answer)
+        fputs(".\n", stderr);
+    else if (o->output)
+        fputs("; ended early: run this again, and it goes on\n", stderr);
+    else
+        fprintf(stderr,
+                "; ended early: %s%s%s--until %s --after POSITION goes on behind the line with that\n",
+                *since ? "--since " : "", since, *since ? " " : "", e->file.until);
+}
+
+static int refuse_ended(const struct export *e)
+{
+    struct fault f = {0};
+
+    fault_set(&f,
+              "%s has all of its export, up to %s. What has come since goes into another file: --since %s",
+              e->file.path, e->file.until, e->file.until);
+    return command_fail(&f);
+}
+
+static int write_all(struct export *e, struct slice asked)
+{
+    int answer = export_file_begin(&e->file, asked, &e->fault);
+
+    pace_catch_signals();
+    if (!answer)
+        answer = export_all(e);
+    if (answer >= 0 && export_file_end(&e->file, answer == 0, &e->fault))
+        answer = -1;
+    if (answer < 0)
+        command_fail(&e->fault);
+    tell_end(e, answer);
+    return answer ? STATUS_FAILED : STATUS_DONE;
 }
 
 static int export_run(const struct options *o, struct export *e)
 {
     struct config *c;
-    int status = command_open(o->config, ADMIN_READS, &c, &e->admin), answer;
+    struct buf asked = {0};
+    int status = command_open(o->config, ADMIN_READS, &c, &e->admin);
 
     if (status)
         return status;
-    if (admin_check_schema(e->admin, &e->fault) || open_output(e)) {
+    asked_write(&asked, o);
+    if (admin_check_schema(e->admin, &e->fault) ||
+        export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||
+        (!e->file.has_ended && find_time(e)))
         status = command_fail(&e->fault);
-        command_close(c, e->admin);
-        return status;
-    }
-    pace_catch_signals();
-    answer = close_output(e, export_all(e));
-    if (answer < 0)
-        command_fail(&e->fault);
-    fprintf(stderr, "%" PRId64 " rows, %" PRId64 " letters, %" PRId64 " messages written%s\n",
-            e->n[EXPORT_ROW], e->n[EXPORT_LETTER], e->n[EXPORT_MESSAGE],
-            !answer     ? "."
-            : o->output ? "; ended early: run this again, and it goes on"
-                        : "; ended early: --after goes on behind a line");
+    else
+        status = e->file.has_ended ? refuse_ended(e) : write_all(e, buf_slice(&asked));
+    buf_deinit(&asked);
     command_close(c, e->admin);
-    return answer ? STATUS_FAILED : STATUS_DONE;
+    return status;
 }
 
 /* --- arguments --- */
@@ -287,6 +336,7 @@ static int export_run(const struct options *o, struct export *e)
 static int check(const struct options *o, struct export *e)
 {
     struct fault f = {0};
+    int64_t ago_ms;
 
     if (!o->config)
         fputs("onceward export: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", stderr);
@@ -300,11 +350,17 @@ static int check(const struct options *o, struct export *e)
                 "onceward export: --until \"%s\" is not a duration (\"2h\" ago) or a time "
                 "(2026-01-31T03:00:00Z)\n",
                 o->until);
+    else if (o->after && ((o->since && config_duration(o->since, &ago_ms) == 0) ||
+                          (o->until && config_duration(o->until, &ago_ms) == 0)))
+        fputs("onceward export: --after goes on within the time that the first run was about: expected "
+              "--since and "
+              "--until as it has said them, since \"2h\" ago is another time by now\n",
+              stderr);
     else if (o->after && o->output)
         fputs("onceward export: --after is for standard output; --output goes on behind the last line of its "
               "file\n",
               stderr);
-    else if (o->after && export_place_read(&e->after, slice_of(o->after), &f))
+    else if (o->after && export_place_read(&e->file.after, slice_of(o->after), &f))
         fprintf(stderr, "onceward export: --after: %s\n", f.text);
     else
         return -1;
@@ -354,7 +410,7 @@ int command_export(int argc, char **argv)
 
     if (status < 0)
         status = export_run(&o, &e);
-    export_place_deinit(&e.after);
+    export_file_deinit(&e.file);
     buf_deinit(&e.line);
     return status;
 }

@@ -3,7 +3,6 @@
 #include "onceward/base/buf.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 
 struct fault;
 
@@ -25,9 +24,5 @@ void export_place_write(struct buf *out, enum export_kind kind, struct slice fir
 
 /* -1: f says what was expected. */
 int export_place_read(struct export_place *p, struct slice text, struct fault *f);
-
-/* Finds the last whole line of a file that was opened for appending, takes its position, and cuts what was
- * written behind it. An empty file has none. -1: f. */
-int export_place_of_file(struct export_place *p, FILE *file, const char *path, struct fault *f);
 
 void export_place_deinit(struct export_place *p);

@@ -1,10 +1,7 @@
 /* Stored messages, as the commands see them: in the order of their first claims, one consumer's.
  *
  * A walk reads a page of places and sizes, then the messages of as many of them as are a MiB together.
- * Between calls nothing is open, as in a walk over letters. It ends at a horizon: a moment before which
- * everything was committed, since a claim that has begun and is not committed yet would be left behind by a
- * place that is after its time. Claims that store take the lock of an INSERT on the table before they look at
- * the clock (sidecar_claim_store_many): so whoever has it at that moment is waited for.
+ * Between calls nothing is open, as in a walk over letters. It ends at a horizon: see horizon.c.
  *
  * How far a replay has come is kept by its name, and written only where nobody else has moved it. */
 
@@ -17,9 +14,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { PAGE = 500, RUN_BYTES = 1 << 20, HORIZON_MS = 60000, LOOK_MS = 20 };
+enum { PAGE = 500, RUN_BYTES = 1 << 20 };
 
 /* $1 consumer, $2 and $3 the place behind which to begin, $4 horizon, $5 since, $6 until, $7 type, $8 ids.
  * The first time is compared alone, too: partitions are left out by that. */
@@ -77,55 +73,13 @@ int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], s
     if (ago)
         param = ms_text;
     if (session_once(a,
-                     ago ? "SELECT (clock_timestamp() - $1::bigint * interval '1 ms')::text"
-                         : "SELECT $1::timestamptz::text",
+                     ago ? "SELECT " TIME_TEXT("clock_timestamp() - $1::bigint * interval '1 ms'")
+                         : "SELECT " TIME_TEXT("$1::timestamptz"),
                      1, &param, &r, f))
         return -1;
     snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
     PQclear(r);
     return 0;
-}
-
-/* Who has the lock of a claim that stores, as a text array of virtual transactions. */
-#define HOLDERS                                                                                              \
-    "FROM pg_locks l WHERE l.locktype = 'relation' AND l.relation = 'onceward.message'::regclass"            \
-    " AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())"               \
-    " AND l.mode = 'RowExclusiveLock' AND l.granted"
-
-int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f)
-{
-    int64_t until_ms = clock_ms() + HORIZON_MS;
-    char *holders;
-    PGresult *r;
-    bool are_there = true;
-
-    /* The time first: whoever takes the lock later has a later one. */
-    if (session_once(a,
-                     "SELECT t::text, ARRAY(SELECT l.virtualtransaction " HOLDERS ")::text"
-                     " FROM (SELECT clock_timestamp() AS t OFFSET 0) now",
-                     0, NULL, &r, f))
-        return -1;
-    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
-    holders = mem_copy(field_text(r, 0, 1), (size_t)PQgetlength(r, 0, 1));
-    PQclear(r);
-    while (are_there) {
-        const char *const params[] = {holders};
-
-        if (session_once(a, "SELECT EXISTS (SELECT " HOLDERS " AND l.virtualtransaction = ANY ($1::text[]))",
-                         1, params, &r, f))
-            break;
-        are_there = field_text(r, 0, 0)[0] == 't';
-        PQclear(r);
-        if (are_there && clock_ms() > until_ms) {
-            fault_set(f, "a transaction that stores messages has been open for %d s: see pg_stat_activity",
-                      HORIZON_MS / 1000);
-            break;
-        }
-        if (are_there)
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
-    }
-    free(holders);
-    return are_there ? -1 : 0;
 }
 
 struct walk {

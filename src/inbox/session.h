@@ -41,3 +41,6 @@ int session_once(struct admin *a, const char *sql, int n, const char *const *par
 /* A field, NULL when it is null. Valid as long as the result. */
 const char *field_text(const PGresult *r, int row, int column);
 int64_t field_int(const PGresult *r, int row, int column); /* 0 when it is null */
+
+/* A time as text that sorts as the times do, and that commands take. */
+#define TIME_TEXT(time) "to_char((" time ") AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"

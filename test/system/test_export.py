@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
+from rig.wait import wait_until
 from test_replay import Idle, put
 from test_store import STORE
 
@@ -36,6 +38,14 @@ def fill(bed, n=3):
 
 def told(lines):
     return [(line["kind"], line["message_id"]) for line in lines]
+
+
+def read(path):
+    """The lines of a file that were exported, between its first and its last one."""
+    with open(path) as f:
+        first, *lines, last = [json.loads(line) for line in f]
+    assert first["kind"] == "export" and last == {"kind": "end", "position": "end"}
+    return lines
 
 
 def test_all_three_kinds_whole(bed):
@@ -75,7 +85,7 @@ def test_it_goes_on_behind_any_line(bed, idle):
         assert export(idle, *only, "--after", line["position"])[0] == lines[i + 1:]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40, 700])
+@pytest.mark.parametrize("cut", [1, 30, 40, 700, 2000])
 def test_a_file_that_was_cut_anywhere_is_completed(bed, idle, tmp_path, cut):
     fill(bed, 3)
     path = str(tmp_path / "archive.jsonl")
@@ -88,7 +98,105 @@ def test_a_file_that_was_cut_anywhere_is_completed(bed, idle, tmp_path, cut):
     export(idle, *arguments)
     with open(path, "rb") as f:
         assert f.read() == whole
-    assert len(whole.splitlines()) == 9
+    assert len(read(path)) == 9
+
+
+def test_a_file_that_has_all_is_refused_with_what_to_type(bed, idle, tmp_path):
+    """What has come since belongs anywhere in its order: it would be left out, and so goes into another file."""
+    fill(bed, 3)
+    path, next_path = str(tmp_path / "archive.jsonl"), str(tmp_path / "next.jsonl")
+    only = ("--consumer", bed.queue.name)
+    export(idle, *only, "--output", path)
+    bed.rows("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,"
+             " max_expires_at, claimed_by) VALUES (%s, 'a', 'completed', 1, gen_random_uuid(), '\\x00', clock_timestamp(), now(), now(), 'a')",
+             bed.queue.name)
+    with open(path) as f:
+        whole = f.read()
+    _, said = export(idle, *only, "--output", path, status=1)
+    until = json.loads(whole.splitlines()[0])["until"]
+    assert f"goes into another file: --since {until}" in said
+    with open(path) as f:
+        assert f.read() == whole
+    export(idle, *only, "--since", until, "--output", next_path)
+    assert told(read(next_path)) == [("row", "a")]
+
+
+def test_since_and_until_stay_those_of_the_first_run(bed, idle, tmp_path):
+    """"2s" ago is another time when it goes on, and what has come meanwhile belongs to the next one."""
+    fill(bed, 3)
+    path = str(tmp_path / "archive.jsonl")
+    arguments = ("--consumer", bed.queue.name, "--since", "2s", "--rows", "--output", path)
+    export(idle, *arguments)
+    with open(path) as f:
+        lines = f.read().splitlines(keepends=True)
+    assert len(lines) == 5 and json.loads(lines[0])["asked"]["since"] == "2s"
+    with open(path, "w") as f:
+        f.writelines(lines[:2])
+    bed.rows("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,"
+             " max_expires_at, claimed_by) VALUES (%s, 'm9', 'completed', 1, gen_random_uuid(), '\\x00', clock_timestamp(), now(), now(), 'a')",
+             bed.queue.name)
+    wait_until(lambda: bed.rows("SELECT clock_timestamp() > max(received_at) + interval '3 s' AS yes FROM onceward.inbox WHERE consumer = %s",
+                                bed.queue.name)[0]["yes"], "all are older than two seconds")
+    export(idle, *arguments)
+    with open(path) as f:
+        assert f.readlines() == lines
+
+
+def test_a_file_of_other_options_is_left_alone(bed, idle, tmp_path):
+    fill(bed, 3)
+    path = str(tmp_path / "archive.jsonl")
+    export(idle, "--consumer", bed.queue.name, "--output", path)
+    with open(path) as f:
+        whole = f.read()
+    _, said = export(idle, "--consumer", bed.queue.name, "--rows", "--output", path, status=1)
+    assert "was begun with other options" in said and f'"consumer":"{bed.queue.name}"' in said
+    with open(path) as f:
+        assert f.read() == whole
+
+
+CLAIM = ("SELECT answer FROM onceward.sidecar_claim_many(true, 'a', 5, false, NULL, 2000, ARRAY[%s], '{10s}', '{20s}', '{8}', '{3}', '{1}', %s::text[],"
+         " ARRAY[gen_random_uuid()], ARRAY['\\x00'::bytea], NULL, NULL, NULL)")
+STORE_CLAIM = ("SELECT answer FROM onceward.sidecar_claim_store_many(true, 'a', 5, false, NULL, 2000, ARRAY[%s], '{10s}', '{20s}', '{8}', '{3}',"
+               " '{1}', %s::text[], ARRAY[gen_random_uuid()], ARRAY['\\x00'::bytea], NULL, NULL, NULL, '{1}', NULL, NULL, NULL, ARRAY['x'::bytea])")
+BURY = ("SELECT answer FROM onceward.sidecar_bury_many('a', 5, false, NULL, 2000, ARRAY[%s], '{/}', '{q}', '{true}', '{10s}', '{20s}', '{8}', '{1}',"
+        " %s::text[], ARRAY[NULL::uuid], ARRAY['\\x00'::bytea], '{NULL}', '{NULL}', '{NULL}', '{no_id}', '{true}', '{false}', '{false}', '{1}', '{NULL}',"
+        " ARRAY['x'::bytea], '{NULL}', '{NULL}', '{NULL}', '{\"\"}', '{q}', '{0}', '{NULL}')")
+
+
+@pytest.mark.parametrize("sql, kinds", [(CLAIM, ["row"]), (STORE_CLAIM, ["row", "message"]), (BURY, ["letter"])], ids=["claim", "store", "bury"])
+def test_what_is_not_committed_yet_is_waited_for(bed, idle, sql, kinds):
+    """It has an earlier time than the end of the export, and the next one begins with that."""
+    fill(bed, 2)
+    connection = bed.postgres.connect(user="sidecar_login", autocommit=False)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, (bed.queue.name, ["late"]))
+        assert cursor.fetchone()[0] in ("claimed", "buried")
+    child = subprocess.Popen([idle.binary, "export", "--config", idle.config_path, "--consumer", bed.queue.name], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    looks = lambda: bed.rows("SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                             " AND query LIKE '%%l.virtualtransaction = ANY%%'")[0]["n"]
+    wait_until(looks, "it looks whether that has ended")
+    assert child.poll() is None
+    connection.commit()
+    connection.close()
+    out, said = child.communicate(timeout=60)
+    lines = [json.loads(line) for line in out.decode().splitlines()]
+    assert [line["kind"] for line in lines if line["message_id"] == "late"] == kinds, said
+
+
+def test_an_application_that_has_completed_is_not_waited_for(bed, idle):
+    """Its transaction may be long, and changes a row that was there."""
+    fill(bed, 2)
+    bed.rows(CLAIM, bed.queue.name, ["open"])
+    connection = bed.postgres.connect(autocommit=False)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE onceward.inbox SET status = 'completed' WHERE consumer = %s AND message_id = 'open'", (bed.queue.name,))
+    try:
+        lines, _ = export(idle, "--consumer", bed.queue.name, "--rows")
+        assert len(lines) == 3
+    finally:
+        connection.rollback()
+        connection.close()
 
 
 def test_killed_and_run_again_nothing_is_missing_or_twice(bed, idle, tmp_path):
@@ -99,14 +207,12 @@ def test_killed_and_run_again_nothing_is_missing_or_twice(bed, idle, tmp_path):
     for _ in range(3):
         child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while child.poll() is None and not (os.path.exists(path) and os.path.getsize(path) > sizes[-1] + 50000):
-            pass
+            time.sleep(0.001)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        assert child.wait() == -signal.SIGKILL, "it had ended before"
         sizes.append(os.path.getsize(path))
     export(idle, *arguments[4:])
-    with open(path) as f:
-        lines = [json.loads(line) for line in f]
-    assert told(lines) == [("row", m) for m in sorted(f"m{i}" for i in range(1, 3001))] + \
+    assert told(read(path)) == [("row", m) for m in sorted(f"m{i}" for i in range(1, 3001))] + \
         [("letter", f"d{i}") for i in range(1, 3001)] + [("message", f"m{i}") for i in range(1, 3001)]
 
 
@@ -115,6 +221,8 @@ def test_killed_and_run_again_nothing_is_missing_or_twice(bed, idle, tmp_path):
     (["--until", "x"], '--until "x" is not'),
     (["--after", "row.zz"], '"row.zz" is no position'),
     (["--after", "letter.1", "--output", "f"], "--after is for standard output"),
+    (["--after", "letter.1", "--since", "2h"], "expected --since and --until as it has said them"),
+    (["--after", "letter.1", "--until", "2h"], "expected --since and --until as it has said them"),
     (["more"], '"more" is one argument too many'),
 ])
 def test_wrong_arguments(idle, arguments, said):
@@ -123,9 +231,10 @@ def test_wrong_arguments(idle, arguments, said):
 
 def test_a_file_of_something_else_is_left_alone(idle, tmp_path):
     path = tmp_path / "other"
-    path.write_text("hello\n")
-    assert "expected a file of its own" in export(idle, "--output", str(path), status=1)[1]
-    assert path.read_text() == "hello\n"
+    for text in ("hello\n", "hello", "a\nb"):
+        path.write_text(text)
+        assert "expected one of its own" in export(idle, "--output", str(path), status=1)[1]
+        assert path.read_text() == text
 
 
 def test_a_full_disk_is_said(idle, bed):

@@ -1,11 +1,14 @@
 /* What a progress bar shows, and where an export goes on. */
 #include "cmocka_all.h"
-#include "command/export_place.h"
+#include "command/export_file.h"
 #include "command/progress.h"
 #include "onceward/base/fault.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void shows(int64_t n, int64_t total, int64_t took_ms, int width, const char *expected)
 {
@@ -84,52 +87,134 @@ static void what_is_no_position_is_refused(void **state)
     }
 }
 
-static void file_with(const char *text, size_t len, int expected, const char *place, off_t left)
+#define ASKED "{\"consumer\":\"c\"}"
+#define UNTIL "2026-01-31T03:00:00.000000Z"
+
+/* The file with this text is opened: what comes of it, where it goes on ("": from the beginning on), and how
+ * much of it is left. */
+static struct fault file_with(const char *text, size_t len, int expected, const char *place, off_t left)
 {
-    struct export_place p = {0};
+    struct export_file x = {0};
     struct fault f = {0};
     struct buf out = {0};
-    FILE *file = tmpfile();
+    struct stat found;
+    char path[] = "/tmp/onceward-export-XXXXXX";
+    int fd = mkstemp(path);
 
-    assert_int_equal(fwrite(text, 1, len, file), len);
-    assert_int_equal(export_place_of_file(&p, file, "f", &f), expected);
-    assert_int_equal(p.is_set, place != NULL);
-    if (place) {
-        export_place_write(&out, p.kind, buf_slice(&p.first), buf_slice(&p.second), buf_slice(&p.third));
+    assert_int_equal(write(fd, text, len), len);
+    assert_int_equal(export_file_open(&x, path, slice_of(ASKED), &f), expected);
+    if (!expected) {
+        assert_int_equal(x.goes_on, left > 0);
+        assert_string_equal(x.until, left > 0 ? UNTIL : "");
+        assert_int_equal(x.after.is_set, *place != 0);
+    }
+    if (x.after.is_set) {
+        export_place_write(&out, x.after.kind, buf_slice(&x.after.first), buf_slice(&x.after.second),
+                           buf_slice(&x.after.third));
         assert_string_equal(buf_text(&out), place);
     }
-    fseeko(file, 0, SEEK_END);
-    assert_int_equal(ftello(file), left);
-    fclose(file);
-    export_place_deinit(&p);
+    assert_int_equal(fstat(fd, &found), 0);
+    assert_int_equal(found.st_size, left);
+    export_file_deinit(&x);
+    close(fd);
+    unlink(path);
     buf_deinit(&out);
+    return f;
 }
+
+static const char head[] = "{\"kind\":\"export\",\"position\":\"start\",\"since\":null,\"until\":\"" UNTIL
+                           "\",\"asked\":" ASKED "}\n",
+                  one[] = "{\"kind\":\"letter\",\"position\":\"letter.1\"}\n",
+                  two[] = "{\"kind\":\"letter\",\"position\":\"letter.2\"}\n";
 
 static void a_file_goes_on_behind_its_last_whole_line(void **state)
 {
-    static const char one[] = "{\"kind\":\"letter\",\"position\":\"letter.1\"}\n",
-                      two[] = "{\"kind\":\"letter\",\"position\":\"letter.2\"}\n";
-    size_t len = sizeof one - 1;
-    static char large[300000];
-    char both[200];
+    size_t n_head = sizeof head - 1, n_one = sizeof one - 1;
+    char both[1000];
 
     (void)state;
-    file_with("", 0, 0, NULL, 0);
-    file_with(one, len, 0, "letter.1", (off_t)len);
-    file_with(one, len - 1, 0, NULL, 0); /* not one whole line */
-    snprintf(both, sizeof both, "%s%s", one, two);
-    file_with(both, 2 * len, 0, "letter.2", (off_t)(2 * len));
-    for (size_t cut = 1; cut < len; cut++)
-        file_with(both, 2 * len - cut, 0, "letter.1", (off_t)len);
-    file_with("hello\n", 6, -1, NULL, 6);
-    /* Lines that are longer than what is read at once. */
+    file_with("", 0, 0, "", 0);
+    for (size_t cut = 1; cut < n_head; cut++)
+        file_with(head, n_head - cut, 0, "", 0); /* not one whole line */
+    file_with(head, n_head, 0, "", (off_t)n_head);
+    snprintf(both, sizeof both, "%s%s%s", head, one, two);
+    file_with(both, strlen(both), 0, "letter.2", (off_t)strlen(both));
+    for (size_t cut = 1; cut < n_one; cut++)
+        file_with(both, strlen(both) - cut, 0, "letter.1", (off_t)(n_head + n_one));
+}
+
+static void lines_may_be_longer_than_what_is_read_at_once(void **state)
+{
+    static char large[400000];
+    size_t n = sizeof head - 1;
+
+    (void)state;
     memset(large, 'x', sizeof large);
-    memcpy(large, one, len - 2);
+    memcpy(large, head, n);
+    memcpy(large + n, one, sizeof one - 3);
     memcpy(large + 150000, "\n", 1);
-    memcpy(large + 150001, two, len - 2);
+    memcpy(large + 150001, two, sizeof two - 3);
     file_with(large, sizeof large, 0, "letter.1", 150001);
     large[sizeof large - 1] = '\n';
     file_with(large, sizeof large, 0, "letter.2", sizeof large);
+}
+
+static void what_is_no_export_is_left_alone(void **state)
+{
+    static const char *const texts[] = {
+        "hello\n",
+        "hello",
+        "{\"kind\":\"row\"}\n",
+        "{\"kind\":\"export\"}\n",
+        one,
+        "{\"kind\":\"export\",\"position\":\"start\",\"since\":null,\"until\":\"\n"};
+    struct fault f;
+    char text[1000];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        f = file_with(texts[i], strlen(texts[i]), -1, "", (off_t)strlen(texts[i]));
+        assert_non_null(strstr(f.text, "expected one of its own"));
+    }
+    snprintf(text, sizeof text, "%shello\n", head);
+    file_with(text, strlen(text), -1, "", (off_t)strlen(text));
+    snprintf(text, sizeof text, "%.*s,\"x\":1}\n", (int)sizeof head - 3, head);
+    f = file_with(text, strlen(text), -1, "", (off_t)strlen(text));
+    assert_non_null(strstr(f.text, "begun with other options"));
+}
+
+static void what_is_written_is_read_again(void **state)
+{
+    static const char *const sinces[] = {"", "2026-01-30T03:00:00.000000Z"};
+    char path[] = "/tmp/onceward-export-XXXXXX";
+    struct fault f = {0};
+
+    (void)state;
+    close(mkstemp(path));
+    for (size_t i = 0; i < 2; i++) {
+        struct export_file first = {.until = UNTIL}, second = {0}, third = {0}, last = {0};
+
+        assert_int_equal(truncate(path, 0), 0);
+        snprintf(first.since, sizeof first.since, "%s", sinces[i]);
+        assert_int_equal(export_file_open(&first, path, slice_of(ASKED), &f), 0);
+        assert_int_equal(export_file_begin(&first, slice_of(ASKED), &f), 0);
+        assert_int_equal(export_file_open(&second, path, slice_of(ASKED), &f), -1);
+        assert_non_null(strstr(f.text, "another export is writing to it"));
+        export_file_deinit(&second);
+        assert_int_equal(export_file_end(&first, false, &f), 0);
+        export_file_deinit(&first);
+        assert_int_equal(export_file_open(&third, path, slice_of(ASKED), &f), 0);
+        assert_true(third.goes_on && !third.has_ended);
+        assert_string_equal(third.since, sinces[i]);
+        assert_int_equal(export_file_begin(&third, slice_of(ASKED), &f), 0); /* no second first line */
+        assert_int_equal(export_file_end(&third, true, &f), 0);
+        export_file_deinit(&third);
+        assert_int_equal(export_file_open(&last, path, slice_of(ASKED), &f), 0);
+        assert_true(last.has_ended);
+        assert_string_equal(last.until, UNTIL);
+        export_file_deinit(&last);
+    }
+    unlink(path);
 }
 
 int main(void)
@@ -139,6 +224,9 @@ int main(void)
         cmocka_unit_test(a_position_is_read_as_it_was_written),
         cmocka_unit_test(what_is_no_position_is_refused),
         cmocka_unit_test(a_file_goes_on_behind_its_last_whole_line),
+        cmocka_unit_test(lines_may_be_longer_than_what_is_read_at_once),
+        cmocka_unit_test(what_is_no_export_is_left_alone),
+        cmocka_unit_test(what_is_written_is_read_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,11 +240,15 @@ struct message_count {
     char first[MESSAGE_TIME_SIZE], last[MESSAGE_TIME_SIZE]; /* when they arrived; empty: none did */
 };
 
-/* RFC 3339, or a duration, which is meant as so long ago: as a time of the database. */
+/* RFC 3339, or a duration, which is meant as so long ago: as a time of the database, which is RFC 3339 with
+ * microseconds in UTC, so that such times sort as text. */
 int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], struct fault *f);
 
 /* Now, when everything that arrived before now is committed: waits for that, a minute at most. */
 int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
+
+/* The same for rows, letters and messages. On a standby some minutes ago. */
+int admin_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
 
 /* Walks the messages behind a place, in the order of their first claims. each answers 0 to go on, else the
  * walk ends with that. A message is valid during the call only. No transaction is open during the call, so

@@ -1,0 +1,96 @@
+/* A moment before which everything was committed that has an earlier time: a walk in the order of time ends
+ * there. What has begun and is not committed yet would be left behind by a place that is after its time.
+ *
+ * Whoever writes such a time takes a lock before he looks at the clock, and keeps it until he has committed:
+ * claims that store and relays that bury that of an INSERT on the table, all claims and deaths an advisory
+ * one, since applications that complete have the table's, too (sidecar_claim_many, sidecar_bury_many). So
+ * whoever has one of these at that moment is waited for.
+ *
+ * On a standby nobody's locks are seen. There it is so long before what was replayed last that nothing older
+ * can be under way. */
+
+#include "inbox/session.h"
+
+#include "onceward/base/clock.h"
+#include "onceward/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { HORIZON_MS = 60000, LOOK_MS = 20 };
+
+/* $1: not only those that store messages. */
+#define HOLDERS                                                                                              \
+    "FROM pg_locks l WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = "                 \
+    "current_database()) AND l.granted"                                                                      \
+    " AND ((l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"                                         \
+    "       AND (l.relation = 'onceward.message'::regclass"                                                  \
+    "            OR ($1::boolean AND l.relation = 'onceward.dead_letter'::regclass)))"                       \
+    "      OR ($1::boolean AND l.locktype = 'advisory' AND l.classid = 1869505329 AND l.objid = 66"          \
+    "          AND l.objsubid = 2))"
+
+#define ON_STANDBY "coalesce(pg_last_xact_replay_timestamp() - interval '5 minutes', '0001-01-01Z')"
+
+/* 1: of those that were there somebody still is. */
+static int are_there(struct admin *a, const char *all, const char *holders, struct fault *f)
+{
+    const char *const params[] = {all, holders};
+    PGresult *r;
+    int answer;
+
+    if (session_once(a, "SELECT EXISTS (SELECT " HOLDERS " AND l.virtualtransaction = ANY ($2::text[]))", 2,
+                     params, &r, f))
+        return -1;
+    answer = field_text(r, 0, 0)[0] == 't';
+    PQclear(r);
+    return answer;
+}
+
+static int wait_for(struct admin *a, const char *all, const char *holders, struct fault *f)
+{
+    int64_t until_ms = clock_ms() + HORIZON_MS;
+    int answer;
+
+    while ((answer = are_there(a, all, holders, f)) > 0) {
+        if (clock_ms() > until_ms)
+            return fault_set(
+                f,
+                "a transaction that claims, buries or stores messages has been open for %d s, and is "
+                "not passed by: see pg_stat_activity, and run this again",
+                HORIZON_MS / 1000);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    }
+    return answer;
+}
+
+static int horizon(struct admin *a, const char *all, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    char *holders;
+    PGresult *r;
+    int answer;
+
+    /* The time first: whoever takes a lock later has a later one. */
+    if (session_once(a,
+                     "SELECT CASE WHEN pg_is_in_recovery() THEN " TIME_TEXT(ON_STANDBY) " ELSE " TIME_TEXT(
+                         "t") " END, ARRAY(SELECT l.virtualtransaction " HOLDERS ")::text"
+                              " FROM (SELECT clock_timestamp() AS t OFFSET 0) now",
+                     1, &all, &r, f))
+        return -1;
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
+    holders = mem_copy(field_text(r, 0, 1), (size_t)PQgetlength(r, 0, 1));
+    PQclear(r);
+    answer = wait_for(a, all, holders, f);
+    free(holders);
+    return answer;
+}
+
+int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    return horizon(a, "false", ret, f);
+}
+
+int admin_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    return horizon(a, "true", ret, f);
+}
