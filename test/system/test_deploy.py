@@ -105,6 +105,7 @@ def test_the_annotation_brings_the_sidecar(example):
         assert old or pod["initContainers"][0] is sidecar, "it starts before the application's own init containers"
         assert sidecar["startupProbe"]["exec"]["command"][1:] == ["health", "--started"]
         assert sidecar["livenessProbe"]["exec"]["command"][1:] == ["health", "--live"]
+        assert sidecar["livenessProbe"]["terminationGracePeriodSeconds"] < pod["terminationGracePeriodSeconds"], "a frozen one is not waited for"
         assert "readinessProbe" not in sidecar and "ports" not in sidecar
         assert sidecar["lifecycle"]["preStop"]["exec"]["command"] == ["/usr/bin/onceward", "drain"]
         assert sidecar["securityContext"]["readOnlyRootFilesystem"] and "cpu" not in sidecar["resources"]["limits"]

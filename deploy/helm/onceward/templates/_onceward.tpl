@@ -31,7 +31,8 @@ seccompProfile: {type: RuntimeDefault}
   - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
   - {name: DATABASE_USER, valueFrom: {secretKeyRef: {name: {{ dig "secrets" "postgresql" "onceward-postgresql" . }}, key: username}}}
   startupProbe: {exec: {command: [/usr/bin/onceward, health, --started]}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 30}
-  livenessProbe: {exec: {command: [/usr/bin/onceward, health, --live]}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+  livenessProbe: {exec: {command: [/usr/bin/onceward, health, --live]}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6,
+    terminationGracePeriodSeconds: 5}
   lifecycle: {preStop: {exec: {command: [/usr/bin/onceward, drain]}}}
   resources: {{- include "onceward.resources" . | nindent 4 }}
   securityContext: {{- include "onceward.security" . | nindent 4 }}
