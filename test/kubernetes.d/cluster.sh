@@ -14,7 +14,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 CLUSTER=$(mkdir -p "$CLUSTER" && cd "$CLUSTER" && pwd)
 V=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
-HELM=3.22.0 LOKI=3.7.8 COLLECTOR=0.149.0
+HELM=3.22.0 LOKI=3.7.8 COLLECTOR=0.149.0 JOBS=${JOBS:-$(nproc)}
 # The modules' checksums; those of what they need are in their own go.sum.
 KUBERNETES_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=
 ETCD_SUM=h1:sLkpvz3RFtiNd/yPrZBKz5kT+XO1ZJkhmuUJeqc7OmA=
@@ -63,87 +63,53 @@ module() { # MODULE@VERSION CHECKSUM: fetched, and its folder
     jq -r .Dir <<<"$m"
 }
 
+# A main module of one's own, here, with the requirements and checksums of another: `go install` refuses a module with replacements. SED is
+# for those by a folder, whose modules are published, too. Without `go mod tidy`, which would fetch what only the tests of all of them need.
+main_module() { # MODULE VERSION CHECKSUM SED
+    local m
+    m=$(module "$1@v$2" "$3")
+    sed -e 's#^module .*#module own#' -e "$4" "$m/go.mod" >go.mod
+    go mod edit -require "$1@v$2"
+    install -m 644 "$m/go.sum" go.sum
+}
+
+go_build() { # LINKER'S-FLAGS OUTPUT PACKAGE…
+    local flags=$1 output=$2
+    shift 2
+    go build -mod=mod -p "$JOBS" -trimpath -pgo=off -ldflags "-s -w $flags" -o "$output" "$@"
+}
+
 build_kubernetes() {
-    local want=(kubelet kubectl kube-apiserver kube-scheduler kube-controller-manager kube-proxy) missing=() c m
+    local want=(kubelet kubectl kube-apiserver kube-scheduler kube-controller-manager kube-proxy) missing=() c flags=
     for c in "${want[@]}"; do [ -x "$CLUSTER/bin/$c" ] || missing+=("k8s.io/kubernetes/cmd/$c"); done
     [ ${#missing[@]} -gt 0 ] || return 0
     cd "$CLUSTER/src/kube"
-    m=$(module "k8s.io/kubernetes@v$V" "$KUBERNETES_SUM")
-    # A main module of one's own: `go install` refuses a module with replacements. Its staging modules are published beside it.
-    {
-        echo "module kube"
-        grep -E '^go ' "$m/go.mod"
-        echo "godebug default=$(sed -n 's/^godebug default=//p' "$m/go.mod")"
-        echo "require k8s.io/kubernetes v$V"
-        echo "replace ("
-        sed -n 's#^\t\(k8s.io/[a-z0-9-]*\) => ./staging.*#\t\1 => \1 v0.'"${V#1.}"'#p' "$m/go.mod"
-        echo ")"
-    } >go.mod
-    tools "${want[@]/#/k8s.io/kubernetes/cmd/}"
-    install -m 644 "$m/go.sum" go.sum
-    go mod tidy 2>/dev/null
-    local flags="-s -w"
+    main_module k8s.io/kubernetes "$V" "$KUBERNETES_SUM" 's#=> ./staging/src/\(k8s.io/[a-z0-9-]*\)#=> \1 v0.'"${V#1.}#"
     for c in gitVersion=v$V gitMajor=1 gitMinor="$(cut -d. -f2 <<<"$V")" gitCommit=local gitTreeState=clean buildDate=1970-01-01T00:00:00Z; do
         flags="$flags -X k8s.io/component-base/version.$c"
     done
-    nice go build -p "${JOBS:-2}" -trimpath -ldflags "$flags" -o "$CLUSTER/bin/" "${missing[@]}"
-}
-
-tools() { # PACKAGE…: a file that needs them
-    {
-        printf '//go:build tools\n\npackage tools\n\nimport (\n'
-        printf '\t_ "%s"\n' "$@"
-        echo ")"
-    } >tools.go
+    go_build "$flags" "$CLUSTER/bin/" "${missing[@]}"
 }
 
 build_etcd() {
     [ ! -x "$CLUSTER/bin/etcd" ] || return 0
     cd "$CLUSTER/src/etcd"
-    module "go.etcd.io/etcd/server/v3@v$ETCD" "$ETCD_SUM" >/dev/null
-    rm -f go.mod go.sum
-    go mod init etcdbin 2>/dev/null
-    tools go.etcd.io/etcd/server/v3
-    go get "go.etcd.io/etcd/server/v3@v$ETCD" 2>/dev/null
-    go mod tidy 2>/dev/null
-    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/etcd" go.etcd.io/etcd/server/v3
+    main_module go.etcd.io/etcd/server/v3 "$ETCD" "$ETCD_SUM" '/=> \.\.\//d'
+    go_build "" "$CLUSTER/bin/etcd" go.etcd.io/etcd/server/v3
 }
 
 build_helm() {
     [ ! -x "$CLUSTER/bin/helm" ] || return 0
     module "helm.sh/helm/v3@v$HELM" "$HELM_SUM" >/dev/null
-    GOBIN=$CLUSTER/bin nice go install -p "${JOBS:-2}" -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@v$HELM"
+    GOBIN=$CLUSTER/bin go install -p "$JOBS" -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@v$HELM"
 }
 
-# Loki's own main module has a replacement by a folder, which its published form does without.
-loki_module() {
-    local m
+build_loki() { # whole, or PACKAGE alone
     cd "$CLUSTER/src/loki"
-    m=$(module "github.com/grafana/loki/v3@v$LOKI" "$LOKI_SUM")
-    {
-        echo "module lokibin"
-        grep -E '^go ' "$m/go.mod"
-        echo "require github.com/grafana/loki/v3 v$LOKI"
-        go mod edit -json "$m/go.mod" | jq -r '.Replace[]? | select(.New.Path | startswith("./") | not)
-            | "replace \(.Old.Path) \(.Old.Version // "") => \(.New.Path) \(.New.Version // "")"'
-    } >go.mod
+    main_module github.com/grafana/loki/v3 "$LOKI" "$LOKI_SUM" '/=> \.\//d'
     mkdir -p rules
     cp "$HERE/rules.go" rules/main.go
-    tools github.com/grafana/loki/v3/cmd/loki
-    install -m 644 "$m/go.sum" go.sum
-    go mod tidy -e 2>/dev/null
-}
-
-build_loki() {
-    [ ! -x "$CLUSTER/bin/loki" ] || return 0
-    loki_module
-    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/loki" github.com/grafana/loki/v3/cmd/loki
-}
-
-build_rules() { # rules.go: Loki's engine alone
-    [ "$HERE/rules.go" -nt "$CLUSTER/bin/rules" ] || return 0
-    loki_module
-    nice go build -p "${JOBS:-2}" -trimpath -ldflags '-s -w' -o "$CLUSTER/bin/rules" ./rules
+    go_build "" "$CLUSTER/bin/$1" "$2"
 }
 
 # With what deploy/logs/otel-collector.yaml names, and nothing else.
@@ -151,7 +117,7 @@ build_collector() {
     [ ! -x "$CLUSTER/bin/otelcol" ] || return 0
     cd "$CLUSTER/src/collector"
     module "go.opentelemetry.io/collector/cmd/builder@v$COLLECTOR" "$COLLECTOR_SUM" >/dev/null
-    GOBIN=$PWD nice go install -p "${JOBS:-2}" -trimpath "go.opentelemetry.io/collector/cmd/builder@v$COLLECTOR"
+    GOBIN=$PWD go install -p "$JOBS" -trimpath "go.opentelemetry.io/collector/cmd/builder@v$COLLECTOR"
     cat >builder.yaml <<C
 dist: {name: otelcol, output_path: ./out, module: example.test/otelcol}
 receivers: [{gomod: "github.com/open-telemetry/opentelemetry-collector-contrib/receiver/filelogreceiver v$COLLECTOR"}]
@@ -163,7 +129,7 @@ providers:
 - {gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v1.55.0}
 - {gomod: go.opentelemetry.io/collector/confmap/provider/envprovider v1.55.0}
 C
-    GOFLAGS=-p=${JOBS:-2} nice ./builder --config builder.yaml >"$CLUSTER/log/builder.log" 2>&1
+    GOFLAGS="-p=$JOBS -trimpath -buildvcs=false" ./builder --config builder.yaml >"$CLUSTER/log/builder.log" 2>&1
     mv out/otelcol "$CLUSTER/bin/otelcol"
 }
 
@@ -172,12 +138,12 @@ build() {
     build_kubernetes
     build_etcd
     build_helm
-    build_rules
+    [ "$CLUSTER/bin/rules" -nt "$HERE/rules.go" ] || build_loki rules ./rules # its engine alone
 }
 
 build_logs() {
     export CGO_ENABLED=0
-    build_loki
+    [ -x "$CLUSTER/bin/loki" ] || build_loki loki github.com/grafana/loki/v3/cmd/loki
     build_collector
 }
 
