@@ -29,6 +29,7 @@ from rig import process, schema, servers  # noqa: E402
 from rig.queue import Queue  # noqa: E402
 from rig.wait import Overdue, wait_until  # noqa: E402
 
+import each  # noqa: E402
 import schedule  # noqa: E402
 from chain import Chain  # noqa: E402
 from oracle import Oracle  # noqa: E402
@@ -427,6 +428,17 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def run_each(options):
+    """Answers the exit status."""
+    if set(options.only) - set(each.FAULTS):
+        say(f"--only: there are {', '.join(each.FAULTS)}")
+        return 2
+    wrong = each.record(options.each, options.only, say)
+    for text in wrong:
+        say(f"  FAILED: {text}")
+    return 1 if wrong else 0
+
+
 def main():
     parser = argparse.ArgumentParser(prog="test/chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default=None, help="repeats the schedule of a run")
@@ -436,11 +448,16 @@ def main():
     parser.add_argument("--calm", action="store_true", help="nothing but plain messages, and no faults: what a healthy run looks like")
     parser.add_argument("--record", metavar="FILE.gz", help="writes what alerts are made from there, for test/system/test_alerts.py; stats lines come every "
                         + RECORDED_INTERVAL + " then")
+    parser.add_argument("--each", metavar="FOLDER", help="instead of a run: one fault at a time, each with a sidecar of its own, and its log there (each.py); "
+                        "takes an hour")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="NAME,…", help="of --each: these faults alone")
     parser.add_argument("--show", type=int, default=8, help="faults told of each kind (8)")
     parser.add_argument("--keep", action="store_true", help="keep the logs also when all is well")
     options = parser.parse_args()
     options.seed = options.seed or str(random.SystemRandom().randrange(1_000_000))
     process.interrupt_on_signals()
+    if options.each:
+        return run_each(options)
     passed, failed, run = 0, 1, None
     try:
         run = Run(options)
