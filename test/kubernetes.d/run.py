@@ -21,7 +21,8 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../system")]
 
-import logs  # noqa: E402
+import alerts  # noqa: E402
+import loki  # noqa: E402
 import manifests  # noqa: E402
 import protocol  # noqa: E402
 from cluster import Cluster, Lines, Watch, forward  # noqa: E402
@@ -30,8 +31,9 @@ from rig import process, servers  # noqa: E402
 from scenarios import SCENARIOS, Bench  # noqa: E402
 
 
-WITHOUT_LOAD = ("alerts", "manifests")
-WITH_LOKI = {"logs"}  # when it is named: see logs.py
+WITHOUT_CLUSTER = ("alerts", "ruler")
+WITHOUT_LOAD = ("manifests",)
+WITH_LOKI = {"logs", "ruler"}  # only when they are named: Loki takes long to build
 
 
 def images(cluster, options, folder):
@@ -128,7 +130,7 @@ def run_one(name, bench, judge, url, options):
     return not faults
 
 
-def report(name, faults):
+def report(faults):
     for fault in faults:
         print(f"  FAULT {fault}")
     print(f"  {'FAILED' if faults else 'ok'}", flush=True)
@@ -163,20 +165,23 @@ def parse():
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    unknown = set(options.only) - set(SCENARIOS) - set(WITHOUT_LOAD)
+    names = [*WITHOUT_CLUSTER, *WITHOUT_LOAD, *SCENARIOS]
+    unknown = set(options.only) - set(names)
     if unknown:
-        parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join([*WITHOUT_LOAD, *SCENARIOS])}")
-    options.only = options.only or [name for name in (*WITHOUT_LOAD, *SCENARIOS) if name not in WITH_LOKI]
-    options.loki = bool(WITH_LOKI & set(options.only))
+        parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join(names)}")
+    options.only = options.only or [name for name in names if name not in WITH_LOKI]
     return options
 
 
 def run(options, folder, cluster, running):
     results = []
     if "alerts" in options.only:
-        print(f"alerts: {logs.rules_hold.__doc__}", flush=True)
-        results.append(report("alerts", logs.rules_hold(options.root, options.binaries)))
-    if set(options.only) - {"alerts"}:
+        print(f"alerts: {alerts.rules_hold.__doc__}", flush=True)
+        results.append(report(alerts.rules_hold(options.root, options.binaries)))
+    if "ruler" in options.only:
+        print(f"ruler: {loki.ruler_holds.__doc__}", flush=True)
+        results.append(report(loki.ruler_holds(options.root, options.binaries, folder)))
+    if set(options.only) - set(WITHOUT_CLUSTER):
         results += run_in_cluster(options, folder, cluster, running)
     return results
 
@@ -197,12 +202,13 @@ def run_in_cluster(options, folder, cluster, running):
     cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(space))
     if "manifests" in options.only:
         print(f"manifests: {manifests_pass.__doc__}", flush=True)
-        results.append(report("manifests", manifests_pass(cluster, folder)))
+        results.append(report(manifests_pass(cluster, folder)))
     bench.judge = Judge(cluster)
-    if options.loki:
-        bench.loki = logs.Loki(cluster)
+    if "logs" in options.only:
+        bench.loki = loki.Loki(options.root, options.binaries, os.path.join(cluster.folder, "loki"))
         try:
             bench.loki.start()
+            bench.loki.start_collector(os.path.join(cluster.folder, "log/pods"))
             return results + run_under_load(bench, options)
         finally:
             bench.loki.stop()
