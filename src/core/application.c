@@ -235,7 +235,13 @@ static void place_settle(struct application *a, int64_t now_ms)
         place_account(a, now_ms);
 }
 
-enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder)
+/* ready.url will say within a moment whether it is back. */
+static bool awaits_news(const struct application *a)
+{
+    return a->rules.has_ready_url && a->n_crashes && !a->seen_alive && !MUTANT(ALONE_BEFORE_NEWS);
+}
+
+enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient)
 {
     bool quiet = (!busy(a) && !a->n_abandoned && (!a->n_accepted || MUTANT(ACCEPTED_IS_NOT_OUT))) ||
                  MUTANT(ALONE_BESIDE_OTHERS);
@@ -244,12 +250,12 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     if (a->place.holder && a->place.holder != holder)
         return is_kept(a, now_ms) ? PLACE_WAIT : PLACE_BESIDE;
     /* Nobody could be sent now: then nothing is kept free. */
-    if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms)) {
+    if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || awaits_news(a)) {
         application_leave_place(a, now_ms, holder);
         return PLACE_WAIT;
     }
     if (!a->place.holder) {
-        if (!quiet && a->place.credit_ms <= 0)
+        if (!quiet && a->place.credit_ms <= 0 && !(patient && now_ms >= a->place.rested_ms))
             return PLACE_BESIDE;
         a->place.holder = holder;
         a->place.taken = false;
@@ -269,7 +275,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
     if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_abandoned || a->n_accepted ||
-        MUTANT(NEVER_ALONE_BY_LUCK))
+        awaits_news(a) || MUTANT(NEVER_ALONE_BY_LUCK))
         return false;
     place_settle(a, now_ms);
     a->place.holder = holder;
@@ -290,6 +296,7 @@ void application_leave_place(struct application *a, int64_t now_ms, uint64_t hol
     if (a->place.holder != holder || MUTANT(PLACE_KEPT))
         return;
     place_settle(a, now_ms);
+    a->place.rested_ms = now_ms + (now_ms - a->place.since_ms);
     a->place.holder = 0;
     a->place.taken = false;
 }

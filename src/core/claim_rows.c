@@ -49,7 +49,8 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
         d->claim.alone = true; /* its row says of a sidecar's crash only */
         held_want(q, now_ms, d, OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
-               q->application->place.credit_ms > 0) {
+               (q->application->place.credit_ms > 0 ||
+                (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)))) {
         words_say(d, "it was with the application when that crashed: it goes alone", NULL);
         decide_release(q, now_ms, d, 0, -1, -1);
     } else {

@@ -11,6 +11,8 @@ enum {
     ROOM_LOOK_MS = 250,     /* a body that did not fit */
     TO_TRY_WITH_MS = 30000, /* one delivery stays to try with for so long, and for so long then none */
     N_ALONE_TAKEOVERS = 2,  /* a row that was taken over so often goes alone from then on */
+    N_ALONE_CRASHES =
+        2, /* who was there at so many crashes never goes beside others; at one it may be chance */
 };
 
 /* It stands beside others of its id: it leads them, follows, or waits. */

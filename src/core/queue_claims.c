@@ -176,6 +176,13 @@ static bool needs_to_be_alone(const struct delivery *d)
     return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) && !MUTANT(ALONE_WITH_OTHERS);
 }
 
+/* Beside others it would take them along, and nothing would be learnt of it: it rather waits. */
+static bool goes_only_alone(const struct delivery *d)
+{
+    return (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)) ||
+           d->claim.takeovers >= N_ALONE_TAKEOVERS;
+}
+
 /* While everything fails and another replica consumes, none that was redelivered is tried: the others are to
  * get those. But where nothing else comes, nobody would ever learn that the application is well again: then
  * one is tried in LEFT_MS. */
@@ -289,12 +296,12 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
                 give_up_place(q, now_ms);
                 return false;
             }
-            place = application_take_place(q->application, now_ms, held_holder(q, d));
+            place = application_take_place(q->application, now_ms, held_holder(q, d), goes_only_alone(d));
             if (place == PLACE_WAIT)
                 return false;
         }
         alone = alone && place == PLACE_TAKEN;
-        if (!alone && needs_to_be_alone(d) && d->claim.takeovers >= N_ALONE_TAKEOVERS) {
+        if (!alone && needs_to_be_alone(d) && goes_only_alone(d)) {
             held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + ALONE_LOOK_MS);
             continue;
         }

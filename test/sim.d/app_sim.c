@@ -325,6 +325,7 @@ static void do_step(struct world *w, void *object, uint64_t epoch, uint64_t unus
         answer(w, p, ANSWER_DIED, 0, -1);
         break;
     case STEP_CRASH:
+        p->truth->n_kills++;
         app_sim_crash(w, a, w->plan->application.restart_us);
         return;
     default:

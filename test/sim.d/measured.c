@@ -1,6 +1,8 @@
 /* Measured scenarios: see measured.h. What is asked for stands beside each. */
 #include "measured.h"
 
+#include "measured_rig.h"
+
 #include "broker_sim.h"
 #include "oracle.h"
 #include "sidecar_sim.h"
@@ -8,20 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SECOND = 1000000, HOUR_S = 3600 };
 static const int64_t START_US = 1000000000;
-
-struct figures {
-    struct outcome out;
-    size_t n[N_CHARACTERS], n_done[N_CHARACTERS], n_dead[N_CHARACTERS];
-    size_t n_of_queue[QUEUES_MAX];
-    int n_charged, most_charged; /* good ones, and the charges of one of them */
-    int64_t last_good_us;        /* when the last good one was done */
-    int64_t first_after_us;      /* the first that was done after `after_us` */
-    int64_t after_us;
-    size_t n_done_by[SIDECARS_MAX];
-    size_t n_lost, n_stored; /* of the good ones; stored: has a letter, and was not done */
-};
 
 static void look(struct world *w, void *context)
 {
@@ -36,6 +25,11 @@ static void look(struct world *w, void *context)
         f->n[t->character]++;
         f->n_done[t->character] += done;
         f->n_dead[t->character] += t->row.status == INBOX_DEAD;
+        f->n_kills += t->n_kills;
+        if (t->n_kills > f->most_kills)
+            f->most_kills = t->n_kills;
+        if (t->character == CHARACTER_KILLER && t->done_us - t->published_us > f->slowest_dead_us)
+            f->slowest_dead_us = t->done_us - t->published_us;
         f->n_of_queue[t->queue] += done;
         if (done && t->posts)
             f->n_done_by[t->posts->sidecar->index]++;
@@ -44,17 +38,19 @@ static void look(struct world *w, void *context)
         if (t->character != CHARACTER_GOOD)
             continue;
         f->n_charged += t->n_charges > 0;
+        f->n_blamed += t->n_blamed;
         if (t->n_charges > f->most_charged)
             f->most_charged = t->n_charges;
         f->n_stored += !done && (t->row.n_letters > 0 || t->stored);
         f->n_lost +=
             !done && !t->n_open_copies && t->row.status != INBOX_DEAD && !t->row.n_letters && !t->stored;
+        f->n_before += done && at <= f->after_us;
         if (done && at > f->last_good_us)
             f->last_good_us = at;
     }
 }
 
-static void measure(struct plan *p, struct figures *f)
+void measure(struct plan *p, struct figures *f)
 {
     int64_t after_us = f->after_us;
 
@@ -67,13 +63,7 @@ static void measure(struct plan *p, struct figures *f)
 
 /* --- what is said of them --- */
 
-struct report {
-    int n, n_bad;
-    bool quiet;
-    struct outcome *first; /* of the first that failed; NULL: nobody asks */
-};
-
-static void verdict(struct report *r, const struct figures *f, bool good, const char *name, const char *text)
+void verdict(struct report *r, const struct figures *f, bool good, const char *name, const char *text)
 {
     good = good && !f->out.broken;
     r->n++;
@@ -242,41 +232,6 @@ static void neighbours(struct report *r)
 
     snprintf(text, sizeof(text), "%.2f of its speed alone, at least 0.90", ratio);
     verdict(r, &f, ratio >= 0.9, "two queues, one path always 503", text);
-}
-
-/* --- crashes --- */
-
-static void killers(struct report *r)
-{
-    static const int64_t restarts_us[] = {100000, 2000000, 20000000};
-    char name[80], text[160];
-    struct plan p;
-
-    for (int proxy = 0; proxy < 2; proxy++)
-        for (size_t i = 0; i < 3; i++)
-            for (int n = 1; n <= 3; n += 2) {
-                struct figures f = {0};
-
-                plan_plain(&p, 12);
-                p.application.restart_us = restarts_us[i];
-                p.application.proxy = p.application.ready_url = proxy;
-                plan_add(&p, 0, CHARACTER_GOOD, 100, 0, 0);
-                plan_add(&p, 0, CHARACTER_KILLER, (size_t)n, 0, 0);
-                plan_add(&p, 0, CHARACTER_GOOD, 100, 1, 0);
-                p.stop_us = 2 * (int64_t)HOUR_S * SECOND;
-                measure(&p, &f);
-                snprintf(name, sizeof(name), "%d killer%s among 200, back after %.1f s%s", n,
-                         n > 1 ? "s" : "", (double)restarts_us[i] / SECOND, proxy ? ", proxy" : "");
-                snprintf(text, sizeof(text),
-                         "%zu dead after %llu crashes (at most %d); %d neighbours charged, %zu of 200 done",
-                         f.n_dead[CHARACTER_KILLER], (unsigned long long)f.out.counts.n_crashes, 9 * n,
-                         f.n_charged, f.n_done[CHARACTER_GOOD]);
-                verdict(r, &f,
-                        f.n_dead[CHARACTER_KILLER] == (size_t)n &&
-                            f.out.counts.n_crashes <= 9u * (unsigned)n && !f.n_charged &&
-                            f.n_done[CHARACTER_GOOD] == 200,
-                        name, text);
-            }
 }
 
 /* --- outages --- */
@@ -499,8 +454,6 @@ static void found(struct report *r)
     }
 }
 
-typedef void scenario_fn(struct report *r);
-
 static const struct {
     const char *name;
     scenario_fn *fn;
@@ -511,6 +464,7 @@ static const struct {
                  {"many-busy", many_busy},
                  {"neighbours", neighbours},
                  {"killers", killers},
+                 {"steady-killers", steady_killers},
                  {"outages", outages},
                  {"kills", kills},
                  {"broken-replica", broken_replica},

@@ -171,6 +171,7 @@ static void charged(struct world *w, const struct batch_item *item, const struct
     const char *why_not = why_not_charged(w, p, item);
 
     item->truth->n_charges++;
+    item->truth->n_blamed += p && p->answered && is_crash(p);
     if (item->op == OP_REVOKE && was->expires_us > database_now(w))
         oracle_broken(w, "charge", "%s is revoked before the end of its window", item->truth->id);
     if (why_not)
@@ -571,7 +572,7 @@ static bool may_stay(const struct world *w, const struct truth *t)
         n_bad += w->truths[i].queue == t->queue && is_bad(w, &w->truths[i]);
     if (w->plan->queues[t->queue].moved_back) /* each comes several times */
         n_bad *= 6;
-    return is_bad(w, t) &&
+    return is_bad(w, t) && !w->plan->nobody_waits &&
            n_bad >= (size_t)brake_threshold(rules_of(w, t->queue)->brake, rules_of(w, t->queue)->prefetch);
 }
 

@@ -137,6 +137,7 @@ struct plan {
     bool own_rows;              /* state files are kept: a sidecar takes its own rows over */
     bool jitter;                /* what travels takes random times; else always the same */
     bool no_checks_of_progress; /* a measured scenario looks for itself */
+    bool nobody_waits;          /* not even a run of many bad ones waits for a person */
 };
 
 /* A plan of its own for each seed. */

@@ -32,6 +32,8 @@ static void publish(struct world *w, void *object, uint64_t truth, uint64_t unus
 
     (void)unused;
     t->n_open_copies--; /* it was to come */
+    if (!t->published_us)
+        t->published_us = w->now_us;
     broker_publish(w, t, m->other_body, m->bytes);
 }
 

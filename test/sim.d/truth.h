@@ -52,13 +52,16 @@ struct truth {
     struct inbox_row_sim row;
     struct post *posts;
     int n_posts, n_effects, n_charges, n_bombs, n_fails;
+    int n_blamed; /* charges for a crash */
+    int n_kills;  /* how often it ended the application */
     int n_copies, n_open_copies;
-    int64_t second;  /* of the statements about it, */
-    int n_items;     /* and how many there were in it */
-    bool row_lost;   /* a crash of the database took its claim, or a clock's jump its window */
-    bool stored;     /* a letter of one of its copies is committed */
-    bool jumped;     /* a jump of the database's clock ended a window early */
-    int64_t done_us; /* completed, or dead */
+    int64_t second;       /* of the statements about it, */
+    int n_items;          /* and how many there were in it */
+    bool row_lost;        /* a crash of the database took its claim, or a clock's jump its window */
+    bool stored;          /* a letter of one of its copies is committed */
+    bool jumped;          /* a jump of the database's clock ended a window early */
+    int64_t published_us; /* its first copy */
+    int64_t done_us;      /* completed, or dead */
 };
 
 enum copy_state { COPY_READY, COPY_UNACKED, COPY_ACKED, COPY_REJECTED, COPY_DROPPED };

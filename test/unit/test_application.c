@@ -122,11 +122,11 @@ static void test_who_goes_alone_waits_for_others_and_they_for_it(void **state)
     struct application a = reached();
     struct application_request other = send(&a, false);
 
-    assert_int_equal(application_take_place(&a, 10, 7), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 10, 7, false), PLACE_WAIT);
     assert_false(application_may_send(&a, 10, 0));
-    assert_int_equal(application_take_place(&a, 11, 8), PLACE_WAIT); /* one at a time */
+    assert_int_equal(application_take_place(&a, 11, 8, false), PLACE_WAIT); /* one at a time */
     answer(&a, 20, &other);
-    assert_int_equal(application_take_place(&a, 20, 7), PLACE_TAKEN);
+    assert_int_equal(application_take_place(&a, 20, 7, false), PLACE_TAKEN);
     assert_false(application_may_send(&a, 20, 0));
     application_leave_place(&a, 30, 8); /* not its own */
     assert_false(application_may_send(&a, 30, 0));
@@ -139,9 +139,43 @@ static void test_a_long_job_is_waited_for_a_window_at_most(void **state)
     struct application a = reached();
 
     send(&a, false);
-    assert_int_equal(application_take_place(&a, 0, 7), PLACE_WAIT);
-    assert_int_equal(application_take_place(&a, 29999, 7), PLACE_WAIT);
-    assert_int_equal(application_take_place(&a, 30000, 7), PLACE_BESIDE); /* nobody is alone beside it */
+    assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 29999, 7, false), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 30000, 7, false),
+                     PLACE_BESIDE); /* nobody is alone beside it */
+}
+
+static void test_who_was_there_at_two_crashes_waits_and_others_have_half_of_the_time(void **state)
+{
+    struct application a = reached();
+
+    send(&a, false);
+    assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_WAIT);
+    application_leave_place(&a, 10000, 7); /* the credit is used up, and more */
+    assert_int_equal(application_take_place(&a, 19999, 7, false), PLACE_BESIDE);
+    assert_int_equal(application_take_place(&a, 19999, 8, true), PLACE_BESIDE);
+    assert_int_equal(application_take_place(&a, 20000, 7, false), PLACE_BESIDE);
+    assert_int_equal(application_take_place(&a, 20000, 8, true), PLACE_WAIT);
+    assert_false(application_may_send(&a, 20000, 0));
+    application_leave_place(&a, 20700, 8);
+    assert_int_equal(application_take_place(&a, 21399, 8, true), PLACE_BESIDE);
+    assert_int_equal(application_take_place(&a, 21400, 8, true), PLACE_WAIT);
+}
+
+static void test_nobody_goes_alone_before_ready_url_has_said_that_it_is_back(void **state)
+{
+    struct application a = reached();
+
+    a.rules.has_ready_url = true;
+    struct application_request r = send(&a, false);
+
+    assert_int_equal(crash(&a, 20, &r), CRASH_QUARANTINED);
+    assert_int_equal(application_take_place(&a, 1000, 7, true), PLACE_WAIT);
+    assert_false(application_find_place(&a, 1000, 7));
+    assert_true(application_may_send(&a, 1000, 0)); /* others try */
+    application_probe_sent(&a);
+    application_probed(&a, 1001, true, false, 0);
+    assert_int_equal(application_take_place(&a, 1001, 7, true), PLACE_TAKEN);
 }
 
 static void test_slots_are_kept_idle_a_tenth_of_the_time(void **state)
@@ -152,7 +186,7 @@ static void test_slots_are_kept_idle_a_tenth_of_the_time(void **state)
 
     send(&a, false); /* never ends */
     for (int i = 0; i < 1000; i++) {
-        enum place p = application_take_place(&a, now, 7);
+        enum place p = application_take_place(&a, now, 7, false);
 
         n_beside += p == PLACE_BESIDE;
         now += 100;
@@ -172,13 +206,13 @@ static void test_a_long_job_that_goes_alone_is_joined_and_then_not_charged(void 
     struct application_request first = send(&a, false), alone, other;
 
     answer(&a, 0, &first);
-    assert_int_equal(application_take_place(&a, 0, 7), PLACE_TAKEN);
+    assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_TAKEN);
     application_sent(&a, true, &alone);
     application_share_place(&a, 7, 30000);
     assert_false(application_may_send(&a, 29999, 0));
     assert_int_equal(application_deadline(&a, 29999), 30000);
     assert_true(application_may_send(&a, 30000, 0));
-    assert_int_equal(application_take_place(&a, 30000, 8), PLACE_BESIDE);
+    assert_int_equal(application_take_place(&a, 30000, 8, false), PLACE_BESIDE);
     application_sent(&a, false, &other);
     assert_int_equal(crash(&a, 31000, &alone), CRASH_QUARANTINED);
     assert_int_equal(crash(&a, 31000, &other), CRASH_QUARANTINED);
@@ -202,7 +236,7 @@ static void test_who_has_a_slot_and_nobody_beside_it_has_the_place(void **state)
 
     application_reserve(&a); /* its own slot */
     assert_true(application_find_place(&a, 0, 7));
-    assert_int_equal(application_take_place(&a, 0, 8), PLACE_WAIT);
+    assert_int_equal(application_take_place(&a, 0, 8, false), PLACE_WAIT);
     assert_false(application_may_send(&a, 0, 0));
     application_leave_place(&a, 0, 7);
 
@@ -246,6 +280,8 @@ int main(void)
         cmocka_unit_test(test_who_goes_alone_waits_for_others_and_they_for_it),
         cmocka_unit_test(test_a_long_job_is_waited_for_a_window_at_most),
         cmocka_unit_test(test_slots_are_kept_idle_a_tenth_of_the_time),
+        cmocka_unit_test(test_who_was_there_at_two_crashes_waits_and_others_have_half_of_the_time),
+        cmocka_unit_test(test_nobody_goes_alone_before_ready_url_has_said_that_it_is_back),
         cmocka_unit_test(test_a_long_job_that_goes_alone_is_joined_and_then_not_charged),
         cmocka_unit_test(test_the_first_crash_of_all_quarantines_and_is_not_charged),
         cmocka_unit_test(test_who_has_a_slot_and_nobody_beside_it_has_the_place),

@@ -59,6 +59,7 @@ struct application {
         int64_t since_ms;  /* it has been kept free for it */
         int64_t credit_ms; /* time that slots may be kept idle for this: a tenth of all time */
         int64_t credit_at_ms;
+        int64_t rested_ms; /* since it was left, others have had it for as long as it was kept from them */
     } place;
 };
 
@@ -128,10 +129,12 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
 
 /* Wants the place for `holder` (never 0). Answers whether it may claim now: nothing is out, reserved or
  * accepted there. While somebody waits or is alone, application_may_send is false for everybody else. beside:
- * there is no credit left to keep others waiting, or it has waited for a window: it goes beside them, and is
- * not charged for what comes of it. */
+ * there is no credit left to keep others waiting, or it has waited for a window: if it goes, it goes beside
+ * them, and is not charged for what comes of it. patient: it would wait for later instead; so it may keep
+ * others waiting for half of the time. Where there is a ready.url nobody takes the place between a crash and
+ * the next 2xx: what would crash then could not be told from what is down. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
-enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder);
+enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient);
 
 /* One that has a slot reserved, and turns out to have to go alone: true: nobody else is there, and the place
  * is its. */
