@@ -32,6 +32,17 @@ static struct word next_word(const char **list)
     return (struct word){start, len, false};
 }
 
+/* Is its value a file? */
+static bool is_file(struct word w)
+{
+    static const char *const files[] = {"config", "state", "message", "output"};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (w.len == (int)strlen(files[i]) && !strncmp(w.text, files[i], (size_t)w.len))
+            return true;
+    return false;
+}
+
 static void print_options(const struct command *c, const char *before)
 {
     const char *options = c->options;
@@ -41,6 +52,32 @@ static void print_options(const struct command *c, const char *before)
     printf("%s--help", before);
 }
 
+/* Had no command before this one the option? */
+static bool is_new(size_t n_before, struct word wanted)
+{
+    for (size_t i = 0; i < n_before; i++) {
+        const char *options = commands[i].options;
+
+        for (struct word w; (w = next_word(&options)).len;)
+            if (w.len == wanted.len && !strncmp(w.text, wanted.text, (size_t)w.len))
+                return false;
+    }
+    return true;
+}
+
+/* The options whose values are files, or those whose values nobody knows, as a pattern of `case`. */
+static void print_values(bool files)
+{
+    printf("    ");
+    for (size_t i = 0; i < n_commands; i++) {
+        const char *options = commands[i].options;
+
+        for (struct word w; (w = next_word(&options)).len;)
+            if (w.has_value && is_file(w) == files && strncmp(w.text, "completion", 10) != 0 && is_new(i, w))
+                printf("--%.*s | ", w.len, w.text);
+    }
+}
+
 static void print_bash(void)
 {
     puts("# bash completion for onceward; made by `onceward completion bash`\n"
@@ -48,11 +85,11 @@ static void print_bash(void)
          "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} words=\n"
          "    COMPREPLY=()\n"
          "    case $previous in\n"
-         "    --config | --state | --message) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
-         "    --completion) COMPREPLY=($(compgen -W 'response transaction' -- \"$current\")); return ;;\n"
-         "    --database | --consumer | --reason | --since | --limit | --rate | --body | --by | --queue | "
-         "--effect* "
-         "| --content-type) return ;;\n"
+         "    --completion) COMPREPLY=($(compgen -W 'response transaction' -- \"$current\")); return ;;");
+    print_values(true);
+    puts("-) COMPREPLY=($(compgen -f -- \"$current\")); return ;;");
+    print_values(false);
+    puts("-) return ;;\n"
          "    esac\n"
          "    if [ \"$COMP_CWORD\" -eq 1 ]; then");
     printf("        words='");
@@ -101,10 +138,8 @@ static void print_zsh(void)
         for (struct word w; (w = next_word(&options)).len;)
             printf(" '--%.*s%s'", w.len, w.text,
                    !w.has_value ? ""
-                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ||
-                           !strncmp(w.text, "message", 7)
-                       ? "=:file:_files"
-                       : "=:value:");
+                   : is_file(w) ? "=:file:_files"
+                                : "=:value:");
         puts(" '--help' ;;");
     }
     puts("    esac\n"
@@ -124,10 +159,8 @@ static void print_fish(void)
             printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -l %.*s%s\n", name, w.len,
                    w.text,
                    !w.has_value ? ""
-                   : !strncmp(w.text, "config", 6) || !strncmp(w.text, "state", 5) ||
-                           !strncmp(w.text, "message", 7)
-                       ? " -r -F"
-                       : " -x");
+                   : is_file(w) ? " -r -F"
+                                : " -x");
         for (struct word w; (w = next_word(&words)).len;)
             printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -a %.*s\n", name, w.len, w.text);
     }

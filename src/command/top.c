@@ -41,7 +41,7 @@ struct top {
     struct termios before;
 };
 
-static volatile sig_atomic_t ended, resized;
+static volatile sig_atomic_t ended, resized, stopped;
 
 static void on_end(int number)
 {
@@ -55,17 +55,25 @@ static void on_resize(int number)
     resized = 1;
 }
 
+static void on_stop(int number)
+{
+    (void)number;
+    stopped = 1;
+}
+
 /* --- the terminal --- */
 
 static void terminal_take(struct top *t)
 {
-    struct sigaction end = {.sa_handler = on_end}, resize = {.sa_handler = on_resize};
+    struct sigaction end = {.sa_handler = on_end}, resize = {.sa_handler = on_resize},
+                     stop = {.sa_handler = on_stop};
     struct termios raw;
 
     sigaction(SIGINT, &end, NULL);
     sigaction(SIGTERM, &end, NULL);
     sigaction(SIGHUP, &end, NULL);
     sigaction(SIGWINCH, &resize, NULL);
+    sigaction(SIGTSTP, &stop, NULL);
     if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->before) == 0) {
         raw = t->before;
         raw.c_lflag &= (tcflag_t) ~(ICANON | ECHO);
@@ -149,8 +157,18 @@ static void draw(const struct top *t)
     buf_deinit(&text);
 }
 
+/* Ctrl-Z: the shell gets its terminal, and back it is taken anew. */
+static void stop_a_while(struct top *t)
+{
+    stopped = 0;
+    terminal_give_back(t);
+    raise(SIGSTOP);
+    terminal_take(t);
+    draw(t);
+}
+
 /* Until the next look is due; true: it is to end. */
-static bool rest(const struct top *t)
+static bool rest(struct top *t)
 {
     int64_t until = clock_ms() + EVERY_MS;
 
@@ -165,6 +183,8 @@ static bool rest(const struct top *t)
                 (n > 0 && (key == 'q' || key == 'Q')))
                 return true;
         }
+        if (stopped)
+            stop_a_while(t);
         if (resized) {
             resized = 0;
             draw(t);

@@ -355,6 +355,9 @@ def test_each_shell_completes_every_command_and_option():
     assert complete("dr") == ["drain"] and complete("check", "--co") == ["--config", "--connect"]
     assert complete("dead", "re") == ["redrive"] and complete("completion", "f") == ["fish"]
     assert complete("example", "--completion", "t") == ["transaction"] and "/etc/passwd" in complete("check", "--config", "/etc/passw")
+    assert "/etc/passwd" in complete("export", "--output", "/etc/passw")
+    for option in ("--until", "--to", "--after", "--name", "--type", "--id"):  # their values nobody knows
+        assert complete("replay", option, "") == [], option
 
 
 def test_the_manual_page_has_everything_and_is_well_formed(tmp_path):

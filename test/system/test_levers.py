@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import termios
@@ -289,6 +290,12 @@ def test_top_lives_on_a_terminal_until_q(bed, operator, environment, coloured):
     screen.resize(40, 12)
     wait_until(lambda: "STATE" in screen.text[seen:] and "P50" not in screen.text[seen:].rsplit("onceward top", 1)[-1], lambda: screen.text)
     assert "\x1b[?1049h" in screen.text and "\x1b[?1049l" not in screen.text
+    os.write(screen.fd, b"\x1a")  # Ctrl-Z: the shell has its terminal meanwhile
+    wait_until(lambda: os.waitpid(screen.pid, os.WNOHANG | os.WUNTRACED)[0] or None, "it stops")
+    assert screen.text.endswith("\x1b[?25h\x1b[?1049l"), repr(screen.text[-80:])
+    seen = len(screen.text)
+    os.kill(screen.pid, signal.SIGCONT)
+    wait_until(lambda: "\x1b[?1049h" in screen.text[seen:] and "STATE" in screen.text[seen:], lambda: repr(screen.text[seen:]))
     screen.end(b"q")
     wait_until(lambda: screen.text.endswith("\x1b[?25h\x1b[?1049l"), lambda: repr(screen.text[-80:]))
 
