@@ -80,12 +80,13 @@ def write(stage, n):
 def plain_rate(stage, n_open):
     """Messages a second of a publisher that does nothing else."""
     queue = stage.queue(f"plain{len(stage.queues)}")
-    rate, count = 0.0, 5000
-    while count / max(rate, 1.0) < PLAIN_SECONDS:
-        count = count if not rate else max(2 * count, int(1.2 * rate * PLAIN_SECONDS))
+    count, seconds = 5000, 0.0
+    while seconds < PLAIN_SECONDS:
         start = time.monotonic()
         stage.load(queue, count, size=96, window=n_open)
-        rate = count / (time.monotonic() - start)
+        seconds = time.monotonic() - start
+        rate = count / seconds
+        count = max(2 * count, int(1.2 * rate * PLAIN_SECONDS))
         stage.channel.queue_purge(queue)
     return rate
 
