@@ -193,13 +193,18 @@ const char *call_sql(enum inbox_op op)
     return calls[op].sql;
 }
 
+uint32_t call_hash(const char *sql)
+{
+    uint32_t hash = 2166136261U; /* FNV-1a */
+
+    for (const char *p = sql; *p; p++)
+        hash = (hash ^ (uint8_t)*p) * 16777619U;
+    return hash;
+}
+
 void call_name(enum inbox_op op, char name[CALL_NAME_SIZE])
 {
-    uint32_t hash = 2166136261U; /* FNV-1a, the same in every process */
-
-    for (const char *p = calls[op].sql; *p; p++)
-        hash = (hash ^ (uint8_t)*p) * 16777619U;
-    snprintf(name, CALL_NAME_SIZE, "onceward_%s_%08" PRIx32, calls[op].verb, hash);
+    snprintf(name, CALL_NAME_SIZE, "onceward_%s_%08" PRIx32, calls[op].verb, call_hash(calls[op].sql));
 }
 
 size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item)

@@ -48,6 +48,9 @@ struct call_params {
 const char *call_sql(enum inbox_op op);
 void call_name(enum inbox_op op, char name[CALL_NAME_SIZE]);
 
+/* Of a statement's text, for its name: the same in every process. */
+uint32_t call_hash(const char *sql);
+
 /* Encodes items, in this order, in which those of one queue stand together. */
 void call_encode(enum inbox_op op, struct call_data *d, const struct inbox_queue *queues,
                  const struct inbox_item *const *items, size_t n);

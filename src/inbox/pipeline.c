@@ -170,6 +170,21 @@ void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, con
     pipeline_ask_big(i, q, n, types, params, 0);
 }
 
+static bool question_send(struct inbox *i, enum question q, int n, const Oid *types,
+                          const char *const *params, struct segment *s)
+{
+    char room[QUESTION_NAME_SIZE];
+    const char *name = i->prepared == PREPARED_OFF ? NULL : question_name(q, room);
+
+    s->prepared = name;
+    if (!name)
+        return PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1);
+    s->prepares = !i->is_prepared[s->op];
+    if (s->prepares && !PQsendPrepare(i->conn, name, question_sql(q), n, types))
+        return false;
+    return PQsendQueryPrepared(i->conn, name, n, params, NULL, NULL, 1);
+}
+
 void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
                       size_t bytes)
 {
@@ -179,17 +194,18 @@ void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types,
 void pipeline_ask_within(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
                          int64_t timeout_ms)
 {
-    if (timeout_ms < i->statement_timeout_ms)
-        timeout_ms = i->statement_timeout_ms;
+    struct segment s = {.op = SEGMENT_QUESTION + (int)q, .timeout_ms = timeout_ms};
+
+    if (s.timeout_ms < i->statement_timeout_ms)
+        s.timeout_ms = i->statement_timeout_ms;
     assert(pipeline_may_ask(i, q));
-    if ((timeout_ms > i->statement_timeout_ms && !timeout_send(i, timeout_ms)) ||
-        !PQsendQueryParams(i->conn, question_sql(q), n, types, params, NULL, NULL, 1) ||
-        !PQpipelineSync(i->conn)) {
+    if ((s.timeout_ms > i->statement_timeout_ms && !timeout_send(i, s.timeout_ms)) ||
+        !question_send(i, q, n, types, params, &s) || !PQpipelineSync(i->conn)) {
         pipeline_lose(i, "", PQerrorMessage(i->conn));
         return;
     }
     i->answers[q].state = QUESTION_ASKED;
-    segment_push(i, (struct segment){.op = SEGMENT_QUESTION + (int)q, .timeout_ms = timeout_ms});
+    segment_push(i, s);
     flush(i);
 }
 
@@ -237,6 +253,20 @@ static const char *error_field(const PGresult *error, int field)
     return text ? text : "";
 }
 
+/* A statement that was prepared is gone. False: with it the connection, as a new one prepares anew. */
+static bool prepared_failed(struct inbox *i, const char *code, const char *text)
+{
+    if (i->prepared == PREPARED_ON) {
+        pipeline_lose(i, code, text);
+        return false;
+    }
+    if (i->prepared == PREPARED_AUTO) {
+        i->prepared = PREPARED_OFF;
+        i->gave_up_prepared = true;
+    }
+    return true;
+}
+
 static void statement_failed(struct inbox *i, struct batch *b, const struct segment *s, const PGresult *error)
 {
     const char *code = error_field(error, PG_DIAG_SQLSTATE);
@@ -249,15 +279,8 @@ static void statement_failed(struct inbox *i, struct batch *b, const struct segm
     case MEANS_DRIFT:
         if (!s->prepared)
             break;
-        if (i->prepared == PREPARED_ON) {
-            pipeline_lose(i, code, text); /* a new connection prepares anew */
-            return;
-        }
-        if (i->prepared == PREPARED_AUTO) {
-            i->prepared = PREPARED_OFF;
-            i->gave_up_prepared = true;
-        }
-        batch_again(b);
+        if (prepared_failed(i, code, text))
+            batch_again(b);
         return;
     case MEANS_BAD_DATA:
         if (batch_range(b) > 1)
@@ -291,6 +314,13 @@ static void segment_end(struct inbox *i)
     if (s.op >= SEGMENT_QUESTION) {
         question_take(&i->answers[s.op - SEGMENT_QUESTION], error ? NULL : rows, error);
         rows = error ? rows : NULL;
+        if (error && s.prepared && error_meaning(error_field(error, PG_DIAG_SQLSTATE)) == MEANS_DRIFT) {
+            struct fault *f = &i->answers[s.op - SEGMENT_QUESTION].fault;
+
+            snprintf(f->code, sizeof(f->code), INBOX_CODE_UNPREPARED);
+            prepared_failed(i, error_field(error, PG_DIAG_SQLSTATE),
+                            error_field(error, PG_DIAG_MESSAGE_PRIMARY));
+        }
     } else {
         struct batch *b = &i->batches[s.op];
 

@@ -44,7 +44,7 @@ struct inbox {
     bool unsent;            /* libpq has bytes for the socket */
 
     enum config_prepared prepared;
-    bool is_prepared[N_INBOX_OPS];
+    bool is_prepared[PIPELINE_MAX]; /* an operation, or SEGMENT_QUESTION and a question */
     bool gave_up_prepared;
     bool swollen;
 

@@ -2,6 +2,9 @@
  * that is out when the connection is lost is never answered: it goes with the inbox. */
 #include "question.h"
 
+#include "call.h"
+
+#include <inttypes.h>
 #include <stdio.h>
 
 static const char *const texts[N_QUESTIONS] = {
@@ -39,6 +42,20 @@ static const char odd_answer[] = "the database answered something else than was 
 const char *question_sql(enum question q)
 {
     return texts[q];
+}
+
+const char *question_name(enum question q, char room[QUESTION_NAME_SIZE])
+{
+    static const char *const verbs[N_QUESTIONS] = {
+        [QUESTION_OUTBOX_LOOK] = "look",
+        [QUESTION_OUTBOX_READ] = "read",
+        [QUESTION_OUTBOX_WRITE] = "write",
+    };
+
+    if (!verbs[q])
+        return NULL;
+    snprintf(room, QUESTION_NAME_SIZE, "onceward_outbox_%s_%08" PRIx32, verbs[q], call_hash(texts[q]));
+    return room;
 }
 
 void question_take(struct question_answer *a, PGresult *rows, const PGresult *error)

@@ -39,6 +39,10 @@ struct question_answer {
 
 const char *question_sql(enum question q);
 
+/* The name of its prepared statement, made from its text; NULL: it is too rare to be prepared. */
+enum { QUESTION_NAME_SIZE = 40 };
+const char *question_name(enum question q, char room[QUESTION_NAME_SIZE]);
+
 /* ASKED to ANSWERED or FAILED. Takes rows; NULL: it failed with error, which is borrowed and may be NULL too.
  */
 void question_take(struct question_answer *a, PGresult *rows, const PGresult *error);

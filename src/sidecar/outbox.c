@@ -48,12 +48,15 @@ struct sidecar_outbox {
 
 /* --- answers of the database --- */
 
-/* A statement failed: told now and then, and asked again. */
+/* A statement failed: told now and then, and asked again. One that a pooler has lost is told once, elsewhere.
+ */
 static enum outbox_answer failed(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;
     struct log_line l;
 
+    if (strcmp(f->code, INBOX_CODE_UNPREPARED) == 0)
+        return OUTBOX_AGAIN;
     database_refused(&s->database.core, s->now_ms, f->code, f->text, false);
     if (x->told_failed_ms && s->now_ms - x->told_failed_ms < TOLD_AGAIN_MS)
         return OUTBOX_AGAIN;

@@ -307,6 +307,21 @@ def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path,
         made.deinit()
 
 
+def test_what_a_full_queue_refuses_goes_again_in_order_and_is_told(box):
+    """overflow: reject-publish makes the broker say nack."""
+    full = box.new_queue("-full", arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
+    ids = [f"m{n:02}" for n in range(40)]
+    publish_many(box, ids, exchange="", key=full.name)
+    sidecar = relay(box, "first")
+    said = sidecar.wait_for("limits", reason=lambda r: "(nack)" in r)
+    assert full.name in said["reason"]
+    assert [x[0] for x in take_from(full, 40, 120)] == ids
+    wait_for_nothing_waiting(box)
+    assert letters(box) == [] and sidecar.find("outbox_left") == []
+    assert len(sidecar.find("limits", reason=lambda r: "(nack)" in r)) == 1
+    wait_until(lambda: any(line["nacked_total"] for line in sidecar.find("outbox")), "nacks are counted", 30, 0.2)
+
+
 def test_a_body_that_is_under_way_outlives_its_row(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """The relay forgets its rows while the broker takes no more of a large body: what it sends afterwards is that body all the same."""
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)

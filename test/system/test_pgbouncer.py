@@ -29,6 +29,10 @@ def through(bed, pooler, **database):
     return {"database": {"url": pooler.client().dsn(user="sidecar_login"), **database}}
 
 
+def n_ready(queue):
+    return queue.channel.queue_declare(queue.name, passive=True).method.message_count
+
+
 def session_settings_of_others(pooler):
     """In transaction mode a pool keeps what another client of it has set."""
     other = pooler.client().connect(user="sidecar_login")
@@ -104,6 +108,27 @@ def test_prepared_statements_that_the_pooler_loses_are_given_up_once(bed_on, pri
     assert {r.attempt for r in bed.app.posts()} == {1}
     bed.assert_once(*(f"m{n}" for n in range(8)))
     bed.assert_acked()
+
+
+@pytest.mark.parametrize("prepared", ["auto", "off"])
+def test_the_outbox_through_a_pooler_that_loses_prepared_statements(bed_on, private_postgres, pooler, prepared):
+    """A sidecar without queues: its relay finds out by itself."""
+    pool = pooler(default_pool_size=4, server_round_robin=1)
+    bed = bed_on(private_postgres)
+    sidecar = bed.sidecar(wait=False, top={**through(bed, pool, prepared=prepared), "queues": None, "outbox": {}})
+    sidecar.wait_for("outbox_held")
+    others = [pool.client().connect(user="sidecar_login", autocommit=False) for _ in range(3)]
+    for n in range(8):  # as above
+        with others[n % 3].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        bed.rows("SELECT onceward.publish('', %s, '1'::jsonb, %s)", bed.queue.name, f"m{n}")
+        wait_until(lambda: n_ready(bed.queue) == n + 1, lambda: f"{n + 1} are there: {n_ready(bed.queue)}", 30, 0.05)
+        others[n % 3].rollback()
+    for other in others:
+        other.close()
+    gave_up = prepared == "auto" and not PgBouncer.keeps_prepared_statements()
+    assert len(sidecar.find("limits", reason=lambda r: "loses prepared statements" in r)) == gave_up
+    assert sidecar.find("disconnected") == [] and sidecar.find("database_error") == [] and sidecar.find("outbox_left") == []
 
 
 @pytest.mark.parametrize("completion", ["transaction", "response"])

@@ -320,6 +320,10 @@ bool inbox_is_lost(const struct inbox *i);
  * once. */
 bool inbox_gave_up_prepared(const struct inbox *i);
 
+/* The code of a question's fault, in place of an SQLSTATE, whose prepared statement a pooler has lost: it was
+ * not run, and is to be asked again. */
+#define INBOX_CODE_UNPREPARED "DRIFT"
+
 /* Did a large letter make libpq's buffers grow? They never shrink: connect anew in a quiet moment to give the
  * memory back. */
 bool inbox_is_swollen(const struct inbox *i);
