@@ -49,7 +49,7 @@ def example(cluster, name, completion, tag=1):
     text = yaml.safe_dump_all(things)
     text = re.sub(r"registry\.example\.com/onceward:\S+", f"localhost/onceward:{tag}", text)
     text = re.sub(r"registry\.example\.com/payments:\S+", "localhost/payments:1", text)
-    return list(yaml.safe_load_all(re.sub(r"seconds: 26\b", f"seconds: {GRACE_S + 1}", text)))
+    return list(yaml.safe_load_all(re.sub(r"seconds: 30\b", f"seconds: {GRACE_S + 5}", text)))
 
 
 def chart(cluster, folder):

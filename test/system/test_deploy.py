@@ -21,17 +21,23 @@ def files(folder, *endings):
     return sorted(os.path.join(at, name) for at, _, names in os.walk(os.path.join(DEPLOY, folder)) for name in names if name.endswith(endings))
 
 
-def rendered(example):
-    """The objects of an example, as kustomize makes them; skips where there is no kustomize."""
+def kustomize(folder):
+    """What kustomize says of a folder: status, output, errors; skips where there is no kustomize."""
     if shutil.which("kustomize"):
         command = ["kustomize", "build"]
     elif shutil.which("kubectl"):
         command = ["kubectl", "kustomize"]
     else:
         pytest.skip("neither kustomize nor kubectl is here")
-    done = subprocess.run([*command, os.path.join(EXAMPLES, example)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr.decode()
-    return list(yaml.safe_load_all(done.stdout))
+    done = subprocess.run([*command, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def rendered(example):
+    """The objects of an example, as kustomize makes them."""
+    status, output, errors = kustomize(os.path.join(EXAMPLES, example))
+    assert status == 0, errors
+    return list(yaml.safe_load_all(output))
 
 
 def examples():
@@ -112,12 +118,76 @@ def test_the_annotation_brings_the_sidecar(example):
         waits = pod["containers"][0]["lifecycle"]["preStop"]
         waits = int(waits["exec"]["command"][1]) if old else waits["sleep"]["seconds"]
         grace = default_grace()
-        assert grace < waits < pod["terminationGracePeriodSeconds"], "the application outlives the drain, and both end in time"
+        assert grace + 5 <= waits <= pod["terminationGracePeriodSeconds"] - 30, "the application outlives the drain, and both end in time"
 
 
 def default_grace():
     with open(os.path.join(DEPLOY, "../src/config/keys.def")) as f:
         return int(re.search(r'"shutdown_grace", DURATION, HAS, "(\d+)s"', f.read())[1])
+
+
+# What an application has set itself.
+
+STARTS, WAITS = {"exec": {"command": ["/warm"]}}, {"exec": {"command": ["/wait", "40"]}}
+
+
+def with_sidecar(folder, component, annotations, grace=None, patches=None, **of_container):
+    """An application of a team's own, the component, and patches: what kustomize says."""
+    pod = {"containers": [{"name": "shop", "image": "shop", **of_container}], **({"terminationGracePeriodSeconds": grace} if grace else {})}
+    thing = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": folder.name, "annotations": {"onceward.dev/inject": "true", **annotations}},
+             "spec": {"template": {"metadata": {}, "spec": pod}}}
+    folder.mkdir(exist_ok=True)
+    (folder / "deployment.yaml").write_text(yaml.safe_dump(thing))
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(
+        {"resources": ["deployment.yaml"], "components": [os.path.relpath(os.path.join(DEPLOY, "kubernetes", component), folder)],
+         "patches": patches or []}))
+    return kustomize(str(folder))
+
+
+COMPONENTS = ("component", "component-before-1.29")
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("where, own", [("terminationGracePeriodSeconds", {"grace": 300}), ("lifecycle", {"lifecycle": {"postStart": STARTS}}),
+                                        ("lifecycle", {"lifecycle": {"preStop": WAITS}})])
+def test_the_component_replaces_nothing_in_silence(component, where, own, tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", component, {}, **own)
+    assert status != 0 and re.search(rf"testing value \S*/{where} failed", errors), output
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_an_annotation_lets_an_application_keep_its_own(component, tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/grace": "own", "onceward.dev/application-sleep": "off"},
+                                          grace=300, lifecycle={"postStart": STARTS, "preStop": WAITS})
+    assert status == 0, errors
+    pod = pod_of(yaml.safe_load(output))
+    assert pod["terminationGracePeriodSeconds"] == 300 and pod["containers"][0]["lifecycle"] == {"postStart": STARTS, "preStop": WAITS}
+    assert "onceward" in [c["name"] for c in containers_of(pod)]
+    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/application-sleep": "beside"}, lifecycle={"postStart": STARTS})
+    assert status == 0, errors
+    pod = pod_of(yaml.safe_load(output))
+    sleeps = {"sleep": {"seconds": 30}} if component == "component" else {"exec": {"command": ["sleep", "30"]}}
+    assert pod["terminationGracePeriodSeconds"] == 60 and pod["containers"][0]["lifecycle"] == {"postStart": STARTS, "preStop": sleeps}
+    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/application-sleep": "beside"},
+                                          lifecycle={"postStart": STARTS, "preStop": WAITS})
+    assert status != 0 and "lifecycle/preStop failed" in errors
+
+
+def test_a_patch_comes_after_the_component(tmp_path):
+    patch = [{"op": "replace", "path": "/spec/template/spec/terminationGracePeriodSeconds", "value": 100},
+             {"op": "replace", "path": "/spec/template/spec/containers/0/lifecycle/preStop/sleep/seconds", "value": 70}]
+    status, output, errors = with_sidecar(tmp_path / "shop", "component", {}, patches=[{"target": {"kind": "Deployment"}, "patch": yaml.safe_dump(patch)}])
+    assert status == 0, errors
+    pod = pod_of(yaml.safe_load(output))
+    assert (pod["terminationGracePeriodSeconds"], pod["containers"][0]["lifecycle"]) == (100, {"preStop": {"sleep": {"seconds": 70}}})
+
+
+def test_two_applications_with_the_component_go_into_one(tmp_path):
+    for name in "one", "two":
+        assert with_sidecar(tmp_path / name, "component", {})[0] == 0
+    (tmp_path / "kustomization.yaml").write_text("resources: [one, two]")
+    status, output, errors = kustomize(str(tmp_path))
+    assert status == 0 and output.count("/usr/bin/onceward\n") == 2 * 3, errors
 
 
 @pytest.mark.parametrize("path", [os.path.relpath(path, DEPLOY) for path in files("kubernetes", ".json")])
@@ -156,20 +226,58 @@ def test_every_path_of_a_configuration_is_mounted():
 
 # Helm.
 
-def test_the_chart_renders_to_what_the_component_adds(tmp_path):
+@pytest.fixture
+def charted(tmp_path):
+    """Renders the chart with settings; answers status, objects, errors."""
     if not shutil.which("helm"):
         pytest.skip("helm is not here")
     shutil.copytree(os.path.join(DEPLOY, "helm"), tmp_path / "helm")
     shutil.copytree(tmp_path / "helm/onceward", tmp_path / "helm/service/charts/onceward")
-    done = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr.decode()
-    charted = [t for t in yaml.safe_load_all(done.stdout) if t]
+
+    def render(*settings):
+        done = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service"), *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return done.returncode, [t for t in yaml.safe_load_all(done.stdout) if t], done.stderr.decode()
+    return render
+
+
+@pytest.mark.parametrize("settings, waits", [((), 30), (("config.shutdown_grace=60s",), 65), (("config.shutdown_grace=1m",), 65),
+                                             (("config.shutdown_grace=1500ms",), 7), (("config.shutdown_grace=${GRACE}", "graceSeconds=40"), 45)])
+def test_the_chart_lets_the_application_outlive_the_grace_of_its_configuration(charted, settings, waits):
+    status, things, errors = charted(*(word for s in settings for word in ("--set", "onceward." + s)))
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    assert pod["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": waits}}}
+    assert pod["terminationGracePeriodSeconds"] == waits + 30
+
+
+@pytest.mark.parametrize("settings, says", [("onceward.config.shutdown_grace=${GRACE}", "graceSeconds is needed"), ("replica=4", "'replica' not allowed"),
+                                            ("onceward.config.shutdown_grace=60s,onceward.graceSeconds=20", "below config.shutdown_grace"),
+                                            ("onceward.config.broker.heartbeet=1s", "heartbeet")])
+def test_the_chart_refuses_values_that_do_not_fit(charted, settings, says):
+    status, _, errors = charted("--set", settings)
+    assert status != 0 and says in errors
+
+
+def test_files_of_the_charts_values_are_mounted_beside_the_secrets(charted):
+    ca = {"configMap": {"name": "broker-ca", "items": [{"key": "ca.crt", "path": "broker-ca.crt"}]}}
+    status, things, errors = charted("--set-json", "onceward.files=" + json.dumps([ca]))
+    assert status == 0, errors
+    pods = [pod_of(t) for t in things if t["kind"] in ("Deployment", "Job")]
+    assert len(pods) == 2
+    for pod in pods:
+        sources, = [v["projected"]["sources"] for v in pod["volumes"] if v["name"] == "onceward"]
+        assert len(sources) == 4 and sources[-1] == ca
+
+
+def test_the_chart_renders_to_what_the_component_adds(charted):
+    status, things, errors = charted()
+    assert status == 0, errors
     expected = {t["kind"]: pod_of(t) for t in rendered("payments") if t["kind"] in ("Deployment", "Job")}
-    maps = {t["metadata"]["name"]: t["data"]["onceward.json"] for t in charted if t["kind"] == "ConfigMap"}
+    maps = {t["metadata"]["name"]: t["data"]["onceward.json"] for t in things if t["kind"] == "ConfigMap"}
     with open(os.path.join(EXAMPLES, "payments/base/onceward.json")) as f:
         configuration = json.load(f)
     assert all(json.loads(text) == configuration for text in maps.values())
-    for thing in charted:
+    for thing in things:
         if thing["kind"] not in expected:
             continue
         pod, wanted = pod_of(thing), expected[thing["kind"]]
@@ -179,9 +287,6 @@ def test_the_chart_renders_to_what_the_component_adds(tmp_path):
                     assert wanted is not pod or source["configMap"]["name"] in maps
                     source["configMap"]["name"] = "any"
         assert pod == wanted, thing["kind"]
-    wrong = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service"), "--set", "onceward.config.broker.heartbeet=1s"],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert wrong.returncode != 0 and b"heartbeet" in wrong.stderr
 
 
 def test_the_schema_of_the_charts_values_takes_them():
@@ -194,5 +299,6 @@ def test_the_schema_of_the_charts_values_takes_them():
     assert list(validator.iter_errors(values)) == []
     values["onceward"]["global"] = {}  # as Helm hands them over, since the library that is included has that name
     assert list(validator.iter_errors(values)) == []
+    assert list(validator.iter_errors({**values, "replica": 4}))
     values["onceward"]["config"]["queues"]["payments"]["prefech"] = 1
     assert list(validator.iter_errors(values))

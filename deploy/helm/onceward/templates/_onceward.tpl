@@ -1,9 +1,12 @@
 {{/*
 The sidecar, for a chart of one's own. Each takes the chart's values of it, .Values.onceward: image, config, and where they differ from
-what stands here, secrets, resources, graceSeconds. What it makes is what deploy/kubernetes/component adds.
+what stands here, secrets, files, resources, graceSeconds. What it makes is what deploy/kubernetes/component adds.
 
+  terminationGracePeriodSeconds: {{ include "onceward.podGraceSeconds" .Values.onceward }}
   initContainers: {{- include "onceward.container" .Values.onceward | nindent 6 }}
   volumes: {{- include "onceward.volumes" (dict "onceward" .Values.onceward "name" .Release.Name) | nindent 6 }}
+and in the application's container
+  lifecycle: {{- include "onceward.applicationLifecycle" .Values.onceward | nindent 10 }}
 */}}
 
 {{- define "onceward.security" -}}
@@ -42,7 +45,7 @@ seccompProfile: {type: RuntimeDefault}
   - {name: onceward, mountPath: /etc/onceward, readOnly: true}
 {{- end }}
 
-{{/* What the sidecar reads: its configuration and two Secrets. Of onceward, name (the release's), and database: which Secret. */}}
+{{/* What the sidecar reads: its configuration, two Secrets, and what `files` adds. Of onceward, name (the release's), and database: which Secret. */}}
 {{- define "onceward.files" -}}
 name: onceward
 projected:
@@ -51,6 +54,9 @@ projected:
   - configMap: {name: {{ .name }}-onceward}
   - secret: {name: {{ dig "secrets" "rabbitmq" "onceward-rabbitmq" .onceward }}, items: [{key: username, path: rabbitmq/username}, {key: password, path: rabbitmq/password}]}
   - secret: {name: {{ .database }}, items: [{key: password, path: postgresql/password}]}
+  {{- with .onceward.files }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{- define "onceward.volumes" -}}
@@ -59,9 +65,33 @@ projected:
 - {{- include "onceward.files" (dict "onceward" .onceward "name" .name "database" (dig "secrets" "postgresql" "onceward-postgresql" .onceward)) | nindent 2 }}
 {{- end }}
 
-{{/* Of the application's container: it waits until the sidecar has drained. */}}
+{{/* shutdown_grace of the configuration, in whole seconds; graceSeconds, where the chart cannot read it there. */}}
+{{- define "onceward.graceSeconds" -}}
+{{- $config := .config | default dict }}
+{{- $said := $config.shutdown_grace | default "" | toString }}
+{{- $unit := dict "ms" 0 "s" 1 "m" 60 "h" 3600 }}
+{{- $grace := 25 }}
+{{- if regexMatch "^[0-9]+(ms|s|m|h)$" $said }}
+  {{- $number := regexFind "^[0-9]+" $said | int }}
+  {{- $factor := get $unit (regexFind "[a-z]+$" $said) }}
+  {{- $grace = ternary (ceil (divf $number 1000) | int) (mul $number $factor | int) (eq $factor 0) }}
+  {{- if lt (int (default $grace .graceSeconds)) $grace }}
+    {{- fail (printf "onceward.graceSeconds is %v, below config.shutdown_grace, %s: leave it out" .graceSeconds $said) }}
+  {{- end }}
+{{- else if or $said $config.shutdown_grace_file }}
+  {{- $_ := required "onceward.graceSeconds is needed: config.shutdown_grace is not a number with ms, s, m or h" .graceSeconds }}
+{{- end }}
+{{- default $grace .graceSeconds }}
+{{- end }}
+
+{{/* Of the application's container: it waits until the sidecar has drained, and 5 s, since on a busy node the sidecar's hook begins later. */}}
 {{- define "onceward.applicationLifecycle" -}}
-preStop: {sleep: {seconds: {{ add1 (default 25 .graceSeconds) }}}}
+preStop: {sleep: {seconds: {{ add 5 (include "onceward.graceSeconds" .) }}}}
+{{- end }}
+
+{{/* Of the pod: all hooks, the application's end and the sidecar's together. */}}
+{{- define "onceward.podGraceSeconds" -}}
+{{- add 35 (include "onceward.graceSeconds" .) }}
 {{- end }}
 
 {{/* Of the pod template: a change of the configuration rolls out. */}}
@@ -83,7 +113,7 @@ kind: Job
 metadata:
   name: {{ .name }}-onceward-migrate
 spec:
-  backoffLimit: 4
+  backoffLimit: 10 # a database that was made just now takes a while
   ttlSecondsAfterFinished: 3600
   template:
     spec:
