@@ -122,6 +122,12 @@ void database_tried(struct database *b, int64_t now_ms, bool works, const char *
     database_down(b, now_ms, reason);
 }
 
+void database_hurry(struct database *b, int64_t now_ms, int64_t within_ms)
+{
+    if (b->linked && b->refuses && !b->trying && b->try_at_ms > now_ms + within_ms)
+        b->try_at_ms = now_ms + within_ms;
+}
+
 int64_t database_deadline(const struct database *b)
 {
     return !b->linked || b->trying ? INT64_MAX : b->doubtful ? 0 : b->refuses ? b->try_at_ms : INT64_MAX;

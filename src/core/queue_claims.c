@@ -158,7 +158,7 @@ static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alon
  * becomes of the application. */
 static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
 {
-    if (!q->flow.last_chances || !database_is_up(q->database) || q->drain >= DRAIN_RELEASING)
+    if (!q->flow.last_chances || !database_is_up(q->database) || q->drain >= DRAIN_LEAVING)
         return false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
@@ -324,7 +324,7 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
         return true;
     if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
         return true;
-    return q->drain || q->application->gone || q->application->probe.failing ||
+    return (q->drain && !MUTANT(DRAIN_FORWARDS)) || q->application->gone || q->application->probe.failing ||
            q->limiter.wait_until_ms > now_ms + tenth ||
            q->application->limiter.wait_until_ms > now_ms + tenth;
 }

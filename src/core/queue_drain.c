@@ -58,6 +58,25 @@ static void drain_near(struct queue *q, int64_t now_ms)
     }
 }
 
+/* The database refuses, and the broker would drop what goes back: it is asked often, so that what it can take
+ * again is stored before the end. */
+static void drain_asks(struct queue *q, int64_t now_ms)
+{
+    enum { ASK_MS = 250 };
+
+    if (!q->database->refuses || MUTANT(DRAIN_ASKS_RARELY))
+        return;
+    list_each(&q->held.unacked, k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (!d->message || !decide_is_near(q, d))
+            continue;
+        database_hurry(q->database, now_ms, ASK_MS);
+        return;
+    }
+}
+
 /* The last resort, with a database that does not answer: rows stay as they are. Closing with them unacked
  * would cost every one of them a delivery on some brokers, and a requeue on fewer. */
 static void drain_all(struct queue *q, int64_t now_ms)
@@ -78,8 +97,10 @@ void drain_step(struct queue *q, int64_t now_ms)
 
     if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))
         return;
-    if (q->drain == DRAIN_RELEASING)
+    if (q->drain == DRAIN_RELEASING) {
         drain_out(q, now_ms);
+        drain_asks(q, now_ms);
+    }
     if (q->drain == DRAIN_RELEASING && q->drain_until_ms - now_ms <= HELD_RETURN_MS / 2)
         drain_near(q, now_ms);
     if (stopped && q->drain <= DRAIN_RELEASING)

@@ -20,7 +20,9 @@ int returns_limit(const struct returns *r)
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
 {
-    return r->kind == KIND_QUORUM && delivery_count > 0 ? delivery_count : 0;
+    bool counts = r->kind == KIND_QUORUM || MUTANT(CLASSIC_HAS_A_LIMIT);
+
+    return counts && delivery_count > 0 ? delivery_count : 0;
 }
 
 int64_t returns_near_count(const struct returns *r)

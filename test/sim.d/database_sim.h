@@ -67,6 +67,7 @@ struct presence_row {
 
 struct database_sim {
     bool up, full, retries;
+    int64_t mended_us; /* when it last took writes again */
     int64_t skew_us;
     uint64_t next_tx;
     struct truth **unflushed; /* Owned */

@@ -173,9 +173,11 @@ static void fault_ends(struct world *w, void *object, uint64_t unused, uint64_t 
         break;
     case FAULT_DATABASE_FULL:
         w->database->full = false;
+        w->database->mended_us = w->now_us;
         break;
     case FAULT_DATABASE_RETRY:
         w->database->retries = false;
+        w->database->mended_us = w->now_us;
         break;
     case FAULT_APP_503:
     case FAULT_APP_500:

@@ -267,7 +267,10 @@ static int run_mutants(char **names)
         n_bad += try_mutant(m);
         n++;
     }
-    printf("%d mutants, %d not caught\n", n, n_bad);
+    if (n_bad)
+        printf("%d mutants, %d not caught\n", n, n_bad);
+    else
+        printf("%d mutants, all caught\n", n);
     return n_bad != 0 || !n;
 }
 

@@ -439,7 +439,8 @@ static void slow_again(struct report *r)
 /* Seeds that once broke a promise, each of them rare. */
 static void found(struct report *r)
 {
-    static const uint64_t seeds[] = {32749, 37329, 37589, 42519, 52932, 81747, 82247, 95654, 12391, 97887};
+    static const uint64_t seeds[] = {32749, 37329, 37589, 42519, 52932, 81747,
+                                     82247, 95654, 12391, 97887, 81340};
     char name[40];
     struct plan p;
 
@@ -470,6 +471,12 @@ static const struct {
                  {"broken-replica", broken_replica},
                  {"kills-at-the-limit", kills_at_the_limit},
                  {"slow-again", slow_again},
+                 {"no-ids", no_ids},
+                 {"left-to-others", left_to_others},
+                 {"drain-locked", drain_locked},
+                 {"drain-refused", drain_refused},
+                 {"other-body", other_body},
+                 {"late-completion", late_completion},
                  {"found", found}};
 
 int measured_run(const char *name)

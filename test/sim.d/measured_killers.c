@@ -41,12 +41,14 @@ void killers(struct report *r)
 
 /* --- one after the other --- */
 
+enum way { DIRECT, READY_URL, PROXY }; /* behind a proxy that always accepts: with a ready.url, or without */
+
 /* They keep coming for ten minutes, beside 20 ordinary messages a second, and these for 20 minutes more. */
 struct steady {
     int every_s, n_sidecars;
     int64_t restart_us;
-    bool ready_url; /* behind a proxy that always accepts */
-    bool rough;     /* short windows, long jobs, and every 10 s somebody kills an application and a sidecar */
+    enum way way;
+    bool rough; /* short windows, long jobs, and every 10 s somebody kills an application and a sidecar */
 };
 
 enum {
@@ -94,7 +96,8 @@ static void steady_plan(struct plan *p, const struct steady *c)
     p->jitter = p->nobody_waits = true;
     p->application.service_us = 20000;
     p->application.restart_us = c->restart_us;
-    p->application.proxy = p->application.ready_url = c->ready_url;
+    p->application.proxy = c->way != DIRECT;
+    p->application.ready_url = c->way == READY_URL;
     for (int i = 0; i < p->n_queues; i++) {
         p->queues[i].limit = p->queues[i].rules.delivery_limit = 1000;
         p->queues[i].rules.transaction = i == 0;
@@ -120,6 +123,7 @@ static double steady_most_s(const struct steady *c, size_t n_killers)
 
 static void steady_one(struct report *r, const struct steady *c)
 {
+    static const char *const ways[] = {"", ", ready.url", ", proxy"};
     struct figures f = {.after_us = STEADY_S * (int64_t)SECOND};
     char name[100], text[200];
     struct plan p;
@@ -129,11 +133,12 @@ static void steady_one(struct report *r, const struct steady *c)
     size_t n = f.n[CHARACTER_KILLER];
     double each = (double)f.n_kills / (double)n, slowest_s = (double)f.slowest_dead_us / SECOND;
     double most_s = steady_most_s(c, n);
-    int most_blamed = c->rough ? 10 : 0; /* who was alone when somebody killed the application */
+    /* Who was alone when somebody killed the application; or, with a proxy alone, when nobody was there. */
+    int most_blamed = c->way == PROXY ? 100 : c->rough ? 10 : 0;
 
     snprintf(name, sizeof(name), "a killer each %d s, %d replica%s, back after %.1f s%s%s", c->every_s,
-             c->n_sidecars, c->n_sidecars > 1 ? "s" : "", (double)c->restart_us / SECOND,
-             c->ready_url ? ", ready.url" : "", c->rough ? ", rough" : "");
+             c->n_sidecars, c->n_sidecars > 1 ? "s" : "", (double)c->restart_us / SECOND, ways[c->way],
+             c->rough ? ", rough" : "");
     snprintf(text, sizeof(text),
              "%zu of %zu dead after %.1f crashes each (at most 10), %d at most (12), and %.0f s (%.0f); %d "
              "charges of "
@@ -149,10 +154,13 @@ static void steady_one(struct report *r, const struct steady *c)
 void steady_killers(struct report *r)
 {
     static const struct steady all[] = {
-        {10, 1, 300000, false, false},  {45, 1, 3000000, true, false},  {10, 3, 3000000, true, false},
-        {45, 3, 20000000, true, false}, {45, 1, 300000, false, true},   {10, 1, 300000, true, true},
-        {45, 1, 3000000, false, true},  {10, 3, 300000, false, true},   {45, 3, 3000000, true, true},
-        {10, 3, 3000000, false, true},  {45, 3, 20000000, false, true}, {45, 1, 20000000, true, true}};
+        {10, 1, 300000, DIRECT, false},     {45, 1, 3000000, READY_URL, false},
+        {10, 3, 3000000, READY_URL, false}, {45, 3, 20000000, READY_URL, false},
+        {45, 1, 300000, DIRECT, true},      {10, 1, 300000, READY_URL, true},
+        {45, 1, 3000000, DIRECT, true},     {10, 3, 300000, DIRECT, true},
+        {45, 3, 3000000, READY_URL, true},  {10, 3, 3000000, DIRECT, true},
+        {45, 3, 20000000, DIRECT, true},    {45, 1, 20000000, READY_URL, true},
+        {45, 3, 3000000, PROXY, false},     {10, 3, 300000, PROXY, true}};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         steady_one(r, &all[i]);

@@ -95,6 +95,8 @@ void oracle_forward(struct world *w, struct post *p)
     if (!s->base || s->draining)
         oracle_broken(w, "forward", "%s is POSTed %s", t->id,
                       s->draining ? "in a drain" : "without a database");
+    if (s->database.refuses)
+        oracle_broken(w, "forward", "%s is POSTed while the database refuses", t->id);
     if (t->jumped)
         return;
     if (!rules->transaction && r->status == INBOX_COMPLETED)
@@ -365,13 +367,16 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
 void oracle_dropped(struct world *w, struct copy *m)
 {
     const struct inbox_row_sim *r = &m->truth->row;
+    enum { LEAST_US = 500000 };
     bool safe = m->letter_us || m->is_dead || (r->status == INBOX_COMPLETED && r->body == m->body) ||
                 r->status == INBOX_DEAD;
 
     m->truth->n_open_copies--;
     TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
-    /* At the end of a drain it goes back whatever becomes of it: nobody could store it. */
-    bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries);
+    /* At the end of a drain it goes back whatever becomes of it: nobody could store it. To see that the
+     * database works again, to claim and to store takes a moment, too. */
+    bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
+                                                        w->now_us - w->database->mended_us < LEAST_US);
 
     if (!safe && m->returned && !m->skipped && w->database->up && !no_room)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);

@@ -105,6 +105,7 @@ static void make_quiet(struct world *w)
     w->quiet = true;
     w->broker->up = w->database->up = true;
     w->database->full = w->database->retries = false;
+    w->database->mended_us = w->now_us;
     for (int i = 0; i < w->plan->n_sidecars; i++) {
         struct sidecar *s = w->sidecars[i];
 

@@ -16,12 +16,21 @@ struct world {
     int n_requeued, n_rejected, n_buried, n_consumed;
     enum dead_reason dead;
     bool rowless;
+    bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
 
 static void at_database(struct world *w, struct delivery *d)
 {
     struct row r = {.op = d->op, .unproven_ms = -1, .answer = ROW_LOCKED};
 
+    if (w->refuses) {
+        r.answer = ROW_RETRY;
+        r.sqlstate = "53100";
+        queue_row(&w->q, w->now, d->ref, &r);
+        return;
+    }
+    if (w->works)
+        r.answer = ROW_CLAIMED;
     if (d->op == OP_BURY) {
         w->n_buried++;
         w->dead = d->outcome.dead;
@@ -53,6 +62,10 @@ static void run(struct world *w, int64_t until)
         while (queue_next(&w->q, w->now, ALL, &a))
             carry_out(w, &a);
         queue_reap(&w->q);
+        if (database_wants_try(&w->database, w->now)) {
+            database_try_sent(&w->database);
+            database_tried(&w->database, w->now, !w->refuses, "disk full", UINT64_MAX / 2);
+        }
     }
 }
 
@@ -186,6 +199,30 @@ static void test_a_drain_that_is_asked_for_again_ends_no_later(void **state)
     end(w);
 }
 
+/* Its tries have become rare by then: near the end it is asked often. */
+static void
+test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends = w->now + 25000 + 3000;
+
+    w->refuses = w->works = true;
+    deliver(w, LIMIT - 1, 10);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    run(w, ends - 2900);
+    w->database.try_at_ms = w->now + DATABASE_TRY_LAST_MS;
+    run(w, ends - 1000);
+    assert_int_equal(w->n_requeued + w->n_buried, 0);
+    w->refuses = false;
+    run(w, ends - 500);
+    assert_int_equal(w->n_buried, 1);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->n_requeued, 0);
+    run(w, ends + 1000);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +230,8 @@ int main(void)
         cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
         cmocka_unit_test(test_what_is_too_large_goes_back_and_is_left_there_before_the_limit),
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
+        cmocka_unit_test(
+            test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,4 +39,8 @@ bool database_wants_try(const struct database *b, int64_t now_ms);
 void database_try_sent(struct database *b);
 void database_tried(struct database *b, int64_t now_ms, bool works, const char *reason, uint64_t random);
 
+/* While it refuses, the next try is at most so far away: something must be written before a time that nears.
+ */
+void database_hurry(struct database *b, int64_t now_ms, int64_t within_ms);
+
 int64_t database_deadline(const struct database *b);

@@ -1,0 +1,146 @@
+/* Measured scenarios that a random plan does not come to: a few messages, and faults at given moments. */
+#include "measured_rig.h"
+
+#include <stdio.h>
+
+/* What waits to die while the brake is on holds no credit: more than the prefetch of them, and the good ones
+ * behind them come all the same. */
+void no_ids(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 20);
+    plan_add(&p, 0, CHARACTER_NO_ID, 200, 0, 0);
+    plan_add(&p, 0, CHARACTER_GOOD, 50, 1000, 0);
+    p.stop_us = 120 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 50 good ones done, the last after %.1f s, at most 60 s",
+             f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] == 50 && f.last_good_us <= 60 * (int64_t)SECOND,
+            "200 without an id before 50 good ones", text);
+}
+
+/* All were delivered before, the brake is on here, and the other replica consumes and has no room: one is
+ * tried here each minute, which shows that the application is well again. */
+void left_to_others(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 21);
+    p.n_sidecars = 2;
+    p.application.service_us = SECOND;
+    p.queues[0].rules.concurrency = 1;
+    p.queues[0].rules.prefetch = 30;
+    plan_add(&p, 0, CHARACTER_GOOD, 50, 0, 0);
+    plan_break(&p, FAULT_APP_500, 0, 90 * (int64_t)SECOND)->sidecar = 0;
+    plan_break(&p, FAULT_APP_SLOW, 0, 3000 * (int64_t)SECOND)->sidecar = 1;
+    plan_break(&p, FAULT_CHANNEL, SECOND / 2, 0)->sidecar = 0;
+    plan_break(&p, FAULT_CHANNEL, SECOND / 2, 0)->sidecar = 1;
+    p.stop_us = 3000 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 50 done, %zu of them here, all after %.0f s, at most 800 s",
+             f.n_done[CHARACTER_GOOD], f.n_done_by[0], (double)f.last_good_us / SECOND);
+    verdict(r, &f,
+            f.n_done[CHARACTER_GOOD] == 50 && f.n_done_by[0] >= 10 && f.last_good_us <= 800 * (int64_t)SECOND,
+            "a brake, and all redelivered", text);
+}
+
+/* Its application keeps its row locked beyond the end of a drain, and one return more is its end: it is
+ * stored whole. */
+void drain_locked(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 22);
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
+    p.queues[0].rules.transaction = true;
+    p.application.rates[DEED_LOCK_LONG] = 10000;
+    plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
+    for (int i = 1; i <= 2; i++)
+        plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
+    plan_break(&p, FAULT_DRAIN, 4 * (int64_t)SECOND, 0);
+    p.stop_us = 100 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD], f.n_stored,
+             f.n_lost);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] + f.n_stored == 5 && !f.n_lost,
+            "a drain beside locked rows at limit 2", text);
+}
+
+/* A database that refuses works again a second before the end of a drain, and one return more is the
+ * message's end: it is stored whole. */
+void drain_refused(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 25);
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
+    p.application.service_us = 10 * SECOND;
+    plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
+    for (int i = 1; i <= 2; i++)
+        plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
+    plan_break(&p, FAULT_DATABASE_FULL, 2 * (int64_t)SECOND, 40 * (int64_t)SECOND);
+    plan_break(&p, FAULT_DRAIN, 15 * (int64_t)SECOND, 0);
+    p.stop_us = 100 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD], f.n_stored,
+             f.n_lost);
+    verdict(r, &f, f.n_stored == 5 && !f.n_lost, "a drain, and a database that refused, at limit 2", text);
+}
+
+/* A claim whose answer is lost, and in a drain it is given back instead of being asked for again: that its
+ * row is completed says nothing of this copy, whose body is another. The oracle sees the ack. */
+void other_body(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 23);
+    p.queues[0].rules.transaction = true;
+    int first = plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+
+    plan_add(&p, 0, CHARACTER_GOOD, 1, 5 * (int64_t)SECOND, 0);
+    p.messages[1].twin_of = first;
+    p.messages[1].other_body = true;
+    plan_break(&p, FAULT_DATABASE_SLOW, 5 * (int64_t)SECOND - 1000, 2 * (int64_t)SECOND);
+    plan_break(&p, FAULT_DRAIN, 5 * (int64_t)SECOND + 500000, 0);
+    plan_break(&p, FAULT_DATABASE_CUT, 6 * (int64_t)SECOND, 0);
+    p.stop_us = 60 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu done, nothing of it acked early", f.n_done[CHARACTER_GOOD]);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1, "another body, its claim unheard of, and a drain", text);
+}
+
+/* Answered, and its completion comes when the token is lost to the holder of another copy: that is no
+ * completion. The oracle sees the ack. */
+void late_completion(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 24);
+    p.n_sidecars = 2;
+    p.application.service_us = 5 * SECOND;
+    int first = plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+
+    plan_add(&p, 0, CHARACTER_GOOD, 1, 1000, 0);
+    p.messages[1].twin_of = first;
+    /* The first has its statements at last when the second has taken over. */
+    plan_break(&p, FAULT_DATABASE_SLOW, SECOND, 34 * (int64_t)SECOND)->sidecar = 0;
+    p.stop_us = 200 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu done after %.1f s, by two holders", f.n_done[CHARACTER_GOOD],
+             (double)f.last_good_us / SECOND);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1 && f.out.counts.n_posts == 2,
+            "a completion that comes too late", text);
+}
