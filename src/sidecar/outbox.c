@@ -6,6 +6,7 @@
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
+#include "onceward/base/failpoint.h"
 #include "onceward/base/log.h"
 #include "onceward/base/mem.h"
 #include "onceward/broker/sender.h"
@@ -189,6 +190,7 @@ static void rows_came(struct sidecar *s)
         inbox_outbox_row(rows, i, &row);
         row_came(s, &row);
     }
+    FAILPOINT_IF(has_batch && inbox_outbox_n(rows), RELAY_READ);
     outbox_read_ends(&x->core, s->now_ms, has_batch ? OUTBOX_DONE : OUTBOX_ANEW);
     inbox_outbox_close(rows);
 }
@@ -253,6 +255,7 @@ static void buried(struct sidecar *s)
         outbox_buried(o, s->now_ms, i, answer_of(answers[i].word));
     }
     outbox_bury_ends(o, s->now_ms, all);
+    FAILPOINT_IF(all == OUTBOX_DONE, RELAY_BURIED);
 }
 
 static void words_came(struct sidecar *s)
@@ -263,13 +266,17 @@ static void words_came(struct sidecar *s)
     struct fault f = {0};
     int got;
 
-    if ((got = inbox_outbox_written(i, &word, &f)))
+    if ((got = inbox_outbox_written(i, &word, &f))) {
+        FAILPOINT_IF(got > 0 && answer_of(word) == OUTBOX_DONE, RELAY_WRITTEN);
         outbox_written(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word));
+    }
     if ((got = inbox_outbox_restored(i, &word, &f)))
         outbox_restored(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word));
-    if ((got = inbox_outbox_turned(i, &word, &f)))
+    if ((got = inbox_outbox_turned(i, &word, &f))) {
+        FAILPOINT_IF(got > 0 && word == OUTBOX_WORD_TURNED, RELAY_TURNED);
         outbox_turned(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word),
                       got > 0 && word == OUTBOX_WORD_TURNED);
+    }
 }
 
 static void gauge_came(struct sidecar *s)
@@ -384,6 +391,7 @@ static void event_came(struct sidecar *s, const struct sender_event *ev)
     switch (ev->kind) {
     case SENDER_CONFIRMED:
         outbox_confirmed(o, s->now_ms, ev->tag, ev->multiple, ev->refused);
+        FAILPOINT(RELAY_CONFIRMED);
         break;
     case SENDER_RETURNED:
         outbox_returned(o, ev->exchange, ev->routing_key, ev->message_id, ev->body_len);
@@ -545,18 +553,22 @@ static void act(struct sidecar *s)
     struct sidecar_outbox *x = s->outbox;
     struct outbox_action a;
     struct fault f = {0};
+    bool sent = false;
 
     for (int n = 0; n < N_ACTIONS_A_TURN; n++) {
         if (!outbox_next(&x->core, s->now_ms, x->sender && sender_can_send(x->sender), &a))
             break;
         carry_out(s, &a);
+        sent |= a.kind == OUTBOX_SEND;
     }
     if (!x->sender)
         return;
-    if (sender_flush(x->sender, &f))
+    if (sender_flush(x->sender, &f)) {
         lost(s, f.text);
-    else
-        wait_change(s->wait, &x->watch, EPOLLIN | (sender_wants_write(x->sender) ? EPOLLOUT : 0));
+        return;
+    }
+    FAILPOINT_IF(sent, RELAY_SENT);
+    wait_change(s->wait, &x->watch, EPOLLIN | (sender_wants_write(x->sender) ? EPOLLOUT : 0));
 }
 
 /* --- figures --- */

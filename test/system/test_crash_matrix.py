@@ -14,6 +14,7 @@ import pytest
 from rig import crashes, process
 from rig.application import Gate
 from rig.wait import wait_until
+from test_outbox import box, gauge, letters, publish_many, wait_for_nothing_waiting  # noqa: F401 - box is a fixture
 
 POINTS, OUTCOMES = crashes.read()
 BINARY = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
@@ -177,7 +178,7 @@ class Story:
         assert (attempts, effects, letters) == ([1], 1, [])
 
 
-RUN = [(p, mode) for p in POINTS for mode in MODES if getattr(p, mode) != "NEVER" and not p.name.startswith(("redrive", "migrate"))]
+RUN = [(p, mode) for p in POINTS for mode in MODES if getattr(p, mode) != "NEVER" and not p.name.startswith(("redrive", "migrate", "relay"))]
 
 
 @needs_failpoints
@@ -192,8 +193,54 @@ def test_killed_there_it_comes_to_a_good_end(bed, point, mode):
 def test_every_point_is_met():
     """Each row of the table is run in some way."""
     tested = {p.name for p, _ in RUN} | {"redrive_before", "redrive_reset", "redrive_published", "redrive_confirmed", "redrive_deleted",
-                                         "migrate_before", "migrate_committed"}
+                                         "migrate_before", "migrate_committed", "relay_read", "relay_sent", "relay_confirmed", "relay_buried",
+                                         "relay_written", "relay_turned"}
     assert tested == {p.name for p in POINTS}
+
+
+# --- the outbox ---
+
+RELAYS = [(p, n) for p in POINTS if p.name.startswith("relay") for n in ((1, 2) if p.name in ("relay_sent", "relay_confirmed", "relay_written") else (1,))]
+N_ROWS = 1000  # more than the broker may have to confirm at once
+
+
+@needs_failpoints
+@pytest.mark.parametrize("point, n", RELAYS, ids=[f"{p.name}-{n}" for p, n in RELAYS])
+def test_a_relay_killed_there_leaves_nothing_out(box, point, n):
+    """n: at the first, or the second time that it comes there."""
+    ids = [f"m{i:04}" for i in range(N_ROWS)]
+    publish_many(box, ids[:500])
+    publish_many(box, ["nowhere"], key="nobody")
+    publish_many(box, ids[500:])
+    sidecar = box.sidecar("relay", wait=False, top={"queues": None, "outbox": {}, "instance": "relay"}, binary=BINARY,
+                          environment={"ONCEWARD_FAILPOINT": f"{point.name}:kill:{n}"})
+    wait_until(lambda: sidecar.child.poll() is not None, f"the relay is killed at {point.name}", 40)
+    assert sidecar.child.returncode == -signal.SIGKILL
+    sidecar._reader.join(40)
+    process.reap(sidecar.child)
+    sidecar.child = None
+    done = [*ids[:500], "nowhere", *ids[500:]][:N_ROWS + 1 - gauge(box)["waiting"]]  # written as relayed
+    letters_then = len(letters(box))
+    sidecar.environment = {}
+    sidecar.start()
+    wait_for_nothing_waiting(box)
+    found = []
+    wait_until(lambda: collect(box, found) and set(found) >= set(ids), lambda: f"all are there: {len(set(found))} of {N_ROWS}")
+    assert list(dict.fromkeys(found)) == ids, "the first copies are in order"
+    assert [x["message_id"] for x in letters(box)] == ["nowhere"]
+    assert all(found.count(i) == 1 for i in done if i != "nowhere"), "what was written as relayed came again"
+    assert letters_then == 1 or "nowhere" not in done and point.name != "relay_buried"
+    if point.transaction == "UNSENT":
+        assert not done and found == ids
+    elif point.name == "relay_written":
+        assert done
+
+
+def collect(box, found):
+    """What is in the queue now."""
+    while (message := box.queue.channel.basic_get(box.queue.name, auto_ack=True))[0]:
+        found.append(message[1].message_id)
+    return True
 
 
 # --- commands ---

@@ -75,9 +75,9 @@ def called(keeper):
 
 
 def dropped(keeper):
-    """Drops the oldest day: when its two calls began and ended, and how often before the lock was not had within 50 ms."""
+    """Drops the oldest day: when its two calls began and ended, and how often a lock was not had within 50 ms. Half taken out, it has one call."""
     calls, n_vain = [], 0
-    while n_vain < 20:
+    while n_vain < 60:
         done, is_gone, start, end = called(keeper)
         if done:
             calls.append((start, end))
@@ -86,7 +86,7 @@ def dropped(keeper):
         else:
             n_vain += 1
         time.sleep(0.5)
-    raise AssertionError("no day is dropped in 20 tries")
+    raise AssertionError("no day is dropped in 60 tries")
 
 
 def held_ms(keeper):
@@ -103,7 +103,10 @@ def held_ms(keeper):
         done, is_gone, _, _ = called(keeper)
         keeper.execute("COMMIT")
         end = time.monotonic()
-        assert done and not is_gone
+        if not done:  # autovacuum is at that day, say
+            time.sleep(0.5)
+            continue
+        assert not is_gone
         dropped(keeper)
         return 1000 * (end - start)
     raise AssertionError("the lock is not had in 100 tries")
