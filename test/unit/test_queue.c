@@ -532,6 +532,37 @@ static void test_a_lost_channel_leaves_nothing_behind(void **state)
     end(w);
 }
 
+/* The shell takes so many actions a turn, and reaps then. */
+static void test_what_ends_is_there_until_all_that_names_it_was_told(void **state)
+{
+    struct world *w = world(never);
+    struct answer answer = {.kind = ANSWER_STATUS,
+                            .status = 200,
+                            .retry_after_ms = -1,
+                            .brief = "answered",
+                            .error = "answered",
+                            .took_us = 1000};
+    struct action a;
+    int n_told = 0;
+
+    deliver(w, 7);
+    run(w, 300);
+    assert_int_equal(w->n_posts[7], 1);
+    queue_channel_lost(&w->q, w->now, 0, "the connection is gone"); /* nothing is left to be acked */
+    queue_answered(&w->q, w->now, w->last_out, &answer);
+    while (queue_next(&w->q, w->now, ALL, &a)) {
+        if (a.kind == ACTION_TELL && a.note.event == EVENT_COMPLETED) {
+            assert_int_equal(number_of(a.note.d), 7);
+            n_told++;
+        }
+        carry_out(w, &a);
+        queue_reap(&w->q);
+    }
+    assert_int_equal(n_told, 1);
+    assert_int_equal(w->n_rows[7], 2);
+    end(w);
+}
+
 static void test_a_drain_gives_back_what_only_waits(void **state)
 {
     struct world *w = world(always_overloaded_first);
@@ -735,6 +766,7 @@ int main(void)
         cmocka_unit_test(test_good_ones_behind_many_bad_ones_come_through),
         cmocka_unit_test(test_one_that_is_always_refused_delays_nobody),
         cmocka_unit_test(test_a_lost_channel_leaves_nothing_behind),
+        cmocka_unit_test(test_what_ends_is_there_until_all_that_names_it_was_told),
         cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
         cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
