@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 
 import pytest
 
@@ -63,8 +64,8 @@ def test_all_three_kinds_whole(bed):
     letter = lines[2]
     assert letter["message_id"] == "dead" and letter["body_base64url"] == "AP8" and letter["reason"]
     good = next(line for line in lines if line["kind"] == "message" and line["message_id"] == "good")
-    assert good["body"] == '{"a": 1}' and good["headers"] == {"x-n": 5} or good["headers"]["x-n"]
-    assert good["properties"]["type"] == "t" and good["received_at"].endswith("Z")
+    assert good["body"] == '{"a": 1}' and good["headers"] == {"x-n": 5} and good["body_bytes"] == 8
+    assert good["properties"]["type"] == "t" and good["properties"]["content_type"] == "application/json" and good["received_at"].endswith("Z")
 
 
 def test_each_kind_alone_and_in_its_order(bed, idle):
@@ -242,7 +243,19 @@ def test_a_full_disk_is_said(idle, bed):
     assert "cannot write to /dev/full" in export(idle, "--output", "/dev/full", "--consumer", bed.queue.name, status=1)[1]
 
 
-def test_a_login_that_only_reads_is_enough(bed, idle, tmp_path):
+def test_a_login_that_only_reads_is_enough(bed, idle):
     fill(bed)
-    lines, _ = export(idle, "--consumer", bed.queue.name)
-    assert len(lines) == 9
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    bed.postgres.query(f"CREATE ROLE {role} LOGIN")
+    try:
+        bed.postgres.query(f"GRANT USAGE ON SCHEMA onceward TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA onceward TO {role};"
+                           f" GRANT EXECUTE ON FUNCTION onceward.sidecar_schema() TO {role}")
+        with open(idle.config_path) as f:
+            config = json.load(f)
+        config["database"]["url"] = bed.postgres.dsn(user=role)
+        with open(idle.config_path, "w") as f:
+            json.dump(config, f)
+        lines, _ = export(idle, "--consumer", bed.queue.name)
+        assert len(lines) == 9
+    finally:
+        bed.postgres.query(f"DROP OWNED BY {role}; DROP ROLE {role}")

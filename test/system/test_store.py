@@ -12,6 +12,7 @@ from rig.inbox_sql import fingerprint
 from rig.wait import wait_until
 from test_large_letters import sessions
 
+BINARY = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
 STORE = {"store": {"retention": "30d"}}
 DAY = 86400000
 
@@ -123,6 +124,19 @@ def test_the_sidecar_has_no_ddl(bed):
             bed.postgres.query(sql, user="sidecar_login")
     with pytest.raises(Exception, match="permission denied"):
         bed.postgres.query("SELECT FROM onceward.message", user="app_login")
+
+
+@pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason="ONCEWARD_FAILPOINT_BINARY names no program")
+def test_without_a_queue_a_failure_is_told_all_the_same(fresh_bed):
+    """A sidecar with an outbox alone keeps the days of others."""
+    bed = fresh_bed
+    bed.postgres.query("REVOKE EXECUTE ON FUNCTION onceward.sidecar_make_messages(text[], bigint[], bigint) FROM onceward_sidecar")
+    sidecar = bed.sidecar(wait=False, top={"queues": None, "outbox": {}}, binary=BINARY, environment={"ONCEWARD_FAILPOINT": "days_ms=200"})
+    told = sidecar.wait_for("limits", reason=lambda reason: "stored messages could not be looked after" in reason)
+    assert "permission denied" in told["reason"] and told.get("queue") is None
+    name = make_day(bed.postgres, 40)
+    bed.postgres.query("GRANT EXECUTE ON FUNCTION onceward.sidecar_make_messages(text[], bigint[], bigint) TO onceward_sidecar")
+    sidecar.wait_for("day_dropped", partition=name)
 
 
 def slow_drops(bed):
