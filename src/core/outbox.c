@@ -18,7 +18,7 @@ enum {
     TURN_IDLE_MS = 5000,   /* and while none does */
     READ_ROWS = 256,       /* at once */
     SOON_MS = 5,           /* to the next poll, while rows come, or */
-    READING_SHARE = 10,    /* so many times what a poll takes: a part of the time may go into polls */
+    READING_SHARE = 3,     /* so many times what one takes, behind whatever is before it at the database */
     SMOOTHING = 8,         /* polls that count for how long one takes */
     SLOWEST_POLL_MS = 250, /* unless outbox.poll is more */
     REFUSED_MS = 5000,     /* until another virtual host's outbox is looked at again */
