@@ -28,11 +28,13 @@ static struct outbox_row *first_of(struct list *l)
 
 /* --- phases --- */
 
-/* Among its like, in the order of reading: nearly always at the end. */
+/* Among its like, in the order of reading: nearly always at the end, or at the front. */
 static void insert(struct list *l, struct outbox_row *row)
 {
     struct link *at = l->head.prev, *k = &row->in_phase;
 
+    if (l->len && row_of(l->head.next)->number > row->number)
+        at = &l->head;
     while (at != &l->head && row_of(at)->number > row->number)
         at = at->prev;
     k->prev = at;
@@ -198,9 +200,10 @@ void rows_forget(struct outbox *o)
 
 void rows_unsent(struct outbox *o)
 {
-    struct outbox_row *row;
+    /* The latest first: each of them comes to stand before all that wait. */
+    while (o->sent.len) {
+        struct outbox_row *row = row_of(o->sent.head.prev);
 
-    while ((row = first_of(&o->sent))) {
         row->returned = false;
         if (MUTANT(OUTBOX_LOST_IS_SENT))
             move(o, row, OUTBOX_SETTLED);
