@@ -1,5 +1,5 @@
 """The rules of deploy/alerts/loki.yaml, evaluated by Loki's own engine (rules.go), without a Loki: on the tests of prometheus_test.yaml, whose
-series are written as the lines that they would come from, and on the recorded logs."""
+series are written as the lines that they would come from, and on the recorded logs. So are the dashboard's queries."""
 
 import datetime
 import gzip
@@ -11,6 +11,8 @@ import subprocess
 import yaml
 
 MINUTE_NS = 60 * 10**9
+DRAWN = "chaos.gz"  # a record with which each panel of the dashboard has something to show
+VARIABLES = {"$namespace": ".*", "$queue": ".+", "$__interval_ms": "30000", "$__interval": "30s"}
 RECORDS = "test/system/records"  # alerts.json there: which alerts fire in each before its end
 SILENCE_S = 300  # after the end of a record
 
@@ -89,8 +91,22 @@ def streams(pods):
             for pod, lines in pods.items()}
 
 
+def dashboard(root):
+    """The queries of deploy/dashboards/onceward.json, by panel."""
+    found = {}
+    with open(os.path.join(root, "deploy/dashboards/onceward.json")) as f:
+        for panel in json.load(f)["panels"]:
+            for target in panel["targets"]:
+                expr = target["expr"]
+                for name, value in VARIABLES.items():
+                    expr = expr.replace(name, value)
+                found[f"{panel['title']}, {target['refId']}"] = {"alert": "", "expr": expr}
+    return found
+
+
 def rules_hold(root, binaries):
-    """deploy/alerts/loki.yaml by Loki's engine: each alert in its fault and at rest, by the tests of prometheus.yaml; and on recorded logs."""
+    """deploy/alerts/loki.yaml by Loki's engine: each alert in its fault and at rest, by the tests of prometheus.yaml; and on recorded logs, where
+    each query of the dashboard has an answer, too."""
     known, wanted_in = rules(root), expected(root)
     with open(os.path.join(root, "deploy/alerts/prometheus_test.yaml")) as f:
         tests = {test["name"]: test for test in yaml.safe_load(f)["tests"]}
@@ -105,6 +121,8 @@ def rules_hold(root, binaries):
         given[name] = {"streams": streams(pods), "queries": [
             asked(rule, begun_ns + 30 * 10**9, until_ns, 10, alert + when) for alert, rule in known.items()
             for when, until_ns in (("", end_ns), (" later", end_ns + SILENCE_S * 10**9))]}
+    pods, begun_ns, end_ns = recorded(os.path.join(root, RECORDS, DRAWN))
+    given["dashboard"] = {"streams": streams(pods), "queries": [asked(query, begun_ns, end_ns, 10, name) for name, query in dashboard(root).items()]}
     done = subprocess.run([os.path.join(binaries, "bin/rules")], input=json.dumps(given).encode(), stdout=subprocess.PIPE, check=True)
     answers = json.loads(done.stdout)
     faults = [f"not so: {name}" for name, test in tests.items() for wanted in test["alert_rule_test"]
@@ -113,5 +131,6 @@ def rules_hold(root, binaries):
         fired = {alert for alert, rule in known.items() if lasts(rule, answers[name][alert], 10)}
         if fired != wanted or not lasts(known["OncewardSilent"], answers[name]["OncewardSilent later"], 10):
             faults.append(f"{name}: before its end {sorted(fired)} fire, not {sorted(wanted)}; or OncewardSilent does not after it")
-    print(f"  {len(known)} alerts, {len(tests)} tests, {len(wanted_in)} records")
+    faults += [f"the dashboard shows nothing: {name}" for name, answer in answers["dashboard"].items() if not answer]
+    print(f"  {len(answers['dashboard'])} queries of the dashboard, {len(known)} alerts, {len(tests)} tests, {len(wanted_in)} records")
     return faults

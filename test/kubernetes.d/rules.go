@@ -12,10 +12,12 @@ import (
 	"github.com/grafana/dskit/user"
 	"github.com/grafana/loki/v3/pkg/logproto"
 	"github.com/grafana/loki/v3/pkg/logql"
+	"github.com/grafana/loki/v3/pkg/logqlmodel"
 	"github.com/prometheus/prometheus/promql"
 )
 
 const maxSeries = 500 // limits_config.max_query_series, where nothing is said
+const maxLines = 1000 // what Grafana asks for
 
 type line struct {
 	At   int64  `json:"at"` // ns
@@ -46,10 +48,10 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// The seconds at which a query has an answer, by series.
+// The seconds at which a query has an answer, by series; of lines the first.
 func ask(engine *logql.QueryEngine, q query) [][]float64 {
 	params := must(logql.NewLiteralParams(q.Expr, time.Unix(0, q.Start), time.Unix(0, q.End), time.Duration(q.Step)*time.Second, 0,
-		logproto.FORWARD, 1, nil, nil))
+		logproto.FORWARD, maxLines, nil, nil))
 	result, err := engine.Query(params).Exec(user.InjectOrgID(context.Background(), "test"))
 	if err != nil {
 		log.Fatalf("%s: %v", q.Name, err)
@@ -63,6 +65,10 @@ func ask(engine *logql.QueryEngine, q query) [][]float64 {
 				times = append(times, float64(point.T)/1000)
 			}
 			found = append(found, times)
+		}
+	case logqlmodel.Streams:
+		for _, stream := range data {
+			found = append(found, []float64{float64(stream.Entries[0].Timestamp.Unix())})
 		}
 	case promql.Vector:
 		for _, sample := range data {
