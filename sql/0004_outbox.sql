@@ -102,7 +102,7 @@ COMMENT ON TABLE onceward.outbox_position IS 'Up to where all was confirmed. The
 COMMENT ON COLUMN onceward.outbox_position.system_identifier IS 'Of the server, with table_oid of this table: in another one transactions have other ids, and all is sent again.';
 COMMENT ON COLUMN onceward.outbox_position.done IS 'All that this snapshot sees was confirmed.';
 COMMENT ON COLUMN onceward.outbox_position.floor IS 'The last number given out before `done` was taken.';
-COMMENT ON COLUMN onceward.outbox_position.done_by IS 'Assigned after `done` was taken: what was in progress then is below.';
+COMMENT ON COLUMN onceward.outbox_position.done_by IS 'What was in progress when `done` was taken is below: an id that was assigned later, or the highest there is.';
 COMMENT ON COLUMN onceward.outbox_position.upto IS 'The batch that is being sent reaches up to this snapshot. Confirmed of it is what has a number up to `last`.';
 COMMENT ON COLUMN onceward.outbox_position.turned IS 'The turn that was seen to have begun, before turned_by was assigned.';
 COMMENT ON COLUMN onceward.outbox_position.emptied IS 'All tables but that of `turned` were emptied since.';

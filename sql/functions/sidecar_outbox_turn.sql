@@ -26,6 +26,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    c_no_end constant xid8 := '9223372036854775807';
     v_hold   text := onceward.outbox_hold(p_lease);
     v_now    timestamptz := clock_timestamp();
     p        onceward.outbox_position;
@@ -82,11 +83,13 @@ BEGIN
         IF p.upto IS NULL AND p.resending IS NULL THEN
             SELECT n.last_value INTO v_floor FROM onceward.outbox_number n;
             s2 := pg_current_snapshot();
-            IF s2::text <> p.done::text 
+            IF s2::text <> p.done::text
                AND (SELECT w.n FROM onceward.outbox_waiting(p.done, p.floor, p.done_by, NULL, NULL, 1) w) = 0 THEN
                 p.done := s2;
                 p.floor := v_floor;
-                p.done_by := pg_current_xact_id();
+                -- No upper end: this transaction has its id since it took the lease's row, before s2 was taken. Whoever published meanwhile has a
+                -- higher one, and may still be in progress above s2's xmax.
+                p.done_by := c_no_end;
                 v_answer := 'waits';
             END IF;
         END IF;

@@ -377,6 +377,24 @@ def test_nothing_is_emptied_that_somebody_writes_to_or_nobody_confirmed(pg, app,
     assert "emptied" in turns(relay, {"rests"}) and left(pg) == [0, 0, 0]
 
 
+def test_who_publishes_while_a_turn_goes_on_is_not_forgotten(pg, relay, sessions):
+    """A turn has its id, by the lease's row, before it takes the snapshot up to which the position may go on."""
+    relay.lease()
+    assert relay.turn() == "turned"
+    relay.begin()
+    relay.query("SELECT pg_current_xact_id()")
+    late = sessions(Application, pg)
+    late.begin()
+    publish(late, "late")
+    assert relay.turn() == "waits"
+    relay.commit()
+    late.commit()
+    assert pg.query("SELECT max(floor)::int FROM onceward.outbox_position")[0][0] == 2, "the position went on"
+    assert relay.gauge().waiting == 1
+    relay.forget()
+    assert relay.drain() == ["late"]
+
+
 def test_an_old_snapshot_writes_to_the_table_of_now(pg, app, relay, sessions):
     """Whose turn it is must not be read in a snapshot that began before."""
     relay.lease()
