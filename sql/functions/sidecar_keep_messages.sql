@@ -74,8 +74,12 @@ BEGIN
     IF dropped IS NULL AND pg_relation_size('onceward.message_default') > 0
        AND NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
         BEGIN
-            TRUNCATE onceward.message_default;
-            dropped := 'message_default';
+            LOCK TABLE onceward.message_default IN ACCESS EXCLUSIVE MODE;
+            -- Whoever was writing to it when it was looked at has ended now, and is seen.
+            IF NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
+                TRUNCATE onceward.message_default;
+                dropped := 'message_default';
+            END IF;
         EXCEPTION WHEN lock_not_available THEN
             busy := true;
             stuck := 'message_default';

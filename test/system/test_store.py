@@ -412,6 +412,30 @@ def test_what_lies_in_the_default_partition_goes_when_all_of_it_is_old(pg):
     assert pg.query("SELECT count(*)::int FROM onceward.message") == [(0,)]
 
 
+def test_what_comes_into_the_default_partition_while_it_is_to_be_emptied_stays(pg):
+    """Of a claim that has not committed when it is looked at, and has when its lock is there."""
+    keep(pg, c=30 * DAY)
+    writer = pg.connect()
+    writer.autocommit = False
+    watch = pg.connect().cursor()
+    for k in range(10):
+        with writer.cursor() as cursor:  # a day that nobody made in time
+            cursor.execute("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, body)"
+                           " VALUES ('c', %s, now() - interval '20 days', '', '', '')", (str(k),))
+        thread = threading.Thread(target=keep, args=(pg,), kwargs={"c": 30 * DAY})
+        thread.start()
+        while thread.is_alive():
+            watch.execute("SELECT FROM pg_locks WHERE NOT granted AND relation = 'onceward.message_default'::regclass")
+            if watch.rowcount:
+                break
+        writer.commit()
+        thread.join()
+        assert pg.query("SELECT message_id FROM onceward.message_default") == [(str(k),)]
+        pg.query("DELETE FROM onceward.message_default")
+    writer.close()
+    watch.connection.close()
+
+
 def test_a_reader_keeps_its_day_and_claims_wait_for_50_ms_at_most(pg):
     """An export in a long transaction: the day is told as stuck, and a claim that comes meanwhile is not held up for longer than that."""
     name = make_day(pg, 5)
