@@ -126,6 +126,28 @@ static int check_queue(const struct options *o, const struct config *c, struct a
 
 /* --- what it is --- */
 
+static int find_vhost(struct replay *r, const struct config *c)
+{
+    const struct config_queue unknown = {0};
+
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].queue, r->options->to) == 0)
+            return broker_vhost(&c->broker, &c->queues[i], &r->vhost, &r->fault);
+    return broker_vhost(&c->broker, &unknown, &r->vhost, &r->fault);
+}
+
+/* In quotes, so that no two lists of ids look alike. */
+static void add_id(struct buf *out, const char *id)
+{
+    buf_add_char(out, '"');
+    for (; *id; id++) {
+        if (*id == '"')
+            buf_add_char(out, '"');
+        buf_add_char(out, *id);
+    }
+    buf_add_char(out, '"');
+}
+
 /* Without --name the name is what it does, and where that is long a digest of it: it is a key of the
  * database. */
 static void name_it(struct replay *r)
@@ -135,14 +157,18 @@ static void name_it(struct replay *r)
     uint8_t digest[16];
 
     buf_printf(&r->what, "%s to %s", o->consumer, o->to);
+    if (strcmp(r->vhost, "/") != 0)
+        buf_printf(&r->what, " of virtual host %s", r->vhost);
     if (o->since)
         buf_printf(&r->what, " since %s", o->since);
     if (o->until)
         buf_printf(&r->what, " until %s", o->until);
     if (o->type)
         buf_printf(&r->what, " of type %s", o->type);
-    for (size_t i = 0; i < o->n_ids; i++)
-        buf_printf(&r->what, "%s %s", i ? "," : " with id", o->ids[i]);
+    for (size_t i = 0; i < o->n_ids; i++) {
+        buf_add_text(&r->what, i ? ", " : " with id ");
+        add_id(&r->what, o->ids[i]);
+    }
     if (o->name || r->what.len <= LONG_BYTES) {
         buf_add_text(&r->name, o->name ? o->name : buf_text(&r->what));
         return;
@@ -150,14 +176,6 @@ static void name_it(struct replay *r)
     fingerprint_make(r->what.data, r->what.len, digest);
     buf_printf(&r->name, "%s to %s ", o->consumer, o->to);
     buf_add_hex(&r->name, digest, sizeof digest);
-}
-
-static int find_vhost(struct replay *r, const struct config *c)
-{
-    for (size_t i = 0; i < c->n_queues; i++)
-        if (strcmp(c->queues[i].queue, r->options->to) == 0)
-            return broker_vhost(&c->broker, &c->queues[i], &r->vhost, &r->fault);
-    return 0;
 }
 
 /* Where it goes on, and which messages it is about. */
@@ -200,8 +218,7 @@ static int save(struct replay *r)
 
 static int no_queue(struct replay *r)
 {
-    return fault_set(&r->fault, "there is no queue \"%s\" in vhost \"%s\"", r->options->to,
-                     r->vhost ? r->vhost : "(the broker's)");
+    return fault_set(&r->fault, "there is no queue \"%s\" in vhost \"%s\"", r->options->to, r->vhost);
 }
 
 static int publish(void *ctx, const struct stored_message *m)
@@ -316,10 +333,9 @@ static int replay_run(const struct options *o)
 
     if (status)
         return status;
-    name_it(&r);
     status =
         admin_check_schema(r.admin, &r.fault) ? command_fail(&r.fault) : check_queue(o, c, r.admin, &r.fault);
-    if (!status && (find_vhost(&r, c) || find_place(&r)))
+    if (!status && (find_vhost(&r, c) || (name_it(&r), find_place(&r))))
         status = command_fail(&r.fault);
     if (!status)
         status = o->dry_run ? dry_run(&r) : replay_all(&r, c);

@@ -217,6 +217,45 @@ def test_what_is_chosen(bed, other, idle):
     assert ids(other) == ["m3", "m7", "m11"]
 
 
+def interrupted(sidecar, queue, *arguments):
+    """A replay that has begun, and was ended."""
+    child = start(sidecar, *arguments, "--rate", "50/s")
+    reach(queue, child, 5)
+    child.send_signal(signal.SIGTERM)
+    assert b"run this again" in child.communicate(timeout=60)[0]
+
+
+def test_the_same_queue_of_another_virtual_host_is_another_replay(bed, other, idle):
+    put(bed, 60)
+    to = ("--consumer", bed.queue.name, "--to", other.name)
+    interrupted(idle, other, *to)
+    there = bed.queue.name
+    bed.rabbitmq.rabbitmqctl("add_vhost", there)
+    try:
+        bed.rabbitmq.rabbitmqctl("set_permissions", "-p", there, "guest", ".*", ".*", ".*")
+        connection = bed.rabbitmq.connect(there)
+        connection.channel().queue_declare(other.name, durable=True)
+        connection.close()
+        with open(idle.config_path, encoding="utf-8") as f:
+            config = json.load(f)
+        config["broker"]["url"] = bed.rabbitmq.url(there)
+        with open(idle.config_path + ".there", "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        assert "60 replayed" in replay(idle, *to, "--config", idle.config_path + ".there")
+    finally:
+        bed.rabbitmq.rabbitmqctl("delete_vhost", there)
+    assert "60 in all" in replay(idle, *to)
+
+
+def test_an_id_with_a_comma_is_no_list(bed, other, idle):
+    put(bed, 40)
+    bed.rows("UPDATE onceward.message SET message_id = 'a, b' WHERE consumer = %s AND message_id <> 'm9'", bed.queue.name)
+    to = ("--consumer", bed.queue.name, "--to", other.name)
+    interrupted(idle, other, *to, "--id", "a, b")
+    bed.rows("UPDATE onceward.message SET message_id = 'a' WHERE consumer = %s AND message_id = 'a, b'", bed.queue.name)
+    assert "39 replayed" in replay(idle, *to, "--id", "a", "--id", "b")
+
+
 def test_many_ids_without_a_name(bed, other, idle):
     """Their list is no key of the database; and another list is another replay."""
     bed.rows("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, content_header, body)"
