@@ -29,6 +29,8 @@ DECLARE
     c_ahead constant integer := 7;      -- days
     c_apart constant bigint := 60000;   -- ms between the clocks
     c_fresh constant interval := '1 hour';
+    c_least constant bigint := 3600000;       -- ms; a configuration has no others, and whoever has the login shall do no worse
+    c_most  constant bigint := 315360000000;
     v_now   constant timestamptz := clock_timestamp();
     v_ahead constant bigint := floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms;
     v_today constant date := (v_now AT TIME ZONE 'UTC')::date;
@@ -54,7 +56,8 @@ BEGIN
 
     -- Written once an hour, or it would be the only thing here that writes. Nobody else writes these rows.
     INSERT INTO onceward.message_retention AS m (consumer, retention_ms, seen_at)
-    SELECT s.consumer, s.retention_ms, v_now FROM unnest(p_consumers, p_retentions) s (consumer, retention_ms)
+    SELECT s.consumer, least(greatest(s.retention_ms, c_least), c_most), v_now
+    FROM unnest(p_consumers, p_retentions) s (consumer, retention_ms)
     GROUP BY 1, 2
     ON CONFLICT (consumer, retention_ms) DO UPDATE SET seen_at = excluded.seen_at
     WHERE m.seen_at NOT BETWEEN v_now - c_fresh / 2 AND v_now;

@@ -114,6 +114,7 @@ static struct fleet_outbox outbox_read(const PGresult *r)
                                  .exact = text(r, 0, O_EXACT)[0] == 't',
                                  .lag_ms = field_int(r, 0, O_LAG_MS),
                                  .letters = field_int(r, 0, O_LETTERS),
+                                 .turn_waits_ms = field_int(r, 0, O_TURN_WAITS_MS),
                                  .holder = text(r, 0, O_HOLDER),
                                  .vhost = text(r, 0, O_VHOST)};
 }
@@ -248,9 +249,11 @@ void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
                    l->n_give_up == 1 ? "" : "s");
 }
 
+enum { TOLD_FROM_MS = 600000 };
+
 void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x)
 {
-    buf_add_text(out, "outbox to ");
+    buf_add_text(out, *x->vhost ? "outbox to " : "outbox, never relayed");
     text_add_safe(out, slice_of(x->vhost));
     buf_printf(out, ": %s%" PRId64 " waiting", x->exact ? "" : "up to ", x->waiting);
     if (x->waiting) {
@@ -261,6 +264,11 @@ void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x)
     text_add_safe(out, slice_of(x->holder));
     if (x->letters)
         buf_printf(out, "; %" PRId64 " dead letter%s", x->letters, x->letters == 1 ? "" : "s");
+    if (x->turn_waits_ms >= TOLD_FROM_MS) {
+        buf_add_text(out, "; its tables could not be emptied for ");
+        text_add_age(out, x->turn_waits_ms);
+        buf_add_text(out, ": a transaction is open on that server, or prepared");
+    }
 }
 
 void fleet_print(const struct fleet *f, FILE *out)

@@ -350,6 +350,27 @@ def test_a_body_that_is_under_way_outlives_its_row(request, tmp_path, fresh_post
         made.deinit()
 
 
+def test_what_waits_for_a_first_relay_is_shown(box):
+    publish(box, "one")
+    sidecar = box.sidecar()
+    assert "outbox, never relayed: 1 waiting" in run(box, sidecar, "status").stdout
+    assert json.loads(run(box, sidecar, "status", "--json").stdout)["outbox"][0]["waiting"] == 1
+
+
+def test_a_user_who_may_write_to_his_exchange_only_passes_check(box):
+    """With all exchanges allowed by the configuration nobody can tell which they are."""
+    name = box.name
+    box.rabbitmq.rabbitmqctl("add_user", name, "secret")
+    try:
+        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", f"^{box.exchange}$", "")
+        url = box.rabbitmq.url().replace("guest:guest", f"{name}:secret")
+        sidecar = box.sidecar(wait=False, top={"queues": None, "outbox": {}, "broker": {"url": url}})
+        checked = run(box, sidecar, "check", "--connect")
+        assert checked.returncode == 0 and "no other was tried" in checked.stdout, checked.stdout + checked.stderr
+    finally:
+        box.rabbitmq.rabbitmqctl("delete_user", name)
+
+
 def test_status_and_check_show_it(box):
     sidecar = relay(box, "first", exchanges=[box.exchange])
     sidecar.wait_for("outbox_held")

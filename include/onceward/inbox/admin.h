@@ -80,11 +80,12 @@ struct fleet_lever {
 
 /* The outbox. Texts are never NULL. */
 struct fleet_outbox {
-    bool is_used; /* a relay has been there */
+    bool is_used; /* a relay has been there, or something waits for one */
     int64_t waiting, lag_ms, letters;
-    bool exact;         /* else waiting is at most that */
-    const char *holder; /* of the lease; empty: nobody */
-    const char *vhost;
+    int64_t turn_waits_ms; /* for how long tables whose turn is over could not be emptied; 0: they were */
+    bool exact;            /* else waiting is at most that */
+    const char *holder;    /* of the lease; empty: nobody */
+    const char *vhost;     /* empty: it was never relayed */
 };
 
 struct fleet {
