@@ -1,6 +1,6 @@
 /* onceward explain: what the log means, its events, the reasons that it names, and the fields of its stats
- * lines; the errors that applications get; and the keys of the configuration. Made from the tables of these,
- * like the documentation. */
+ * and outbox lines; the errors that applications get; and the keys of the configuration. Made from the tables
+ * of these, like the documentation. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -20,13 +20,12 @@ static const char help[] =
     "       onceward explain [--list | --markdown] [--reasons | --stats | --codes | --keys]\n"
     "Says what NAME means, and what to do about it: an event of the log, a reason for which a queue is "
     "paused\n"
-    "or a message is dead, a field of the stats lines or a value of their state, an error that "
-    "onceward.complete "
-    "raises\n"
-    "(OW001), a key of the configuration. In any case. Without NAME: lists all of them.\n"
+    "or a message is dead, a field of the stats and outbox lines or a value of their state, an error that\n"
+    "onceward.complete raises (OW001), a key of the configuration. In any case. Without NAME: lists all of "
+    "them.\n"
     "  --markdown   the table of events of the documentation\n"
     "  --reasons    not the events, but the reasons\n"
-    "  --stats      not the events, but the fields of stats lines and the values of state\n"
+    "  --stats      not the events, but the fields of stats and outbox lines and the values of state\n"
     "  --codes      not the events, but the errors of the functions for applications\n"
     "  --keys       not the events, but the keys of the configuration\n";
 
@@ -122,13 +121,13 @@ static void add_keys(struct buf *out, enum stats_field f)
         buf_printf(out, "%s%s", i ? ", " : "", i ? key + len : key);
 }
 
-static void list_stats(void)
+static void list_fields(const char *heading, int from, int to)
 {
     struct table fields = {.n_columns = 2};
 
-    table_add_text(&fields, "FIELD OF STATS");
+    table_add_text(&fields, heading);
     table_add_text(&fields, "MEANS");
-    for (int i = 0; i < N_STATS_FIELDS; i++) {
+    for (int i = from; i < to; i++) {
         struct buf keys = {0};
 
         add_keys(&keys, i);
@@ -139,6 +138,12 @@ static void list_stats(void)
     table_print(&fields, stdout, text_width(stdout));
     table_deinit(&fields);
     putchar('\n');
+}
+
+static void list_stats(void)
+{
+    list_fields("FIELD OF STATS", 0, N_STATS_FIELDS);
+    list_fields("FIELD OF OUTBOX", N_STATS_FIELDS, N_FIGURES);
     list_terms(&states);
 }
 
@@ -226,10 +231,10 @@ static void print_reasons(void)
     print_terms(&deaths);
 }
 
-static void print_stats(void)
+static void print_fields(const char *event, int from, int to)
 {
-    puts("| field of `stats` | what it says | when to worry, and what to do |\n|---|---|---|");
-    for (int i = 0; i < N_STATS_FIELDS; i++) {
+    printf("| field of `%s` | what it says | when to worry, and what to do |\n|---|---|---|\n", event);
+    for (int i = from; i < to; i++) {
         char key[STATS_KEY_MAX];
 
         printf("|");
@@ -238,6 +243,12 @@ static void print_stats(void)
         print_prose(stats_field_info(i)->sentence, stats_field_info(i)->advice);
     }
     putchar('\n');
+}
+
+static void print_stats(void)
+{
+    print_fields("stats", 0, N_STATS_FIELDS);
+    print_fields("outbox", N_STATS_FIELDS, N_FIGURES);
     print_terms(&states);
 }
 
@@ -269,26 +280,33 @@ static bool explain_event(const char *name)
     return false;
 }
 
-static bool explain_field(const char *name)
+static void explain_field_of(int f)
 {
-    char key[STATS_KEY_MAX] = "";
-    struct buf keys = {0};
-
-    for (size_t i = 0; i + 1 < sizeof(key) && name[i]; i++) /* all of them are lower-case */
-        key[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] | 0x20) : name[i];
-    int f = strlen(name) < sizeof(key) ? stats_field_find(key) : -1;
-    if (f < 0)
-        return false;
     const struct stats_field_info *info = stats_field_info(f);
     const char *endings = stats_kind_sentence(info->kind);
+    struct buf keys = {0};
 
     add_keys(&keys, f);
-    printf("%s (field of stats)\n  %s\n", buf_text(&keys), info->sentence);
+    printf("%s (field of %s)\n  %s\n", buf_text(&keys), f < N_STATS_FIELDS ? "stats" : "outbox",
+           info->sentence);
     if (endings)
         printf("  %s\n", endings);
     printf("  %s\n", info->advice);
     buf_deinit(&keys);
-    return true;
+}
+
+static bool explain_field(const char *name)
+{
+    char key[STATS_KEY_MAX] = "";
+    bool known = false;
+
+    for (size_t i = 0; i + 1 < sizeof(key) && name[i]; i++) /* all of them are lower-case */
+        key[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] | 0x20) : name[i];
+    if (strlen(name) >= sizeof(key))
+        return false;
+    for (int f = -1; (f = stats_field_find(key, f + 1)) >= 0; known = true)
+        explain_field_of(f);
+    return known;
 }
 
 static bool explain_term(const struct glossary *g, const char *name)
@@ -309,7 +327,8 @@ static bool explain_term(const struct glossary *g, const char *name)
 /* "p99", "_total": the ending of keys in the stats line. */
 static bool explain_ending(const char *name)
 {
-    static const enum stats_kind kinds[] = {STATS_KIND_LATENCY, STATS_KIND_BATCH, STATS_KIND_COUNT};
+    static const enum stats_kind kinds[] = {STATS_KIND_LATENCY, STATS_KIND_QUANTILES, STATS_KIND_BATCH,
+                                            STATS_KIND_COUNT};
     char key[STATS_KEY_MAX];
     bool known = false;
 
@@ -317,7 +336,7 @@ static bool explain_ending(const char *name)
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         struct buf fields = {0};
 
-        for (int f = 0; f < N_STATS_FIELDS; f++) {
+        for (int f = 0; f < N_FIGURES; f++) {
             const struct stats_field_info *info = stats_field_info(f);
             bool ends_so = false;
 
@@ -327,7 +346,7 @@ static bool explain_ending(const char *name)
                 buf_printf(&fields, "%s%s", fields.len ? ", " : "", info->name);
         }
         if (fields.len)
-            printf("_%s (ending of fields of stats)\n  %s\n  Of: %s.\n", name, stats_kind_sentence(kinds[i]),
+            printf("_%s (ending of fields)\n  %s\n  Of: %s.\n", name, stats_kind_sentence(kinds[i]),
                    buf_text(&fields));
         known |= fields.len > 0;
         buf_deinit(&fields);
@@ -387,7 +406,7 @@ static int explain(const char *name)
         guess(&g, name, event_info(i)->name);
     guess_terms(&g, name, &pauses);
     guess_terms(&g, name, &deaths);
-    for (int i = 0; i < N_STATS_FIELDS; i++)
+    for (int i = 0; i < N_FIGURES; i++)
         guess(&g, name, stats_field_info(i)->name);
     guess_terms(&g, name, &states);
     guess_terms(&g, name, &codes);

@@ -1,12 +1,15 @@
-/* The tables of stats.def: what the fields of the stats line are called, and what they mean. Constant. */
+/* The tables of stats.def: what the fields of the stats and outbox lines are called, and what they mean.
+ * Constant. */
 
 #include "onceward/core/stats.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const struct stats_field_info fields[N_STATS_FIELDS] = {
+static const struct stats_field_info fields[N_FIGURES] = {
 #define STAT(id, name, kind, sentence, advice) {name, STATS_KIND_##kind, sentence, advice},
+#include "onceward/core/stats.def"
+#define OUTBOX(id, name, kind, sentence, advice) {name, STATS_KIND_##kind, sentence, advice},
 #include "onceward/core/stats.def"
 };
 
@@ -26,6 +29,7 @@ const char *stats_kind_sentence(enum stats_kind kind)
         [STATS_KIND_COUNT] = "Without an ending: since the last line; _total: since the queue was started.",
         [STATS_KIND_LATENCY] = "_p50, _p99, _max: median, 99th percentile and maximum since the last line.",
         [STATS_KIND_BATCH] = "_p50, _max: median and maximum since the last line.",
+        [STATS_KIND_QUANTILES] = "_p50, _p99: median and 99th percentile since the last line.",
     };
 
     return sentences[kind];
@@ -38,6 +42,7 @@ bool stats_key(enum stats_field f, size_t i, char *ret)
         [STATS_KIND_COUNT] = {"", "_total"},
         [STATS_KIND_LATENCY] = {"_p50", "_p99", "_max"},
         [STATS_KIND_BATCH] = {"_p50", "_max"},
+        [STATS_KIND_QUANTILES] = {"_p50", "_p99"},
     };
     const char *ending = i < 3 ? endings[fields[f].kind][i] : NULL;
 
@@ -47,11 +52,11 @@ bool stats_key(enum stats_field f, size_t i, char *ret)
     return true;
 }
 
-int stats_field_find(const char *name)
+int stats_field_find(const char *name, int from)
 {
     char key[STATS_KEY_MAX];
 
-    for (int f = 0; f < N_STATS_FIELDS; f++) {
+    for (int f = from; f < N_FIGURES; f++) {
         if (strcmp(fields[f].name, name) == 0)
             return f;
         for (size_t i = 0; stats_key(f, i, key); i++)

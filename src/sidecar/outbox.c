@@ -13,6 +13,7 @@
 #include "onceward/config/json.h"
 #include "onceward/core/message.h"
 #include "onceward/core/outbox.h"
+#include "onceward/core/stats.h"
 #include "onceward/inbox/outbox.h"
 
 #include <assert.h>
@@ -585,41 +586,72 @@ static const char *state_of(const struct sidecar *s)
     return outbox_holds(&x->core, s->now_ms) ? "relaying" : "standby";
 }
 
+/* Keys are those of stats.def. */
+static const char *key_of(char *room, enum stats_field f, size_t i)
+{
+    bool has = stats_key(f, i, room);
+
+    assert(has);
+    return room;
+}
+
+static void say_text(struct log_line *l, enum stats_field f, const char *value) /* NULL: null */
+{
+    char key[STATS_KEY_MAX];
+
+    log_text(l, key_of(key, f, 0), value);
+}
+
+static void say_count(struct log_line *l, enum stats_field f, struct counter *c)
+{
+    char key[STATS_KEY_MAX];
+
+    log_int(l, key_of(key, f, 0), (int64_t)counter_take(c));
+    log_int(l, key_of(key, f, 1), (int64_t)c->total);
+}
+
+static void say_figure(struct log_line *l, enum stats_field f, bool known, int64_t value)
+{
+    char key[STATS_KEY_MAX];
+
+    if (known)
+        log_int(l, key_of(key, f, 0), value);
+    else
+        log_null(l, key_of(key, f, 0));
+}
+
+static void say_relay(struct log_line *l, struct histogram *h)
+{
+    char key[STATS_KEY_MAX];
+
+    if (h->n) {
+        log_double(l, key_of(key, OUTBOX_FIELD_RELAY_MS, 0), (double)histogram_quantile(h, 500) / 1000);
+        log_double(l, key_of(key, OUTBOX_FIELD_RELAY_MS, 1), (double)histogram_quantile(h, 990) / 1000);
+    }
+    histogram_reset(h);
+}
+
 static void say(struct sidecar *s)
 {
     struct sidecar_outbox *x = s->outbox;
-    struct outbox *o = &x->core;
+    struct outbox_counts *c = &x->core.counts;
     const struct inbox_outbox_gauge *g = &x->figures.latest;
+    bool known = x->figures.known;
     struct log_line l;
 
     log_begin(&l, EVENT_OUTBOX, NULL);
-    log_text(&l, "state", state_of(s));
-    log_text(&l, "holder", x->figures.known && *g->holder ? g->holder : NULL);
-    log_int(&l, "published", (int64_t)counter_take(&o->counts.published));
-    log_int(&l, "published_total", (int64_t)o->counts.published.total);
-    log_int(&l, "resent", (int64_t)counter_take(&o->counts.resent));
-    log_int(&l, "resent_total", (int64_t)o->counts.resent.total);
-    log_int(&l, "nacked", (int64_t)counter_take(&o->counts.nacked));
-    log_int(&l, "nacked_total", (int64_t)o->counts.nacked.total);
-    log_int(&l, "letters", (int64_t)counter_take(&o->counts.letters));
-    log_int(&l, "letters_total", (int64_t)o->counts.letters.total);
-    if (x->figures.known) {
-        log_int(&l, "waiting", g->waiting);
-        log_int(&l, "lag_ms", g->lag_ms);
-        log_int(&l, "dead_letters", g->letters);
-        log_int(&l, "bytes", g->bytes);
-    } else {
-        log_null(&l, "waiting");
-        log_null(&l, "lag_ms");
-        log_null(&l, "dead_letters");
-        log_null(&l, "bytes");
-    }
-    if (o->lag_us.n) {
-        log_double(&l, "relay_ms_p50", (double)histogram_quantile(&o->lag_us, 500) / 1000);
-        log_double(&l, "relay_ms_p99", (double)histogram_quantile(&o->lag_us, 990) / 1000);
-    }
+    say_text(&l, OUTBOX_FIELD_STATE, state_of(s));
+    say_text(&l, OUTBOX_FIELD_HOLDER, known && *g->holder ? g->holder : NULL);
+    say_count(&l, OUTBOX_FIELD_PUBLISHED, &c->published);
+    say_count(&l, OUTBOX_FIELD_RESENT, &c->resent);
+    say_count(&l, OUTBOX_FIELD_NACKED, &c->nacked);
+    say_count(&l, OUTBOX_FIELD_LETTERS, &c->letters);
+    say_figure(&l, OUTBOX_FIELD_WAITING, known, g->waiting);
+    say_figure(&l, OUTBOX_FIELD_LAG_MS, known, g->lag_ms);
+    say_figure(&l, OUTBOX_FIELD_DEAD_LETTERS, known, g->letters);
+    say_figure(&l, OUTBOX_FIELD_BYTES, known, g->bytes);
+    say_relay(&l, &x->core.lag_us);
     log_end(&l);
-    histogram_reset(&o->lag_us);
     x->figures.said_ms = s->now_ms;
 }
 

@@ -12,6 +12,7 @@ from rig import schema
 from rig.bed import Bed
 from rig.broker_view import own_broker  # noqa: F401
 from rig.wait import wait_until
+from test_stats import OF_EVERY_LINE, keys
 
 
 @pytest.fixture
@@ -383,4 +384,5 @@ def test_status_and_check_show_it(box):
     checked = run(box, sidecar, "check", "--connect")
     assert f"the outbox may publish to exchange {box.exchange}" in checked.stdout, checked.stdout + checked.stderr
     assert is_empty(box), "check has published"
-    sidecar.wait_for("outbox", state="relaying", published_total=1)
+    said = sidecar.wait_for("outbox", state="relaying", published_total=1, published=1)
+    assert [key for key in said if not key.startswith("_")] == OF_EVERY_LINE + keys("OUTBOX"), "those of the table, in its order"

@@ -1,13 +1,15 @@
-"""The stats line: its fields are those of the table, which `explain` and the README are made from."""
+"""The stats and outbox lines: their fields are those of the table, which `explain` and the README are made from."""
 
 import os
 import re
+
+import pytest
 
 from rig import schema
 from rig.application import Gate
 from test_commands import good, run
 
-ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"]}
+ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"], "QUANTILES": ["_p50", "_p99"]}
 OF_EVERY_LINE = ["ts", "level", "event", "message", "queue"]
 WITH_A_PAUSE = {"paused_reason", "paused_detail"}
 
@@ -17,11 +19,11 @@ def source():
         return f.read()
 
 
-def fields():
-    """Of the source: the keys of each field."""
+def fields(macro="STAT"):
+    """Of the source: the keys of each field of the stats line; OUTBOX: of the outbox line."""
     found = [(name, [name + ending for ending in ENDINGS[kind]])
-             for name, kind in re.findall(r'^STAT\(\w+, "(\w+)", (\w+),', source(), re.M)]
-    assert len(found) > 20
+             for name, kind in re.findall(rf'^{macro}\(\w+, "(\w+)", (\w+),', source(), re.M)]
+    assert len(found) > 10
     return dict(found)
 
 
@@ -31,27 +33,42 @@ def states():
     return found
 
 
-def keys():
-    return [key for of_field in fields().values() for key in of_field]
+def keys(macro="STAT"):
+    return [key for of_field in fields(macro).values() for key in of_field]
 
 
-def test_each_field_and_state_is_explained_and_in_the_documentation():
+@pytest.mark.parametrize("macro, line", [("STAT", "stats"), ("OUTBOX", "outbox")])
+def test_each_field_is_explained_and_in_the_documentation(macro, line):
     listed = good("explain")
-    table, of_states = good("explain", "--markdown", "--stats").split("\n\n")
-    for name, of_field in fields().items():
+    table = good("explain", "--markdown", "--stats").split("\n\n")[line == "outbox"]
+    for name, of_field in fields(macro).items():
         explained = {good("explain", key) for key in of_field}
         if name not in of_field:
             explained.add(good("explain", name))
-        in_stats = {re.search(r"^.*\(field of stats\)\n(?:  .{10,}\n){2,3}", text, re.M).group(0) for text in explained}
-        assert len(in_stats) == 1 and in_stats.pop().startswith(of_field[0]), explained
+        in_line = {re.search(rf"^.*\(field of {line}\)\n(?:  .{{10,}}\n){{2,3}}", text, re.M).group(0) for text in explained}
+        assert len(in_line) == 1 and in_line.pop().startswith(of_field[0]), explained
         assert re.search(rf"^{of_field[0]}(, _\w+)* +\S", listed, re.M)
         assert "| " + ", ".join(f"`{key}`" for key in of_field) + " |" in table
+    assert len(table.splitlines()) == len(fields(macro)) + 2
+    assert all(row.replace("\\|", "").count("|") == 4 for row in table.splitlines())
+    assert f"FIELD OF {line.upper()}" in listed and good("explain", "--stats") in listed
+
+
+def test_each_state_is_explained_and_in_the_documentation():
+    listed = good("explain")
+    of_states = good("explain", "--markdown", "--stats").split("\n\n")[2]
     for state in states():
         assert re.search(rf"^{state} \(state of a queue, in stats\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", state), re.M)
         assert re.search(rf"^{state} +\S", listed, re.M) and f"\n| `{state}` | " in of_states
-    assert len(table.splitlines()) == len(fields()) + 2 and len(of_states.splitlines()) == len(states()) + 2
-    assert all(line.replace("\\|", "").count("|") == 4 for line in (table + "\n" + of_states).splitlines())
-    assert listed.index("\nstuck ") < listed.index("FIELD OF STATS") and good("explain", "--stats") in listed
+    assert len(of_states.splitlines()) == len(states()) + 2
+    assert all(line.replace("\\|", "").count("|") == 4 for line in of_states.splitlines())
+    assert listed.index("\nstuck ") < listed.index("FIELD OF STATS")
+
+
+def test_no_advice_says_that_an_operators_pause_ends_by_itself():
+    for name in "paused", "paused_reason":
+        for sentence in re.findall(r"[^.]*goes on by itself[^.]*", good("explain", name)):
+            assert "onceward resume" in sentence, sentence
 
 
 def test_each_reason_is_explained_and_in_the_documentation():

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the stats line says: its fields and states, see stats.def, and numbers for it in fixed memory. One
- * thread; the tables are constant. */
+/* What the lines of figures say, stats and outbox: their fields and states, see stats.def, and numbers for
+ * them in fixed memory. One thread; the tables are constant. */
 
 /* How a field stands in the line. A key is the field's name with an ending. */
 enum stats_kind {
@@ -16,13 +16,18 @@ enum stats_kind {
                            started */
     STATS_KIND_LATENCY, /* "_p50", "_p99", "_max": milliseconds, of what ended since the last line; or null */
     STATS_KIND_BATCH,   /* "_p50", "_max": numbers of things at once, since the last line */
+    STATS_KIND_QUANTILES, /* "_p50", "_p99": milliseconds, of what ended since the last line; or no key */
     N_STATS_KINDS
 };
 
 enum stats_field {
 #define STAT(id, name, kind, sentence, advice) STATS_##id,
 #include "onceward/core/stats.def"
-    N_STATS_FIELDS
+    N_STATS_FIELDS,
+    LAST_OF_STATS = N_STATS_FIELDS - 1, /* those of the outbox line go on from here */
+#define OUTBOX(id, name, kind, sentence, advice) OUTBOX_FIELD_##id,
+#include "onceward/core/stats.def"
+    N_FIGURES
 };
 
 struct stats_field_info {
@@ -44,8 +49,9 @@ enum { STATS_KEY_MAX = 48 };
  * order. false: the field has no more, ret is as it was. */
 bool stats_key(enum stats_field f, size_t i, char *ret);
 
-/* The field of that name, or with that key; -1: there is none. */
-int stats_field_find(const char *name);
+/* The first field from `from` on of that name, or with that key; -1: there is none. One of stats and one of
+ * the outbox line may have the same. */
+int stats_field_find(const char *name, int from);
 
 /* The values of the field "state". */
 enum queue_state {
