@@ -1,5 +1,5 @@
-"""Makes what follows from the program's tables: deploy/logs/onceward.mtail and deploy/dashboards/onceward.json from that of the stats line,
-and the schema of the Helm chart's values from the schema of the configuration.
+"""Makes what follows from the program's tables: deploy/logs/onceward.mtail and deploy/dashboards/onceward.json from that of the stats and outbox
+lines, and the schema of the Helm chart's values from the schema of the configuration.
 
     generate.py [--check]      --check: changes nothing; status 1 when a file is not what this makes"""
 
@@ -11,14 +11,14 @@ import sys
 
 DEPLOY = os.path.dirname(os.path.abspath(__file__))
 TABLE = os.path.join(DEPLOY, "../include/onceward/core/stats.def")
-ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"]}
-TEXTS = {"state", "state_detail", "paused_reason", "paused_detail", "depth_reason", "oldest_snapshot_reason"}  # values in words
+ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"], "QUANTILES": ["_p50", "_p99"]}
+TEXTS = {"state", "state_detail", "paused_reason", "paused_detail", "depth_reason", "oldest_snapshot_reason", "holder"}  # values in words
 
 
-def fields():
-    """Name, kind and sentence of each field of the stats line."""
+def fields(macro="STAT"):
+    """Name, kind and sentence of each field of the stats line; OUTBOX: of the outbox line."""
     with open(TABLE) as f:
-        found = re.findall(r'^STAT\(\w+, "(\w+)", (\w+),\n\s+("(?:[^"\\]|\\.)*")', f.read(), re.M)
+        found = re.findall(macro + r'\(\w+, "(\w+)", (\w+),\n\s+("(?:[^"\\]|\\.)*")', f.read(), re.M)
     return [(name, kind, json.loads(sentence)) for name, kind, sentence in found]
 
 
@@ -34,71 +34,85 @@ def keys(name, kind):
 # mtail
 
 MTAIL = """\
-# Metrics from Onceward's log (log.format onceward), for Prometheus: mtail --progs onceward.mtail --logs '/var/log/pods/*/onceward/*.log'
-# Made by deploy/generate.py from the table of the stats line.
+# Metrics from Onceward's log (log.format onceward), for Prometheus:
+#   mtail --progs onceward.mtail --logs '/var/log/pods/*/onceward/*.log' --expired_metrics_gc_interval 10s
+# Made by deploy/generate.py from the table of the stats and outbox lines.
 #
-# Counters add up what each line says it grew by, so a restart does no harm. Gauges are those of the latest line; one that is not said for ten
-# minutes is forgotten, so a pod that is gone leaves no value behind. pod is taken from kubelet's file names, and is empty elsewhere.
+# Counters add up what each line says it grew by, so a restart does no harm. Gauges are those of the latest line, and gone where it says null.
+# An idle sidecar says its figures once a minute: a gauge that is not said for three is forgotten (its state after one and a half, what is of the
+# last interval after one), so a pod that is gone leaves no value behind; when it was heard last, and what it counted, are kept for a day. namespace and pod are taken from
+# kubelet's file names, and are empty elsewhere. The outbox is no queue: it has its lines' time under an empty one.
 
 {declarations}
 
-getfilename() =~ /^\\/var\\/log\\/pods\\/[^_\\/]+_(?P<pod>[^_\\/]+)_/ {{
+getfilename() =~ /^\\/var\\/log\\/pods\\/(?P<namespace>[^_\\/]+)_(?P<pod>[^_\\/]+)_/ {{
   # kubelet's: the line stands behind time, stream and a flag
   /^[^{{]*\\{{"ts":"(?P<ts>\\d+-\\d+-\\d+T\\d+:\\d+:\\d+\\.\\d+)Z","level":"(?P<level>\\w+)","event":"(?P<event>\\w+)"/ {{
-    strptime($ts, "2006-01-02T15:04:05.000")
-    onceward_lines_total[$pod][$event][$level]++
-    /"event":"stats",.*"queue":"(?P<queue>[^"]+)"/ {{
 {in_pod}
-    }}
   }}
 }} else {{
   /^\\{{"ts":"(?P<ts>\\d+-\\d+-\\d+T\\d+:\\d+:\\d+\\.\\d+)Z","level":"(?P<level>\\w+)","event":"(?P<event>\\w+)"/ {{
-    strptime($ts, "2006-01-02T15:04:05.000")
-    onceward_lines_total[""][$event][$level]++
-    /"event":"stats",.*"queue":"(?P<queue>[^"]+)"/ {{
 {elsewhere}
-    }}
   }}
 }}
 """
+GAUGE, STATE, INTERVAL, COUNTER = "3m", "90s", "1m", "24h"  # how long each is kept
 
 
-def mtail_statements(pod):
-    """What is done with a stats line."""
-    out = [f"onceward_stats_seconds[{pod}][$queue] = timestamp()", f"del onceward_stats_seconds[{pod}][$queue] after 10m"]
-    for state in states():
-        out.append(f'onceward_state[{pod}][$queue]["{state}"] = 0')
-    out.append(f'/"state":"(?P<state>\\w+)"/ {{\n  onceward_state[{pod}][$queue][$state] = 1\n}}')
-    for name, kind, _ in fields():
-        if name in TEXTS:
+def set_gauge(target, value, kept=GAUGE):
+    return f"{target} = {value}\ndel {target} after {kept}"
+
+
+def indented(text, by=2):
+    return "\n".join(" " * by + line for line in text.split("\n"))
+
+
+def mtail_field(name, kind, prefix, labels):
+    """What is done with the keys of a field."""
+    for key in keys(name, kind):
+        if key.endswith("_total"):
             continue
-        for key in keys(name, kind):
-            if key.endswith("_total"):
-                continue
-            number = r"-?\d+\.?\d*" if kind == "LATENCY" else r"-?\d+"
-            target = f"onceward_{name}_total[{pod}][$queue] +=" if kind == "COUNT" else f"onceward_{key}[{pod}][$queue] ="
-            value = "float($v)" if kind == "LATENCY" else "int($v)"
-            body = f"  {target} {value}\n"
-            if kind != "COUNT":
-                body += f"  del onceward_{key}[{pod}][$queue] after 10m\n"
-            out.append(f'/"{key}":(?P<v>{number})/ {{\n{body}}}')
-    return "\n".join(out)
+        number, value = (r"-?\d+\.?\d*", "float($v)") if kind in ("LATENCY", "QUANTILES") else (r"-?\d+", "int($v)")
+        condition = f'/"{key}":(?P<v>{number})/'
+        if kind == "COUNT":
+            target = f"{prefix}{name}_total{labels}"
+            yield f"{condition} {{\n  {target} += {value}\n  del {target} after {COUNTER}\n}}"
+        else:
+            target = f"{prefix}{key}{labels}"
+            yield f"{condition} {{\n{indented(set_gauge(target, value, GAUGE if kind == 'VALUE' else INTERVAL))}\n}} else {{\n  del {target}\n}}"
+
+
+def mtail_statements(of_pod):
+    """What is done with a line; of_pod: the labels namespace and pod."""
+    labels = f"{of_pod}[$queue]"
+    stats = [set_gauge(f"onceward_stats_seconds{labels}", "timestamp()", COUNTER)]
+    stats += [set_gauge(f'onceward_state{labels}["{state}"]', "0", STATE) for state in states()]
+    stats.append(f'/"state":"(?P<state>\\w+)"/ {{\n  onceward_state{labels}[$state] = 1\n}}')
+    outbox = [set_gauge(f'onceward_stats_seconds{of_pod}[""]', "timestamp()", COUNTER), set_gauge(f"onceward_outbox_relaying{of_pod}", "0", STATE),
+              f'/"state":"relaying"/ {{\n  onceward_outbox_relaying{of_pod} = 1\n}}']
+    for lines, macro, prefix, by in (stats, "STAT", "onceward_", labels), (outbox, "OUTBOX", "onceward_outbox_", of_pod):
+        for name, kind, _ in fields(macro):
+            if name not in TEXTS:
+                lines += mtail_field(name, kind, prefix, by)
+    counted = f"onceward_lines_total{of_pod}[$event][$level]"
+    return "\n".join(['strptime($ts, "2006-01-02T15:04:05.000")', f"{counted}++", f"del {counted} after {COUNTER}",
+                      '/"event":"stats",.*"queue":"(?P<queue>[^"]+)"/ {', indented("\n".join(stats)), "}",
+                      '/"event":"outbox",/ {', indented("\n".join(outbox)), "}"])
 
 
 def mtail():
-    declared = ["counter onceward_lines_total by pod, event, level", "gauge onceward_stats_seconds by pod, queue",
-                "gauge onceward_state by pod, queue, state"]
-    for name, kind, _ in fields():
-        if name in TEXTS:
-            continue
-        if kind == "COUNT":
-            declared.append(f"counter onceward_{name}_total by pod, queue")
-        else:
-            declared += [f"gauge onceward_{key} by pod, queue" for key in keys(name, kind)]
-
-    def indented(text):
-        return "\n".join("      " + line for line in text.split("\n"))
-    return MTAIL.format(declarations="\n".join(declared), in_pod=indented(mtail_statements("$pod")), elsewhere=indented(mtail_statements('""')))
+    declared = ["counter onceward_lines_total by namespace, pod, event, level", "gauge onceward_stats_seconds by namespace, pod, queue",
+                "gauge onceward_state by namespace, pod, queue, state", "gauge onceward_outbox_relaying by namespace, pod"]
+    for macro, prefix, by in ("STAT", "onceward_", "namespace, pod, queue"), ("OUTBOX", "onceward_outbox_", "namespace, pod"):
+        for name, kind, _ in fields(macro):
+            if name in TEXTS:
+                continue
+            if kind == "COUNT":
+                declared.append(f"counter {prefix}{name}_total by {by}")
+            else:
+                declared += [f"gauge {prefix}{key} by {by}" for key in keys(name, kind)]
+    return MTAIL.format(declarations="\n".join(declared), in_pod=indented(mtail_statements("[$namespace][$pod]"), 4),
+                        elsewhere=indented(mtail_statements('[""][""]'), 4))
 
 
 # The dashboard: Grafana, on Loki.
@@ -120,15 +134,26 @@ PANELS = [  # title, unit, fields; a COUNT is shown as a rate
 ]
 
 
-def stats(key):
-    """The stats lines with this field as a label: with all of them each line would be a series of its own, and Loki answers 500 at most."""
+OUTBOX_PANELS = [
+    ("The outbox: messages a second", "ops", ["published", "resent", "nacked", "letters"]),
+    ("The outbox: age of the oldest that waits, and how long it takes", "ms", ["lag_ms", "relay_ms"]),
+    ("The outbox: what waits, and dead letters", "short", ["waiting", "dead_letters"]),
+    ("The outbox: bytes of its tables", "bytes", ["bytes"]),
+]
+OF_QUEUES, OF_OUTBOXES = "namespace, queue", "namespace"  # one series each, however many pods: Loki answers with 500 at most
+
+
+def lines(event, key):
+    """The lines of figures with this field as a label: with all of them each line would be a series of its own."""
+    if event == "outbox":
+        return f'{{container="onceward", namespace=~"$namespace"}} | json event, {key} | event="outbox"'
     return f'{{container="onceward", namespace=~"$namespace"}} | json event, queue, {key} | event="stats" | queue=~"$queue"'
 
 
-def query(key, kind):
+def query(event, by, key, kind):
     if kind == "COUNT":
-        return f"sum by (queue) (sum_over_time({stats(key)} | unwrap {key} | __error__=\"\" [$__interval])) / ($__interval_ms / 1000)"
-    return f"max by (queue) (max_over_time({stats(key)} | unwrap {key} | __error__=\"\" [$__interval]))"
+        return f"sum by ({by}) (sum_over_time({lines(event, key)} | unwrap {key} | __error__=\"\" [$__interval])) / ($__interval_ms / 1000)"
+    return f"max by ({by}) (max_over_time({lines(event, key)} | unwrap {key} | __error__=\"\" [$__interval]))"
 
 
 def panel(number, title, kind, unit, targets, sentences):
@@ -140,19 +165,26 @@ def panel(number, title, kind, unit, targets, sentences):
                         for i, (expr, legend) in enumerate(targets)]}
 
 
-def dashboard():
-    known = {name: (kind, sentence) for name, kind, sentence in fields()}
-    shown = {name for _, _, names in PANELS for name in names}
+def figures_panels(first, event, by, known, panels):
+    """A panel of each row of `panels`, numbered from `first` on."""
+    shown = {name for _, _, names in panels for name in names}
     left = [name for name in known if name not in TEXTS | shown]
     if shown - set(known):
-        sys.exit(f"generate.py: PANELS has {sorted(shown - set(known))}, which are no fields")
-    panels = [panel(0, "State", "state-timeline", "none",
-                    [(f"max by (queue, pod, state) (count_over_time({stats('state')} [$__interval]))", "{{queue}} {{pod}} {{state}}")],
-                    [known["state"][1]])]
-    for title, unit, names in PANELS + ([("Others", "short", left)] if left else []):
-        targets = [(query(key, known[name][0]), "{{queue}} " + key) for name in names for key in keys(name, known[name][0])
+        sys.exit(f"generate.py: {sorted(shown - set(known))} are shown, and no fields of the {event} line")
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    for number, (title, unit, names) in enumerate(panels + ([(f"Others of {event}", "short", left)] if left else []), first):
+        targets = [(query(event, by, key, known[name][0]), f"{legend} {key}") for name in names for key in keys(name, known[name][0])
                    if not key.endswith("_total")]
-        panels.append(panel(len(panels), title, "timeseries", unit, targets, [f"{name}: {known[name][1]}" for name in names]))
+        yield panel(number, title, "timeseries", unit, targets, [f"{name}: {known[name][1]}" for name in names])
+
+
+def dashboard():
+    of_stats, of_outbox = ({name: (kind, sentence) for name, kind, sentence in fields(macro)} for macro in ("STAT", "OUTBOX"))
+    panels = [panel(0, "Pods in each state", "timeseries", "none",
+                    [(f"count by (namespace, queue, state) (count_over_time({lines('stats', 'state')} [2m]))", "{{namespace}} {{queue}} {{state}}")],
+                    [of_stats["state"][1], "Lines of two minutes: an idle queue says it once a minute."])]
+    panels += figures_panels(len(panels), "stats", OF_QUEUES, of_stats, PANELS)
+    panels += figures_panels(len(panels), "outbox", OF_OUTBOXES, of_outbox, OUTBOX_PANELS)
     loud = '{container="onceward", namespace=~"$namespace"} | json | level=~"warning|error"'
     panels.append({"id": len(panels), "title": "Warnings and errors", "type": "logs", "datasource": SOURCE,
                    "gridPos": {"h": 12, "w": 24, "x": 0, "y": 8 * (len(panels) // 2 + 1)}, "options": {"showTime": True, "wrapLogMessage": True},
@@ -165,7 +197,7 @@ def dashboard():
     ]
     made = {"title": "Onceward", "uid": "onceward", "schemaVersion": 39, "tags": ["onceward"], "timezone": "utc", "refresh": "30s",
             "time": {"from": "now-1h", "to": "now"}, "templating": {"list": variables}, "panels": panels,
-            "description": "Made by deploy/generate.py from the table of the stats line."}
+            "description": "Made by deploy/generate.py from the table of the stats and outbox lines."}
     return json.dumps(made, indent=1) + "\n"
 
 

@@ -13,6 +13,7 @@ import time
 
 from rig import process, schema, servers
 from rig.application import Application
+from rig.proxy import Proxy
 from rig.queue import Queue
 from rig.sidecar import Sidecar
 from rig.wait import wait_until
@@ -22,10 +23,11 @@ FAULTS = {}
 F_SETPIPE_SZ = 1031
 
 
-def fault(minutes, rate=1.0, log=None, **keys):
-    """minutes: how long it lasts; rate: good messages a second, all the time; log, keys: of the configuration's log, and its queue."""
+def fault(minutes, rate=1.0, log=None, outbox=False, **keys):
+    """minutes: how long it lasts; rate: good messages a second, all the time; log, keys: of the configuration's log, and its queue; outbox:
+    it has no queue, and brings to the broker what the application publishes."""
     def note(function):
-        function.seconds, function.rate, function.log, function.keys = minutes * 60, rate, log or {}, keys
+        function.seconds, function.rate, function.log, function.outbox, function.keys = minutes * 60, rate, log or {}, outbox, keys
         FAULTS[function.__name__] = function
         return function
     return note
@@ -47,23 +49,39 @@ class Muffled(Sidecar):
 class Case:
     def __init__(self, what, folder, running):
         self.what, self.name, self.ends = what, what.__name__, threading.Event()
+        self.is_gone = False  # the queue: nothing is published to it any more
         self.postgres = schema.database(running.postgres, self.name)
         self.queue = Queue(running.rabbitmq, self.name).declare()
         self.application = Application(self.name, self.postgres).start()
-        config = {"broker": {"url": running.rabbitmq.url()}, "database": {"url": self.postgres.dsn(user="sidecar_login")}, "log": what.log,
-                  "state_file": os.path.join(folder, f"{self.name}.state"),
-                  "queues": {self.name: {"completion": "transaction", **what.keys,
-                                         "forward": {"url": self.application.url, **what.keys.get("forward", {})}}}}
+        self.broker = Proxy(running.rabbitmq.port).start()
+        config = {"broker": {"url": running.rabbitmq.url(port=self.broker.port)}, "database": {"url": self.postgres.dsn(user="sidecar_login")},
+                  "log": what.log, "state_file": os.path.join(folder, f"{self.name}.state")}
+        if what.outbox:
+            config["outbox"] = {}
+        else:
+            config["queues"] = {self.name: {"completion": "transaction", **what.keys,
+                                            "forward": {"url": self.application.url, **what.keys.get("forward", {})}}}
         self.sidecar = Muffled(schema.require_binary(), folder, config, self.name)
         self.publisher = threading.Thread(target=self._publish, daemon=True)
 
     def _publish(self):
+        if self.what.outbox:
+            return self._publish_there()
         begun, n = time.monotonic(), 0
-        while not self.ends.wait(0.1):
+        while not self.ends.wait(0.1) and not self.is_gone:
             while n < (time.monotonic() - begun) * self.what.rate:
                 self.queue.publish(f"m{n}", b"{}")
                 n += 1
             self.queue.sync()
+
+    def _publish_there(self):
+        """In the application's transactions."""
+        with self.postgres.connect(user="app_login").cursor() as cursor:
+            while not self.ends.wait(1 / self.what.rate):
+                cursor.execute("SELECT onceward.publish('', %s, '{}'::jsonb)", (self.name,))
+
+    def n_done(self):
+        return self.queue.n_ready if self.what.outbox else len(self.application.effects())
 
     def flood(self, n):
         self.queue.publish_many([f"flood-{i}" for i in range(n)], body=b"{}")
@@ -72,7 +90,7 @@ class Case:
         self.sidecar.start()
         self.publisher.start()
         self.ends.wait(HEALTHY_S)
-        assert not self.ends.is_set() and len(self.application.effects()) >= min(1, HEALTHY_S * self.what.rate), f"{self.name}: not healthy at first"
+        assert not self.ends.is_set() and self.n_done() >= min(1, HEALTHY_S * self.what.rate), f"{self.name}: not healthy at first"
         begun = time.monotonic()
         self.what(self)
         self.ends.wait(max(0.0, self.what.seconds - process.seconds_since(begun)))
@@ -80,14 +98,15 @@ class Case:
         self.ends.set()
         self.publisher.join()
         self.application.stop()
+        self.broker.stop()
 
     def record(self, path):
-        """The stats lines, those of level error, and of others the first of each event, behind the pod's name."""
+        """The lines of figures, those of level error, and of others the first of each event, behind the pod's name."""
         seen, lines = set(), []
         with open(self.sidecar.log_path) as f:
             for line in f:
                 event = json.loads(line)
-                if event["event"] == "stats" or event["level"] == "error" or event["event"] not in seen:
+                if event["event"] in ("stats", "outbox") or event["level"] == "error" or event["event"] not in seen:
                     seen.add(event["event"])
                     lines.append(f"{self.name} {line}".encode())
         with gzip.GzipFile(path, "wb", mtime=0) as f:
@@ -99,6 +118,27 @@ class Case:
 def away(case):
     """The application's process is gone: nobody listens."""
     case.application.die()
+
+
+@fault(minutes=5)
+def no_broker(case):
+    """The broker's machine is gone."""
+    case.broker.refuse()
+    case.broker.cut()
+
+
+@fault(minutes=5)
+def no_queue(case):
+    """Somebody has deleted the queue."""
+    case.is_gone = True
+    case.queue.delete()
+
+
+@fault(minutes=6, outbox=True)
+def unsent(case):
+    """The broker's machine is gone, and what applications publish waits."""
+    case.broker.refuse()
+    case.broker.cut()
 
 
 @fault(minutes=9)
