@@ -95,6 +95,14 @@ def test_an_example_renders_to_pods_that_a_restricted_namespace_takes(example):
                 assert source.get("configMap", {}).get("name", next(iter(maps))) in maps, "a ConfigMap that nothing makes"
 
 
+def test_argo_brings_the_migration_after_what_it_reads_and_before_the_application():
+    things = rendered("payments")
+    marks = {(t["kind"], t["metadata"]["name"]): {k: v for k, v in t["metadata"].get("annotations", {}).items() if "onceward.dev" not in k} for t in things}
+    assert marks.pop(("Job", "onceward-migrate")) == {"argocd.argoproj.io/hook": "Sync", "argocd.argoproj.io/hook-delete-policy": "BeforeHookCreation"}
+    assert marks.pop(("Deployment", "payments")) == {"argocd.argoproj.io/sync-wave": "1"}
+    assert not any(marks.values())
+
+
 @pytest.mark.parametrize("example", examples())
 def test_the_annotation_brings_the_sidecar(example):
     for thing in rendered(example):
@@ -124,6 +132,60 @@ def test_the_annotation_brings_the_sidecar(example):
 def default_grace():
     with open(os.path.join(DEPLOY, "../src/config/keys.def")) as f:
         return int(re.search(r'"shutdown_grace", DURATION, HAS, "(\d+)s"', f.read())[1])
+
+
+# Where an example's programs go, and whether they may.
+
+def addresses(things, thing):
+    """Host and port of each URL that the containers of it use: in the configuration that is mounted, and in Secrets in their environment."""
+    pod, texts = pod_of(thing), []
+    for name in {s["configMap"]["name"] for v in pod["volumes"] for s in v.get("projected", {}).get("sources", []) if "configMap" in s}:
+        config, = [json.loads(t["data"]["onceward.json"]) for t in things if t["kind"] == "ConfigMap" and t["metadata"]["name"] == name]
+        texts += [config["database"]["url"]] + ([config["broker"]["url"]] if thing["kind"] != "Job" else [])
+    for container in pod["containers"]:
+        for reference in (e["valueFrom"]["secretKeyRef"] for e in container.get("env", []) if "secretKeyRef" in e.get("valueFrom", {})):
+            texts += [t["stringData"].get(reference["key"], "") for t in things if t["kind"] == "Secret" and t["metadata"]["name"] == reference["name"]]
+    found = {(host, int(port)) for text in texts for host, port in re.findall(r"^\w+://(?:[^@/]*@)?([^:/@]+):(\d+)/", text)}
+    assert found, "it goes nowhere"
+    return found
+
+
+def behind(things, host, namespace):
+    """The namespace of a host, and the labels of the pods that answer there, None where the example does not make them."""
+    name, at = (host.split(".") + [namespace])[:2]
+    for thing in (t for t in things if t["metadata"].get("namespace") == at):
+        if thing["kind"] == "Service" and thing["metadata"]["name"] == name:
+            return at, thing["spec"]["selector"]
+        if thing["kind"] == "Cluster" and thing["metadata"]["name"] + "-rw" == name:  # CloudNativePG's
+            return at, {"cnpg.io/cluster": thing["metadata"]["name"]}
+        if thing["kind"] == "RabbitmqCluster" and thing["metadata"]["name"] == name:
+            return at, {"app.kubernetes.io/name": name}
+    return at, None
+
+
+def lets_through(policy, at, labels, port):
+    namespace = policy["metadata"]["namespace"]
+    for rule in policy["spec"]["egress"]:
+        for peer in rule["to"]:
+            there = peer.get("namespaceSelector", {}).get("matchLabels", {}).get("kubernetes.io/metadata.name", namespace)
+            wanted = peer.get("podSelector", {}).get("matchLabels", {})
+            if there == at and wanted.items() <= (labels or {}).items() and port in [p["port"] for p in rule["ports"]]:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("example", examples())
+def test_an_example_lets_its_programs_reach_what_their_urls_name(example):
+    things = rendered(example)
+    for thing in (t for t in things if t["kind"] in (*APPLICATIONS, "Job") and t["metadata"]["name"] != "pgbouncer"):
+        labels = {**thing["spec"]["template"].get("metadata", {}).get("labels", {}), "batch.kubernetes.io/job-name": thing["metadata"]["name"]}
+        policies = [t for t in things if t["kind"] == "NetworkPolicy" and t["spec"]["podSelector"]["matchLabels"].items() <= labels.items()]
+        assert policies, thing["metadata"]["name"]
+        for host, port in addresses(things, thing):
+            at, answering = behind(things, host, thing["metadata"]["namespace"])
+            assert any(lets_through(p, at, answering, port) for p in policies), f"{thing['metadata']['name']} may not reach {host}:{port}"
+            outside = at != thing["metadata"]["namespace"] and example != "operators"
+            assert outside or answering, f"nothing makes {host}"
 
 
 # What an application has set itself.
@@ -182,6 +244,29 @@ def test_a_patch_comes_after_the_component(tmp_path):
     assert (pod["terminationGracePeriodSeconds"], pod["containers"][0]["lifecycle"]) == (100, {"preStop": {"sleep": {"seconds": 70}}})
 
 
+def block(language, text):
+    """The block of the page that has this text."""
+    with open(os.path.join(DEPLOY, "kubernetes/README.md")) as f:
+        found, = [b for b in re.findall(rf"```{language}\n(.*?)```", f.read(), re.S) if text in b]
+    return found
+
+
+def test_an_authority_of_ones_own_is_mounted_as_the_page_says(tmp_path):
+    patches = yaml.safe_load(block("yaml", "sources/-"))["patches"]
+    status, output, errors = with_sidecar(tmp_path / "shop", "component", {}, patches=[p for p in patches if "Job" not in p["target"]["kind"]])
+    assert status == 0, errors
+    sources = [v["projected"]["sources"] for v in pod_of(yaml.safe_load(output))["volumes"] if v["name"] == "onceward"][0]
+    there = {f"/etc/onceward/{item['path']}" for s in sources for kind in s.values() for item in kind.get("items", [])}
+    said = block("json", "ca_file")
+    wanted = set(re.findall(r"/etc/onceward/ca/[\w.]+", said))
+    assert wanted and wanted <= there
+    with open(os.path.join(EXAMPLES, "payments/base/onceward.json")) as f:
+        config = json.load(f)
+    for name, keys in json.loads("{" + said + "}").items():
+        config[name].update(keys)
+    assert "sslmode=verify-full" in config["database"]["url"] and check(json.dumps(config), tmp_path) == ""
+
+
 def test_two_applications_with_the_component_go_into_one(tmp_path):
     for name in "one", "two":
         assert with_sidecar(tmp_path / name, "component", {})[0] == 0
@@ -190,19 +275,24 @@ def test_two_applications_with_the_component_go_into_one(tmp_path):
     assert status == 0 and output.count("/usr/bin/onceward\n") == 2 * 3, errors
 
 
-@pytest.mark.parametrize("path", [os.path.relpath(path, DEPLOY) for path in files("kubernetes", ".json")])
-def test_a_configuration_is_one_that_the_program_takes(path, tmp_path):
-    secrets = tmp_path / "etc"
-    for name in "rabbitmq/username", "rabbitmq/password", "postgresql/password":
+def check(text, folder):
+    """What the program says against a configuration, with its files there; nothing, when it is good."""
+    secrets = folder / "etc"
+    for name in set(re.findall(r"/etc/onceward/([\w./]+)", text)):
         (secrets / name).parent.mkdir(parents=True, exist_ok=True)
         (secrets / name).write_text("anything")
+    (folder / "onceward.json").write_text(text.replace("/etc/onceward/", f"{secrets}/"))
+    done = subprocess.run([schema.require_binary(), "check", "--json", "--config", str(folder / "onceward.json")], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=dict(os.environ, POD_UID="0b6e1a3c", DATABASE_USER="payments_sidecar"))
+    return done.stdout.decode() if done.returncode else ""
+
+
+@pytest.mark.parametrize("path", [os.path.relpath(path, DEPLOY) for path in files("kubernetes", ".json")])
+def test_a_configuration_is_one_that_the_program_takes(path, tmp_path):
     with open(os.path.join(DEPLOY, path)) as f:
         text = f.read()
     assert "/etc/onceward/" in text
-    (tmp_path / "onceward.json").write_text(text.replace("/etc/onceward/", f"{secrets}/"))
-    done = subprocess.run([schema.require_binary(), "check", "--json", "--config", str(tmp_path / "onceward.json")], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env=dict(os.environ, POD_UID="0b6e1a3c", DATABASE_USER="payments_sidecar"))
-    assert done.returncode == 0, done.stdout.decode()
+    assert check(text, tmp_path) == ""
 
 
 def test_every_path_of_a_configuration_is_mounted():
