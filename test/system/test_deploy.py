@@ -1,4 +1,7 @@
-"""deploy/: what a team applies, rendered with what is here, and looked at as a cluster would. A real one: test/kubernetes."""
+"""deploy/: what a team applies, rendered with what is here, and looked at as a cluster would. A real one: test/kubernetes.
+
+Debian 12 has neither kustomize nor Helm: there the files are looked at one by one, and what needs rendering is skipped. It is not once
+test/run --kubernetes has built kubectl and Helm."""
 
 import json
 import os
@@ -15,6 +18,7 @@ yaml = pytest.importorskip("yaml", reason="without python3-yaml nothing of deplo
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy")
 EXAMPLES = os.path.join(DEPLOY, "kubernetes/examples")
 APPLICATIONS = ("Deployment", "StatefulSet")
+TOOLS = os.pathsep.join((os.environ.get("PATH", ""), "/var/tmp/onceward-kubernetes/bin"))
 
 
 def files(folder, *endings):
@@ -23,10 +27,10 @@ def files(folder, *endings):
 
 def kustomize(folder):
     """What kustomize says of a folder: status, output, errors; skips where there is no kustomize."""
-    if shutil.which("kustomize"):
-        command = ["kustomize", "build"]
-    elif shutil.which("kubectl"):
-        command = ["kubectl", "kustomize"]
+    if shutil.which("kustomize", path=TOOLS):
+        command = [shutil.which("kustomize", path=TOOLS), "build"]
+    elif shutil.which("kubectl", path=TOOLS):
+        command = [shutil.which("kubectl", path=TOOLS), "kustomize"]
     else:
         pytest.skip("neither kustomize nor kubectl is here")
     done = subprocess.run([*command, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -56,6 +60,90 @@ def containers_of(pod):
 def test_every_manifest_is_yaml(path):
     with open(os.path.join(DEPLOY, path)) as f:
         assert all(isinstance(document, (dict, list)) and document for document in yaml.safe_load_all(f))
+
+
+# Without kustomize: the files one by one.
+
+def read(path):
+    with open(path) as f:
+        return list(yaml.safe_load_all(f))
+
+
+def kustomizations():
+    return [os.path.relpath(path, DEPLOY) for path in files("kubernetes", "kustomization.yaml")]
+
+
+def operations(patch):
+    """Those of a JSON patch; None of another one."""
+    found = yaml.safe_load(patch)
+    return found if isinstance(found, list) else None
+
+
+@pytest.mark.parametrize("path", kustomizations())
+def test_a_kustomization_names_what_is_there(path):
+    folder = os.path.join(DEPLOY, os.path.dirname(path))
+    said, = read(os.path.join(DEPLOY, path))
+    for name in said.get("resources", []) + said.get("components", []):
+        there = os.path.join(folder, name)
+        assert os.path.isfile(there) or os.path.isfile(os.path.join(there, "kustomization.yaml")), name
+    for name in [f.split("=")[-1] for g in said.get("configMapGenerator", []) for f in g["files"]] + [p["path"] for p in said.get("patches", []) if "path" in p]:
+        assert os.path.isfile(os.path.join(folder, name)), name
+    ours = {name for name in os.listdir(folder) if name not in ("kustomization.yaml", "README.md") and os.path.isfile(os.path.join(folder, name))}
+    with open(os.path.join(DEPLOY, path)) as f:
+        text = f.read()
+    assert [name for name in ours if name not in text] == [], "a file that nothing names"
+
+
+def objects_below(folder):
+    """Kind and name of what a folder's kustomization has from files, its own and those of what it names; and of what it generates."""
+    said, = read(os.path.join(folder, "kustomization.yaml"))
+    found = {("ConfigMap", g["name"]) for g in said.get("configMapGenerator", [])}
+    for name in said.get("resources", []):
+        there = os.path.join(folder, name)
+        found |= objects_below(there) if os.path.isdir(there) else {(t["kind"], t["metadata"]["name"]) for t in read(there)}
+    return found
+
+
+@pytest.mark.parametrize("path", kustomizations())
+def test_a_patch_is_well_formed_and_has_a_target(path):
+    folder = os.path.join(DEPLOY, os.path.dirname(path))
+    said, = read(os.path.join(DEPLOY, path))
+    for patch in said.get("patches", []):
+        target = patch["target"]
+        if "name" in target:
+            assert (target["kind"], target["name"]) in objects_below(folder), target
+        if "path" in patch:
+            with open(os.path.join(folder, patch["path"])) as f:
+                text = f.read()
+        else:
+            text = patch["patch"]
+        for operation in operations(text) or []:
+            needs = {"add": {"value"}, "replace": {"value"}, "test": {"value"}, "remove": set(), "copy": {"from"}, "move": {"from"}}[operation["op"]]
+            assert set(operation) == {"op", "path"} | needs and operation["path"].startswith("/"), operation
+
+
+def test_what_the_files_say_of_pods_is_restricted():
+    """Of the whole as rendered: below. Here that of each file, the sidecar's container with it."""
+    looked = []
+    for path in files("kubernetes", ".yaml"):
+        for thing in read(path):
+            if isinstance(thing, dict) and thing.get("kind") in (*APPLICATIONS, "Job"):
+                pod = {"containers": [], **pod_of(thing)}
+                assert list(restricted_faults(pod)) == [], path
+                looked += [c["name"] for c in containers_of(pod)]
+    assert sorted(looked) == ["app", "migrate", "onceward", "pgbouncer"]
+
+
+def test_what_the_examples_configurations_read_is_mounted_by_the_files():
+    for path in "component/sidecar.yaml", "migrate/migrate.yaml":
+        thing, = read(os.path.join(DEPLOY, "kubernetes", path))
+        sources = [v["projected"]["sources"] for v in pod_of(thing)["volumes"] if v["name"] == "onceward"][0]
+        there = {"/etc/onceward/" + item["path"] for s in sources for item in s.get("secret", {}).get("items", [])}
+        variables = {e["name"] for c in containers_of({"containers": [], **pod_of(thing)}) for e in c["env"]}
+        for name in files("kubernetes/examples", ".json"):
+            with open(name) as f:
+                text = f.read()
+            assert set(re.findall(r'"(/etc/onceward/[^"]+)"', text)) <= there and set(re.findall(r"\$\{(\w+)\}", text)) <= variables, name
 
 
 def restricted_faults(pod):
@@ -319,13 +407,14 @@ def test_every_path_of_a_configuration_is_mounted():
 @pytest.fixture
 def charted(tmp_path):
     """Renders the chart with settings; answers status, objects, errors."""
-    if not shutil.which("helm"):
+    program = shutil.which("helm", path=TOOLS)
+    if not program:
         pytest.skip("helm is not here")
     shutil.copytree(os.path.join(DEPLOY, "helm"), tmp_path / "helm")
     shutil.copytree(tmp_path / "helm/onceward", tmp_path / "helm/service/charts/onceward")
 
     def render(*settings):
-        done = subprocess.run(["helm", "template", "payments", str(tmp_path / "helm/service"), *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run([program, "template", "payments", str(tmp_path / "helm/service"), *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return done.returncode, [t for t in yaml.safe_load_all(done.stdout) if t], done.stderr.decode()
     return render
 
