@@ -74,7 +74,11 @@ def test_each_kind_alone_and_in_its_order(bed, idle):
     assert told(export(idle, *only, "--rows")[0]) == [("row", m) for m in sorted(f"m{i}" for i in range(1, 13))]
     assert told(export(idle, *only, "--letters")[0]) == [("letter", f"d{i}") for i in range(1, 13)]
     assert told(export(idle, *only, "--messages")[0]) == [("message", f"m{i}") for i in range(1, 13)]
-    assert not export(idle, *only, "--messages", "--since", "30m")[0] and len(export(idle, *only, "--since", "2h", "--until", "30m")[0]) == 12
+    bed.rows("UPDATE onceward.inbox SET received_at = now() - interval '1 hour' WHERE consumer = %s AND message_id = 'm1'", bed.queue.name)
+    bed.rows("UPDATE onceward.dead_letter SET died_at = now() - interval '1 hour' WHERE consumer = %s AND message_id = 'd1'", bed.queue.name)
+    for kind, n_young in (("--rows", 11), ("--letters", 11), ("--messages", 0)):
+        assert len(export(idle, *only, kind, "--since", "30m")[0]) == n_young
+        assert len(export(idle, *only, kind, "--since", "2h", "--until", "30m")[0]) == 12 - n_young
 
 
 def test_it_goes_on_behind_any_line(bed, idle):
@@ -146,13 +150,14 @@ def test_since_and_until_stay_those_of_the_first_run(bed, idle, tmp_path):
 def test_a_file_of_other_options_is_left_alone(bed, idle, tmp_path):
     fill(bed, 3)
     path = str(tmp_path / "archive.jsonl")
-    export(idle, "--consumer", bed.queue.name, "--output", path)
+    export(idle, "--consumer", bed.queue.name, "--rows", "--output", path)
     with open(path) as f:
         whole = f.read()
-    _, said = export(idle, "--consumer", bed.queue.name, "--rows", "--output", path, status=1)
-    assert "was begun with other options" in said and f'"consumer":"{bed.queue.name}"' in said
-    with open(path) as f:
-        assert f.read() == whole
+    for other in (["--letters"], [], ["--rows", "--until", "2h"]):
+        _, said = export(idle, "--consumer", bed.queue.name, *other, "--output", path, status=1)
+        assert "was begun with other options" in said and f'"consumer":"{bed.queue.name}"' in said
+        with open(path) as f:
+            assert f.read() == whole
 
 
 CLAIM = ("SELECT answer FROM onceward.sidecar_claim_many(true, 'a', 5, false, NULL, 2000, ARRAY[%s], '{10s}', '{20s}', '{8}', '{3}', '{1}', %s::text[],"
@@ -176,7 +181,7 @@ def test_what_is_not_committed_yet_is_waited_for(bed, idle, sql, kinds):
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     looks = lambda: bed.rows("SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
                              " AND query LIKE '%%l.virtualtransaction = ANY%%'")[0]["n"]
-    wait_until(looks, "it looks whether that has ended")
+    wait_until(looks, "it looks whether that has ended", 40)
     assert child.poll() is None
     connection.commit()
     connection.close()
