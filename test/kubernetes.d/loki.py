@@ -6,6 +6,7 @@ at once, dated accordingly."""
 
 import json
 import os
+import re
 import threading
 import time
 import urllib.error
@@ -74,7 +75,10 @@ class Loki:
     def rule(self, tenant=TENANT, label="container"):
         """From now on the rules are evaluated; not before there is a stats line, since without any OncewardSilent is right to fire."""
         with open(os.path.join(self.root, "deploy/alerts/loki.yaml")) as f:
-            self._write(f"rules/{tenant}/onceward.yaml", f.read().replace("{container=", f"{{{label}="))
+            text = f.read()
+        if label != "container":  # as deploy/logs/README.md has it for what comes by OTLP
+            text = re.sub(r"\bnamespace\b", "k8s_namespace_name", text.replace("{container=", f"{{{label}="))
+        self._write(f"rules/{tenant}/onceward.yaml", text)
 
     def stop(self):
         for child in reversed(self.children):

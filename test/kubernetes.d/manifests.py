@@ -78,11 +78,14 @@ def dry_run(cluster, folder):
     refused, unknown, passed = [], set(), 0
     sources = {name: rendered(cluster, name) for name in sorted(os.listdir(os.path.join(cluster.root, "deploy/kubernetes/examples")))}
     helm = cluster.command("helm", "template", "payments", chart(cluster, folder), "--namespace", NAMESPACE)
+    sources["logs"] = [t for t in yaml.safe_load_all(cluster.command("kubectl", "kustomize", os.path.join(cluster.root, "deploy/logs"))) if t]
     sources["helm/service"] = [t for t in yaml.safe_load_all(helm) if t]
+    cluster.kubectl("create", "namespace", "monitoring")  # where deploy/logs goes: what reads kubelet's files cannot be restricted
     for name, things in sources.items():
         unknown |= {f"{name}: {t['kind']}" for t in things if t["kind"] not in known}
         for thing in (t for t in things if t["kind"] in known):
-            output = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=json.dumps(thing), check=False)
+            output = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "--namespace", thing["metadata"].get("namespace", NAMESPACE),
+                                     "-f", "-", text=json.dumps(thing), check=False)
             # A pod that the namespace does not take is only warned of here, since the Deployment is taken.
             if "server dry run)" not in output or "Warning" in output:
                 refused.append(f"{name}: {thing['kind']} {thing['metadata']['name']}: {output.strip()}")

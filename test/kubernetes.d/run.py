@@ -33,7 +33,7 @@ from scenarios import SCENARIOS, Bench  # noqa: E402
 
 WITHOUT_CLUSTER = ("alerts", "ruler")
 WITHOUT_LOAD = ("manifests",)
-WITH_LOKI = {"logs", "ruler"}  # only when they are named: Loki takes long to build
+LONG = {"ruler"}  # only when it is named: each record takes minutes
 
 
 def images(cluster, options, folder):
@@ -169,7 +169,7 @@ def parse():
     unknown = set(options.only) - set(names)
     if unknown:
         parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join(names)}")
-    options.only = options.only or [name for name in names if name not in WITH_LOKI]
+    options.only = options.only or [name for name in names if name not in LONG]
     return options
 
 
