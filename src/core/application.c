@@ -275,7 +275,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
     if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_abandoned || a->n_accepted ||
-        awaits_news(a) || MUTANT(NEVER_ALONE_BY_LUCK))
+        awaits_news(a))
         return false;
     place_settle(a, now_ms);
     a->place.holder = holder;
