@@ -116,9 +116,8 @@ def test_a_new_consumer_does_each_once(bed, other):
     wait_until(lambda: bed.statuses(other.name) == {"completed": 30}, lambda: f"all are done again: {bed.statuses(other.name)}")
     assert all(n == 2 for n in bed.app.effects().values())
     # Unnamed, and ended: it begins anew, and the rows of the new consumer let none through.
-    sidecar_log = sidecar.mark()
     replay(sidecar, "--consumer", bed.queue.name, "--to", other.name)
-    wait_until(lambda: len(sidecar.find("duplicate", since=sidecar_log)) == 30, lambda: f"all are taken: {len(sidecar.find('duplicate', since=sidecar_log))}")
+    sidecar.wait_for("stats", queue=other.name, duplicates_total=30, deadline=120)  # of the lines of each there are ten a second
     sidecar.wait_for_nothing_held()
     assert all(n == 2 for n in bed.app.effects().values())
 
