@@ -42,7 +42,7 @@
  *   housekeeping.c the purge and the sweep
  *   store.c        the partitions of stored messages
  *   days.c         those that are past their retention, dropped on a connection of their own
- *   outbox.c       the relay of the outbox
+ *   outbox.c       the relay of the outbox; outbox_answers.c, outbox_figures.c: what it is told, and tells
  *   waits.c        what is missing before a queue's first start
  *   tell.c         the state file
  *   reload.c       the program, started anew in its own place

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "sidecar/sidecar.h"
+
+#include "onceward/core/outbox.h"
+#include "onceward/inbox/outbox.h"
+
+/* What the files of the outbox's relay share: see outbox.c. */
+
+struct sidecar_outbox {
+    struct outbox core;
+    char *vhost;
+    struct sender *sender; /* NULL: not connected */
+    struct dial dial;
+    struct watch watch;
+    bool readable;
+    int64_t tick_ms, told_failed_ms;
+    struct buf header;
+    struct {
+        bool asked, known;
+        struct inbox_outbox_gauge latest;
+        int64_t stats_at_ms, said_ms;
+        uint64_t sum; /* of what the latest line told */
+    } figures;
+};
+
+/* --- outbox_answers.c --- */
+
+void outbox_answers_take(struct sidecar *s); /* the database is connected */
+
+/* --- outbox_figures.c --- */
+
+void outbox_figures_step(struct sidecar *s);
