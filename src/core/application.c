@@ -208,6 +208,10 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
     a->reached = true;
     a->gone = a->probe.failing = false;
     a->probe.n_failures = 0;
+    if (!is_news) { /* of what is there since the crash it says nothing */
+        a->probe.at_ms = now_ms;
+        return;
+    }
     a->probe.at_ms = a->rules.has_ready_url
                          ? now_ms + (a->rules.ready_interval_ms > READY_LOOK_MS ? a->rules.ready_interval_ms
                                                                                 : READY_LOOK_MS)

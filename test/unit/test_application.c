@@ -178,6 +178,24 @@ static void test_nobody_goes_alone_before_ready_url_has_said_that_it_is_back(voi
     assert_int_equal(application_take_place(&a, 1001, 7, true), PLACE_TAKEN);
 }
 
+static void test_a_probe_that_began_before_a_crash_is_followed_by_another(void **state)
+{
+    struct application a = reached();
+
+    a.rules.has_ready_url = true;
+    struct application_request r = send(&a, false);
+
+    application_probe_sent(&a);
+    assert_int_equal(crash(&a, 20, &r), CRASH_QUARANTINED);
+    application_probed(&a, 21, true, false, 0);
+    assert_true(application_wants_probe(&a, 21));
+    assert_int_equal(application_take_place(&a, 21, 7, true), PLACE_WAIT);
+    application_probe_sent(&a);
+    application_probed(&a, 22, true, false, 0);
+    assert_false(application_wants_probe(&a, 22));
+    assert_int_equal(application_take_place(&a, 1000, 7, true), PLACE_TAKEN);
+}
+
 static void test_slots_are_kept_idle_a_tenth_of_the_time(void **state)
 {
     struct application a = reached();
@@ -284,6 +302,7 @@ int main(void)
         cmocka_unit_test(test_nobody_goes_alone_before_ready_url_has_said_that_it_is_back),
         cmocka_unit_test(test_a_long_job_that_goes_alone_is_joined_and_then_not_charged),
         cmocka_unit_test(test_the_first_crash_of_all_quarantines_and_is_not_charged),
+        cmocka_unit_test(test_a_probe_that_began_before_a_crash_is_followed_by_another),
         cmocka_unit_test(test_who_has_a_slot_and_nobody_beside_it_has_the_place),
         cmocka_unit_test(test_reached_for_the_first_time_it_was_not_down),
     };
