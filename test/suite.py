@@ -263,6 +263,11 @@ def run_pytest_once(name, arguments, folder, count, patience, **environment):
         count.add(0, 1)
 
 
+def is_long(options):
+    """With --all the longer parts are run, and with --only whatever is meant by it."""
+    return not options.quick and (options.all or bool(options.only))
+
+
 def system_arguments(options):
     return (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
 
@@ -272,7 +277,8 @@ def run_system_tests(part, options, folder):
     files = list(QUICK) if options.quick else ["."]
     workers = str(WORKERS_EACH * max(2, min(4, os.cpu_count() or 1)))
     patience = SYSTEM_PATIENCE * (6 if options.tool else 1)
-    run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m", "not alone"], folder, patience)
+    run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m",
+                                      "not alone" if is_long(options) else "not alone and not deploy"], folder, patience)
 
 
 def run_alone(part, options, folder):
@@ -303,11 +309,11 @@ def parts_of(options):
         beside.append(Part("Unit tests", run_unit_tests, True))
     if not options.tool and is_wanted(options, "model"):
         beside.append(Part("Models", run_model, True))
-    if options.tool != "valgrind" and is_wanted(options, "chaos"):
+    if options.tool != "valgrind" and is_long(options) and is_wanted(options, "chaos"):
         beside.append(Part("Chaos run", run_chaos, True))
-    if not options.quick:
+    if is_long(options):
         after.append(Part("System tests that measure", run_alone))
-    if not options.tool and os.environ.get("ONCEWARD_RELEASE_BINARY") and is_wanted(options, "bench"):
+    if not options.tool and is_long(options) and os.environ.get("ONCEWARD_RELEASE_BINARY") and is_wanted(options, "bench"):
         after.append(Part("Bench, what does not depend on the machine", run_bench))
     return before, beside, after
 
@@ -328,6 +334,7 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--only")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--tool", choices=("thread", "valgrind"))
@@ -366,6 +373,8 @@ def main():
     show_times(before + beside + after, options.took)
     took = sum(float(text.rpartition("=")[2]) for text in options.took)
     say(f"  {took + process.seconds_since(start):6.0f}  all" + (f"; {count.skipped} skipped" if count.skipped else ""))
+    if not (options.quick or options.only or options.all):
+        say("Not in it, but in test/run --all: what deploy/ ships, its examples, the short chaos run, what measures.")
     if count.unstable:
         say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone: " + ", ".join(count.unstable))
         if options.strict:

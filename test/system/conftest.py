@@ -26,6 +26,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: compares times or measures, so nothing may run beside it")
+    config.addinivalue_line("markers", "deploy: what deploy/ ships; test/run leaves it to test/run --all")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups after it

@@ -22,6 +22,8 @@ from rig import pages
 from test_log import sentences
 from test_stats import fields, keys, states
 
+pytestmark = pytest.mark.deploy
+
 yaml = pytest.importorskip("yaml", reason="without python3-yaml no rule can be read")
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -13,6 +13,8 @@ import pytest
 
 from rig import schema
 
+pytestmark = pytest.mark.deploy
+
 yaml = pytest.importorskip("yaml", reason="without python3-yaml nothing of deploy/ can be read")
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy")

@@ -14,6 +14,8 @@ import pytest
 from rig import examples, process, schema
 from rig.wait import wait_until
 
+pytestmark = pytest.mark.deploy
+
 KINDS = examples.KINDS + (examples.LOCKED if os.environ.get("ONCEWARD_EXAMPLES") else [])
 PATHS = slice(None if os.environ.get("ONCEWARD_EXAMPLES") else -2, None)  # the first of three does nothing that the second does not
 CASES = [pytest.param(kind, path, id=f"{kind.name}-{path.strip('/').replace('/', '-')}") for kind in KINDS for path in kind.paths[PATHS]]

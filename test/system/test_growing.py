@@ -9,6 +9,8 @@ from rig.application import Application
 from rig.bed import merge
 from rig.wait import wait_until
 
+pytestmark = pytest.mark.deploy
+
 N_QUEUES = 4  # two a database
 N_IDS = 150
 COPIES = 3

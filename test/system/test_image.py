@@ -18,7 +18,7 @@ from rig.wait import wait_until
 
 IMAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/image")
 SIZE_MAX = 25_000_000
-pytestmark = pytest.mark.xdist_group("image")  # made once, for all of them
+pytestmark = [pytest.mark.deploy, pytest.mark.xdist_group("image")]  # made once, for all of them
 
 
 @pytest.fixture(scope="module")
