@@ -9,7 +9,9 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS = 1000,       /* after a nack; for so long an exchange that is missing is not asked for again */
+    AGAIN_MS = 1000,       /* for so long an exchange that is missing is not asked for again */
+    NACKED_MS = 20,        /* until what was nacked goes again: a full queue is emptied meanwhile, */
+    NACKED_MOST_MS = 1000, /* or stands */
     TOLD_AGAIN_MS = 60000, /* of nacks */
     SHOWN_MAX = 100,       /* bytes of a name, in words */
 };
@@ -282,7 +284,7 @@ static void group_next(struct outbox *o)
 
     l->alone = false;
     if (l->group_until && l->grows && row && row->number > l->group_until) {
-        l->group *= 2;
+        l->group++;
         l->group_until = row->number + l->group - 1;
     }
     if (l->group >= OUTBOX_OUT_MAX || (!l->grows && (!row || row->number > l->group_until))) {
@@ -368,6 +370,7 @@ void outbox_returned(struct outbox *o, struct slice exchange, struct slice routi
 static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
     exchange_of(o, row->exchange)->proven = true;
+    o->link.nack_wait_ms = 0;
     if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
         give_up(o, row, DEAD_UNROUTABLE, "the exchange has no queue for that routing key");
         return;
@@ -396,6 +399,17 @@ static int shown(struct slice name)
     return (int)(name.len < SHOWN_MAX ? name.len : SHOWN_MAX);
 }
 
+/* One wait for all that were out together. */
+static void wait_longer(struct outbox_link *l, int64_t now_ms)
+{
+    int64_t ms = l->nack_wait_ms ? l->nack_wait_ms * 2 : NACKED_MS;
+
+    if (now_ms < l->not_before_ms)
+        return;
+    l->nack_wait_ms = ms < NACKED_MOST_MS ? ms : NACKED_MOST_MS;
+    l->not_before_ms = now_ms + l->nack_wait_ms;
+}
+
 /* The broker says no, and not why: the same again, after a while. */
 static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
@@ -405,7 +419,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     counter_add(&o->counts.nacked, 1);
     row->returned = false;
     move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) ? OUTBOX_SETTLED : OUTBOX_WANTED);
-    l->not_before_ms = now_ms + AGAIN_MS;
+    wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
     l->group = MUTANT(OUTBOX_NACKED_IN_COMPANY) ? OUTBOX_OUT_MAX : 1;
     l->group_left = 0;
@@ -417,7 +431,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     snprintf(
         o->nacked, sizeof(o->nacked),
         "the broker refuses (nack) what goes to exchange '%.*s' with routing key '%.*s': a queue that is "
-        "full and rejects, or has no leader; it is sent again each second, and those behind it wait",
+        "full and rejects, or has no leader; it is sent again until it is taken, and those behind it wait",
         shown(row->exchange), row->exchange.data, shown(row->routing_key), row->routing_key.data);
 }
 

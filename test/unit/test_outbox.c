@@ -445,7 +445,7 @@ static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
     assert_int_equal(r.n_sent, 0);                       /* nothing goes beside what is out */
     outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* and those not at all */
     turn(&r);
-    pass(&r, 999);
+    pass(&r, 19);
     assert_int_equal(r.n_sent, 0);
     pass(&r, 1);
     assert_string_equal(r.last, "m5");
@@ -468,21 +468,106 @@ static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
 static void test_after_nacks_groups_grow(void **state)
 {
     struct rig r;
+    int at = 3;
 
     start(&r);
     prove(&r);
     answer(&r, 2, 2, false, "x");
     outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
-    answer(&r, 3, 258, false, "x");
-    answer(&r, 259, 514, false, "x");
-    pass(&r, 1000);
-    for (size_t n = 1; n < OUTBOX_OUT_MAX; n *= 2) {
+    pass(&r, 20);
+    confirm_all(&r);
+    for (size_t n = 2; n <= OUTBOX_OUT_MAX; n++) {
+        for (; r.o.reading.ask == OUTBOX_ASKED; at += 256)
+            answer(&r, at, at + 255, false, "x");
         assert_int_equal(r.o.sent.len, n);
         confirm_all(&r);
     }
-    assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
+    assert_false(r.o.link.grows); /* as ever */
+    outbox_deinit(&r.o);
+}
+
+static void test_the_wait_after_a_nack_doubles_until_something_passes(void **state)
+{
+    static const int waits[] = {20, 40, 80, 160, 320, 640, 1000, 1000};
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 3, true, "x");
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* two of them, and one wait */
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        r.n_sent = 0;
+        pass(&r, waits[i] - 1);
+        assert_int_equal(r.n_sent, 0);
+        assert_int_equal(outbox_due_ms(&r.o, r.now_ms) - r.now_ms, 1);
+        pass(&r, 1);
+        assert_int_equal(r.n_sent, 1);
+        assert_string_equal(r.last, "m2");
+        if (i + 1 < sizeof(waits) / sizeof(waits[0]))
+            outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+    }
     confirm_all(&r);
-    assert_int_equal(outbox_n_waiting(&r.o), 514 - 1 - 255 - 256);
+    assert_string_equal(r.last, "m3"); /* at once */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+    pass(&r, 19);
+    assert_int_equal(r.n_sent, 2);
+    pass(&r, 1);
+    assert_int_equal(r.n_sent, 3);
+    outbox_deinit(&r.o);
+}
+
+/* A queue that rejects what it has no room for. */
+struct full {
+    int max, n, n_in, latest, n_behind;
+};
+
+/* What was sent comes to the queue, in order. */
+static void full_take(struct rig *r, struct full *q)
+{
+    uint64_t last = r->tag;
+    int64_t seqs[OUTBOX_OUT_MAX];
+    size_t n = 0;
+
+    list_each(&r->o.sent, k)
+    {
+        seqs[n++] = container_of(k, struct outbox_row, in_phase)->seq;
+    }
+    for (size_t i = 0; i < n; i++) {
+        bool no = q->n == q->max;
+
+        if (!no) {
+            q->n++;
+            q->n_in++;
+            q->n_behind += seqs[i] < q->latest;
+            q->latest = (int)seqs[i];
+        }
+        outbox_confirmed(&r->o, r->now_ms, last - n + 1 + i, false, no);
+    }
+}
+
+static void test_a_full_queue_gets_what_its_consumer_takes(void **state)
+{
+    struct full q = {.max = 25};
+    int n_taken = 0, at = 2;
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    for (int ms = 0; ms < 20000; ms++) {
+        pass(&r, 1);
+        for (; r.o.reading.ask == OUTBOX_ASKED; at += 100)
+            answer(&r, at, at + 99, false, "x");
+        full_take(&r, &q);
+        if (ms % 2 || !q.n)
+            continue; /* 500/s */
+        q.n--;
+        n_taken++;
+    }
+    assert_int_in_range(n_taken, 9900, 10000);
+    assert_in_range(q.n_behind, 0, n_taken / 100);
+    assert_true(r.o.counts.nacked.total > 0);
     outbox_deinit(&r.o);
 }
 
@@ -522,6 +607,8 @@ int main(void)
         cmocka_unit_test(test_reading_goes_on_while_confirms_are_out),
         cmocka_unit_test(test_what_was_out_beside_a_nack_goes_again_in_order),
         cmocka_unit_test(test_after_nacks_groups_grow),
+        cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),
+        cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
     };
 

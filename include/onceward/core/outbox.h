@@ -18,9 +18,13 @@
  *
  * Rows are sent in groups. Ordinarily a group is all that may be out; a row to an exchange that nothing was
  * confirmed for yet goes alone, so that a channel that the broker closes over it takes nobody along. When the
- * broker closes the channel over a group, it is halved until the row that it refuses is alone. A row that it
- * says nack to, and those that were out with it, go again one by one, in order, and those behind them in
- * groups that grow: what was out behind it may have been taken, and nobody can take it back.
+ * broker closes the channel over a group, it is halved until the row that it refuses is alone.
+ *
+ * A row that it says nack to goes again after a wait that doubles while nothing is confirmed: all behind it
+ * wait, too, since nobody knows which of them come to the same queue. It and those that were out with it go
+ * one by one, in order, and those behind them in groups that grow by one: what was out behind it may have
+ * been taken, and nobody can take it back. So a queue that is full gets them as fast as it is emptied, and
+ * few of them at once.
  *
  * It polls at once while there is more of a batch, soon while rows come, and less and less while none does;
  * then it asks first whether any transaction has ended at all, which costs the database next to nothing. */
@@ -190,11 +194,12 @@ struct outbox {
         bool database, broker, open, blocked; /* open: the channel */
         int64_t quiet_since_ms;               /* no confirm, and rows wait, since; 0: not so */
         int64_t not_before_ms;    /* after a nack, or a channel that was closed for nobody's fault */
+        int64_t nack_wait_ms;     /* the latest, while nothing was confirmed since; 0: something was */
         int64_t told_nack_ms;     /* 0: never */
         bool alone;               /* what is out is to an exchange that is not proven */
         size_t group, group_left; /* so many may be out, and of those may still be sent */
         uint64_t group_until;     /* up to that number it is a small one */
-        bool grows;               /* and then twice as large each time, since the broker said nack */
+        bool grows;               /* and then larger by one each time, since the broker said nack */
     } link;
     struct outbox_exchange exchanges[OUTBOX_EXCHANGES];
     size_t next_exchange;
