@@ -46,6 +46,9 @@ BEGIN
             FOR v_item IN SELECT h.key, h.value FROM jsonb_each(p_headers) h WHERE h.key IN ('CC', 'BCC') LOOP
                 IF jsonb_typeof(v_item.value) <> 'array' OR jsonb_path_exists(v_item.value, '$[*] ? (@.type() != "string")') THEN
                     PERFORM onceward.outbox_refuse('headers.' || v_item.key, 'must be an array of strings: RabbitMQ routes by it', NULL);
+                ELSIF p_exchange = '' AND jsonb_path_exists(v_item.value, '$[*] ? (@ starts with "amq.rabbitmq.reply-to.")') THEN
+                    PERFORM onceward.outbox_refuse('headers.' || v_item.key, 'names a direct reply-to, which is no queue: RabbitMQ closes the'
+                                                   ' connection over one that is malformed', 'Name a queue.');
                 END IF;
             END LOOP;
         END IF;

@@ -81,9 +81,11 @@ BEGIN
         END IF;
         RETURN v_bytes;
     ELSIF v_tag IN ('!double', '!d', '!f') THEN
-        IF v_kind = 'number' AND abs(v_text::numeric) < (CASE WHEN v_tag = '!f' THEN 3.4028234e38 ELSE 1.797693134862315e308 END)
-           OR v_kind = 'string' AND v_text IN ('NaN', 'Infinity', '-Infinity') THEN
+        IF v_kind = 'number' AND abs(v_text::numeric) < (CASE WHEN v_tag = '!f' THEN 3.4028234e38 ELSE 1.797693134862315e308 END) THEN
             RETURN CASE WHEN v_tag = '!f' THEN 5 ELSE 9 END;
+        ELSIF v_kind = 'string' AND v_text IN ('NaN', 'Infinity', '-Infinity') THEN
+            PERFORM onceward.outbox_refuse(p_where, format('has %s for %s: RabbitMQ closes the connection over a number that is not finite',
+                                                           v_text, v_tag), 'Send it as a string.');
         END IF;
         PERFORM onceward.outbox_refuse(p_where, format('has no number for %s that it can hold', v_tag), c_tag);
     ELSIF v_tag = '!decimal' THEN

@@ -107,7 +107,7 @@ def test_what_is_published_comes_out_as_it_went_in(relay, app):
     everything = {"content_type": "text/plain", "content_encoding": "gzip", "correlation_id": "c", "reply_to": "r", "expiration": 60000,
                   "priority": 255, "delivery_mode": 1, "timestamp": 18446744073709551615, "user_id": "u", "app_id": "a", "cluster_id": None}
     headers = {"s": "x", "i": 5, "l": 1 << 40, "d": 1.5, "t": True, "n": None, "a": [1, "x", {"y": {}}], "when": {"!timestamp": 5},
-               "raw": {"!bytes": "AAE="}, "much": {"!decimal": "1.25"}, "long": {"!l": 5}, "f": {"!double": "NaN"}, "CC": ["a", "b"]}
+               "raw": {"!bytes": "AAE="}, "much": {"!decimal": "1.25"}, "long": {"!l": 5}, "f": {"!double": 5}, "CC": ["a", "b"]}
     assert app.value("SELECT onceward.publish(exchange => %s, routing_key => %s, body => %s, message_id => %s, type => %s, headers => %s,"
                      " properties => %s)", "e" * 255, "k" * 255, psycopg2.Binary(bytes(range(256))), "i" * 255, "t" * 255, json.dumps(headers),
                      json.dumps(everything)) == "i" * 255
@@ -157,6 +157,12 @@ REFUSED = [
     ("properties => '{\"app_id\": 5}'", "properties.app_id is a JSON number, and must be a string"),
     (f"properties => '{{\"correlation_id\": \"{LONG}\"}}'", "properties.correlation_id has 256 bytes"),
     ("properties => '{\"reply_to\": \"amq.rabbitmq.reply-to\"}'", "properties.reply_to is the direct reply-to"),
+    *((f"headers => '{{\"a\": [{{\"{tag}\": \"{value}\"}}]}}'", f"headers.a[0] has {value} for {tag}: RabbitMQ closes the connection")
+      for tag in ("!double", "!d", "!f") for value in ("NaN", "Infinity", "-Infinity")),
+]
+TO_A_QUEUE = [
+    ("headers => '{\"CC\": [\"q\", \"amq.rabbitmq.reply-to.%%%.x\"]}'", "headers.CC names a direct reply-to, which is no queue"),
+    ("headers => '{\"BCC\": [\"amq.rabbitmq.reply-to.x\"]}'", "headers.BCC names a direct reply-to, which is no queue"),
 ]
 
 
@@ -164,13 +170,18 @@ REFUSED = [
 def test_what_amqp_cannot_carry_is_refused_with_what_and_where(shared, sessions, kind):
     app = sessions(Application, shared)
     good = {"exchange": "'e'", "routing_key": "'r'", "body": f"'1'::{kind}"}
-    for argument, said in REFUSED:
+    for exchange, (argument, said) in [("'e'", refused) for refused in REFUSED] + [("''", refused) for refused in TO_A_QUEUE]:
         name, value = argument.split(" => ", 1)
-        arguments = {**good, name: f"NULL::{kind}" if name == "body" else value}
+        arguments = {**good, "exchange": exchange, name: f"NULL::{kind}" if name == "body" else value}
         with pytest.raises(psycopg2.Error) as refused:
             app.query(f"SELECT onceward.publish({', '.join(f'{n} => {v}' for n, v in arguments.items())})")
         assert refused.value.pgcode == "OW004" and said in refused.value.diag.message_primary, (argument, str(refused.value))
     assert left(shared) == [0, 0, 0]
+
+
+def test_to_another_exchange_what_looks_like_a_direct_reply_to_is_a_key_like_any_other(relay, app):
+    app.query("SELECT onceward.publish('e', 'amq.rabbitmq.reply-to.x', '1'::jsonb, 'key', headers => '{\"CC\": [\"amq.rabbitmq.reply-to.x\"]}')")
+    assert relay.drain() == ["key"]
 
 
 def test_a_session_in_another_encoding_is_told_too(shared, sessions):
