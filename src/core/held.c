@@ -151,6 +151,14 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     account(q, now_ms, d);
 }
 
+/* A death that waits for the brake only waits: it may never be written, and the copy that comes again would
+ * wait beside it. Other letters are written all the same: near the delivery limit this may be the last copy.
+ */
+static bool waits_to_die(const struct delivery *d)
+{
+    return d->wait == WAIT_BRAKE && !MUTANT(LOST_DEATHS_WAIT);
+}
+
 /* Its channel is gone. What lives by its tag alone has nothing left to do: the broker delivers it again. But
  * the row may hold a claim of ours, which is given back first, so that the next holder neither waits for its
  * end nor is charged for it. */
@@ -158,7 +166,8 @@ static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || d->request.out || d->request.accepted_until_ms)
         return false;
-    if (operation_info(d->op)->link == LINK_BROKER || (operation_info(d->op)->idle && !d->claim.has_token)) {
+    if (operation_info(d->op)->link == LINK_BROKER ||
+        ((operation_info(d->op)->idle || waits_to_die(d)) && !d->claim.has_token)) {
         held_end(q, now_ms, d);
         return true;
     }

@@ -537,6 +537,23 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
                       (long long)(world_ms(w) - d->copy.received_ms) / 1000);
 }
 
+/* What a lost channel has left behind is delivered again: here it ends with its request, its timer or its
+ * statement. The bounds of what is unacked do not see it. */
+static void check_left_behind(struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+
+    for (int r = WAIT_NONE + 1; r < N_WAITS; r++)
+        list_each(&q->held.waiting[r], k)
+        {
+            const struct delivery *d = container_of(k, struct delivery, in_list);
+
+            if (d->copy.generation != q->generation && !d->timer_slot)
+                oracle_broken(w, "hold", "ref %llu (%.*s) waits for ever: its channel is lost",
+                              (unsigned long long)d->ref, (int)d->id_len, d->id);
+        }
+}
+
 void oracle_started(struct world *w, const struct sidecar *s)
 {
     w->oracle->load[s->index] = (struct oracle_load){0};
@@ -553,15 +570,16 @@ void oracle_second(struct world *w)
                 check_silence(w, w->sidecars[i], q);
                 check_pause(w, w->sidecars[i], q);
                 check_hold(w, w->sidecars[i], q);
+                check_left_behind(w, w->sidecars[i], q);
             }
 }
 
 /* --- the end --- */
 
-/* By its character, or because it has no attempt left. */
+/* By its character, by a copy with another body, or because it has no attempt left. */
 static bool is_bad(const struct world *w, const struct truth *t)
 {
-    return (t->character != CHARACTER_GOOD && t->character != CHARACTER_FLAKY) ||
+    return (t->character != CHARACTER_GOOD && t->character != CHARACTER_FLAKY) || t->other_body ||
            (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
 }
 

@@ -262,6 +262,26 @@ static void make_fault(struct plan *p, uint64_t *r, int64_t until_us)
     }
 }
 
+/* A publisher that sets no ids, so that the brake is set, and channels that are lost meanwhile. There is room
+ * for all of them: else the good ones behind them would wait for a person. */
+static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
+{
+    int queue = (int)random_below(r, (uint64_t)p->n_queues);
+    struct queue_rules *rules = &p->queues[queue].rules;
+    size_t n = (size_t)ONE_OF(r, 10, 30, 60), n_losses = (size_t)ONE_OF(r, 1, 2, 4);
+    int64_t at_us = random_between(r, 0, until_us);
+
+    if (rules->max_bytes < 1 << 20) /* they keep the bytes that a good one needs: that is told, too */
+        return;
+    plan_add(p, queue, CHARACTER_NO_ID, n, at_us, 0);
+    if (rules->max_parked < 200)
+        rules->max_parked = 200;
+    for (size_t i = 0; i < n_losses; i++)
+        plan_break(p, random_chance(r, 5000) ? FAULT_CHANNEL : FAULT_BROKER_CUT,
+                   random_between(r, at_us, until_us + 20ll * SECOND), 0)
+            ->queue = queue;
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     uint64_t r = random_mix(seed ^ 0x0123456789abcdef);
@@ -280,6 +300,10 @@ void plan_make(struct plan *p, uint64_t seed)
 
     for (size_t i = 0; i < n; i++)
         make_fault(p, &r, busy_us);
+    /* Drawn apart: the other seeds are what they always were. */
+    r = random_mix(seed ^ 0x1d5);
+    if (random_chance(&r, 400))
+        make_no_ids(p, &r, busy_us);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }

@@ -61,6 +61,7 @@ static void publish_all(struct world *w)
                 t->id_len = (size_t)snprintf(t->id, sizeof(t->id), "m%d", m->number);
             }
             t->n_open_copies++;
+            t->other_body |= m->other_body;
             world_at(w, START_US + m->at_us, publish, (void *)m, (uint64_t)(t - w->truths), 0);
         }
 }

@@ -55,6 +55,7 @@ struct truth {
     int n_blamed; /* charges for a crash */
     int n_kills;  /* how often it ended the application */
     int n_copies, n_open_copies;
+    bool other_body;      /* one of its copies has another body than the first */
     int64_t second;       /* of the statements about it, */
     int n_items;          /* and how many there were in it */
     bool row_lost;        /* a crash of the database took its claim, or a clock's jump its window */

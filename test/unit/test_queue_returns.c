@@ -223,6 +223,75 @@ test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a
     end(w);
 }
 
+/* Nobody's publisher sets an id. */
+static void deliver_without_id(struct world *w, int n)
+{
+    static uint64_t tag = 1000;
+
+    for (; n > 0; n--) {
+        struct arrival a = {.generation = w->q.generation,
+                            .number = ++tag,
+                            .consumer = w->q.consumer.number,
+                            .redelivered = w->q.generation > 1,
+                            .message = message_new(),
+                            .body_len = 10,
+                            .n_bytes = 10,
+                            .id = SLICE(""),
+                            .no_id = DEAD_NO_MESSAGE_ID,
+                            .no_id_text = "no id"};
+
+        queue_delivered(&w->q, w->now, &a);
+    }
+}
+
+static void lose_channel(struct world *w)
+{
+    uint64_t next = w->q.generation + 1;
+
+    queue_channel_lost(&w->q, w->now, 0, "connection lost");
+    queue_channel_open(&w->q, w->now, next, 3, KIND_CLASSIC);
+    run(w, w->now + 1000);
+}
+
+/* The broker delivers them again: held twice, nobody would ever end the first copies, and in the end they
+ * would fill max_parked. */
+static void test_what_waits_to_die_goes_with_its_channel(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+
+    w->works = true;
+    for (int i = 0; i < 5; i++) {
+        deliver_without_id(w, 60);
+        run(w, w->now + 2000);
+        assert_true(w->q.brake.on);
+        assert_int_equal(queue_n_held(&w->q), 60);
+        assert_int_equal(w->q.held.unacked.len, 60);
+        lose_channel(w);
+        assert_int_equal(queue_n_held(&w->q), 0);
+        assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    }
+    assert_int_equal(w->n_buried + w->n_rejected + w->n_requeued, 0);
+    end(w);
+}
+
+/* Those whose letters were to be written are spared when others set the brake: that ends them, too. */
+static void test_what_the_brake_spares_after_its_channel_was_lost_ends(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+
+    w->works = true;
+    deliver_without_id(w, 10);
+    queue_channel_lost(&w->q, w->now, 0, "connection lost");
+    queue_channel_open(&w->q, w->now, 2, 3, KIND_CLASSIC);
+    run(w, w->now + 100);
+    assert_int_equal(queue_n_held(&w->q), 10);
+    deliver_without_id(w, 20);
+    assert_true(w->q.brake.on);
+    assert_int_equal(queue_n_held(&w->q), 20);
+    assert_int_equal(w->n_buried, 0);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
         cmocka_unit_test(
             test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends),
+        cmocka_unit_test(test_what_waits_to_die_goes_with_its_channel),
+        cmocka_unit_test(test_what_the_brake_spares_after_its_channel_was_lost_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
