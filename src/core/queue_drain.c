@@ -20,7 +20,7 @@ static void drain_idle(struct queue *q, int64_t now_ms)
                 held_want(q, now_ms, d, d->op);
             continue;
         }
-        if (held_is_idle(d))
+        if (held_is_idle(d) || d->wait == WAIT_BRAKE)
             decide_leave(q, now_ms, d);
     }
 }

@@ -292,6 +292,22 @@ static void test_what_the_brake_spares_after_its_channel_was_lost_ends(void **st
     end(w);
 }
 
+static void test_a_drain_gives_back_what_waits_to_die(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+
+    w->works = true;
+    deliver_without_id(w, 30);
+    run(w, w->now + 2000);
+    assert_true(w->q.brake.on);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    run(w, w->now + 1000);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    assert_int_equal(w->n_requeued, 30);
+    assert_int_equal(w->n_buried, 0);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +319,7 @@ int main(void)
             test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends),
         cmocka_unit_test(test_what_waits_to_die_goes_with_its_channel),
         cmocka_unit_test(test_what_the_brake_spares_after_its_channel_was_lost_ends),
+        cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
