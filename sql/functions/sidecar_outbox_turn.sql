@@ -3,7 +3,8 @@
 -- Answers
 --   turned   the next table's turn has begun, or that it has was written down: call again
 --   emptied  the tables whose turn is over were emptied
---   waits    somebody may still be writing to one of those, or not all of theirs was confirmed
+--   waits    somebody may still be writing to one of those, or not all of theirs was confirmed; or the position is another server's, and its
+--            ids mean nothing here: a pooler may have been switched to a restored copy since the lease was asked for
 --   rests    there is not enough to be worth a turn: less than p_min_bytes in the table whose turn it is, and the last turn is less than
 --            p_min_ms ago; or nothing at all
 --   busy     a lock was not to be had at once, or within 100 ms: a dump may be reading
@@ -42,6 +43,10 @@ BEGIN
     END IF;
     PERFORM set_config('lock_timeout', '100ms', true);
     SELECT * INTO p FROM onceward.outbox_position q ORDER BY q.lease DESC, q.n DESC LIMIT 1;
+    IF p.resending IS NOT NULL OR p.table_oid IS DISTINCT FROM 'onceward.outbox_position'::regclass::oid
+       OR p.system_identifier IS DISTINCT FROM onceward.outbox_system() THEN
+        RETURN 'waits';
+    END IF;
     DELETE FROM onceward.outbox_position q WHERE (q.lease, q.n) < (p.lease, p.n);
     v_turn := pg_sequence_last_value('onceward.outbox_turn');
 

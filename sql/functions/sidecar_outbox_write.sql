@@ -2,7 +2,8 @@
 -- the whole batch.
 --
 -- Answers: written | lost (another holder has the lease: nothing was done) | busy (somebody is at the lease: nothing was done) | stale (the
--- batch is of a life of the server that is over: nothing was done; begin again from the written position).
+-- batch is of a life of the server that is over, or the position is another server's, as in sidecar_outbox_turn: nothing was done; begin again
+-- from the written position).
 --
 -- It commits asynchronously: what a crash takes away of it is sent again.
 --
@@ -22,7 +23,9 @@ BEGIN
     IF v_hold <> 'held' THEN
         RETURN v_hold;
     END IF;
-    PERFORM FROM onceward.outbox_life l WHERE l.life = v_parts[8]::uuid;
+    PERFORM FROM onceward.outbox_life l, (SELECT * FROM onceward.outbox_position q ORDER BY q.lease DESC, q.n DESC LIMIT 1) p
+    WHERE l.life = v_parts[8]::uuid AND p.resending IS NULL AND p.table_oid = 'onceward.outbox_position'::regclass::oid
+          AND p.system_identifier = onceward.outbox_system();
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;

@@ -665,6 +665,24 @@ def test_numbers_that_are_there_twice_after_a_restore_lose_nothing(pg, app, rela
     assert sorted(relay.drain(rows=1)) == sorted(ids)
 
 
+@pytest.mark.parametrize("of", ["system_identifier = 5", "table_oid = 5", "resending = 1000"])
+def test_a_holder_whose_pooler_is_switched_to_a_copy_empties_and_writes_nothing_there(pg, app, relay, of):
+    """The copy has his lease, and a position far above all ids of its server. He comes before he asks for the lease again."""
+    publish(app, "old")
+    relay.lease()
+    assert relay.step() == 1
+    pg.query(f"UPDATE onceward.outbox_position SET done = '5000000:5000000:', floor = 1000, done_by = '5000001', {of}")
+    publish(app, "new")
+    assert [relay.turn() for _ in range(4)] == ["waits"] * 4
+    assert sum(left(pg)) == 2 and relay.write() == "stale"
+    assert relay.lease().restored
+    while relay.restore() != "done":
+        pass
+    assert relay.drain() == ["old", "new"]
+    turns(relay, {"rests"})
+    assert left(pg) == [0, 0, 0]
+
+
 # races
 
 
