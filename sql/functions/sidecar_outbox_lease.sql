@@ -10,7 +10,8 @@
 --   busy   somebody is at the row: nothing was done
 --   none   there is no row: the database is being restored
 --
--- A later life of the holder's instance takes it over at once; others do when its time is over, by the database's clock.
+-- A later life of the holder's instance takes it over at once; others do when its time is over, by the database's clock; or so far ahead that
+-- this clock was set back since it was written.
 --
 -- Keeping it commits asynchronously: what a crash takes away of that is time only.
 --
@@ -51,7 +52,7 @@ BEGIN
         UPDATE onceward.outbox o SET held_until = v_now + p_lease_ms * interval '1 ms' WHERE o.ctid = v_row.tid;
         answer := 'held';
         lease := p_lease;
-    ELSIF v_row.holder IS NULL OR v_row.held_until <= v_now
+    ELSIF v_row.holder IS NULL OR v_row.held_until <= v_now OR v_row.held_until > v_now + 2 * p_lease_ms * interval '1 ms'
           OR (v_row.holder = p_instance AND (v_row.number < p_number OR (v_row.number = p_number AND p_lease IS NULL))) THEN
         IF current_setting('synchronous_commit') = 'off' THEN
             PERFORM set_config('synchronous_commit', 'on', true);

@@ -339,6 +339,16 @@ def test_one_relays_at_a_time(pg, sessions):
     assert a.value("SELECT answer FROM onceward.sidecar_outbox_register('rabbit', 'other')") == "ok"
 
 
+def test_a_clock_that_was_set_back_makes_nobody_wait_for_a_holder_that_is_gone(pg, sessions):
+    gone, other = sessions(Relay, pg, "a"), sessions(Relay, pg, "b")
+    gone.lease()
+    pg.query("UPDATE onceward.outbox SET held_until = held_until + interval '13 s'")
+    assert other.lease().answer == "other", "within two leases it is one that lives"
+    pg.query("UPDATE onceward.outbox SET held_until = held_until + interval '1 hour'")
+    assert other.lease().lease == gone.number_of_lease + 1
+    assert gone.turn() == "lost" and gone.lease().answer == "other"
+
+
 def test_a_former_holder_changes_nothing(pg, app, sessions):
     former, holder = sessions(Relay, pg, "a"), sessions(Relay, pg, "b")
     ids = [publish(app, str(i)) for i in range(4)]
