@@ -161,6 +161,7 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
         o->lease.at_ms = o->lease.not_before_ms = now_ms + AGAIN_MS;
         return;
     case OUTBOX_LOST:
+        o->error = NULL;
         leave(o, now_ms, RENEW_MS, "another sidecar has the lease");
         return;
     }
@@ -356,6 +357,7 @@ void outbox_unlinked(struct outbox *o, int64_t now_ms)
 {
     (void)now_ms;
     o->link.broker = o->link.open = o->link.blocked = false;
+    o->error = NULL;
     rows_unsent(o);
     rows_reap(o);
 }
@@ -395,15 +397,17 @@ static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_acti
 
 static bool tell_next(struct outbox *o, struct outbox_action *a)
 {
-    static const enum outbox_told order[] = {OUTBOX_TOLD_LEFT, OUTBOX_TOLD_REFUSED, OUTBOX_TOLD_HELD,
-                                             OUTBOX_TOLD_RESTORED, OUTBOX_TOLD_NACKED};
+    static const enum outbox_told order[] = {OUTBOX_TOLD_LEFT,     OUTBOX_TOLD_REFUSED, OUTBOX_TOLD_HELD,
+                                             OUTBOX_TOLD_RESTORED, OUTBOX_TOLD_NACKED,  OUTBOX_TOLD_CLOSED};
 
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         if (!o->to_tell[order[i]])
             continue;
         o->to_tell[order[i]] = false;
         *a = (struct outbox_action){.kind = OUTBOX_TELL, .told = order[i]};
-        a->text = order[i] == OUTBOX_TOLD_NACKED ? o->nacked : o->why;
+        a->text = order[i] == OUTBOX_TOLD_NACKED   ? o->nacked
+                  : order[i] == OUTBOX_TOLD_CLOSED ? o->closed
+                                                   : o->why;
         return true;
     }
     return false;

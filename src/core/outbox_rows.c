@@ -9,10 +9,10 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS = 1000,       /* for so long an exchange that is missing is not asked for again */
+    AGAIN_MS = 1000,       /* after a close; for so long an exchange that is missing is not asked for again */
     NACKED_MS = 20,        /* until what was nacked goes again: a full queue is emptied meanwhile, */
     NACKED_MOST_MS = 1000, /* or stands */
-    TOLD_AGAIN_MS = 60000, /* of nacks */
+    TOLD_AGAIN_MS = 60000, /* of nacks, and of one reason to close the channel */
     SHOWN_MAX = 100,       /* bytes of a name, in words */
 };
 
@@ -371,6 +371,7 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
     exchange_of(o, row->exchange)->proven = true;
     o->link.nack_wait_ms = 0;
+    o->error = NULL;
     if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
         give_up(o, row, DEAD_UNROUTABLE, "the exchange has no queue for that routing key");
         return;
@@ -424,15 +425,16 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     l->group = MUTANT(OUTBOX_NACKED_IN_COMPANY) ? OUTBOX_OUT_MAX : 1;
     l->group_left = 0;
     l->grows = true;
-    if (l->told_nack_ms && now_ms - l->told_nack_ms < TOLD_AGAIN_MS)
-        return;
-    l->told_nack_ms = now_ms;
-    o->to_tell[OUTBOX_TOLD_NACKED] = true;
+    o->error = o->nacked;
     snprintf(
         o->nacked, sizeof(o->nacked),
         "the broker refuses (nack) what goes to exchange '%.*s' with routing key '%.*s': a queue that is "
         "full and rejects, or has no leader; it is sent again until it is taken, and those behind it wait",
         shown(row->exchange), row->exchange.data, shown(row->routing_key), row->routing_key.data);
+    if (l->told_nack_ms && now_ms - l->told_nack_ms < TOLD_AGAIN_MS)
+        return;
+    l->told_nack_ms = now_ms;
+    o->to_tell[OUTBOX_TOLD_NACKED] = true;
 }
 
 void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multiple, bool no)
@@ -481,14 +483,30 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
     give_up(o, row, reason, why);
 }
 
+/* The broker has words, and they are about no message. */
+static void closed(struct outbox *o, int64_t now_ms, const char *why)
+{
+    struct outbox_link *l = &o->link;
+    bool is_told = strncmp(o->closed, why, sizeof(o->closed) - 1) == 0 && l->told_close_ms &&
+                   now_ms - l->told_close_ms < TOLD_AGAIN_MS;
+
+    l->not_before_ms = now_ms + AGAIN_MS;
+    snprintf(o->closed, sizeof(o->closed), "%s", why);
+    o->error = o->closed;
+    if (is_told)
+        return;
+    l->told_close_ms = now_ms;
+    o->to_tell[OUTBOX_TOLD_CLOSED] = true;
+}
+
 void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char *why)
 {
     size_t n = o->sent.len;
     struct outbox_row *first = first_of(&o->sent);
 
     o->link.open = false;
-    if (!is_of_message(code)) {
-        o->link.not_before_ms = now_ms + AGAIN_MS;
+    if (!is_of_message(code) || !n) {
+        closed(o, now_ms, why);
     } else if (n == 1 || (n && MUTANT(OUTBOX_FIRST_IS_BLAMED))) {
         condemn(o, now_ms, first, code, why);
     } else if (n) {

@@ -11,6 +11,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/broker/sender.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -97,6 +98,7 @@ static void blocked(struct sidecar *s, const struct sender_event *ev)
     struct log_line line;
 
     outbox_blocked(&s->outbox->core, is);
+    snprintf(s->outbox->blocked, sizeof(s->outbox->blocked), "%.255s", is ? ev->fault.text : "");
     log_begin(&line, EVENT_LIMITS, NULL);
     log_text(&line, "vhost", s->outbox->vhost);
     log_text(&line, "reason", is ? ev->fault.text : "the broker takes the outbox's messages again");
@@ -212,14 +214,19 @@ static void tell(struct sidecar *s, const struct outbox_action *a)
     static const enum event events[N_OUTBOX_TOLD] = {
         [OUTBOX_TOLD_HELD] = EVENT_OUTBOX_HELD,       [OUTBOX_TOLD_LEFT] = EVENT_OUTBOX_LEFT,
         [OUTBOX_TOLD_REFUSED] = EVENT_OUTBOX_REFUSED, [OUTBOX_TOLD_RESTORED] = EVENT_OUTBOX_RESTORED,
-        [OUTBOX_TOLD_NACKED] = EVENT_LIMITS,
+        [OUTBOX_TOLD_NACKED] = EVENT_LIMITS,          [OUTBOX_TOLD_CLOSED] = EVENT_DISCONNECTED,
     };
+    const struct sidecar_outbox *x = s->outbox;
     struct log_line l;
 
     log_begin(&l, events[a->told], NULL);
-    log_text(&l, "vhost", s->outbox->vhost);
-    if (a->told == OUTBOX_TOLD_LEFT || a->told == OUTBOX_TOLD_REFUSED || a->told == OUTBOX_TOLD_NACKED)
+    if (a->told == OUTBOX_TOLD_CLOSED)
+        log_text(&l, "peer", x->dial.peer);
+    log_text(&l, "vhost", x->vhost);
+    if (a->told != OUTBOX_TOLD_HELD && a->told != OUTBOX_TOLD_RESTORED)
         log_text(&l, "reason", a->text);
+    if (a->told == OUTBOX_TOLD_CLOSED)
+        log_int(&l, "next_try_ms", x->core.link.not_before_ms - s->now_ms);
     log_end(&l);
 }
 

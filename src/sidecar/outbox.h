@@ -15,6 +15,7 @@ struct sidecar_outbox {
     struct watch watch;
     bool readable;
     int64_t tick_ms, told_failed_ms;
+    char blocked[256]; /* why the broker takes no messages, while it does not */
     struct buf header;
     struct {
         bool asked, known;

@@ -18,6 +18,14 @@ static const char *state_of(const struct sidecar *s)
     return outbox_holds(&x->core, s->now_ms) ? "relaying" : "standby";
 }
 
+/* Why nothing is confirmed, in the broker's words; NULL: nothing is known to hinder. */
+static const char *error_of(const struct sidecar_outbox *x)
+{
+    if (!x->sender)
+        return *x->dial.reason ? x->dial.reason : NULL;
+    return x->core.link.blocked ? x->blocked : x->core.error;
+}
+
 /* Keys are those of stats.def. */
 static const char *key_of(char *room, enum stats_field f, size_t i)
 {
@@ -74,6 +82,7 @@ static void say(struct sidecar *s)
     log_begin(&l, EVENT_OUTBOX, NULL);
     say_text(&l, OUTBOX_FIELD_STATE, state_of(s));
     say_text(&l, OUTBOX_FIELD_HOLDER, known && *g->holder ? g->holder : NULL);
+    say_text(&l, OUTBOX_FIELD_ERROR, error_of(x));
     say_count(&l, OUTBOX_FIELD_PUBLISHED, &c->published);
     say_count(&l, OUTBOX_FIELD_RESENT, &c->resent);
     say_count(&l, OUTBOX_FIELD_NACKED, &c->nacked);

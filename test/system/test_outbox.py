@@ -308,6 +308,28 @@ def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path,
         made.deinit()
 
 
+def test_a_channel_that_the_broker_closes_over_no_message_is_told_in_its_words(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
+    """Another's exclusive queue is asked for on its channel: 405."""
+    made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
+    request.node.bed = made
+    try:
+        sidecar = relay(made, "first")
+        sidecar.wait_for("outbox_held")
+        locked = made.queue.channel.queue_declare("", exclusive=True).method.queue
+        own_broker.eval("[rabbit_channel:do(C, {'basic.get', 0, <<\"%s\">>, false}) || C <- rabbit_channel:list(),"
+                        " [{connection, P}] <- [rabbit_channel:info(C, [connection])],"
+                        ' string:find(io_lib:format("~p", [rabbit_reader:info(P, [client_properties])]), "outbox") =/= nomatch]' % locked)
+        told = sidecar.wait_for("disconnected", peer="outbox")
+        assert "RESOURCE_LOCKED" in told["reason"] and told["next_try_ms"] == 1000
+        assert sidecar.wait_for("outbox", error=lambda e: e)["error"] == told["reason"]
+        publish_many(made, ["m1"], exchange="", key=made.queue.name)
+        assert take_from(made.queue, 1)[0][0] == "m1"
+        sidecar.wait_for("outbox", since=len(sidecar.find("outbox")), error=None)
+        assert len(sidecar.find("disconnected", peer="outbox")) == 1
+    finally:
+        made.deinit()
+
+
 def test_what_a_full_queue_refuses_goes_again_in_order_and_is_told(box):
     """overflow: reject-publish makes the broker say nack."""
     full = box.new_queue("-full", arguments={"x-max-length": 10, "x-overflow": "reject-publish"})

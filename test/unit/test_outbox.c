@@ -11,9 +11,10 @@ struct rig {
     struct outbox o;
     int64_t now_ms;
     uint64_t tag;
-    int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack;
+    int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
     int64_t written; /* seq of the latest position; -1: all of the batch */
     char last[32];   /* id of the row that was sent last */
+    char told[256];  /* why the channel was closed */
 };
 
 static void begin(struct rig *r, char *const *exchanges, size_t n)
@@ -72,6 +73,9 @@ static void turn(struct rig *r)
             break;
         case OUTBOX_TELL:
             r->n_told_nack += a.told == OUTBOX_TOLD_NACKED;
+            r->n_told_close += a.told == OUTBOX_TOLD_CLOSED;
+            if (a.told == OUTBOX_TOLD_CLOSED)
+                snprintf(r->told, sizeof(r->told), "%s", a.text);
             break;
         case OUTBOX_RESTORE:
             break;
@@ -424,6 +428,33 @@ static void confirm_all(struct rig *r)
     turn(r);
 }
 
+/* 541 and its like: the broker's words are told, and everything goes again. */
+static void test_a_channel_closed_over_no_message_is_told_in_the_brokers_words(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 4, true, "x");
+    for (int i = 0; i < 30; i++) { /* seconds */
+        outbox_channel_lost(&r.o, r.now_ms, 541, i < 20 ? "INTERNAL_ERROR - one" : "INTERNAL_ERROR - two");
+        outbox_channel_open(&r.o, r.now_ms);
+        pass(&r, 999);
+        assert_int_equal(r.o.sent.len, 0);
+        assert_string_equal(r.o.error, i < 20 ? "INTERNAL_ERROR - one" : "INTERNAL_ERROR - two");
+        pass(&r, 1);
+        assert_int_equal(r.o.sent.len, 3);
+        outbox_confirmed(&r.o, r.now_ms, r.tag - 2, false, false); /* or the lease would be given up */
+        assert_null(r.o.error);
+        answer(&r, 5 + i, 5 + i, true, "x");
+        turn(&r);
+    }
+    assert_int_equal(r.n_told_close, 2); /* each once a minute */
+    assert_string_equal(r.told, "INTERNAL_ERROR - two");
+    assert_int_equal(r.n_buried, 0);
+    outbox_deinit(&r.o);
+}
+
 static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
 {
     struct rig r;
@@ -605,6 +636,7 @@ int main(void)
         cmocka_unit_test(test_while_rows_come_it_polls_soon_and_not_always),
         cmocka_unit_test(test_polls_that_take_long_come_less_often),
         cmocka_unit_test(test_reading_goes_on_while_confirms_are_out),
+        cmocka_unit_test(test_a_channel_closed_over_no_message_is_told_in_the_brokers_words),
         cmocka_unit_test(test_what_was_out_beside_a_nack_goes_again_in_order),
         cmocka_unit_test(test_after_nacks_groups_grow),
         cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),

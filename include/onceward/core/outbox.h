@@ -135,6 +135,7 @@ enum outbox_told {
     OUTBOX_TOLD_REFUSED,  /* the outbox is another virtual host's */
     OUTBOX_TOLD_RESTORED, /* all is sent again */
     OUTBOX_TOLD_NACKED,   /* the broker says no to a message, and which */
+    OUTBOX_TOLD_CLOSED,   /* it closed the channel over no message, and its words */
     N_OUTBOX_TOLD
 };
 
@@ -193,13 +194,13 @@ struct outbox {
     struct outbox_link {
         bool database, broker, open, blocked; /* open: the channel */
         int64_t quiet_since_ms;               /* no confirm, and rows wait, since; 0: not so */
-        int64_t not_before_ms;    /* after a nack, or a channel that was closed for nobody's fault */
-        int64_t nack_wait_ms;     /* the latest, while nothing was confirmed since; 0: something was */
-        int64_t told_nack_ms;     /* 0: never */
-        bool alone;               /* what is out is to an exchange that is not proven */
-        size_t group, group_left; /* so many may be out, and of those may still be sent */
-        uint64_t group_until;     /* up to that number it is a small one */
-        bool grows;               /* and then larger by one each time, since the broker said nack */
+        int64_t not_before_ms; /* after a nack, or a channel that was closed for nobody's fault */
+        int64_t nack_wait_ms;  /* the latest, while nothing was confirmed since; 0: something was */
+        int64_t told_nack_ms, told_close_ms; /* 0: never */
+        bool alone;                          /* what is out is to an exchange that is not proven */
+        size_t group, group_left;            /* so many may be out, and of those may still be sent */
+        uint64_t group_until;                /* up to that number it is a small one */
+        bool grows; /* and then larger by one each time, since the broker said nack */
     } link;
     struct outbox_exchange exchanges[OUTBOX_EXCHANGES];
     size_t next_exchange;
@@ -208,7 +209,8 @@ struct outbox {
     struct histogram lag_us; /* from publish to the confirm */
     int64_t lag_ms;          /* of the latest */
     bool to_tell[N_OUTBOX_TOLD];
-    char why[256], nacked[512];
+    char why[256], nacked[512], closed[256];
+    const char *error; /* what the broker said since it confirmed anything: one of these two; NULL: nothing */
 };
 
 void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now_ms);
