@@ -106,10 +106,9 @@ static void probe_soon(struct application *a, int64_t now_ms)
         a->probe.at_ms = now_ms;
 }
 
-void application_unreachable(struct application *a, int64_t now_ms, bool timed_out)
+void application_unreachable(struct application *a, int64_t now_ms, bool refused)
 {
-    if (!timed_out)
-        a->refused = true;
+    a->refused |= refused || MUTANT(BROKEN_IS_REFUSED);
     if (!a->gone && !MUTANT(GONE_IS_SENT_TO)) {
         a->gone = true;
         a->probe.n_failures = 0;

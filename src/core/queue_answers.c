@@ -37,7 +37,7 @@ static void tell_limiters(struct queue *q, int64_t now_ms, const struct delivery
     bool first_try = d->claim.attempt <= 1 && !d->n_given_back;
 
     if (a->kind == ANSWER_UNREACHABLE) {
-        application_unreachable(q->application, now_ms, a->waited);
+        application_unreachable(q->application, now_ms, a->refused);
         pause_begin(q, now_ms, PAUSE_APPLICATION, a->brief);
     } else if (a->kind == ANSWER_STATUS && is_overload(a->status)) {
         application_refused_politely(q->application, &d->request.application, a->status);

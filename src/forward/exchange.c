@@ -231,7 +231,7 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     a->brief = words->brief;
     words->error[0] = words->brief[0] = '\0';
     a->took_us = x->end_us - x->start_us;
-    a->waited = a->kind == ANSWER_UNREACHABLE && x->ending == ENDING_TIME;
+    a->refused = a->kind == ANSWER_UNREACHABLE && x->ending == ENDING_CONNECT;
     if (a->kind != ANSWER_STATUS) {
         reason_write(x, words->error, sizeof(words->error));
         snprintf(words->brief, sizeof(words->brief), "%.*s", (int)sizeof(words->brief) - 1, words->error);

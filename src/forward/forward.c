@@ -288,7 +288,7 @@ static void carry(struct connection *c, struct exchange *x, struct slice head)
     wait_for_connection(x);
 }
 
-static void connect_failed(struct application *a, const char *error)
+static void connect_failed(struct application *a, const char *error, enum ending ending)
 {
     struct link *first = list_first(&a->waiting);
     struct exchange *x;
@@ -297,7 +297,7 @@ static void connect_failed(struct application *a, const char *error)
         return;
     x = container_of(first, struct exchange, queue);
     snprintf(x->error, sizeof(x->error), "%.*s", (int)sizeof(x->error) - 1, error);
-    over(x, ENDING_CONNECT);
+    over(x, ending);
 }
 
 /* Gives connections to those that wait for one, and begins to make what is missing. */
@@ -313,7 +313,7 @@ static void serve(struct application *a)
         carry(c, x, buf_slice(&x->request));
     }
     while (application_connect(a, &f) < 0)
-        connect_failed(a, f.text);
+        connect_failed(a, f.text, ENDING_CONNECT);
 }
 
 void forward_send(struct forward *w, const struct forward_request *r)
@@ -418,7 +418,7 @@ static void transfers_take(struct forward *w)
             char error[CURL_ERROR_SIZE];
 
             if (application_connected(a, k, code, error) < 0)
-                connect_failed(a, error);
+                connect_failed(a, error, code == CURLE_OPERATION_TIMEDOUT ? ENDING_TIME : ENDING_CONNECT);
         } else {
             struct probe *p = container_of(t, struct probe, transfer);
 

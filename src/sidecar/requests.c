@@ -83,7 +83,7 @@ static void answered(struct sidecar *s, const struct forward_answer *a)
         .kind = a->kind,
         .status = a->status,
         .retry_after_ms = a->retry_after_ms,
-        .waited = a->waited,
+        .refused = a->refused,
         .body = a->body,
         .brief = a->brief,
         .error = a->error,

@@ -22,6 +22,7 @@ enum step {
     STEP_EXTEND,
     STEP_ANSWER,
     STEP_RESET,
+    STEP_UNSENT,
     STEP_CRASH
 };
 
@@ -60,6 +61,7 @@ static const struct move programs[N_DEEDS][STEPS_MAX] = {
                      {STEP_ANSWER, .status = 200}},
     [DEED_CRASH] = {{STEP_CRASH, 500}},
     [DEED_COMMIT_CRASH] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_CRASH}},
+    [DEED_UNSENT] = {{STEP_UNSENT}},
 };
 
 void app_sim_init(struct world *w, struct app_sim *a, int index)
@@ -323,6 +325,9 @@ static void do_step(struct world *w, void *object, uint64_t epoch, uint64_t unus
         break;
     case STEP_RESET:
         answer(w, p, ANSWER_DIED, 0, -1);
+        break;
+    case STEP_UNSENT:
+        answer(w, p, ANSWER_UNREACHABLE, 0, -1);
         break;
     case STEP_CRASH:
         p->truth->n_kills++;

@@ -477,6 +477,7 @@ static const struct {
                  {"drain-refused", drain_refused},
                  {"other-body", other_body},
                  {"late-completion", late_completion},
+                 {"resets", resets},
                  {"found", found}};
 
 int measured_run(const char *name)

@@ -144,3 +144,29 @@ void late_completion(struct report *r)
     verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1 && f.out.counts.n_posts == 2,
             "a completion that comes too late", text);
 }
+
+/* Somebody before the application always accepts, and resets: some of the connections before the request has
+ * left. That says nothing of the application either: it is charged at the pace of what nothing proves, in
+ * each of these. */
+void resets(struct report *r)
+{
+    static const uint16_t unsent[] = {0, 500, 5000, 9500};
+    char name[100], text[120];
+    struct plan p;
+
+    for (size_t i = 0; i < sizeof(unsent) / sizeof(*unsent); i++) {
+        struct figures f = {0};
+
+        plan_plain(&p, 26);
+        p.application.rates[DEED_RESET] = 10000 - unsent[i];
+        p.application.rates[DEED_UNSENT] = unsent[i];
+        plan_add(&p, 0, CHARACTER_GOOD, 12, 0, 0);
+        p.stop_us = HOUR_S * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "an hour of resets, %d %% of them before the request has left",
+                 unsent[i] / 100);
+        snprintf(text, sizeof(text), "%d of 12 charged, at most 4; %d charges of one; %zu dead", f.n_charged,
+                 f.most_charged, f.n_dead[CHARACTER_GOOD]);
+        verdict(r, &f, f.n_charged <= 4 && f.most_charged <= 4 && !f.n_dead[CHARACTER_GOOD], name, text);
+    }
+}

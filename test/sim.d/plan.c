@@ -16,10 +16,10 @@ static const char *const characters[N_CHARACTERS] = {"good",         "400",    "
                                                      "sidecar_bomb", "no_id",  "invalid", "poison_200"};
 
 static const char *const deeds[N_DEEDS] = {
-    "ok",    "500",       "503",           "429",         "409",        "400",
-    "502",   "reset",     "commit_reset",  "commit_504",  "commit_500", "rollback",
-    "hang",  "hang_late", "early",         "early_never", "202",        "202_never",
-    "twice", "lock_long", "lock_rollback", "extend",      "crash",      "commit_crash"};
+    "ok",     "500",          "503",          "429",        "409",      "400",       "502",
+    "reset",  "commit_reset", "commit_504",   "commit_500", "rollback", "hang",      "hang_late",
+    "early",  "early_never",  "202",          "202_never",  "twice",    "lock_long", "lock_rollback",
+    "extend", "crash",        "commit_crash", "unsent"};
 
 static const char *const faults[N_FAULTS] = {
     "kill",           "kill_at",     "freeze",       "drain",         "broker_cut",     "broker_slow",
@@ -192,7 +192,7 @@ static void make_application(uint64_t *r, struct plan_application *a)
     a->ready_url = random_chance(r, 4000);
     if (random_chance(r, 2500))
         return;
-    for (int d = 1; d < N_DEEDS; d++)
+    for (int d = 1; d < DEED_UNSENT; d++)
         if (random_chance(r, 2500))
             a->rates[d] = (uint16_t)ONE_OF(r, 20, 100, 300, 1000);
     if (a->rates[DEED_CRASH] > 100)
@@ -304,6 +304,8 @@ void plan_make(struct plan *p, uint64_t seed)
     r = random_mix(seed ^ 0x1d5);
     if (random_chance(&r, 400))
         make_no_ids(p, &r, busy_us);
+    if (random_chance(&r, 800))
+        p->application.rates[DEED_UNSENT] = (uint16_t)ONE_OF(&r, 100, 1000, 5000);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }

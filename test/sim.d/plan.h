@@ -55,6 +55,7 @@ enum deed {
     DEED_EXTEND,        /* asks for more time, and uses it */
     DEED_CRASH,         /* the application ends, with all that is out there */
     DEED_COMMIT_CRASH,
+    DEED_UNSENT, /* the connection is made, and breaks before the request has left */
     N_DEEDS
 };
 

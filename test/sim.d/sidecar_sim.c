@@ -530,11 +530,15 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     if (kind == ANSWER_STATUS)
         snprintf(brief, sizeof(brief), "answered %d", status);
     else
-        snprintf(brief, sizeof(brief), "%s", kind == ANSWER_DIED ? "reset" : "refused");
+        snprintf(brief, sizeof(brief), "%s",
+                 kind == ANSWER_DIED      ? "reset"
+                 : p->deed == DEED_UNSENT ? "broken before it was sent"
+                                          : "refused");
     TRACE(w, "sidecar %d: %s %s", s->index, p->truth->id, brief);
     struct answer a = {.kind = kind,
                        .status = status,
                        .retry_after_ms = retry_after_ms,
+                       .refused = kind == ANSWER_UNREACHABLE && p->deed != DEED_UNSENT,
                        .brief = brief,
                        .error = brief,
                        .took_us = w->now_us - p->sent_us};

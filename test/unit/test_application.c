@@ -107,6 +107,28 @@ static void test_behind_a_proxy_a_connect_is_no_sign_of_life(void **state)
     assert_int_equal(crash(&a, 600, &r), CRASH_UNPROVEN);
 }
 
+/* Refused, and then accepted: somebody came back. Broken before it was sent, and then accepted: that is what
+ * such a proxy does. */
+static void test_what_broke_before_it_was_sent_is_no_refused_connection(void **state)
+{
+    for (int refused = 0; refused < 2; refused++) {
+        struct application a = reached();
+        struct application_request r = send(&a, true);
+
+        assert_int_equal(crash(&a, 20, &r), CRASH_UNPROVEN);
+        application_probe_sent(&a);
+        application_probed(&a, 21, true, false, 0);
+        send(&a, true);
+        application_returned(&a);
+        application_unreachable(&a, 600, refused);
+        assert_true(application_wants_probe(&a, 650));
+        application_probe_sent(&a);
+        application_probed(&a, 651, true, false, 0);
+        r = send(&a, true);
+        assert_int_equal(crash(&a, 700, &r), refused ? CRASH_CHARGED : CRASH_UNPROVEN);
+    }
+}
+
 static void test_unproven_charges_come_ever_more_rarely(void **state)
 {
     assert_true(unproven_may_charge(-1, 0, 300000));
@@ -294,6 +316,7 @@ int main(void)
         cmocka_unit_test(test_a_lone_crash_is_charged_when_it_was_seen_alive_before),
         cmocka_unit_test(test_refused_and_then_accepted_is_a_sign_of_life),
         cmocka_unit_test(test_behind_a_proxy_a_connect_is_no_sign_of_life),
+        cmocka_unit_test(test_what_broke_before_it_was_sent_is_no_refused_connection),
         cmocka_unit_test(test_unproven_charges_come_ever_more_rarely),
         cmocka_unit_test(test_who_goes_alone_waits_for_others_and_they_for_it),
         cmocka_unit_test(test_a_long_job_is_waited_for_a_window_at_most),

@@ -391,7 +391,8 @@ static void test_timeouts(void **state)
     }
 }
 
-static void assert_unreachable(struct rig *r, const char *url, const char *path, const char *part)
+static void assert_unreachable(struct rig *r, const char *url, const char *path, bool refused,
+                               const char *part)
 {
     struct forward_answer a;
 
@@ -402,6 +403,7 @@ static void assert_unreachable(struct rig *r, const char *url, const char *path,
     if (a.kind != ANSWER_UNREACHABLE)
         fail_msg("kind %d: %s", a.kind, a.error);
     assert_error(a, part);
+    assert_int_equal(a.refused, refused);
     adapter_free(r);
 }
 
@@ -417,10 +419,10 @@ static void test_unreachable(void **state)
              port_bound(&fd, -1)); /* bound, so that nobody else listens there */
     snprintf(part, sizeof(part), "connection refused by %s", url + 7);
     part[strlen(part) - 1] = '\0';
-    assert_unreachable(&r, url, NULL, part);
+    assert_unreachable(&r, url, NULL, true, part);
     snprintf(path, sizeof(path), "%s/none.sock", dir);
-    assert_unreachable(&r, "http://localhost/", path, path);
-    assert_unreachable(&r, "http://no-such-host.invalid:81/", NULL, "no-such-host.invalid:81");
+    assert_unreachable(&r, "http://localhost/", path, true, path);
+    assert_unreachable(&r, "http://no-such-host.invalid:81/", NULL, true, "no-such-host.invalid:81");
     /* whatever its size */
     r.body_len = 1;
     snprintf(r.url, sizeof(r.url), "https%s", url + 4);
@@ -440,7 +442,7 @@ static void test_unreachable(void **state)
     }
     r.q.forward.connect_timeout_ms = 200;
     snprintf(url, sizeof(url), "http://127.0.0.1:%d/", port);
-    assert_unreachable(&r, url, NULL, "no connection to 127.0.0.1:");
+    assert_unreachable(&r, url, NULL, false, "no connection to 127.0.0.1:");
     for (int i = 0; i < 8; i++)
         close(clients[i]);
     close(full);
@@ -476,6 +478,7 @@ static void test_never_offered(void **state)
     wait_answer(&r, &a);
     assert_int_equal(a.ref, 2);
     assert_int_equal(a.kind, ANSWER_UNREACHABLE);
+    assert_false(a.refused);
     assert_error(a, "no connection to ");
     assert_true(clock_ms() >= start_ms + 300);
     /* what was sent goes on */
@@ -839,10 +842,11 @@ static void test_tls(void **state)
         r.s.tls = tls_server(wants);
         server_start(&r.s, NULL, steps, 3);
         snprintf(url, sizeof(url), "https://127.0.0.1:%d/", r.s.port);
-        assert_unreachable(&r, url, NULL, "certificate"); /* not of an authority that the system knows */
+        assert_unreachable(&r, url, NULL, true,
+                           "certificate"); /* not of an authority that the system knows */
         r.q.forward.tls.ca_file = cert;
         if (wants) {
-            assert_unreachable(&r, url, NULL, "certificate required"); /* says the server */
+            assert_unreachable(&r, url, NULL, false, "certificate required"); /* says the server */
             r.q.forward.tls.cert_file = cert;
             r.q.forward.tls.key_file = key;
         }
@@ -859,7 +863,7 @@ static void test_tls(void **state)
         adapter_free(&r);
         if (!wants) {
             snprintf(url, sizeof(url), "https://localhost:%d/", r.s.port);
-            assert_unreachable(&r, url, NULL, "SSL"); /* another name than the certificate's */
+            assert_unreachable(&r, url, NULL, true, "SSL"); /* another name than the certificate's */
             snprintf(r.url, sizeof(r.url), "%s", url);
             r.q.forward.tls.verify = false;
             rig_forward(&r);
@@ -875,7 +879,7 @@ static void test_tls(void **state)
     snprintf(url, sizeof(url), "https://127.0.0.1:%d/", r.s.port);
     adapter_free(&r);
     r.q.forward.connect_timeout_ms = 300;
-    assert_unreachable(&r, url, NULL, "127.0.0.1:");
+    assert_unreachable(&r, url, NULL, false, "no connection to 127.0.0.1:");
     rig_stop(&r);
     free(cert);
     free(key);

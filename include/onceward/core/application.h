@@ -89,9 +89,10 @@ void application_answered(struct application *a, int64_t now_ms, const struct ap
 /* 429 or 503: the queue's limiter takes these. 429 is a sign of life. */
 void application_refused_politely(struct application *a, const struct application_request *r, int status);
 
-/* Nobody is there: refused, no route, TLS failure, not resolvable. timed_out: it was only slow to connect,
- * which says nothing else. */
-void application_unreachable(struct application *a, int64_t now_ms, bool timed_out);
+/* Nothing was sent. refused: no connection could be made (refused, no route, TLS failure, not resolvable): if
+ * one can be made later, somebody came back. One that was slow to connect, or broke before it took the
+ * request, says nothing of that: behind a proxy that always accepts, each connect succeeds. */
+void application_unreachable(struct application *a, int64_t now_ms, bool refused);
 
 /* Whose fault a crash is. */
 enum crash {

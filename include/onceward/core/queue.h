@@ -185,7 +185,8 @@ struct answer {
     enum answer_kind kind;
     int status;
     int64_t retry_after_ms; /* -1: none */
-    bool waited;            /* unreachable: there was no connection in time, nobody refused */
+    bool refused; /* unreachable: no connection could be made; false: there was none in time, or it broke
+                     before anything was sent */
     struct slice body;
     const char *brief, *error; /* in words; without and with what the application wrote */
     int64_t took_us;

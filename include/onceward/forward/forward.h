@@ -74,10 +74,11 @@ struct forward_answer {
     uint64_t ref;
     enum answer_kind kind; /* never ANSWER_ABANDONED */
     int status;            /* 0: none */
-    bool waited;           /* unreachable, but refused by nobody: there was no connection in time */
-    bool kept;             /* its connection stays open for the next */
-    bool reused;           /* it went over a connection that had carried others */
-    bool cut; /* the body is longer than the queue's max_response, or broke off; its status holds */
+    bool refused; /* unreachable, since no connection could be made: refused, no route, name not found, TLS
+                     failure. False: there was none in time, or it broke before anything was sent */
+    bool kept;    /* its connection stays open for the next */
+    bool reused;  /* it went over a connection that had carried others */
+    bool cut;     /* the body is longer than the queue's max_response, or broke off; its status holds */
     int64_t retry_after_ms; /* at most an hour; -1: none or not well-formed */
     struct slice body;      /* at most max_response */
     int64_t took_us;
