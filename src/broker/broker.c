@@ -1,5 +1,5 @@
-/* One connection for the queues of a virtual host: making it, freeing it, its queue of events, and what can
- * be asked about it without sending anything.
+/* One connection for the queues of a virtual host: making it, freeing it, and what can be asked about it
+ * without sending anything.
  *
  * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to
  * wire.out. An event that is not handed out at once waits in `events`; what a channel brings while its
@@ -17,66 +17,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-void event_init(struct broker_event *ev, const struct channel *c, enum broker_event_kind kind)
-{
-    ev->kind = kind;
-    ev->queue = c ? c->queue_number : 0;
-    ev->tag = (struct broker_tag){0};
-    ev->consumer = 0;
-    ev->message = NULL;
-    ev->redelivered = false;
-    ev->body_len = ev->n_bytes = 0;
-    ev->delivery_count = ev->n_rejected = 0;
-    ev->depth = ev->n_consumers = 0;
-    ev->queue_kind = c ? c->kind : BROKER_KIND_UNKNOWN;
-    ev->reason = BROKER_REASON_NONE;
-    ev->fault.text[0] = ev->fault.code[0] = '\0';
-}
-
-struct broker_event *event_add(struct event_queue *q, const struct channel *c, enum broker_event_kind kind)
-{
-    struct queued_event *e = mem_zalloc(1, sizeof(*e));
-
-    event_init(&e->event, c, kind);
-    if (!q->first)
-        q->last = &q->first;
-    *q->last = e;
-    q->last = &e->next;
-    return &e->event;
-}
-
-struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind)
-{
-    return event_add(is_holding(c) ? &c->held : &b->events, c, kind);
-}
-
-bool event_take(struct event_queue *q, struct broker_event *ev)
-{
-    struct queued_event *e = q->first;
-
-    if (!e)
-        return false;
-    q->first = e->next;
-    *ev = e->event;
-    free(e);
-    return true;
-}
-
-void events_free(struct event_queue *q)
-{
-    struct broker_event ev;
-
-    while (event_take(q, &ev))
-        if (ev.kind == BROKER_DELIVERY)
-            message_free(ev.message);
-}
-
-struct channel *channel_of_queue(const struct broker *b, uint32_t queue)
-{
-    assert(queue < b->n_by_queue && b->by_queue[queue]);
-    return b->by_queue[queue];
-}
 
 struct job *broker_connect(const struct config_broker *c, const char *vhost,
                            const struct broker_queue *queues, size_t n_queues, const char *instance,

@@ -116,16 +116,14 @@ int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close
     struct fault why = {0};
     enum channel_state was = c->state;
 
-    fault_set_close(&why, "the broker closed the channel", m->reply_code, m->reply_text);
+    fault_set_close(&why, CLOSED_CHANNEL, m->reply_code, m->reply_text);
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0});
     content_drop(&c->content);
     if (was == CHANNEL_OPENING) {
         *f = why;
         return fault_wrap(f, "opening a channel");
     }
-    if (c == &b->ask)
-        questions_refused(b, m, &why);
-    else if (was == CHANNEL_OPEN)
+    if (was == CHANNEL_OPEN && c != &b->ask)
         channel_lost(b, c, reason_of_code(m->reply_code), &why);
     /* When both sides closed at once the broker answers our close as well, before it sees the open. */
     channel_ended(b, c);
@@ -146,9 +144,7 @@ void channel_opened(struct broker *b, struct channel *c)
     c->has_delivered = false;
     if (c->stays_shut)
         channel_renew(b, c);
-    else if (c == &b->ask)
-        questions_send(b);
-    else
+    else if (c != &b->ask)
         event_add(&b->events, c, BROKER_CHANNEL_OPEN)->tag.generation = c->generation;
 }
 

@@ -8,12 +8,6 @@
 
 #include <string.h>
 
-void content_drop(struct content *c)
-{
-    message_free(c->message);
-    *c = (struct content){0};
-}
-
 /* 1: ev is filled. 0: it waits. */
 static int content_done(struct broker *b, struct channel *c, struct broker_event *ev)
 {
@@ -87,8 +81,8 @@ static void message_begin(struct broker *b, struct channel *c, struct slice prop
     t->message = NULL;
 }
 
-int content_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
-                   void *context, struct broker_event *ev, struct fault *f)
+int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
+                  void *context, struct broker_event *ev, struct fault *f)
 {
     struct content *t = &c->content;
 

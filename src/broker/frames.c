@@ -15,12 +15,6 @@ struct asking {
     struct broker_event *ev;
 };
 
-int broken(struct broker *b, struct fault *f, const char *what)
-{
-    b->wire.is_lost = true;
-    return fault_set(f, "the broker broke the protocol: %s", what);
-}
-
 static void on_cancelled(struct broker *b, struct channel *c, const amqp_basic_cancel_t *m)
 {
     struct fault why = {0};
@@ -79,6 +73,8 @@ static int on_channel_method(struct broker *b, struct channel *c, const amqp_met
 {
     switch (m->id) {
     case AMQP_CHANNEL_CLOSE_METHOD:
+        if (c == &b->ask && c->state != CHANNEL_OPENING)
+            questions_refused(b, m->decoded);
         if (channel_closed(b, c, m->decoded, f) == 0)
             return 0;
         b->wire.is_lost = true;
@@ -87,8 +83,11 @@ static int on_channel_method(struct broker *b, struct channel *c, const amqp_met
         channel_close_answered(b, c);
         return 0;
     case AMQP_CHANNEL_OPEN_OK_METHOD:
-        if (c->state == CHANNEL_OPENING)
-            channel_opened(b, c);
+        if (c->state != CHANNEL_OPENING)
+            return 0;
+        channel_opened(b, c);
+        if (c == &b->ask)
+            questions_send(b);
         return 0;
     default:
         return c->state == CHANNEL_OPEN ? on_open_method(b, c, m, f) : 0;
@@ -103,7 +102,7 @@ static int on_channel_frame(struct broker *b, struct channel *c, const amqp_fram
     if (c->state != CHANNEL_OPEN || c == &b->ask)
         return 0;
     if (frame->frame_type == AMQP_FRAME_HEADER)
-        return content_header(b, c, frame, a->room, a->context, a->ev, f);
+        return content_begin(b, c, frame, a->room, a->context, a->ev, f);
     return content_body(b, c, frame, a->ev, f);
 }
 

@@ -97,6 +97,9 @@ struct number {
 };
 
 /* Asked, not answered; in the order of the answers. */
+/* The first words of a fault. */
+#define CLOSED_CHANNEL "the broker closed the channel"
+
 struct asked {
     struct channel *about;
     bool is_kind;
@@ -130,7 +133,7 @@ struct broker {
     uint64_t filling;   /* of the output buffer: a new one whenever it got empty */
 };
 
-/* --- broker.c --- */
+/* --- events.c --- */
 
 /* A new event of that channel at the end of a queue of events. */
 struct broker_event *event_add(struct event_queue *q, const struct channel *c, enum broker_event_kind kind);
@@ -154,29 +157,35 @@ static inline bool is_holding(const struct channel *c)
     return c->kind_asked != QUESTION_NONE;
 }
 
-/* --- frames.c --- */
+/* Drops a message of which not all has come. */
+void content_drop(struct content *c);
+
+/* The name may be another queue's from now on. */
+void kind_forget(struct channel *c);
+
+/* A queue's channel is lost: what it held is void, and nobody waits for the kind any more. */
+void held_drop(struct broker *b, struct channel *c);
 
 /* Ends the connection for what the broker did. Answers -1. */
 int broken(struct broker *b, struct fault *f, const char *what);
+
+/* Sends what is buffered, as far as the socket takes it. */
+int out_flush(struct broker *b, struct fault *f);
 
 /* --- content.c --- */
 
 int content_deliver(struct broker *b, struct channel *c, const amqp_basic_deliver_t *d, struct fault *f);
 
 /* 1: ev is filled; 0: more is to come, or it waits; -1: lost. */
-int content_header(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
-                   void *context, struct broker_event *ev, struct fault *f);
+int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
+                  void *context, struct broker_event *ev, struct fault *f);
 int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame, struct broker_event *ev,
                  struct fault *f);
-void content_drop(struct content *c);
 
 /* --- methods.c --- */
 
 /* The number that broker_consume was given; 0 for a foreign tag. */
 uint32_t consumer_of_tag(amqp_bytes_t tag);
-
-/* Sends what is buffered, as far as the socket takes it. */
-int out_flush(struct broker *b, struct fault *f);
 
 /* --- channel.c --- */
 
@@ -219,20 +228,15 @@ void questions_send(struct broker *b);
 /* A method on that channel. */
 void questions_method(struct broker *b, const amqp_method_t *m);
 
-/* The channel was closed by the broker: that is the answer to the first question. */
-void questions_refused(struct broker *b, const amqp_channel_close_t *m, const struct fault *why);
+/* The channel is being closed by the broker: that is the answer to the first question. Before
+ * channel_closed. */
+void questions_refused(struct broker *b, const amqp_channel_close_t *m);
 
 /* Gives up what the broker does not answer, and looks at streams again. 0, or -1: lost. */
 int questions_tick(struct broker *b, struct fault *f);
 
 /* A delivery came: perhaps only the kind of its queue explains it. */
 void kind_doubt(struct broker *b, struct channel *c, const struct content *t);
-
-/* The name may be another queue's from now on. */
-void kind_forget(struct channel *c);
-
-/* A queue's channel is lost: what it held is void, and nobody waits for the kind any more. */
-void held_drop(struct broker *b, struct channel *c);
 
 /* --- closing.c --- */
 

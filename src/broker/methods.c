@@ -44,15 +44,6 @@ static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, c
     return (amqp_bytes_t){(size_t)len, text};
 }
 
-int out_flush(struct broker *b, struct fault *f)
-{
-    if (wire_flush(&b->wire, f))
-        return -1;
-    if (!wire_pending(&b->wire))
-        b->filling++;
-    return 0;
-}
-
 /* What was appended since the buffer had that length is the queue's. */
 static void written(struct broker *b, struct channel *c, size_t len_before)
 {

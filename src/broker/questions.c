@@ -124,23 +124,6 @@ static void held_release(struct broker *b, struct channel *c)
     }
 }
 
-void held_drop(struct broker *b, struct channel *c)
-{
-    struct event_queue held = c->held;
-    struct broker_event ev;
-
-    b->n_wanted -= c->kind_asked == QUESTION_WANTED;
-    c->kind_asked = QUESTION_NONE;
-    c->held = (struct event_queue){0};
-    c->n_held_bytes = 0;
-    while (event_take(&held, &ev)) {
-        if (ev.kind == BROKER_DELIVERY)
-            message_free(ev.message);
-        else if (ev.kind != BROKER_SKIPPED)
-            *event_add(&b->events, c, ev.kind) = ev;
-    }
-}
-
 static void kind_learnt(struct broker *b, struct channel *c, enum broker_kind kind, enum broker_reason reason,
                         const struct fault *why)
 {
@@ -190,19 +173,22 @@ static enum broker_kind kind_of_refusal(const amqp_channel_close_t *m)
     return BROKER_KIND_OTHER;
 }
 
-void questions_refused(struct broker *b, const amqp_channel_close_t *m, const struct fault *why)
+void questions_refused(struct broker *b, const amqp_channel_close_t *m)
 {
+    struct fault why = {0};
+
     if (b->n_asked == 0)
         return;
     struct asked first = asked_first(b);
     struct channel *c = first.about;
     asked_again(b);
+    fault_set_close(&why, CLOSED_CHANNEL, m->reply_code, m->reply_text);
     if (first.is_kind && c->kind_asked == QUESTION_ASKED) {
         enum broker_kind kind = kind_of_refusal(m);
         kind_learnt(b, c, kind,
-                    kind == BROKER_KIND_OTHER ? reason_of_code(m->reply_code) : BROKER_REASON_NONE, why);
+                    kind == BROKER_KIND_OTHER ? reason_of_code(m->reply_code) : BROKER_REASON_NONE, &why);
     } else if (!first.is_kind) {
-        depth_unknown(b, c, reason_of_code(m->reply_code), why);
+        depth_unknown(b, c, reason_of_code(m->reply_code), &why);
     }
 }
 
@@ -362,9 +348,4 @@ void kind_doubt(struct broker *b, struct channel *c, const struct content *t)
         return;
     if (has_count || message_header(t->message, SLICE("x-stream-offset")))
         kind_ask(b, c);
-}
-
-void kind_forget(struct channel *c)
-{
-    c->kind = BROKER_KIND_UNKNOWN;
 }

@@ -36,38 +36,6 @@ struct check_options {
     bool connect, sample, effective, json;
 };
 
-static const char *const results[] = {"ok", "warn", "fail"};
-
-static void print_json(enum finding kind, const char *where, const char *path, const char *text)
-{
-    struct buf line = {0};
-
-    buf_printf(&line, "{\"result\":\"%s\",\"where\":", results[kind]);
-    buf_add_json(&line, slice_of(where));
-    if (path) {
-        buf_add_text(&line, ",\"path\":");
-        buf_add_json(&line, slice_of(path));
-    }
-    buf_add_text(&line, ",\"text\":");
-    buf_add_json(&line, slice_of(text));
-    printf("%s}\n", buf_text(&line));
-    buf_deinit(&line);
-}
-
-void check_tell(void *ctx, enum finding kind, const char *text)
-{
-    static const char *const marks[] = {"ok  ", "warn", "FAIL"};
-    struct findings *s = ctx;
-
-    if (s->json)
-        print_json(kind, s->where, NULL, text);
-    else
-        printf("%s %s: %s\n", marks[kind], s->where, text);
-    fflush(stdout); /* the next server may take its time */
-    s->n_failed += kind == FINDING_FAILED;
-    s->n_warnings += kind == FINDING_WARNING;
-}
-
 static void print_values(const struct config_values *v, bool json)
 {
     struct table t = {.n_columns = 3};
@@ -105,8 +73,8 @@ static void print_values(const struct config_values *v, bool json)
 static void tell_key(const struct config_finding *finding, const struct check_options *o)
 {
     if (o->json)
-        print_json(finding->warning ? FINDING_WARNING : FINDING_FAILED, "configuration", finding->path,
-                   finding->text);
+        check_tell_json(finding->warning ? FINDING_WARNING : FINDING_FAILED, "configuration", finding->path,
+                        finding->text);
     else
         fprintf(stderr, "%s%s%s%s\n", finding->warning ? "warning: " : "", finding->path,
                 *finding->path ? ": " : "", finding->text);
@@ -168,7 +136,7 @@ static int check(const struct check_options *o)
     }
     buf_printf(&text, "%s: %zu queue%s", o->path, c->n_queues, c->n_queues == 1 ? "" : "s");
     if (o->json) {
-        print_json(FINDING_OK, "configuration", "", buf_text(&text));
+        check_tell_json(FINDING_OK, "configuration", "", buf_text(&text));
     } else {
         printf("ok   configuration %s\n", buf_text(&text));
     }

@@ -20,6 +20,9 @@ struct findings {
 /* A line on standard output. ctx: struct findings. */
 void check_tell(void *ctx, enum finding kind, const char *text);
 
+/* As a JSON object on a line. path: of a key of the configuration, or NULL. */
+void check_tell_json(enum finding kind, const char *where, const char *path, const char *text);
+
 /* Tries everything that the configuration names; with `sample` it also looks at a message of each queue.
  * Answers the exit status. */
 int check_connections(const struct config *c, bool sample, struct findings *s);

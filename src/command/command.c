@@ -1,15 +1,11 @@
-/* The table of subcommands, and what they share. Runs on the main thread; commands block. */
+/* The table of subcommands. Runs on the main thread; commands block. What they share: common.c. */
 
 #include "onceward/command/command.h"
 
 #include "command/common.h"
 #include "onceward/base/job.h"
-#include "onceward/config/config.h"
-#include "onceward/inbox/admin.h"
 
 #include <errno.h>
-#include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,93 +133,4 @@ int command_main(int argc, char **argv)
     if (!job_wait_all(JOBS_MS))
         _exit(status); /* a connection attempt that nothing can interrupt, such as name resolution */
     return status;
-}
-
-struct config *command_config(const char *path)
-{
-    struct config_report report = {0};
-    struct config *c = NULL;
-    int failed = config_load(path, admin_check_url, &c, &report);
-
-    /* The warnings are what `check` and the log of `run` are for. */
-    for (size_t i = 0; i < report.n; i++)
-        if (!report.findings[i].warning)
-            fprintf(stderr, "%s%s%s\n", report.findings[i].path, *report.findings[i].path ? ": " : "",
-                    report.findings[i].text);
-    config_report_deinit(&report);
-    return failed ? NULL : c;
-}
-
-int command_fail(const struct fault *f)
-{
-    fprintf(stderr, "onceward: %s\n", f->text);
-    return STATUS_FAILED;
-}
-
-int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin)
-{
-    struct fault f = {0};
-    struct config *c = command_config(path);
-
-    if (!c)
-        return STATUS_USAGE;
-    if (admin_open(&c->database, use, ret_admin, &f)) {
-        config_free(c);
-        return command_fail(&f);
-    }
-    *ret_config = c;
-    return STATUS_DONE;
-}
-
-void command_close(struct config *c, struct admin *a)
-{
-    admin_close(a);
-    config_free(c);
-}
-
-static int usage(FILE *to, const char *help, int status)
-{
-    fputs(help, to);
-    return status;
-}
-
-const char *command_config_default(const char *given)
-{
-    const char *named = getenv("ONCEWARD_CONFIG");
-
-    return given ? given : named && *named ? named : NULL;
-}
-
-int command_config_named(int argc, char **argv, const char **path)
-{
-    *path = command_config_default(*path);
-    if (optind < argc)
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-    else if (!*path)
-        fprintf(stderr, "%s: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", argv[0]);
-    else
-        return 0;
-    return 1;
-}
-
-int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
-                  int *ret_flag)
-{
-    const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                     {"help", no_argument, NULL, 'h'},
-                                     {flag, no_argument, NULL, 'f'},
-                                     {0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h')
-            return usage(stdout, help, STATUS_DONE);
-        else if (option == 'c')
-            *ret_config = optarg;
-        else if (option == 'f')
-            *ret_flag = 1;
-        else
-            return usage(stderr, help, STATUS_USAGE);
-    }
-    return command_config_named(argc, argv, ret_config) ? usage(stderr, help, STATUS_USAGE) : -1;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "command/pace.h"
 #include "onceward/base/log.h"
 #include "onceward/config/config.h"
 #include "onceward/inbox/admin.h"
@@ -26,22 +27,6 @@ int dead_show(const struct dead_options *o, const struct config *c, struct admin
 
 /* Publishes the letters again. */
 int dead_redrive(const struct dead_options *o, const struct config *c, struct admin *a);
-
-/* For whatever changes letters, one at a time: keeps to the rate, and is told by SIGINT or SIGTERM to stop
- * behind the present letter. */
-struct pace {
-    int64_t interval_us, next_us;
-};
-
-/* 0; 1: stop. */
-int pace_wait(struct pace *p);
-void pace_catch_signals(void);
-
-/* "10/s", "90/m": the time between two. 1: it is none. */
-int rate_read(const char *text, int64_t *ret_interval_us);
-
-/* The first queue with this consumer name, or NULL: this configuration does not have it. */
-const struct config_queue *consumer_find(const struct config *c, const char *consumer);
 
 /* What became of a letter. */
 struct letter_news {

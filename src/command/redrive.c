@@ -441,6 +441,15 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
     return answer;
 }
 
+/* The first queue with this consumer name, or NULL: this configuration does not have it. */
+static const struct config_queue *consumer_find(const struct config *c, const char *consumer)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].consumer, consumer) == 0)
+            return &c->queues[i];
+    return NULL;
+}
+
 static int redrive_one(void *ctx, const struct dead_letter *l)
 {
     struct redrive *r = ctx;

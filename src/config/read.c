@@ -18,47 +18,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-const char *kind_name(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "a number";
-    case JSON_REAL:
-        if (json_real_value(value) == strtod(NUMBER_TOO_LARGE, NULL))
-            return "a number too large";
-        return "a number with a fraction or an exponent";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "true or false";
-    default:
-        return "null";
-    }
-}
-
-void path_add(struct buf *out, const char *name)
-{
-    enum { SHOWN_MAX = 80 };
-    struct slice s = slice_of(name);
-
-    if (out->len)
-        buf_add_char(out, '.');
-    if (s.len && s.len <= SHOWN_MAX &&
-        !name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.$")]) {
-        buf_add_text(out, name);
-        return;
-    }
-    if (s.len > SHOWN_MAX)
-        for (s.len = SHOWN_MAX; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
-            s.len--;
-    buf_add_json(out, s);
-}
-
 static void add_prefix(struct buf *path, const struct reading *r)
 {
     buf_reset(path);
@@ -74,27 +33,6 @@ static void report_expected(struct reading *r, const struct key *k, const char *
     key_expected(&expected, k);
     report_error(r->report, path, "expected %s, got %s", buf_text(&expected), got);
     buf_deinit(&expected);
-}
-
-bool is_variable(const char *raw)
-{
-    return strstr(raw, "${");
-}
-
-int read_string(struct reading *r, const char *path, json_t *value, struct buf *out)
-{
-    struct slice raw = {json_string_value(value), json_string_length(value)};
-    struct fault f = {0};
-
-    if (memchr(raw.data, '\0', raw.len)) {
-        report_error(r->report, path, "expected a string without NUL");
-        return -1;
-    }
-    if (text_expand(out, raw, &f) < 0) {
-        report_error(r->report, path, "%s", f.text);
-        return -1;
-    }
-    return 0;
 }
 
 /* What was given, where that is no secret and stands in the file. */
@@ -279,23 +217,6 @@ static bool read_as_string(struct reading *r, const struct key *k, const char *p
     return good;
 }
 
-void report_unread(struct reading *r, const char *path, json_t *value, const char *file,
-                   const struct fault *f)
-{
-    const char *raw = json_string_value(value);
-    size_t len = strlen(file) < FAULT_PATH_MAX ? strlen(file) : FAULT_PATH_MAX;
-    char shown[FAULT_PATH_MAX + 1];
-
-    snprintf(shown, sizeof(shown), "%.*s", (int)len, file);
-    const char *at = strstr(f->text, shown);
-    if (!is_variable(raw))
-        report_error(r->report, path, "%s", f->text);
-    else if (at)
-        report_error(r->report, path, "%.*s%s%s", (int)(at - f->text), f->text, raw, at + len);
-    else
-        report_error(r->report, path, "%s cannot be read", raw);
-}
-
 static bool read_from_file(struct reading *r, const struct key *k, const char *path, json_t *value)
 {
     struct buf file = {0}, text = {0};
@@ -415,11 +336,6 @@ static void report_unknown(struct reading *r, const char *path, struct slice gro
 }
 
 static void read_group(struct reading *r, json_t *object, struct slice group);
-
-const char *plain_name(const struct reading *r, const char *name)
-{
-    return r->is_marked ? duplicates_plain(name) : name;
-}
 
 static void read_member(struct reading *r, json_t *object, struct slice group, const char *name,
                         json_t *value)

@@ -42,9 +42,6 @@ void read_object(struct reading *r, json_t *object);
 /* Reports the needed keys that were not given. */
 void read_missing(struct reading *r);
 
-/* Appends a name from the file to a path: quoted when it is not plain, and cut. */
-void path_add(struct buf *out, const char *name);
-
 /* Stands for a number that is larger than what the library holds. */
 #define NUMBER_TOO_LARGE "1e308"
 

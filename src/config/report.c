@@ -2,12 +2,15 @@
 
 #include "config/report.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/slice.h"
 #include "onceward/config/config.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { FINDINGS_MAX = 200 }; /* nobody reads more, and the search for repetitions stays short */
 
@@ -65,4 +68,22 @@ void config_report_deinit(struct config_report *r)
     }
     free(r->findings);
     *r = (struct config_report){0};
+}
+
+void path_add(struct buf *out, const char *name)
+{
+    enum { SHOWN_MAX = 80 };
+    struct slice s = slice_of(name);
+
+    if (out->len)
+        buf_add_char(out, '.');
+    if (s.len && s.len <= SHOWN_MAX &&
+        !name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.$")]) {
+        buf_add_text(out, name);
+        return;
+    }
+    if (s.len > SHOWN_MAX)
+        for (s.len = SHOWN_MAX; s.len && ((unsigned char)s.data[s.len] & 0xC0) == 0x80;)
+            s.len--;
+    buf_add_json(out, s);
 }

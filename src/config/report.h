@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 
+struct buf;
 struct config_report;
 
 /* Adds a finding; one that is there already, word for word, is not repeated. */
@@ -9,3 +10,6 @@ void report_error(struct config_report *r, const char *path, const char *format,
     __attribute__((format(printf, 3, 4)));
 void report_warning(struct config_report *r, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Appends a name from the file to a path: quoted when it is not plain, and cut. */
+void path_add(struct buf *out, const char *name);

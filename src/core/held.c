@@ -490,3 +490,13 @@ void held_deinit(struct queue *q)
     free(q->abandons.refs);
     free(q->lever.ids);
 }
+
+size_t queue_n_parked(const struct queue *q)
+{
+    size_t n = 0;
+
+    for (int w = WAIT_NONE + 1; w < N_WAITS; w++)
+        if (w != WAIT_WATCHING)
+            n += q->held.waiting[w].len;
+    return n;
+}

@@ -77,16 +77,6 @@ int queue_limit(const struct queue *q)
     return (int)(own < shared ? own : shared);
 }
 
-size_t queue_n_parked(const struct queue *q)
-{
-    size_t n = 0;
-
-    for (int w = WAIT_NONE + 1; w < N_WAITS; w++)
-        if (w != WAIT_WATCHING)
-            n += q->held.waiting[w].len;
-    return n;
-}
-
 size_t queue_n_held(const struct queue *q)
 {
     size_t n = 0;

@@ -1,7 +1,7 @@
 """The gates: what holds for every file of the tree, and is looked at before anything is built.
 
 Each gate is a function of the tree's root that answers what is wrong, a line each: `path:line: what`. One that needs a tool which is not
-here, or is here in another version, raises Skipped. What is known to be wrong today stands in a list, which only shrinks."""
+here, or is here in another version, raises Skipped."""
 
 import argparse
 import collections
@@ -177,15 +177,6 @@ def gate_banned(root):
 
 # --- who calls whom ---
 
-# Files that call one another in a circle today. Whoever opens one of them takes it off.
-CIRCLES = [
-    "src/broker: broker.c channel.c closing.c content.c decode.c frames.c methods.c questions.c",
-    "src/command: *",  # command.c has both the list of the commands and what they have in common
-    "src/config: applications.c cross.c duplicates.c exposed.c read.c read_lists.c",
-    "src/core: decide.c queue.c",
-]
-
-
 def circles(edges):
     """The strongly connected components of more than one file (Tarjan)."""
     number, low, stack, found = {}, {}, [], []
@@ -226,7 +217,6 @@ def calls_between(files):
 
 def gate_circles(root):
     """Between the files of one folder calls go one way."""
-    known = [(folder, set(names.split())) for folder, names in (line.split(": ") for line in CIRCLES)]
     folders = collections.defaultdict(list)
     for f in source.program(root):
         if f.path.endswith(".c"):
@@ -235,9 +225,6 @@ def gate_circles(root):
     for folder, files in sorted(folders.items()):
         edges = calls_between(files)
         for circle in circles(edges):
-            names = {os.path.basename(path) for path in circle}
-            if any(folder == at and (names <= those or "*" in those) for at, those in known):
-                continue
             ways = [f"{os.path.basename(a)} → {os.path.basename(b)} ({', '.join(sorted(edges[a][b])[:3])})"
                     for a in circle for b in circle if b in edges[a]]
             wrong.append(f"{circle[0]}:1: a circle of calls: {'; '.join(ways)}")

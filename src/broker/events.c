@@ -1,0 +1,114 @@
+/* What a connection has to tell until it is asked for, and what its files need of one another beside that. */
+
+#include "broker/internal.h"
+#include "onceward/base/mem.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+void event_init(struct broker_event *ev, const struct channel *c, enum broker_event_kind kind)
+{
+    ev->kind = kind;
+    ev->queue = c ? c->queue_number : 0;
+    ev->tag = (struct broker_tag){0};
+    ev->consumer = 0;
+    ev->message = NULL;
+    ev->redelivered = false;
+    ev->body_len = ev->n_bytes = 0;
+    ev->delivery_count = ev->n_rejected = 0;
+    ev->depth = ev->n_consumers = 0;
+    ev->queue_kind = c ? c->kind : BROKER_KIND_UNKNOWN;
+    ev->reason = BROKER_REASON_NONE;
+    ev->fault.text[0] = ev->fault.code[0] = '\0';
+}
+
+struct broker_event *event_add(struct event_queue *q, const struct channel *c, enum broker_event_kind kind)
+{
+    struct queued_event *e = mem_zalloc(1, sizeof(*e));
+
+    event_init(&e->event, c, kind);
+    if (!q->first)
+        q->last = &q->first;
+    *q->last = e;
+    q->last = &e->next;
+    return &e->event;
+}
+
+struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind)
+{
+    return event_add(is_holding(c) ? &c->held : &b->events, c, kind);
+}
+
+bool event_take(struct event_queue *q, struct broker_event *ev)
+{
+    struct queued_event *e = q->first;
+
+    if (!e)
+        return false;
+    q->first = e->next;
+    *ev = e->event;
+    free(e);
+    return true;
+}
+
+void events_free(struct event_queue *q)
+{
+    struct broker_event ev;
+
+    while (event_take(q, &ev))
+        if (ev.kind == BROKER_DELIVERY)
+            message_free(ev.message);
+}
+
+struct channel *channel_of_queue(const struct broker *b, uint32_t queue)
+{
+    assert(queue < b->n_by_queue && b->by_queue[queue]);
+    return b->by_queue[queue];
+}
+
+/* --- what a channel holds --- */
+
+void content_drop(struct content *c)
+{
+    message_free(c->message);
+    *c = (struct content){0};
+}
+
+void held_drop(struct broker *b, struct channel *c)
+{
+    struct event_queue held = c->held;
+    struct broker_event ev;
+
+    b->n_wanted -= c->kind_asked == QUESTION_WANTED;
+    c->kind_asked = QUESTION_NONE;
+    c->held = (struct event_queue){0};
+    c->n_held_bytes = 0;
+    while (event_take(&held, &ev)) {
+        if (ev.kind == BROKER_DELIVERY)
+            message_free(ev.message);
+        else if (ev.kind != BROKER_SKIPPED)
+            *event_add(&b->events, c, ev.kind) = ev;
+    }
+}
+
+void kind_forget(struct channel *c)
+{
+    c->kind = BROKER_KIND_UNKNOWN;
+}
+
+/* --- the connection --- */
+
+int broken(struct broker *b, struct fault *f, const char *what)
+{
+    b->wire.is_lost = true;
+    return fault_set(f, "the broker broke the protocol: %s", what);
+}
+
+int out_flush(struct broker *b, struct fault *f)
+{
+    if (wire_flush(&b->wire, f))
+        return -1;
+    if (!wire_pending(&b->wire))
+        b->filling++;
+    return 0;
+}
