@@ -331,6 +331,11 @@ int publisher_push(struct publisher *p, const char *queue, struct slice content_
     return r;
 }
 
+bool publisher_is_lost(const struct publisher *p)
+{
+    return p->wire.is_lost;
+}
+
 void publisher_close(struct publisher *p)
 {
     struct fault ignored;

@@ -236,6 +236,17 @@ static int open_outlet(struct redrive *r, const char *vhost, struct publisher **
     return 0;
 }
 
+static void drop_outlet(struct redrive *r, struct publisher *p)
+{
+    for (size_t i = 0; i < r->n_outlets; i++) {
+        if (r->outlets[i].publisher != p)
+            continue;
+        free(r->outlets[i].vhost);
+        r->outlets[i] = r->outlets[--r->n_outlets];
+    }
+    publisher_close(p);
+}
+
 /* The letter stays. */
 #define LEFT (&(struct letter_news){.event = EVENT_LETTER_LEFT})
 
@@ -244,6 +255,23 @@ static int leave(struct redrive *r, const struct dead_letter *l, const char *rea
     letter_tell(r->options, l, LEFT, "%s", reason);
     r->n_left++;
     return 1;
+}
+
+/* It was not confirmed. 0: the broker has said what is wrong with this one, or it cannot be sent at all, and
+ * the next one may go; -1: nobody knows. */
+static int not_confirmed(struct redrive *r, struct publisher *p, const struct dead_letter *l)
+{
+    static const char connection_forced[] = "320"; /* somebody stops the broker, or its virtual host */
+    bool is_answer = r->fault.code[0] && strcmp(r->fault.code, connection_forced) != 0;
+
+    if (publisher_is_lost(p) && !is_answer) {
+        leave(r, l, "not confirmed by the broker; run this again");
+        return -1;
+    }
+    leave(r, l, r->fault.text);
+    if (publisher_is_lost(p))
+        drop_outlet(r, p);
+    return 0;
 }
 
 /* What the row says, but for "try again". 0: publish; 1: nothing more to do. */
@@ -328,11 +356,8 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
         r->n_left++;
         return 0;
     }
-    if (answer < 0) {
-        letter_tell(r->options, l, LEFT, "not confirmed by the broker; run this again");
-        r->n_left++;
-        return -1;
-    }
+    if (answer < 0)
+        return not_confirmed(r, p, l);
     FAILPOINT(REDRIVE_CONFIRMED);
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
         letter_tell(
@@ -396,11 +421,8 @@ static int outbox_publish(struct redrive *r, const struct dead_letter *l, const 
         leave(r, l, "the exchange still has no queue for its routing key");
         return 0;
     }
-    if (answer < 0) {
-        letter_tell(r->options, l, LEFT, "not confirmed by the broker; run this again");
-        r->n_left++;
-        return -1;
-    }
+    if (answer < 0)
+        return not_confirmed(r, p, l);
     FAILPOINT(REDRIVE_CONFIRMED);
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0)
         return -1;

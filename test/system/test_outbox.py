@@ -166,6 +166,23 @@ def test_a_letter_is_redriven_to_its_exchange(box):
     assert letters(box) == []
 
 
+def test_what_the_broker_refuses_is_left_and_the_letters_behind_it_are_redriven(box):
+    """By closing the channel (404, 406), or the connection, as it does when it crashes over a message (541)."""
+    sidecar = relay(box)
+    publish(box, "missing", exchange=box.exchange + "-missing")
+    publish(box, "user", properties=json.dumps({"user_id": "somebody-else"}))
+    for message_id in ("crash", "early"):
+        publish(box, message_id, key="later")
+    wait_until(lambda: len(letters(box)) == 4, lambda: f"letters of all: {letters(box)}")
+    box.rows("UPDATE onceward.dead_letter SET headers = '{\"f\": {\"!double\": \"NaN\"}}' WHERE message_id = 'crash'")
+    box.queue.channel.queue_bind(box.queue.name, box.exchange, "later")
+    done = run(box, sidecar, "dead", "redrive", *(str(letter["id"]) for letter in letters(box)))
+    assert done.returncode == 1 and "1 redriven, 0 completed meanwhile, 3 left." in done.stdout, done.stdout + done.stderr
+    for said in ("404 NOT_FOUND", "406 PRECONDITION_FAILED", "541 INTERNAL_ERROR"):
+        assert said in done.stdout, done.stdout
+    assert take(box, 1)[0][0] == "early" and {letter["message_id"] for letter in letters(box)} == {"missing", "user", "crash"}
+
+
 def test_a_chain_lets_each_through_once(box):
     """Orders in; complete, the effect and an invoice in one transaction; the invoices out. The sidecar is killed in the middle."""
     ids = [f"order{n:03}" for n in range(60)]

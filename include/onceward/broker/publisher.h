@@ -16,9 +16,10 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
                    struct publisher **ret, struct fault *f);
 
 /* Publishes persistent and mandatory to the default exchange with this routing key, and waits for the
- * confirm. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown. Left
- * out of the message: `expiration` (it would expire again), headers of an earlier journey (header_is_spent);
- * and a `user_id` that is not the connection's own (the broker refuses it). */
+ * confirm. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed, its fate is unknown,
+ * unless the broker has said it: by nack, or by a code (of AMQP) with which it closed channel or connection.
+ * Left out of the message: `expiration` (it would expire again), headers of an earlier journey
+ * (header_is_spent); and a `user_id` that is not the connection's own (the broker refuses it). */
 int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f);
 
 /* The same for a message whose properties are kept as they came from a broker (struct message's
@@ -45,5 +46,9 @@ int publisher_settle(struct publisher *p, size_t n, struct fault *f);
 /* How many were confirmed and routed, of all that were ever published, from the first one on without a gap.
  */
 uint64_t publisher_confirmed(const struct publisher *p);
+
+/* Nothing more can be published: the connection is lost, or the broker has closed it or its channel, or a
+ * confirm did not come in time. */
+bool publisher_is_lost(const struct publisher *p);
 
 void publisher_close(struct publisher *p);
