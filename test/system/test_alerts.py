@@ -117,7 +117,7 @@ def test_the_dashboard_asks_for_what_exists():
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     unwrapped = {event: {field for expr in asked if f'event="{event}"' in expr for field in re.findall(r"unwrap (\w+)", expr)}
                  for event in ("stats", "outbox")}
-    assert unwrapped == {event: {key for key in keys(macro) if not key.endswith("_total") and not re.search(r"^state|detail$|reason$|^holder$", key)}
+    assert unwrapped == {event: {key for key in keys(macro) if not key.endswith("_total") and not re.search(r"^state|detail$|reason$|^holder$|^error$", key)}
                          for event, macro in (("stats", "STAT"), ("outbox", "OUTBOX"))}, "each number of these lines is shown, and no other"
     assert all(re.findall(r'event="(\w+)"', expr) in ([], ["stats"], ["outbox"]) and expr.count("(") == expr.count(")") for expr in asked)
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
