@@ -139,6 +139,7 @@ OUTBOX_PANELS = [
     ("The outbox: age of the oldest that waits, and how long it takes", "ms", ["lag_ms", "relay_ms"]),
     ("The outbox: what waits, and dead letters", "short", ["waiting", "dead_letters"]),
     ("The outbox: bytes of its tables", "bytes", ["bytes"]),
+    ("The outbox: since when its tables cannot be emptied", "ms", ["turn_waits_ms"]),
 ]
 OF_QUEUES, OF_OUTBOXES = "namespace, queue", "namespace"  # one series each, however many pods: Loki answers with 500 at most
 

@@ -91,6 +91,7 @@ static void say(struct sidecar *s)
     say_figure(&l, OUTBOX_FIELD_LAG_MS, known, g->lag_ms);
     say_figure(&l, OUTBOX_FIELD_DEAD_LETTERS, known, g->letters);
     say_figure(&l, OUTBOX_FIELD_BYTES, known, g->bytes);
+    say_figure(&l, OUTBOX_FIELD_TURN_WAITS_MS, known, g->turn_waits_ms > 0 ? g->turn_waits_ms : 0);
     say_relay(&l, &x->core.lag_us);
     log_end(&l);
     x->figures.said_ms = s->now_ms;

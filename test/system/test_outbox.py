@@ -411,6 +411,25 @@ def test_a_user_who_may_write_to_his_exchange_only_passes_check(box):
         box.rabbitmq.rabbitmqctl("delete_user", name)
 
 
+def test_a_transaction_that_keeps_the_tables_from_being_emptied_is_seen_in_the_figures(box):
+    sidecar = relay(box)
+    sidecar.wait_for("outbox_held")
+
+    def waits(**wanted):
+        publish(box, None)  # an idle one writes a line a minute
+        return sidecar.find("outbox", **wanted)
+
+    with box.postgres.connect() as connection:
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id()")
+        line = wait_until(lambda: waits(turn_waits_ms=lambda ms: ms), "tables that wait", 60, 0.2)[-1]
+        since = sidecar.mark()
+        connection.rollback()
+    assert 0 < line["turn_waits_ms"] < 120000
+    wait_until(lambda: waits(since=since, turn_waits_ms=0), "tables that were emptied", 60, 0.2)
+
+
 def test_status_and_check_show_it(box):
     sidecar = relay(box, "first", exchanges=[box.exchange])
     sidecar.wait_for("outbox_held")
