@@ -7,8 +7,11 @@
 --   p_exhausted       nobody has claimed it. With the reason attempts, the row must be what sidecar_claim_many calls exhausted; with any
 --                     other, failed, or waiting and its last token expired, however many attempts were made. The row takes the
 --                     offered token, so that a repeat is recognised;
---   p_rowless         no row of its own (no usable id, or another body): only the letter. A redelivered copy is inserted only
---                     when no letter with its digest exists. A repeat after a lost answer must be sent as redelivered.
+--   p_rowless         no row of its own (no usable id, or another body): only the letter. Its token is that of this delivery of
+--                     it, and is kept as the letter's digest. A repeat after a lost answer must be sent as p_redelivered: then it is
+--                     inserted only when there is no letter with that token. What a copy says does not tell which one it is: two
+--                     messages may be alike, and each is rejected. So after a crash between commit and reject there is a letter too
+--                     many rather than one too few. Without a token (NULL, or nothing but zeros) the digest is that of the copy.
 --
 -- Answers, one an item: buried (letter_id) | completed | locked (look again) | lost | vanished | dead (it was dead before, by another
 -- death: nothing was inserted).
@@ -36,6 +39,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_swept   constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
     v_marked  boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see sidecar_claim_many
     v_now     timestamptz := clock_timestamp();
     v_stale   timestamptz := v_now - p_grace_ms * interval '1 ms';
@@ -66,9 +70,13 @@ BEGIN
         v_error := NULL;
 
         IF p_rowless[i] THEN
-            v_digest := onceward.letter_digest(p_consumers[q], p_vhosts[q], p_queues[q], p_ids[i], p_raw_ids[i], p_bodies[i], p_content_types[i],
-                                               p_types[i], p_properties[i], p_headers[i], p_exchanges[i], p_routing_keys[i],
-                                               coalesce(p_deaths[i], 0));
+            IF p_tokens[i] <> c_none THEN
+                v_digest := sha256('letter'::bytea || uuid_send(p_tokens[i]));
+            ELSE
+                v_digest := onceward.letter_digest(p_consumers[q], p_vhosts[q], p_queues[q], p_ids[i], p_raw_ids[i], p_bodies[i],
+                                                   p_content_types[i], p_types[i], p_properties[i], p_headers[i], p_exchanges[i],
+                                                   p_routing_keys[i], coalesce(p_deaths[i], 0));
+            END IF;
             IF NOT pg_try_advisory_xact_lock(1869505329, get_byte(v_digest, 0) & 63) THEN
                 answer := 'locked';
             ELSE

@@ -181,6 +181,16 @@ void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_
     held_want(q, now_ms, d, OP_BURY);
 }
 
+bool queue_letter_is_new(const struct delivery *d)
+{
+    return d->op == OP_BURY && d->outcome.rowless && !d->outcome.unsure && !MUTANT(LETTER_OF_ANOTHER);
+}
+
+bool queue_letter_is_looked_for(const struct delivery *d)
+{
+    return d->outcome.unsure || (d->copy.redelivered && MUTANT(LETTER_OF_ANOTHER));
+}
+
 /* Where its id stands in the list of those that are given up; NULL: nowhere. */
 static char *find_given_up(const struct queue *q, const struct delivery *d)
 {

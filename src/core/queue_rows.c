@@ -240,7 +240,7 @@ static void bury_row(struct queue *q, int64_t now_ms, struct delivery *d, const 
         held_wait(q, now_ms, d, OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
         break;
     default:
-        d->outcome.exhausted = d->outcome.rowless = false;
+        d->outcome.exhausted = d->outcome.rowless = d->outcome.unsure = false;
         row_again(q, now_ms, d);
         break;
     }

@@ -54,10 +54,8 @@ void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struc
         if (wait > again_last_ms(q))
             wait = again_last_ms(q);
     }
-    /* A letter without a row may have been written: only a redelivered one is looked for before it is
-     * inserted. */
     if (d->op == OP_BURY)
-        d->copy.redelivered = true;
+        d->outcome.unsure = true;
     if (wait)
         held_wait(q, now_ms, d, d->op, WAIT_AGAIN, now_ms + wait);
     else

@@ -182,7 +182,7 @@ static const struct call calls[N_INBOX_OPS] = {
                     PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(VHOSTS),
                            Q(NAMES), Q(TRANSACTIONS), Q(WINDOWS), Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), C(OF),
                            C(LETTER_IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(STATUSES), C(ERRORS),
-                           C(REASONS), C(ROWLESS), C(REDELIVERED), C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS),
+                           C(REASONS), C(ROWLESS), C(LOOKED_FOR), C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS),
                            C(BODIES), C(CONTENT_TYPES), C(PROPERTIES), C(HEADERS), C(EXCHANGES),
                            C(ROUTING_KEYS), C(LETTER_DEATHS), C(CONTENT_HEADERS)),
                     {FIELD_LETTER, FIELD_END}},

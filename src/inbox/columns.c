@@ -145,9 +145,9 @@ static void add_rowless(struct array *a, const struct inbox_item *i)
     add_flag(a, i->letter->rowless);
 }
 
-static void add_redelivered(struct array *a, const struct inbox_item *i)
+static void add_looked_for(struct array *a, const struct inbox_item *i)
 {
-    add_flag(a, i->letter->redelivered);
+    add_flag(a, i->letter->looked_for);
 }
 
 static void add_exhausted(struct array *a, const struct inbox_item *i)
@@ -318,7 +318,7 @@ static const struct {
     [COLUMN_UNPROVEN_STEPS] = {ARRAY_INT4, 0, add_unproven_step},
     [COLUMN_REASONS] = {ARRAY_TEXT, 16, add_reason},
     [COLUMN_ROWLESS] = {ARRAY_BOOL, 1, add_rowless},
-    [COLUMN_REDELIVERED] = {ARRAY_BOOL, 1, add_redelivered},
+    [COLUMN_LOOKED_FOR] = {ARRAY_BOOL, 1, add_looked_for},
     [COLUMN_EXHAUSTED] = {ARRAY_BOOL, 1, add_exhausted},
     [COLUMN_ATTEMPTS] = {ARRAY_INT4, 4, add_attempts},
     [COLUMN_RAW_IDS] = {ARRAY_BYTEA, 0, add_raw_id},

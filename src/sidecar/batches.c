@@ -77,7 +77,7 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
     return b->n < BATCH_MAX;
 }
 
-static void letter_fill(struct letters *all, size_t i, const struct lane *l, const struct delivery *d)
+static void letter_fill(struct letters *all, size_t i, const struct delivery *d)
 {
     const struct message *m = d->message;
     struct inbox_letter *letter = &all->items[i];
@@ -93,8 +93,7 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
     *letter = (struct inbox_letter){
         .reason = dead_reasons[d->outcome.dead].name,
         .rowless = d->outcome.rowless,
-        /* Of a channel that is gone: the redelivered copy may be quicker, and must then be found. */
-        .redelivered = d->copy.redelivered || d->copy.generation != l->core.generation,
+        .looked_for = queue_letter_is_looked_for(d),
         .exhausted = d->outcome.exhausted,
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
@@ -144,7 +143,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     struct letters *letters = large ? &s->letters.large : &s->database.letters;
     struct inbox_item *item = &b->items[b->n];
 
-    if (d->op == OP_CLAIM && d->claim.fresh)
+    if ((d->op == OP_CLAIM && d->claim.fresh) || queue_letter_is_new(d))
         random_bytes(d->claim.token, sizeof(d->claim.token));
     *item = (struct inbox_item){
         .ref = ref_of(l, d),
@@ -168,7 +167,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
     if (kind == INBOX_BURY) {
-        letter_fill(letters, b->n, l, d);
+        letter_fill(letters, b->n, d);
         if (letters->items[b->n].raw_id.data)
             item->message_id = (struct slice){0};
         item->letter = &letters->items[b->n];

@@ -111,7 +111,7 @@ static void deliver(struct world *w, struct broker_queue *q, struct copy *m, str
     m->consumer = to->number;
     m->delivered_us = w->now_us;
     m->holder = sidecar_index(c->link->sidecar);
-    m->arrived = m->skipped = m->said = m->is_dead = false;
+    m->arrived = m->skipped = m->said = m->is_dead = m->is_rowless = false;
     world_at(w, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), delivery_arrives, c, m->tag, 0);
 }
 
@@ -287,9 +287,10 @@ static void on_one(struct world *w, struct channel *c, uint64_t tag, enum wire_k
     if (!m)
         oracle_broken(w, "ack", "tag %llu of generation %llu is not unacked", (unsigned long long)tag,
                       (unsigned long long)c->generation);
-    else if (kind == WIRE_REJECT)
+    else if (kind == WIRE_REJECT) {
+        oracle_rejected(w, m);
         settle(w, m, COPY_REJECTED);
-    else {
+    } else {
         m->returned = true;
         put_back(w, q, m, q->plan->version < 430);
         m->returned = false;

@@ -22,6 +22,7 @@ void database_sim_init(struct world *w)
 void database_sim_deinit(struct world *w)
 {
     free(w->database->unflushed);
+    free(w->database->letters.items);
 }
 
 struct base_link *database_connect(struct world *w, struct sidecar *s, uint32_t life)
@@ -90,12 +91,22 @@ static int64_t arrival(int64_t *latest_us, int64_t now_us, int64_t takes_us)
 
 /* --- statements --- */
 
+/* Those without an id say the same, all of them; of the others the copies with one body. */
+static uint64_t what_it_says(const struct copy *m)
+{
+    const struct truth *t = m->truth;
+    uint64_t who = t->character == CHARACTER_NO_ID ? 0 : (uint64_t)t->number + 1;
+
+    return who << 16 | (uint64_t)t->queue << 8 | m->body;
+}
+
 static void bury_rowless(struct world *w, struct batch_item *item)
 {
-    item->reply =
-        (struct inbox_reply){.answer = ROW_BURIED, .unproven_us = -1, .inserted = !item->copy->letter_us};
+    item->reply = (struct inbox_reply){.answer = ROW_BURIED, .unproven_us = -1};
+    inbox_sim_letter(&w->database->letters, &item->ask, what_it_says(item->copy), &item->reply.inserted);
     if (!item->copy->letter_us)
         item->copy->letter_us = w->now_us;
+    item->copy->is_rowless = true;
     item->truth->stored = true;
 }
 

@@ -70,7 +70,8 @@ struct database_sim {
     int64_t mended_us; /* when it last took writes again */
     int64_t skew_us;
     uint64_t next_tx;
-    struct truth **unflushed; /* Owned */
+    struct inbox_letters_sim letters; /* without a row */
+    struct truth **unflushed;         /* Owned */
     size_t n_unflushed, unflushed_cap;
     struct presence_row presence[SIDECARS_MAX];
     struct batch *free_batches;

@@ -1,8 +1,8 @@
 /* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox, and
- * asks for claims, looks, completions, failures, releases, letters, extensions, sweeps and redrives of a few
- * messages at random, from three sidecars and three application transactions, while time goes by in whole
- * seconds. All durations end in half a second, so that the few milliseconds that a call takes decide nothing.
- */
+ * asks for claims, looks, completions, failures, releases, letters (with a row and without), extensions,
+ * sweeps and redrives of a few messages at random, from three sidecars and three application transactions,
+ * while time goes by in whole seconds. All durations end in half a second, so that the few milliseconds that
+ * a call takes decide nothing. */
 #include "differential.h"
 
 #include "inbox_sim.h"
@@ -18,13 +18,16 @@
 #include <unistd.h>
 
 enum { N_MESSAGES = 3, N_SIDECARS = 3, N_TRANSACTIONS = 3, N_CALLS = 60, TOKENS = 12, TOLERANCE_MS = 400 };
+enum { N_LETTERS = 3 /* in one batch, at most */, LETTER_TOKENS = 4, BODIES = 2 };
 enum { WINDOW_MS = 4500, MAX_WINDOW_MS = 14500, MAX_ATTEMPTS = 2, REVIVE = 2 };
 
 struct asked {
     FILE *to, *from;
     uint64_t random;
     struct inbox_row_sim rows[N_MESSAGES];
-    bool transaction; /* of the queue of this episode */
+    struct inbox_letters_sim letters;
+    int64_t letter_ids[N_CALLS * N_LETTERS]; /* the real ones */
+    bool transaction;                        /* of the queue of this episode */
     int64_t aged_us, began_us;
     int64_t numbers[N_SIDECARS];
     bool own[N_SIDECARS];
@@ -211,6 +214,54 @@ static int do_end(struct asked *a, int m, int s, int what)
     return compare(a, m, false, &r);
 }
 
+/* The real letter must be a new one where ours is, else one that answers as well as ours: of several it may
+ * be any. */
+static bool letter_is(struct asked *a, const char *answer, const struct inbox_ask *item)
+{
+    int64_t id = field(answer, "letter=");
+    size_t n = a->letters.n, known = 0;
+    bool inserted;
+    size_t place = inbox_sim_letter(&a->letters, item, item->body, &inserted);
+
+    while (known < n && a->letter_ids[known] != id)
+        known++;
+    if (strncmp(answer, "buried ", 7) != 0 || id <= 0)
+        return false;
+    if (!inserted)
+        return known < n && inbox_sim_is_letter(&a->letters.items[known], item, item->body);
+    a->letter_ids[place] = id;
+    return known == n;
+}
+
+/* Without a row: a few tokens and bodies, so that some say the same, and some are repeats. */
+static int do_letters(struct asked *a, int s)
+{
+    size_t n = 1 + random_below(&a->random, N_LETTERS), len = 0;
+    struct inbox_ask items[N_LETTERS];
+    char text[200] = "";
+    char *at;
+
+    for (size_t i = 0; i < n; i++) {
+        uint64_t token = random_below(&a->random, LETTER_TOKENS);
+
+        items[i] = (struct inbox_ask){.body = (uint8_t)random_below(&a->random, BODIES),
+                                      .looked_for = random_chance(&a->random, 5000)};
+        token_bytes(token, items[i].token);
+        len += (size_t)snprintf(text + len, sizeof(text) - len, " 0:%llu:%d:%d", (unsigned long long)token,
+                                items[i].body, items[i].looked_for);
+    }
+    if (!ask(a, "letter %d%s", s, text))
+        return 2;
+    at = a->answer;
+    for (size_t i = 0; i < n; i++) {
+        if (!at || !letter_is(a, at, &items[i]))
+            return differs(a, 0, "another letter");
+        at = strstr(at, "; ");
+        at += at ? 2 : 0;
+    }
+    return 0;
+}
+
 static int said_is(struct asked *a, int m, const char *ours)
 {
     return strcmp(a->answer, ours) == 0 ? 0 : differs(a, m, ours);
@@ -277,6 +328,8 @@ static int one_call(struct asked *a)
         return do_claim(a, m, s, false);
     if (what < 50)
         return do_claim(a, m, s, true);
+    if (what < 54)
+        return do_letters(a, s);
     if (what < 68)
         return do_end(a, m, s, (int)random_below(&a->random, 4));
     if (what < 80)
@@ -295,6 +348,7 @@ static int one_call(struct asked *a)
 static int begin(struct asked *a)
 {
     memset(a->rows, 0, sizeof(a->rows));
+    a->letters.n = 0;
     for (int m = 0; m < N_MESSAGES; m++)
         a->rows[m].unproven_us = -1;
     for (int t = 0; t < N_TRANSACTIONS; t++) {
@@ -360,6 +414,7 @@ static int one_queue(const char *driver, const char *connection, uint64_t seed, 
         printf("the driver ended at: %s\n", a.call);
     fclose(a.to);
     fclose(a.from);
+    free(a.letters.items);
     waitpid(child, NULL, 0);
     if (!bad)
         printf("%s: %llu calls, answered alike\n", transaction ? "transaction" : "response",

@@ -1,6 +1,8 @@
 /* The simulated inbox: see inbox_sim.h. Each function is the SQL function of its name, for one item. */
 #include "inbox_sim.h"
 
+#include "onceward/base/mem.h"
+
 #include <string.h>
 
 static bool has_token(const struct inbox_row_sim *r, const uint8_t token[16])
@@ -316,6 +318,32 @@ void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
         ret->answer = ROW_LOCKED;
     else
         ret->answer = ROW_LOST;
+}
+
+bool inbox_sim_is_letter(const struct inbox_letter_sim *l, const struct inbox_ask *ask, uint64_t says)
+{
+    static const uint8_t none[16];
+
+    if (memcmp(l->token, ask->token, 16) != 0)
+        return false;
+    return memcmp(ask->token, none, 16) != 0 || l->says == says;
+}
+
+size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *ask, uint64_t says,
+                        bool *ret_inserted)
+{
+    *ret_inserted = false;
+    for (size_t i = 0; i < all->n && ask->looked_for; i++)
+        if (inbox_sim_is_letter(&all->items[i], ask, says))
+            return i;
+    if (all->n == all->cap) {
+        all->cap = all->cap ? all->cap * 2 : 16;
+        all->items = mem_realloc(all->items, all->cap * sizeof(*all->items));
+    }
+    memcpy(all->items[all->n].token, ask->token, 16);
+    all->items[all->n].says = says;
+    *ret_inserted = true;
+    return all->n++;
 }
 
 enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx)

@@ -3,6 +3,7 @@
 #include "onceward/core/row.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The inbox, as the functions of sql/functions are: one row, one statement, one answer. Pure: time is the
@@ -49,7 +50,7 @@ struct inbox_ask {
     int64_t delay_us;
     int crashes, unproven_step; /* -1: as they are */
     int64_t deaths;
-    bool redelivered;
+    bool looked_for; /* bury without a row: it may have been written before */
 };
 
 struct inbox_reply {
@@ -73,6 +74,24 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
 /* A letter of a message that has a row. */
 void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);
+
+/* A letter without a row: known by its token, or where that is all zeros by what it says. */
+struct inbox_letter_sim {
+    uint8_t token[16];
+    uint64_t says; /* stands for all that identifies a copy by its content */
+};
+
+struct inbox_letters_sim {
+    struct inbox_letter_sim *items; /* Owned */
+    size_t n, cap;
+};
+
+/* Is it the one that is looked for? */
+bool inbox_sim_is_letter(const struct inbox_letter_sim *l, const struct inbox_ask *ask, uint64_t says);
+
+/* Answers its place; *ret_inserted: it is new. */
+size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *ask, uint64_t says,
+                        bool *ret_inserted);
 
 /* What applications call. */
 enum inbox_said { INBOX_OK, INBOX_OW001, INBOX_OW003, INBOX_WAITS };

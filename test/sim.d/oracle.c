@@ -239,6 +239,36 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
     }
 }
 
+/* --- letters without a row --- */
+
+/* Messages without an id may all say the same: which letter is whose, nobody knows. */
+static struct letter_counts *letters_of(const struct world *w, struct truth *t)
+{
+    return t->character == CHARACTER_NO_ID ? &w->oracle->no_id[t->queue] : &t->letters;
+}
+
+/* A letter too many is better than one too few; but there is none for which nothing was delivered. */
+static void letter_written(struct world *w, const struct batch_item *item)
+{
+    struct copy *m = item->copy;
+
+    letters_of(w, m->truth)->n_written++;
+    if (++m->n_letters > m->n_arrived)
+        oracle_broken(w, "letter", "%d letters of copy %llu of %s, which was delivered %d times",
+                      m->n_letters, (unsigned long long)m->number, m->truth->id, m->n_arrived);
+}
+
+void oracle_rejected(struct world *w, const struct copy *m)
+{
+    struct letter_counts *l = letters_of(w, m->truth);
+
+    if (m->is_rowless && ++l->n_rejected > l->n_written)
+        oracle_broken(w, "lost", "%d of %s and its like are rejected, and %d letters are there",
+                      l->n_rejected, m->truth->id, l->n_written);
+}
+
+/* --- deaths --- */
+
 static void buried(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
     const char *why_not = why_not_dead(w, item, was);
@@ -248,6 +278,8 @@ static void buried(struct world *w, const struct batch_item *item, const struct 
     if (why_not)
         oracle_broken(w, "death", "%s died (%s): %s", item->truth->id, dead_reasons[item->reason].name,
                       why_not);
+    if (item->rowless)
+        letter_written(w, item);
     item->truth->done_us = w->now_us;
 }
 

@@ -27,6 +27,7 @@ struct oracle {
         int64_t told_us;     /* when a line last said that it stands, and why */
         int n_standing;      /* lines that said so, and none that said otherwise */
     } silence[SIDECARS_MAX][QUEUES_MAX];
+    struct letter_counts no_id[QUEUES_MAX];
     int64_t settled_us; /* since when everything is done; 0: it is not */
     uint64_t n_checks;
 };
@@ -44,6 +45,8 @@ void oracle_answered(struct world *w, struct post *p);
 /* The core says ack, reject or requeue of one copy. */
 void oracle_ack(struct world *w, const struct copy *m);
 void oracle_reject(struct world *w, const struct copy *m, bool too_large);
+/* The broker has heard that it is rejected. */
+void oracle_rejected(struct world *w, const struct copy *m);
 void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining);
 /* A statement about a message is sent. */
 void oracle_asked(struct world *w, struct truth *t);

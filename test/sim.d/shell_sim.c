@@ -86,7 +86,7 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .crashes = d->outcome.write_crashes,
                               .unproven_step = d->outcome.write_unproven,
                               .deaths = d->copy.deaths,
-                              .redelivered = d->copy.redelivered};
+                              .looked_for = queue_letter_is_looked_for(d)};
     memcpy(ask->token, d->claim.token, 16);
     if (d->op == OP_RELEASE)
         ask->give_back = true;
@@ -113,7 +113,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                       operation_info(d->op)->name);
         return;
     }
-    if (d->op == OP_CLAIM && d->claim.fresh)
+    if ((d->op == OP_CLAIM && d->claim.fresh) || queue_letter_is_new(d))
         make_token(s, d);
     if (!s->filling[kind])
         s->filling[kind] = batch_new(w, (enum batch_kind)kind);

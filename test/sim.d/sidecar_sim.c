@@ -469,6 +469,7 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     if (fits(&q->core, m))
         a.message = message_new();
     m->arrived = true;
+    m->n_arrived++;
     m->skipped = !a.message;
     w->counts.n_deliveries++;
     TRACE(w, "sidecar %d: delivered %s copy %llu tag %llu%s count %d%s", s->index, t->id,

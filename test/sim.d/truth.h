@@ -13,6 +13,11 @@ struct sidecar;
 struct channel;
 struct truth;
 
+/* Of messages that cannot be told apart: letters without a row. */
+struct letter_counts {
+    int n_written, n_rejected; /* rejected: by the broker's count, for such a letter */
+};
+
 /* A request, from the moment when the core said it. */
 struct post {
     struct post *next; /* of its message, newest first */
@@ -54,6 +59,8 @@ struct truth {
     int n_posts, n_effects, n_charges, n_bombs, n_fails;
     int n_blamed; /* charges for a crash */
     int n_kills;  /* how often it ended the application */
+    /* Unless it has no id: then struct oracle has them. */
+    struct letter_counts letters;
     int n_copies, n_open_copies;
     bool other_body;      /* one of its copies has another body than the first */
     int64_t second;       /* of the statements about it, */
@@ -85,6 +92,9 @@ struct copy {
     bool arrived;         /* the sidecar was told of it, */
     bool skipped;         /* without its body */
     bool said;            /* the sidecar has said what becomes of it; on its way to the broker */
-    int64_t letter_us;    /* a letter of this very copy is committed (no row) */
+    int n_arrived;        /* how often a sidecar was told of it, */
+    int n_letters;        /* and wrote a letter of it without a row */
+    int64_t letter_us;    /* its holder was told that a letter of it is committed (no row) */
+    bool is_rowless;      /* the same, of the latest delivery */
     bool is_dead;         /* its holder was told that it is dead, with a letter */
 };

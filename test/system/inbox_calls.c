@@ -14,7 +14,8 @@
  *     settle I ITEM …                      QUEUE:ID:TOKEN
  *     fail I ITEM … QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:ONLY_EXPIRED:GIVE_BACK release I ITEM …
  * QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP bury I ITEM …
- * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS complete T QUEUE:ID:TOKEN            in the
+ * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS letter I QUEUE:TOKEN:BODY:LOOKED_FOR … without a row,
+ * TOKEN 0: none complete T QUEUE:ID:TOKEN            in the
  * application's transaction T (0 to 7), begun where it is not commit T, rollback T extend QUEUE:ID:TOKEN MS
  * in a transaction of its own sweep I QUEUE LATE_MS redrive QUEUE:ID                     of its newest letter
  *     age MS                               moves all times into the past: so much time has gone
@@ -22,14 +23,14 @@
  *     reset                                forgets all rows and letters
  *
  * TOKEN and BODY are numbers below 2^63, which stand for 16 bytes each. An ID has no blank and no colon.
- * TRANSACTION, OWN, ALONE, ONLY_EXPIRED, GIVE_BACK and EXHAUSTED are 0 or 1; CRASHES and UNPROVEN_STEP may be
- * -1.
+ * TRANSACTION, OWN, ALONE, ONLY_EXPIRED, GIVE_BACK, EXHAUSTED and LOOKED_FOR are 0 or 1; CRASHES and
+ * UNPROVEN_STEP may be -1.
  *
  * The answer to a batch has for each item, in their order, separated by "; ":
  *     ANSWER attempt=N takeovers=N crashes=N unproven_ms=N unproven_step=N wait_ms=N age_ms=N taken_over=B
- * namesake=B complete and extend answer "ok" or the SQLSTATE (55P03: it would wait; its transaction is rolled
- * back then), sweep how many rows, redrive what the function says, the others "ok". What is wrong with a line
- * is answered "error: …". */
+ * namesake=B letter=ID complete and extend answer "ok" or the SQLSTATE (55P03: it would wait; its transaction
+ * is rolled back then), sweep how many rows, redrive what the function says, the others "ok". What is wrong
+ * with a line is answered "error: …". */
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
@@ -180,7 +181,21 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
     }
 }
 
-static void item_read(struct batch *b, enum inbox_op op, char *text)
+static void letter_read(struct batch *b, char *f[MAX_FIELDS])
+{
+    struct inbox_item *i = &b->items[b->n];
+    struct inbox_letter *l = &b->letters[b->n];
+
+    *i = (struct inbox_item){.ref = b->n, .queue = index_read(f[0], n_queues), .letter = l};
+    bytes_make(i->token, number_read(f[1]));
+    *l = (struct inbox_letter){.reason = "no_message_id",
+                               .rowless = true,
+                               .body = slice_of(f[2]),
+                               .looked_for = number_read(f[3]) != 0};
+    b->n++;
+}
+
+static void item_read(struct batch *b, enum inbox_op op, bool rowless, char *text)
 {
     static const int n_fields[N_INBOX_OPS] = {[INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_SETTLE] = 3,
                                               [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 8};
@@ -191,8 +206,12 @@ static void item_read(struct batch *b, enum inbox_op op, char *text)
         wrong("too many items");
         return;
     }
-    if (fields_read(text, f, n_fields[op]))
+    if (fields_read(text, f, rowless ? 4 : n_fields[op]))
         return;
+    if (rowless) {
+        letter_read(b, f);
+        return;
+    }
     *i = (struct inbox_item){.ref = b->n, .queue = index_read(f[0], n_queues), .message_id = slice_of(f[1])};
     bytes_make(i->token, number_read(f[2]));
     rest_read(b, op, f);
@@ -222,9 +241,10 @@ static void rows_await(struct inbox *s, size_t n, char lines[][300])
         }
         snprintf(lines[r.ref], sizeof(lines[0]),
                  "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64
-                 " unproven_step=%d wait_ms=%" PRId64 " age_ms=%" PRId64 " taken_over=%d namesake=%d",
+                 " unproven_step=%d wait_ms=%" PRId64 " age_ms=%" PRId64
+                 " taken_over=%d namesake=%d letter=%.*s",
                  row_answer_name(r.answer), r.attempt, r.takeovers, r.crashes, r.unproven_ms, r.unproven_step,
-                 r.wait_ms, r.age_ms, r.taken_over, r.namesake);
+                 r.wait_ms, r.age_ms, r.taken_over, r.namesake, (int)r.id.len, r.id.len ? r.id.data : "");
         n--;
     }
 }
@@ -243,14 +263,14 @@ static void batch_submit(struct inbox *s, const struct batch *b, enum inbox_op o
         die("submitting", f.text);
 }
 
-static void batch_call(enum inbox_op op, size_t sidecar, char *text)
+static void batch_call(enum inbox_op op, bool rowless, size_t sidecar, char *text)
 {
     static char lines[MAX_ITEMS][300];
     struct batch b = {.n = 0};
 
     for (char *at = text, *item; (item = strsep(&at, " "));)
         if (*item)
-            item_read(&b, op, item);
+            item_read(&b, op, rowless, item);
     if (!sidecars[sidecar])
         wrong("that sidecar is not connected");
     if (*why)
@@ -526,14 +546,17 @@ static bool batch_line(const char *name, char **rest)
     static const struct {
         const char *name;
         enum inbox_op op;
-    } kinds[] = {{"claim", INBOX_CLAIM}, {"look", INBOX_LOOK},       {"settle", INBOX_SETTLE},
-                 {"fail", INBOX_FAIL},   {"release", INBOX_RELEASE}, {"bury", INBOX_BURY}};
+        bool rowless;
+    } kinds[] = {{"claim", INBOX_CLAIM, false},     {"look", INBOX_LOOK, false},
+                 {"settle", INBOX_SETTLE, false},   {"fail", INBOX_FAIL, false},
+                 {"release", INBOX_RELEASE, false}, {"bury", INBOX_BURY, false},
+                 {"letter", INBOX_BURY, true}};
 
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
         if (strcmp(name, kinds[k].name) == 0) {
             size_t sidecar = index_read(strsep(rest, " "), MAX_SIDECARS);
 
-            batch_call(kinds[k].op, sidecar, *rest);
+            batch_call(kinds[k].op, kinds[k].rowless, sidecar, *rest);
             return true;
         }
     return false;

@@ -229,7 +229,7 @@ static void test_letters(void **state)
     assert_string_equal(bed_text(b, "SELECT DISTINCT content_type FROM onceward.dead_letter"),
                         "text/\xEF\xBF\xBDplain");
 
-    letters[4].redelivered = letters[5].redelivered = true;
+    letters[4].looked_for = letters[5].looked_for = true;
     bed_submit(b, INBOX_BURY);
     count_is(bed_collect(b, 6), ROW_BURIED, 6);
     assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.dead_letter"), "6");

@@ -264,6 +264,27 @@ def test_a_message_without_an_id_is_a_letter_of_its_own(bed):
     bed.assert_acked()
 
 
+@pytest.mark.parametrize("message_id", [None, "same"])
+def test_each_of_many_that_say_the_same_has_its_letter_when_they_are_redelivered(bed, message_id):
+    """Nothing tells them apart: a letter that is there says nothing of the others."""
+    if message_id:
+        bed.queue.publish(message_id, b"another body")
+    sidecar = bed.sidecar(brake=0)
+    if message_id:
+        bed.wait_for_effects([message_id])
+    assert sidecar.term() == 0
+    for _ in range(12):
+        bed.queue.publish(message_id, b'{"refresh":true}')
+    bed.queue.sync()
+    for tag in [bed.queue.channel.basic_get(bed.queue.name)[0].delivery_tag for _ in range(12)]:
+        bed.queue.channel.basic_nack(tag, requeue=True)
+    bed.queue.sync()
+    sidecar = bed.sidecar(brake=0)
+    sidecar.wait_for("dead", n=12)
+    assert [bytes(letter["body"]) for letter in bed.letters()] == [b'{"refresh":true}'] * 12
+    bed.assert_acked()
+
+
 @pytest.mark.parametrize("wrong", ["header:x-id", "property:type"])
 def test_after_a_wrong_message_id_the_letters_go_out_as_they_were(bed, wrong):
     """Each message was published twice, and died without an id, or as another body under one that is the same for all. With the key

@@ -384,6 +384,41 @@ def test_names_are_registered_together(inbox, sessions):
     assert inbox.register((names[2], "/", "new", names[2])) == []
 
 
+# letters
+
+
+def test_a_letter_without_a_row_is_known_by_its_token(inbox, sessions):
+    """What two copies say does not tell whether they are one message."""
+    letter = Letter(reason="no_message_id", rowless=True)
+
+    def bury(*tokens, **changes):
+        rows = []
+        for token in tokens:
+            inbox.secrets[None] = token
+            rows += inbox.bury((None, letter._replace(**changes)))
+        assert answers(rows) == ["buried"] * len(rows)
+        return [r.letter_id for r in rows]
+
+    tokens = [str(uuid.uuid4()) for _ in range(3)]
+    first = bury(*tokens)
+    assert len(set(first)) == 3
+    assert bury(*tokens, redelivered=True) == first
+    assert bury(*tokens, redelivered=True, headers='{"x-delivery-count": 2}', body=b"it is the token that counts") == first
+    assert not set(bury(*(str(uuid.uuid4()) for _ in range(2)), redelivered=True)) & set(first)
+    # A program that offers none knows a copy by what it says, and finds no letter of one that does.
+    zeros = bury(str(uuid.UUID(int=0)))
+    assert zeros[0] not in first and bury(None, str(uuid.UUID(int=0)), redelivered=True) == zeros * 2
+    # The first call is still at work when its connection is lost, and another repeats it.
+    other = sessions("b")
+    inbox.begin()
+    inbox.secrets[None] = other.secrets[None] = str(uuid.uuid4())
+    inbox.bury((None, letter))
+    assert answers(other.bury((None, letter._replace(redelivered=True)))) == ["locked"]
+    inbox.commit()
+    assert len(inbox.letters()) == 7 and answers(other.bury((None, letter._replace(redelivered=True)))) == ["buried"]
+    assert len(inbox.letters()) == 7
+
+
 # figures
 
 

@@ -721,6 +721,71 @@ static void test_what_waits_is_stored_when_the_queue_turns_out_to_count(void **s
     end(w);
 }
 
+static void deliver_without_id(struct world *w, bool redelivered)
+{
+    static uint64_t tag = 1000000;
+    struct arrival a = {.generation = w->q.generation,
+                        .number = ++tag,
+                        .consumer = w->q.consumer.number,
+                        .redelivered = redelivered,
+                        .message = message_new(),
+                        .n_bytes = 10,
+                        .id = SLICE(""),
+                        .no_id = DEAD_NO_MESSAGE_ID,
+                        .no_id_text = "no id"};
+
+    queue_delivered(&w->q, w->now, &a);
+}
+
+static struct delivery *next_burial(struct world *w)
+{
+    struct action a;
+
+    for (;;) {
+        queue_time(&w->q, w->now);
+        while (queue_next(&w->q, w->now, ALL, &a)) {
+            if (a.kind == ACTION_DATABASE && a.d->op == OP_BURY)
+                return a.d;
+            carry_out(w, &a);
+        }
+        assert_true(w->now < 600000);
+        w->now += 10;
+    }
+}
+
+/* That it was redelivered does not say that it has a letter: another, that says the same, may have it. Only
+ * what this delivery itself asked for is looked for. */
+static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it(void **state)
+{
+    static const enum row_answer nothing_learnt[] = {ROW_UNKNOWN, ROW_LOCKED, ROW_RETRY};
+    struct world *w = world(good);
+
+    for (int redelivered = 0; redelivered < 2; redelivered++) {
+        struct row r = {.op = OP_BURY, .unproven_ms = -1, .sqlstate = "57014"};
+
+        deliver_without_id(w, redelivered);
+        struct delivery *d = next_burial(w);
+
+        assert_true(queue_letter_is_new(d) && !queue_letter_is_looked_for(d));
+        r.answer = ROW_LOCKED; /* nothing was written */
+        queue_row(&w->q, w->now, d->ref, &r);
+        assert_ptr_equal(next_burial(w), d);
+        assert_true(queue_letter_is_new(d) && !queue_letter_is_looked_for(d));
+        for (size_t i = 0; i < 3; i++) {
+            r.answer = nothing_learnt[i];
+            queue_row(&w->q, w->now, d->ref, &r);
+            assert_ptr_equal(next_burial(w), d);
+            assert_true(!queue_letter_is_new(d) && queue_letter_is_looked_for(d));
+        }
+        r.answer = ROW_BURIED;
+        queue_row(&w->q, w->now, d->ref, &r);
+        w->n_rows[0] = 3;
+        run(w, w->now + 1000);
+    }
+    assert_int_equal(w->n_rejected, 2);
+    end(w);
+}
+
 static void test_what_is_held_while_everything_fails_is_given_up_once(void **state)
 {
     struct world *w = world(bad);
@@ -774,6 +839,7 @@ int main(void)
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),
         cmocka_unit_test(test_what_waits_is_stored_when_the_queue_turns_out_to_count),
+        cmocka_unit_test(test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it),
         cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
     };
 

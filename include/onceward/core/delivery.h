@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 /* A delivery that is held. Only src/core/queue*.c changes it; the shell reads what it needs to carry an
- * action out, and fills in the token of a claim. It is valid from queue_delivered to the queue_reap after its
- * end. */
+ * action out, and fills in the token of a claim or a letter. It is valid from queue_delivered to the
+ * queue_reap after its end. */
 
 struct message;
 
@@ -31,7 +31,7 @@ struct delivery_copy {
 
 /* Its claim, and what the row says. */
 struct delivery_claim {
-    uint8_t token[16]; /* filled in by the shell when a claim is `fresh` */
+    uint8_t token[16]; /* filled in by the shell when a claim is `fresh`, or a letter new */
     bool fresh;        /* the shell is to make a new token for this claim */
     bool has_token;    /* the token may be in the row */
     bool row_is_ours;  /* the row has said that it holds this body */
@@ -74,6 +74,7 @@ struct delivery_outcome {
     int write_unproven;      /* the same for unproven_step */
     enum dead_reason dead;   /* bury */
     bool rowless, exhausted; /* bury */
+    bool unsure;             /* bury: it was sent before, and what came of that is not known */
     char *error;  /* what went wrong last, in words, without a word of the application: for the log. Owned */
     char *said;   /* the same with what the application wrote, for row and letter; NULL: error. Owned */
     char *result; /* to be stored with the completion. Owned */

@@ -245,7 +245,8 @@ void queue_time(struct queue *q, int64_t now_ms);
 
 enum action_kind {
     ACTION_NONE,
-    ACTION_DATABASE, /* send d->op; of a claim that is `fresh` make the token first */
+    ACTION_DATABASE, /* send d->op; of a claim that is `fresh`, or a letter that is new, make the token first
+                      */
     ACTION_FORWARD,  /* POST it; what cannot be begun is told by queue_answered as unreachable */
     ACTION_ABANDON, /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is
                        freed */
@@ -298,6 +299,12 @@ static inline bool queue_letter_is_large(const struct delivery *d)
 {
     return d->copy.body_len > LETTER_LARGE_BYTES;
 }
+
+/* Of a burial without a row: each delivery has a letter of its own, known by claim.token, which the shell
+ * makes when the letter `is_new`. Nothing else tells whether a letter is that of this message: another may
+ * say the same, and each is rejected. What may have been written before is looked for by its token. */
+bool queue_letter_is_new(const struct delivery *d);
+bool queue_letter_is_looked_for(const struct delivery *d);
 
 /* Frees what has ended, unless something is still to be told of it. Once a turn, when no action refers to it
  * any more. */

@@ -104,9 +104,9 @@ void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n);
 /* A dead letter, beside its item. Borrowed until inbox_submit returns. */
 struct inbox_letter {
     const char *reason; /* the name of an enum dead_reason */
-    bool rowless;       /* no row of its own: inserted once however often it is redelivered */
-    bool redelivered;
-    bool exhausted; /* without a token: the row says so itself, see ROW_EXHAUSTED */
+    bool rowless;       /* no row of its own: the letter is known by the item's token */
+    bool looked_for;    /* rowless: a repeat, which inserts it only where there is none with that token */
+    bool exhausted;     /* without a token: the row says so itself, see ROW_EXHAUSTED */
     int attempts;
     struct slice raw_id; /* the message id as bytes, when it is not text */
     struct slice body, content_type, properties_json, headers_json, exchange, routing_key;
