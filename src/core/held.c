@@ -152,11 +152,15 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
 }
 
 /* A death that waits for the brake only waits: it may never be written, and the copy that comes again would
- * wait beside it. Other letters are written all the same: near the delivery limit this may be the last copy.
+ * wait beside it. A letter without a row would be one of two: that copy has its own. But near the delivery
+ * limit this may be the last copy. Letters with a row are written all the same: there is one, whoever does
+ * it.
  */
-static bool waits_to_die(const struct delivery *d)
+static bool waits_to_die(const struct queue *q, const struct delivery *d)
 {
-    return d->wait == WAIT_BRAKE && !MUTANT(LOST_DEATHS_WAIT);
+    if (d->wait == WAIT_BRAKE)
+        return !MUTANT(LOST_DEATHS_WAIT);
+    return d->op == OP_BURY && d->outcome.rowless && !returns_is_near(&q->returns, d->copy.delivery_count);
 }
 
 /* Its channel is gone. What lives by its tag alone has nothing left to do: the broker delivers it again. But
@@ -167,7 +171,7 @@ static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
     if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || d->request.out || d->request.accepted_until_ms)
         return false;
     if (operation_info(d->op)->link == LINK_BROKER ||
-        ((operation_info(d->op)->idle || waits_to_die(d)) && !d->claim.has_token)) {
+        ((operation_info(d->op)->idle || waits_to_die(q, d)) && !d->claim.has_token)) {
         held_end(q, now_ms, d);
         return true;
     }
