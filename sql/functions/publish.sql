@@ -17,7 +17,7 @@
 -- given.
 --
 -- The caller may be anybody with EXECUTE: see complete_result.sql. Raises synchronous_commit where it is off: the relay would send what
--- a crash takes back.
+-- a crash takes back. Whoever sets it to off behind the call is not stopped: nothing here runs at the commit.
 CREATE OR REPLACE FUNCTION onceward.publish(
     exchange text, routing_key text, body jsonb, message_id text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL,
     properties jsonb DEFAULT NULL) RETURNS text
