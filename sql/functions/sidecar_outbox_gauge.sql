@@ -32,7 +32,7 @@ BEGIN
     FROM onceward.outbox_waiting(p.done, p.floor, p.done_by, p.upto, p.last, c_most + 1) w;
     exact := waiting <= c_most;
     IF NOT exact THEN
-        SELECT greatest(waiting, n.last_value - greatest(p.floor, coalesce(p.last, 0))) INTO waiting FROM onceward.outbox_number n;
+        SELECT greatest(waiting, n.last_value - greatest(p.floor, CASE WHEN p.resending IS NULL THEN p.last END)) INTO waiting FROM onceward.outbox_number n;
     END IF;
     lag_ms := coalesce(floor(1000 * extract(epoch FROM v_now - v_old)), 0);
     SELECT count(*) INTO letters FROM onceward.dead_letter l WHERE l.consumer = 'onceward-outbox' AND l.queue = '';

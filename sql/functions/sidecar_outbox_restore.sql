@@ -3,6 +3,8 @@
 -- Ids of transactions begin anew there, so what the position and the rows say of them means nothing. The rows get an id that every
 -- snapshot sees, and the position becomes one that sees none.
 --
+-- The position has in `last` how far it has come: what is done is not looked through again.
+--
 -- Answers: more (call again) | done | loading (an index is missing: the restore is not over yet) | lost | busy (see sidecar_outbox_write).
 --
 -- Locks: the row of the lease, SKIP LOCKED; rows that only this function changes. Rows: p_rows.
@@ -22,8 +24,8 @@ DECLARE
     v_system  bigint := onceward.outbox_system();
     p         onceward.outbox_position;
     v_oid     oid;
-    v_changed bigint := 0;
     v_n       bigint;
+    v_last    bigint;
     v_table   text;
 BEGIN
     IF v_hold <> 'held' THEN
@@ -48,19 +50,25 @@ BEGIN
         SELECT n.last_value INTO v_n FROM onceward.outbox_number n;
         DELETE FROM onceward.outbox_life;
         INSERT INTO onceward.outbox_life (life) VALUES (gen_random_uuid());
-        INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, resending)
-        VALUES (p_lease, v_system, v_oid, '1:1:', 0, '1', v_n);
+        INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, last, resending)
+        VALUES (p_lease, v_system, v_oid, '1:1:', 0, '1', 0, v_n);
         RETURN 'more';
     END IF;
 
-    FOREACH v_table IN ARRAY ARRAY['outbox_0', 'outbox_1', 'outbox_2'] LOOP
-        EXECUTE format('UPDATE onceward.%1$I u SET xid = $1 WHERE u.ctid = ANY (ARRAY('
-                       'SELECT z.ctid FROM onceward.%1$I z WHERE z.xid <> $1 AND z.seq <= $2 ORDER BY z.seq LIMIT $3))', v_table)
-            USING c_frozen, p.resending, p_rows - v_changed;
-        GET DIAGNOSTICS v_n = ROW_COUNT;
-        v_changed := v_changed + v_n;
-    END LOOP;
-    IF v_changed >= p_rows THEN
+    v_n := coalesce(p.last, 0);
+    SELECT max(u.seq) INTO v_last FROM (
+        SELECT t.seq FROM (
+            (SELECT z.seq FROM onceward.outbox_0 z WHERE z.seq > v_n AND z.seq <= p.resending ORDER BY z.seq LIMIT p_rows)
+            UNION ALL (SELECT z.seq FROM onceward.outbox_1 z WHERE z.seq > v_n AND z.seq <= p.resending ORDER BY z.seq LIMIT p_rows)
+            UNION ALL (SELECT z.seq FROM onceward.outbox_2 z WHERE z.seq > v_n AND z.seq <= p.resending ORDER BY z.seq LIMIT p_rows)) t
+        ORDER BY t.seq LIMIT p_rows) u;
+    IF v_last IS NOT NULL THEN
+        FOREACH v_table IN ARRAY ARRAY['outbox_0', 'outbox_1', 'outbox_2'] LOOP
+            EXECUTE format('UPDATE onceward.%I u SET xid = $1 WHERE u.seq > $2 AND u.seq <= $3 AND u.xid <> $1', v_table)
+                USING c_frozen, v_n, v_last;
+        END LOOP;
+        INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, last, resending)
+        VALUES (p_lease, v_system, v_oid, '1:1:', 0, '1', v_last, p.resending);
         RETURN 'more';
     END IF;
     INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by)

@@ -26,6 +26,7 @@ enum {
     NUMBER_SIZE = 24,
     ERROR_MAX = 1024,
     RESTORE_ROWS = 20000,     /* of a call */
+    RESTORE_MS = 600000,      /* the first one looks for numbers that are there twice, among all rows */
     TURN_MIN_BYTES = 8 << 20, /* a turn is not begun for less than this, */
     TURN_MIN_MS = 60000,      /* or more often */
     SWOLLEN_BYTES = 4 << 20,  /* of an answer: libpq's buffer has grown with it */
@@ -305,7 +306,7 @@ void inbox_ask_outbox_restore(struct inbox *i, int64_t lease)
     const char *params[] = {number(rooms[0], lease), number(rooms[1], RESTORE_ROWS)};
 
     if (pipeline_may_ask(i, QUESTION_OUTBOX_RESTORE))
-        pipeline_ask(i, QUESTION_OUTBOX_RESTORE, 2, types, params);
+        pipeline_ask_within(i, QUESTION_OUTBOX_RESTORE, 2, types, params, RESTORE_MS);
 }
 
 int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *f)

@@ -675,6 +675,22 @@ def test_numbers_that_are_there_twice_after_a_restore_lose_nothing(pg, app, rela
     assert sorted(relay.drain(rows=1)) == sorted(ids)
 
 
+def test_a_large_backlog_is_restored_at_a_constant_cost_a_call_whoever_goes_on(pg, app, relay, sessions):
+    n = 5000
+    app.query("SELECT onceward.publish('e', 'r', '1'::jsonb, g::text) FROM generate_series(1, %s) g", n)
+    pg.query("UPDATE onceward.outbox_position SET system_identifier = 5")
+    other = sessions(Relay, pg, "b")
+    assert relay.lease().restored and relay.restore(100) == "more"
+    costs = []
+    for holder in (relay, other):
+        if holder is other:
+            pg.query("UPDATE onceward.outbox SET held_until = clock_timestamp()")
+            assert other.lease().restored and relay.restore() == "lost"
+        costs += [visited(holder, "SELECT onceward.sidecar_outbox_restore(%s, 100)", holder.number_of_lease) for _ in range(25)]
+    assert max(costs) < 1000, ("100 rows, by the index of each table", costs)
+    assert other.restore() == "done" and other.drain() == [str(i) for i in range(1, n + 1)]
+
+
 @pytest.mark.parametrize("of", ["system_identifier = 5", "table_oid = 5", "resending = 1000"])
 def test_a_holder_whose_pooler_is_switched_to_a_copy_empties_and_writes_nothing_there(pg, app, relay, of):
     """The copy has his lease, and a position far above all ids of its server. He comes before he asks for the lease again."""
