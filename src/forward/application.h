@@ -34,7 +34,8 @@ struct application {
     struct list waiting;    /* exchanges without a connection, by their `queue` */
     struct list busy, idle; /* connections with and without an exchange; idle: the one used last is last */
     struct list connecting, spare; /* connectors */
-    int64_t connect_at_ms;         /* when those that wait get connectors again; INT64_MAX: they have them */
+    char refusal[100]; /* what it said of this side's certificate, and has answered nothing since; or empty */
+    int64_t connect_at_ms; /* when those that wait get connectors again; INT64_MAX: they have them */
 };
 
 /* For q, which must outlive it. *target becomes its own when it succeeds. ready is called with a struct

@@ -239,7 +239,7 @@ static enum ending send_broke(struct connection *c)
         return ENDING_REPLY;
     memcpy(error, x->error, sizeof(error));
     ending = receive_all(c);
-    if (ending != ENDING_NONE && ending != ENDING_RECEIVE && ending != ENDING_CLOSED)
+    if ((ending != ENDING_NONE && ending != ENDING_RECEIVE && ending != ENDING_CLOSED) || x->certificate)
         return ending;
     memcpy(x->error, error, sizeof(error));
     return ending == ENDING_NONE || !x->reply.begun ? ENDING_SEND : ending;

@@ -185,6 +185,15 @@ static void quote_add(char *out, size_t size, struct slice body, bool cut)
         snprintf(out + used, size - used, ": \"%s\"", text);
 }
 
+/* "certificate required", of "... routines::tlsv13 alert certificate required, errno 0". */
+static struct slice alert_of(const char *error)
+{
+    const char *alert = strstr(error, "alert ");
+
+    alert = alert ? alert + strlen("alert ") : error;
+    return (struct slice){alert, strcspn(alert, ",")};
+}
+
 /* Why there is no answer. */
 static void reason_write(const struct exchange *x, char *out, size_t size)
 {
@@ -202,7 +211,10 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
         snprintf(out, size, "connection to %s broke while the request was sent: %.100s", name, x->error);
         break;
     case ENDING_RECEIVE:
-        if (x->reset)
+        if (x->certificate)
+            snprintf(out, size, "%.60s does not accept the certificate of this side: %.*s", name,
+                     (int)alert_of(x->error).len, alert_of(x->error).data);
+        else if (x->reset)
             snprintf(out, size, "connection reset by %s before the whole answer", name);
         else
             snprintf(out, size, "no whole answer from %s: %.100s", name, x->error);

@@ -453,6 +453,21 @@ static void look(struct forward *w)
     }
 }
 
+/* Who does not accept this side's certificate says so and closes: where the close is seen first, libcurl does
+ * not tell the rest. Then it is said as before. */
+static void explain(struct application *a, const struct exchange *x, const struct forward_answer *said,
+                    struct exchange_words *words)
+{
+    if (said->kind == ANSWER_STATUS)
+        a->refusal[0] = '\0';
+    else if (x->certificate && said->kind == ANSWER_UNREACHABLE)
+        snprintf(a->refusal, sizeof(a->refusal), "%.*s", (int)sizeof(a->refusal) - 1, words->brief);
+    else if (a->refusal[0] && x->ending == ENDING_SEND) {
+        snprintf(words->error, sizeof(words->error), "connection broke; before, %s", a->refusal);
+        snprintf(words->brief, sizeof(words->brief), "%.*s", (int)sizeof(words->brief) - 1, words->error);
+    }
+}
+
 static void answer(struct forward *w, struct exchange *x, struct forward_answer *a)
 {
     struct buf body = w->answered;
@@ -460,6 +475,7 @@ static void answer(struct forward *w, struct exchange *x, struct forward_answer 
     list_remove(&w->ended, &x->queue);
     a->queue = x->route->number;
     exchange_answer(x, a, &w->words);
+    explain(x->route->application, x, a, &w->words);
     w->answered = x->answer;
     x->answer = body;
     retire(w, x);

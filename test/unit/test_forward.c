@@ -846,7 +846,8 @@ static void test_tls(void **state)
                            "certificate"); /* not of an authority that the system knows */
         r.q.forward.tls.ca_file = cert;
         if (wants) {
-            assert_unreachable(&r, url, NULL, false, "certificate required"); /* says the server */
+            assert_unreachable(&r, url, NULL, false,
+                               "does not accept the certificate of this side: certificate required");
             r.q.forward.tls.cert_file = cert;
             r.q.forward.tls.key_file = key;
         }
