@@ -90,12 +90,14 @@ static void saw_alive(struct application *a, uint64_t number)
 void application_answered(struct application *a, int64_t now_ms, const struct application_request *r)
 {
     (void)now_ms;
+    a->n_in_vain = 0;
     saw_alive(a, r->number);
     limiter_good(&a->limiter, r->mark);
 }
 
 void application_refused_politely(struct application *a, const struct application_request *r, int status)
 {
+    a->n_in_vain = 0;
     if (status == 429)
         saw_alive(a, r->number);
 }
@@ -106,14 +108,31 @@ static void probe_soon(struct application *a, int64_t now_ms)
         a->probe.at_ms = now_ms;
 }
 
+static int64_t probe_last_ms(const struct application *a)
+{
+    return a->rules.ready_interval_ms > PROBE_FIRST_MS ? a->rules.ready_interval_ms : PROBE_FIRST_MS;
+}
+
+/* Where a connect succeeds and nothing can be sent (a client certificate that is not accepted is told behind
+ * the handshake), each probe would bring the next request at once. */
+static int64_t first_probe_ms(const struct application *a)
+{
+    int64_t wait = PROBE_FIRST_MS;
+
+    for (int i = 1; i < a->n_in_vain && wait < probe_last_ms(a); i++)
+        wait *= 2;
+    return wait < probe_last_ms(a) ? wait : probe_last_ms(a);
+}
+
 void application_unreachable(struct application *a, int64_t now_ms, bool refused)
 {
     a->refused |= refused || MUTANT(BROKEN_IS_REFUSED);
     if (!a->gone && !MUTANT(GONE_IS_SENT_TO)) {
         a->gone = true;
         a->probe.n_failures = 0;
+        a->n_in_vain += !MUTANT(IN_VAIN_FOR_EVER);
         limiter_collapse(&a->limiter, now_ms);
-        a->probe.at_ms = now_ms + PROBE_FIRST_MS;
+        a->probe.at_ms = now_ms + first_probe_ms(a);
     }
 }
 
@@ -172,8 +191,6 @@ void application_probe_sent(struct application *a)
 
 static void probe_failed(struct application *a, int64_t now_ms, bool refused, uint64_t random)
 {
-    int64_t most = a->rules.ready_interval_ms > PROBE_FIRST_MS ? a->rules.ready_interval_ms : PROBE_FIRST_MS;
-
     if (refused)
         a->refused = true;
     if (!a->gone && !a->probe.failing) {
@@ -184,7 +201,7 @@ static void probe_failed(struct application *a, int64_t now_ms, bool refused, ui
     if (refused || !a->rules.has_ready_url)
         a->gone = true;
     a->probe.failing = a->rules.has_ready_url;
-    a->probe.at_ms = now_ms + backoff_ms(PROBE_FIRST_MS, most, ++a->probe.n_failures, random);
+    a->probe.at_ms = now_ms + backoff_ms(PROBE_FIRST_MS, probe_last_ms(a), ++a->probe.n_failures, random);
 }
 
 void application_probed(struct application *a, int64_t now_ms, bool ready, bool refused, uint64_t random)
@@ -202,7 +219,7 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
     }
     /* A ready.url may be another port's: where this one refuses, only an answer shows that it is back. */
     if ((!a->reached || (a->rules.has_ready_url ? a->probe.failing && !a->gone : a->gone)) &&
-        now_ms >= a->limiter.wait_until_ms)
+        now_ms >= a->limiter.wait_until_ms && a->n_in_vain < 2)
         a->limiter.slow_since_ms = 0;
     a->reached = true;
     a->gone = a->probe.failing = false;

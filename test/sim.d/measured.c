@@ -478,6 +478,7 @@ static const struct {
                  {"other-body", other_body},
                  {"late-completion", late_completion},
                  {"resets", resets},
+                 {"in-vain", in_vain},
                  {"found", found}};
 
 int measured_run(const char *name)

@@ -170,3 +170,21 @@ void resets(struct report *r)
         verdict(r, &f, f.n_charged <= 4 && f.most_charged <= 4 && !f.n_dead[CHARACTER_GOOD], name, text);
     }
 }
+
+/* Each connect succeeds, and no request can be sent. */
+void in_vain(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[120];
+
+    plan_plain(&p, 27);
+    p.application.rates[DEED_UNSENT] = 10000;
+    plan_add(&p, 0, CHARACTER_GOOD, 50, 0, 0);
+    p.stop_us = 600 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%llu tries in 10 minutes, at most 660; %d charged",
+             (unsigned long long)f.out.counts.n_posts, f.n_charged);
+    verdict(r, &f, f.out.counts.n_posts <= 660 && !f.n_charged, "nothing can be sent, and connects succeed",
+            text);
+}

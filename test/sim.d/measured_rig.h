@@ -45,4 +45,4 @@ typedef void scenario_fn(struct report *r);
 /* measured_killers.c */
 scenario_fn killers, steady_killers;
 /* measured_corners.c */
-scenario_fn no_ids, left_to_others, drain_locked, drain_refused, other_body, late_completion, resets;
+scenario_fn no_ids, left_to_others, drain_locked, drain_refused, other_body, late_completion, resets, in_vain;

@@ -4,6 +4,7 @@ doubled by it. Plain, over TLS and over a Unix socket."""
 import os
 import re
 import socket
+import ssl
 import struct
 import tempfile
 import threading
@@ -312,6 +313,29 @@ def test_a_failed_handshake_is_an_application_that_is_down(bed, certificates, fa
     assert bed.app.posts() == [] and bed.letters() == [] and not sidecar.find("retry")
     row = bed.row("m1")
     assert row is None or row["attempt"] == 0 or row["status"] == "processing"
+
+
+def test_a_client_certificate_that_is_missing_is_told(bed, certificates):
+    """With TLS 1.3 that is said behind the handshake: each connect and each probe succeeds, and no request can be sent."""
+    keys = take_form(bed, "tls", certificates)
+    bed.app.tls.load_verify_locations(certificates.ca)
+    bed.app.tls.verify_mode = ssl.CERT_REQUIRED
+    ids = [f"m{i}" for i in range(10)]
+    bed.queue.publish_many(ids)
+    sidecar = bed.sidecar(wait=False, forward=keys, ready={"interval": "1s"}, retry={"max_attempts": 1})
+    sidecar.wait_for("paused", reason="application_down", deadline=10)
+    sidecar.wait_for("given_back", error=lambda error: "does not accept the certificate of this side: certificate required" in error)
+    sidecar.wait_for("stats", paused_detail=lambda detail: "certificate required" in detail)
+    wait_until(lambda: len(sidecar.find("given_back")) >= 7, "its tries have become rare", 30)
+    n, began = bed.app.n_connections, sidecar.mark()
+    hold_true(lambda: bed.app.n_connections < n + 15 and not sidecar.find("resumed", began), "a probe and a try a second", 2.0)
+    bed.app.tls.verify_mode = ssl.CERT_NONE
+    bed.wait_for_effects(ids)
+    sidecar.wait_for("resumed", reason="application_down")
+    sidecar.wait_for_quiet()
+    assert len(sidecar.find("paused", reason="application_down")) == 1
+    assert bed.letters() == [] and not sidecar.find("retry")
+    bed.assert_once(*ids)
 
 
 def test_a_full_backlog_is_a_connection_that_is_not_made_in_time(bed):

@@ -129,6 +129,42 @@ static void test_what_broke_before_it_was_sent_is_no_refused_connection(void **s
     }
 }
 
+static int64_t probe_after_ms(struct application *a, int64_t now_ms)
+{
+    send(a, false);
+    application_returned(a);
+    application_unreachable(a, now_ms, false);
+    int64_t at = a->probe.at_ms;
+
+    application_probe_sent(a);
+    application_probed(a, at, true, false, 0);
+    return at - now_ms;
+}
+
+/* Each probe succeeds, and each request breaks before it has left. */
+static void test_what_is_tried_in_vain_is_tried_ever_more_rarely(void **state)
+{
+    struct application a = reached();
+    struct application_request r;
+
+    assert_int_equal(probe_after_ms(&a, 1000), 50);
+    assert_int_equal(a.limiter.slow_since_ms, 0); /* once is nothing */
+    assert_int_equal(probe_after_ms(&a, 2000), 100);
+    assert_int_equal(a.limiter.slow_since_ms, 2000);
+    for (int i = 0; i < 40; i++)
+        probe_after_ms(&a, 3000 + i);
+    assert_int_equal(probe_after_ms(&a, 4000), 1000);
+    assert_int_equal(a.limiter.slow_since_ms, 2000);
+    r = send(&a, false);
+    answer(&a, 5000, &r);
+    assert_int_equal(a.limiter.slow_since_ms, 0);
+    assert_int_equal(probe_after_ms(&a, 6000), 50);
+    r = send(&a, false);
+    application_returned(&a);
+    application_refused_politely(&a, &r, 503); /* an answer, too */
+    assert_int_equal(probe_after_ms(&a, 7000), 50);
+}
+
 static void test_unproven_charges_come_ever_more_rarely(void **state)
 {
     assert_true(unproven_may_charge(-1, 0, 300000));
@@ -317,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_refused_and_then_accepted_is_a_sign_of_life),
         cmocka_unit_test(test_behind_a_proxy_a_connect_is_no_sign_of_life),
         cmocka_unit_test(test_what_broke_before_it_was_sent_is_no_refused_connection),
+        cmocka_unit_test(test_what_is_tried_in_vain_is_tried_ever_more_rarely),
         cmocka_unit_test(test_unproven_charges_come_ever_more_rarely),
         cmocka_unit_test(test_who_goes_alone_waits_for_others_and_they_for_it),
         cmocka_unit_test(test_a_long_job_is_waited_for_a_window_at_most),

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_MESSAGES = 64, ALL = ~0u, UNANSWERED = -1 };
+enum { N_MESSAGES = 64, ALL = ~0u, UNANSWERED = -1, UNSENT = -2 };
 
 struct world {
     struct queue q;
@@ -19,7 +19,7 @@ struct world {
     int n_rows[N_MESSAGES]; /* 0: none, 1: processing, 2: completed, 3: dead, 4: failed or waiting */
     int attempts[N_MESSAGES];
     int64_t due[N_MESSAGES];
-    int n_acks, n_looks;
+    int n_acks, n_looks, n_claims, n_paused, n_resumed;
     int n_posts[N_MESSAGES], n_acked, n_rejected, n_requeued, n_letters, n_dead[N_MESSAGES];
     bool acked_early;
     int (*status)(struct world *, int message, int attempt);
@@ -62,6 +62,7 @@ static void at_database(struct world *w, struct delivery *d)
 
     switch (d->op) {
     case OP_CLAIM:
+        w->n_claims++;
         if (w->n_rows[n] == 2)
             r.answer = ROW_COMPLETED;
         else if (w->n_rows[n] == 3)
@@ -111,8 +112,10 @@ static void at_application(struct world *w, struct delivery *d)
     w->last_out = d->ref;
     if (status == UNANSWERED)
         return;
-    struct answer a = {.kind = status ? ANSWER_STATUS : ANSWER_DIED,
-                       .status = status,
+    struct answer a = {.kind = status == UNSENT ? ANSWER_UNREACHABLE
+                               : status         ? ANSWER_STATUS
+                                                : ANSWER_DIED,
+                       .status = status > 0 ? status : 0,
                        .retry_after_ms = -1,
                        .brief = "answered",
                        .error = "answered",
@@ -147,6 +150,10 @@ static void carry_out(struct world *w, const struct action *a)
         break;
     case ACTION_CANCEL:
         queue_stopped(&w->q, w->now, a->number);
+        break;
+    case ACTION_TELL:
+        w->n_paused += a->note.event == EVENT_PAUSED;
+        w->n_resumed += a->note.event == EVENT_RESUMED;
         break;
     default:
         break;
@@ -815,6 +822,37 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
     end(w);
 }
 
+static int unsent_for_a_minute(struct world *w, int message, int attempt)
+{
+    return w->now < 60000 ? UNSENT : 200;
+}
+
+/* Each connect succeeds, and no request can be sent: that is told, costs a try a second, and when it is over
+ * nobody waits for long. */
+static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(void **state)
+{
+    struct world *w = world(unsent_for_a_minute);
+
+    for (int i = 0; i < 20; i++)
+        deliver(w, i);
+    run(w, 3000);
+    assert_int_equal(w->n_paused, 1);
+    assert_true(w->q.pauses[PAUSE_APPLICATION].told);
+    assert_string_equal(w->q.pauses[PAUSE_APPLICATION].text, "answered");
+    run(w, 60000);
+    assert_int_equal(w->n_paused, 1);
+    assert_int_equal(w->n_resumed, 0);
+    assert_in_range(w->n_claims, 40, 70);
+    run(w, 70000);
+    assert_int_equal(w->n_acked, 20);
+    assert_true(w->now <= 62000);
+    deliver(w, 20);
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_acked, 21);
+    assert_int_equal(w->n_resumed, 1);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -841,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_is_stored_when_the_queue_turns_out_to_count),
         cmocka_unit_test(test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it),
         cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
+        cmocka_unit_test(test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

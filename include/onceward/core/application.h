@@ -43,6 +43,8 @@ struct application {
     bool refused;        /* connections, since the latest crash */
     bool gone;           /* nobody listens, as far as is known: probed, nothing is sent */
     bool reached;        /* it was reached once */
+    int n_in_vain;       /* times in a row that nothing could be sent, though a probe had just succeeded:
+                            only an answer ends that */
     int unproven_step;   /* charges since it was seen alive that nothing proves, */
     int64_t unproven_ms; /* and the latest of them */
     struct application_probe {
