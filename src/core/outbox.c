@@ -353,11 +353,12 @@ void outbox_linked(struct outbox *o, int64_t now_ms)
         o->lease.at_ms = now_ms;
 }
 
-void outbox_unlinked(struct outbox *o, int64_t now_ms)
+void outbox_unlinked(struct outbox *o, int64_t now_ms, int code, const char *why)
 {
-    (void)now_ms;
     o->link.broker = o->link.open = o->link.blocked = false;
     o->error = NULL;
+    if (code)
+        rows_suspect(o, now_ms, code, why);
     rows_unsent(o);
     rows_reap(o);
 }

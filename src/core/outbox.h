@@ -11,6 +11,9 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new);
 /* Forgets all rows, whatever they wait for. */
 void rows_forget(struct outbox *o);
 
+/* The broker closed the connection, with one of AMQP's codes: it may be over a row that is out. */
+void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why);
+
 /* What was sent is unknown: it is sent again. */
 void rows_unsent(struct outbox *o);
 

@@ -14,6 +14,7 @@ enum {
     NACKED_MOST_MS = 1000, /* or stands */
     TOLD_AGAIN_MS = 60000, /* of nacks, and of one reason to close the channel */
     SHOWN_MAX = 100,       /* bytes of a name, in words */
+    CLOSED_MAX = 3,        /* connections that are closed over a row, until it is given up */
 };
 
 static struct outbox_row *row_of(struct link *k)
@@ -419,6 +420,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 
     counter_add(&o->counts.nacked, 1);
     row->returned = false;
+    row->n_closed = 0;
     move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) ? OUTBOX_SETTLED : OUTBOX_WANTED);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
@@ -483,6 +485,30 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
     give_up(o, row, reason, why);
 }
 
+/* One of those that are out is to be alone. */
+static void halve(struct outbox *o)
+{
+    struct outbox_link *l = &o->link;
+    size_t half = (o->sent.len + 1) / 2;
+    uint64_t last = last_out(o);
+
+    l->group = half < l->group ? half : l->group;
+    l->group_until = last > l->group_until ? last : l->group_until;
+}
+
+void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why)
+{
+    enum { CONNECTION_FORCED = 320 }; /* somebody wants it closed */
+    struct outbox_row *first = first_of(&o->sent);
+
+    if (!first || code == CONNECTION_FORCED || MUTANT(OUTBOX_CRASHES_FOR_EVER))
+        return;
+    if (o->sent.len > 1)
+        halve(o);
+    else if (++first->n_closed == CLOSED_MAX || MUTANT(OUTBOX_CLOSED_ONCE_IS_BLAMED))
+        condemn(o, now_ms, first, code, why);
+}
+
 /* The broker has words, and they are about no message. */
 static void closed(struct outbox *o, int64_t now_ms, const char *why)
 {
@@ -509,9 +535,8 @@ void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char 
         closed(o, now_ms, why);
     } else if (n == 1 || (n && MUTANT(OUTBOX_FIRST_IS_BLAMED))) {
         condemn(o, now_ms, first, code, why);
-    } else if (n) {
-        o->link.group = (n + 1) / 2 < o->link.group ? (n + 1) / 2 : o->link.group;
-        o->link.group_until = last_out(o) > o->link.group_until ? last_out(o) : o->link.group_until;
+    } else {
+        halve(o);
     }
     rows_unsent(o);
     rows_reap(o);

@@ -46,20 +46,21 @@ static void socket_ready(void *owner, uint32_t events)
     ((struct sidecar_outbox *)owner)->readable = true;
 }
 
-static void disconnect(struct sidecar *s)
+/* f: why; NULL: nobody is at fault. */
+static void disconnect(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;
 
     wait_remove(s->wait, &x->watch);
     sender_free(x->sender);
     x->sender = NULL;
-    outbox_unlinked(&x->core, s->now_ms);
+    outbox_unlinked(&x->core, s->now_ms, f ? (int)strtol(f->code, NULL, 10) : 0, f ? f->text : "");
 }
 
-static void lost(struct sidecar *s, const char *reason)
+static void lost(struct sidecar *s, const struct fault *f)
 {
-    disconnect(s);
-    dial_failed(s, &s->outbox->dial, reason);
+    disconnect(s, f);
+    dial_failed(s, &s->outbox->dial, f->text);
 }
 
 static void begin(struct sidecar *s)
@@ -84,7 +85,7 @@ static void arrive(struct sidecar *s, void *result)
         return;
     }
     if (wait_add(s->wait, &x->watch, sender_fd(x->sender), EPOLLIN, socket_ready, x, &f)) {
-        lost(s, f.text);
+        lost(s, &f);
         return;
     }
     x->readable = true;
@@ -140,7 +141,7 @@ static void events_read(struct sidecar *s)
 
     for (int n = 0; n < N_EVENTS_A_TURN; n++) {
         if (sender_next(x->sender, &ev, &f)) {
-            lost(s, f.text);
+            lost(s, &f);
             return;
         }
         if (ev.kind == SENDER_NOTHING) {
@@ -168,7 +169,7 @@ static void broker_step(struct sidecar *s)
         x->readable = true;
         dial_time(s, &x->dial);
         if (sender_tick(x->sender, &f))
-            lost(s, f.text);
+            lost(s, &f);
     }
 }
 
@@ -290,7 +291,7 @@ static void act(struct sidecar *s)
     if (!x->sender)
         return;
     if (sender_flush(x->sender, &f)) {
-        lost(s, f.text);
+        lost(s, &f);
         return;
     }
     FAILPOINT_IF(sent, RELAY_SENT);
@@ -369,7 +370,7 @@ void outbox_close(struct sidecar *s)
         return;
     dial_deinit(s, &s->outbox->dial);
     if (s->outbox->sender)
-        disconnect(s);
+        disconnect(s, NULL);
 }
 
 void outbox_free(struct sidecar *s)

@@ -1,8 +1,8 @@
 /* The relays of the outbox in virtual time: killed between any two actions, frozen while another takes the
  * lease over, with answers of the database that come late or never, statements that fail (also those that
  * were done), a broker that drops connections with confirms in them, says nack, blocks, takes a body in
- * pieces, closes channels over a bad exchange, and a database that comes back from a dump. Then the faults
- * end, and everything must settle.
+ * pieces, closes channels over a bad exchange, and the connection over a message (or over nothing), and a
+ * database that comes back from a dump. Then the faults end, and everything must settle.
  *
  * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
  * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
@@ -29,10 +29,12 @@ enum {
     ACTIONS_MAX = 20000, /* of a relay in a millisecond */
     LEASE_MS = OUTBOX_LEASE_MS,
     SILENT_MS = 30000, /* with what its questions take */
+    INTERNAL_ERROR = 541,
+    CLOSED_MAX = 2, /* fewer than a row is given up after */
 };
 
 /* What becomes of a row at the broker. */
-enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED };
+enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES };
 
 struct sim_row {
     enum fate fate;
@@ -86,16 +88,15 @@ struct sim {
     struct relay relays[N_RELAYS_MAX];
     size_t n_relays;
     bool nacked;
-    size_t latest; /* the highest row + 1 that came to the broker first in its order */
+    unsigned n_closed; /* connections, with a code, and over no row */
+    size_t latest;     /* the highest row + 1 that came to the broker first in its order */
     struct outcome *out;
     unsigned fault_chance;
 };
 
-static const char *const exchanges[] = {[GOOD] = "good",
-                                        [UNROUTABLE] = "good",
-                                        [MISSING] = "missing",
-                                        [FORBIDDEN] = "forbidden",
-                                        [REFUSED] = "good"};
+static const char *const exchanges[] = {
+    [GOOD] = "good",           [UNROUTABLE] = "good", [MISSING] = "missing",
+    [FORBIDDEN] = "forbidden", [REFUSED] = "good",    [CRASHES] = "good"};
 
 static void broken(struct sim *s, const char *check, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -384,9 +385,12 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
         return; /* the broker does not look at it any more */
-    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED) {
+    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES) {
         k->doomed = true;
-        k->doomed_code = fate == MISSING ? 404 : fate == FORBIDDEN ? 403 : 406;
+        k->doomed_code = fate == MISSING     ? 404
+                         : fate == FORBIDDEN ? 403
+                         : fate == REFUSED   ? 406
+                                             : INTERNAL_ERROR;
         k->doomed_at_ms = s->now_ms + random_between(&s->random, 1, 5);
         if ((fate == MISSING || fate == FORBIDDEN) && k->n_out)
             broken(s, "company", "row %zu closes the channel over %zu others", row, k->n_out);
@@ -463,6 +467,18 @@ static void block_step(struct sim *s, size_t r)
     }
 }
 
+static void unlink_broker(struct sim *s, size_t r, int code, int64_t most_ms)
+{
+    struct relay *k = &s->relays[r];
+
+    say(s, r, "loses the broker", (int64_t)k->n_out, code);
+    out_dropped(s, k);
+    k->linked = k->open = false;
+    k->unlinked_ms = s->now_ms;
+    k->linked_at_ms = s->now_ms + random_between(&s->random, 1, most_ms);
+    outbox_unlinked(&k->o, s->now_ms, code, "the connection was closed");
+}
+
 static void broker_step(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
@@ -474,14 +490,13 @@ static void broker_step(struct sim *s, size_t r)
         k->tag = 0;
         outbox_linked(&k->o, s->now_ms);
     } else if (k->linked && chance(s, s->fault_chance)) {
-        say(s, r, "loses the broker", (int64_t)k->n_out, 0);
-        out_dropped(s, k);
-        k->linked = k->open = false;
-        k->unlinked_ms = s->now_ms;
-        k->linked_at_ms =
-            s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 500) ? 60000 : 2000);
-        outbox_unlinked(&k->o, s->now_ms);
+        bool closed = s->n_closed < CLOSED_MAX && k->n_out && random_chance(&s->random, 500);
+
+        s->n_closed += closed;
+        unlink_broker(s, r, closed ? INTERNAL_ERROR : 0, random_chance(&s->random, 500) ? 60000 : 2000);
     }
+    if (k->linked && k->doomed && k->doomed_code == INTERNAL_ERROR && s->now_ms >= k->doomed_at_ms)
+        unlink_broker(s, r, INTERNAL_ERROR, 500);
     if (!k->linked)
         return;
     if (k->doomed && s->now_ms >= k->doomed_at_ms) {
@@ -610,13 +625,14 @@ static void publish_some(struct sim *s)
     size_t n = random_chance(&s->random, 100) ? (size_t)random_below(&s->random, 60) : 0;
 
     for (size_t i = 0; i < n && s->n_rows < N_ROWS_MAX; i++) {
-        uint64_t kind = random_below(&s->random, 100);
+        uint64_t kind = random_below(&s->random, 1000);
 
-        s->rows[s->n_rows++].fate = kind < 90   ? GOOD
-                                    : kind < 94 ? UNROUTABLE
-                                    : kind < 96 ? MISSING
-                                    : kind < 98 ? FORBIDDEN
-                                                : REFUSED;
+        s->rows[s->n_rows++].fate = kind < 900   ? GOOD
+                                    : kind < 940 ? UNROUTABLE
+                                    : kind < 960 ? MISSING
+                                    : kind < 980 ? FORBIDDEN
+                                    : kind < 997 ? REFUSED
+                                                 : CRASHES;
     }
 }
 
@@ -645,7 +661,8 @@ static void look(struct sim *s)
     static const enum dead_reason reasons[] = {[UNROUTABLE] = DEAD_UNROUTABLE,
                                                [MISSING] = DEAD_NO_EXCHANGE,
                                                [FORBIDDEN] = DEAD_REFUSED_BY_BROKER,
-                                               [REFUSED] = DEAD_REFUSED_BY_BROKER};
+                                               [REFUSED] = DEAD_REFUSED_BY_BROKER,
+                                               [CRASHES] = DEAD_REFUSED_BY_BROKER};
 
     for (size_t i = 0; i < s->n_rows; i++) {
         const struct sim_row *row = &s->rows[i];

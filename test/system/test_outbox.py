@@ -152,6 +152,25 @@ def test_what_cannot_be_sent_becomes_a_letter_and_those_behind_it_go_on(box):
     assert wait_for_letter(box, "not_allowed")
 
 
+def test_a_message_that_crashes_the_broker_becomes_a_letter_and_those_around_it_come(box):
+    """RabbitMQ's channel process crashes over NaN, and the broker closes the connection. publish refuses that; what else it crashes over nobody
+    knows."""
+    good = [f"m{n:02}" for n in range(40)]
+    publish_many(box, good[:30])
+    box.rows("INSERT INTO onceward.outbox_0 VALUES (pg_current_xact_id(), nextval('onceward.outbox_number'), clock_timestamp(), %s, 'key', 'bad',"
+             " NULL, '{\"f\": {\"!double\": \"NaN\"}}', NULL, '1')", (box.exchange,))
+    publish_many(box, good[30:])
+    sidecar = relay(box)
+    letter = wait_for_letter(box, "refused")
+    assert letter["message_id"] == "bad" and "541 INTERNAL_ERROR" in letter["last_error"]
+    sidecar.wait_for("outbox_letter", message_id="bad", reason="refused")
+    wait_for_nothing_waiting(box)
+    found = []
+    while (message := box.queue.channel.basic_get(box.queue.name, auto_ack=True))[0]:
+        found.append(message[1].message_id)
+    assert list(dict.fromkeys(found)) == good and len(letters(box)) == 1
+
+
 def test_a_letter_is_redriven_to_its_exchange(box):
     sidecar = relay(box)
     publish(box, "early", key="later", headers=json.dumps({"a": "b"}))

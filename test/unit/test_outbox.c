@@ -12,9 +12,10 @@ struct rig {
     int64_t now_ms;
     uint64_t tag;
     int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
-    int64_t written; /* seq of the latest position; -1: all of the batch */
-    char last[32];   /* id of the row that was sent last */
-    char told[256];  /* why the channel was closed */
+    int64_t written;  /* seq of the latest position; -1: all of the batch */
+    char last[32];    /* id of the row that was sent last */
+    char told[256];   /* why the channel was closed */
+    char buried[300]; /* reason and words of the latest letter */
 };
 
 static void begin(struct rig *r, char *const *exchanges, size_t n)
@@ -26,6 +27,16 @@ static void begin(struct rig *r, char *const *exchanges, size_t n)
     r->now_ms = 1000;
     outbox_init(&r->o, &rules, r->now_ms);
     outbox_database(&r->o, r->now_ms, true);
+}
+
+static void buried_note(struct rig *r)
+{
+    list_each(&r->o.burying, k)
+    {
+        const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
+
+        snprintf(r->buried, sizeof(r->buried), "%s: %s", dead_reasons[row->reason].name, row->detail);
+    }
 }
 
 /* Everything that it wants now; the broker takes what it is given. */
@@ -59,6 +70,7 @@ static void turn(struct rig *r)
             break;
         case OUTBOX_BURY:
             r->n_buried += (int)r->o.burying.len;
+            buried_note(r);
             for (size_t i = 0; i < r->o.burying.len; i++)
                 outbox_buried(&r->o, r->now_ms, i, OUTBOX_DONE);
             outbox_bury_ends(&r->o, r->now_ms, OUTBOX_DONE);
@@ -160,7 +172,7 @@ static void test_what_was_out_is_sent_again(void **state)
     prove(&r);
     answer(&r, 2, 6, true, "x");
     outbox_confirmed(&r.o, r.now_ms, 3, true, false);
-    outbox_unlinked(&r.o, r.now_ms);
+    outbox_unlinked(&r.o, r.now_ms, 0, "");
     turn(&r);
     outbox_linked(&r.o, r.now_ms);
     r.n_sent = 0;
@@ -203,6 +215,78 @@ static void test_the_one_that_closes_the_channel_is_found(void **state)
     pass(&r, 1000);
     assert_int_equal(r.written, -1);
     assert_int_equal(r.o.counts.letters.total, 1);
+    outbox_deinit(&r.o);
+}
+
+static bool is_out(struct rig *r, int64_t seq)
+{
+    list_each(&r->o.sent, k)
+    {
+        if (container_of(k, struct outbox_row, in_phase)->seq == seq)
+            return true;
+    }
+    return false;
+}
+
+static void relink(struct rig *r, int code, const char *why)
+{
+    outbox_unlinked(&r->o, r->now_ms, code, why);
+    outbox_linked(&r->o, r->now_ms);
+    turn(r);
+}
+
+/* The broker crashes over it, and closes the connection. */
+static void test_the_one_that_closes_the_connection_is_found(void **state)
+{
+    struct rig r;
+    int n_closed = 0, n_alone = 0;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 101, true, "x");
+    while (r.o.sent.len && n_closed < 100) {
+        if (is_out(&r, 77)) {
+            n_closed++;
+            n_alone += r.o.sent.len == 1;
+            relink(&r, 541, "the broker closed the connection: 541 INTERNAL_ERROR");
+        } else {
+            outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+            turn(&r);
+        }
+    }
+    assert_int_in_range(n_closed, 4, 11);
+    assert_int_equal(n_alone, 3);
+    assert_int_equal(r.n_buried, 1);
+    assert_string_equal(r.buried, "refused: the broker closed the connection: 541 INTERNAL_ERROR");
+    pass(&r, 1000);
+    assert_int_equal(r.written, -1);
+    assert_int_equal(r.o.counts.published.total, 100);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 2, true, "x");
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(r.o.sent.len, 1);
+        relink(&r, i % 2 ? 320 : 0, "CONNECTION_FORCED");
+    }
+    for (int i = 0; i < 10; i++) { /* what answers with nack is not what it crashes over */
+        relink(&r, 541, "INTERNAL_ERROR");
+        relink(&r, 541, "INTERNAL_ERROR");
+        outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+        pass(&r, 1000);
+        assert_int_equal(r.o.sent.len, 1);
+    }
+    assert_int_equal(r.n_buried, 0);
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+    turn(&r);
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+    pass(&r, 1000);
+    assert_int_equal(r.written, -1);
     outbox_deinit(&r.o);
 }
 
@@ -626,6 +710,8 @@ int main(void)
         cmocka_unit_test(test_the_position_waits_for_all_before_it),
         cmocka_unit_test(test_what_was_out_is_sent_again),
         cmocka_unit_test(test_the_one_that_closes_the_channel_is_found),
+        cmocka_unit_test(test_the_one_that_closes_the_connection_is_found),
+        cmocka_unit_test(test_a_connection_that_ends_otherwise_is_no_rows_fault),
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),

@@ -18,7 +18,9 @@
  *
  * Rows are sent in groups. Ordinarily a group is all that may be out; a row to an exchange that nothing was
  * confirmed for yet goes alone, so that a channel that the broker closes over it takes nobody along. When the
- * broker closes the channel over a group, it is halved until the row that it refuses is alone.
+ * broker closes the channel over a group, it is halved until the row that it refuses is alone. So it is where
+ * it closes the connection, as it does when it crashes over a message; but it may have another reason, so the
+ * row is given up when it was alone three times.
  *
  * A row that it says nack to goes again after a wait that doubles while nothing is confirmed: all behind it
  * wait, too, since nobody knows which of them come to the same queue. It and those that were out with it go
@@ -89,6 +91,7 @@ struct outbox_row {
     uint64_t number; /* from 1, in the order of reading */
     int64_t seq, came_ms, age_ms;
     uint64_t tag; /* of its channel; SENT */
+    int n_closed; /* connections that the broker closed while it was out alone, and gave no other answer */
     bool returned, was_sent, buried;
     enum dead_reason reason;
     char detail[256];                                                     /* why it is a letter, in words */
@@ -255,7 +258,8 @@ void outbox_hint(struct outbox *o, int64_t now_ms);
 
 /* The broker. A link begins with an open channel. */
 void outbox_linked(struct outbox *o, int64_t now_ms);
-void outbox_unlinked(struct outbox *o, int64_t now_ms);
+/* code, why: of AMQP, where the broker closed the connection; else 0. */
+void outbox_unlinked(struct outbox *o, int64_t now_ms, int code, const char *why);
 void outbox_channel_open(struct outbox *o, int64_t now_ms);
 void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char *why);
 void outbox_blocked(struct outbox *o, bool blocked);
