@@ -84,7 +84,8 @@ void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d);
 bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Where another holder's work on the row would have to be waited for, and the broker could drop the message
- * meanwhile: it is stored whole, and rejected. */
+ * meanwhile: it is stored whole, and rejected. What waits to die because everything fails is stored with its
+ * own reason. */
 void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* In a pause: can only a message tell that the application is well again? */

@@ -4,6 +4,7 @@
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ALL = ~0u, LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
@@ -15,6 +16,7 @@ struct world {
     int64_t now;
     int n_requeued, n_rejected, n_buried, n_consumed;
     enum dead_reason dead;
+    char text[200]; /* of the latest letter */
     bool rowless;
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
@@ -34,6 +36,7 @@ static void at_database(struct world *w, struct delivery *d)
     if (d->op == OP_BURY) {
         w->n_buried++;
         w->dead = d->outcome.dead;
+        snprintf(w->text, sizeof(w->text), "%s", d->outcome.error);
         w->rowless = d->outcome.rowless;
         r.answer = ROW_BURIED;
     }
@@ -309,6 +312,25 @@ static void test_a_drain_gives_back_what_waits_to_die(void **state)
     end(w);
 }
 
+/* Its kind is learnt late, and then they are near the limit: they die of what they would have died of. */
+static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+
+    w->works = true;
+    deliver_without_id(w, 25, LIMIT - 1);
+    run(w, w->now + 2000);
+    assert_true(w->q.brake.on);
+    assert_int_equal(w->n_buried, 0);
+    queue_kind_known(&w->q, KIND_QUORUM);
+    run(w, HOLD_MS + 3000);
+    assert_int_equal(w->n_buried, 25);
+    assert_int_equal(w->n_rejected, 25);
+    assert_int_equal(w->dead, DEAD_NO_MESSAGE_ID);
+    assert_string_equal(w->text, "no id");
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_to_die_goes_with_its_channel),
         cmocka_unit_test(test_letters_without_a_row_go_with_their_channel_but_near_the_limit),
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
+        cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
