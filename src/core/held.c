@@ -200,6 +200,14 @@ void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
         timers_set(&q->held.timers, d, until_ms);
 }
 
+void held_put_behind(struct queue *q, struct delivery *d)
+{
+    struct list *l = list_of(q, d);
+
+    list_remove(l, &d->in_list);
+    list_push(l, &d->in_list);
+}
+
 void held_sent(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     held_move(q, now_ms, d, d->op, PHASE_SENT, WAIT_NONE);

@@ -22,6 +22,9 @@ void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
 void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait_reason wait,
                int64_t until_ms);
 
+/* Behind the others of its list. */
+void held_put_behind(struct queue *q, struct delivery *d);
+
 /* What was wanted is on its way. */
 void held_sent(struct queue *q, int64_t now_ms, struct delivery *d);
 

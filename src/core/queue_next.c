@@ -22,7 +22,7 @@ enum {
      * many queues each would have one for a few messages in each turn, which the broker writes into a log
      * each. */
     ACK_GATHER_MS = 100,
-    N_LETTERS_PASSED = 64, /* that cannot go now, before no other is looked for behind them */
+    N_LETTERS_PASSED = 64, /* that cannot go now, in one look: the next one begins behind them */
 };
 
 /* --- what is said --- */
@@ -222,11 +222,14 @@ static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned ca
 static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     int n_passed = 0;
+    size_t n_left = q->held.wanted[OP_BURY].len; /* what is put behind comes once more */
 
     list_each(&q->held.wanted[OP_BURY], k)
     {
         struct delivery *d = action_at(k);
 
+        if (!n_left--)
+            return false;
         if (identity_waits(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
         if (d->outcome.charged && d->claim.has_token && decide_is_tainted(q, d)) {
@@ -235,6 +238,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
         }
         if (letter_can_go(q, d, can))
             return action_take(q, now_ms, d, ACTION_DATABASE, ret);
+        held_put_behind(q, d);
         if (++n_passed == N_LETTERS_PASSED)
             return false;
     }

@@ -18,6 +18,7 @@ struct world {
     enum dead_reason dead;
     char text[200]; /* of the latest letter */
     bool rowless;
+    unsigned cannot;     /* operations that cannot be carried out now */
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
 
@@ -62,7 +63,7 @@ static void run(struct world *w, int64_t until)
 
     for (; w->now < until; w->now += 10) {
         queue_time(&w->q, w->now);
-        while (queue_next(&w->q, w->now, ALL, &a))
+        while (queue_next(&w->q, w->now, ALL & ~w->cannot, &a))
             carry_out(w, &a);
         queue_reap(&w->q);
         if (database_wants_try(&w->database, w->now)) {
@@ -227,7 +228,7 @@ test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a
 }
 
 /* Nobody's publisher sets an id. */
-static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
+static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
     static uint64_t tag = 1000;
 
@@ -238,7 +239,7 @@ static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
                             .redelivered = w->q.generation > 1,
                             .delivery_count = delivery_count,
                             .message = message_new(),
-                            .body_len = 10,
+                            .body_len = body_len,
                             .n_bytes = 10,
                             .id = SLICE(""),
                             .no_id = DEAD_NO_MESSAGE_ID,
@@ -246,6 +247,11 @@ static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
 
         queue_delivered(&w->q, w->now, &a);
     }
+}
+
+static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
+{
+    deliver_large_without_id(w, n, delivery_count, 10);
 }
 
 static void lose_channel(struct world *w)
@@ -331,6 +337,26 @@ static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(
     end(w);
 }
 
+/* Large ones wait for a connection of their own, which cannot be made. */
+static void test_letters_behind_many_large_ones_are_written(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->works = true;
+    w->cannot = CAN_BURY_LARGE;
+    w->q.rules.max_message_bytes = 2 * LETTER_LARGE_BYTES;
+    deliver_large_without_id(w, 200, LIMIT - 1, LETTER_LARGE_BYTES + 1);
+    deliver_without_id(w, 5, LIMIT - 1);
+    run(w, w->now + 100);
+    assert_int_equal(w->n_buried, 5);
+    assert_true(w->q.asks.large_letter);
+    w->cannot = 0;
+    run(w, w->now + 100);
+    assert_int_equal(w->n_buried, 205);
+    assert_int_equal(queue_n_held(&w->q), 0);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_letters_without_a_row_go_with_their_channel_but_near_the_limit),
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
+        cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
