@@ -448,6 +448,10 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
         leave(r, l, "the exchange is not in outbox.exchanges");
         return 0;
     }
+    if (outbox_is_direct_reply(slice_of(l->exchange), slice_of(l->routing_key))) {
+        leave(r, l, OUTBOX_DIRECT_REPLY);
+        return 0;
+    }
     if (r->options->dry_run) {
         letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, l->routing_key, l->message_id},
                     "would be redriven to exchange \"%s\"", l->exchange ? l->exchange : "");

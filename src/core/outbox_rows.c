@@ -145,6 +145,14 @@ bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange)
     return !n;
 }
 
+bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key)
+{
+    static const struct slice begins = SLICE("amq.rabbitmq.reply-to.");
+
+    return !exchange.len && routing_key.len >= begins.len &&
+           memcmp(routing_key.data, begins.data, begins.len) == 0;
+}
+
 /* What is known before anybody is asked. */
 static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_new *new)
 {
@@ -158,6 +166,8 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
         give_up(o, row, DEAD_TOO_LARGE_TO_SEND, text);
     } else if (new->broken) {
         give_up(o, row, DEAD_INVALID_DATA, new->broken);
+    } else if (outbox_is_direct_reply(row->exchange, row->routing_key)) {
+        give_up(o, row, DEAD_UNROUTABLE, OUTBOX_DIRECT_REPLY);
     }
 }
 

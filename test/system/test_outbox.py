@@ -171,6 +171,18 @@ def test_a_message_that_crashes_the_broker_becomes_a_letter_and_those_around_it_
     assert list(dict.fromkeys(found)) == good and len(letters(box)) == 1
 
 
+def test_an_answer_that_a_client_has_addressed_to_crash_the_broker_is_a_letter_and_stays_one(box):
+    """RabbitMQ crashes over a direct reply-to that is malformed."""
+    sidecar = relay(box)
+    publish(box, "answer", exchange="", key="amq.rabbitmq.reply-to.%%%.x", properties=json.dumps({"correlation_id": "c"}))
+    publish(box, "good")
+    letter = wait_for_letter(box, "unroutable")
+    assert letter["message_id"] == "answer" and "direct reply-to" in letter["last_error"]
+    assert take(box, 1)[0][0] == "good" and not sidecar.find("disconnected")
+    left = run(box, sidecar, "dead", "redrive", str(letter["id"]))
+    assert left.returncode == 1 and "direct reply-to" in left.stdout and "541" not in left.stdout + left.stderr, left.stdout + left.stderr
+
+
 def test_a_letter_is_redriven_to_its_exchange(box):
     sidecar = relay(box)
     publish(box, "early", key="later", headers=json.dumps({"a": "b"}))

@@ -13,6 +13,7 @@ struct rig {
     uint64_t tag;
     int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
     int64_t written;  /* seq of the latest position; -1: all of the batch */
+    const char *key;  /* of the rows that come; NULL: k */
     char last[32];    /* id of the row that was sent last */
     char told[256];   /* why the channel was closed */
     char buried[300]; /* reason and words of the latest letter */
@@ -112,7 +113,7 @@ static void answer(struct rig *r, int from, int to, bool over, const char *excha
         outbox_row_came(&r->o, r->now_ms,
                         &(struct outbox_new){.seq = i,
                                              .exchange = slice_of(exchange),
-                                             .routing_key = SLICE("k"),
+                                             .routing_key = slice_of(r->key ? r->key : "k"),
                                              .message_id = slice_of(id),
                                              .body = SLICE("body"),
                                              .body_len = 4});
@@ -326,6 +327,30 @@ static void test_what_is_not_allowed_or_too_large_is_not_sent(void **state)
     turn(&r);
     assert_int_equal(r.n_sent, 0);
     assert_int_equal(r.n_buried, 2);
+    outbox_deinit(&r.o);
+}
+
+/* Whoever answers copies that key from a client. */
+static void test_a_direct_reply_is_not_sent(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    r.key = "amq.rabbitmq.reply-to.%%%.x";
+    answer(&r, 2, 2, true, "");
+    assert_int_equal(r.n_sent, 1);
+    assert_int_equal(r.n_buried, 1);
+    assert_string_equal(r.buried, "unroutable: " OUTBOX_DIRECT_REPLY);
+    pass(&r, 100);
+    answer(&r, 3, 3, true, "x"); /* elsewhere it is a key like any other */
+    assert_string_equal(r.last, "m3");
+    r.key = "amq.rabbitmq.reply-to";
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+    pass(&r, 100);
+    answer(&r, 4, 4, true, "");
+    assert_string_equal(r.last, "m4");
+    assert_int_equal(r.n_buried, 1);
     outbox_deinit(&r.o);
 }
 
@@ -714,6 +739,7 @@ int main(void)
         cmocka_unit_test(test_a_connection_that_ends_otherwise_is_no_rows_fault),
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
+        cmocka_unit_test(test_a_direct_reply_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),

@@ -54,6 +54,13 @@ struct outbox_rules {
 /* Whether rows may go to the exchange, by the list of outbox.exchanges; an empty one allows all. */
 bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange);
 
+/* Whether it is an answer by RabbitMQ's direct reply-to. That is no queue: the broker would hand it over and
+ * return it all the same, and closes the connection over one that is malformed; any client can make one up
+ * for a service that answers. */
+bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key);
+#define OUTBOX_DIRECT_REPLY                                                                                  \
+    "it goes to a direct reply-to, which is no queue, and is not sent: let the client name one"
+
 /* A row as it was read. Borrowed. */
 struct outbox_new {
     int64_t seq; /* ascending within its batch */
