@@ -40,12 +40,13 @@ void database_lost(struct database *b, int64_t now_ms, const char *reason)
     database_down(b, now_ms, reason);
 }
 
-/* Classes of PostgreSQL's appendix A: those that say something of the server, the role or the schema, not of
- * an item. */
-bool database_sqlstate_is_lasting(const char *sqlstate)
+/* Of PostgreSQL's appendix A, what says something of the server or the session, never of an item. All else
+ * may be one item's fault, be it a broken page (XX001), an unreadable file (58030), too little memory (53200)
+ * or a permission that somebody's trigger lacks (42501): a try, which is sent at once, tells. A full disk is
+ * not asked so: it has room for the row of a try now and then. */
+static bool is_lasting(const char *sqlstate)
 {
-    static const char *const lasting[] = {"08", "25",  "28", "3D",    "3F",    "53",
-                                          "58", "57P", "XX", "42501", "42P01", "42883"};
+    static const char *const lasting[] = {"08", "25", "28", "3D", "53100", "57P"};
 
     for (size_t i = 0; sqlstate && i < sizeof(lasting) / sizeof(lasting[0]); i++)
         if (!strncmp(sqlstate, lasting[i], strlen(lasting[i])))
@@ -74,7 +75,7 @@ void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, 
 {
     if (!b->linked || b->refuses)
         return;
-    if (!own && database_sqlstate_is_lasting(sqlstate))
+    if (!own && is_lasting(sqlstate))
         database_refuse(b, now_ms, reason);
     else if (now_ms >= b->try_at_ms)
         b->doubtful = true;

@@ -53,6 +53,9 @@ void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struc
             wait *= 2;
         if (wait > again_last_ms(q))
             wait = again_last_ms(q);
+        /* Those that were refused in one statement do not come due together: in a few rounds the one that it
+         * was refused for is alone. */
+        wait -= (int64_t)(held_random(q) % (uint64_t)(wait / 2 + 1));
     }
     if (d->op == OP_BURY)
         d->outcome.unsure = true;

@@ -337,6 +337,37 @@ def test_one_letter_that_is_refused_stops_nobody(bed_on, private_postgres):
     bed.assert_acked()
 
 
+@pytest.mark.parametrize("code", ["55P03", "XX001", "42501", "53200", "P0001"])
+def test_one_claim_that_is_refused_stops_nobody(bed_on, private_postgres, code):
+    """A broken page, somebody's trigger: whatever the code, those that went with it in one statement go on without it, and what comes
+    behind them, too."""
+    server = private_postgres
+    bed = bed_on(server)
+    bed.app.handler = bed.answer
+    sidecar = bed.sidecar(completion="response", forward={"concurrency": 16})
+    first, others, later = ([f"{name}{i}" for i in range(n)] for name, n in (("w", 100), ("m", 60), ("n", 20)))
+    bed.queue.publish_many(first)
+    wait_for_all(bed, sidecar, first)
+    mark = sidecar.mark()
+    server.query(f"""CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                         IF NEW.message_id = 'bad' THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{code}'; END IF;
+                         RETURN NEW; END $$""")
+    try:
+        server.query("CREATE TRIGGER theirs BEFORE INSERT ON onceward.inbox FOR EACH ROW EXECUTE FUNCTION theirs()")
+        bed.queue.publish_many(others[:30] + ["bad"] + others[30:])
+        wait_until(lambda: set(others) <= set(bed.answered), "the others are done", 10)
+        bed.queue.publish_many(later)
+        wait_until(lambda: set(later) <= set(bed.answered), "those behind them are done", 10)
+        sidecar.wait_for("database_error", since=mark, message_id="bad", sqlstate=code)
+        assert not sidecar.find("paused", mark)
+    finally:
+        server.query("DROP FUNCTION theirs CASCADE")
+    ids = first + others + later + ["bad"]
+    wait_for_all(bed, sidecar, ids)
+    assert_no_charge(bed, ids)
+    bed.assert_acked()
+
+
 # another schema
 
 @pytest.mark.parametrize("change, undo, said", [

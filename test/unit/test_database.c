@@ -51,6 +51,26 @@ static void test_what_may_be_one_items_fault_is_doubted_first(void **state)
     assert_string_equal(b.reason, "why");
 }
 
+static void test_only_what_says_that_others_will_be_refused_makes_it_down_at_once(void **state)
+{
+    static const char *const down[] = {DISK_FULL, "57P03", "08006", "25006", "28000"};
+    static const char *const doubted[] = {"XX001", "XX000", "58030", "53200", "42501",
+                                          "42P01", "55P03", "57014", "40001", ""};
+
+    for (size_t i = 0; i < sizeof(down) / sizeof(down[0]); i++) {
+        struct database b = linked();
+
+        database_refused(&b, 1000, down[i], "", false);
+        assert_false(database_is_up(&b));
+    }
+    for (size_t i = 0; i < sizeof(doubted) / sizeof(doubted[0]); i++) {
+        struct database b = linked();
+
+        database_refused(&b, 1000, doubted[i], "", false);
+        assert_true(database_is_up(&b) && database_wants_try(&b, 1000));
+    }
+}
+
 static void test_a_letter_that_is_too_large_for_it_stops_nobody(void **state)
 {
     struct database b = linked();
@@ -96,6 +116,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_full_disk_makes_it_down_until_a_try_works),
         cmocka_unit_test(test_what_may_be_one_items_fault_is_doubted_first),
+        cmocka_unit_test(test_only_what_says_that_others_will_be_refused_makes_it_down_at_once),
         cmocka_unit_test(test_a_letter_that_is_too_large_for_it_stops_nobody),
         cmocka_unit_test(test_a_disk_with_room_for_a_row_now_and_then_is_tried_ever_more_rarely),
         cmocka_unit_test(test_a_lost_connection_forgets_what_was_doubted),

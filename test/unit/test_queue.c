@@ -728,6 +728,109 @@ static void test_what_waits_is_stored_when_the_queue_turns_out_to_count(void **s
     end(w);
 }
 
+/* --- statements that are refused for one of those that they hold --- */
+
+enum { REFUSED = 63 /* the message whose claim is always refused, with all that go with it */ };
+
+struct claims {
+    uint64_t refs[N_MESSAGES];
+    size_t n;
+    int64_t answered_ms; /* 0: they are not out */
+    bool refused;
+};
+
+static void claims_answer(struct world *w, struct claims *c, const char *code)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        struct delivery *d = (struct delivery *)queue_find(&w->q, c->refs[i]);
+
+        if (c->refused)
+            queue_row(
+                &w->q, w->now, d->ref,
+                &(struct row){.op = OP_CLAIM, .answer = ROW_RETRY, .sqlstate = code, .unproven_ms = -1});
+        else
+            at_database(w, d);
+    }
+    *c = (struct claims){0};
+}
+
+static void claims_take(struct world *w, struct claims *c, const struct action *a)
+{
+    if (a->kind != ACTION_DATABASE || a->d->op != OP_CLAIM) {
+        carry_out(w, a);
+        return;
+    }
+    c->refused |= number_of(a->d) == REFUSED;
+    c->refs[c->n++] = a->d->ref;
+}
+
+/* Claims go together, one statement at a time, as they do at the database, which otherwise works. */
+static void run_with_claims_together(struct world *w, struct claims *c, int64_t for_ms, const char *code,
+                                     int64_t refused_takes_ms)
+{
+    struct action a;
+
+    for (int64_t until = w->now + for_ms; w->now < until; w->now++) {
+        if (c->answered_ms && w->now >= c->answered_ms)
+            claims_answer(w, c, code);
+        if (database_wants_try(&w->database, w->now)) {
+            database_try_sent(&w->database);
+            database_tried(&w->database, w->now, true, "", 1);
+        }
+        queue_time(&w->q, w->now);
+        while (queue_next(&w->q, w->now, c->answered_ms ? ALL & ~(1u << OP_CLAIM) : ALL, &a))
+            claims_take(w, c, &a);
+        if (c->n && !c->answered_ms)
+            c->answered_ms = w->now + (c->refused ? refused_takes_ms : 2);
+        queue_reap(&w->q);
+    }
+}
+
+static void deliver_some(struct world *w, int from, int to)
+{
+    for (int i = from; i < to; i++)
+        deliver(w, i);
+}
+
+/* Completed: an ack waits for those before it. */
+static int n_done(const struct world *w)
+{
+    int n = 0;
+
+    for (int i = 0; i < N_MESSAGES; i++)
+        n += w->n_rows[i] == 2;
+    return n;
+}
+
+static void test_one_that_spoils_its_statement_keeps_no_neighbour(void **state)
+{
+    static const struct {
+        const char *code;
+        int64_t takes_ms, within_ms; /* 55P03: lock_timeout is 1 s */
+    } cases[] = {{"XX001", 2, 500}, {"58030", 2, 500}, {"42501", 2, 500},    {"53200", 2, 500},
+                 {"54001", 2, 500}, {"40001", 2, 500}, {"55P03", 1000, 5000}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(good);
+        struct claims c = {0};
+
+        deliver_some(w, 0, 16);
+        run_with_claims_together(w, &c, 100, NULL, 0);
+        assert_int_equal(n_done(w), 16);
+        deliver_some(w, 16, 36);
+        deliver(w, REFUSED);
+        deliver_some(w, 36, 50);
+        run_with_claims_together(w, &c, cases[i].within_ms, cases[i].code, cases[i].takes_ms);
+        assert_int_equal(n_done(w), 50);
+        run_with_claims_together(w, &c, 60000, cases[i].code, cases[i].takes_ms);
+        assert_true(database_is_up(&w->database));
+        deliver_some(w, 50, 60);
+        run_with_claims_together(w, &c, 2 * cases[i].takes_ms + 200, cases[i].code, cases[i].takes_ms);
+        assert_int_equal(n_done(w), 60);
+        end(w);
+    }
+}
+
 static void deliver_without_id(struct world *w, bool redelivered)
 {
     static uint64_t tag = 1000000;
@@ -878,6 +981,7 @@ int main(void)
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),
         cmocka_unit_test(test_what_waits_is_stored_when_the_queue_turns_out_to_count),
         cmocka_unit_test(test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it),
+        cmocka_unit_test(test_one_that_spoils_its_statement_keeps_no_neighbour),
         cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
         cmocka_unit_test(test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare),
     };

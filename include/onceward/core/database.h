@@ -27,10 +27,9 @@ void database_init(struct database *b, int64_t now_ms);
 void database_linked(struct database *b);
 void database_lost(struct database *b, int64_t now_ms, const char *reason);
 
-/* A statement was refused. Where the SQLSTATE concerns all statements (classes 08, 25, 53, 57, 58, XX, 42501,
- * 42P01), it is down; else, and always where the statement's `own` size may be at fault, it is doubtful. */
+/* A statement was refused. Where the SQLSTATE says that others will be, too (classes 08, 25, 28, 3D, 57P, and
+ * 53100), it is down; else, and always where the statement's `own` size may be at fault, it is doubtful. */
 void database_refused(struct database *b, int64_t now_ms, const char *sqlstate, const char *reason, bool own);
-bool database_sqlstate_is_lasting(const char *sqlstate);
 
 bool database_is_up(const struct database *b);
 
