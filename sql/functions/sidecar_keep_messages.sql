@@ -52,7 +52,8 @@ BEGIN
     SELECT min(c.relname) INTO v_next
     FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
     WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$'
-      AND (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= v_old;
+      AND (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= v_old
+      AND to_jsonb(h) ->> 'inhdetachpending' IS DISTINCT FROM 'true'; -- see sidecar_days_hindered
     IF v_next IS NOT NULL THEN
         more := true;
         IF dropped IS NOT NULL THEN

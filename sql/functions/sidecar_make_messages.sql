@@ -13,7 +13,8 @@
 -- Rows of up to about 8 KB stay in one piece: moving their bodies elsewhere, and trying to compress them as PostgreSQL does by itself, cost a
 -- third of the claims. With lz4, where the server has it, rows of 2 KB and more are compressed; that costs less than writing what it saves.
 --
--- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old.
+-- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old. A table
+-- that has the name of a day, and is no partition, keeps that day from being made, too, and no other: sidecar_days_hindered says so.
 --
 -- Locks: one advisory transaction lock, only tried. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
 -- do not wait for it, and it waits for at most 50 ms.
@@ -70,15 +71,16 @@ BEGIN
 
     SELECT array_agg(to_date(right(c.relname, 8), 'YYYYMMDD') ORDER BY c.relname) INTO v_days
     FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
-    WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$';
+    WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$'
+      AND to_jsonb(h) ->> 'inhdetachpending' IS DISTINCT FROM 'true';
 
     FOR v_at IN 0 .. c_ahead LOOP
         EXIT WHEN NOT EXISTS (SELECT FROM onceward.message_retention);
         v_day := v_today + v_at;
-        CONTINUE WHEN v_day = ANY (coalesce(v_days, '{}'))
+        v_name := 'message_' || to_char(v_day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass('onceward.' || v_name) IS NOT NULL
             OR EXISTS (SELECT FROM onceward.message_default d
                        WHERE d.received_at >= v_day::timestamp AT TIME ZONE 'UTC' AND d.received_at < (v_day + 1)::timestamp AT TIME ZONE 'UTC');
-        v_name := 'message_' || to_char(v_day, 'YYYYMMDD');
         v_lz4 := EXISTS (SELECT FROM pg_settings s WHERE s.name = 'default_toast_compression' AND 'lz4' = ANY (s.enumvals));
         BEGIN
             EXECUTE format('CREATE TABLE onceward.%I (LIKE onceward.message INCLUDING ALL) WITH (toast_tuple_target = %s)', v_name,

@@ -184,14 +184,20 @@ void inbox_ask_make_messages(struct inbox *i)
     ask_messages(i, QUESTION_MAKE_MESSAGES, 0);
 }
 
-int inbox_made_messages(struct inbox *i, bool *ret_due, struct fault *f)
+static void text_read(const PGresult *rows, int column, char *ret, size_t size)
+{
+    snprintf(ret, size, "%s", PQgetisnull(rows, 0, column) ? "" : PQgetvalue(rows, 0, column));
+}
+
+int inbox_made_messages(struct inbox *i, struct inbox_made_messages *ret, struct fault *f)
 {
     PGresult *rows;
-    int got = answer_read(i, QUESTION_MAKE_MESSAGES, 1, 1, &rows, f);
+    int got = answer_read(i, QUESTION_MAKE_MESSAGES, 1, 2, &rows, f);
 
     if (got <= 0)
         return got;
-    *ret_due = call_bool(rows, 0, 0);
+    ret->due = call_bool(rows, 0, 0);
+    text_read(rows, 1, ret->hindered, sizeof(ret->hindered));
     PQclear(rows);
     return 1;
 }
@@ -199,11 +205,6 @@ int inbox_made_messages(struct inbox *i, bool *ret_due, struct fault *f)
 void inbox_ask_keep_messages(struct inbox *i)
 {
     ask_messages(i, QUESTION_KEEP_MESSAGES, DROP_MS);
-}
-
-static void text_read(const PGresult *rows, int column, char *ret, size_t size)
-{
-    snprintf(ret, size, "%s", PQgetisnull(rows, 0, column) ? "" : PQgetvalue(rows, 0, column));
 }
 
 int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct fault *f)

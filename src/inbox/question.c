@@ -12,7 +12,8 @@ static const char *const texts[N_QUESTIONS] = {
         "SELECT dead_letters, dead_letter_bytes, oldest_snapshot_ms FROM onceward.sidecar_gauge_many($1)",
     [QUESTION_HOUSEKEEP] = "SELECT purged, swept, orphans, next_page, took_us, away_ms, unfinished, ahead_ms "
                            "FROM onceward.sidecar_keep_house($1, $2, $3, $4, $5, $6, $7)",
-    [QUESTION_MAKE_MESSAGES] = "SELECT due FROM onceward.sidecar_make_messages($1, $2, $3)",
+    [QUESTION_MAKE_MESSAGES] = "SELECT due, onceward.sidecar_days_hindered() "
+                               "FROM onceward.sidecar_make_messages($1, $2, $3)",
     [QUESTION_KEEP_MESSAGES] = "SELECT dropped, more, stuck FROM onceward.sidecar_keep_messages($1, $2, $3)",
     [QUESTION_HOLDER] =
         "SELECT pid, age_ms, application, state, gid FROM onceward.sidecar_lock_holder($1, $2)",

@@ -215,7 +215,8 @@ struct sidecar {
         struct aside aside;
         bool due, drops; /* something is to be dropped; that is asked for */
         int64_t drop_at_ms;
-        int n_stuck; /* tries in a row to drop what somebody holds */
+        int n_stuck;        /* tries in a row to drop what somebody holds */
+        char hindered[512]; /* what was told to be in the way of the days; empty: nothing is */
     } store;
     struct broker_link *links;
     size_t n_links;

@@ -9,6 +9,7 @@
 #include "onceward/base/failpoint.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { SELDOM = 60 }; /* times rarer, where nothing is stored */
 
@@ -46,25 +47,38 @@ void store_ask(struct sidecar *s)
     s->store.asked = true;
 }
 
+/* Told when it begins or changes: only a person ends it. */
+static void hindered(struct sidecar *s, const char *reason)
+{
+    struct sidecar_store *t = &s->store;
+
+    if (strcmp(reason, t->hindered) == 0)
+        return;
+    snprintf(t->hindered, sizeof(t->hindered), "%s", reason);
+    if (*reason)
+        report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+}
+
 /* The housekeeping of rows tells when clocks differ. */
 void store_step(struct sidecar *s)
 {
     struct sidecar_store *t = &s->store;
     struct fault f = {0};
-    bool due;
+    struct inbox_made_messages made;
     int got;
 
     if (!s->database.inbox)
         return;
-    if (t->asked && (got = inbox_made_messages(s->database.inbox, &due, &f))) {
+    if (t->asked && (got = inbox_made_messages(s->database.inbox, &made, &f))) {
         t->asked = false;
         t->at_ms = s->now_ms + FAILPOINT_MS(DAYS) * (int64_t)(got < 0 || stores_any(s) ? 1 : SELDOM);
-        if (got < 0)
+        if (got < 0) {
             store_failed(s, &f);
-        else if (due)
-            t->due = true;
-        else
-            t->n_stuck = 0;
+        } else {
+            hindered(s, made.hindered);
+            t->due |= made.due;
+            t->n_stuck = made.due ? t->n_stuck : 0;
+        }
     }
     store_ask(s);
 }

@@ -139,6 +139,25 @@ def test_without_a_queue_a_failure_is_told_all_the_same(fresh_bed):
     sidecar.wait_for("day_dropped", partition=name)
 
 
+@pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason="ONCEWARD_FAILPOINT_BINARY names no program")
+def test_a_day_that_somebody_took_out_is_told_once_and_messages_are_stored(fresh_bed):
+    bed = fresh_bed
+    sidecar = bed.sidecar(binary=BINARY, environment={"ONCEWARD_FAILPOINT": "days_ms=100"}, **STORE)
+    wait_until(lambda: len(days(bed.postgres)) == 8, "the days are made")
+    today, *others = days(bed.postgres)
+    bed.postgres.query(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{today}")
+    told = sidecar.wait_for("limits", reason=lambda reason: today in reason)
+    assert "is no partition" in told["reason"] and "ATTACH PARTITION" in told["reason"]
+    for name in others[:3]:  # it goes on with the others, again and again
+        bed.postgres.query(f"DROP TABLE onceward.{name}")
+        wait_until(lambda: name in days(bed.postgres), f"{name} is made again")
+    bed.queue.publish_many(["m1"])
+    bed.wait_for_effects(["m1"])
+    assert [r["message_id"] for r in stored(bed)] == ["m1"]
+    assert bed.rows("SELECT count(*)::int AS n FROM onceward.message_default")[0]["n"] == 1
+    assert len(sidecar.find("limits", reason=lambda reason: today in reason)) == 1
+
+
 def slow_drops(bed):
     """Large files on a slow disk: a dropped table takes until the connection that is answered is closed."""
     bed.postgres.query("CREATE FUNCTION public.slow_drop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -371,6 +390,64 @@ def test_a_table_that_somebody_took_out_himself_stays(pg):
     name = make_day(pg, 40)
     pg.query(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{name}")
     assert keep(pg, c=30 * DAY)["dropped"] is None and keep(pg, c=30 * DAY)["dropped"] is None and name in days(pg)
+
+
+def hindered(pg):
+    return pg.query("SELECT onceward.sidecar_days_hindered()", user="sidecar_login")[0][0]
+
+
+@pytest.mark.parametrize("remedy", ["attach", "rename", "drop"])
+def test_a_day_of_today_that_somebody_took_out_keeps_no_other_from_being_made(pg, remedy):
+    keep(pg, c=30 * DAY)
+    names = days(pg)
+    assert hindered(pg) is None
+    pg.query(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{names[0]}")
+    pg.query(f"DROP TABLE onceward.{names[3]}")
+    assert keep(pg, c=30 * DAY)["made"] == 1 and days(pg) == names
+    assert hindered(pg).startswith(f"onceward.{names[0]} is no partition of onceward.message")
+    if remedy == "attach":
+        pg.query(hindered(pg)[hindered(pg).index("ALTER TABLE"):])
+    claim(pg, ["a"])
+    where, = pg.query("SELECT tableoid::regclass::text FROM onceward.message")[0]
+    assert where == f"onceward.{names[0] if remedy == 'attach' else 'message_default'}"
+    if remedy != "attach":
+        assert hindered(pg) and keep(pg, c=30 * DAY)["made"] == 0
+        pg.query(f"DROP TABLE onceward.{names[0]}" if remedy == "drop" else f"ALTER TABLE onceward.{names[0]} RENAME TO archive")
+        keep(pg, c=30 * DAY)
+        claim(pg, ["b"])
+    assert hindered(pg) is None
+
+
+def test_a_detach_that_did_not_end_is_told_and_keeps_no_other_day(pg):
+    """CONCURRENTLY, which PostgreSQL refuses beside a default partition: who does it takes that away first."""
+    old, other = make_day(pg, 40), make_day(pg, 39)
+    pg.query("ALTER TABLE onceward.message DETACH PARTITION onceward.message_default")
+    reader, detacher = pg.connect(), pg.connect()
+    reader.autocommit = False
+    detacher.autocommit = True
+    pending = lambda: pg.query("SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = %s::regclass", (f"onceward.{old}",)) == [(True,)]
+
+    def detach():
+        with detacher.cursor() as cursor, pytest.raises(Exception, match="canceling statement"):
+            cursor.execute(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{old} CONCURRENTLY")
+
+    with reader.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM onceward.message")
+        thread = threading.Thread(target=detach)
+        thread.start()
+        wait_until(pending, "it waits for the reader")
+        detacher.cancel()
+        thread.join()
+    reader.close()
+    detacher.close()
+    pg.query("ALTER TABLE onceward.message ATTACH PARTITION onceward.message_default DEFAULT")
+    assert keep(pg, c=30 * DAY)["made"] == 8 and pending()
+    assert keep(pg, c=30 * DAY)["dropped"] == other, "the one behind it goes"
+    assert keep(pg, c=30 * DAY)["more"] is False and claim(pg, ["a"])
+    told = hindered(pg)
+    assert told.startswith(f"a DETACH of onceward.{old} from onceward.message has begun and not ended")
+    pg.query(told[told.index("ALTER TABLE"):told.index("FINALIZE") + len("FINALIZE")])
+    assert hindered(pg) is None and old in days(pg), "it is past, and stays as an archive"
 
 
 def test_the_longest_retention_counts_for_all(pg):

@@ -245,10 +245,15 @@ void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
 
 /* The stored messages' partitions, with the retentions of all queues: one call of sidecar_make_messages,
- * which makes the days to come. *ret_due: something is past its retention, so inbox_ask_keep_messages has
- * work. 1: once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
+ * which makes the days to come. */
+struct inbox_made_messages {
+    bool due;           /* something is past its retention: inbox_ask_keep_messages has work */
+    char hindered[512]; /* what keeps a day from being made or dropped, and what to do; empty: nothing */
+};
 void inbox_ask_make_messages(struct inbox *i);
-int inbox_made_messages(struct inbox *i, bool *ret_due, struct fault *f);
+
+/* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
+int inbox_made_messages(struct inbox *i, struct inbox_made_messages *ret, struct fault *f);
 
 /* One call of sidecar_keep_messages, which drops what is past its retention. It may take seconds, for which
  * everything else on this connection waits. */
