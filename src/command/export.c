@@ -259,8 +259,8 @@ static int find_time(struct export *e)
     if (x->goes_on && strcmp(x->until, filter->horizon) > 0)
         return fault_set(&e->fault, "%s goes up to %s, and this server is at %s: a standby that is behind?",
                          x->path, x->until, filter->horizon);
-    if (!x->goes_on && ((o->since && admin_time(e->admin, o->since, x->since, &e->fault)) ||
-                        (o->until && admin_time(e->admin, o->until, x->until, &e->fault))))
+    if (!x->goes_on && ((o->since && admin_time(e->admin, o->since, NULL, x->since, &e->fault)) ||
+                        (o->until && admin_time(e->admin, o->until, NULL, x->until, &e->fault))))
         return -1;
     if (!*x->until || strcmp(x->until, filter->horizon) > 0)
         snprintf(x->until, sizeof x->until, "%s", filter->horizon);

@@ -38,7 +38,7 @@ static const char help[] =
     "                                                         configuration, else the broker's\n"
     "  --since T      arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z; not looked at when it goes "
     "on\n"
-    "  --until T      arrived before then\n"
+    "  --until T      arrived before then; a duration counts back from when it began, with --name from now\n"
     "  --type T       with this AMQP type      --id ID…       these messages\n"
     "  --rate N/s     not faster than this     --dry-run      says how many it would be\n"
     "  --name N       the name of its position in the database. With a name the position stays when all "
@@ -189,12 +189,13 @@ static int find_place(struct replay *r)
     if (o->dry_run ? admin_replay_look(r->admin, name, &r->position, &r->fault)
                    : admin_replay_begin(r->admin, name, buf_text(&r->what), &r->position, &r->fault))
         return -1;
-    /* "2h" is another time by now than when it began. */
+    /* "2h" is another time by now than when it began. With a name it publishes what has come since. */
     bool goes_on = strcmp(r->position.place.received_at, "-infinity") != 0;
+    const char *from = goes_on && !o->name ? r->position.began_at : NULL;
 
-    if (o->since && !goes_on && admin_time(r->admin, o->since, r->filter.since, &r->fault))
+    if (o->since && !goes_on && admin_time(r->admin, o->since, NULL, r->filter.since, &r->fault))
         return -1;
-    if (o->until && admin_time(r->admin, o->until, r->filter.until, &r->fault))
+    if (o->until && admin_time(r->admin, o->until, from, r->filter.until, &r->fault))
         return -1;
     return admin_messages_horizon(r->admin, r->filter.horizon, &r->fault);
 }

@@ -61,21 +61,23 @@ void message_place_first(struct message_place *p)
     place_set(p, "-infinity", "0");
 }
 
-int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+int admin_time(struct admin *a, const char *text, const char *from, char ret[MESSAGE_TIME_SIZE],
+               struct fault *f)
 {
     char ms_text[24];
-    const char *param = text;
+    const char *params[] = {text, from};
     int64_t ms;
     bool ago = config_duration(text, &ms) == 0;
     PGresult *r;
 
     snprintf(ms_text, sizeof ms_text, "%" PRId64, ago ? ms : 0);
     if (ago)
-        param = ms_text;
+        params[0] = ms_text;
     if (session_once(a,
-                     ago ? "SELECT " TIME_TEXT("clock_timestamp() - $1::bigint * interval '1 ms'")
+                     ago ? "SELECT " TIME_TEXT(
+                               "coalesce($2::timestamptz, clock_timestamp()) - $1::bigint * interval '1 ms'")
                          : "SELECT " TIME_TEXT("$1::timestamptz"),
-                     1, &param, &r, f))
+                     ago ? 2 : 1, params, &r, f))
         return -1;
     snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
     PQclear(r);
@@ -256,8 +258,10 @@ int admin_replay_begin(struct admin *a, const char *name, const char *what, stru
             "INSERT INTO onceward.replay (name, what, received_at, seq) VALUES ($1, $2, '-infinity', 0)"
             " ON CONFLICT (name) DO NOTHING",
             2, params, NULL, f) ||
-        session_once(a, "SELECT what, received_at::text, seq, n FROM onceward.replay WHERE name = $1", 1,
-                     params, &r, f))
+        session_once(a,
+                     "SELECT what, received_at::text, seq, n, " TIME_TEXT(
+                         "began_at") " FROM onceward.replay WHERE name = $1",
+                     1, params, &r, f))
         return -1;
     if (!PQntuples(r)) {
         PQclear(r);
@@ -269,6 +273,7 @@ int admin_replay_begin(struct admin *a, const char *name, const char *what, stru
     if (same) {
         place_set(&ret->place, field_text(r, 0, 1), field_text(r, 0, 2));
         ret->n = field_int(r, 0, 3);
+        snprintf(ret->began_at, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 4));
     } else {
         fault_set(f, "the name \"%s\" belongs to another replay: %s. Give this one another --name", name,
                   field_text(r, 0, 0));
@@ -283,12 +288,15 @@ int admin_replay_look(struct admin *a, const char *name, struct replay_position 
 
     *ret = (struct replay_position){0};
     message_place_first(&ret->place);
-    if (session_once(a, "SELECT received_at::text, seq, n FROM onceward.replay WHERE name = $1", 1, &name, &r,
-                     f))
+    if (session_once(a,
+                     "SELECT received_at::text, seq, n, " TIME_TEXT(
+                         "began_at") " FROM onceward.replay WHERE name = $1",
+                     1, &name, &r, f))
         return -1;
     if (PQntuples(r)) {
         place_set(&ret->place, field_text(r, 0, 0), field_text(r, 0, 1));
         ret->n = field_int(r, 0, 2);
+        snprintf(ret->began_at, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 3));
     }
     PQclear(r);
     return 0;

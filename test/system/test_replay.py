@@ -255,6 +255,19 @@ def interrupted(sidecar, queue, *arguments):
     assert b"run this again" in child.communicate(timeout=60)[0]
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_what_it_goes_up_to_stays_when_it_goes_on_but_under_a_name(bed, other, idle, named):
+    put(bed, 60)
+    to = ("--consumer", bed.queue.name, "--to", other.name, "--until", "30m", *(["--name", "until " + bed.name] if named else []))
+    interrupted(idle, other, *to)
+    bed.rows("UPDATE onceward.replay SET began_at = began_at - interval '5 min' WHERE what LIKE %s", bed.queue.name + " to %")
+    bed.rows("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, content_header, body)"
+             " VALUES (%s, 'late', now() - interval '32 min', '', '', '\\x0000', 'late')", bed.queue.name)
+    assert f"{60 + named} in all" in replay(idle, *to)
+    other.sync()
+    assert [body for _, _, body in drain(other)][-1] == (b"late" if named else b"body 60")
+
+
 def test_the_same_queue_of_another_virtual_host_is_another_replay(bed, other, idle):
     put(bed, 60)
     to = ("--consumer", bed.queue.name, "--to", other.name)

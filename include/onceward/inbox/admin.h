@@ -241,9 +241,10 @@ struct message_count {
     char first[MESSAGE_TIME_SIZE], last[MESSAGE_TIME_SIZE]; /* when they arrived; empty: none did */
 };
 
-/* RFC 3339, or a duration, which is meant as so long ago: as a time of the database, which is RFC 3339 with
- * microseconds in UTC, so that such times sort as text. */
-int admin_time(struct admin *a, const char *text, char ret[MESSAGE_TIME_SIZE], struct fault *f);
+/* RFC 3339, or a duration, which is meant as so long before `from` (a time of the database; NULL: now): as a
+ * time of the database, which is RFC 3339 with microseconds in UTC, so that such times sort as text. */
+int admin_time(struct admin *a, const char *text, const char *from, char ret[MESSAGE_TIME_SIZE],
+               struct fault *f);
 
 /* Now, when everything that arrived before now is committed: waits for that, a minute at most. */
 int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
@@ -269,6 +270,7 @@ int admin_consumers(struct admin *a, int (*each)(void *ctx, const char *consumer
 struct replay_position {
     struct message_place place;
     int64_t n; /* messages that it has published */
+    char began_at[MESSAGE_TIME_SIZE];
 };
 
 /* The position of that name, which is made where there is none. -1 also where the name belongs to a replay of
