@@ -17,7 +17,7 @@
 -- same call, and it must be the turn that was written down. The next turn is a call of its own.
 --
 -- Locks: the row of the lease, SKIP LOCKED; the tables that it empties, ACCESS EXCLUSIVE, at most 100 ms: nobody writes to them any more.
--- Rows: one, and all older positions. Repeating it: the next step.
+-- Rows: one; with 'emptied' older positions, too. Repeating it: the next step.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_turn(p_lease bigint, p_min_bytes bigint, p_min_ms bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -28,6 +28,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_no_end constant xid8 := '9223372036854775807';
+    c_old    constant integer := 10000; -- more than are written in a turn
     v_hold   text := onceward.outbox_hold(p_lease);
     v_now    timestamptz := clock_timestamp();
     p        onceward.outbox_position;
@@ -47,7 +48,6 @@ BEGIN
        OR p.system_identifier IS DISTINCT FROM onceward.outbox_system() THEN
         RETURN 'waits';
     END IF;
-    DELETE FROM onceward.outbox_position q WHERE (q.lease, q.n) < (p.lease, p.n);
     v_turn := pg_sequence_last_value('onceward.outbox_turn');
 
     IF p.turned IS DISTINCT FROM v_turn THEN
@@ -81,6 +81,9 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             RETURN 'busy';
         END;
+        -- Not in each call: dead ones are gone through again, as long as an old snapshot keeps them.
+        DELETE FROM onceward.outbox_position d WHERE d.ctid = ANY (ARRAY(
+            SELECT q.ctid FROM onceward.outbox_position q WHERE (q.lease, q.n) < (p.lease, p.n) ORDER BY q.lease, q.n LIMIT c_old));
         p.emptied := true;
         v_answer := 'emptied';
     ELSE

@@ -143,6 +143,32 @@ def test_polls_do_not_grow_dearer_under_an_old_transaction(pg, app, relay, sessi
     assert relay.pages("SELECT * FROM onceward.sidecar_outbox_read(NULL, NULL, 256, 1000000, 1000000)") <= before + 20
 
 
+def test_turns_do_not_grow_dearer_by_the_positions_that_an_old_snapshot_keeps(pg, app, relay, sessions):
+    def many():
+        pg.query("INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, turned, turned_by, turned_at,"
+                 " emptied) SELECT p.lease, p.system_identifier, p.table_oid, p.done, p.floor, p.done_by, p.turned, p.turned_by, p.turned_at,"
+                 " p.emptied FROM (SELECT * FROM onceward.outbox_position ORDER BY lease DESC, n DESC LIMIT 1) p, generate_series(1, 5000)")
+
+    def cost():
+        return relay.pages("SELECT onceward.sidecar_outbox_turn(%s, 8388608, 3600000)", relay.number_of_lease)
+
+    publish(app, None)
+    relay.drain()
+    turns(relay, {"rests"})
+    old = sessions(Application, pg)
+    old.begin("REPEATABLE READ")
+    old.query("SELECT 1")
+    publish(app, None)
+    relay.drain()
+    before = [cost() for _ in range(3)][-1]
+    many()
+    relay.turn(1 << 23, 3600000)
+    assert cost() <= before + 5, "while there is nothing to empty none is looked at"
+    turns(relay, {"emptied"})
+    assert relay.turn(1 << 23, 3600000) == "rests" and cost() <= before + 5
+    assert pg.query("SELECT count(*)::int FROM onceward.outbox_position")[0][0] <= 2
+
+
 VISITED = ("SELECT sum(pg_stat_get_xact_tuples_returned(c.oid))::int FROM pg_class c"
            " WHERE c.relnamespace = 'onceward'::regnamespace AND c.relkind = 'i' AND c.relname ~ '^outbox_[012]_'")
 
