@@ -196,7 +196,7 @@ static bool read_range(const char *text, struct options *o)
 
 /* --- mutants --- */
 
-enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 100 };
+enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 400 };
 
 static bool is_outbox(int mutant)
 {

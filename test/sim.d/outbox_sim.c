@@ -91,7 +91,7 @@ struct sim {
     unsigned n_closed; /* connections, with a code, and over no row */
     size_t latest;     /* the highest row + 1 that came to the broker first in its order */
     struct outcome *out;
-    unsigned fault_chance;
+    unsigned fault_chance, publish_chance;
 };
 
 static const char *const exchanges[] = {
@@ -622,7 +622,7 @@ static void relay_step(struct sim *s, size_t r)
 
 static void publish_some(struct sim *s)
 {
-    size_t n = random_chance(&s->random, 100) ? (size_t)random_below(&s->random, 60) : 0;
+    size_t n = random_chance(&s->random, s->publish_chance) ? (size_t)random_below(&s->random, 60) : 0;
 
     for (size_t i = 0; i < n && s->n_rows < N_ROWS_MAX; i++) {
         uint64_t kind = random_below(&s->random, 1000);
@@ -688,6 +688,8 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     s->holder = N_RELAYS_MAX;
     s->n_relays = 1 + (size_t)random_below(&s->random, N_RELAYS_MAX);
     s->fault_chance = random_chance(&s->random, 3000) ? 1 : (unsigned)random_below(&s->random, 20);
+    /* All within some seconds, of which most wait; or now and then, as long as there are faults. */
+    s->publish_chance = random_chance(&s->random, 5000) ? 100 : 5;
     for (size_t r = 0; r < s->n_relays; r++)
         relay_start(s, r);
     while (!out->broken && s->now_ms < FAULTS_MS + CALM_MS) {
