@@ -434,7 +434,8 @@ static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
         return false;
     if (now_ms >= l->not_before_ms && l->number && ((o->draining && is_through(o)) || is_silent(o, now_ms))) {
         snprintf(o->why, sizeof(o->why), "%s",
-                 o->draining ? "it drains" : "rows wait, and the broker has confirmed none for 15 s");
+                 o->draining ? "it drains"
+                             : "rows wait, and the broker has neither confirmed nor refused any for 15 s");
         l->at_ms = now_ms + OUTBOX_SILENT_MS;
         return ask(&l->ask, a, OUTBOX_GIVE_UP);
     }

@@ -451,8 +451,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 
 void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multiple, bool no)
 {
-    if (!no)
-        o->link.quiet_since_ms = now_ms;
+    o->link.quiet_since_ms = now_ms; /* a nack, too: another sidecar would hear the same */
     list_each(&o->sent, k)
     {
         struct outbox_row *row = row_of(k);

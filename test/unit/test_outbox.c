@@ -144,6 +144,12 @@ static void prove(struct rig *r)
     assert_int_equal(r->written, -1);
 }
 
+static void confirm_all(struct rig *r)
+{
+    outbox_confirmed(&r->o, r->now_ms, r->tag, true, false);
+    turn(r);
+}
+
 static void test_the_position_waits_for_all_before_it(void **state)
 {
     struct rig r;
@@ -388,6 +394,38 @@ static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
     outbox_deinit(&r.o);
 }
 
+/* What the first of 256 rows goes to is full for ten minutes; the broker takes the others. */
+static void test_a_nack_is_an_answer_and_the_lease_stays(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 257, true, "x");
+    for (int ms = 0; ms < 600000; ms += 5) {
+        size_t n = r.o.sent.len;
+
+        if (n)
+            outbox_confirmed(&r.o, r.now_ms, r.tag - n + 1, false, true);
+        if (n > 1)
+            outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+        pass(&r, 5);
+        if (r.o.reading.ask == OUTBOX_STALE) /* without the lease all is read again */
+            outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+        if (r.o.reading.ask == OUTBOX_ASKED && !r.o.rows.len)
+            answer(&r, 2, 257, true, "x"); /* the position stands before them */
+    }
+    assert_int_equal(r.n_given_up, 0);
+    assert_int_equal(r.o.counts.published.total, 256);
+    assert_int_equal(r.n_sent, 257 + (int)r.o.counts.resent.total);
+    assert_in_range(r.o.counts.resent.total, 500, 700); /* once a second, that one */
+    pass(&r, 1000);
+    confirm_all(&r);
+    pass(&r, 1000);
+    assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
 static void test_a_drain_waits_for_what_is_out(void **state)
 {
     struct rig r;
@@ -529,12 +567,6 @@ static void test_reading_goes_on_while_confirms_are_out(void **state)
     assert_int_equal(r.o.reading.ask, OUTBOX_ASKED);
     assert_true(r.o.wanted.len >= OUTBOX_OUT_MAX); /* enough for as long as that takes */
     outbox_deinit(&r.o);
-}
-
-static void confirm_all(struct rig *r)
-{
-    outbox_confirmed(&r->o, r->now_ms, r->tag, true, false);
-    turn(r);
 }
 
 /* 541 and its like: the broker's words are told, and everything goes again. */
@@ -742,6 +774,7 @@ int main(void)
         cmocka_unit_test(test_a_direct_reply_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
+        cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
         cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),

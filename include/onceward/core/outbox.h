@@ -40,7 +40,7 @@ enum {
     OUTBOX_EXCHANGES = 64,          /* remembered */
     OUTBOX_NAME_MAX = 255,
     OUTBOX_LEASE_MS = 15000,
-    OUTBOX_SILENT_MS = 15000, /* without a confirm while rows wait: somebody else may do better */
+    OUTBOX_SILENT_MS = 15000, /* without a word of the broker while rows wait: somebody else may do better */
     OUTBOX_POLL_GROWTH = 5,   /* of the poll, while nothing comes */
 };
 
@@ -203,7 +203,7 @@ struct outbox {
     int64_t letter_at_ms;
     struct outbox_link {
         bool database, broker, open, blocked; /* open: the channel */
-        int64_t quiet_since_ms;               /* no confirm, and rows wait, since; 0: not so */
+        int64_t quiet_since_ms;               /* neither confirm nor nack, and rows wait, since; 0: not so */
         int64_t not_before_ms; /* after a nack, or a channel that was closed for nobody's fault */
         int64_t nack_wait_ms;  /* the latest, while nothing was confirmed since; 0: something was */
         int64_t told_nack_ms, told_close_ms; /* 0: never */
