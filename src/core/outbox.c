@@ -38,11 +38,13 @@ void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now
     list_init(&o->letters);
     list_init(&o->burying);
     list_init(&o->batches);
+    list_init(&o->exchanges);
 }
 
 void outbox_deinit(struct outbox *o)
 {
     rows_forget(o);
+    rows_forget_exchanges(o);
     while (o->batches.len)
         rows_drop_batch(o);
 }
@@ -346,8 +348,7 @@ void outbox_linked(struct outbox *o, int64_t now_ms)
     o->link.broker = o->link.open = true;
     o->link.blocked = false;
     o->link.not_before_ms = now_ms;
-    for (size_t i = 0; i < OUTBOX_EXCHANGES; i++)
-        o->exchanges[i].proven = false;
+    rows_unprove(o);
     o->lease.registered = false; /* it may be another one, behind the same name */
     if (o->lease.number)
         o->lease.at_ms = now_ms;

@@ -11,6 +11,12 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new);
 /* Forgets all rows, whatever they wait for. */
 void rows_forget(struct outbox *o);
 
+/* A new connection: nothing was confirmed on it for any exchange. */
+void rows_unprove(struct outbox *o);
+
+/* At the end. */
+void rows_forget_exchanges(struct outbox *o);
+
 /* The broker closed the connection, with one of AMQP's codes: it may be over a row that is out. */
 void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why);
 

@@ -100,22 +100,73 @@ static void row_free(struct outbox *o, struct outbox_row *row)
 
 static struct outbox_exchange *exchange_find(struct outbox *o, struct slice name)
 {
-    for (size_t i = 0; i < OUTBOX_EXCHANGES; i++)
-        if (o->exchanges[i].is_known && slice_equal(slice_of(o->exchanges[i].name), name))
-            return &o->exchanges[i];
+    struct hash_link *k = hash_first(&o->exchanges_by_name, hash_bytes(name.data, name.len));
+
+    for (; k; k = hash_next(k)) {
+        struct outbox_exchange *e = container_of(k, struct outbox_exchange, by_name);
+
+        if (slice_equal(e->name, name))
+            return e;
+    }
     return NULL;
 }
 
-static struct outbox_exchange *exchange_of(struct outbox *o, struct slice name)
+static void exchange_free(struct outbox *o, struct outbox_exchange *e)
+{
+    list_remove(&o->exchanges, &e->in_use);
+    hash_remove(&o->exchanges_by_name, &e->by_name);
+    free(e);
+}
+
+/* Makes room for one. What is refused stays until it may be asked for again: each row to it would cost the
+ * channel. */
+static void exchanges_evict(struct outbox *o, int64_t now_ms)
+{
+    list_each(&o->exchanges, k)
+    {
+        struct outbox_exchange *e = container_of(k, struct outbox_exchange, in_use);
+
+        if (o->exchanges.len < OUTBOX_EXCHANGES)
+            return;
+        if (now_ms >= e->refused_until_ms)
+            exchange_free(o, e);
+    }
+}
+
+/* It is used now. */
+static struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct slice name)
 {
     struct outbox_exchange *e = exchange_find(o, name);
 
-    if (e)
-        return e;
-    e = &o->exchanges[o->next_exchange++ % OUTBOX_EXCHANGES];
-    *e = (struct outbox_exchange){.is_known = true};
-    memcpy(e->name, name.data ? name.data : "", name.len <= OUTBOX_NAME_MAX ? name.len : OUTBOX_NAME_MAX);
+    if (e) {
+        list_remove(&o->exchanges, &e->in_use);
+    } else {
+        exchanges_evict(o, now_ms);
+        e = mem_zalloc(1, sizeof(*e) + name.len);
+        e->name = (struct slice){(char *)(e + 1), name.len};
+        if (name.len)
+            memcpy(e + 1, name.data, name.len);
+        hash_insert(&o->exchanges_by_name, &e->by_name, hash_bytes(name.data, name.len));
+    }
+    list_push(&o->exchanges, &e->in_use);
     return e;
+}
+
+void rows_unprove(struct outbox *o)
+{
+    list_each(&o->exchanges, k)
+    {
+        container_of(k, struct outbox_exchange, in_use)->proven = false;
+    }
+}
+
+void rows_forget_exchanges(struct outbox *o)
+{
+    struct link *k;
+
+    while ((k = list_first(&o->exchanges)))
+        exchange_free(o, container_of(k, struct outbox_exchange, in_use));
+    hash_deinit(&o->exchanges_by_name);
 }
 
 static bool is_proven(struct outbox *o, const struct outbox_row *row)
@@ -349,7 +400,6 @@ void rows_unbury(struct outbox *o)
 
 void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint64_t tag)
 {
-    (void)now_ms;
     if (row->was_sent)
         counter_add(&o->counts.resent, 1);
     row->was_sent = true;
@@ -358,7 +408,7 @@ void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint6
     o->link.alone = !is_proven(o, row);
     if (o->link.group_left)
         o->link.group_left--;
-    exchange_of(o, row->exchange);
+    exchange_of(o, now_ms, row->exchange);
     move(o, row, OUTBOX_SENT);
 }
 
@@ -380,7 +430,7 @@ void outbox_returned(struct outbox *o, struct slice exchange, struct slice routi
 
 static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
-    exchange_of(o, row->exchange)->proven = true;
+    exchange_of(o, now_ms, row->exchange)->proven = true;
     o->link.nack_wait_ms = 0;
     o->error = NULL;
     if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
@@ -479,7 +529,7 @@ static bool is_of_message(int code)
 /* The row that the broker closed the channel over, alone. */
 static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, int code, const char *why)
 {
-    struct outbox_exchange *e = exchange_of(o, row->exchange);
+    struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
     enum dead_reason reason = code == 404   ? DEAD_NO_EXCHANGE
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;

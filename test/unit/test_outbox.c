@@ -317,6 +317,81 @@ static void test_a_missing_exchange_takes_nobody_along(void **state)
     outbox_deinit(&r.o);
 }
 
+/* `n` rows, round robin to so many exchanges; how often the broker is waited for until all are through. */
+static int round_trips(struct rig *r, int *at, int n, int n_exchanges)
+{
+    char exchange[16], id[16];
+    int n_trips = 0;
+
+    while (n) {
+        assert_int_equal(r->o.reading.ask, OUTBOX_ASKED);
+        outbox_batch_came(&r->o, r->now_ms, SLICE("batch"), false);
+        for (int i = 0; n && i < 256; i++, n--) {
+            snprintf(exchange, sizeof(exchange), "x%d", *at % n_exchanges);
+            snprintf(id, sizeof(id), "m%d", ++*at);
+            outbox_row_came(&r->o, r->now_ms,
+                            &(struct outbox_new){.seq = *at,
+                                                 .exchange = slice_of(exchange),
+                                                 .routing_key = SLICE("k"),
+                                                 .message_id = slice_of(id)});
+        }
+        outbox_read_ends(&r->o, r->now_ms, OUTBOX_DONE);
+        turn(r);
+        for (; r->o.sent.len; n_trips++) {
+            outbox_confirmed(&r->o, r->now_ms, r->tag, true, false);
+            turn(r);
+        }
+    }
+    return n_trips;
+}
+
+static void test_a_thousand_exchanges_are_known(void **state)
+{
+    struct rig r;
+    int at = 0;
+
+    start(&r);
+    assert_int_equal(round_trips(&r, &at, OUTBOX_EXCHANGES, OUTBOX_EXCHANGES), OUTBOX_EXCHANGES);
+    assert_int_equal(round_trips(&r, &at, OUTBOX_EXCHANGES, OUTBOX_EXCHANGES), OUTBOX_EXCHANGES / 256);
+    for (int i = 0; i < 10; i++) { /* one that is used is not the one that is forgotten */
+        at = 0;
+        assert_int_equal(round_trips(&r, &at, 2, 1), 1);
+        at = 2000 + i * 200;
+        round_trips(&r, &at, 200, 100000);
+    }
+    answer(&r, 100000, 100003, false, "x0");
+    assert_int_equal(r.o.sent.len, 4);
+    confirm_all(&r);
+    answer(&r, 100004, 100007, false, "x1");
+    assert_int_equal(r.o.sent.len, 1);
+    assert_int_equal(r.o.exchanges.len, OUTBOX_EXCHANGES);
+    outbox_deinit(&r.o);
+}
+
+static void test_what_is_refused_is_not_forgotten_for_others(void **state)
+{
+    struct rig r;
+    int at = 1;
+
+    start(&r);
+    answer(&r, 1, 1, false, "missing");
+    outbox_channel_lost(&r.o, r.now_ms, 404, "NOT_FOUND - no exchange 'missing'");
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.n_buried, 1);
+    round_trips(&r, &at, 2 * OUTBOX_EXCHANGES, 100000);
+    assert_int_equal(r.o.exchanges.len, OUTBOX_EXCHANGES);
+    r.n_sent = 0;
+    answer(&r, at + 1, at + 5, false, "missing");
+    assert_int_equal(r.n_sent, 0);
+    assert_int_equal(r.n_buried, 6);
+    pass(&r, 1000);
+    round_trips(&r, &at, OUTBOX_EXCHANGES, 100000);
+    answer(&r, at + 1, at + 1, false, "missing"); /* it may be there now */
+    assert_int_equal(r.n_sent, OUTBOX_EXCHANGES + 1);
+    outbox_deinit(&r.o);
+}
+
 static void test_what_is_not_allowed_or_too_large_is_not_sent(void **state)
 {
     char x[] = "x";
@@ -770,6 +845,8 @@ int main(void)
         cmocka_unit_test(test_the_one_that_closes_the_connection_is_found),
         cmocka_unit_test(test_a_connection_that_ends_otherwise_is_no_rows_fault),
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
+        cmocka_unit_test(test_a_thousand_exchanges_are_known),
+        cmocka_unit_test(test_what_is_refused_is_not_forgotten_for_others),
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
         cmocka_unit_test(test_a_direct_reply_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),

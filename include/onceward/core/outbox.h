@@ -1,5 +1,6 @@
 #pragma once
 
+#include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
 #include "onceward/core/reasons.h"
@@ -37,8 +38,7 @@ enum {
     OUTBOX_HELD_BYTES = 2 << 20,    /* of them; one alone may exceed it */
     OUTBOX_LETTERS_MAX = 64,        /* written together, */
     OUTBOX_LETTERS_BYTES = 1 << 20, /* of so many bytes; one alone may exceed it */
-    OUTBOX_EXCHANGES = 64,          /* remembered */
-    OUTBOX_NAME_MAX = 255,
+    OUTBOX_EXCHANGES = 1024,        /* remembered: those that were used last, and those that are refused */
     OUTBOX_LEASE_MS = 15000,
     OUTBOX_SILENT_MS = 15000, /* without a word of the broker while rows wait: somebody else may do better */
     OUTBOX_POLL_GROWTH = 5,   /* of the poll, while nothing comes */
@@ -109,8 +109,9 @@ struct outbox_row {
 
 /* An exchange that a row was sent to. */
 struct outbox_exchange {
-    char name[OUTBOX_NAME_MAX + 1];
-    bool is_known;
+    struct hash_link by_name;
+    struct link in_use;       /* in the order of the latest use */
+    struct slice name;        /* behind the struct */
     bool proven;              /* something was confirmed, on this connection */
     int64_t refused_until_ms; /* not asked again before; its rows are letters */
     enum dead_reason reason;
@@ -212,8 +213,8 @@ struct outbox {
         uint64_t group_until;                /* up to that number it is a small one */
         bool grows; /* and then larger by one each time, since the broker said nack */
     } link;
-    struct outbox_exchange exchanges[OUTBOX_EXCHANGES];
-    size_t next_exchange;
+    struct list exchanges; /* the least recently used first */
+    struct hash exchanges_by_name;
     bool draining;
     struct outbox_counts counts;
     struct histogram lag_us; /* from publish to the confirm */
