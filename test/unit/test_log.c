@@ -73,7 +73,7 @@ static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
         log_slice(&l, "id", (struct slice){value, sizeof(value)});
     assert_true(l.len < LOG_LINE_MAX);
     for (size_t i = 0; i < l.len; i++)
-        assert_in_range(l.data[i], 0x20, 0x7E);
+        assert_int_in_range(l.data[i], 0x20, 0x7E);
 }
 
 /* One line in a format, from its begin to its end. */

@@ -272,7 +272,7 @@ static void test_acks_gather_while_others_wait_for_a_slot(void **state)
     start = w->now;
     run(w, start + 50);
     assert_int_equal(w->n_acks, 1);
-    assert_in_range(w->n_acked, 16, 19);
+    assert_int_in_range(w->n_acked, 16, 19);
     run(w, start + 200);
     assert_int_equal(w->n_acks, 2);
     assert_int_equal(w->n_acked, 20);
@@ -356,7 +356,7 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
         run(w, w->now + 1);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
     assert_int_equal(w->q.consumer.prefetch, 1);
-    assert_in_range(w->now - left_ms, 28000, 32000);
+    assert_int_in_range(w->now - left_ms, 28000, 32000);
     deliver(w, 40);
     run(w, w->now + 3000);
     for (int i = 0; i < 5; i++, w->now += 1000)
@@ -945,7 +945,7 @@ static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(vo
     run(w, 60000);
     assert_int_equal(w->n_paused, 1);
     assert_int_equal(w->n_resumed, 0);
-    assert_in_range(w->n_claims, 40, 70);
+    assert_int_in_range(w->n_claims, 40, 70);
     run(w, 70000);
     assert_int_equal(w->n_acked, 20);
     assert_true(w->now <= 62000);

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ALL = ~0u, LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
+enum { LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
+static const unsigned ALL = ~0u;
 
 struct world {
     struct queue q;
