@@ -529,7 +529,7 @@ static void a_queue_fills_its_share_of_the_buffer(void **state)
 static void eval(const char *text)
 {
     const char *program = getenv("ONCEWARD_TEST_EVAL");
-    int status;
+    int status = -1;
 
     pid_t child = fork();
     if (child == 0) {
@@ -567,7 +567,7 @@ static void an_alarm_stops_nothing(void **state)
     eval("vm_memory_monitor:set_vm_memory_high_watermark(0.000001)");
     for (size_t i = 0; i < 4; i++)
         consume_from(b, i, 1, 20);
-    for (int n = 0; h.n < 40; n++) {
+    while (h.n < 40) {
         ev = next(b, MIB);
         if (ev.kind == BROKER_DELIVERY)
             harvest_add(&h, &ev);
