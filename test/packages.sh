@@ -2,7 +2,7 @@
 
 PACKAGES_BUILD="gcc libc6-dev meson ninja-build pkg-config librabbitmq-dev libpq-dev libcurl4-openssl-dev libjansson-dev libssl-dev"
 PACKAGES_SERVERS="rabbitmq-server postgresql openssl python3 python3-pika python3-psycopg2"
-PACKAGES_TEST="php-cli php-pgsql libcmocka-dev python3-pytest python3-pytest-xdist spin pgbouncer libfaketime"
+PACKAGES_TEST="git ca-certificates php-cli php-pgsql libcmocka-dev python3-pytest python3-pytest-xdist spin pgbouncer libfaketime"
 PACKAGES_BENCH="nginx-light iproute2"
 PACKAGES_GATES="clang-format clang-tidy" # the gates do without where they cannot be had
 PACKAGES_EXAMPLES="libdbd-pg-perl libhttp-daemon-perl ruby ruby-pg ruby-sinatra puma" # those of deploy/examples that are not there are skipped

@@ -16,7 +16,7 @@ def run(name, **environment):
     if not os.access(driver, os.X_OK):
         pytest.skip("the driver was not built")
     done = subprocess.run([driver], env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=150)
+                          stderr=subprocess.STDOUT, timeout=400)
     assert done.returncode == 0, done.stdout.decode(errors="replace")
 
 

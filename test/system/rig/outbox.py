@@ -306,7 +306,7 @@ class RandomRelay:
         self.relay.forget()
         self.relay.drain()
         # Backends of clients that are gone may have ids for a moment yet.
-        wait_until(lambda: self.relay.turn() == "rests", "the tables are empty, or rest", 20, 0.005)
+        wait_until(lambda: self.relay.turn() == "rests", "the tables are empty, or rest", 90, 0.005)
         waiting = self.relay.gauge().waiting
         self.relay.close()
         return waiting
