@@ -6,6 +6,8 @@
 -- and commits without waiting for the disk; the second drops it. What the first has done is undone or kept by a crash; both are fine. A commit waits for
 -- the files to go, a second or more for some GB: so this is called on a connection on which no claim waits.
 --
+-- What sidecar_make_messages leaves, since the default partition is large, is made here: one day a call, and then nothing is dropped.
+--
 -- Answers: made, how many days; dropped, the name of the day that went, or NULL; more: something is left, call again soon;
 -- busy: as there; stuck: the name of what could not be dropped.
 --
@@ -20,14 +22,21 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
+    c_much constant bigint := 16777216; -- as in sidecar_make_messages
     v_old  timestamptz;
     v_due  boolean;
     v_name text;
     v_next text;
 BEGIN
+    PERFORM set_config('onceward.aside', 'on', true);
     SELECT m.made, m.due, m.old_at, m.busy, m.ahead_ms INTO made, v_due, v_old, busy, ahead_ms
     FROM onceward.sidecar_make_messages(p_consumers, p_retentions, p_clock_ms) m;
     more := false;
+    -- The locks of a day that took long are not held for longer.
+    IF made > 0 AND pg_relation_size('onceward.message_default') > c_much THEN
+        more := v_due;
+        RETURN;
+    END IF;
     IF NOT v_due THEN
         RETURN;
     END IF;

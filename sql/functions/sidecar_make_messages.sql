@@ -1,13 +1,16 @@
 -- Makes the partitions of onceward.message for today and the seven days to come, and says whether there is something for
--- sidecar_keep_messages to drop. It is quick, whatever is to be dropped, so it may be called on a connection on which claims wait. It runs as the
+-- sidecar_keep_messages to do. It is quick, whatever is to be dropped, so it may be called on a connection on which claims wait. It runs as the
 -- owner of the schema: the sidecar's role has no DDL.
+--
+-- PostgreSQL reads all of the default partition for each day that is made. Where that is more than 16 MB nothing is made here, and due is true:
+-- sidecar_keep_messages does it, the nearest day first, one a call.
 --
 -- p_consumers are the consumers that the caller stores messages of, p_retentions how long in ms. A day is dropped whole, so the longest
 -- retention that anybody has said counts for all consumers: one that was said within the last hour, or, where a consumer has none of those, one
 -- that was said within its own length. p_clock_ms is the caller's clock, in milliseconds since 1970: nothing is done because of
 -- one clock alone, as in sidecar_keep_house; ahead_ms is not 0 where the two differ by more than a minute, and then nothing was done.
 --
--- Answers: made, how many days; due: sidecar_keep_messages has something to drop; old_at: what came before then is past the retention;
+-- Answers: made, how many days; due: sidecar_keep_messages has something to drop or to make; old_at: what came before then is past the retention;
 -- busy: somebody holds a lock that it needs, or another sidecar is at it, so that something is left for the next call.
 --
 -- Rows of up to about 8 KB stay in one piece: moving their bodies elsewhere, and trying to compress them as PostgreSQL does by itself, cost a
@@ -32,6 +35,7 @@ DECLARE
     c_fresh constant interval := '1 hour';
     c_least constant bigint := 3600000;       -- ms; a configuration has no others, and whoever has the login shall do no worse
     c_most  constant bigint := 315360000000;
+    c_much  constant bigint := 16777216; -- bytes of the default partition; also in sidecar_keep_messages
     v_now   constant timestamptz := clock_timestamp();
     v_ahead constant bigint := floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms;
     v_today constant date := (v_now AT TIME ZONE 'UTC')::date;
@@ -39,6 +43,9 @@ DECLARE
     v_name  text;
     v_sql   text;
     v_days  date[];
+    v_much  constant boolean := pg_relation_size('onceward.message_default') > c_much;
+    v_aside constant boolean := coalesce(current_setting('onceward.aside', true) = 'on', false); -- sidecar_keep_messages calls
+    v_later boolean := false;
     v_lz4   boolean;
 BEGIN
     made := 0;
@@ -81,6 +88,10 @@ BEGIN
         CONTINUE WHEN to_regclass('onceward.' || v_name) IS NOT NULL
             OR EXISTS (SELECT FROM onceward.message_default d
                        WHERE d.received_at >= v_day::timestamp AT TIME ZONE 'UTC' AND d.received_at < (v_day + 1)::timestamp AT TIME ZONE 'UTC');
+        IF v_much AND (made > 0 OR NOT v_aside) THEN
+            v_later := true;
+            EXIT;
+        END IF;
         v_lz4 := EXISTS (SELECT FROM pg_settings s WHERE s.name = 'default_toast_compression' AND 'lz4' = ANY (s.enumvals));
         BEGIN
             EXECUTE format('CREATE TABLE onceward.%I (LIKE onceward.message INCLUDING ALL) WITH (toast_tuple_target = %s)', v_name,
@@ -112,7 +123,8 @@ BEGIN
         END;
     END LOOP;
 
-    due := EXISTS (SELECT FROM unnest(v_days) d (day) WHERE (d.day + 1)::timestamp AT TIME ZONE 'UTC' <= old_at)
+    due := v_later
+        OR EXISTS (SELECT FROM unnest(v_days) d (day) WHERE (d.day + 1)::timestamp AT TIME ZONE 'UTC' <= old_at)
         OR EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'onceward'::regnamespace AND c.relname ~ '^message_[0-9]{8}_gone$'
                    AND c.relkind = 'r' AND NOT c.relispartition)
         OR (pg_relation_size('onceward.message_default') > 0

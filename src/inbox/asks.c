@@ -159,7 +159,8 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
 
 enum {
     OID_INT8_ARRAY = 1016,
-    DROP_MS = 60000, /* large files take their time, and a disk that is busy */
+    DROP_MS =
+        60000, /* large files take their time, a disk that is busy, and a large partition that is read */
 };
 
 /* Both functions have the same parameters. */

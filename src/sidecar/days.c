@@ -1,5 +1,6 @@
 /* Days of stored messages that are past their retention are dropped on a connection of their own: the commit
- * waits for large files to go, and everything behind it for the commit.
+ * waits for large files to go, and everything behind it for the commit. On it days are made, too, where the
+ * default partition is large, since that is read for each of them.
  *
  * What cannot be dropped because somebody reads it is tried again when store.c has asked again, and told when
  * that has lasted. */

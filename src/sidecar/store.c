@@ -1,7 +1,8 @@
 /* The partitions of stored messages, by functions of the schema's owner.
  *
  * Days to come are made here, on the common connection: once a minute, and at once on a new connection, in
- * front of the first claims. The answer says whether a day is past its retention; days.c drops it.
+ * front of the first claims. The answer says whether a day is past its retention, or takes long to be made;
+ * days.c drops it, or makes it.
  *
  * A sidecar that stores nothing asks once an hour, so that what was stored before goes all the same. */
 #include "sidecar/sidecar.h"

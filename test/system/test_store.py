@@ -158,6 +158,27 @@ def test_a_day_that_somebody_took_out_is_told_once_and_messages_are_stored(fresh
     assert len(sidecar.find("limits", reason=lambda reason: today in reason)) == 1
 
 
+def test_days_beside_a_large_default_partition_are_made_and_claims_go_on(fresh_bed):
+    """PostgreSQL reads all of it for each day: here that takes longer than a statement may."""
+    bed = fresh_bed
+    keep(bed.postgres, c=30 * DAY)
+    wanted = days(bed.postgres)
+    bed.postgres.query(f"DROP TABLE onceward.{wanted[6]}, onceward.{wanted[7]}")
+    fill_default(bed.postgres)
+    bed.postgres.query("CREATE FUNCTION public.slow_attach() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
+                       " IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() WHERE object_identity = 'onceward.message') THEN"
+                       " PERFORM pg_sleep(1.5); END IF; END $$")
+    bed.postgres.query("CREATE EVENT TRIGGER slow_attach ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION public.slow_attach()")
+    sidecar = bed.sidecar(top={"database": {"statement_timeout": "1s"}}, **STORE)
+    wait_until(lambda: sessions(bed, "PgSleep") == 1, "a day is being made")
+    bed.queue.publish_many(["m1"])
+    bed.wait_for_effects(["m1"])
+    assert len(days(bed.postgres)) == 6 and len(stored(bed)) == 1
+    wait_until(lambda: days(bed.postgres) == wanted, lambda: f"all days are made; there are {days(bed.postgres)}")
+    wait_until(lambda: sessions(bed) == 1, "the second connection is closed")
+    assert not sidecar.find("limits")
+
+
 def slow_drops(bed):
     """Large files on a slow disk: a dropped table takes until the connection that is answered is closed."""
     bed.postgres.query("CREATE FUNCTION public.slow_drop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -238,6 +259,12 @@ def make_day(pg, ago):
     pg.query("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, body) VALUES ('old', %s, %s, '', '', '')",
              (name, f"{name} 12:00:00+00"))
     return f"message_{name}"
+
+
+def fill_default(pg):
+    """20 MB that belong to no day that is there."""
+    pg.query("INSERT INTO onceward.message_default (consumer, message_id, received_at, exchange, routing_key, body)"
+             " SELECT 'old', i::text, now() - interval '5 days', '', '', convert_to(repeat('x', 1800), 'UTF8') FROM generate_series(1, 10000) i")
 
 
 def keep(pg, ahead_ms=0, **retentions):
@@ -383,6 +410,25 @@ def test_making_days_says_what_is_to_be_dropped_and_drops_nothing(pg):
     pg.query("INSERT INTO onceward.message_default (consumer, message_id, received_at, exchange, routing_key, body)"
              " VALUES ('c', 'old', now() - interval '40 days', '', '', '')")
     assert make() == (0, True)
+
+
+def test_beside_a_large_default_partition_days_are_made_one_a_call_and_not_among_claims(pg):
+    make = lambda: pg.query("SELECT made, due FROM onceward.sidecar_make_messages('{c}', ARRAY[%s::bigint], %s)", (30 * DAY, int(time.time() * 1000)),
+                            user="sidecar_login")[0]
+    keep(pg, c=30 * DAY)
+    wanted = days(pg)
+    pg.query("DROP TABLE " + ", ".join(f"onceward.{name}" for name in wanted))
+    fill_default(pg)
+    old = make_day(pg, 40)
+    assert make() == (0, True) and days(pg) == [old]
+    for n in range(1, 9):  # the nearest first
+        answer = keep(pg, c=30 * DAY)
+        assert (answer["made"], answer["more"], answer["dropped"]) == (1, True, None) and days(pg) == [old, *wanted[:n]]
+    assert drop(pg, c=30 * DAY)["dropped"] == old
+    assert make() == (0, False) and keep(pg, c=30 * DAY)["more"] is False
+    pg.query(f"DROP TABLE onceward.{wanted[0]}")
+    assert make() == (0, True)
+    assert keep(pg, c=30 * DAY)["more"] is False and days(pg) == wanted and make() == (0, False)
 
 
 def test_a_table_that_somebody_took_out_himself_stays(pg):

@@ -247,7 +247,8 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
 /* The stored messages' partitions, with the retentions of all queues: one call of sidecar_make_messages,
  * which makes the days to come. */
 struct inbox_made_messages {
-    bool due;           /* something is past its retention: inbox_ask_keep_messages has work */
+    bool
+        due; /* something is past its retention, or takes long to be made: inbox_ask_keep_messages has work */
     char hindered[512]; /* what keeps a day from being made or dropped, and what to do; empty: nothing */
 };
 void inbox_ask_make_messages(struct inbox *i);
@@ -255,7 +256,7 @@ void inbox_ask_make_messages(struct inbox *i);
 /* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
 int inbox_made_messages(struct inbox *i, struct inbox_made_messages *ret, struct fault *f);
 
-/* One call of sidecar_keep_messages, which drops what is past its retention. It may take seconds, for which
+/* One call of sidecar_keep_messages, which drops what is past its retention. It may take a minute, for which
  * everything else on this connection waits. */
 struct inbox_kept_messages {
     char dropped[32]; /* the partition that went; empty: none */
