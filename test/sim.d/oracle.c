@@ -512,7 +512,7 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
 static void check_silence(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
-    const struct oracle_silence *o = &w->oracle->silence[s->index][queue];
+    struct oracle_silence *o = &w->oracle->silence[s->index][queue];
     int64_t patience_us =
         (q->rules.stuck_ms + q->rules.token_window_ms * 2 + w->plan->stats_interval_ms) * 1000;
     int64_t since = o->progress_us > s->base_since_us ? o->progress_us : s->base_since_us;
@@ -521,6 +521,10 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
         since = s->frozen_until_us;
     if (since < o->told_us)
         since = o->told_us;
+    if (!w->broker->queues[queue].n_ready)
+        o->empty_us = w->now_us;
+    if (since < o->empty_us)
+        since = o->empty_us;
     if (!w->broker->queues[queue].n_ready || queue_state(q) != QUEUE_CONSUMING || !s->base || !s->link ||
         o->n_standing > 0)
         return;

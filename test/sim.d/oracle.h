@@ -25,6 +25,7 @@ struct oracle {
     struct oracle_silence {
         int64_t progress_us; /* when something last moved there */
         int64_t told_us;     /* when a line last said that it stands, and why */
+        int64_t empty_us;    /* when nothing waited in the queue last */
         int n_standing;      /* lines that said so, and none that said otherwise */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
