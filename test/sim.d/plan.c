@@ -274,6 +274,7 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
     if (rules->max_bytes < 1 << 20) /* they keep the bytes that a good one needs: that is told, too */
         return;
     plan_add(p, queue, CHARACTER_NO_ID, n, at_us, 0);
+    p->settle_us *= 2; /* the brake is lifted by successes, and those may be whole windows apart */
     if (rules->max_parked < 200)
         rules->max_parked = 200;
     for (size_t i = 0; i < n_losses; i++)
