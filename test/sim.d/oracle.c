@@ -393,7 +393,9 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
            s->base_since_us < long_ago && !w->database->full && !w->database->retries && w->database->up &&
            (row->status != INBOX_PROCESSING ||
             (is_last(p, m->delivery_count - 1) && (row->instance != s->index || row->number != s->number))) &&
-           !row->locked_by && !m->skipped && s->frozen_until_us < long_ago;
+           !row->locked_by && !m->skipped && s->frozen_until_us < long_ago &&
+           /* by the database's clock, which may have gone back: until then nobody may end what waits */
+           (row->status != INBOX_WAITING || row->expires_us <= database_now(w) - INBOX_GRACE_US);
 }
 
 void oracle_dropped(struct world *w, struct copy *m)
