@@ -68,11 +68,19 @@ static void want_looks(struct queue *q, int64_t now_ms)
     q->flow.look_ms = next;
 }
 
+/* Where most are copies none is claimed before its look: then what was put off while they were few is due. */
+static bool may_look(const struct queue *q, int64_t now_ms)
+{
+    if (most_are_duplicates(q))
+        return q->flow.look_ms != now_ms + 1; /* as want_looks() leaves it */
+    return now_ms >= q->flow.look_ms && (most_are_duplicates(q) || looks_pay(q, now_ms));
+}
+
 bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 {
     if (action_take_first(q, now_ms, OP_CHECK, ret) || action_take_first(q, now_ms, OP_LOOK, ret))
         return true;
-    if (now_ms < q->flow.look_ms || (!most_are_duplicates(q) && !looks_pay(q, now_ms)))
+    if (!may_look(q, now_ms))
         return false;
     want_looks(q, now_ms);
     return action_take_first(q, now_ms, OP_LOOK, ret);

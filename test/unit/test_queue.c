@@ -286,6 +286,27 @@ static int never(struct world *w, int message, int attempt)
     return UNANSWERED;
 }
 
+/* Where most are copies none is claimed before its look, so what was put off while they were few is due. */
+static void test_looks_that_were_put_off_are_due_where_most_are_copies(void **state)
+{
+    struct world *w = world(never);
+
+    w->q.flow.duplicates = 0.5;
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    run(w, w->now + 10);
+    assert_int_equal(w->n_looks, 0);
+    assert_true(w->q.flow.look_ms > w->now + 5);
+    int n = (int)w->q.held.wanted[OP_CLAIM].len;
+    w->q.flow.duplicates = 0.9;
+    run(w, w->now + 2);
+    assert_int_equal(w->n_looks, n);
+    assert_true(n > 0);
+    w->status = good;
+    run(w, 100000); /* the windows end */
+    end(w);
+}
+
 /* As long as one claim follows the other, and none was completed before, a look would be for nothing. */
 static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
 {
@@ -962,6 +983,7 @@ int main(void)
         cmocka_unit_test(test_each_is_completed_and_acked_once),
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
+        cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
