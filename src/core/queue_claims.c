@@ -73,7 +73,7 @@ static bool may_look(const struct queue *q, int64_t now_ms)
 {
     if (most_are_duplicates(q))
         return q->flow.look_ms != now_ms + 1; /* as want_looks() leaves it */
-    return now_ms >= q->flow.look_ms && (most_are_duplicates(q) || looks_pay(q, now_ms));
+    return now_ms >= q->flow.look_ms && looks_pay(q, now_ms);
 }
 
 bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
