@@ -9,6 +9,7 @@ enum {
     READY_LOOK_MS = 1000,   /* a ready.url is asked at least so often, also while all is well */
     PLACE_SHARE = 10,       /* a tenth of all time may go by with slots kept idle for who goes alone */
     PLACE_CREDIT_MS = 2000, /* what is saved up of it at the most */
+    OTHERS_FIRST_MS = 100,  /* for so long after its return, before who may not be charged goes alone */
 };
 
 void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms)
@@ -221,6 +222,8 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
     if ((!a->reached || (a->rules.has_ready_url ? a->probe.failing && !a->gone : a->gone)) &&
         now_ms >= a->limiter.wait_until_ms && a->n_in_vain < 2)
         a->limiter.slow_since_ms = 0;
+    if (a->gone || a->probe.failing)
+        a->back_ms = now_ms;
     a->reached = true;
     a->gone = a->probe.failing = false;
     a->probe.n_failures = 0;
@@ -259,6 +262,11 @@ static void place_settle(struct application *a, int64_t now_ms)
 static bool awaits_news(const struct application *a)
 {
     return a->rules.has_ready_url && a->n_crashes && !a->seen_alive && !MUTANT(ALONE_BEFORE_NEWS);
+}
+
+int64_t application_others_first_ms(const struct application *a)
+{
+    return a->n_crashes ? a->back_ms + OTHERS_FIRST_MS : 0;
 }
 
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient)

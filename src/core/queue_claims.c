@@ -297,7 +297,12 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         if (leaves_instead(q, now_ms, d))
             continue;
         bool alone = needs_to_be_alone(d);
+        int64_t others_first_ms = alone && q->brake.on ? application_others_first_ms(q->application) : 0;
 
+        if (now_ms < others_first_ms && !q->application->gone) {
+            held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, others_first_ms);
+            continue;
+        }
         /* The place is asked for before the slots: while somebody has it there are none for others. */
         if (alone) {
             if (!limiter_room(&q->limiter, now_ms)) {

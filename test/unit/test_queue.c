@@ -286,6 +286,28 @@ static int never(struct world *w, int message, int attempt)
     return UNANSWERED;
 }
 
+/* Who ends the application each time, and is not charged while the brake is on, is not the first each time.
+ */
+static void test_others_go_first_where_a_killer_is_not_charged(void **state)
+{
+    struct world *w = world(good);
+
+    run(w, w->now + 10);
+    application_unreachable(&w->application, w->now, true);
+    w->application.n_crashes = 1;
+    w->application.probe.at_ms = w->now + 20;
+    deliver(w, 0);
+    deliver(w, 1);
+    container_of(list_first(&w->q.held.wanted[OP_CLAIM]), struct delivery, in_list)->claim.crashes = 2;
+    w->q.brake.on = true;
+    run(w, w->now + 60);
+    assert_int_equal(w->n_posts[0], 0);
+    assert_int_equal(w->n_posts[1], 1);
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_posts[0], 1);
+    end(w);
+}
+
 /* Where most are copies none is claimed before its look, so what was put off while they were few is due. */
 static void test_looks_that_were_put_off_are_due_where_most_are_copies(void **state)
 {
@@ -984,6 +1006,7 @@ int main(void)
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
+        cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),

@@ -43,6 +43,7 @@ struct application {
     bool refused;        /* connections, since the latest crash */
     bool gone;           /* nobody listens, as far as is known: probed, nothing is sent */
     bool reached;        /* it was reached once */
+    int64_t back_ms;     /* when it was last found to be there, having been away */
     int n_in_vain;       /* times in a row that nothing could be sent, though a probe had just succeeded:
                             only an answer ends that */
     int unproven_step;   /* charges since it was seen alive that nothing proves, */
@@ -137,6 +138,11 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
  * others waiting for half of the time. Where there is a ready.url nobody takes the place between a crash and
  * the next 2xx: what would crash then could not be told from what is down. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
+
+/* Until when others go first, since the application is just back from a crash. For who may not be charged
+ * with that, since the brake is on: else it would be the first each time, and nobody else ever have his turn.
+ */
+int64_t application_others_first_ms(const struct application *a);
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient);
 
 /* One that has a slot reserved, and turns out to have to go alone: true: nobody else is there, and the place
