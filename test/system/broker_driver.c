@@ -900,8 +900,10 @@ static void what_carries_a_count_comes_with_the_kind(void **state)
         assert_int_equal(ev.delivery_count, quorum ? 0 : 1000);
         message_free(ev.message);
         assert_int_equal(broker_reject(b, (struct broker_tag){ev.tag.generation, 0}, &f), 1);
-        assert_int_equal(broker_requeue(b, ev.tag, &f), 0);
-        assert_int_equal(broker_flush(b, &f), 0);
+        /* A delivery that its connection takes along is counted by every RabbitMQ; a nack not from 4.3 on. */
+        finish(b);
+        b = ready("drv.count");
+        consume(b, 1, 10);
         ev = next_is(b, BROKER_KIND);
         assert_int_equal(ev.queue_kind, quorum ? BROKER_KIND_QUORUM : BROKER_KIND_CLASSIC);
         ev = next_is(b, BROKER_DELIVERY);
@@ -915,7 +917,10 @@ static void what_carries_a_count_comes_with_the_kind(void **state)
         assert_int_equal(broker_flush(b, &f), 0);
         ev = next_in(b, urgent);
         assert_int_equal(ev.kind, quorum ? BROKER_DELIVERY : BROKER_SKIPPED);
-        assert_int_equal(ev.delivery_count, quorum ? 2 : 1000);
+        if (quorum)
+            assert_in_range(ev.delivery_count, 1, 2);
+        else
+            assert_int_equal(ev.delivery_count, 1000);
         message_free(ev.message);
         assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
         finish(b);

@@ -405,7 +405,9 @@ def test_a_sample_of_a_quorum_queue_counts_once_and_is_still_there(place):
         assert 'a message has the id "m1", from property:message_id' in done.out, done.text
         queue.wait_for_ready(1)
         _, properties, body = queue.get()
-        assert properties.headers["x-delivery-count"] == 1 and body == b"x" * 300_000
+        # From RabbitMQ 4.3 on what is given back is counted apart, and no limit is on that.
+        counts = {k: v for k, v in properties.headers.items() if k in ("x-delivery-count", "x-acquired-count")}
+        assert counts in ({"x-delivery-count": 1}, {"x-acquired-count": 1}) and body == b"x" * 300_000
     finally:
         queue.delete()
         queue.close()
