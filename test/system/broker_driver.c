@@ -918,7 +918,7 @@ static void what_carries_a_count_comes_with_the_kind(void **state)
         ev = next_in(b, urgent);
         assert_int_equal(ev.kind, quorum ? BROKER_DELIVERY : BROKER_SKIPPED);
         if (quorum)
-            assert_in_range(ev.delivery_count, 1, 2);
+            assert_true(ev.delivery_count == 1 || ev.delivery_count == 2);
         else
             assert_int_equal(ev.delivery_count, 1000);
         message_free(ev.message);
