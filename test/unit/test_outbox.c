@@ -493,7 +493,8 @@ static void test_a_nack_is_an_answer_and_the_lease_stays(void **state)
     assert_int_equal(r.n_given_up, 0);
     assert_int_equal(r.o.counts.published.total, 256);
     assert_int_equal(r.n_sent, 257 + (int)r.o.counts.resent.total);
-    assert_true(r.o.counts.resent.total >= 500 && r.o.counts.resent.total <= 700); /* once a second, that one */
+    assert_true(r.o.counts.resent.total >= 500 &&
+                r.o.counts.resent.total <= 700); /* once a second, that one */
     pass(&r, 1000);
     confirm_all(&r);
     pass(&r, 1000);
