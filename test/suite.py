@@ -24,7 +24,7 @@ from rig import process  # noqa: E402
 
 QUICK = ("test_rig.py", "test_once.py", "test_config.py")
 # For what hangs: on a machine that is busy with something else all takes several times longer.
-BUILD_PATIENCE, UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, PROGRAM_PATIENCE = 1200, 300, 1200, 2700, 900
+BUILD_PATIENCE, UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, PROGRAM_PATIENCE = 1200, 1200, 1200, 2700, 900
 WORKERS_EACH = 5  # a processor
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "16")  # each order is an invoice, too
 SKIPPED = 77
@@ -119,7 +119,7 @@ def called(command, patience, signals=((signal.SIGTERM, 10.0),), **keys):
     try:
         text = child.communicate(timeout=patience)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        text = f"{os.path.basename(command[0])} did not end within {patience} s.\n"
+        text = f"{' '.join(command)} did not end within {patience} s.\n"
     finally:
         process.reap(child, signals)
     return child.returncode, text
