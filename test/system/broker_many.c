@@ -274,7 +274,7 @@ static void a_cancelled_consumer_touches_no_other(void **state)
 /* Frames of several channels may come mixed. */
 static void a_large_body_comes_beside_small_ones(void **state)
 {
-    enum { LARGE = 32 * MIB, SMALL = 2000 };
+    enum { LARGE = 12 * MIB /* RabbitMQ 4 takes 16 */, SMALL = 2000 };
     char *body = pattern(LARGE);
     struct harvest h = {0};
 
