@@ -365,10 +365,11 @@ def test_a_channel_that_the_broker_closes_over_no_message_is_told_in_its_words(r
         sidecar.wait_for("outbox_held")
         locked = made.queue.channel.queue_declare("", exclusive=True).method.queue
         # From RabbitMQ 4.3 on the function is another module's.
-        own_broker.eval("[(case erlang:function_exported(rabbit_channel, do, 2) of true -> rabbit_channel; _ -> rabbit_channel_common end)"
-                        ":do(C, {'basic.get', 0, <<\"%s\">>, false}) || C <- rabbit_channel:list(),"
-                        " [{connection, P}] <- [rabbit_channel:info(C, [connection])],"
-                        ' string:find(io_lib:format("~0p", [rabbit_reader:info(P, [client_properties])]), "outbox") =/= nomatch]' % locked)
+        asked = ("[(case erlang:function_exported(rabbit_channel, do, 2) of true -> rabbit_channel; _ -> rabbit_channel_common end)"
+                 ":do(C, {'basic.get', 0, <<\"%s\">>, false}) || C <- rabbit_channel:list(),"
+                 " [{connection, P}] <- [rabbit_channel:info(C, [connection])],"
+                 ' string:find(io_lib:format("~0p", [rabbit_reader:info(P, [client_properties])]), "outbox") =/= nomatch]' % locked)
+        wait_until(lambda: own_broker.eval(asked) == "[ok]", "the broker finds the channel", 30)
         told = sidecar.wait_for("disconnected", peer="outbox")
         assert "RESOURCE_LOCKED" in told["reason"] and told["next_try_ms"] == 1000
         assert sidecar.wait_for("outbox", error=lambda e: e)["error"] == told["reason"]
