@@ -279,26 +279,37 @@ static void test_answers_that_lay_there(void **state)
     enum { OUT = 150, TIME_MS = 700 };
     struct rig r;
     struct forward_answer a;
+    int n_requests, n_connections;
+    int64_t sent;
     (void)state;
 
     rig_start(&r, NULL, steps, 1);
     adapter_free(&r);
     r.q.forward.concurrency = OUT;
     rig_forward(&r);
-    for (int i = 0; i < OUT; i++) /* so many connections */
-        send_one(&r, (uint64_t)i + 1, 10, DEADLINE_MS);
-    for (int i = 0; i < OUT; i++)
-        wait_answer(&r, &a);
-    assert_int_equal(step(&r, &a), 0);
-    for (int i = 0; i < OUT; i++)
-        send_one(&r, (uint64_t)i + 1, 10, TIME_MS);
-    int64_t sent = clock_ms();
-    wait_until(r.s.n_requests == 2 * OUT && clock_ms() > sent + TIME_MS + 100);
+    for (;;) {
+        for (int i = 0; i < OUT; i++) /* so many connections */
+            send_one(&r, (uint64_t)i + 1, 10, DEADLINE_MS);
+        for (int i = 0; i < OUT; i++)
+            wait_answer(&r, &a);
+        assert_int_equal(step(&r, &a), 0);
+        n_requests = r.s.n_requests;
+        n_connections = r.s.n_connections;
+        int64_t start = clock_ms();
+        for (int i = 0; i < OUT; i++)
+            send_one(&r, (uint64_t)i + 1, 10, TIME_MS);
+        sent = clock_ms();
+        if (sent < start + TIME_MS / 2)
+            break;
+        for (int i = 0; i < OUT; i++) /* the machine stood still: not all of them left */
+            wait_answer(&r, &a);
+    }
+    wait_until(r.s.n_requests == n_requests + OUT && clock_ms() > sent + TIME_MS + 100);
     for (int i = 0; i < OUT; i++) {
         assert_int_equal(step(&r, &a), 1);
         assert_int_equal(a.kind, ANSWER_STATUS);
     }
-    assert_int_equal(r.s.n_connections, OUT);
+    assert_int_equal(r.s.n_connections, n_connections);
     rig_stop(&r);
 }
 
