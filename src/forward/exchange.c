@@ -75,12 +75,13 @@ void exchange_hurry(struct exchange *x, int64_t within_ms)
         x->deadline_ms = deadline_ms;
 }
 
-/* Over TLS a failed write may have sent whole records before the one that failed, so there that holds for a
- * request of one record only: part of a record means nothing to anybody. */
+/* Over TLS a failed write may have sent whole records before the one that failed. So there that holds where
+ * the first write (the head, with a small body joined to it) is one record: part of one means nothing to
+ * anybody. */
 bool exchange_is_unsent(const struct exchange *x)
 {
     return !x->offered ||
-           (!x->sent && !x->reply.begun && (!x->target->tls || x->head_len + x->body.len <= TLS_RECORD_SAFE));
+           (!x->sent && !x->reply.begun && (!x->target->tls || x->head_len <= TLS_RECORD_SAFE));
 }
 
 bool exchange_leaves_clean(const struct exchange *x)
