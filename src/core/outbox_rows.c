@@ -562,6 +562,7 @@ void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why)
 
     if (!first || code == CONNECTION_FORCED || MUTANT(OUTBOX_CRASHES_FOR_EVER))
         return;
+    o->link.quiet_since_ms = now_ms; /* another sidecar would hear the same, and begin to count anew */
     if (o->sent.len > 1)
         halve(o);
     else if (++first->n_closed == CLOSED_MAX || MUTANT(OUTBOX_CLOSED_ONCE_IS_BLAMED))

@@ -837,9 +837,32 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     outbox_deinit(&r.o);
 }
 
+/* The lease is not given up between the closes: whoever takes it would begin to count anew. */
+static void test_a_row_that_ends_connections_is_found_where_they_take_long(void **state)
+{
+    struct rig r;
+    int64_t redial_ms = 0;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 2, true, "x");
+    for (int64_t end = r.now_ms + 60000; r.now_ms < end && !r.n_buried; pass(&r, 100)) {
+        if (r.o.link.broker && r.o.sent.len) {
+            outbox_unlinked(&r.o, r.now_ms, 541, "INTERNAL_ERROR");
+            redial_ms = r.now_ms + 9000;
+        } else if (!r.o.link.broker && r.now_ms >= redial_ms) {
+            outbox_linked(&r.o, r.now_ms);
+        }
+    }
+    assert_int_equal(r.n_given_up, 0);
+    assert_int_equal(r.n_buried, 1);
+    outbox_deinit(&r.o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_row_that_ends_connections_is_found_where_they_take_long),
         cmocka_unit_test(test_the_position_waits_for_all_before_it),
         cmocka_unit_test(test_what_was_out_is_sent_again),
         cmocka_unit_test(test_the_one_that_closes_the_channel_is_found),
