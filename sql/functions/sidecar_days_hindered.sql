@@ -18,14 +18,17 @@ AS $$
                'or drop it; or, while message_default has none of that day, ALTER TABLE onceward.message ATTACH PARTITION onceward.%s FOR '
                'VALUES FROM (''%s 00:00:00+00'') TO (''%s 00:00:00+00'')', d.relname, d.relname, d.day, d.day + 1)
     END
-    FROM (SELECT c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') AS day, h.pending
+    FROM (SELECT c.relname, t.day, h.pending
           FROM pg_class c
+          -- by name: somebody's message_20260231 is no day
+          LEFT JOIN (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date + n AS day FROM generate_series(0, 7) n) t
+              ON c.relname = 'message_' || to_char(t.day, 'YYYYMMDD')
           -- before PostgreSQL 14 there is no such column
           LEFT JOIN LATERAL (SELECT to_jsonb(i) ->> 'inhdetachpending' = 'true' IS TRUE AS pending FROM pg_inherits i
                              WHERE i.inhrelid = c.oid AND i.inhparent = 'onceward.message'::regclass) h ON true
           WHERE c.relnamespace = 'onceward'::regnamespace AND c.relname ~ '^message_[0-9]{8}$') d
     WHERE d.pending
-       OR d.pending IS NULL AND d.day - (clock_timestamp() AT TIME ZONE 'UTC')::date BETWEEN 0 AND 7
+       OR d.pending IS NULL AND d.day IS NOT NULL
           AND EXISTS (SELECT FROM onceward.message_retention)
     ORDER BY d.relname LIMIT 1
 $$;

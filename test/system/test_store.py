@@ -447,6 +447,9 @@ def test_a_day_of_today_that_somebody_took_out_keeps_no_other_from_being_made(pg
     keep(pg, c=30 * DAY)
     names = days(pg)
     assert hindered(pg) is None
+    pg.query("CREATE TABLE onceward.message_20260231 ()")  # no day's
+    assert hindered(pg) is None
+    pg.query("DROP TABLE onceward.message_20260231")
     pg.query(f"ALTER TABLE onceward.message DETACH PARTITION onceward.{names[0]}")
     pg.query(f"DROP TABLE onceward.{names[3]}")
     assert keep(pg, c=30 * DAY)["made"] == 1 and days(pg) == names
