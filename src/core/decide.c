@@ -392,7 +392,8 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
 
 void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (d->op == OP_BURY && d->wait == WAIT_BRAKE) { /* nobody is at work on it: it dies of its own reason */
+    /* Nobody is at work on it: it dies of its own reason. */
+    if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || d->outcome.rowless)) {
         decide_bury(q, now_ms, d, d->outcome.dead, d->outcome.rowless);
         return;
     }

@@ -145,6 +145,8 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     d->phase = phase;
     d->wait = wait;
     list_push(list_of(q, d), &d->in_list);
+    if (op == OP_CLAIM && !d->claim.looked)
+        q->flow.looks_left = true;
     if (op == OP_CLAIM && (d->given_up || returns_is_near(&q->returns, d->copy.delivery_count)))
         q->flow.last_chances = true;
     count_parked(q, d, 1);

@@ -47,6 +47,7 @@ static void want_looks(struct queue *q, int64_t now_ms)
     int64_t next = now_ms + (most ? 1 : BACKLOG_LOOK_MS); /* when newcomers are worth it */
     int n = 0;
 
+    q->flow.looks_left = false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
         struct delivery *d = action_at(k);
@@ -56,10 +57,12 @@ static void want_looks(struct queue *q, int64_t now_ms)
             continue;
         if (!most && ripe > now_ms) {
             next = ripe > now_ms + LOOK_EVERY_MS ? ripe : now_ms + LOOK_EVERY_MS;
+            q->flow.looks_left = true;
             break;
         }
         if (n++ == N_LOOKS) {
             next = now_ms;
+            q->flow.looks_left = true;
             break;
         }
         d->claim.looked = true;
@@ -421,6 +424,8 @@ static int64_t looks_deadline(const struct queue *q, int64_t now_ms)
 {
     int64_t next = q->flow.look_ms, pays = q->flow.claimed_ms + BACKLOG_LOOK_MS + 1;
 
+    if (most_are_duplicates(q) && !q->flow.looks_left)
+        return INT64_MAX; /* what comes is a turn of its own */
     if (!most_are_duplicates(q) && !looks_pay(q, now_ms) && next < pays)
         next = pays;
     return next > now_ms ? next : INT64_MAX;

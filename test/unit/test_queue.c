@@ -999,9 +999,76 @@ static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(vo
     end(w);
 }
 
+/* The application is away, and all that waits was looked at: there is nothing to wake up for each time. */
+static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **state)
+{
+    struct world *w = world(never);
+    struct action a;
+    int n_turns = 0;
+
+    w->q.flow.duplicates = 0.9;
+    application_unreachable(&w->application, w->now, true);
+    w->application.probe.sent = true; /* nobody answers it */
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    for (int64_t until = w->now + 10000; w->now < until; n_turns++) {
+        queue_time(&w->q, w->now);
+        while (queue_next(&w->q, w->now, ALL, &a))
+            carry_out(w, &a);
+        queue_reap(&w->q);
+        int64_t next = queue_deadline(&w->q, w->now);
+        w->now = next > w->now ? next : w->now + 1;
+    }
+    assert_int_equal(w->n_looks, 40);
+    assert_true(n_turns < 100);
+    end(w);
+}
+
+/* Near the delivery limit, in a drain, and the lock of its letter is taken for now: it has no row that could
+ * be at work elsewhere. */
+static void test_a_letter_without_a_row_keeps_its_reason(void **state)
+{
+    struct world *w = world(good);
+    struct arrival arrived = {.generation = 1,
+                              .consumer = w->q.consumer.number,
+                              .number = 5000000,
+                              .message = message_new(),
+                              .n_bytes = 10,
+                              .delivery_count = 18,
+                              .id = SLICE(""),
+                              .no_id = DEAD_NO_MESSAGE_ID,
+                              .no_id_text = "no id"};
+    struct row locked = {.op = OP_BURY, .unproven_ms = -1, .answer = ROW_LOCKED};
+    struct action a;
+    int n_asked = 0;
+
+    queue_kind_known(&w->q, KIND_QUORUM);
+    w->q.returns.server_major = 4;
+    queue_delivered(&w->q, w->now, &arrived);
+    queue_drain(&w->q, w->now, w->now + 1000);
+    for (int64_t until = w->now + 6000; w->now < until; w->now++) {
+        queue_time(&w->q, w->now);
+        while (queue_next(&w->q, w->now, ALL, &a)) {
+            if (a.kind != ACTION_DATABASE || a.d->op != OP_BURY) {
+                carry_out(w, &a);
+                continue;
+            }
+            assert_int_equal(a.d->outcome.dead, DEAD_NO_MESSAGE_ID);
+            n_asked++;
+            w->n_rows[0] = 3;
+            queue_row(&w->q, w->now, a.d->ref, &locked);
+        }
+        queue_reap(&w->q);
+    }
+    assert_true(n_asked > 0);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_where_most_are_copies_what_was_looked_at_wakes_nobody),
+        cmocka_unit_test(test_a_letter_without_a_row_keeps_its_reason),
         cmocka_unit_test(test_each_is_completed_and_acked_once),
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),

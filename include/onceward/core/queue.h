@@ -104,6 +104,7 @@ struct queue {
         double duplicates;           /* the share of what is new here that turns out to be completed */
         int64_t look_ms;             /* none that waits for a slot is worth a look before */
         int64_t claimed_ms;          /* the latest claim */
+        bool looks_left;             /* some that wait for a slot may not have been looked at */
         bool last_chances;           /* there may be last chances among the claims that are wanted */
         int64_t crowded_ms;          /* when deliveries last went back to make room for others */
         int64_t left_ms;             /* when deliveries last went back because of a pause */
