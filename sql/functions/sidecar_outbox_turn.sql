@@ -28,7 +28,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_no_end constant xid8 := '9223372036854775807';
-    c_old    constant integer := 10000; -- more than are written in a turn
+    c_old    constant integer := 10000; -- positions a turn; at a hundred milliseconds each, 17 minutes of them
     v_hold   text := onceward.outbox_hold(p_lease);
     v_now    timestamptz := clock_timestamp();
     p        onceward.outbox_position;

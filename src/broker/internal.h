@@ -96,10 +96,10 @@ struct number {
     bool over_question;
 };
 
-/* Asked, not answered; in the order of the answers. */
 /* The first words of a fault. */
 #define CLOSED_CHANNEL "the broker closed the channel"
 
+/* Asked, not answered; in the order of the answers. */
 struct asked {
     struct channel *about;
     bool is_kind;

@@ -131,6 +131,11 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
 
 /* --- going alone --- */
 
+/* Until when others go first, since the application is just back, and has crashed before. For who may not be
+ * charged with a crash, since the brake is on: else it would be the first each time, and nobody else ever
+ * have his turn. */
+int64_t application_others_first_ms(const struct application *a);
+
 /* Wants the place for `holder` (never 0). Answers whether it may claim now: nothing is out, reserved or
  * accepted there. While somebody waits or is alone, application_may_send is false for everybody else. beside:
  * there is no credit left to keep others waiting, or it has waited for a window: if it goes, it goes beside
@@ -138,11 +143,6 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
  * others waiting for half of the time. Where there is a ready.url nobody takes the place between a crash and
  * the next 2xx: what would crash then could not be told from what is down. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
-
-/* Until when others go first, since the application is just back from a crash. For who may not be charged
- * with that, since the brake is on: else it would be the first each time, and nobody else ever have his turn.
- */
-int64_t application_others_first_ms(const struct application *a);
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient);
 
 /* One that has a slot reserved, and turns out to have to go alone: true: nobody else is there, and the place
