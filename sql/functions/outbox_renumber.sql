@@ -8,12 +8,14 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    v_row record;
+    c_apart constant bigint := 1000000; -- who publishes meanwhile draws numbers below that: the sequence is never set back
+    v_max   bigint;
+    v_row   record;
 BEGIN
-    PERFORM setval('onceward.outbox_number', greatest(n.last_value, (
-        SELECT max(s.seq) FROM (SELECT max(z.seq) AS seq FROM onceward.outbox_0 z UNION ALL SELECT max(z.seq) FROM onceward.outbox_1 z
-                                UNION ALL SELECT max(z.seq) FROM onceward.outbox_2 z) s)))
-    FROM onceward.outbox_number n;
+    SELECT max(s.seq) INTO v_max
+    FROM (SELECT max(z.seq) AS seq FROM onceward.outbox_0 z UNION ALL SELECT max(z.seq) FROM onceward.outbox_1 z
+          UNION ALL SELECT max(z.seq) FROM onceward.outbox_2 z) s;
+    PERFORM setval('onceward.outbox_number', v_max + c_apart) FROM onceward.outbox_number n WHERE n.last_value <= v_max;
     FOR v_row IN
         SELECT t.name, t.tid FROM (
             SELECT s.*, row_number() OVER (PARTITION BY s.seq ORDER BY s.published_at, s.name, s.tid) AS nth FROM (
