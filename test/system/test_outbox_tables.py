@@ -288,7 +288,7 @@ def load(postgres, text):
 
 
 @pytest.mark.parametrize("where", ["another server", "the same server"])
-def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, raw_postgres, sessions, where):
+def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, raw_postgres, postgres, sessions, where):  # postgres: makes the roles
     sent = [publish(app, f"sent{i}") for i in range(3)]
     relay.drain()
     open_, waiting = sessions(Application, pg), [publish(app, f"waiting{i}") for i in range(3)]
