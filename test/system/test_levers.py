@@ -292,7 +292,7 @@ def test_top_lives_on_a_terminal_until_q(bed, operator, environment, coloured):
     assert "\x1b[?1049h" in screen.text and "\x1b[?1049l" not in screen.text
     os.write(screen.fd, b"\x1a")  # Ctrl-Z: the shell has its terminal meanwhile
     wait_until(lambda: os.waitpid(screen.pid, os.WNOHANG | os.WUNTRACED)[0] or None, "it stops")
-    assert screen.text.endswith("\x1b[?25h\x1b[?1049l"), repr(screen.text[-80:])
+    wait_until(lambda: screen.text.endswith("\x1b[?25h\x1b[?1049l"), lambda: repr(screen.text[-80:]))
     seen = len(screen.text)
     os.kill(screen.pid, signal.SIGCONT)
     wait_until(lambda: "\x1b[?1049h" in screen.text[seen:] and "STATE" in screen.text[seen:], lambda: repr(screen.text[seen:]))

@@ -332,11 +332,13 @@ def without_descriptors(sidecar):
 def test_without_descriptors_for_new_http_connections_it_pauses_and_charges_nobody(bed, completion):
     bed.app.handler = well_behaved(bed, completion)
     sidecar = bed.sidecar(completion=completion, retry={"max_attempts": 2})
+    n_open = len(os.listdir(f"/proc/{sidecar.pid}/fd"))
     bed.queue.publish("warm")
     sidecar.wait_for("completed", message_id="warm")
     bed.app.die()
     bed.app.start()
-    wait_until(lambda: not bed.app._connections, "its connections to the application are closed")
+    wait_until(lambda: not bed.app._connections and len(os.listdir(f"/proc/{sidecar.pid}/fd")) <= n_open,
+               "its connections to the application are closed")
     ids = [f"m{i}" for i in range(20)]
     with without_descriptors(sidecar):
         bed.queue.publish_many(ids)
