@@ -1,5 +1,5 @@
 -- After a restore: the sequence of the numbers goes on behind all that are there, and of two rows with one number, which were published
--- before it did, the later one gets a new number.
+-- before it did, the later one gets a new number. A sequence that was restored, too, stays as it is.
 --
 -- Called by sidecar_outbox_restore, in its search_path and with its settings.
 -- Locks: none that anybody waits for. Rows: those with a number that is there twice. Repeating it: finds nothing to do.
@@ -15,7 +15,8 @@ BEGIN
     SELECT max(s.seq) INTO v_max
     FROM (SELECT max(z.seq) AS seq FROM onceward.outbox_0 z UNION ALL SELECT max(z.seq) FROM onceward.outbox_1 z
           UNION ALL SELECT max(z.seq) FROM onceward.outbox_2 z) s;
-    PERFORM setval('onceward.outbox_number', v_max + c_apart) FROM onceward.outbox_number n WHERE n.last_value <= v_max;
+    PERFORM setval('onceward.outbox_number', v_max + c_apart) FROM onceward.outbox_number n
+    WHERE n.last_value < v_max OR (n.last_value = v_max AND NOT n.is_called);
     FOR v_row IN
         SELECT t.name, t.tid FROM (
             SELECT s.*, row_number() OVER (PARTITION BY s.seq ORDER BY s.published_at, s.name, s.tid) AS nth FROM (
