@@ -6,7 +6,7 @@
 -- Persistent and application/json, unless the properties say otherwise. Of one transaction messages go in the order of the calls, and of
 -- transactions that follow one another in the order of those.
 --
--- The order of things in here is what the relay relies on (0004_outbox.sql): the transaction's id, then whose turn it is, then the number.
+-- The order of things in here is what the relay relies on (0001_schema.sql): the transaction's id, then whose turn it is, then the number.
 -- publish_bytes.sql is the same for a body of bytes; what one does the other does.
 --
 -- What usually happens is done here, in as little as possible: PL/pgSQL makes every expression ready anew in every transaction that calls it.

@@ -9,7 +9,7 @@
 -- Answers no row at all when the batch is of a life of the server that is over, when the tables came from another server (see
 -- sidecar_outbox_restore), or are only being restored.
 --
--- A batch is text: the snapshots and numbers of 0004_outbox.sql, s1/floor/by/s2/ceiling/next floor/next by/life. `next by` is assigned when
+-- A batch is text: the snapshots and numbers of 0001_schema.sql, s1/floor/by/s2/ceiling/next floor/next by/life. `next by` is assigned when
 -- something was found, since only then something will be sent; without it the search for what was in progress at s1 has no upper end.
 --
 -- Two things keep the plan: conditions and orders are written so that one index fits, and no other (a tie of costs read everything): rows

@@ -1,4 +1,4 @@
--- The version of the schema, and the oldest program version that may use it (see 0001_inbox.sql).
+-- The version of the schema, and the oldest program version that may use it (see 0001_schema.sql).
 --
 -- Locks: none. Rows: one. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_schema(OUT version integer, OUT oldest_compatible integer)

@@ -1,4 +1,4 @@
-/* Bringing the schema up to date: the order of things is described at the top of sql/0001_inbox.sql.
+/* Bringing the schema up to date: the order of things is described at the top of sql/0001_schema.sql.
  *
  * Everything happens in one transaction that begins with an advisory lock, so that several programs may
  * migrate at once, and a failure leaves nothing behind. The advisory lock is the database's, roles are the

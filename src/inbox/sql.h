@@ -5,7 +5,7 @@
 /* The files of sql/, compiled into the program. Sorted by name. */
 
 struct sql_file {
-    const char *name; /* "0001_inbox.sql", "functions/complete.sql", "queries/status_reasons.sql",
+    const char *name; /* "0001_schema.sql", "functions/complete.sql", "queries/status_reasons.sql",
                          "roles_create.sql" */
     const char *text;
 };

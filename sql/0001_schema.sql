@@ -1,0 +1,408 @@
+-- The whole schema: inbox, dead letters, replicas, operator commands, stored messages, outbox, and the record of the schema itself.
+--
+-- How the files of sql/ are run (`onceward migrate`), in one transaction under pg_advisory_xact_lock:
+--   1. every numbered file that onceward.schema_version does not have yet, in the order of the numbers (no such table: none was run);
+--      a numbered file is never changed once it was released, and ends with the INSERT of its own row;
+--   2. every file of sql/functions, in the order of the names: CREATE OR REPLACE, so they may be run again and again, also while
+--      sidecars run. A function whose arguments or columns change is dropped in a numbered file first;
+--   3. roles_create.sql behind a savepoint, then roles_grant.sql. Where the role may not create roles (42501) and they do not exist,
+--      go back to the savepoint and print both files for the administrator instead; nothing else depends on them.
+-- A program must not run any of this on a schema with a higher version than its own newest file: it would put old functions back.
+--
+-- Versions: `version` is the number of the newest migration. `oldest_compatible`, read from that same row, is the version of
+-- the oldest program that may use the schema as it is now (a program's version is the number of the newest migration it contains). So a
+-- program with number P consumes only when version >= P and oldest_compatible <= P. sidecar_schema() answers both.
+--
+-- Names are qualified throughout: the search_path of whoever runs this does not matter.
+
+DO $$
+BEGIN
+    IF pg_catalog.current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = 'onceward needs a database with the encoding UTF8, this one has ' || pg_catalog.current_setting('server_encoding'),
+            HINT = 'CREATE DATABASE … ENCODING ''UTF8'' TEMPLATE template0';
+    END IF;
+END
+$$;
+
+CREATE SCHEMA IF NOT EXISTS onceward;
+
+CREATE TABLE onceward.schema_version (
+    version           integer     PRIMARY KEY,
+    oldest_compatible integer     NOT NULL CHECK (oldest_compatible <= version),
+    applied_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    applied_by        text        NOT NULL DEFAULT session_user
+);
+
+COMMENT ON TABLE onceward.schema_version IS 'One row for each migration that was run. The newest row counts.';
+
+-- One row for each message that was ever claimed, until the retention.
+--
+-- No index may name a column that settling changes, not even in a predicate: every completion would stop being a HOT
+-- update. received_at never changes, so it may have one. fillfactor 48 leaves room for the one update that
+-- every row gets, which makes it a word longer (at 50 one update in sixteen found none, depending on the length of the ids).
+-- The key is COLLATE "C": it sorts like the sidecar sorts, and survives a change of the system's collations.
+--
+-- The order of the columns is for the WAL. It has only the bytes between the first and the last that an update changes, so the columns
+-- that a completion changes stand together, and the others move by a whole word. No CHECK here: PostgreSQL makes the expression
+-- of each one anew for every statement that writes, which is a tenth of the price of complete().
+CREATE TABLE onceward.inbox (
+    token            uuid        NOT NULL,
+    status           text COLLATE "C" NOT NULL,
+    http_status      integer,
+    completed_at     timestamptz,
+    received_at      timestamptz NOT NULL,
+    alive_since      timestamptz,
+    token_expires_at timestamptz NOT NULL,
+    max_expires_at   timestamptz NOT NULL,
+    next_attempt_at  timestamptz,
+    attempt          integer     NOT NULL,
+    fingerprint      bytea       NOT NULL,
+    message_id       text COLLATE "C" NOT NULL,
+    consumer         text COLLATE "C" NOT NULL,
+    claimed_by       text        NOT NULL,
+    message_type     text,
+    last_error       text,
+    result           text,
+    -- Behind all others, so that the WAL of a completion does not contain them. NULL means 0, false or never, and costs nothing.
+    crashes          integer,
+    takeovers        integer,
+    alone            boolean,
+    unproven_at      timestamptz,
+    unproven_step    integer,
+    PRIMARY KEY (consumer, message_id)
+) WITH (
+    fillfactor = 48,
+    -- Purged rows must become room for new ones soon: a fiftieth of the table is enough, and vacuum need not be slow about it.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_vacuum_insert_threshold = 50000,
+    autovacuum_vacuum_cost_delay = 1,
+    -- Plans do not depend on statistics; people's queries still do, a little.
+    autovacuum_analyze_scale_factor = 0.2,
+    autovacuum_analyze_threshold = 10000
+);
+
+CREATE INDEX inbox_received_at ON onceward.inbox USING brin (received_at);
+
+COMMENT ON TABLE onceward.inbox IS 'What onceward knows of each message. Change it only through the functions of this schema.';
+COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is out. failed: will be tried again. waiting: given back without fault, or redriven. dead: given up, see dead_letter.';
+COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted when it is claimed, given back by release.';
+COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the claim has ended, so that a repeated call is recognised.';
+COMMENT ON COLUMN onceward.inbox.fingerprint IS 'The first 16 bytes of the SHA-256 of the body.';
+COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made. Never changes.';
+COMMENT ON COLUMN onceward.inbox.alive_since IS 'When it was last brought back from the dead: the age of the message counts from here. NULL: from received_at.';
+COMMENT ON COLUMN onceward.inbox.token_expires_at IS 'The end of the token''s window. For a dead row: when it died.';
+COMMENT ON COLUMN onceward.inbox.max_expires_at IS 'How far extend() may move token_expires_at.';
+COMMENT ON COLUMN onceward.inbox.claimed_by IS 'The instance that made the newest claim.';
+COMMENT ON COLUMN onceward.inbox.crashes IS 'How often the application crashed with it.';
+COMMENT ON COLUMN onceward.inbox.takeovers IS 'Claims that took it from a holder who had ended without a word.';
+COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its sidecar had nothing else in work.';
+COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that nobody had seen alive before.';
+COMMENT ON COLUMN onceward.inbox.unproven_step IS 'How many such charges there were in a row.';
+
+-- One row a death. Only discard and redrive remove a letter.
+CREATE TABLE onceward.dead_letter (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer     text COLLATE "C" NOT NULL,
+    vhost        text        NOT NULL,
+    queue        text        NOT NULL,
+    message_id   text COLLATE "C",
+    raw_id       bytea,
+    rowless      boolean     NOT NULL,
+    reason       text        NOT NULL,
+    attempts     integer     NOT NULL,
+    http_status  integer,
+    last_error   text,
+    fingerprint  bytea,
+    body         bytea       NOT NULL,
+    content_type text,
+    message_type text,
+    properties   json,
+    headers      json,
+    exchange     text        NOT NULL,
+    routing_key  text        NOT NULL,
+    deaths       bigint      NOT NULL,
+    digest       bytea,
+    died_at      timestamptz NOT NULL,
+    content_header bytea,
+    CHECK (rowless OR message_id IS NOT NULL),
+    CHECK (rowless = (digest IS NOT NULL))
+);
+
+-- For the lists and the counts; for the letters of one row; for the copies of a rowless death.
+CREATE INDEX dead_letter_consumer ON onceward.dead_letter (consumer, id);
+CREATE INDEX dead_letter_row ON onceward.dead_letter (consumer, message_id, id) WHERE NOT rowless;
+CREATE INDEX dead_letter_digest ON onceward.dead_letter (digest) WHERE rowless;
+
+COMMENT ON TABLE onceward.dead_letter IS 'A full copy of each message that was given up. See: onceward dead list.';
+COMMENT ON COLUMN onceward.dead_letter.raw_id IS 'The message id, when it is not text.';
+COMMENT ON COLUMN onceward.dead_letter.rowless IS 'The death was not that of the inbox row with this id: no usable id, or another body under a known id.';
+COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-death when it died: more than that means somebody moved it back.';
+COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: over everything that identifies the copy, so that a redelivery of it is recognised.';
+COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as it came.';
+
+-- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_housekeep).
+CREATE TABLE onceward.consumer (
+    consumer      text COLLATE "C" PRIMARY KEY,
+    vhost         text        NOT NULL,
+    queue         text        NOT NULL,
+    first_used_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    keeper        text,
+    kept_until    timestamptz,
+    keeper_page   bigint      NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
+COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
+COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
+
+REVOKE ALL ON SCHEMA onceward FROM PUBLIC;
+REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.consumer FROM PUBLIC;
+
+CREATE TABLE onceward.replica (
+    instance text COLLATE "C" PRIMARY KEY,
+    number   bigint      NOT NULL,
+    counter  bigint      NOT NULL,
+    version  text        NOT NULL,
+    queues   json        NOT NULL,
+    seen_at  timestamptz NOT NULL,
+    -- Taken out of the former once, by whoever writes it, instead of by everybody who reads it.
+    consuming jsonb GENERATED ALWAYS AS (jsonb_path_query_array(queues::jsonb, '$[*] ? (@.state == "consuming").consumer')) STORED
+) WITH (fillfactor = 50);
+
+-- No index but the key, and room on the page: written every few seconds, it stays one HOT update.
+COMMENT ON TABLE onceward.replica IS 'Who is there: a row an instance, written every few seconds.';
+COMMENT ON COLUMN onceward.replica.queues IS 'What its queues do, for people and for `onceward status`: an object a queue.';
+COMMENT ON COLUMN onceward.replica.consuming IS 'The consumers of those that are consuming.';
+
+CREATE TABLE onceward.control (
+    consumer text COLLATE "C" PRIMARY KEY,
+    paused   boolean     NOT NULL DEFAULT false,
+    reason   text,
+    by       text,
+    since    timestamptz,
+    give_up  text[]      NOT NULL DEFAULT '{}',
+    give_up_by  text,
+    held_number bigint NOT NULL DEFAULT 0,
+    held_by     text,
+    held_at     timestamptz,
+    retry_number bigint NOT NULL DEFAULT 0,
+    retry_by     text
+);
+
+-- Pauses and ids to give up are states: they hold until somebody ends them, or the message is dead. The other two are done once by each
+-- replica that is there, which remembers the number that it has done.
+COMMENT ON TABLE onceward.control IS 'What operators want of a consumer.';
+COMMENT ON COLUMN onceward.control.since IS 'When it was paused, or resumed, last; `by` and `reason` belong to that.';
+COMMENT ON COLUMN onceward.control.give_up IS 'Ids of messages that are to become dead letters when they are at hand.';
+COMMENT ON COLUMN onceward.control.held_number IS 'How often what is held while everything fails was given up: all that had come before held_at.';
+COMMENT ON COLUMN onceward.control.retry_number IS 'How often what waits for its time was to be looked at at once.';
+
+REVOKE ALL ON onceward.replica, onceward.control FROM PUBLIC;
+
+-- Stored messages: what arrived, whole, for queues with `store`, and how far replays of it have come.
+
+CREATE SEQUENCE onceward.message_seq;
+
+-- A partition for each day (UTC), message_20260131, and one for what belongs to none: message_default. They are made ahead and dropped
+-- whole by sidecar_keep_messages. No constraint and no key: a message is written by the transaction that inserts its row, and the row decides.
+-- The only index is in the order of the first claims, so that new entries go to its end. Within one call of sidecar_claim_store_many that is
+-- the order of arrival.
+CREATE TABLE onceward.message (
+    consumer       text COLLATE "C" NOT NULL,
+    message_id     text COLLATE "C" NOT NULL,
+    received_at    timestamptz      NOT NULL,
+    seq            bigint           NOT NULL DEFAULT nextval('onceward.message_seq'),
+    message_type   text,
+    exchange       text             NOT NULL,
+    routing_key    text             NOT NULL,
+    content_header bytea,
+    body           bytea            NOT NULL
+) PARTITION BY RANGE (received_at);
+
+COMMENT ON TABLE onceward.message IS 'Messages of queues with `store`, whole, as they came.';
+COMMENT ON COLUMN onceward.message.received_at IS 'When the message was first claimed: that of its row.';
+COMMENT ON COLUMN onceward.message.seq IS 'The order of arrival among those that one call claimed, which have one time.';
+COMMENT ON COLUMN onceward.message.content_header IS 'The payload of the AMQP content header frame, as it came: the properties and headers.';
+
+CREATE INDEX message_arrival ON onceward.message (consumer, received_at, seq);
+
+CREATE TABLE onceward.message_default PARTITION OF onceward.message DEFAULT;
+CREATE INDEX message_default_received ON onceward.message_default USING brin (received_at);
+
+CREATE TABLE onceward.message_retention (
+    consumer     text COLLATE "C" NOT NULL,
+    retention_ms bigint           NOT NULL,
+    seen_at      timestamptz      NOT NULL,
+    PRIMARY KEY (consumer, retention_ms)
+);
+
+-- A row for each retention that a sidecar was configured with, since in a rollout there are two of them. The longest counts.
+COMMENT ON TABLE onceward.message_retention IS 'How long the messages of a consumer are to be kept, and when a sidecar said so last.';
+
+CREATE TABLE onceward.replay (
+    name        text COLLATE "C" PRIMARY KEY,
+    what        text        NOT NULL,
+    received_at timestamptz NOT NULL,
+    seq         bigint      NOT NULL,
+    n           bigint      NOT NULL DEFAULT 0,
+    began_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    moved_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON TABLE onceward.replay IS 'How far `onceward replay` has come, by name: what is before that place was confirmed by the broker.';
+COMMENT ON COLUMN onceward.replay.what IS 'What it replays and where to, in words; another replay may not go on under its name.';
+COMMENT ON COLUMN onceward.replay.n IS 'How many messages it has published.';
+
+REVOKE ALL ON onceward.message, onceward.message_default, onceward.message_retention, onceward.replay FROM PUBLIC;
+REVOKE ALL ON SEQUENCE onceward.message_seq FROM PUBLIC;
+
+-- The outbox: what applications publish in their own transactions, until a sidecar has brought it to the broker.
+--
+-- Nothing is updated or deleted on the way, and no old transaction holds it up. Three tables take turns: publish() appends to the one
+-- whose turn it is, the relay reads them all, and those whose turn is over are truncated once nobody can still write to them and all of
+-- theirs was confirmed.
+--
+-- What is new is told by snapshots. A batch (S1, S2] is what the snapshot S2 sees and the one before, S1, does not. Each row has the id of
+-- its transaction, taken before anything else, and a number from a sequence, taken after it. So, with the number `floor` read before S1
+-- was taken:
+--   above floor    what S1 does not see is found by its number;
+--   up to floor    what S1 does not see was in progress then: its transaction is one of S1's list, or at or above S1's xmax (that is the
+--                  latest *completed* one + 1, so running ones may be above it), and below any id that was assigned after S1. Of each
+--                  such transaction what follows is found by its id and number: one may have millions of rows, and a page is a page.
+--
+-- The position says up to where all was confirmed: a row appended each time, of which the highest (lease, n) counts. A row that is updated
+-- each time would be a chain of dead versions as long as the oldest snapshot of the database lives.
+--
+-- Whose turn it is says a sequence, since that is read outside any snapshot; a transaction reads it after it has its id. A crash of the
+-- server may make a sequence jump, and a jump is a turn like any other.
+
+-- Who relays, and where to. One row.
+CREATE TABLE onceward.outbox (
+    only_one      boolean     PRIMARY KEY DEFAULT true CHECK (only_one),
+    broker        text,
+    vhost         text,
+    first_used_at timestamptz,
+    lease         bigint      NOT NULL DEFAULT 0,
+    holder        text,
+    number        bigint,
+    held_until    timestamptz
+) WITH (fillfactor = 20);
+
+COMMENT ON TABLE onceward.outbox IS 'Which sidecar relays what onceward.publish() wrote, and the broker and vhost that it was first relayed to.';
+COMMENT ON COLUMN onceward.outbox.lease IS 'Goes up by one each time somebody takes it. What a former holder does later has an older number, and no effect.';
+COMMENT ON COLUMN onceward.outbox.number IS 'Of the holder''s life: a later one takes the lease of an earlier one at once.';
+
+CREATE TABLE onceward.outbox_0 (
+    xid          xid8        NOT NULL,
+    seq          bigint      NOT NULL,
+    published_at timestamptz NOT NULL,
+    exchange     text        NOT NULL,
+    routing_key  text        NOT NULL,
+    message_id   text        NOT NULL,
+    type         text,
+    headers      jsonb,
+    properties   jsonb,
+    body         bytea       NOT NULL
+) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off); -- truncated before there would be anything to vacuum
+
+-- Compressing would cost the application more than the room is worth for so short a time.
+ALTER TABLE onceward.outbox_0 ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE TABLE onceward.outbox_1 (LIKE onceward.outbox_0 INCLUDING STORAGE)
+    WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+CREATE TABLE onceward.outbox_2 (LIKE onceward.outbox_0 INCLUDING STORAGE)
+    WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+
+CREATE INDEX outbox_0_seq ON onceward.outbox_0 (seq);
+CREATE INDEX outbox_1_seq ON onceward.outbox_1 (seq);
+CREATE INDEX outbox_2_seq ON onceward.outbox_2 (seq);
+CREATE INDEX outbox_0_xid ON onceward.outbox_0 (xid, seq);
+CREATE INDEX outbox_1_xid ON onceward.outbox_1 (xid, seq);
+CREATE INDEX outbox_2_xid ON onceward.outbox_2 (xid, seq);
+
+COMMENT ON TABLE onceward.outbox_0 IS 'Published, and not forgotten yet: one of three that take turns.';
+COMMENT ON TABLE onceward.outbox_1 IS 'Published, and not forgotten yet: one of three that take turns.';
+COMMENT ON TABLE onceward.outbox_2 IS 'Published, and not forgotten yet: one of three that take turns.';
+COMMENT ON COLUMN onceward.outbox_0.properties IS 'NULL: persistent, application/json.';
+COMMENT ON COLUMN onceward.outbox_1.properties IS 'NULL: persistent, application/json.';
+COMMENT ON COLUMN onceward.outbox_2.properties IS 'NULL: persistent, application/json.';
+
+-- Both are called once: a sequence that never was says the same as one that gave its first number out.
+CREATE SEQUENCE onceward.outbox_number OWNED BY onceward.outbox_0.seq;
+CREATE SEQUENCE onceward.outbox_turn MINVALUE 0 START 0 OWNED BY onceward.outbox_0.xid;
+
+SELECT pg_catalog.nextval('onceward.outbox_number'), pg_catalog.nextval('onceward.outbox_turn');
+
+-- In a dump its rows come behind those of the tables above, by its name: a relay that meets a dump half restored finds no position.
+CREATE TABLE onceward.outbox_position (
+    lease             bigint      NOT NULL,
+    n                 bigint      GENERATED ALWAYS AS IDENTITY,
+    system_identifier bigint      NOT NULL,
+    table_oid         oid         NOT NULL,
+    done              pg_snapshot NOT NULL,
+    floor             bigint      NOT NULL,
+    done_by           xid8        NOT NULL,
+    upto              pg_snapshot,
+    ceiling           bigint,
+    last              bigint,
+    upto_floor        bigint,
+    upto_by           xid8,
+    turned            bigint,
+    turned_by         xid8,
+    turned_at         timestamptz,
+    emptied           boolean     NOT NULL DEFAULT false,
+    resending         bigint,
+    PRIMARY KEY (lease, n)
+);
+
+COMMENT ON TABLE onceward.outbox_position IS 'Up to where all was confirmed. The highest (lease, n) counts.';
+COMMENT ON COLUMN onceward.outbox_position.system_identifier IS 'Of the server, with table_oid of this table: in another one transactions have other ids, and all is sent again.';
+COMMENT ON COLUMN onceward.outbox_position.done IS 'All that this snapshot sees was confirmed.';
+COMMENT ON COLUMN onceward.outbox_position.floor IS 'The last number given out before `done` was taken.';
+COMMENT ON COLUMN onceward.outbox_position.done_by IS 'What was in progress when `done` was taken is below: an id that was assigned later, or the highest there is.';
+COMMENT ON COLUMN onceward.outbox_position.upto IS 'The batch that is being sent reaches up to this snapshot. Confirmed of it is what has a number up to `last`.';
+COMMENT ON COLUMN onceward.outbox_position.turned IS 'The turn that was seen to have begun, before turned_by was assigned.';
+COMMENT ON COLUMN onceward.outbox_position.emptied IS 'All tables but that of `turned` were emptied since.';
+COMMENT ON COLUMN onceward.outbox_position.resending IS 'What came from another server is being made ready, up to this number: see sidecar_outbox_restore.';
+
+-- Empty after a crash of the server, and in a standby that took over. What a relay remembers of snapshots is worth nothing then: ids of
+-- transactions that left no trace are given out again.
+CREATE UNLOGGED TABLE onceward.outbox_life (life uuid NOT NULL);
+
+COMMENT ON TABLE onceward.outbox_life IS 'A secret that does not outlive a crash of the server.';
+
+INSERT INTO onceward.outbox DEFAULT VALUES;
+DO $$
+DECLARE
+    v_system bigint := 0; -- as outbox_system() has it
+BEGIN
+    IF pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
+        SELECT c.system_identifier INTO v_system FROM pg_catalog.pg_control_system() c;
+    END IF;
+    INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by)
+    SELECT 0, v_system, 'onceward.outbox_position'::regclass, '1:1:', 0, '1';
+END
+$$;
+
+REVOKE ALL ON onceward.outbox, onceward.outbox_0, onceward.outbox_1, onceward.outbox_2, onceward.outbox_number, onceward.outbox_turn,
+              onceward.outbox_position, onceward.outbox_life FROM PUBLIC;
+
+-- A trigger runs as whoever writes, which for applications is the owner. Default privileges, or a GRANT ALL, may have given the right.
+DO $$
+DECLARE
+    v_sql text;
+BEGIN
+    FOR v_sql IN
+        SELECT DISTINCT pg_catalog.format('REVOKE TRIGGER ON %s FROM %s CASCADE', c.oid::regclass,
+                                          CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
+        FROM pg_catalog.pg_class c CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) g
+        WHERE c.relnamespace = 'onceward'::regnamespace AND g.privilege_type = 'TRIGGER' AND g.grantee <> c.relowner
+    LOOP
+        EXECUTE v_sql;
+    END LOOP;
+END
+$$;
+
+INSERT INTO onceward.schema_version (version, oldest_compatible) VALUES (1, 1);
