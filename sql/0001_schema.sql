@@ -143,7 +143,7 @@ COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-dea
 COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: over everything that identifies the copy, so that a redelivery of it is recognised.';
 COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as it came.';
 
--- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_housekeep).
+-- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_keep_house).
 CREATE TABLE onceward.consumer (
     consumer      text COLLATE "C" PRIMARY KEY,
     vhost         text        NOT NULL,

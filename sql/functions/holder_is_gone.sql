@@ -4,8 +4,8 @@
 -- Not where the application has extended the window: it is at work. A row that was taken over before is not taken from an earlier life
 -- at once: a job that is longer than the time between two crashes would never end.
 --
--- p_slack is how much earlier than max_expires_at an unextended window ends. p_holder is "instance/number"; programs of version 1 write
--- the instance alone, which proves nothing.
+-- p_slack is how much earlier than max_expires_at an unextended window ends. p_holder is "instance/number"; an
+-- instance without a number proves nothing.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.holder_is_gone(

@@ -45,7 +45,7 @@ DECLARE
     c_pages  constant integer := 8;   -- read between two looks at the clock
     c_rows   constant integer := 100; -- changed between two looks at the clock
     c_apart  constant bigint := 60000; -- ms between the clocks
-    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle knows a swept row by it
+    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many knows a swept row by it
     v_now    constant timestamptz := clock_timestamp();
     v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
     v_ahead  constant bigint := coalesce(floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms, 0);

@@ -27,7 +27,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_swept constant text := 'token expired without an answer'; -- as sidecar_housekeep writes it: nothing else leaves the token to its holder
+    c_swept constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: nothing else leaves the token to its holder
     v_n bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);

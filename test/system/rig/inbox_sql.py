@@ -109,14 +109,16 @@ class Application(Session):
 
 
 class Inbox(Session):
-    """A sidecar, by the functions of one queue. Remembers the last secret that it offered for each id."""
+    """A sidecar's calls for one consumer. Remembers the last secret that it offered for each id. Each batch names a consumer before this
+    one, of which it has no item.
 
-    many = False
+    own, number, gone, alone: see sidecar_claim_many."""
 
-    def __init__(self, postgres, consumer, instance="a"):
+    def __init__(self, postgres, consumer, instance="a", number=1):
         super().__init__(postgres, "sidecar_login")
         self.consumer = consumer
         self.instance = instance
+        self.number = number
         self.secrets = {}
 
     def token(self, message_id):
@@ -125,95 +127,12 @@ class Inbox(Session):
     def _secrets(self, ids, given):
         return [given or self.secrets[i] for i in ids]
 
-    def claim(self, *ids, again=False, body=b"body", deaths=0, transaction=True, window=30_000, grace=2_000, max_attempts=8, revive=3,
-              own=False, max_window=60_000, explain=False):
-        """again: with the same secrets. Rows in the order of the ids; with explain the number of pages touched."""
-        ids = sorted(ids)
-        if not again:
-            self.secrets.update((i, str(uuid.uuid4())) for i in ids)
-        n = len(ids)
-        sql = ("SELECT * FROM onceward.sidecar_claim(%s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s::uuid[], %s::bytea[], %s::text[],"
-               " %s::bigint[], %s)")
-        parameters = (self.consumer, transaction, window, grace, max_attempts, revive, self.instance, own, ids,
-                      self._secrets(ids, None), [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, max_window)
-        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
-
-    def look(self, *ids, body=b"body", grace=2_000, secret=None):
-        return self.query("SELECT * FROM onceward.sidecar_look(%s, %s, %s::text[], %s::uuid[], %s::bytea[])", self.consumer, grace,
-                          list(ids), [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * len(ids))
-
-    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000, ahead_ms=0):
-        """ahead_ms: of the database's clock. NULL: as programs of version 1 call it."""
-        if ahead_ms is None:
-            return self.query("SELECT * FROM onceward.sidecar_housekeep(%s, %s, %s, %s, %s, %s)", self.consumer, self.instance,
-                              retention, late, page, budget_us)[0]
-        return self.query("SELECT * FROM onceward.sidecar_keep_house(%s, %s, %s, %s, %s, %s,"
-                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s)", self.consumer, self.instance, retention,
-                          late, page, budget_us, ahead_ms)[0]
-
-    def settle(self, *ids, secret=None, status=200, result=None, explain=False):
-        ids = sorted(ids)
-        n = len(ids)
-        sql = "SELECT * FROM onceward.sidecar_settle(%s, %s::text[], %s::uuid[], %s::integer[], %s::text[])"
-        parameters = (self.consumer, ids, self._secrets(ids, secret), [status] * n, [result] * n)
-        return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
-
-    def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False):
-        n = len(ids)
-        return self.query("SELECT * FROM onceward.sidecar_fail(%s, %s::text[], %s::uuid[], %s::text[], %s::integer[], %s::bigint[],"
-                          " %s::boolean[])", self.consumer, list(ids), self._secrets(ids, secret), [error] * n, [status] * n,
-                          [delay] * n, [only_expired] * n)
-
-    def release(self, *ids, secret=None, error=None, delay=0):
-        n = len(ids)
-        return self.query("SELECT * FROM onceward.sidecar_release(%s, %s::text[], %s::uuid[], %s::text[], %s::bigint[])",
-                          self.consumer, list(ids), self._secrets(ids, secret), [error] * n, [delay] * n)
-
-    def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500):
-        """items: (message id or None, Letter)."""
-        n = len(items)
-        letters = [letter for _, letter in items]
-        return self.query(
-            "SELECT * FROM onceward.sidecar_bury(%s, '/', 'q', %s, %s, %s::text[], %s::uuid[], %s::bytea[], %s::text[], %s::integer[],"
-            " %s::text[], %s::text[], %s::boolean[], %s::boolean[], %s::boolean[], %s::integer[], %s::bytea[], %s::bytea[], %s::text[],"
-            " %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])",
-            self.consumer, max_attempts, grace, [i for i, _ in items], [self.secrets.get(i) for i, _ in items],
-            [Binary(fingerprint(x.body)) for x in letters], [None] * n, [status] * n, [error] * n, [x.reason for x in letters],
-            [x.rowless for x in letters], [x.redelivered for x in letters], [x.exhausted for x in letters],
-            [x.attempts for x in letters], [x.raw_id and Binary(x.raw_id) for x in letters], [Binary(x.body) for x in letters],
-            ["text/plain"] * n, ["{}"] * n, [x.headers for x in letters], [""] * n, [x.routing_key for x in letters],
-            [x.deaths for x in letters])
-
-    def row(self, message_id):
-        rows = self.query("SELECT * FROM onceward.inbox WHERE consumer = %s AND message_id = %s", self.consumer, message_id)
-        return rows[0] if rows else None
-
-    def letters(self):
-        return self.query("SELECT * FROM onceward.dead_letter WHERE consumer = %s ORDER BY id", self.consumer)
-
-    def age(self, message_id, **columns):
-        """Moves a row's times into the past, by so many milliseconds: tests do not wait for time."""
-        changes = ", ".join(f"{name} = {name} - %s * interval '1 ms'" for name in columns)
-        self.query(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s AND message_id = %s", *columns.values(), self.consumer,
-                   message_id)
-
-
-class Inboxes(Inbox):
-    """The same by the functions of many queues. Each batch has a queue before this one of which it has no item.
-
-    own, number, gone, alone: see sidecar_claim_many."""
-
-    many = True
-
-    def __init__(self, postgres, consumer, instance="a", number=1):
-        super().__init__(postgres, consumer, instance)
-        self.number = number
-
     def _consumers(self):
         return ["-", self.consumer]
 
     def claim(self, *ids, again=False, body=b"body", deaths=0, transaction=True, window=30_000, grace=2_000, max_attempts=8, revive=3,
               own=False, max_window=60_000, explain=False, gone=None, alone=False):
+        """again: with the same secrets. Rows in the order of the ids; with explain the number of pages touched."""
         ids = sorted(ids)
         if not again:
             self.secrets.update((i, str(uuid.uuid4())) for i in ids)
@@ -234,6 +153,12 @@ class Inboxes(Inbox):
             " %s::interval[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[])", self.instance, self.number, own, gone, grace,
             self._consumers(), [False, transaction], ["1s", f"{window} ms"], ["1s", f"{max(window, max_window)} ms"], [2] * n, ids,
             [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * n), n)
+
+    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000, ahead_ms=0):
+        """ahead_ms: of the database's clock."""
+        return self.query("SELECT * FROM onceward.sidecar_keep_house(%s, %s, %s, %s, %s, %s,"
+                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s)", self.consumer, self.instance, retention,
+                          late, page, budget_us, ahead_ms)[0]
 
     def settle(self, *ids, secret=None, status=200, result=None, explain=False):
         ids = sorted(ids)
@@ -260,6 +185,7 @@ class Inboxes(Inbox):
 
     def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500, transaction=True, window=30_000,
              max_window=60_000, own=False, gone=None):
+        """items: (message id or None, Letter)."""
         n = len(items)
         letters = [letter for _, letter in items]
         return self.query(
@@ -284,11 +210,22 @@ class Inboxes(Inbox):
         return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, %s::json, %s::text[])", self.instance, self.number,
                           counter, version, queues, consumers or [self.consumer])
 
+    def row(self, message_id):
+        rows = self.query("SELECT * FROM onceward.inbox WHERE consumer = %s AND message_id = %s", self.consumer, message_id)
+        return rows[0] if rows else None
+
+    def letters(self):
+        return self.query("SELECT * FROM onceward.dead_letter WHERE consumer = %s ORDER BY id", self.consumer)
+
+    def age(self, message_id, **columns):
+        """Moves a row's times into the past, by so many milliseconds: tests do not wait for time."""
+        changes = ", ".join(f"{name} = {name} - %s * interval '1 ms'" for name in columns)
+        self.query(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s AND message_id = %s", *columns.values(), self.consumer,
+                   message_id)
+
 
 def each(rows, n):
-    """A row an item: one with ord 0, of a program of version 1, is for all of them, one with ord -k for the k that have none."""
-    if rows and rows[0].ord == 0:
-        return [rows[0]._replace(ord=i + 1) for i in range(n)]
+    """A row an item: one with ord -k is for the k that have none."""
     rest = [row for row in rows if row.ord < 0]
     named = {row.ord: row for row in rows if row.ord > 0}
     if not rest:
@@ -299,7 +236,7 @@ def each(rows, n):
 
 def number(row):
     """Which attempt the application is told that it is."""
-    return row.attempt + getattr(row, "takeovers", 0)
+    return row.attempt + row.takeovers
 
 
 def answers(rows):
