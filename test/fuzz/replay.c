@@ -1,50 +1,55 @@
-/* Runs every file of the folders given once through a fuzzer, so that what was learned is a test wherever the
- * program can be built. The names go to standard error before each, so that the last one is the one that
- * failed. */
+/* Runs each input of the text files given once through a fuzzer, so that a fuzzer's findings are a test wherever
+ * the program can be built. corpus.py describes the files. Each input's place goes to standard error before its run:
+ * the last one is the one that failed. */
 
 #include "fuzz.h"
 
-#include <dirent.h>
+#include <stdbool.h>
 #include <string.h>
 
-/* Exactly as long as the file, so that a sanitizer sees a read behind its end. */
-static uint8_t *file_content(const char *path, size_t *ret_len)
+static int hex_digit(char c)
 {
-    FILE *file = fopen(path, "rb");
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
-    MUST(file && fseek(file, 0, SEEK_END) == 0);
-    long len = ftell(file);
-    MUST(len >= 0 && fseek(file, 0, SEEK_SET) == 0);
-    uint8_t *content = malloc((size_t)len);
-    MUST(!len || (content && fread(content, 1, (size_t)len, file) == (size_t)len));
-    fclose(file);
-    *ret_len = (size_t)len;
+/* The allocation is exactly as long as the input, so that a sanitizer sees a read behind its end. */
+static uint8_t *line_decode(const char *line, size_t *ret_len)
+{
+    size_t len = 0;
+
+    for (const char *c = line; *c; c += *c == '\\' ? 4 : 1, len++)
+        MUST(*c != '\\' || (c[1] == 'x' && hex_digit(c[2]) >= 0 && hex_digit(c[3]) >= 0));
+    uint8_t *content = malloc(len);
+    MUST(content || !len);
+    for (size_t i = 0; i < len; i++) {
+        bool is_escape = *line == '\\';
+
+        content[i] = is_escape ? (uint8_t)(hex_digit(line[2]) << 4 | hex_digit(line[3])) : (uint8_t)*line;
+        line += is_escape ? 4 : 1;
+    }
+    *ret_len = len;
     return content;
 }
 
-static size_t folder_replay(const char *folder)
+static size_t file_replay(const char *path)
 {
-    struct dirent **entries;
-    int n = scandir(folder, &entries, NULL, alphasort);
-    size_t n_files = 0;
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0, n = 0;
 
-    MUST(n >= 0);
-    for (int i = 0; i < n; i++) {
-        char path[4096];
+    MUST(file);
+    while (getline(&line, &cap, file) >= 0) {
         size_t len;
 
-        if (entries[i]->d_name[0] != '.') {
-            snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
-            fprintf(stderr, "# %s\n", path);
-            uint8_t *content = file_content(path, &len);
-            LLVMFuzzerTestOneInput(content, len);
-            free(content);
-            n_files++;
-        }
-        free(entries[i]);
+        line[strcspn(line, "\n")] = '\0';
+        fprintf(stderr, "# %s:%zu\n", path, ++n);
+        uint8_t *content = line_decode(line, &len);
+        LLVMFuzzerTestOneInput(content, len);
+        free(content);
     }
-    free(entries);
-    return n_files;
+    free(line);
+    fclose(file);
+    return n;
 }
 
 int main(int argc, char **argv)
@@ -52,7 +57,7 @@ int main(int argc, char **argv)
     size_t n = 0;
 
     for (int i = 1; i < argc; i++)
-        n += folder_replay(argv[i]);
-    printf("%s 1 - %zu files\n", n ? "ok" : "not ok", n);
+        n += file_replay(argv[i]);
+    printf("%s 1 - %zu inputs\n", n ? "ok" : "not ok", n);
     return n ? 0 : 1;
 }
