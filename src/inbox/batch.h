@@ -14,8 +14,9 @@
 /* A batch: items of one kind, encoded once, sent in one or more ranges from the front to the back, each its
  * own call and transaction.
  *
- *     FREE ──fill──▶ TO_SEND ──sent──▶ OUT ──answer──▶ ANSWERING ──all rows given──▶ TO_SEND (next range) |
- * FREE ▲                │ ──refused──▶ FAILED ──all rows given──▶ the same └── split, again ┘
+ *     FREE ──fill──▶ TO_SEND ──sent──▶ OUT ──answer──▶ ANSWERING ──all rows given──▶ TO_SEND (next range) | FREE
+ *                       ▲                │ ──refused──▶ FAILED ──all rows given──▶ the same
+ *                       └── split, again ┘
  *
  * ends[] is a stack: the topmost is where the present range ends, the ones below are where later ranges end
  * at most. Splitting a range pushes its middle. Items before `at` were all answered; in the present range

@@ -170,12 +170,15 @@ struct inbox_row {
     char sqlstate[6];
 };
 
-/* What answers mean beyond row.h:
- *   claim   due        taken over once before, and would be again: only a claim that is `alone` may do that.
- * The row is untouched. exhausted  failed, with max_attempts made; or its holder ended without a word, and
- * takeovers is max_attempts + 2 already. (A holder's end adds one to takeovers up to 2, and from then on one
- * for each holder that was alone.) look    answers `due` for what a claim would claim, call exhausted, or
- * call due; and `held` with the very time from which on a claim would take the row over. */
+/* Answers, where row.h does not say enough:
+ *
+ *   claim   due        taken over once already, and the next claim would take it over again: only a claim that is `alone` may
+ *                      do that. The row is untouched.
+ *           exhausted  failed with max_attempts made, or its owner ended without an answer and takeovers is max_attempts + 2
+ *                      already. (An owner's end adds one to takeovers up to 2, and from then on only where the claim was alone.)
+ *   look    due        a claim would answer `claimed`, `exhausted` or `due`
+ *           held       with the exact time from which on a claim would take the row over
+ */
 
 /* May a batch of this kind be submitted now? */
 bool inbox_is_free(const struct inbox *i, enum inbox_op op);
