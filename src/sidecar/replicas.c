@@ -2,7 +2,7 @@
  * there and what operators want.
  *
  * An instance is gone when three calls in a row, over ten seconds of this side's clock, found its counter
- * unchanged (design section 5.7). */
+ * unchanged. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"

@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import prose  # noqa: E402
 import source  # noqa: E402
 
 CLANG = "14"  # another version formats otherwise
@@ -257,7 +258,7 @@ def gate_tidy_whole(root):
 
 
 GATES = {"banned": gate_banned, "direction": gate_direction, "core": gate_core, "circles": gate_circles, "format": gate_format,
-         "headers": gate_headers, "tidy": gate_tidy}
+         "headers": gate_headers, "prose": prose.gate, "tidy": gate_tidy}
 SLOW = {"tidy-whole": gate_tidy_whole}
 
 

@@ -30,6 +30,12 @@ BAD = [
     ("circles", "src/core/second.c", "#include \"onceward/core/rule.h\"\n\nint rule_second(void)\n{\n    return rule_first();\n}\n", "first.c → second.c"),
     ("format", "src/core/second.c", "int rule_second (void) {\n  return 2; }\n", "not formatted"),
     ("headers", "include/onceward/core/rule.h", "#pragma once\n\nint rule_first(size_t n);\n", "size_t"),
+    ("prose", "src/core/second.c", "/* Whoever calls this. */\n", "begins with \"whoever\""),
+    ("prose", "src/core/second.c", "int x; /* Rules of design section 5. */\n", "not in the repository"),
+    ("prose", "sql/functions/a.sql", "-- It waits.\nSELECT 1;\n", "begins with \"it\""),
+    ("prose", "README.md", "Onceward tries the message anew.\n", "\"anew\" is a banned"),
+    ("prose", "README.md", "word " * 36 + "\n", "a line of 180"),
+    ("prose", "README.md", ("word " * 18 + "\n") * 2 + "end.\n", "a sentence of 37 words"),
     ("tidy", "src/core/second.c", "double rule_half(int n);\n\ndouble rule_half(int n)\n{\n    return n / 2;\n}\n", "integer division"),
 ]
 

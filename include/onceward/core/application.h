@@ -5,9 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An application as the queues that share it see it: how much may be out there, whether anybody listens, who
- * goes alone, and whose fault a crash was. A value; no I/O, no clock. Design section 5.3 (limiter), 5.4
- * (crashes).
+/* An application as its queues share it: how many requests may be in flight, whether it is available, which message is
+ * quarantined, and which message caused a crash. A value: no I/O, no clock.
  *
  * A *crash* is a reset, a close without an answer, garbage, 502 or 504. All requests that were out when it
  * was noticed belong to the same crash. *Seen alive*: since the latest crash it answered somebody (any status

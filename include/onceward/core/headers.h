@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* From an AMQP delivery to HTTP request header fields (design section 4). */
+/* From an AMQP delivery to HTTP request header fields. */
 
 /* Header lines, "Name: value" each ended by a NUL, one behind the other in text. Values hold no CR, LF or
  * NUL. */

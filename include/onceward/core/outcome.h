@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an answer of the application means (the table of design section 4), as a pure function. */
+/* What an answer of the application means, as a pure function. */
 
 enum answer_kind {
     ANSWER_STATUS,      /* a whole response came; status holds its code */

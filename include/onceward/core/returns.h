@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 /* What may go back to the broker. A return is dear: quorum queues count it, and drop what was delivered too
- * often; bounded queues drop at the head. Design section 5.5. A value. */
+ * often; bounded queues drop at the head. A value. */
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 

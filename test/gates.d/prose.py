@@ -1,0 +1,155 @@
+"""What can be checked of the language: .github/CONTRIBUTING.md has the rules. Text from before the rules is counted in prose.json, a file a line;
+a count may fall and never rise, and a file without an entry has none. `prose.py --lower` writes the counts of today where they are lower."""
+
+import collections
+import json
+import os
+import re
+import sys
+
+import source
+
+COUNTS = os.path.join("test", "gates.d", "prose.json")
+
+FIRST = set("""what who whoever whatever whose those that one it they nobody somebody nothing where""".split())
+BANNED = re.compile(r"\b(whoever|anew|for ever|ever more|in vain|where was|is told|says so|what is out|what waits|comes back|for good|all the same|"
+                    r"at hand)\b", re.I)
+ABSENT = re.compile(r"\bdesign(?:\.md| section)\b", re.I)
+LINE_MAX, SENTENCE_MAX = 120, 35
+
+C_COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
+C_TEXT = re.compile(r'"((?:\\.|[^"\\\n])*)"')
+SQL_COMMENT = re.compile(r"(?:^[ \t]*--.*\n)+|--[^\n]*", re.M)
+
+
+def first_word(text):
+    m = re.match(r"[\s*/!-]*([A-Za-z']+)", text)
+    return m[1].lower() if m else ""
+
+
+def of_text(text, at, line_of):
+    """Faults that hold in a comment and in a page."""
+    for m in BANNED.finditer(text):
+        yield line_of(at + m.start()), "banned", f"\"{m[1]}\" is a banned phrase"
+    for m in ABSENT.finditer(text):
+        yield line_of(at + m.start()), "absent", "cites a document that is not in the repository"
+
+
+def of_comment(text, at, line_of):
+    if first_word(text) in FIRST:
+        yield line_of(at), "first", f"a comment begins with \"{first_word(text)}\": begin with a noun"
+    yield from of_text(text, at, line_of)
+
+
+def of_source(text, comments):
+    def line_of(at):
+        return text.count("\n", 0, at) + 1
+
+    for m in comments.finditer(text):
+        yield from of_comment(m[0], m.start(), line_of)
+
+
+def of_strings(text):
+    """Help texts and log sentences: banned phrases only."""
+    code = C_COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    for m in C_TEXT.finditer(code):
+        for found in BANNED.finditer(m[1]):
+            yield text.count("\n", 0, m.start()) + 1, "banned", f"\"{found[1]}\" is a banned phrase"
+
+
+def plain(line):
+    """A page's line without links' targets and code."""
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", line))
+
+
+def of_page(text):
+    is_code, paragraph, begin = False, [], 1
+
+    def sentences():
+        words = re.split(r"(?<=[.!?:])\s+", " ".join(paragraph))
+        for s in words:
+            n = len(s.split())
+            if n > SENTENCE_MAX:
+                yield begin, "sentence", f"a sentence of {n} words: {SENTENCE_MAX} at most: {s[:50]}…"
+
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("```"):
+            is_code = not is_code
+        if is_code or line.startswith(("    ", "|", "<!--", "```", "![")):
+            yield from sentences()
+            paragraph = []
+            if not is_code and line.startswith("|"):
+                yield from of_text(plain(line), 0, lambda at, number=number: number)
+            continue
+        if len(line) > LINE_MAX:
+            yield number, "line", f"a line of {len(line)} characters: {LINE_MAX} at most"
+        yield from of_text(plain(line), 0, lambda at, number=number: number)
+        if not line.strip() or re.match(r"\s*([-*#]|\d+\.) ", line):
+            yield from sentences()
+            paragraph, begin = [], number
+        if not paragraph:
+            begin = number
+        paragraph.append(re.sub(r"^\s*([-*#]+|\d+\.) ", "", plain(line)))
+    yield from sentences()
+
+
+def faults(root):
+    """path: [(line, rule, what)] of the whole tree."""
+    found = {}
+    for path in source.find(root, ("src", "include", "test"), (".c", ".h", ".def")):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            text = f.read()
+        found[path] = list(of_source(text, C_COMMENT)) + (list(of_strings(text)) if not path.startswith("test/") else [])
+    for path in source.find(root, ("sql",), (".sql",)):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            found[path] = list(of_source(f.read(), SQL_COMMENT))
+    for path in source.find(root, (".",), (".md",)):
+        path = os.path.normpath(path)
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            found[path] = list(of_page(f.read()))
+    return {path: sorted(some) for path, some in found.items() if some}
+
+
+def counts_of(found):
+    return {path: dict(sorted(collections.Counter(rule for _, rule, _ in some).items())) for path, some in sorted(found.items())}
+
+
+def known(root):
+    try:
+        with open(os.path.join(root, COUNTS), encoding="utf-8") as f:
+            return json.load(f)
+    except FileNotFoundError:
+        return {}
+
+
+def write(root, counts):
+    lines = [f"{json.dumps(path)}: {json.dumps(rules)}" for path, rules in counts.items()]
+    with open(os.path.join(root, COUNTS), "w", encoding="utf-8") as f:
+        f.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def gate(root):
+    """Comments begin with a noun; no banned phrase; pages have short lines and sentences (what older text has too many is in prose.json)."""
+    old, wrong = known(root), []
+    for path, some in faults(root).items():
+        for rule, n in counts_of({path: some})[path].items():
+            allowed = old.get(path, {}).get(rule, 0)
+            if n > allowed:
+                wrong.append(f"{path}:1: {n} faults of the rule \"{rule}\", {allowed} allowed; one or more of these are new:")
+                wrong += [f"{path}:{line}: {what}" for line, r, what in some if r == rule]
+    return wrong
+
+
+def lower(root):
+    old, now = known(root), counts_of(faults(root))
+    lowered = {path: {rule: min(n, old[path].get(rule, 0)) for rule, n in rules.items() if old[path].get(rule, 0)}
+               for path, rules in now.items() if path in old}
+    write(root, {path: rules for path, rules in lowered.items() if rules} if old else now)
+
+
+if __name__ == "__main__":
+    top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    if sys.argv[1:] == ["--lower"]:
+        lower(top)
+    else:
+        sys.exit("usage: prose.py --lower")
