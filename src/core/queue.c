@@ -60,6 +60,16 @@ void queue_application_down(struct queue *q, int64_t now_ms, const char *why)
     pause_begin(q, now_ms, PAUSE_APPLICATION, why);
 }
 
+void queue_caution_begin(struct queue *q, enum caution why)
+{
+    q->consumer.cautions |= (unsigned)why;
+}
+
+void queue_caution_end(struct queue *q, enum caution why)
+{
+    q->consumer.cautions &= ~(unsigned)why;
+}
+
 /* --- presence --- */
 
 void queue_presence(struct queue *q, int64_t now_ms, int n_others)

@@ -255,7 +255,7 @@ static struct consumer_load load_of(const struct queue *q)
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
-        .most = q->left_to_others ? 1 : 0,
+        .most = q->left_to_others || q->consumer.cautions ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + h->wanted[OP_CLAIM].len +
                      h->sent[OP_CLAIM].len + h->wanted[OP_LOOK].len + h->sent[OP_LOOK].len,

@@ -357,6 +357,28 @@ static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
     end(w);
 }
 
+/* The full prefetch follows when every reason for caution has gone. */
+static void test_a_cautious_start_takes_one_at_a_time(void **state)
+{
+    struct world *w = world(good);
+
+    queue_caution_begin(&w->q, CAUTION_LIMIT);
+    queue_caution_begin(&w->q, CAUTION_UNCLEAN);
+    queue_channel_lost(&w->q, w->now, 0, "lost");
+    queue_channel_open(&w->q, w->now, 1, 3, KIND_CLASSIC);
+    run(w, w->now + 100);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    queue_caution_end(&w->q, CAUTION_LIMIT);
+    run(w, w->now + 100);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    queue_caution_end(&w->q, CAUTION_UNCLEAN);
+    run(w, w->now + 100);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    end(w);
+}
+
 static void test_copies_are_acked_without_a_post(void **state)
 {
     struct world *w = world(good);
@@ -1074,6 +1096,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),
+        cmocka_unit_test(test_a_cautious_start_takes_one_at_a_time),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),

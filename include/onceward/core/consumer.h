@@ -13,11 +13,18 @@
 
 enum consumer_state { CONSUMER_NONE, CONSUMER_STARTING, CONSUMER_ACTIVE, CONSUMER_STOPPING };
 
+/* Why a start is cautious: it subscribes with prefetch 1 until every reason has gone. A bit each. */
+enum caution {
+    CAUTION_LIMIT = 1 << 0,   /* the delivery limit is unknown or small; until a delivery far from it comes */
+    CAUTION_UNCLEAN = 1 << 1, /* the process ended uncleanly before */
+};
+
 struct consumer {
     enum consumer_state state;
     uint32_t number;
     int prefetch;            /* of the present one */
     bool bounded;            /* by what its load said at the start: `most` */
+    unsigned cautions;       /* enum caution */
     size_t n_used, n_parked; /* of its credit */
     int64_t started_ms;
     int64_t not_before_ms; /* after a failure */

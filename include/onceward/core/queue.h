@@ -215,6 +215,10 @@ void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
 /* The queue cannot be consumed as configured: told by its reason until it is cleared with reason NULL. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 
+/* A cautious start begins, or one of its reasons has gone. */
+void queue_caution_begin(struct queue *q, enum caution why);
+void queue_caution_end(struct queue *q, enum caution why);
+
 /* Levers: what operators want, as it was read. Nothing is begun between queue_levers_await and the first
  * queue_lever_pause. Each is told in the log where it changes something; by: who, may be empty. */
 void queue_levers_await(struct queue *q);
