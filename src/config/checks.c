@@ -102,6 +102,8 @@ const char *check_broker_url(const char *text)
     struct slice host = after_last_at(authority);
     if (authority.len > host.len + 1 && memchr(authority.data, '@', authority.len - host.len - 1))
         return "one @ in the URL (percent-encode those of the password, or use broker.password)";
+    if (strchr(rest, '@'))
+        return "no @ behind a /, ? or # in the URL (percent-encode those of the password, or use broker.password)";
     if (!is_host_and_port(host))
         return "a host, and after a : a port from 1 to 65535, in the URL";
     if (strpbrk(rest, "?#") || (*rest && strchr(rest + 1, '/')))

@@ -50,12 +50,31 @@ static struct slice unknown_name(const char *url, const char *words)
     return (struct slice){0};
 }
 
+/* Is each port of the list empty, or a number? libpq and the log quote one that is none. */
+static bool is_port_list(const char *list)
+{
+    for (size_t len; list; list = list[len] ? list + len + 1 : NULL) {
+        len = strcspn(list, ",");
+        if (strspn(list, "0123456789") < len || len > 5)
+            return false;
+    }
+    return true;
+}
+
+/* The host or database would be the rest of a password that was not encoded, which messages quote. */
+static bool has_at_in_path(const char *url)
+{
+    const char *authority = strstr(url, "://"), *path = authority ? strchr(authority + 3, '/') : NULL;
+
+    return path && memchr(path, '@', strcspn(path, "?"));
+}
+
 /* 0: *ret is the caller's. libpq's own words are not repeated: they may quote the password. */
 static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
 {
     char *words = NULL;
     PQconninfoOption *parsed = PQconninfoParse(url, &words);
-    bool host_is_bad = false;
+    bool host_is_bad = false, port_is_bad = false;
 
     if (!parsed) {
         struct slice name = words ? unknown_name(url, words) : (struct slice){0};
@@ -73,12 +92,17 @@ static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
     for (const PQconninfoOption *o = parsed; o->keyword; o++)
         if (strcmp(o->keyword, "host") == 0 && o->val && *o->val != '/' && strchr(o->val, '@'))
             host_is_bad = true;
-    if (host_is_bad) {
-        PQconninfoFree(parsed);
-        return fault_set(f, "more than one @: in a user name or password it is written %%40");
+        else if (strcmp(o->keyword, "port") == 0 && o->val)
+            port_is_bad = !is_port_list(o->val);
+    if (!host_is_bad && !port_is_bad && !has_at_in_path(url)) {
+        *ret = parsed;
+        return 0;
     }
-    *ret = parsed;
-    return 0;
+    PQconninfoFree(parsed);
+    if (host_is_bad)
+        return fault_set(f, "more than one @: in a user name or password it is written %%40");
+    return fault_set(f, "%s: in a user name or password / is written %%2F, ? %%3F, # %%23 and @ %%40",
+                     port_is_bad ? "the port is no number" : "an @ behind a /");
 }
 
 static const char *setting(const PQconninfoOption *parsed, const char *keyword)

@@ -185,6 +185,12 @@ def test_a_secret_never_stands_in_a_message(tmp_path):
     ("postgresql://h/?password=1&secret-marker=2", "libpq"),
     ("host=h password=one secret-marker=two", "libpq"),
     ("postgresql://u:one@secret-marker@h/x", "more than one @"),
+    # The password is cut at the first /: its parts would be host, port and database.
+    ("postgresql://u:secret-marker/one@h/x", "the port is no number"),
+    ("postgresql://u:12/secret-marker@h/x", "an @ behind a /"),
+    ("postgresql://u:12#secret-marker/one@h/x", "the port is no number"),
+    ("postgresql://u:p@one/secret-marker@h/x", "an @ behind a /"),
+    ("host=h port=secret-marker", "the port is no number"),
 ])
 def test_a_database_url_that_libpq_does_not_read(tmp_path, url, said):
     config = changed("database.url", url)
@@ -197,6 +203,14 @@ def test_a_database_url_that_libpq_does_not_read(tmp_path, url, said):
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 2 and "secret-marker" not in str(done), done
     assert [e for e in events if e["event"] == "config_error" and e["path"] == "database.url"], done
+
+
+@pytest.mark.parametrize("url", [
+    "postgresql://u:a?b#c@h:5432/x", "postgresql://u:a%2Fb@h,g:5432,5433/x", "postgresql://h:,:5433/x", "postgresql:///x?user=u@corp&host=/a@b",
+    "host=h port=5432,5433 password=a/b@c"])
+def test_a_database_url_that_libpq_reads_as_it_is_meant(tmp_path, url):
+    status, text = check(tmp_path, changed("database.url", url))
+    assert status == 0, text
 
 
 def test_a_warning_does_not_refuse(tmp_path):

@@ -329,6 +329,8 @@ static void test_urls(void **state)
     static const char escapes[] = "expected a URL without white space, in which % stands before two hex "
                                   "digits (or use broker.user and broker.password)";
     static const char host[] = "expected a host, and after a : a port from 1 to 65535, in the URL";
+    static const char behind[] = "expected no @ behind a /, ? or # in the URL (percent-encode those of the "
+                                 "password, or use broker.password)";
     static const char vhost[] =
         "expected nothing behind the vhost in the URL (a / inside the vhost is written %2F)";
     static const struct fault_case cases[] = {
@@ -344,7 +346,11 @@ static void test_urls(void **state)
         {'B', BROKER("amqp://u:p%00@h"), "broker.url", escapes},
         {'B', BROKER("amqp://u:p@w@h"), "broker.url",
          "expected one @ in the URL (percent-encode those of the password, or use broker.password)"},
-        {'B', BROKER("amqp://u:p/w@h"), "broker.url", host},
+        {'B', BROKER("amqp://u:p/w@h"), "broker.url", behind},
+        {'B', BROKER("amqp://u:12/w@h"), "broker.url", behind},
+        {'B', BROKER("amqp://u:12?w@h"), "broker.url", behind},
+        {'B', BROKER("amqp://u:12#w@h"), "broker.url", behind},
+        {'B', BROKER("amqp://u:p@w/x@h"), "broker.url", behind},
         {'B', BROKER("amqp://"), "broker.url", host},
         {'B', BROKER("amqp://u:p@"), "broker.url", host},
         {'B', BROKER("amqp://h:"), "broker.url", host},
