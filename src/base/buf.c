@@ -148,8 +148,8 @@ void buf_add_json(struct buf *b, struct slice s)
         if (c == '"' || c == '\\') {
             buf_add_char(b, '\\');
             buf_add_char(b, (char)c);
-        } else if (c < 0x20 || c == 0x7F) {
-            buf_printf(b, "\\u%04x", c);
+        } else if (code_point_acts(slice_code_point(s, i, step))) {
+            buf_printf(b, "\\u%04x", (unsigned)slice_code_point(s, i, step));
         } else {
             buf_add(b, s.data + i, step);
         }

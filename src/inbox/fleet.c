@@ -297,6 +297,12 @@ void fleet_print(const struct fleet *f, FILE *out)
 
 /* --- status: for programs --- */
 
+/* Replicas of other teams write their states themselves: what they call a number may be any JSON. */
+static bool is_number(const char *text)
+{
+    return *text && text[strspn(text, "0123456789+-.eE")] == '\0';
+}
+
 void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n)
 {
     buf_add_char(out, '[');
@@ -309,7 +315,7 @@ void json_rows_add(struct buf *out, const PGresult *r, const struct json_column 
             if (!value)
                 buf_add_text(out, "null");
             else if (columns[i].number)
-                buf_add_text(out, value);
+                buf_add_text(out, is_number(value) ? value : "null");
             else
                 buf_add_json(out, slice_of(value));
         }

@@ -721,6 +721,21 @@ def test_check_of_a_wrong_file_is_status_2(place):
 
 # status
 
+def test_status_shows_nothing_that_acts_on_a_terminal(place):
+    """Replicas of other teams write their states themselves, also where a number is expected."""
+    evil = "\x9b31m\u202eoverride\u2066\x7f"
+    place.postgres.query("INSERT INTO onceward.replica (instance, number, counter, version, queues, seen_at) VALUES (%s, 1, 1, %s, %s::json,"
+                         " clock_timestamp() + interval '1 hour')",
+                         (evil, evil, json.dumps([{"queue": evil, "consumer": evil, "state": evil, "reason": evil, "in_flight": evil,
+                                                   "depth": {evil: 1}, "limit": 4}], ensure_ascii=False)))
+    place.postgres.query("INSERT INTO onceward.control (consumer, paused, reason, by, since) VALUES (%s, true, %s, %s, now())", (evil,) * 3)
+    out, shown = (good("status", "--config", place.path, *more) for more in (["--json"], []))
+    for text in (out, shown):
+        assert "override" in text and not set(evil) & set(text) - set("31moverride")
+    replica, = [r for r in json.loads(out)["replicas"] if r["instance"] == evil]
+    assert (replica["queue"], replica["in_flight"], replica["depth"], replica["limit"]) == (evil, None, None, 4)
+
+
 def test_status_of_an_empty_inbox(place):
     out = good("status", "--config", place.path)
     assert re.search(rf"^{place.queue.name} +0 +0 +0 +0 +0 +0 +-$", out, re.M), out

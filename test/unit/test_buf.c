@@ -117,6 +117,9 @@ static void test_json_strings(void **state)
         {TEXT("a\0b"), "\"a\\u0000b\""},
         {TEXT("\x1F\x20"), "\"\\u001f \""},
         {TEXT("\xC3\xA4\xF0\x9F\x90\x87"), "\"\xC3\xA4\xF0\x9F\x90\x87\""},
+        /* DEL, a C1 control, a line separator, an override, an isolate, the byte order mark */
+        {TEXT("\x7F\xC2\x9B"), "\"\\u007f\\u009b\""},
+        {TEXT("\xE2\x80\xA8\xE2\x80\xAE\xE2\x81\xA6\xEF\xBB\xBF"), "\"\\u2028\\u202e\\u2066\\ufeff\""},
         {TEXT("a\xFFz"), "\"a\xEF\xBF\xBDz\""},
         {TEXT("\xED\xA0\x80"), "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\""},
         {TEXT("cut\xE2\x82"), "\"cut\xEF\xBF\xBD\xEF\xBF\xBD\""},
