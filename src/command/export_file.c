@@ -6,6 +6,7 @@
 #include "onceward/base/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -171,8 +172,11 @@ static int file_read(struct export_file *x, struct slice asked, struct fault *f)
 
 int export_file_open(struct export_file *x, const char *path, struct slice asked, struct fault *f)
 {
+    /* Bodies are for their owner alone. */
+    int fd = path ? open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+
     x->path = path;
-    x->out = path ? fopen(path, "a+") : stdout;
+    x->out = !path ? stdout : fd < 0 ? NULL : fdopen(fd, "a+");
     if (!x->out)
         return fault_set(f, "%s: %s", path, strerror(errno));
     if (!path)

@@ -68,6 +68,17 @@ def test_all_three_kinds_whole(bed):
     assert good["properties"]["type"] == "t" and good["properties"]["content_type"] == "application/json" and good["received_at"].endswith("Z")
 
 
+def test_the_file_is_for_its_owner_alone(bed, idle, tmp_path):
+    """It holds bodies. A file that is there keeps its mode."""
+    path = tmp_path / "export"
+    before = os.umask(0)
+    try:
+        export(idle, "--output", str(path), "--consumer", bed.queue.name)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_each_kind_alone_and_in_its_order(bed, idle):
     fill(bed, 12)
     only = ("--consumer", bed.queue.name)
