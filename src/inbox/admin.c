@@ -124,11 +124,14 @@ int session_begin(struct admin *a, int64_t statement_timeout_ms, int64_t lock_ti
     if (session_script(a, "BEGIN ISOLATION LEVEL READ COMMITTED", f))
         return -1;
     /* The outcome of a command is told to a person as done: it must be on disk by then. Plans with sequential
-     * scans are right here. */
+     * scans are right here. Times, intervals and bytes are read and written as text, whose form a database or
+     * role may have set. */
     return session_query(
         a,
         "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),"
-        " set_config('TimeZone', 'UTC', true), set_config('search_path', 'pg_catalog', true),"
+        " set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true),"
+        " set_config('IntervalStyle', 'postgres', true), set_config('bytea_output', 'hex', true),"
+        " set_config('search_path', 'pg_catalog', true),"
         " CASE WHEN current_setting('synchronous_commit') = 'off'"
         " THEN set_config('synchronous_commit', 'on', true) END",
         2, params, NULL, f);

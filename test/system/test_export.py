@@ -79,6 +79,28 @@ def test_the_file_is_for_its_owner_alone(bed, idle, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_database_that_writes_times_otherwise(bed, idle):
+    """Positions and times are text: their form is set by the session, not by the database."""
+    fill(bed, 2)
+    role = f"dated_{uuid.uuid4().hex[:8]}"
+    bed.postgres.query(f"CREATE ROLE {role} LOGIN IN ROLE onceward_sidecar")
+    try:
+        for setting in ("DateStyle = 'SQL, DMY'", "IntervalStyle = 'sql_standard'", "bytea_output = 'escape'", "TimeZone = 'Asia/Kathmandu'"):
+            bed.postgres.query(f"ALTER ROLE {role} SET {setting}")
+        only = ("--consumer", bed.queue.name)
+        lines, _ = export(idle, *only)
+        with open(idle.config_path) as f:
+            config = json.load(f)
+        config["database"]["url"] = bed.postgres.dsn(user=role)
+        with open(idle.config_path, "w") as f:
+            json.dump(config, f)
+        assert export(idle, *only)[0] == lines
+        for line in lines:
+            assert export(idle, *only, "--after", line["position"])[0] == lines[lines.index(line) + 1:]
+    finally:
+        bed.postgres.query(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_each_kind_alone_and_in_its_order(bed, idle):
     fill(bed, 12)
     only = ("--consumer", bed.queue.name)
