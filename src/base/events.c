@@ -1,7 +1,8 @@
 #include "onceward/base/log.h"
 
 static const struct event_info events[N_EVENTS] = {
-#define EVENT(id, name, level, class, sentence, advice) {name, LOG_##level, CLASS_##class, sentence, advice},
+#define EVENT(id, name, level, class, message, sentence, advice)                                             \
+    {name, LOG_##level, CLASS_##class, message, sentence, advice},
 #include "onceward/base/events.def"
 #undef EVENT
 };

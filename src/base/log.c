@@ -19,7 +19,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VALUE_MAX = 1024, TAIL_ROOM = 8 };
+enum {
+    VALUE_MAX = 1024,
+    MESSAGE_MAX = 640,       /* escapes included */
+    MESSAGE_VALUE_MAX = 240, /* of each value; the field has more of it */
+    TAIL_ROOM = MESSAGE_MAX + 48,
+};
 
 static const size_t room[N_EVENT_CLASSES] = {
     [CLASS_FLOW] = 256 << 10,
@@ -169,6 +174,138 @@ static void line_value(struct log_line *l, struct slice s)
         line_string(l, s);
 }
 
+/* --- the message --- */
+
+/* A piece of an event's template: text, then a field. In brackets it has text behind the field, too, and is
+ * optional. */
+struct message_part {
+    struct slice before, key, after;
+    bool optional;
+};
+
+static struct slice until(const char **at, const char *stops)
+{
+    size_t n = strcspn(*at, stops);
+    struct slice s = {*at, n};
+
+    *at += n;
+    return s;
+}
+
+/* False at the template's end. */
+static bool message_next(const char **at, struct message_part *ret)
+{
+    *ret = (struct message_part){0};
+    if (!**at)
+        return false;
+    if (**at == '[') {
+        ret->optional = true;
+        ++*at;
+    }
+    ret->before = until(at, ret->optional ? "{]" : "{[");
+    if (**at == '{') {
+        ++*at;
+        ret->key = until(at, "}");
+        *at += **at == '}';
+    }
+    if (ret->optional) {
+        ret->after = until(at, "]");
+        *at += **at == ']';
+    }
+    return true;
+}
+
+/* Notes where a value that the message names was written; its quotes are no part of it. */
+static void message_keep(struct log_line *l, const char *key, size_t start)
+{
+    const char *template = event_info(l->event)->message;
+    struct message_part part;
+    size_t at = start, end = l->len;
+
+    for (size_t i = 0; message_next(&template, &part);) {
+        if (!part.key.len)
+            continue;
+        if (slice_equal(part.key, slice_of(key)) && i < LOG_MESSAGE_FIELDS) {
+            if (end > at + 1 && l->data[at] == '"') {
+                at++;
+                end--;
+            }
+            l->fields[i].at = (uint16_t)at;
+            l->fields[i].len = (uint16_t)(end - at);
+            return;
+        }
+        i++;
+    }
+}
+
+/* How much of a value fits: it is cut neither in an escape nor in a character. */
+static size_t message_value_len(const char *data, size_t len, size_t most)
+{
+    size_t n = 0;
+
+    if (len <= most)
+        return len;
+    for (size_t step; n < most; n += step) {
+        step = data[n] != '\\' ? slice_utf8_step((struct slice){data, len}, n) : data[n + 1] == 'u' ? 6 : 2;
+        if (!step || n + step > most)
+            break;
+    }
+    return n;
+}
+
+static void message_add(char message[MESSAGE_MAX], size_t *len, struct slice s)
+{
+    struct slice more = slice_of("\xE2\x80\xA6"); /* an ellipsis */
+    size_t left = MESSAGE_MAX - *len;
+
+    if (!s.len || left <= more.len)
+        return;
+    left -= more.len;
+    size_t n = message_value_len(s.data, s.len, left < MESSAGE_VALUE_MAX ? left : MESSAGE_VALUE_MAX);
+
+    memcpy(message + *len, s.data, n);
+    *len += n;
+    if (n == s.len)
+        return;
+    memcpy(message + *len, more.data, more.len);
+    *len += more.len;
+}
+
+static size_t message_make(const struct log_line *l, char message[MESSAGE_MAX])
+{
+    const char *template = event_info(l->event)->message;
+    struct message_part part;
+    size_t len = 0;
+
+    for (size_t i = 0; message_next(&template, &part);) {
+        struct slice value = {0};
+
+        if (part.key.len && i < LOG_MESSAGE_FIELDS)
+            value = (struct slice){l->data + l->fields[i].at, l->fields[i].len};
+        i += part.key.len > 0;
+        if (part.optional && !value.len)
+            continue;
+        message_add(message, &len, part.before);
+        message_add(message, &len, value);
+        message_add(message, &len, part.after);
+    }
+    return len;
+}
+
+/* The fields come first while a line is made: they are what the message says. */
+static void message_insert(struct log_line *l)
+{
+    char message[MESSAGE_MAX], text[MESSAGE_MAX + 24];
+    size_t len = message_make(l, message);
+    const char *head = l->format == LOG_TEXT ? "" : ",\"message\":\"",
+               *tail = l->format == LOG_TEXT ? "" : "\"";
+    int n = snprintf(text, sizeof(text), "%s%.*s%s", head, (int)len, message, tail);
+
+    memmove(l->data + l->message_at + n, l->data + l->message_at, l->len - l->message_at);
+    memcpy(l->data + l->message_at, text, (size_t)n);
+    l->len += (size_t)n;
+}
+
 enum { TIME_MAX = 48 };
 
 static void time_now(char text[TIME_MAX])
@@ -182,9 +319,8 @@ static void time_now(char text[TIME_MAX])
     snprintf(text + n, TIME_MAX - n, ".%03dZ", (int)(now % 1000));
 }
 
-/* TIME LEVEL QUEUE EVENT: SENTENCE */
-static void begin_text(struct log_line *l, const struct event_info *info, enum log_level level,
-                       const char *queue)
+/* TIME LEVEL QUEUE MESSAGE event=NAME */
+static void begin_text(struct log_line *l, enum log_level level, const char *queue)
 {
     char time[TIME_MAX], head[TIME_MAX + 16];
 
@@ -195,13 +331,11 @@ static void begin_text(struct log_line *l, const struct event_info *info, enum l
         line_value(l, slice_of(queue));
         line_add(l, " ", 1);
     }
-    line_add(l, info->name, strlen(info->name));
-    line_add(l, ": ", 2);
-    line_add(l, info->sentence, strlen(info->sentence));
+    l->message_at = l->len;
+    log_text(l, "event", event_info(l->event)->name);
 }
 
-static void begin_json(struct log_line *l, const struct event_info *info, enum log_level level,
-                       const char *queue)
+static void begin_json(struct log_line *l, enum log_level level, const char *queue)
 {
     char ts[TIME_MAX];
 
@@ -209,25 +343,24 @@ static void begin_json(struct log_line *l, const struct event_info *info, enum l
     line_add(l, "{", 1);
     log_text(l, "ts", ts);
     log_text(l, "level", l->format == LOG_GCP ? severities[level] : log_level_name(level));
-    log_text(l, "event", info->name);
-    log_text(l, "message", info->sentence);
+    log_text(l, "event", event_info(l->event)->name);
+    l->message_at = l->len;
     log_text(l, "queue", queue);
 }
 
 void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue)
 {
-    const struct event_info *info = event_info(e);
-
     l->event = e;
     l->len = 0;
+    memset(l->fields, 0, sizeof(l->fields));
     l->format = (enum log_format)atomic_load(&state.format);
     l->off = (int)level < atomic_load(&state.level);
     if (l->off)
         return;
     if (l->format == LOG_TEXT)
-        begin_text(l, info, level, queue);
+        begin_text(l, level, queue);
     else
-        begin_json(l, info, level, queue);
+        begin_json(l, level, queue);
 }
 
 void log_begin(struct log_line *l, enum event e, const char *queue)
@@ -242,8 +375,11 @@ void log_slice(struct log_line *l, const char *key, struct slice value)
     /* Never cut in the middle of a character: it would read as a replacement character. */
     while (len < value.len && len && ((uint8_t)value.data[len] & 0xC0) == 0x80)
         len--;
-    if (line_key(l, key, 16))
-        line_value(l, (struct slice){value.data, len});
+    if (!line_key(l, key, 16))
+        return;
+    size_t at = l->len;
+    line_value(l, (struct slice){value.data, len});
+    message_keep(l, key, at);
 }
 
 void log_text(struct log_line *l, const char *key, const char *value)
@@ -256,8 +392,11 @@ void log_text(struct log_line *l, const char *key, const char *value)
 
 static void line_raw(struct log_line *l, const char *key, const char *text)
 {
-    if (line_key(l, key, 32))
-        line_add(l, text, strlen(text));
+    if (!line_key(l, key, 32))
+        return;
+    size_t at = l->len;
+    line_add(l, text, strlen(text));
+    message_keep(l, key, at);
 }
 
 void log_int(struct log_line *l, const char *key, int64_t value)
@@ -287,7 +426,8 @@ void log_bool(struct log_line *l, const char *key, bool value)
 
 void log_null(struct log_line *l, const char *key)
 {
-    line_raw(l, key, "null");
+    if (line_key(l, key, 32))
+        line_add(l, "null", 4);
 }
 
 void log_texts(struct log_line *l, const char *key, const struct texts *value)
@@ -318,6 +458,7 @@ void log_texts(struct log_line *l, const char *key, const struct texts *value)
 /* TAIL_ROOM was kept for it. */
 static void line_close(struct log_line *l)
 {
+    message_insert(l);
     if (l->format != LOG_TEXT)
         l->data[l->len++] = '}';
     l->data[l->len++] = '\n';

@@ -30,6 +30,8 @@ void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, cons
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
 
+    if (n)
+        n->reason = operation_info(d->op)->name;
     note_code(n, r->sqlstate);
     note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
               r->detail.len ? r->detail.data : "");

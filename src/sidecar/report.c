@@ -72,7 +72,7 @@ static const struct note_fields {
     [EVENT_DISCONNECTED] = {.reason = "peer", .text = "reason", .ms = "next_try_ms"},
     [EVENT_CONSUMING] = {.n = "prefetch"},
     [EVENT_RETURNED] = {.text = "reason", .n = "n"},
-    [EVENT_DATABASE_ERROR] = {.text = "reason"},
+    [EVENT_DATABASE_ERROR] = {.reason = "during", .text = "reason"},
     [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},
 };
 

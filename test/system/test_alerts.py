@@ -19,7 +19,7 @@ import sys
 import pytest
 
 from rig import pages
-from test_log import sentences
+from test_log import templates
 from test_stats import fields, keys, states
 
 pytestmark = pytest.mark.deploy
@@ -71,7 +71,7 @@ def test_both_collections_have_the_same_alerts_and_say_what_to_do():
     for name in prometheus:
         for rule in prometheus[name], loki[name]:
             assert rule["labels"]["severity"] in ("warning", "critical") and set(rule["annotations"]) == {"summary", "runbook"}
-            assert set(re.findall(r"onceward explain ([a-z_]+)", rule["annotations"]["runbook"])) <= set(sentences()) | set(fields()) | set(fields("OUTBOX")) | set(states())
+            assert set(re.findall(r"onceward explain ([a-z_]+)", rule["annotations"]["runbook"])) <= set(templates()) | set(fields()) | set(fields("OUTBOX")) | set(states())
         assert prometheus[name]["annotations"]["runbook"] == loki[name]["annotations"]["runbook"]
 
 
@@ -99,9 +99,9 @@ def test_an_alert_asks_for_what_exists():
         asked = set(re.findall(r"\bonceward_\w+", rule["expr"]))
         assert asked and asked <= metrics(), name
         assert all("namespace" in labels for labels in re.findall(r"by \(([^)]*)\)", rule["expr"])), f"{name}: one namespace would hide another"
-        assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(sentences())
+        assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(templates())
     for name, rule in rules("loki.yaml").items():
-        assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(sentences()), name
+        assert set(re.findall(r'event!?="(\w+)"', rule["expr"])) <= set(templates()), name
         for pipeline in re.findall(r"\{(.*?)\[", rule["expr"]):
             given = set(re.search(r"\| json ([\w, ]+?) \|", pipeline)[1].split(", "))
             asked = set(re.findall(r"unwrap (\w+)", pipeline)) | set(re.findall(r"\| (\w+)!?=", pipeline)) - {"__error__"}

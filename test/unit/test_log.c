@@ -108,8 +108,8 @@ static void assert_line(enum log_format format, const char *time_key, const char
     free(text);
 }
 
-#define SENTENCE "An attempt failed; it is tried again at `next_attempt_ms` from now."
-#define NAMED    "\"message\":\"" SENTENCE "\",\"queue\":\"orders\",\"message_id\":\"a b\","
+#define MESSAGE  "attempt 2 failed: answered 503"
+#define NAMED    "\"message\":\"" MESSAGE "\",\"queue\":\"orders\",\"message_id\":\"a b\","
 #define TRACE_ID "\"0af7651916cd43dd8448eb211c80319c\""
 
 static void test_each_format_names_what_collectors_look_for(void **state)
@@ -124,8 +124,8 @@ static void test_each_format_names_what_collectors_look_for(void **state)
                 "\",\"severity\":\"WARNING\",\"event\":\"retry\"," NAMED "\"trace_id\":" TRACE_ID
                 ",\"error\":\"answered 503\",\"why\":null,\"attempt\":2}\n");
     assert_line(LOG_TEXT, "",
-                " warning orders retry: " SENTENCE
-                " message_id=\"a b\" trace_id=0af7651916cd43dd8448eb211c80319c "
+                " warning orders " MESSAGE
+                " event=retry message_id=\"a b\" trace_id=0af7651916cd43dd8448eb211c80319c "
                 "error=\"answered 503\" why=null attempt=2\n");
 }
 
@@ -142,11 +142,91 @@ static void test_text_for_a_terminal_misleads_nobody(void **state)
 
     log_set_format(LOG_TEXT);
     log_begin(&l, EVENT_DUPLICATE, "q\x1b[2J");
-    assert_holds(&l, " info    \"q\\u001b[2J\" duplicate: ");
+    assert_holds(&l, " info    \"q\\u001b[2J\"  event=duplicate");
     log_text(&l, "id", "1 reason=x\n");
     log_text(&l, "empty", "");
     log_set_format(LOG_ONCEWARD);
     assert_holds(&l, " id=\"1 reason=x\\u000a\" empty=\"\"");
+}
+
+/* The message of a line with one field more than its queue, for as long as `key` is not NULL. */
+static void assert_message(enum event e, const char *key, const char *value, const char *expected)
+{
+    struct log_line l;
+    char *text = NULL, *start, *end;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    log_begin(&l, e, NULL);
+    log_text(&l, "peer", "broker");
+    if (key)
+        log_text(&l, key, value);
+    log_int(&l, "letter", 17);
+    log_print(&l, f);
+    fclose(f);
+    start = strstr(text, "\"message\":\"");
+    assert_non_null(start);
+    start += strlen("\"message\":\"");
+    end = strstr(start, "\",\"queue\":null,\"peer\":\"broker\"");
+    assert_non_null(end);
+    *end = '\0';
+    assert_string_equal(start, expected);
+    free(text);
+}
+
+static void test_a_message_is_made_of_the_lines_own_fields(void **state)
+{
+    assert_message(EVENT_DISCONNECTED, "reason", "connection refused",
+                   "disconnected from the broker: connection refused");
+    assert_message(EVENT_DISCONNECTED, NULL, NULL, "disconnected from the broker");
+    assert_message(EVENT_DISCONNECTED, "reason", NULL, "disconnected from the broker");
+    assert_message(EVENT_DISCONNECTED, "reason", "", "disconnected from the broker");
+    assert_message(EVENT_DISCONNECTED, "reason", "no \"host\"\n",
+                   "disconnected from the broker: no \\\"host\\\"\\u000a");
+    assert_message(EVENT_LETTER_LEFT, "reason", "gone", "dead letter 17 kept: gone");
+    assert_message(EVENT_DRAINED, "reason", "gone", "drained");
+}
+
+/* Cut between characters and between escapes, whatever stands where the cut falls. */
+static void test_a_long_value_is_cut_in_the_message(void **state)
+{
+    for (size_t shift = 0; shift < 6; shift++) {
+        char value[600], expected[700], escape[8];
+        size_t n = 0, out;
+
+        for (; n < shift; n++)
+            value[n] = 'a';
+        memset(value + n, '\x1b', sizeof(value) - n - 1);
+        value[sizeof(value) - 1] = '\0';
+        out = (size_t)snprintf(expected, sizeof(expected), "disconnected from the broker: %.*s", (int)shift,
+                               value);
+        snprintf(escape, sizeof(escape), "\\u%04x", 0x1b);
+        for (size_t i = 0; i < (240 - shift) / 6; i++)
+            out += (size_t)snprintf(expected + out, sizeof(expected) - out, "%s", escape);
+        snprintf(expected + out, sizeof(expected) - out, "\xE2\x80\xA6");
+        assert_message(EVENT_DISCONNECTED, "reason", value, expected);
+    }
+}
+
+/* Templates hold text that needs no escape, and one field in each pair of brackets. */
+static void test_every_event_has_a_template(void **state)
+{
+    for (int e = 0; e < N_EVENTS; e++) {
+        const char *template = event_info((enum event)e)->message;
+        int n_fields = 0, fields_here = 0;
+
+        assert_true(strlen(template) > 3);
+        for (const char *c = template; *c; c++) {
+            assert_true(*c >= ' ' && *c <= '~' && *c != '"' && *c != '\\');
+            n_fields += *c == '{';
+            fields_here += *c == '{';
+            if (*c == '[')
+                fields_here = 0;
+            if (*c == ']' && fields_here != 1)
+                fail_msg("%s: one field in each pair of brackets", template);
+        }
+        assert_in_range(n_fields, 0, LOG_MESSAGE_FIELDS);
+    }
 }
 
 int main(void)
@@ -157,6 +237,9 @@ int main(void)
         cmocka_unit_test(test_a_line_of_nothing_else_keeps_its_bound),
         cmocka_unit_test(test_each_format_names_what_collectors_look_for),
         cmocka_unit_test(test_text_for_a_terminal_misleads_nobody),
+        cmocka_unit_test(test_a_message_is_made_of_the_lines_own_fields),
+        cmocka_unit_test(test_a_long_value_is_cut_in_the_message),
+        cmocka_unit_test(test_every_event_has_a_template),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 /* The log: one JSON object a line on standard output, at most LOG_LINE_MAX bytes. See events.def for what is
- * said. Each line has ts, level, event, message (the event's sentence) and queue before the event's own
- * fields.
+ * said. Each line has ts, level, event, message and queue before the event's own fields. The message is made
+ * from those fields by the event's template.
  *
  * Any thread may log. A line is built on the caller's stack and handed to one writer thread through a bounded
  * queue, so that a blocked standard output never blocks who logs. Each class of events has a room of its own
@@ -24,7 +24,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, N_LOG_LEVELS };
 enum log_format { LOG_ONCEWARD, LOG_ECS, LOG_GCP, LOG_TEXT, N_LOG_FORMATS };
 
 enum event {
-#define EVENT(id, name, level, class, sentence, advice) EVENT_##id,
+#define EVENT(id, name, level, class, message, sentence, advice) EVENT_##id,
 #include "onceward/base/events.def"
 #undef EVENT
     N_EVENTS
@@ -36,7 +36,8 @@ struct event_info {
     const char *name;     /* as it stands in the log */
     enum log_level level; /* its usual level */
     enum event_class class;
-    const char *sentence; /* what happened */
+    const char *message;  /* template of the line's message: see events.def */
+    const char *sentence; /* the general explanation */
     const char *advice;   /* what an operator does, with the command to type */
 };
 
@@ -61,13 +62,18 @@ void log_set_format(enum log_format format);
 /* How many lines were dropped since the start. */
 uint64_t log_dropped(void);
 
+enum { LOG_MESSAGE_FIELDS = 6 }; /* fields that a message may name */
+
 /* A line being made. On the stack; log_begin starts it, log_end hands it over. Keys are literals, in
  * snake_case. */
 struct log_line {
     enum event event;
     enum log_format format;
     bool off;
-    size_t len;
+    size_t len, message_at; /* the message goes in last, at message_at */
+    struct {
+        uint16_t at, len;
+    } fields[LOG_MESSAGE_FIELDS]; /* the values that it names, as written */
     char data[LOG_LINE_MAX];
 };
 
