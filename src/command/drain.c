@@ -15,7 +15,7 @@ static const char help[] =
     "shutdown_grace and to give back the rest, and waits until it has. The sidecar stays, idle and healthy, "
     "until SIGTERM.\n"
     "  --exit    ends it, too, and waits for its end\n"
-    "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
+    "  --state   the sidecar's state_file; default: where a sidecar of this user keeps it\n"
     "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n"
     "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was "
     "killed,\n"

@@ -3,6 +3,8 @@
 #include "command/common.h"
 #include "command/running.h"
 
+#include "onceward/base/runtime_folder.h"
+
 #include <stdlib.h>
 
 static const char help[] =
@@ -17,7 +19,7 @@ static const char help[] =
     "people\n"
     "             and scripts. A readinessProbe with it would keep requests from the application while the "
     "queues start\n"
-    "  --state    the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
+    "  --state    the sidecar's state_file; default: where a sidecar of this user keeps it\n"
     "  --config   the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n";
 
 enum { STARTED, LIVE, READY, N_QUESTIONS };
@@ -79,7 +81,7 @@ static int health_at(const char *path, int question)
     struct state s;
     int status;
 
-    if (state_read(path, &s, &f))
+    if (!runtime_folder_is_safe(path, &f) || state_read(path, &s, &f))
         return command_fail(&f);
     status = judge(&s, question);
     state_deinit(&s);

@@ -18,7 +18,7 @@ static const char help[] =
     "anew with its configuration, as the same process; waits until it has.\n"
     "A file with faults changes nothing: they are listed.\n"
     "  --now     requests that are out get no more than shutdown_grace\n"
-    "  --state   the sidecar's state_file; default " STATE_FILE_DEFAULT "\n"
+    "  --state   the sidecar's state_file; default: where a sidecar of this user keeps it\n"
     "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG. The sidecar reads "
     "its own, whatever is given here\n"
     "Exit status 0: reloaded. 1: the file was refused, or there is no sidecar.\n";

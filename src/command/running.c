@@ -8,6 +8,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/process.h"
+#include "onceward/base/runtime_folder.h"
 #include "onceward/base/table.h"
 #include "onceward/config/config.h"
 #include "onceward/sidecar/state_file.h"
@@ -71,7 +72,7 @@ int running_path(const struct running_options *o, char **ret, struct fault *f)
     if (!path && config)
         answer = config_state_file(config, ret, f);
     if (!*ret)
-        *ret = path ? mem_copy(path, strlen(path)) : mem_copy(STATE_FILE_DEFAULT, strlen(STATE_FILE_DEFAULT));
+        *ret = path ? mem_copy(path, strlen(path)) : runtime_path();
     return answer;
 }
 
@@ -133,6 +134,8 @@ int running_open(struct running *r, const char *path, struct fault *f)
     int64_t until = clock_ms() + FIRST_WORD_MS;
 
     *r = (struct running){.path = mem_copy(path, strlen(path)), .fd = -1};
+    if (!runtime_folder_is_safe(path, f))
+        return -1;
     int answer = hold_owner(r, f);
     while (!answer && (read_state(r, f) || !is_of(&r->state, r->pid))) {
         struct pollfd ends = {r->fd, POLLIN, 0};

@@ -15,6 +15,7 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/runtime_folder.h"
 #include "onceward/config/config.h"
 
 #include <errno.h>
@@ -355,6 +356,16 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
+/* Settled before the values are noted: `check --effective` names the path. */
+static void settle_state_file(struct config *c)
+{
+    char *path = c->state_file ? NULL : runtime_path();
+
+    if (path)
+        c->state_file = arena_copy(c->arena, path, strlen(path));
+    free(path);
+}
+
 void config_set_instance(struct config *c, const char *name)
 {
     c->instance = arena_copy(c->arena, name, strlen(name));
@@ -388,6 +399,7 @@ static int parse(struct slice text, const char *name, config_database_check *che
     c->outbox.is_there = has_outbox(&r, root);
     broker_url_settle(&r);
     cross_check_root(&r, check);
+    settle_state_file(c);
     values_note(&r);
     read_queues(&r, root);
     name_instance(c);

@@ -10,6 +10,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/random.h"
+#include "onceward/base/runtime_folder.h"
 #include "onceward/sidecar/state.h"
 
 #include <errno.h>
@@ -39,16 +40,6 @@ static char *folder_of(const char *path)
     const char *slash = strrchr(path, '/');
 
     return slash && slash != path ? mem_copy(path, (size_t)(slash - path)) : NULL;
-}
-
-/* True when there was none, and it was made: the default one's is ours to make. */
-static bool make_folder(const char *path)
-{
-    char *folder = folder_of(path);
-    bool made = folder && mkdir(folder, 0755) == 0; /* where it fails, opening a file in it says why */
-
-    free(folder);
-    return made;
 }
 
 /* --- the name --- */
@@ -94,7 +85,7 @@ static void learn_instance(struct state_file *s, const char *configured)
 static int take(struct state_file *s, const char *keeper, struct fault *f)
 {
     int64_t pid = 0;
-    int answer = lock_take(&s->lock, s->lock_path, keeper, &pid, f);
+    int answer = runtime_folder_is_safe(s->path, f) ? lock_take(&s->lock, s->lock_path, keeper, &pid, f) : -1;
 
     s->is_locked = answer == 0;
     if (answer != LOCK_TAKEN)
@@ -112,7 +103,7 @@ int state_file_open(struct state_file *s, const char *path, const char *instance
                              .lock_path = path_with(path, ".lock"),
                              .next_path = path_with(path, ".next"),
                              .lock = {.fd = -1}};
-    make_folder(path);
+    runtime_folder_make(path);
     int answer = take(s, KEEPER, f);
 
     learn_instance(s, instance);
@@ -196,8 +187,8 @@ static int try_folder(const char *path, struct fault *f)
 
 int state_file_try(const char *path, int64_t *ret_pid, struct fault *f)
 {
-    bool made = make_folder(path);
-    int answer = state_file_owner(path, ret_pid, f);
+    bool made = runtime_folder_make(path);
+    int answer = runtime_folder_is_safe(path, f) ? state_file_owner(path, ret_pid, f) : -1;
 
     if (!answer)
         answer = try_folder(path, f);

@@ -116,7 +116,7 @@ void tell_end(struct sidecar *s, int status)
     state.life = LIFE_ENDED;
     state.status = status;
     state_write(&state, &text);
-    if (state_file_replace(&s->file, buf_slice(&text), &f) < 0)
+    if (state_file_replace(&s->file, buf_slice(&text), &f) < 0 && s->file.is_locked)
         unlink(s->file.path);
     buf_deinit(&text);
 }

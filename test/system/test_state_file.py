@@ -3,13 +3,19 @@ cannot be written is an error."""
 
 import json
 import os
+import random
+import shutil
 import signal
 import stat
+import subprocess
+import tempfile
+import time
 
 import pytest
-from test_commands import Place, good, place, run  # noqa: F401 - a fixture
+from test_commands import ENVIRONMENT, Place, good, place, run  # noqa: F401 - a fixture
 from test_drain import told
 
+from rig import process, schema
 from rig.bed import merge
 from rig.wait import hold_true, wait_until
 
@@ -184,3 +190,103 @@ def test_check_says_who_has_it(bed):
     sidecar.signal(signal.SIGHUP)
     sidecar.wait_for("reloaded")
     assert good("drain", "--exit", "--state", sidecar.config["state_file"]) and sidecar.wait() == 0
+
+
+# where it lies without the key
+
+class User:
+    """A user of this machine without a name, and a configuration that it may read. Broker and database are away."""
+
+    def __init__(self, folder):
+        self.number = random.randrange(200_000, 2_000_000_000)
+        self.private = f"/tmp/onceward-{self.number}"
+        self.config = os.path.join(folder, "config.json")
+        os.chmod(folder, 0o755)
+        with open(self.config, "w") as f:
+            json.dump({"broker": {"url": "amqp://127.0.0.1:1/"}, "database": {"url": "postgresql://127.0.0.1:1/none"},
+                       "queues": {"orders": {"forward": {"url": "http://127.0.0.1:1/"}}}}, f)
+        os.chmod(self.config, 0o644)
+
+    def start(self, *arguments, **environment):
+        return process.spawn([schema.require_binary(), *arguments], user=self.number, group=self.number, extra_groups=[], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **environment})
+
+    def run(self, *arguments, **environment):
+        child = self.start(*arguments, **environment)
+        text = child.communicate(timeout=60)[0].decode()
+        return process.reap(child), text
+
+    def forget(self):
+        if os.path.islink(self.private):
+            os.unlink(self.private)
+        else:
+            shutil.rmtree(self.private, ignore_errors=True)
+
+
+@pytest.fixture
+def user():
+    if os.geteuid():
+        pytest.skip("only root may become another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        made = User(folder)
+        yield made
+        made.forget()
+
+
+@pytest.mark.parametrize("where", ["private", "session"])
+def test_without_the_key_each_command_of_a_user_finds_the_same_writable_place(user, where):
+    environment, path = {}, f"{user.private}/state"
+    if where == "session":
+        runtime = os.path.join(os.path.dirname(user.config), "run")
+        os.mkdir(runtime, 0o700)
+        os.chown(runtime, user.number, user.number)
+        environment, path = {"XDG_RUNTIME_DIR": runtime}, f"{runtime}/onceward/state"
+    _, text = user.run("check", "--connect", "--config", user.config, **environment)
+    assert f"ok   state file: {path}: can be written\n" in text, text
+    assert not os.path.exists(os.path.dirname(path)), "nothing is left behind"
+    sidecar = user.start("run", "--config", user.config, **environment)
+    try:
+        wait_until(lambda: user.run("health", "--started", **environment)[0] == 0, "it is found", 40, 0.2)
+        assert json.load(open(path))["pid"] == sidecar.pid
+        if where == "private":
+            assert stat.S_IMODE(os.stat(user.private).st_mode) == 0o700
+        status, text = user.run("drain", "--exit", **environment)
+        assert status == 0 and f"process {sidecar.pid}, queue orders" in text, text
+        log = sidecar.communicate(timeout=30)[0].decode()
+        assert sidecar.returncode == 0 and "state_file_failed" not in log, log
+    finally:
+        process.reap(sidecar)
+
+
+@pytest.mark.parametrize("trap", ["theirs", "link", "open"])
+def test_a_folder_that_another_user_laid_out_is_neither_written_nor_believed(user, trap):
+    """Its name under /tmp can be known beforehand."""
+    if trap == "link":
+        target = os.path.join(os.path.dirname(user.config), "target")
+        os.mkdir(target, 0o700)
+        os.chown(target, user.number, user.number)
+        os.symlink(target, user.private)
+    else:
+        os.mkdir(user.private, 0o700)
+        os.chmod(user.private, 0o777)
+        if trap == "open":
+            os.chown(user.private, user.number, user.number)
+    with open(os.path.join(user.private, "state"), "w") as f:  # as one that is well
+        json.dump({"pid": 1, "state": "running", "written_ms": time.time() * 1000,
+                   "queues": [{"queue": "q", "turned_ms_ago": 0, "live": True, "ready": True, "fits": True}]}, f)
+    os.chmod(os.path.join(user.private, "state"), 0o666)
+    before = sorted(os.listdir(user.private))
+    _, text = user.run("check", "--connect", "--config", user.config)
+    assert f"FAIL state file: {user.private}/state: " in text and "may enter" in text, text
+    for command in (("health", "--live"), ("drain",)):
+        status, text = user.run(*command)
+        assert status == 1 and "may enter" in text, text
+    sidecar = user.start("run", "--config", user.config)
+    try:
+        lines = iter(lambda: json.loads(sidecar.stdout.readline()), None)
+        failed = next(line for line in lines if line["event"] == "state_file_failed")
+        assert "may enter" in failed["reason"], failed
+        sidecar.terminate()
+        assert sidecar.wait(30) == 0 and sorted(os.listdir(user.private)) == before
+    finally:
+        process.reap(sidecar)

@@ -12,8 +12,6 @@
 struct buf;
 struct fault;
 
-#define STATE_FILE_DEFAULT "/run/onceward/state"
-
 enum { STATE_STALE_MS = 30000 };
 
 struct state_queue {

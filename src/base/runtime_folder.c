@@ -1,0 +1,106 @@
+/* The default folder of the state file: see runtime_folder.h. No state of its own; any thread. */
+
+#include "onceward/base/runtime_folder.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RUN_FOLDER "/run/onceward"
+
+static char *join(const char *folder, const char *name)
+{
+    struct buf b = {0};
+
+    buf_printf(&b, "%s/%s", folder, name);
+    buf_text(&b);
+    return b.data;
+}
+
+static bool is_own_folder(const char *path)
+{
+    struct stat st;
+
+    return path && *path == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+           access(path, W_OK | X_OK) == 0;
+}
+
+/* An existing folder decides by its rights; otherwise the parent does. */
+static bool has_run_folder(void)
+{
+    struct stat st;
+
+    if (stat(RUN_FOLDER, &st) == 0)
+        return S_ISDIR(st.st_mode) && access(RUN_FOLDER, W_OK | X_OK) == 0;
+    return errno == ENOENT && access("/run", W_OK | X_OK) == 0;
+}
+
+static char *private_folder(void)
+{
+    struct buf b = {0};
+
+    buf_printf(&b, "/tmp/onceward-%ld", (long)geteuid());
+    buf_text(&b);
+    return b.data;
+}
+
+char *runtime_path(void)
+{
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    char *folder, *path;
+
+    if (is_own_folder(xdg))
+        return join(xdg, "onceward/state");
+    if (has_run_folder())
+        return join(RUN_FOLDER, "state");
+    folder = private_folder();
+    path = join(folder, "state");
+    free(folder);
+    return path;
+}
+
+/* The folder of a path, or NULL: it has none of its own. The caller owns it. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash && slash != path ? mem_copy(path, (size_t)(slash - path)) : NULL;
+}
+
+static bool is_private(const char *folder)
+{
+    char *own = private_folder();
+    bool is = folder && !strcmp(folder, own);
+
+    free(own);
+    return is;
+}
+
+bool runtime_folder_is_safe(const char *path, struct fault *f)
+{
+    char *folder = folder_of(path);
+    struct stat st;
+    bool safe = !is_private(folder) || lstat(folder, &st) != 0 ||
+                (S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077));
+
+    if (!safe)
+        fault_set(f, "%s is no folder that this user alone may enter: remove it, or set `state_file`",
+                  folder);
+    free(folder);
+    return safe;
+}
+
+bool runtime_folder_make(const char *path)
+{
+    char *folder = folder_of(path);
+    bool made = folder && mkdir(folder, is_private(folder) ? 0700 : 0755) == 0;
+
+    free(folder);
+    return made;
+}
