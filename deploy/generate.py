@@ -88,6 +88,8 @@ def mtail_statements(of_pod):
     stats = [set_gauge(f"onceward_stats_seconds{labels}", "timestamp()", COUNTER)]
     stats += [set_gauge(f'onceward_state{labels}["{state}"]', "0", STATE) for state in states()]
     stats.append(f'/"state":"(?P<state>\\w+)"/ {{\n  onceward_state{labels}[$state] = 1\n}}')
+    stats.append(set_gauge(f"onceward_database_down{labels}", "0", STATE))
+    stats.append(f'/"paused_reason":"database_down"/ {{\n  onceward_database_down{labels} = 1\n}}')
     outbox = [set_gauge(f'onceward_stats_seconds{of_pod}[""]', "timestamp()", COUNTER), set_gauge(f"onceward_outbox_relaying{of_pod}", "0", STATE),
               f'/"state":"relaying"/ {{\n  onceward_outbox_relaying{of_pod} = 1\n}}']
     for lines, macro, prefix, by in (stats, "STAT", "onceward_", labels), (outbox, "OUTBOX", "onceward_outbox_", of_pod):
@@ -102,7 +104,8 @@ def mtail_statements(of_pod):
 
 def mtail():
     declared = ["counter onceward_lines_total by namespace, pod, event, level", "gauge onceward_stats_seconds by namespace, pod, queue",
-                "gauge onceward_state by namespace, pod, queue, state", "gauge onceward_outbox_relaying by namespace, pod"]
+                "gauge onceward_state by namespace, pod, queue, state", "gauge onceward_database_down by namespace, pod, queue",
+                "gauge onceward_outbox_relaying by namespace, pod"]
     for macro, prefix, by in ("STAT", "onceward_", "namespace, pod, queue"), ("OUTBOX", "onceward_outbox_", "namespace, pod"):
         for name, kind, _ in fields(macro):
             if name in TEXTS:

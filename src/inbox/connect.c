@@ -255,6 +255,37 @@ static bool hosts_shift(struct hosts *h, const PGconn *failed)
     return true;
 }
 
+/* The server itself has answered: "SEVERITY:  text", in its own language. */
+static bool is_said_by_server(const PGconn *conn)
+{
+    return strstr(PQerrorMessage(conn), ":  ") != NULL;
+}
+
+static bool is_sqlstate(const char *text)
+{
+    return strspn(text, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && text[5] == ':';
+}
+
+/* Of a verbose message: "FATAL:  28P01: text" and a line that ends in ".c:338" become "FATAL:  text". */
+static void add_refusal(struct buf *said, const char *text, char code[8])
+{
+    for (const char *line = text, *end; *line; line = end) {
+        size_t len = strcspn(line, "\n");
+        const char *at = memmem(line, len, ":  ", 3), *place = memmem(line, len, ".c:", 3);
+
+        end = line + len + (line[len] == '\n');
+        if (place && strspn(place + 3, "0123456789") == (size_t)(line + len - place - 3))
+            continue;
+        if (at && is_sqlstate(at + 3)) {
+            memcpy(code, at + 3, 5);
+            code[5] = '\0';
+            buf_add_slice(said, (struct slice){line, (size_t)(at + 3 - line)});
+            line = at + 3 + 7;
+        }
+        buf_add_slice(said, (struct slice){line, (size_t)(end - line)});
+    }
+}
+
 static bool is_refused_by_pooler(const PGconn *conn)
 {
     return strstr(PQerrorMessage(conn), "unsupported startup parameter");
@@ -262,8 +293,11 @@ static bool is_refused_by_pooler(const PGconn *conn)
 
 /* libpq goes on to the next host when one cannot be reached, but not when one closes the connection in the
  * middle of the login, as a mesh or a balancer does whose server is gone. Then this does. What failed is
- * added to `said`. */
-static PGconn *conn_open(const struct login *l, const char *settings, struct buf *said)
+ * added to `said`.
+ *
+ * libpq gives the SQLSTATE of a refused login only in verbose messages, and those only from a second try on
+ * the same object. */
+static PGconn *conn_open(const struct login *l, const char *settings, struct buf *said, char code[8])
 {
     PGconn *conn = conn_try(l, settings, NULL);
     PQconninfoOption *used = conn && PQstatus(conn) != CONNECTION_OK ? PQconninfo(conn) : NULL;
@@ -278,7 +312,14 @@ static PGconn *conn_open(const struct login *l, const char *settings, struct buf
             hosts.port = o->val;
     }
     while (conn && PQstatus(conn) != CONNECTION_OK) {
-        buf_add_text(said, PQerrorMessage(conn));
+        if (is_said_by_server(conn) && !is_refused_by_pooler(conn)) {
+            PQsetErrorVerbosity(conn, PQERRORS_VERBOSE);
+            PQreset(conn);
+            PQsetErrorVerbosity(conn, PQERRORS_DEFAULT);
+            if (PQstatus(conn) == CONNECTION_OK)
+                break;
+        }
+        add_refusal(said, PQerrorMessage(conn), code);
         if (!used || is_refused_by_pooler(conn) || !hosts_shift(&hosts, conn))
             break;
         PQfinish(conn);
@@ -298,17 +339,18 @@ static void secret_free(char *text)
 static int open_as(const struct login *l, struct connection *ret, struct fault *f)
 {
     struct buf settings = {0}, said = {0};
+    char code[sizeof(f->code)] = "";
     int result = settings_make(l->config, l->url, &settings, f);
 
     if (result == 0) {
-        PGconn *conn = conn_open(l, buf_text(&settings), &said);
+        PGconn *conn = conn_open(l, buf_text(&settings), &said, code);
         bool pinned = true;
 
         /* PgBouncer does not take settings: without them, then. */
         if (conn && PQstatus(conn) != CONNECTION_OK && is_refused_by_pooler(conn)) {
             PQfinish(conn);
             buf_reset(&said);
-            conn = conn_open(l, NULL, &said);
+            conn = conn_open(l, NULL, &said, code);
             pinned = false;
         }
         if (conn && PQstatus(conn) == CONNECTION_OK) {
@@ -316,6 +358,7 @@ static int open_as(const struct login *l, struct connection *ret, struct fault *
         } else {
             result =
                 fault_set(f, "cannot connect to the database: %s", conn ? buf_text(&said) : "out of memory");
+            memcpy(f->code, code, sizeof(code));
             PQfinish(conn);
         }
     }

@@ -234,7 +234,7 @@ static void arrive(struct sidecar *s, struct broker_link *k, void *result)
     struct fault f = {0};
 
     if (broker_attempt_take(result, &k->broker, &f)) {
-        dial_failed(s, &k->dial, f.text);
+        dial_fault(s, &k->dial, &f);
         return;
     }
     FAILPOINT(BROKER_CONNECTED);

@@ -223,7 +223,7 @@ static void arrive(struct sidecar *s, void *result)
         return;
     default:
         database_lost(&d->core, s->now_ms, f.text);
-        dial_failed(s, &d->dial, f.text);
+        dial_fault(s, &d->dial, &f);
         return;
     }
     FAILPOINT(INBOX_CONNECTED);

@@ -8,6 +8,7 @@
 #include "onceward/core/backoff.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum {
     PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
@@ -68,12 +69,31 @@ void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
 
     dial_later(s, d, wait);
     snprintf(d->reason, sizeof(d->reason), "%s", reason);
+    d->is_refused = false;
     if (!somebody_was_ready(s))
         return; /* waits.c tells it */
     log_peer(&l, EVENT_DISCONNECTED, d);
     log_text(&l, "reason", reason);
     log_int(&l, "next_try_ms", wait);
     log_end(&l);
+}
+
+/* SQLSTATE: class 28 is the login, 3D000 no such database, 42501 no permission. AMQP: 403 is ACCESS_REFUSED,
+ * 530 NOT_ALLOWED: no such virtual host, or not for this user. */
+static bool is_refusal(const char *code)
+{
+    static const char *const codes[] = {"28", "3D000", "42501", "403", "530"};
+
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
+        if (!strncmp(code, codes[i], strlen(codes[i])))
+            return true;
+    return false;
+}
+
+void dial_fault(struct sidecar *s, struct dial *d, const struct fault *f)
+{
+    dial_failed(s, d, f->text);
+    d->is_refused = is_refusal(f->code);
 }
 
 void dial_succeeded(struct sidecar *s, struct dial *d, const char *version)

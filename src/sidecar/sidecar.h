@@ -68,6 +68,7 @@ struct dial {
     bool was_up;
     uint64_t n_reconnects;
     char reason[256]; /* of the last failure */
+    bool is_refused;  /* the peer said no, to the login or its permissions: time alone changes nothing */
 };
 
 /* A connection to a virtual host. */
@@ -260,7 +261,9 @@ void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most
  * failed. */
 bool dial_result(struct sidecar *s, struct dial *d, void **result);
 void dial_failed(struct sidecar *s, struct dial *d, const char *reason); /* told, and tried again later */
-void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms);     /* the same, not told */
+void dial_fault(struct sidecar *s, struct dial *d,
+                const struct fault *f);                              /* the same, of an attempt to connect */
+void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms); /* the same, not told */
 void dial_succeeded(struct sidecar *s, struct dial *d, const char *version);
 void dial_time(struct sidecar *s,
                struct dial *d); /* now and then: a connection that lives forgets its failures */

@@ -341,10 +341,14 @@ def ms(seconds):
 
 PAUSED = {"state": "paused", "paused_for_ms": ms, "every_s": 10}
 AWAY = {"state": "disconnected", "depth": None, "every_s": 10}
+NO_DATABASE = {**PAUSED, "paused_reason": "database_down"}
 CASES = {  # name: lines, and what fires at some time before the last of them
     "no broker": (figures("p/a", (0, 3)) + figures("p/a", (3, 12), **AWAY), {"OncewardNotConsuming"}),
     "no queue": (figures("p/a", (0, 3)) + figures("p/a", (3, 12), state="no_queue", depth=None), {"OncewardNotConsuming"}),
     "wrong password from the start": (figures("p/a", (0, 10), **AWAY), {"OncewardNotConsuming"}),
+    "the database refuses the login": (figures("p/a", (0, 10), **NO_DATABASE), {"OncewardNotConsuming", "OncewardPaused"}),
+    "one has no database, the other no broker": (figures("p/a", (0, 10), **NO_DATABASE) + figures("p/b", (0, 10), **AWAY), {"OncewardNotConsuming"}),
+    "one has no database, the other consumes": (figures("p/a", (0, 10), **NO_DATABASE) + figures("p/b", (0, 10)), set()),
     "another replica consumes": (figures("p/a", (0, 12)) + figures("p/b", (0, 12), **AWAY), set()),
     "standby": (figures("p/a", (0, 12), state="standby"), set()),
     "a short cut": (figures("p/a", (0, 3)) + figures("p/a", (3, 4), **AWAY) + figures("p/a", (4, 12)), set()),

@@ -89,3 +89,24 @@ def test_a_wait_that_lasts_is_a_warning(bed, missing):
             line = sidecar.wait_for("waiting", n=n, reason=reason, level="warning")
             assert line["_at"] - first["_at"] > 1.4 * n
     assert {e["event"] for e in loud(sidecar)} == {"waiting"}
+
+
+REFUSED = {  # the key that is wrong: what the peer says to it, and the line's reason
+    "database's password": (lambda bed: {"database": {"url": bed.postgres.dsn(user="with_password"), "password": "wrong"}}, "password authentication failed",
+                            "database_down"),
+    "database's role": (lambda bed: {"database": {"url": bed.postgres.dsn(user="nobody_at_all")}}, "nobody_at_all", "database_down"),
+    "database's name": (lambda bed: {"database": {"url": bed.postgres.dsn(user="sidecar_login", database="none_such")}}, "none_such", "database_down"),
+    "broker's password": (lambda bed: {"broker": {"url": bed.rabbitmq.url(), "password": "wrong"}}, "ACCESS_REFUSED", "disconnected"),
+    "virtual host": (lambda bed: {"broker": {"url": bed.rabbitmq.url(vhost="none_such")}}, "NOT_ALLOWED", "disconnected"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_login_is_a_warning_at_once(bed, what):
+    """Whatever starts later, it does not get better by itself."""
+    top, said, reason = REFUSED[what]
+    sidecar = bed.sidecar(wait=False, top=top(bed))
+    line = sidecar.wait_for("waiting", reason=reason)
+    assert line["level"] == "warning" and said in line["detail"], line
+    assert "LOCATION" not in line["detail"] and ".c:" not in line["detail"], "what is verbose about it is for nobody"
+    assert line["message"].startswith(f"waiting before the first start ({reason}): ")

@@ -10,7 +10,7 @@ enum { PATIENCE_MS = 60000 };
 
 static enum waiting_line told(struct waiting *w, enum waiting_for what, const char *text, int64_t now_ms)
 {
-    return waiting_for(w, what, text, now_ms, PATIENCE_MS);
+    return waiting_for(w, what, text, false, now_ms, PATIENCE_MS);
 }
 
 static void test_a_start_in_order_is_told_once_each_and_never_warned_of(void **state)
@@ -65,6 +65,22 @@ static void test_what_was_there_begins_anew(void **state)
     assert_int_equal(told(&w, WAITING_APPLICATION, "refused", 2 * PATIENCE_MS), WAITING_WARNING);
 }
 
+/* A wrong password gets no better: a warning at once, also when the peer came up first and refuses then. */
+static void test_a_refusal_is_a_warning_at_once_and_once_a_patience(void **state)
+{
+    struct waiting w = {0};
+
+    assert_int_equal(waiting_for(&w, WAITING_BROKER, "ACCESS_REFUSED", true, 0, PATIENCE_MS),
+                     WAITING_WARNING);
+    for (int64_t now = 250; now < PATIENCE_MS; now += 250)
+        assert_int_equal(waiting_for(&w, WAITING_BROKER, "ACCESS_REFUSED", true, now, PATIENCE_MS),
+                         WAITING_NO_LINE);
+    assert_int_equal(waiting_for(&w, WAITING_BROKER, "ACCESS_REFUSED", true, PATIENCE_MS, PATIENCE_MS),
+                     WAITING_WARNING);
+    assert_int_equal(told(&w, WAITING_DATABASE, "connection refused", 0), WAITING_LINE);
+    assert_int_equal(waiting_for(&w, WAITING_DATABASE, "28P01", true, 250, PATIENCE_MS), WAITING_WARNING);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -72,6 +88,7 @@ int main(void)
         cmocka_unit_test(test_what_lasts_is_a_warning_once_a_patience),
         cmocka_unit_test(test_another_reason_is_told_not_more_than_once_a_second),
         cmocka_unit_test(test_what_was_there_begins_anew),
+        cmocka_unit_test(test_a_refusal_is_a_warning_at_once_and_once_a_patience),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,9 +23,9 @@ struct waiting {
 enum waiting_line { WAITING_NO_LINE, WAITING_LINE, WAITING_WARNING };
 
 /* It is not there, and why. Which line is due: one when the wait begins or its reason changes (not more than
- * one a second), a warning each patience_ms. */
-enum waiting_line waiting_for(struct waiting *w, enum waiting_for what, const char *text, int64_t now_ms,
-                              int64_t patience_ms);
+ * one a second), a warning each patience_ms; the first warning at once where the peer is there and refuses. */
+enum waiting_line waiting_for(struct waiting *w, enum waiting_for what, const char *text, bool is_refused,
+                              int64_t now_ms, int64_t patience_ms);
 
 /* It is there. */
 void waiting_over(struct waiting *w, enum waiting_for what);
