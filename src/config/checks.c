@@ -233,5 +233,7 @@ void broker_url_vhost(const char *url, char *out, size_t size)
 
 const char *check_consumer(const char *text)
 {
+    if (!strncmp(text, "onceward-try.", 13))
+        return "another name: `onceward try` deletes the rows of consumers that begin with onceward-try.";
     return strcmp(text, "onceward-outbox") ? NULL : "another name: this one is the outbox's";
 }

@@ -235,11 +235,22 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
                 "only one of the two");
 }
 
+/* A queue's own name as its consumer name: nobody has given it, so no key was checked. */
+static void check_default_consumer(const struct reading *r, const struct config_queue *q)
+{
+    const char *wrong = check_consumer(q->consumer);
+
+    if (wrong && !reading_is_set(r, "consumer"))
+        cross_report(r, false, "consumer", NULL, "the queue's name, \"%s\", is reserved; expected %s",
+                     q->consumer, wrong);
+}
+
 void cross_check_queue(const struct reading *root, const struct queue_reading *q)
 {
     const struct reading *r = &q->reading;
     const struct config *c = root->target;
 
+    check_default_consumer(r, &q->queue);
     check_windows(r, &q->queue);
     check_retry(r, &q->queue);
     check_amounts(r, &q->queue);

@@ -626,6 +626,15 @@ static void test_combinations(void **state)
          "\"queues\": {\"a\": {\"vhost\": \"v\", \"forward\": {\"url\": \"http://h\"}}, \"b\": {\"queue\": "
          "\"a\", \"consumer\": \"x\", \"forward\": {\"url\": \"http://h\"}}}",
          NULL, NULL},
+        {'Q', "\"consumer\": \"onceward-try.q\"", "queues.q.consumer",
+         "expected another name: `onceward try` deletes the rows of consumers that begin with onceward-try."},
+        {'Q', "\"consumer\": \"onceward-outbox\"", "queues.q.consumer",
+         "expected another name: this one is the outbox's"},
+        {'Q', "\"consumer\": \"onceward-try\"", NULL, NULL},
+        {'Q', "\"queue\": \"onceward-try.q\"", "queues.q.consumer",
+         "the queue's name, \"onceward-try.q\", is reserved; expected another name: `onceward try` deletes the "
+         "rows of consumers that begin with onceward-try."},
+        {'Q', "\"queue\": \"onceward-try.q\", \"consumer\": \"c\"", NULL, NULL},
         {'S',
          "\"queues\": {\"a\": {\"forward\": {\"url\": \"http://h\"}}, \"b\": {\"consumer\": \"a\", "
          "\"forward\": {\"url\": \"http://h\"}}}",
