@@ -168,14 +168,14 @@ CREATE TABLE onceward.replica (
     version  text        NOT NULL,
     queues   json        NOT NULL,
     seen_at  timestamptz NOT NULL,
-    -- Taken out of the former once, by whoever writes it, instead of by everybody who reads it.
-    consuming jsonb GENERATED ALWAYS AS (jsonb_path_query_array(queues::jsonb, '$[*] ? (@.state == "consuming").consumer')) STORED
+    -- Extracted once, by the instance that writes the row, instead of by each instance that reads it.
+    may_consume jsonb GENERATED ALWAYS AS (jsonb_path_query_array(queues::jsonb, '$[*] ? (@.may_consume == true).consumer')) STORED
 ) WITH (fillfactor = 50);
 
 -- No index but the key, and room on the page: written every few seconds, it stays one HOT update.
 COMMENT ON TABLE onceward.replica IS 'Who is there: a row an instance, written every few seconds.';
 COMMENT ON COLUMN onceward.replica.queues IS 'What its queues do, for people and for `onceward status`: an object a queue.';
-COMMENT ON COLUMN onceward.replica.consuming IS 'The consumers of those that are consuming.';
+COMMENT ON COLUMN onceward.replica.may_consume IS 'The consumers whose messages this instance could take now, also as a standby of a single active consumer.';
 
 CREATE TABLE onceward.control (
     consumer text COLLATE "C" PRIMARY KEY,

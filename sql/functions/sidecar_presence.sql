@@ -1,14 +1,14 @@
 -- Presence and levers: writes that this instance is there and what its queues do, and answers who else is there and what operators want of
 -- the asked consumers. To be called every few seconds.
 --
--- p_queues: a JSON array with an object for each queue; its "consumer" and "state" are looked at here. p_counter: what the last call
+-- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here. p_counter: what the last call
 -- answered; NULL: there was none on this connection.
 --
 -- Answers, in this order:
 --   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
 --                    row was written, or what is there has a larger number
 --   kind 'replica'   one for each other instance: name, number (of its life), counter, version, and consumes: a character for each of
---                    p_consumers, 1 where the instance says that it is consuming that one. Whoever's counter stays as it is does not call
+--                    p_consumers, 1 where the instance may consume that one. Whoever's counter stays as it is does not call
 --                    any more
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
@@ -74,13 +74,13 @@ BEGIN
     -- Most have one queue, and there may be hundreds of replicas.
     IF cardinality(p_consumers) = 1 THEN
         RETURN QUERY
-        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version, CASE WHEN r.consuming ? v_only THEN '1' ELSE '0' END,
+        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version, CASE WHEN r.may_consume ? v_only THEN '1' ELSE '0' END,
                NULL::boolean, NULL::text
         FROM onceward.replica r WHERE r.instance <> p_instance;
     ELSE
         RETURN QUERY
         SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
-               (SELECT string_agg(CASE WHEN r.consuming ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
+               (SELECT string_agg(CASE WHEN r.may_consume ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
                 FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)), NULL::boolean, NULL::text
         FROM onceward.replica r WHERE r.instance <> p_instance;
     END IF;

@@ -115,6 +115,12 @@ static bool is_paused(const struct queue *q)
     return !q->database->linked;
 }
 
+bool queue_may_consume(const struct queue *q)
+{
+    return !q->drain && q->generation && q->ready && !is_paused(q) && !q->left_to_others &&
+           !q->consumer.watch.no_queue && q->consumer.state == CONSUMER_ACTIVE;
+}
+
 enum queue_state queue_state(const struct queue *q)
 {
     const struct consumer_watch *w = &q->consumer.watch;

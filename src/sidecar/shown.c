@@ -1,5 +1,5 @@
 /* What presence shows of the queues, for `onceward status` and `top`, and for other replicas: an object a
- * queue, of which the database reads "consumer" and "state". What is 0, or is not known, is left out: the row
+ * queue, of which the database reads "consumer" and "may_consume". What is 0, or is not known, is left out: the row
  * is written every few seconds, and read by every replica. */
 #include "sidecar/sidecar.h"
 
@@ -69,15 +69,17 @@ static void add_rates(struct buf *b, struct lane *l)
 
 static void add_queue(struct buf *b, struct lane *l)
 {
-    bool consuming = l->core.consumer.state == CONSUMER_ACTIVE && !l->core.left_to_others;
+    bool may_consume = queue_may_consume(&l->core);
     enum queue_state state = queue_state(&l->core);
 
-    if (state == QUEUE_CONSUMING && !consuming)
+    if (state == QUEUE_CONSUMING && !may_consume)
         state = QUEUE_WAITING;
     buf_add_text(b, "{\"queue\": ");
     buf_add_json(b, slice_of(l->config->queue));
     add_text(b, "consumer", l->config->consumer);
     add_text(b, "state", queue_states[state].name);
+    if (may_consume)
+        buf_add_text(b, ", \"may_consume\": true");
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", l->core.held.n_out,
                queue_limit(&l->core), queue_n_held(&l->core));

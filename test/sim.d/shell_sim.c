@@ -238,7 +238,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
     if (!s->base)
         return;
     for (int i = 0; i < w->plan->n_queues; i++)
-        consuming[i] = queue_state(&s->queues[i].core) == QUEUE_CONSUMING;
+        consuming[i] = queue_may_consume(&s->queues[i].core);
     database_ask_presence(w, s->base, s->index, consuming);
 }
 

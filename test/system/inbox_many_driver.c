@@ -427,7 +427,7 @@ static void test_presence(void **state)
                  "onceward.replica"),
         "me 7 1 1.2.3 [{\"consumer\": \"driver\", \"state\": \"consuming\"}]");
     bed_sql(b, "INSERT INTO onceward.replica VALUES ('zoe', 2, 40, '9', '[{\"consumer\": \"driver2\", "
-               "\"state\": \"consuming\"}, "
+               "\"may_consume\": true}, "
                "{\"consumer\": \"driver\", \"state\": \"paused\"}]', now()), ('ann', 1, 3, '', '[]', now())");
     presence_get(b, "[]", &p);
     assert_int_equal(p.n_replicas, 2);

@@ -3,6 +3,8 @@
 Whatever it is: each message has its one effect, no attempt is charged, the log says why nothing comes, and at the end the broker's
 own figures show one consumer and nothing unacked. See test_broker_links.py for the link between the two."""
 
+import threading
+
 import pytest
 
 from rig.broker_view import finish, hold_some, needs_failpoints, own, own_broker, start, wait_for_state  # noqa: F401
@@ -210,6 +212,31 @@ def test_another_active_consumer_is_waited_for_and_said(own):
     own.wait_for_effects([f"m{i}" for i in range(4)])
     wait_for_state(sidecar, "consuming", mark)
     finish(own, sidecar, [f"m{i}" for i in range(4)])
+
+
+@needs_failpoints
+@pytest.mark.parametrize("state", ["stuck", "standby"])
+def test_a_standby_gets_the_queue_when_the_active_replicas_application_dies(own, state):
+    """Only the active consumer is delivered to: it must leave, or the healthy replica never gets a message."""
+    own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
+    ids = [f"m{i}" for i in range(30)]
+    ended = threading.Event()
+    own.app.handler = lambda request, reply: ended.wait(60) and 503
+    active = start(own, queue=own.queue, pause_hold="1s", prefetch=4, forward={"concurrency": 4})
+    own.queue.publish_many(ids)
+    wait_until(lambda: len(own.app.posts()) == 4, "the active replica works", 30)
+    healthy = own.new_application("-healthy")
+    healthy.handler = healthy.commit_and_answer
+    # The first silence makes it stuck; the second and third, where there is time for them, a standby.
+    again = "600000" if state == "stuck" else "300"
+    second = start(own, f"stuck_ms=300,stuck_again_ms={again}", queue=own.queue, app=healthy)
+    wait_for_state(second, state)
+    wait_until(lambda: own.rows("SELECT may_consume FROM onceward.replica WHERE may_consume ? %s AND queues::text LIKE %s",
+                                own.queue.name, f'%"{state}"%'), "the standby is one that may consume", 20)
+    own.app.die()
+    ended.set()
+    active.wait_for("paused", reason="application_down", deadline=40)
+    wait_until(lambda: {e["message_id"] for e in second.find("completed")} == set(ids), "all are done by the healthy replica", 60)
 
 
 @needs_failpoints

@@ -136,7 +136,7 @@ def test_wal_of_a_message(pg):
 @pytest.mark.alone
 def test_presence_takes_little(pg):
     """With three others and a few queues, as the server has it; it is called every few seconds."""
-    states = "[" + ", ".join(f'{{"consumer": "q{n}", "state": "consuming", "in_flight": 3}}' for n in range(4)) + "]"
+    states = "[" + ", ".join(f'{{"consumer": "q{n}", "state": "consuming", "may_consume": true, "in_flight": 3}}' for n in range(4)) + "]"
     for other in "bcd":
         Inbox(pg, "c", other).presence(states)
     session = Inbox(pg, "c")
@@ -151,7 +151,7 @@ def test_presence_takes_little(pg):
     print(best)
 
 
-QUEUE = {"queue": "payments", "consumer": "payments", "state": "consuming", "in_flight": 12, "limit": 16, "held": 120, "parked": 3, "depth": 1234,
+QUEUE = {"queue": "payments", "consumer": "payments", "state": "consuming", "may_consume": True, "in_flight": 12, "limit": 16, "held": 120, "parked": 3, "depth": 1234,
          "received_per_s": 512.3, "completed_per_s": 511.9, "failed_per_s": 1.2, "forward_ms_p50": 2.1, "forward_ms_p99": 14.0,
          "end_to_end_ms_p50": 5.0, "end_to_end_ms_p99": 31.9}
 
@@ -179,7 +179,7 @@ def test_presence_of_two_hundred_replicas_takes_little(pg):
     for n in range(5):  # each of them calls, as in 25 seconds
         for instance in instances:
             took.append(took_ms("SELECT * FROM onceward.sidecar_presence(%s, 1, NULL, '1.2.3', %s, %s)", instance, states, ["payments"]))
-            reading.append(took_ms("SELECT instance, number, counter, version, consuming ? 'payments' FROM onceward.replica"))
+            reading.append(took_ms("SELECT instance, number, counter, version, may_consume ? 'payments' FROM onceward.replica"))
         pg.query("VACUUM onceward.replica")  # as autovacuum, which comes once a minute
     session.query("SELECT pg_stat_force_next_flush()")
     updated, hot = wait_until(lambda: counts()[0] >= 5 * 199 and counts(), "the updates in the statistics")

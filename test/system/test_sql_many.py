@@ -424,7 +424,8 @@ def test_figures_of_several_consumers(inbox):
 
 
 def states(**of):
-    return json.dumps([{"consumer": consumer, "state": state, "in_flight": 3} for consumer, state in of.items()])
+    """Of each consumer: may_consume, and the number of requests."""
+    return json.dumps([{"consumer": consumer, "state": "standby", "may_consume": may, "in_flight": 3} for consumer, may in of.items()])
 
 
 @pytest.fixture
@@ -440,14 +441,14 @@ def kinds(rows):
 
 def test_who_is_there_and_what_they_do(others):
     a, b = others("a", 3), others("b", 1)
-    mine, = a.presence(states(c="consuming", d="consuming", e="paused"), consumers=["c"])
+    mine, = a.presence(states(c=True, d=True, e=False), consumers=["c"])
     assert (mine.kind, mine.number, mine.yes) == ("self", 1, False)
     rows = b.presence("[]", consumers=["d", "x", "e", "c"], version="0.2")
     assert kinds(rows) == ["self", "replica"]
     assert (rows[1].name, rows[1].number, rows[1].counter, rows[1].version, rows[1].consumes) == ("a", 3, 1, "v", "1001")
     assert a.query("SELECT queues -> 2 FROM onceward.replica WHERE instance = 'a'")[0][0] == {
-        "consumer": "e", "state": "paused", "in_flight": 3}
-    a.presence(states(c="draining"), counter=1, consumers=["c"])
+        "consumer": "e", "state": "standby", "may_consume": False, "in_flight": 3}
+    a.presence(states(c=False), counter=1, consumers=["c"])
     row = b.presence("[]", counter=1, consumers=["c"])[1]
     assert (row.counter, row.consumes) == (2, "0")
     assert b.presence("[]", counter=2, consumers=["c"])[1].counter == 2, "it has not called since"
@@ -455,7 +456,7 @@ def test_who_is_there_and_what_they_do(others):
     assert a.query("SELECT version FROM onceward.replica WHERE instance = 'b'")[0].version == "v"
 
 
-@pytest.mark.parametrize("odd", ["{}", "3", "null", '[3, null, {"consumer": 7, "state": "consuming"}, {"state": "consuming"}]'])
+@pytest.mark.parametrize("odd", ["{}", "3", "null", '[3, null, {"consumer": 7, "may_consume": true}, {"may_consume": true}, {"consumer": "c", "may_consume": 1}, {"consumer": "c"}]'])
 def test_states_of_another_shape_say_nothing(others, odd):
     others("a").presence(odd)
     assert others("b").presence("[]", consumers=["7x", "c"])[1].consumes == "00"
@@ -588,7 +589,7 @@ def test_presence_is_one_hot_update_and_waits_for_nothing(others, pg):
     a, b = others("a"), others("b")
     a.presence()
     for n in range(50):
-        a.presence(states(c="consuming"), counter=n + 1)
+        a.presence(states(c=True), counter=n + 1)
         if n % 10 == 9:
             pg.query("VACUUM onceward.replica")
 

@@ -358,6 +358,27 @@ static void test_letters_behind_many_large_ones_are_written(void **state)
     end(w);
 }
 
+/* A standby of a single active consumer is delivered nothing until the active one leaves: the active one may
+ * leave messages to it. */
+static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    struct consumer_watch *watch = &w->q.consumer.watch;
+
+    assert_true(queue_may_consume(&w->q));
+    watch->depth = 85;
+    watch->n_remedies = 1;
+    assert_int_equal(queue_state(&w->q), QUEUE_STUCK);
+    assert_true(queue_may_consume(&w->q));
+    watch->n_remedies = 3;
+    watch->standby = true;
+    assert_int_equal(queue_state(&w->q), QUEUE_STANDBY);
+    assert_true(queue_may_consume(&w->q));
+    queue_application_down(&w->q, w->now, "connection refused");
+    assert_false(queue_may_consume(&w->q));
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
+        cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

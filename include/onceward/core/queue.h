@@ -82,7 +82,7 @@ struct queue {
     struct returns returns;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
-    int n_others; /* other instances that consume this queue, as presence says; 0: nobody, or not known */
+    int n_others; /* other instances that may consume this queue, as presence says; 0: none, or not known */
     struct queue_pause pauses[N_PAUSE_REASONS];
     struct queue_lever {
         bool awaited; /* nothing is begun before it is known what operators want */
@@ -234,7 +234,8 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const 
 /* So does what is held because everything fails, if it came before then. */
 void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
 
-/* How many other instances consume this queue, as presence says; 0: nobody, or not known. */
+/* Other instances that may consume this queue (their queue_may_consume), as presence says; 0: none, or not
+ * known. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
 /* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued.
@@ -321,6 +322,9 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 /* --- what the stats line says --- */
 
 enum queue_state queue_state(const struct queue *q);
+/* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer. Other
+ * replicas leave messages only where this is so. */
+bool queue_may_consume(const struct queue *q);
 uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
 int queue_limit(const struct queue *q);    /* of requests that may be out now */
 size_t queue_n_parked(const struct queue *q);

@@ -274,8 +274,8 @@ int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct
 /* Presence and levers: one call writes what this instance is doing, and reads who else is there and what
  * operators want.
  *
- * states_json: an array with an object for each queue of the process, with at least "consumer" and "state";
- * "state": "consuming" is what makes another instance one that could take a message. */
+ * states_json: an array with an object for each queue of the process, with at least "consumer";
+ * "may_consume": true marks an instance that could take its messages. */
 void inbox_ask_presence(struct inbox *i, const char *version, struct slice states_json);
 
 /* Another instance. Whoever's counter stays the same does not call. */
@@ -283,7 +283,7 @@ struct inbox_replica {
     const char *instance;
     int64_t number, counter;
     const char *version;
-    const bool *consumes; /* a queue of ours: says that it is consuming that one */
+    const bool *consumes; /* a queue of ours: may it consume that one? */
 };
 
 /* What each replica is to do once: it remembers the number that it has done. 0: never wanted. */
