@@ -166,6 +166,7 @@ CREATE TABLE onceward.replica (
     number   bigint      NOT NULL,
     counter  bigint      NOT NULL,
     version  text        NOT NULL,
+    host     text        NOT NULL DEFAULT '',
     queues   json        NOT NULL,
     seen_at  timestamptz NOT NULL,
     -- Extracted once, by the instance that writes the row, instead of by each instance that reads it.
@@ -174,6 +175,7 @@ CREATE TABLE onceward.replica (
 
 -- No index but the key, and room on the page: written every few seconds, it stays one HOT update.
 COMMENT ON TABLE onceward.replica IS 'Who is there: a row an instance, written every few seconds.';
+COMMENT ON COLUMN onceward.replica.host IS 'The name of its machine: of its pod, where it is one.';
 COMMENT ON COLUMN onceward.replica.queues IS 'What its queues do, for people and for `onceward status`: an object a queue.';
 COMMENT ON COLUMN onceward.replica.may_consume IS 'The consumers whose messages this instance could take now, also as a standby of a single active consumer.';
 

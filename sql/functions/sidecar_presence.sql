@@ -2,14 +2,16 @@
 -- the asked consumers. To be called every few seconds.
 --
 -- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here. p_counter: what the last call
--- answered; NULL: there was none on this connection.
+-- answered; NULL: there was none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
 --
 -- Answers, in this order:
 --   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
 --                    row was written, or what is there has a larger number
---   kind 'replica'   one for each other instance: name, number (of its life), counter, version, and consumes: a character for each of
---                    p_consumers, 1 where the instance may consume that one. Whoever's counter stays as it is does not call
---                    any more
+--   kind 'others'    with p_count, one for each of p_consumers that other instances may consume, as they wrote within the last 10 seconds:
+--                    ord (its place in p_consumers), number: how many they are; and one without ord for the instances that consume none
+--                    of them
+--   kind 'holder'    one for each of p_holders that has a row: name, counter. An instance that has ended does not count any more, and its
+--                    row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
 --   kind 'retry'     what waits is to be looked at at once, by each replica that has not done this number yet: ord, number, name: who said so
@@ -19,7 +21,8 @@
 --
 -- Ids to give up whose rows are dead or completed by now are taken out of the list: what is redriven lives.
 --
--- Who has not called for a day is forgotten; that is looked for once an hour.
+-- Rows that nobody wrote for 10 minutes are deleted, by a replica's first call and once a minute: each call that counts reads all that
+-- are left. The interval between two such calls is the caller's, and grows with their number.
 --
 -- It commits asynchronously: nothing of it must outlive a crash.
 --
@@ -27,8 +30,9 @@
 -- uncommitted insert of the same name, at most a second. A call that finds it locked writes nothing. Rows: one, by a HOT update.
 -- Repeating it: counts once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
-    p_instance text, p_number bigint, p_counter bigint, p_version text, p_queues json, p_consumers text[])
-RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, version text, consumes text, yes boolean, text text)
+    p_instance text, p_number bigint, p_counter bigint, p_version text, p_host text, p_queues json, p_consumers text[], p_holders text[],
+    p_count boolean)
+RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, yes boolean, text text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -43,7 +47,6 @@ DECLARE
     v_there record;
     v_wanted record;
     v_next  bigint := 1;
-    v_only  text := p_consumers[1];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
@@ -52,16 +55,16 @@ BEGIN
     IF FOUND THEN
         v_next := v_there.counter + 1;
         UPDATE onceward.replica r
-        SET number = p_number, counter = v_next, version = p_version, queues = p_queues, seen_at = v_now
+        SET number = p_number, counter = v_next, version = p_version, host = p_host, queues = p_queues, seen_at = v_now
         WHERE r.ctid = v_there.tid;
     ELSE
-        INSERT INTO onceward.replica AS r (instance, number, counter, version, queues, seen_at)
-        VALUES (p_instance, p_number, v_next, p_version, p_queues, v_now) ON CONFLICT (instance) DO NOTHING;
+        INSERT INTO onceward.replica AS r (instance, number, counter, version, host, queues, seen_at)
+        VALUES (p_instance, p_number, v_next, p_version, p_host, p_queues, v_now) ON CONFLICT (instance) DO NOTHING;
     END IF;
-    IF v_next % 720 = 0 THEN
+    IF p_counter IS NULL OR v_next % 12 = 0 THEN
         DELETE FROM onceward.replica r
         WHERE r.instance IN (SELECT o.instance FROM onceward.replica o
-                             WHERE o.seen_at < v_now - interval '1 day' AND o.instance <> p_instance FOR UPDATE OF o SKIP LOCKED);
+                             WHERE o.seen_at < v_now - interval '10 minutes' AND o.instance <> p_instance FOR UPDATE OF o SKIP LOCKED);
     END IF;
 
     kind := 'self';
@@ -71,24 +74,25 @@ BEGIN
                     OR (p_counter IS NOT NULL AND (v_there.number < p_number OR v_there.counter > p_counter)), false);
     RETURN NEXT;
 
-    -- Most have one queue, and there may be hundreds of replicas.
-    IF cardinality(p_consumers) = 1 THEN
+    IF p_count THEN
         RETURN QUERY
-        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version, CASE WHEN r.may_consume ? v_only THEN '1' ELSE '0' END,
-               NULL::boolean, NULL::text
-        FROM onceward.replica r WHERE r.instance <> p_instance;
-    ELSE
+        SELECT 'others', array_position(p_consumers, e.consumer), NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
+        FROM onceward.replica r
+        LEFT JOIN LATERAL (SELECT e.consumer COLLATE "C" FROM jsonb_array_elements_text(r.may_consume) e (consumer)
+                           WHERE e.consumer = ANY (p_consumers)) e ON r.may_consume ?| p_consumers
+        WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
+        GROUP BY 2;
+    END IF;
+    IF cardinality(p_holders) > 0 THEN
         RETURN QUERY
-        SELECT 'replica', NULL::integer, r.instance, r.number, r.counter, r.version,
-               (SELECT string_agg(CASE WHEN r.may_consume ? c.consumer THEN '1' ELSE '0' END, '' ORDER BY c.n)
-                FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)), NULL::boolean, NULL::text
-        FROM onceward.replica r WHERE r.instance <> p_instance;
+        SELECT 'holder', NULL::integer, r.instance, NULL::bigint, r.counter, NULL::boolean, NULL::text
+        FROM onceward.replica r WHERE r.instance = ANY (p_holders);
     END IF;
 
     -- Nobody ever wanted anything of most consumers, and a pause is all that is wanted of others: what is rare is not joined to that.
     RETURN QUERY
     SELECT 'control', array_position(p_consumers, k.consumer), coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint,
-           NULL::bigint, NULL::text, NULL::text, k.paused, coalesce(k.reason, '')
+           NULL::bigint, k.paused, coalesce(k.reason, '')
     FROM onceward.control k WHERE k.consumer = ANY (p_consumers)
     ORDER BY 2;
     IF NOT FOUND THEN
@@ -99,7 +103,7 @@ BEGIN
 
     IF v_wanted.once THEN
         RETURN QUERY
-        SELECT l.kind, array_position(p_consumers, k.consumer), coalesce(l.by, ''), l.number, l.ago_ms, NULL::text, NULL::text, k.paused,
+        SELECT l.kind, array_position(p_consumers, k.consumer), coalesce(l.by, ''), l.number, l.ago_ms, k.paused,
                coalesce(k.reason, '')
         FROM onceward.control k
         CROSS JOIN LATERAL (VALUES
@@ -126,7 +130,7 @@ BEGIN
     WHERE k.ctid = t.tid;
 
     RETURN QUERY
-    SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::boolean, g.id
+    SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::boolean, g.id
     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
     JOIN onceward.control k ON k.consumer = c.consumer
     CROSS JOIN LATERAL unnest(k.give_up) g (id)
@@ -135,4 +139,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_presence(text, bigint, bigint, text, json, text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_presence(text, bigint, bigint, text, text, json, text[], text[], boolean) FROM PUBLIC;

@@ -561,7 +561,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "digest,content_header}'),"
         " ('onceward.control', '{consumer,paused,give_up,held_number,retry_number}',"
         "  '{reason,by,since,give_up_by,held_by,held_at,retry_by}'),"
-        " ('onceward.replica', '{instance,number,counter,version,queues,seen_at}', '{may_consume}'),"
+        " ('onceward.replica', '{instance,number,counter,version,host,queues,seen_at}', '{may_consume}'),"
         " ('onceward.message', '{consumer,message_id,received_at,seq,exchange,routing_key,body}',"
         "  '{message_type,content_header}'),"
         " ('onceward.replay', '{name,what,received_at,seq,n,began_at,moved_at}', '{}'),"

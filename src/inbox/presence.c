@@ -7,45 +7,54 @@
 #include "pipeline.h"
 #include "question.h"
 #include "queues.h"
+#include "text.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND, ORD, NAME, NUMBER, COUNTER, VERSION, CONSUMES, YES, TEXT, N_FIELDS };
+enum { KIND, ORD, NAME, NUMBER, COUNTER, YES, TEXT, N_FIELDS };
 
 void presence_deinit(struct presence *p)
 {
-    mem_clear(&p->replicas);
+    mem_clear(&p->holders);
     mem_clear(&p->controls);
     mem_clear(&p->texts);
-    mem_clear(&p->consumes);
+    mem_clear(&p->n_others);
     mem_clear(&p->give_up);
-    p->n_replicas = p->n_controls = 0;
+    p->n_holders = p->n_controls = 0;
+    p->n_counted = 0;
 }
 
-void inbox_ask_presence(struct inbox *i, const char *version, struct slice states_json)
+void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
 {
-    static const Oid types[] = {25, 20, 20, 25, 114, 1009};
-    const char *params[6] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
-    struct buf states = {0}, names = {0};
+    static const Oid types[] = {25, 20, 20, 25, 25, 114, 1009, 1009, 16};
+    const char *params[9] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
+    struct buf states = {0}, names = {0}, holders = {0};
     char counter[24];
 
     if (!pipeline_may_ask(i, QUESTION_PRESENCE))
         return;
     queues_consumers(&i->queues, &names);
-    buf_add_slice(&states, states_json);
+    text_array_add(&holders, shown->holders, shown->n_holders);
+    buf_add_slice(&states, shown->queues_json);
     snprintf(counter, sizeof(counter), "%" PRId64, i->presence.counter);
     params[2] = i->presence.counter ? counter : NULL;
-    params[3] = version;
-    params[4] = buf_text(&states);
-    params[5] = buf_text(&names);
-    pipeline_ask(i, QUESTION_PRESENCE, 6, types, params);
+    params[3] = shown->version;
+    params[4] = shown->host;
+    params[5] = buf_text(&states);
+    params[6] = buf_text(&names);
+    params[7] = buf_text(&holders);
+    params[8] = shown->count ? "t" : "f";
+    i->presence.asked_count = shown->count;
+    pipeline_ask(i, QUESTION_PRESENCE, 9, types, params);
+    buf_deinit(&holders);
     buf_deinit(&states);
     buf_deinit(&names);
 }
@@ -72,18 +81,10 @@ static struct slice text_keep(struct reading *r, int at, int field)
     return s;
 }
 
-static void replica_read(struct reading *r, int at, struct inbox_replica *ret, bool *consumes)
+static void holder_read(struct reading *r, int at, struct inbox_holder_seen *ret)
 {
-    const char *bits = PQgetvalue(r->rows, at, CONSUMES);
-    size_t n_bits = (size_t)PQgetlength(r->rows, at, CONSUMES);
-
-    *ret = (struct inbox_replica){.consumes = consumes};
-    ret->instance = text_keep(r, at, NAME).data;
-    ret->version = text_keep(r, at, VERSION).data;
-    call_int8(r->rows, at, NUMBER, &ret->number);
+    *ret = (struct inbox_holder_seen){.instance = text_keep(r, at, NAME).data};
     call_int8(r->rows, at, COUNTER, &ret->counter);
-    for (size_t k = 0; k < r->n_queues; k++)
-        consumes[k] = k < n_bits && bits[k] == '1';
 }
 
 /* The index of the queue that a row is about. -1: it is about none. */
@@ -93,6 +94,16 @@ static int64_t queue_of(const struct reading *r, int at)
 
     call_int4(r->rows, at, ORD, &ord);
     return ord >= 1 && (size_t)ord <= r->n_queues ? ord - 1 : -1;
+}
+
+static void others_read(const struct reading *r, int at, struct presence *p)
+{
+    int64_t queue = queue_of(r, at), n = 0;
+
+    call_int8(r->rows, at, NUMBER, &n);
+    p->n_counted += n;
+    if (queue >= 0)
+        p->n_others[queue] = n < INT_MAX ? (int)n : INT_MAX;
 }
 
 static void control_read(struct reading *r, int at, struct inbox_control *ret)
@@ -150,17 +161,17 @@ static void lever_read(struct reading *r, int at, struct presence *p)
 
 static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
 {
-    size_t n_replicas = 0, n_controls = 0, n_give_up = 0, n_bytes = 0;
+    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_bytes = 0;
 
     for (int at = 0; at < PQntuples(rows); at++) {
-        n_replicas += is_kind(rows, at, "replica");
+        n_holders += is_kind(rows, at, "holder");
         n_controls += is_kind(rows, at, "control");
         n_give_up += is_kind(rows, at, "give_up");
         for (int field = 0; field < N_FIELDS; field++)
             n_bytes += (size_t)PQgetlength(rows, at, field) + 1;
     }
-    p->replicas = mem_zalloc(n_replicas + 1, sizeof(*p->replicas));
-    p->consumes = mem_zalloc(n_replicas * n_queues + 1, sizeof(*p->consumes));
+    p->holders = mem_zalloc(n_holders + 1, sizeof(*p->holders));
+    p->n_others = mem_zalloc(n_queues + 1, sizeof(*p->n_others));
     p->controls = mem_zalloc(n_controls + 1, sizeof(*p->controls));
     p->give_up = mem_zalloc(n_give_up + 1, sizeof(*p->give_up));
     p->texts = mem_zalloc(n_bytes + 1, 1);
@@ -177,9 +188,10 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
         if (is_kind(rows, at, "self")) {
             call_int8(rows, at, NUMBER, &p->counter);
             p->namesake = call_bool(rows, at, YES);
-        } else if (is_kind(rows, at, "replica")) {
-            replica_read(&r, at, &p->replicas[p->n_replicas], p->consumes + p->n_replicas * n_queues);
-            p->n_replicas++;
+        } else if (is_kind(rows, at, "others")) {
+            others_read(&r, at, p);
+        } else if (is_kind(rows, at, "holder")) {
+            holder_read(&r, at, &p->holders[p->n_holders++]);
         } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
             control_read(&r, at, &p->controls[p->n_controls++]);
         } else {
@@ -198,8 +210,10 @@ int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
         return got;
     presence_fill(p, rows, i->queues.n);
     PQclear(rows);
-    *ret = (struct inbox_presence){.replicas = p->replicas,
-                                   .n_replicas = p->n_replicas,
+    *ret = (struct inbox_presence){.n_others = p->asked_count ? p->n_others : NULL,
+                                   .n_counted = p->n_counted,
+                                   .holders = p->holders,
+                                   .n_holders = p->n_holders,
                                    .controls = p->controls,
                                    .n_controls = p->n_controls,
                                    .namesake = p->namesake};

@@ -10,12 +10,14 @@
 struct presence {
     int64_t counter; /* what it answered; 0: nothing yet */
     bool namesake;
-    struct inbox_replica *replicas;
-    size_t n_replicas;
+    bool asked_count;
+    int *n_others; /* a queue */
+    int64_t n_counted;
+    struct inbox_holder_seen *holders;
+    size_t n_holders;
     struct inbox_control *controls;
     size_t n_controls;
-    char *texts;    /* what the others point into */
-    bool *consumes; /* n queues for each replica */
+    char *texts; /* what the others point into */
     struct slice *give_up;
 };
 

@@ -20,8 +20,8 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_TRY] = "SELECT yes FROM onceward.sidecar_try($1)",
     [QUESTION_REGISTER] =
         "SELECT ord, answer, queue, vhost FROM onceward.sidecar_register_many($1, $2, $3, $4)",
-    [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, version, consumes, yes, text "
-                          "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6)",
+    [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text "
+                          "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",
     [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored "
                               "FROM onceward.sidecar_outbox_lease($1, $2, $3, $4, $5)",

@@ -70,6 +70,8 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
         report_reason(l, EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
+    if (r->answer == ROW_HELD && l->config->transaction)
+        replicas_met(s, r->detail);
     queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
     l->touched = true;
 }

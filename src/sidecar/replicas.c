@@ -1,8 +1,8 @@
-/* Presence: every few seconds one call for all queues says what this instance does, and learns who else is
- * there and what operators want.
+/* Presence: every few seconds one call for all queues says what this instance does, and learns what operators
+ * want, whether other instances may consume, and whether the holders of claims are still there.
  *
- * An instance is gone when three calls in a row, over ten seconds of this side's clock, found its counter
- * unchanged. */
+ * A holder is an instance whose claim was in the way here. It is gone when three calls in a row, over ten seconds
+ * of this side's clock, found its counter unchanged. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -12,75 +12,111 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Five seconds between two calls are promised to operators: TIME(PRESENCE) and what the call takes. */
-enum { GONE_MS = 10000, N_SAME = 3, SEEN_MS = 10000 };
+enum {
+    /* Five seconds between two calls are promised to operators: TIME(PRESENCE) and what the call takes. */
+    GONE_MS = 10000,
+    N_SAME = 3,
+    HURRY_MS = 1000, /* between two calls, the latter for a holder that was not known before */
+    COUNTED_MS =
+        50, /* for each replica, between two calls that count them: n replicas read 20 n rows a second */
+    HOST_BYTES = 256,
+};
 
-static struct replica *replica_of(struct sidecar_presence *p, const char *instance)
+/* --- holders --- */
+
+static struct holder *holder_find(struct sidecar_presence *p, struct slice instance)
 {
-    for (size_t i = 0; i < p->n; i++)
-        if (!strcmp(p->replicas[i].instance, instance))
-            return &p->replicas[i];
-    p->replicas = mem_realloc(p->replicas, (p->n + 1) * sizeof(*p->replicas));
-    p->replicas[p->n] = (struct replica){.instance = mem_copy(instance, strlen(instance)), .counter = -1};
-    return &p->replicas[p->n++];
+    for (size_t i = 0; i < p->n_holders; i++)
+        if (slice_equal(slice_of(p->holders[i].instance), instance))
+            return &p->holders[i];
+    return NULL;
 }
 
-static void saw(struct sidecar *s, struct replica *r, int64_t counter)
+/* A place for one more; where there is none, that of the one that was met longest ago. */
+static struct holder *holder_add(struct sidecar_presence *p)
 {
-    r->is_there = true;
-    if (counter != r->counter) {
-        r->counter = counter;
-        r->changed_ms = s->now_ms;
-        r->n_same = 0;
-        r->gone = false;
+    struct holder *oldest = &p->holders[0];
+
+    if (p->n_holders < HOLDERS_MAX)
+        return &p->holders[p->n_holders++];
+    for (size_t i = 1; i < p->n_holders; i++)
+        if (p->holders[i].met_ms < oldest->met_ms)
+            oldest = &p->holders[i];
+    free(oldest->instance);
+    return oldest;
+}
+
+void replicas_met(struct sidecar *s, struct slice claimed_by)
+{
+    struct sidecar_presence *p = &s->presence;
+    const char *slash = claimed_by.len ? memrchr(claimed_by.data, '/', claimed_by.len) : NULL;
+    struct slice instance = {claimed_by.data, slash ? (size_t)(slash - claimed_by.data) : 0};
+    struct holder *h;
+
+    if (!instance.len || slice_equal(instance, slice_of(s->config->instance)))
+        return;
+    h = holder_find(p, instance);
+    if (!h) {
+        h = holder_add(p);
+        *h = (struct holder){
+            .instance = mem_copy(instance.data, instance.len), .counter = -1, .changed_ms = s->now_ms};
+        if (p->at_ms > p->asked_ms + HURRY_MS)
+            p->at_ms = p->asked_ms + HURRY_MS;
+    }
+    h->met_ms = s->now_ms;
+}
+
+/* An instance without a row has not called for long: its counter is as it was. */
+static int64_t counter_of(const struct inbox_presence *p, const struct holder *h)
+{
+    for (size_t i = 0; i < p->n_holders; i++)
+        if (!strcmp(p->holders[i].instance, h->instance))
+            return p->holders[i].counter;
+    return h->counter;
+}
+
+static void saw(struct sidecar *s, struct holder *h, int64_t counter)
+{
+    if (counter != h->counter) {
+        h->counter = counter;
+        h->changed_ms = s->now_ms;
+        h->n_same = 0;
+        h->gone = false;
         return;
     }
-    r->n_same++;
-    r->gone = r->n_same >= N_SAME && s->now_ms - r->changed_ms >= GONE_MS;
+    h->n_same++;
+    h->gone = h->n_same >= N_SAME && s->now_ms - h->changed_ms >= GONE_MS;
 }
 
-/* Those that the database has forgotten: it keeps them for a day. */
-static void forget_others(struct sidecar_presence *p)
+static void tell_gone(struct sidecar *s, const struct inbox_presence *answer)
 {
+    struct sidecar_presence *p = &s->presence;
+    const char *gone[HOLDERS_MAX];
     size_t n = 0;
 
-    for (size_t i = 0; i < p->n; i++) {
-        struct replica r = p->replicas[i];
-
-        if (r.is_there)
-            p->replicas[n++] = r;
-        else
-            free(r.instance);
+    for (size_t i = 0; i < p->n_holders; i++) {
+        if (p->holders[i].asked)
+            saw(s, &p->holders[i], counter_of(answer, &p->holders[i]));
+        if (p->holders[i].gone)
+            gone[n++] = p->holders[i].instance;
     }
-    p->n = n;
-    for (size_t i = 0; i < n; i++)
-        p->replicas[i].is_there = false;
-}
-
-static void tell_gone(struct sidecar *s)
-{
-    const char **gone = mem_zalloc(s->presence.n + 1, sizeof(*gone));
-    size_t n = 0;
-
-    for (size_t i = 0; i < s->presence.n; i++)
-        if (s->presence.replicas[i].gone)
-            gone[n++] = s->presence.replicas[i].instance;
     inbox_set_gone(s->database.inbox, gone, n);
-    free(gone);
 }
+
+/* --- others that may consume --- */
 
 static void tell_others(struct sidecar *s, const struct inbox_presence *p)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        int n = 0;
-
-        for (size_t k = 0; k < p->n_replicas; k++)
-            n += p->replicas[k].consumes[i] &&
-                 s->now_ms - replica_of(&s->presence, p->replicas[k].instance)->changed_ms < SEEN_MS;
-        queue_presence(&s->lanes[i].core, s->now_ms, n);
-    }
+    if (!p->n_others)
+        return;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[i]);
+    s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
+
+/* --- the call --- */
 
 /* Nothing is begun before the levers were read once: so that is said, and it is tried again. */
 static void failed(struct sidecar *s, const struct fault *f)
@@ -110,10 +146,7 @@ static void answered(struct sidecar *s)
         failed(s, &f);
         return;
     }
-    for (size_t i = 0; i < p.n_replicas; i++)
-        saw(s, replica_of(&s->presence, p.replicas[i].instance), p.replicas[i].counter);
-    forget_others(&s->presence);
-    tell_gone(s);
+    tell_gone(s, &p);
     tell_others(s, &p);
     levers_pull(s, &p);
     if (p.namesake && !s->presence.told_namesake && s->n_lanes) {
@@ -121,6 +154,31 @@ static void answered(struct sidecar *s)
         report_reason(&s->lanes[0], EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
+}
+
+static void ask(struct sidecar *s)
+{
+    struct sidecar_presence *p = &s->presence;
+    const char *holders[HOLDERS_MAX];
+    char host[HOST_BYTES] = "";
+
+    gethostname(host, sizeof(host) - 1);
+    for (size_t i = 0; i < p->n_holders; i++) {
+        p->holders[i].asked = true;
+        holders[i] = p->holders[i].instance;
+    }
+    shown_write(s, &p->json);
+    inbox_ask_registration(s->database.inbox);
+    inbox_ask_presence(s->database.inbox, &(struct inbox_shown){.version = ONCEWARD_VERSION,
+                                                                .host = host,
+                                                                .queues_json = buf_slice(&p->json),
+                                                                .holders = holders,
+                                                                .n_holders = p->n_holders,
+                                                                .count = s->now_ms >= p->count_at_ms});
+    p->asked = true;
+    p->asked_ms = s->now_ms;
+    p->life = s->database.core.life;
+    p->at_ms = s->now_ms + FAILPOINT_MS(PRESENCE);
 }
 
 void replicas_step(struct sidecar *s)
@@ -139,15 +197,12 @@ void replicas_step(struct sidecar *s)
     if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
         return;
     if (p->life != s->database.core.life) {
-        for (size_t i = 0; i < p->n; i++) /* while there was no database, nobody could show that he lives */
-            p->replicas[i].n_same = 0;
+        for (size_t i = 0; i < p->n_holders;
+             i++) /* without a database no instance could show that it lives */
+            p->holders[i].n_same = 0;
+        p->count_at_ms = 0;
     }
-    shown_write(s, &p->json);
-    inbox_ask_registration(s->database.inbox);
-    inbox_ask_presence(s->database.inbox, ONCEWARD_VERSION, buf_slice(&p->json));
-    p->asked = true;
-    p->life = s->database.core.life;
-    p->at_ms = s->now_ms + FAILPOINT_MS(PRESENCE);
+    ask(s);
 }
 
 int64_t replicas_due_ms(const struct sidecar *s)
@@ -157,8 +212,7 @@ int64_t replicas_due_ms(const struct sidecar *s)
 
 void replicas_deinit(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->presence.n; i++)
-        free(s->presence.replicas[i].instance);
-    free(s->presence.replicas);
+    for (size_t i = 0; i < s->presence.n_holders; i++)
+        free(s->presence.holders[i].instance);
     buf_deinit(&s->presence.json);
 }

@@ -171,13 +171,17 @@ struct stored {
     size_t bytes;
 };
 
-/* Another instance, as its presence was seen. */
-struct replica {
+/* More replicas than that seldom share a queue. The names of those that are gone go with each claim. */
+enum { HOLDERS_MAX = 128 };
+
+/* Another instance whose claims are in the way, as its presence was seen. */
+struct holder {
     char *instance;
-    int64_t counter;
-    int64_t changed_ms;  /* when it was last seen to change, by this side's clock */
-    int n_same;          /* reads in a row that found it unchanged */
-    bool gone, is_there; /* is_there: in the latest answer */
+    int64_t counter;    /* -1: it was not seen yet */
+    int64_t changed_ms; /* when the counter was last seen to change, by this side's clock */
+    int64_t met_ms;     /* when a claim of it was last in the way */
+    int n_same;         /* reads in a row that found it unchanged */
+    bool asked, gone;
 };
 
 enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD };
@@ -229,9 +233,10 @@ struct sidecar {
         int64_t at_ms;
         bool asked, told_namesake;
         int64_t told_failed_ms;
-        uint32_t life; /* of the database, that the question was asked of */
-        struct replica *replicas;
-        size_t n;
+        uint32_t life;                 /* of the database, that the question was asked of */
+        int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the others */
+        struct holder holders[HOLDERS_MAX];
+        size_t n_holders;
         struct buf json;
     } presence;
     struct sidecar_outbox *outbox; /* NULL: none is configured */
@@ -338,6 +343,8 @@ void figures_step(struct sidecar *s);
 /* --- replicas.c --- */
 
 void replicas_step(struct sidecar *s);
+void replicas_met(struct sidecar *s,
+                  struct slice claimed_by); /* "instance/number", whose claim is in the way */
 int64_t replicas_due_ms(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
 

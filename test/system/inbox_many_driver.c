@@ -399,8 +399,17 @@ static void presence_get(struct bed *b, const char *states, struct inbox_presenc
 {
     int got;
 
-    inbox_ask_presence(b->inbox, "1.2.3", slice_of(states));
-    inbox_ask_presence(b->inbox, "not asked twice", slice_of("[]"));
+    static const char *const holders[] = {"zoe", "bob"};
+    struct inbox_shown shown = {.version = "1.2.3",
+                                .host = "pod-1",
+                                .queues_json = slice_of(states),
+                                .holders = holders,
+                                .n_holders = 2,
+                                .count = true};
+
+    inbox_ask_presence(b->inbox, &shown);
+    shown.version = "not asked twice";
+    inbox_ask_presence(b->inbox, &shown);
     for (int64_t end = clock_ms() + 5000; !(got = inbox_presence(b->inbox, ret, &b->fault));) {
         assert_true(clock_ms() < end);
         assert_int_equal(bed_wait(b), 0);
@@ -420,25 +429,23 @@ static void test_presence(void **state)
     b->self = (struct inbox_self){.instance = "me", .number = 7};
     bed_connect(b);
     presence_get(b, "[{\"consumer\": \"driver\", \"state\": \"consuming\"}]", &p);
-    assert_true(p.n_replicas == 0 && p.n_controls == 0 && !p.namesake);
+    assert_true(p.n_others && !p.n_others[0] && !p.n_counted && !p.n_holders && !p.n_controls && !p.namesake);
     assert_string_equal(
-        bed_text(b,
-                 "SELECT instance || ' ' || number || ' ' || counter || ' ' || version || ' ' || queues FROM "
-                 "onceward.replica"),
-        "me 7 1 1.2.3 [{\"consumer\": \"driver\", \"state\": \"consuming\"}]");
-    bed_sql(b, "INSERT INTO onceward.replica VALUES ('zoe', 2, 40, '9', '[{\"consumer\": \"driver2\", "
-               "\"may_consume\": true}, "
-               "{\"consumer\": \"driver\", \"state\": \"paused\"}]', now()), ('ann', 1, 3, '', '[]', now())");
+        bed_text(
+            b,
+            "SELECT instance || ' ' || number || ' ' || counter || ' ' || version || ' ' || host || ' ' || queues FROM "
+            "onceward.replica"),
+        "me 7 1 1.2.3 pod-1 [{\"consumer\": \"driver\", \"state\": \"consuming\"}]");
+    bed_sql(
+        b, "INSERT INTO onceward.replica VALUES ('zoe', 2, 40, '9', '', '[{\"consumer\": \"driver2\", "
+           "\"may_consume\": true}, "
+           "{\"consumer\": \"driver\", \"state\": \"paused\"}]', now()), ('ann', 1, 3, '', '', '[]', now())");
     presence_get(b, "[]", &p);
-    assert_int_equal(p.n_replicas, 2);
-    bool turned = strcmp(p.replicas[0].instance, "ann") != 0;
-    const struct inbox_replica *ann = &p.replicas[turned], *zoe = &p.replicas[!turned];
-    assert_string_equal(ann->instance, "ann");
-    assert_true(ann->number == 1 && ann->counter == 3 && !ann->consumes[0] && !ann->consumes[2]);
-    assert_string_equal(zoe->instance, "zoe");
-    assert_true(zoe->number == 2 && zoe->counter == 40);
-    assert_string_equal(zoe->version, "9");
-    assert_true(!zoe->consumes[0] && !zoe->consumes[1] && zoe->consumes[2]);
+    assert_true(!p.n_others[0] && !p.n_others[1] && p.n_others[2] == 1);
+    assert_int_equal(p.n_counted, 2);
+    assert_int_equal(p.n_holders, 1);
+    assert_string_equal(p.holders[0].instance, "zoe");
+    assert_int_equal(p.holders[0].counter, 40);
     assert_false(p.namesake);
 
     /* Somebody else counts under this name. */
@@ -451,7 +458,7 @@ static void test_presence(void **state)
     bed_disconnect(b);
     bed_connect(b);
     presence_get(b, "[]", &p);
-    assert_true(!p.namesake && p.n_replicas == 2);
+    assert_true(!p.namesake && p.n_counted == 2);
 }
 
 static void test_levers(void **state)
@@ -497,7 +504,8 @@ static void test_presence_that_fails(void **state)
     int got;
 
     bed_connect(b);
-    inbox_ask_presence(b->inbox, "", slice_of("no json"));
+    inbox_ask_presence(b->inbox,
+                       &(struct inbox_shown){.version = "", .host = "", .queues_json = slice_of("no json")});
     for (int64_t end = clock_ms() + 5000; !(got = inbox_presence(b->inbox, &p, &f));) {
         assert_true(clock_ms() < end);
         assert_int_equal(bed_wait(b), 0);
@@ -514,7 +522,8 @@ static void test_questions_are_left_behind(void **state)
 
     b->n_queues = 3;
     bed_connect(b);
-    inbox_ask_presence(b->inbox, "", slice_of("[]"));
+    inbox_ask_presence(b->inbox,
+                       &(struct inbox_shown){.version = "", .host = "", .queues_json = slice_of("[]")});
     inbox_ask_figures(b->inbox);
     items_make(b, 1);
     bed_submit(b, INBOX_CLAIM);

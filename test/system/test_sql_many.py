@@ -439,27 +439,44 @@ def kinds(rows):
     return [row.kind for row in rows]
 
 
-def test_who_is_there_and_what_they_do(others):
+def others_of(rows):
+    """Place among the asked consumers to number of instances; None: those that may consume none of them."""
+    return {row.ord: row.number for row in of_kind(rows, "others")}
+
+
+def test_who_is_there_and_what_they_may_consume(others):
     a, b = others("a", 3), others("b", 1)
     mine, = a.presence(states(c=True, d=True, e=False), consumers=["c"])
     assert (mine.kind, mine.number, mine.yes) == ("self", 1, False)
     rows = b.presence("[]", consumers=["d", "x", "e", "c"], version="0.2")
-    assert kinds(rows) == ["self", "replica"]
-    assert (rows[1].name, rows[1].number, rows[1].counter, rows[1].version, rows[1].consumes) == ("a", 3, 1, "v", "1001")
-    assert a.query("SELECT queues -> 2 FROM onceward.replica WHERE instance = 'a'")[0][0] == {
-        "consumer": "e", "state": "standby", "may_consume": False, "in_flight": 3}
+    assert others_of(rows) == {1: 1, 4: 1}
+    assert a.query("SELECT queues -> 2, host, version FROM onceward.replica WHERE instance = 'a'")[0] == ({
+        "consumer": "e", "state": "standby", "may_consume": False, "in_flight": 3}, "host", "v")
     a.presence(states(c=False), counter=1, consumers=["c"])
-    row = b.presence("[]", counter=1, consumers=["c"])[1]
-    assert (row.counter, row.consumes) == (2, "0")
-    assert b.presence("[]", counter=2, consumers=["c"])[1].counter == 2, "it has not called since"
-    assert [r.name for r in a.presence("[]", counter=2, consumers=["c"]) if r.kind == "replica"] == ["b"]
-    assert a.query("SELECT version FROM onceward.replica WHERE instance = 'b'")[0].version == "v"
+    assert others_of(b.presence("[]", counter=1, consumers=["c"])) == {None: 1}
+    assert kinds(b.presence("[]", counter=2, consumers=["c"], count=False)) == ["self"]
+    a.presence(states(c=True), counter=2, consumers=["c"])
+    a.query("UPDATE onceward.replica SET seen_at = seen_at - interval '11 s' WHERE instance = 'a'")
+    assert others_of(b.presence("[]", counter=3, consumers=["c"])) == {}, "it has not called for 10 s"
 
 
-@pytest.mark.parametrize("odd", ["{}", "3", "null", '[3, null, {"consumer": 7, "may_consume": true}, {"may_consume": true}, {"consumer": "c", "may_consume": 1}, {"consumer": "c"}]'])
+def test_holders_are_looked_up_whenever_they_called_last(others):
+    a, b = others("a", 3), others("b", 1)
+    assert kinds(b.presence("[]", holders=["a", "zoe"], count=False)) == ["self"]
+    a.presence(), a.presence(counter=1)
+    a.query("UPDATE onceward.replica SET seen_at = seen_at - interval '9 min' WHERE instance = 'a'")
+    for _ in range(2):
+        row, = of_kind(b.presence("[]", counter=1, holders=["zoe", "a"], count=False), "holder")
+        assert (row.name, row.counter) == ("a", 2)
+    a.presence(counter=2)
+    assert of_kind(b.presence("[]", counter=3, holders=["a"]), "holder")[0].counter == 3
+
+
+@pytest.mark.parametrize("odd", ["{}", "3", "null", '[3, null, {"consumer": 7, "may_consume": true}, {"may_consume": true}, '
+                                 '{"consumer": "c", "may_consume": 1}, {"consumer": "c"}]'])
 def test_states_of_another_shape_say_nothing(others, odd):
     others("a").presence(odd)
-    assert others("b").presence("[]", consumers=["7x", "c"])[1].consumes == "00"
+    assert others_of(others("b").presence("[]", consumers=["7x", "c"])) == {None: 1}
 
 
 def test_somebody_elses_presence_under_ones_name_is_told(others):
@@ -605,17 +622,25 @@ def test_presence_is_one_hot_update_and_waits_for_nothing(others, pg):
     pg_other.begin()
     pg_other.query("SELECT FROM onceward.replica WHERE instance = 'a' FOR UPDATE")
     rows = a.presence("[]")
-    assert kinds(rows) == ["self", "replica"]
+    assert kinds(rows) == ["self", "others"]
     pg_other.rollback()
 
 
-def test_who_has_not_called_for_a_day_is_forgotten_within_the_hour(others, pg):
+def test_rows_that_nobody_wrote_for_ten_minutes_are_deleted(others, pg):
+    """Each call that counts reads all rows: a crash loop with a name for each life left 20,000 a day."""
     a = others("a")
     others("old").presence(), others("new").presence(), a.presence()
-    pg.query("UPDATE onceward.replica SET seen_at = now() - interval '25 hours' WHERE instance IN ('old', 'a')")
-    pg.query("UPDATE onceward.replica SET counter = 717 WHERE instance = 'a'")
-    seen = [[r.name for r in a.presence() if r.kind == "replica"] for _ in range(3)]
-    assert seen == [["new", "old"], ["new", "old"], ["new"]]
+    stale = "UPDATE onceward.replica SET seen_at = now() - interval '11 minutes' WHERE instance IN ('old', 'a')"
+    instances = "SELECT instance FROM onceward.replica ORDER BY 1"
+    pg.query(stale)
+    pg.query("UPDATE onceward.replica SET counter = 10 WHERE instance = 'a'")
+    a.presence(counter=10)
+    assert pg.query(instances) == [("a",), ("new",), ("old",)]
+    a.presence(counter=11)
+    assert pg.query(instances) == [("a",), ("new",)], "once in 12 calls"
+    others("old").presence(), pg.query(stale)
+    a.presence()
+    assert pg.query(instances) == [("a",), ("new",)], "by the first call of a connection"
 
 
 def test_presence_commits_asynchronously(others):

@@ -271,19 +271,23 @@ void inbox_ask_keep_messages(struct inbox *i);
 /* 1: *ret, once; 0: no answer yet, or nothing was asked; -1: the statement failed: f. */
 int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct fault *f);
 
-/* Presence and levers: one call writes what this instance is doing, and reads who else is there and what
- * operators want.
- *
- * states_json: an array with an object for each queue of the process, with at least "consumer";
- * "may_consume": true marks an instance that could take its messages. */
-void inbox_ask_presence(struct inbox *i, const char *version, struct slice states_json);
+/* Presence and levers: one call writes what this instance is doing, and reads how many others may consume its
+ * queues, whether the holders of claims are still there, and what operators want. */
+struct inbox_shown {
+    const char *version, *host;
+    struct slice
+        queues_json; /* an array with an object for each queue of the process, with at least "consumer";
+                                 "may_consume": true marks an instance that could take its messages */
+    const char *const *holders; /* instances whose claims are waited for */
+    size_t n_holders;
+    bool count; /* the others: reads the rows of all instances */
+};
+void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown);
 
-/* Another instance. Whoever's counter stays the same does not call. */
-struct inbox_replica {
+/* One of those holders that has a row. The counter of an instance that has ended stays the same. */
+struct inbox_holder_seen {
     const char *instance;
-    int64_t number, counter;
-    const char *version;
-    const bool *consumes; /* a queue of ours: may it consume that one? */
+    int64_t counter;
 };
 
 /* What each replica is to do once: it remembers the number that it has done. 0: never wanted. */
@@ -307,8 +311,10 @@ struct inbox_control {
 };
 
 struct inbox_presence {
-    const struct inbox_replica *replicas; /* all others of the last day */
-    size_t n_replicas;
+    const int *n_others; /* a queue: other instances that may consume it; NULL: not asked for */
+    int64_t n_counted;   /* the rows that were read for that, about */
+    const struct inbox_holder_seen *holders;
+    size_t n_holders;
     const struct inbox_control *controls;
     size_t n_controls;
     bool namesake; /* somebody else writes presence under this instance's name */
