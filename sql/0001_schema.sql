@@ -146,6 +146,7 @@ COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQ
 -- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_keep_house).
 CREATE TABLE onceward.consumer (
     consumer      text COLLATE "C" PRIMARY KEY,
+    broker        text        NOT NULL,
     vhost         text        NOT NULL,
     queue         text        NOT NULL,
     first_used_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -155,6 +156,7 @@ CREATE TABLE onceward.consumer (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
+COMMENT ON COLUMN onceward.consumer.broker IS 'The name of its cluster, as the broker says it.';
 COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
 COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
 

@@ -1,16 +1,22 @@
--- Records which queue each of several consumer names belongs to. Answers, one an item that is not, or cannot be, recorded: refused (the
--- name belongs to queue and vhost: two queues under one name would take each other's messages for completed) | busy (somebody is changing
--- the record: ask again). What is recorded has no row.
+-- Records which queue, of which vhost and broker, each of several consumer names belongs to. Answers, one an item that is not, or cannot be,
+-- recorded:
+--   refused   the name belongs to another queue (broker, vhost and queue say which): two queues under one name would take each other's
+--             messages for completed
+--   taken     the queue belongs to another consumer (former): its messages would be done again under this name
+--   former    the same, and p_takes_overs names that consumer: the caller is to use its name, under which the rows are. So a replica that
+--             still runs under the former name and one that takes it over meet in the same rows
+--   busy      the record is being changed, or the broker is not known yet (NULL): ask again
+-- What is recorded has no row.
 --
--- p_takes_overs names the queue that this one has replaced, in whatever vhost it was; the record is then changed. It may be this
--- queue's own name: then only the vhost is another.
+-- p_takes_overs names the queue that this one has replaced, in whatever vhost and at whatever broker it was; the record is then changed.
+-- It may be this queue's own name: then only the vhost or the broker is another.
 --
 -- Locks: the consumers' rows, only where they are changed, SKIP LOCKED: it never waits for one, except for another's uncommitted insert of
 -- the same name, at most a second. Rows: one an item.
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
-    p_consumers text[], p_vhosts text[], p_queues text[], p_takes_overs text[])
-RETURNS TABLE (ord integer, answer text, queue text, vhost text)
+    p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[])
+RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -31,32 +37,44 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    INSERT INTO onceward.consumer AS c (consumer, vhost, queue)
-    SELECT i.consumer, i.vhost, i.queue
-    FROM unnest(p_consumers, p_vhosts, p_queues) i (consumer, vhost, queue)
+    INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue)
+    SELECT i.consumer, i.broker, i.vhost, i.queue
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues) i (consumer, broker, vhost, queue)
     LEFT JOIN LATERAL (SELECT true AS yes FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) there ON true
-    WHERE there.yes IS NULL
+    WHERE there.yes IS NULL AND i.broker IS NOT NULL
+      AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
     ORDER BY i.consumer COLLATE "C"
     ON CONFLICT (consumer) DO NOTHING;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.vhost, i.queue, f.tid
-        FROM unnest(p_consumers, p_vhosts, p_queues, p_takes_overs) i (consumer, vhost, queue, takes_over)
+        SELECT i.broker, i.vhost, i.queue, f.tid
+        FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) i (consumer, broker, vhost, queue, takes_over)
         CROSS JOIN LATERAL (
             SELECT c.ctid AS tid FROM onceward.consumer c
-            WHERE c.consumer = i.consumer AND (c.vhost, c.queue) <> (i.vhost, i.queue) AND c.queue = i.takes_over
+            WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) AND c.queue = i.takes_over
+              AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
             LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
         ORDER BY i.consumer COLLATE "C"
     )
-    UPDATE onceward.consumer c SET vhost = t.vhost, queue = t.queue FROM taken t WHERE c.ctid = t.tid;
+    UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t WHERE c.ctid = t.tid;
 
     RETURN QUERY
-    SELECT i.ord::integer, CASE WHEN c.queue = i.takes_over OR c.queue IS NULL THEN 'busy' ELSE 'refused' END, c.queue, c.vhost
-    FROM unnest(p_consumers, p_vhosts, p_queues, p_takes_overs) WITH ORDINALITY i (consumer, vhost, queue, takes_over, ord)
-    LEFT JOIN LATERAL (SELECT c.vhost, c.queue FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
-    WHERE (c.vhost = i.vhost AND c.queue = i.queue) IS NOT TRUE
+    SELECT i.ord::integer,
+           CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (c.queue, c.vhost) <> (i.queue, i.vhost) THEN 'refused'
+                WHEN i.broker IS NULL THEN 'busy'
+                WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
+                WHEN o.consumer IS NULL THEN 'busy'
+                WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
+                ELSE 'taken' END,
+           c.queue, c.vhost, c.broker, o.consumer
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ord)
+    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT o.consumer FROM onceward.consumer o
+                       WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker) AND o.consumer <> i.consumer
+                       ORDER BY o.consumer LIMIT 1) o ON true
+    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker) IS NOT TRUE
     ORDER BY i.ord;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[]) FROM PUBLIC;

@@ -70,8 +70,9 @@ static struct broker *broker_new(struct attempt *a, size_t n_channels)
     b->filling = 1;
     b->wire = a->wire;
     b->version = a->version;
+    b->cluster = a->cluster;
     a->wire = (struct wire){.fd = -1};
-    a->version = NULL;
+    a->version = a->cluster = NULL;
     b->n_queues = n;
     b->queues = mem_zalloc(n, sizeof(*b->queues));
     b->n_by_queue = numbers_max(&a->queues);
@@ -130,6 +131,7 @@ void broker_free(struct broker *b)
     free(b->numbers);
     free(b->asked);
     free(b->version);
+    free(b->cluster);
     free(b);
 }
 
@@ -143,6 +145,11 @@ int broker_fd(const struct broker *b)
 const char *broker_version(const struct broker *b)
 {
     return b->version;
+}
+
+const char *broker_cluster(const struct broker *b)
+{
+    return b->cluster;
 }
 
 bool broker_can_write(const struct broker *b, uint32_t queue, size_t n)

@@ -114,7 +114,7 @@ enum close_state { CLOSE_NO, CLOSE_LINGERING, CLOSE_CHANNELS_SENT, CLOSE_SENT, C
 
 struct broker {
     struct wire wire;
-    char *version;
+    char *version, *cluster;
     struct channel *queues; /* n_queues */
     size_t n_queues;
     struct channel ask;

@@ -29,7 +29,7 @@ static int answer_read(struct inbox *i, enum question q, int n_rows, int n_colum
 
 void inbox_ask_registration(struct inbox *i)
 {
-    static const Oid types[REGISTER_PARAMS] = {OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY,
+    static const Oid types[REGISTER_PARAMS] = {OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY,
                                                OID_TEXT_ARRAY};
     struct buf literals[REGISTER_PARAMS] = {0};
     const char *params[REGISTER_PARAMS];

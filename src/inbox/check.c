@@ -177,38 +177,63 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
+enum { C_VHOST, C_QUEUE, C_FORMER };
+
+/* The queue of another consumer: what that has completed would be done again. */
+static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
+                       const char *former)
+{
+    struct fault f = {0};
+
+    if (q->takes_over && strcmp(q->takes_over, former) == 0) {
+        say(k, true, "queue %s goes on under the consumer name %s, which takes_over names", q->queue, former);
+        return;
+    }
+    registration_refuse_taken(
+        &(struct registration){.consumer = q->consumer, .queue = q->queue, .vhost = vhost, .former = former},
+        &f);
+    say(k, false, "queues.%s: %s", q->name, f.text);
+}
+
 static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost,
                              const PGresult *r)
 {
-    const char *other_vhost, *other_queue;
-    struct fault f;
+    const char *other_vhost = field_text(r, 0, C_VHOST), *other_queue = field_text(r, 0, C_QUEUE);
+    bool is_own =
+        other_queue && strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0);
+    struct fault f = {0};
 
-    if (PQntuples(r) == 0) {
-        say(k, true, "consumer %s is new: the first run records it", q->consumer);
-        return;
-    }
-    other_vhost = field_text(r, 0, 0);
-    other_queue = field_text(r, 0, 1);
-    if (strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0))
+    if (is_own) {
         say(k, true, "consumer %s belongs to queue %s", q->consumer, q->queue);
-    else if (q->takes_over && strcmp(other_queue, q->takes_over) == 0)
-        say(k, true, "consumer %s is taken over from queue %s in vhost %s at the next run", q->consumer,
-            other_queue, other_vhost);
-    else {
-        registration_refuse(&(struct registration){q->consumer, q->queue, vhost, other_queue, other_vhost},
+    } else if (other_queue && (!q->takes_over || strcmp(other_queue, q->takes_over) != 0)) {
+        registration_refuse(&(struct registration){.consumer = q->consumer,
+                                                   .queue = q->queue,
+                                                   .vhost = vhost,
+                                                   .other_queue = other_queue,
+                                                   .other_vhost = other_vhost},
                             &f);
         say(k, false, "queues.%s: %s", q->name, f.text);
+    } else if (field_text(r, 0, C_FORMER)) {
+        say_former(k, q, vhost, field_text(r, 0, C_FORMER));
+    } else if (other_queue) {
+        say(k, true, "consumer %s is taken over from queue %s in vhost %s at the next run", q->consumer,
+            other_queue, other_vhost);
+    } else {
+        say(k, true, "consumer %s is new: the first run records it", q->consumer);
     }
 }
 
+/* Without the name of the broker, which only a run knows. */
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
 {
-    const char *const params[] = {q->consumer};
+    static const char sql[] = "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
+                              "  WHERE o.consumer <> $1 AND o.vhost = $2 AND o.queue = $3)"
+                              " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
+    const char *const params[] = {q->consumer, vhost, q->queue};
     PGresult *r;
 
-    if (session_once(k->a, "SELECT vhost, queue FROM onceward.consumer WHERE consumer = $1", 1, params, &r,
-                     f))
+    if (session_once(k->a, sql, 3, params, &r, f))
         return -1;
     say_registration(k, q, vhost, r);
     PQclear(r);

@@ -45,6 +45,18 @@ enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, 
     return i->queues.registrations[queue];
 }
 
+const char *inbox_consumer(const struct inbox *i, size_t queue)
+{
+    assert(queue < i->queues.n);
+    return i->queues.list[queue].consumer;
+}
+
+void inbox_set_broker(struct inbox *i, size_t queue, const char *broker)
+{
+    assert(queue < i->queues.n);
+    queues_set_broker(&i->queues, queue, broker);
+}
+
 void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n)
 {
     call_scalars_gone(&i->scalars, instances, n);

@@ -55,6 +55,7 @@ void queues_init(struct queues *q, const struct inbox_queue *list, size_t n)
     for (size_t i = 0; i < n; i++) {
         q->list[i] = list[i];
         q->list[i].consumer = text_copy(list[i].consumer);
+        q->list[i].broker = text_copy(list[i].broker);
         q->list[i].vhost = text_copy(list[i].vhost);
         q->list[i].queue = text_copy(list[i].queue);
         q->list[i].takes_over = text_copy(list[i].takes_over);
@@ -66,6 +67,7 @@ void queues_deinit(struct queues *q)
 {
     for (size_t i = 0; i < q->n; i++) {
         free((char *)q->list[i].consumer);
+        free((char *)q->list[i].broker);
         free((char *)q->list[i].vhost);
         free((char *)q->list[i].queue);
         free((char *)q->list[i].takes_over);
@@ -105,19 +107,21 @@ void queues_stores(const struct queues *q, struct buf *consumers, struct buf *re
     free(texts);
 }
 
-void queues_register_params(const struct queues *q, struct buf params[REGISTER_PARAMS])
+void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS])
 {
     const char **texts = mem_zalloc(q->n, sizeof(*texts));
 
     for (int p = 0; p < REGISTER_PARAMS; p++) {
         for (size_t i = 0; i < q->n; i++) {
             const struct inbox_queue *k = &q->list[i];
-            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->vhost, k->queue, k->takes_over};
+            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->broker, k->vhost, k->queue,
+                                                         k->takes_over};
 
             texts[i] = fields[p];
         }
         text_array_add(&params[p], texts, q->n);
     }
+    q->has_changed = false;
     free(texts);
 }
 
@@ -126,20 +130,42 @@ static const char *result_text(const PGresult *result, int row, int column)
     return PQgetisnull(result, row, column) ? "?" : PQgetvalue(result, row, column);
 }
 
+enum { R_ANSWER = 1, R_QUEUE, R_VHOST, R_BROKER, R_FORMER };
+
+/* The name under which its rows are. Nothing of the queue is in flight: it was not registered. */
+static void consumer_replace(struct queues *q, size_t at, const char *consumer)
+{
+    free((char *)q->list[at].consumer);
+    q->list[at].consumer = text_copy(consumer);
+    ranks_make(q);
+}
+
 static void refusal_set(struct queues *q, size_t at, const PGresult *result, int row)
 {
-    struct registration r = {.consumer = q->list[at].consumer,
-                             .queue = q->list[at].queue,
-                             .vhost = q->list[at].vhost,
-                             .other_queue = result_text(result, row, 2),
-                             .other_vhost = result_text(result, row, 3)};
+    const struct inbox_queue *k = &q->list[at];
+    struct registration r = {.consumer = k->consumer,
+                             .queue = k->queue,
+                             .vhost = k->vhost,
+                             .broker = k->broker,
+                             .other_queue = result_text(result, row, R_QUEUE),
+                             .other_vhost = result_text(result, row, R_VHOST),
+                             .other_broker = result_text(result, row, R_BROKER)};
+    const char *answer = PQgetvalue(result, row, R_ANSWER);
     struct fault f = {0};
 
-    if (strcmp(PQgetvalue(result, row, 1), "busy") == 0) {
+    q->registrations[at] = INBOX_REFUSED;
+    if (strcmp(answer, "former") == 0) {
+        q->registrations[at] = INBOX_REGISTERED;
+        consumer_replace(q, at, result_text(result, row, R_FORMER));
+        return;
+    } else if (strcmp(answer, "busy") == 0) {
         q->registrations[at] = INBOX_BUSY;
-        fault_set(&f, "the record of consumer \"%s\" is being changed by somebody else", r.consumer);
+        fault_set(&f, "the record of consumer \"%s\" is being changed, or its broker is not known yet",
+                  r.consumer);
+    } else if (strcmp(answer, "taken") == 0) {
+        r.former = result_text(result, row, R_FORMER);
+        registration_refuse_taken(&r, &f);
     } else {
-        q->registrations[at] = INBOX_REFUSED;
         registration_refuse(&r, &f);
     }
     free(q->refusals[at]); /* two rows for one queue are none of ours */
@@ -156,6 +182,10 @@ static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
 
 int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
 {
+    if (q->has_changed) { /* the answer is about what was known before */
+        q->has_changed = false;
+        return 0;
+    }
     for (int row = 0; row < PQntuples(result); row++)
         if (queue_of(q, result, row) < 0)
             return fault_set(f, "the database answered something else than was asked");
@@ -174,4 +204,16 @@ bool queues_are_registered(const struct queues *q)
         if (q->registrations[i] != INBOX_REGISTERED)
             return false;
     return true;
+}
+
+void queues_set_broker(struct queues *q, size_t queue, const char *broker)
+{
+    struct inbox_queue *k = &q->list[queue];
+
+    if (k->broker && !strcmp(k->broker, broker))
+        return;
+    free((char *)k->broker);
+    k->broker = text_copy(broker);
+    q->registrations[queue] = INBOX_BUSY;
+    q->has_changed = true;
 }

@@ -1,15 +1,44 @@
-/* A consumer name that belongs to another queue, or to a queue of that name in another vhost. */
+/* A consumer name that belongs to another queue, or to a queue of that name in another vhost or at another broker;
+ * a queue that belongs to another consumer. */
 #include "registration.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+
+#include <string.h>
+
+static void add_quoted(struct buf *b, const char *before, const char *name)
+{
+    if (name)
+        buf_printf(b, "%s\"%s\"", before, name);
+}
 
 void registration_refuse(const struct registration *r, struct fault *f)
 {
+    bool moved = r->broker && r->other_broker && strcmp(r->broker, r->other_broker) != 0;
+    struct buf text = {0};
+
+    buf_printf(&text, "consumer \"%s\" belongs to queue \"%s\" in vhost \"%s\"", r->consumer, r->other_queue,
+               r->other_vhost);
+    add_quoted(&text, moved ? " at broker " : "", moved ? r->other_broker : NULL);
+    buf_printf(&text, ", not to queue \"%s\"", r->queue);
+    add_quoted(&text, " in vhost ", r->vhost);
+    add_quoted(&text, " at broker ", moved ? r->broker : NULL);
+    buf_printf(
+        &text,
+        ": set takes_over to \"%s\" if this queue has replaced that one, or that one was a mistake; else give this "
+        "queue a consumer name of its own",
+        r->other_queue);
+    fault_set(f, "%s", buf_text(&text));
+    buf_deinit(&text);
+}
+
+void registration_refuse_taken(const struct registration *r, struct fault *f)
+{
     fault_set(
         f,
-        "consumer \"%s\" belongs to queue \"%s\" in vhost \"%s\", not to queue \"%s\"%s%s%s: set takes_over "
-        "to \"%s\" if this queue has replaced that one, or that one was a mistake; else give this queue "
-        "a consumer name of its own",
-        r->consumer, r->other_queue, r->other_vhost, r->queue, r->vhost ? " in vhost \"" : "",
-        r->vhost ? r->vhost : "", r->vhost ? "\"" : "", r->other_queue);
+        "queue \"%s\" in vhost \"%s\" belongs to consumer \"%s\", not to consumer \"%s\": messages that were "
+        "completed under that name would be done again; set takes_over to \"%s\" to go on with its rows, or "
+        "remove them with `onceward forget`",
+        r->queue, r->vhost ? r->vhost : "", r->former, r->consumer, r->former);
 }

@@ -243,6 +243,9 @@ static void arrive(struct sidecar *s, struct broker_link *k, void *result)
         return;
     }
     k->readable = true;
+    free(k->cluster);
+    k->cluster = mem_copy(broker_cluster(k->broker), strlen(broker_cluster(k->broker)));
+    database_broker_is(s, k);
     dial_succeeded(s, &k->dial, broker_version(k->broker));
 }
 
@@ -406,6 +409,7 @@ void brokers_deinit(struct sidecar *s)
             broker_free(k->broker);
         }
         free(k->vhost);
+        free(k->cluster);
     }
     free(s->links);
 }

@@ -158,6 +158,7 @@ void database_dial(struct sidecar *s, struct dial *d)
         const struct config_queue *q = s->lanes[i].config;
 
         queues[i] = (struct inbox_queue){.consumer = q->consumer,
+                                         .broker = s->lanes[i].link->cluster,
                                          .vhost = s->lanes[i].link->vhost,
                                          .queue = q->queue,
                                          .takes_over = q->takes_over,
@@ -176,16 +177,39 @@ void database_dial(struct sidecar *s, struct dial *d)
         dial_failed(s, d, f.text);
 }
 
+/* Tokens, presence and the log name the consumer under which the rows are. */
+static void use_consumer(struct lane *l)
+{
+    struct config_queue *q = &l->sidecar->config->queues[l->index];
+    char text[640];
+
+    if (!strcmp(q->consumer, inbox_consumer(l->sidecar->database.inbox, l->index)))
+        return;
+    q->consumer = q->takes_over;
+    snprintf(
+        text, sizeof(text),
+        "its rows stay under the consumer name \"%s\", which takes_over names: so it is called from now on",
+        q->consumer);
+    report_reason(l, EVENT_LIMITS, text);
+}
+
 /* A queue that is not registered stands still, and says why. */
 static void look_at_registrations(struct sidecar *s)
 {
     struct fault f = {0};
+
+    s->database.registered = true;
 
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
         enum inbox_registration r = inbox_registration(s->database.inbox, i, &f);
         bool refused = r == INBOX_REFUSED;
 
+        s->database.registered &= r == INBOX_REGISTERED;
+        if (r == INBOX_BUSY)
+            continue;
+        if (!refused)
+            use_consumer(l);
         if (refused && !l->refused_told)
             report_reason(l, EVENT_REFUSED, f.text);
         if (refused != l->refused_told) {
@@ -194,6 +218,19 @@ static void look_at_registrations(struct sidecar *s)
         }
         l->refused_told = refused;
     }
+    if (s->database.registered)
+        touch_all(s); /* deliveries may have come before */
+}
+
+void database_broker_is(struct sidecar *s, const struct broker_link *k)
+{
+    if (!s->database.inbox || !k->cluster)
+        return;
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].link == k)
+            inbox_set_broker(s->database.inbox, i, k->cluster);
+    s->database.registered = false;
+    s->presence.at_ms = 0; /* the same call registers, and reads the pauses before anything is begun */
 }
 
 static void refused_whole(struct sidecar *s, const char *reason)
@@ -239,6 +276,8 @@ static void arrive(struct sidecar *s, void *result)
     outbox_database_is(s, true);
     s->presence.at_ms = 0;
     store_linked(s);
+    for (size_t i = 0; i < s->n_links; i++)
+        database_broker_is(s, &s->links[i]);
     look_at_registrations(s);
     touch_all(s);
     dial_succeeded(s, &d->dial, NULL);
@@ -279,6 +318,8 @@ void database_step(struct sidecar *s)
         lost(s, f.text);
         return;
     }
+    if (!d->registered)
+        look_at_registrations(s);
     holder_answered(s);
     try_answered(s);
     figures_answered(s);

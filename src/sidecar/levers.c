@@ -43,6 +43,9 @@ void levers_pull(struct sidecar *s, const struct inbox_presence *p)
         const struct inbox_control *c = control_of(p, i);
         struct lane *l = &s->lanes[i];
 
+        /* An unregistered consumer may belong to another queue: it takes nothing yet. */
+        if (inbox_registration(s->database.inbox, i, NULL) != INBOX_REGISTERED)
+            continue;
         queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);
         give_up(l, c);
         if (is_new(l, &l->levers.retry, c->retry.number))

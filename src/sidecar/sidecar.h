@@ -74,6 +74,7 @@ struct dial {
 /* A connection to a virtual host. */
 struct broker_link {
     char *vhost;
+    char *cluster;         /* the name of the broker that was connected last; NULL: none was */
     struct broker *broker; /* NULL: none */
     struct dial dial;
     struct watch watch;
@@ -197,7 +198,8 @@ struct sidecar {
         struct dial dial;
         struct watch watch;
         struct database core;
-        bool closed; /* for good */
+        bool closed;     /* for good */
+        bool registered; /* all queues are */
         bool readable, said_unprepared, asked_figures, asked_try, has_figures;
         struct inbox_figures figures;
         int64_t told_bytes; /* of dead letters, when that was told last */
@@ -286,8 +288,9 @@ void brokers_deinit(struct sidecar *s);
 
 void database_step(struct sidecar *s);
 void database_answered(struct sidecar *s, const struct inbox_row *r);
-void database_dial(struct sidecar *s, struct dial *d); /* begins a connection */
-void database_ask(struct sidecar *s);                  /* what is due of its questions */
+void database_dial(struct sidecar *s, struct dial *d);                   /* begins a connection */
+void database_ask(struct sidecar *s);                                    /* what is due of its questions */
+void database_broker_is(struct sidecar *s, const struct broker_link *k); /* its cluster is known */
 void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
 

@@ -125,6 +125,7 @@ int bed_setup(void **state)
     for (size_t k = 0; k < BED_MAX_QUEUES; k++)
         b->queues[k] = (struct inbox_queue){.queue = names[k],
                                             .vhost = "/",
+                                            .broker = "rabbit@bed",
                                             .consumer = names[k],
                                             .token_window_ms = 30000,
                                             .max_window_ms = 60000,

@@ -340,7 +340,8 @@ static void call_queue(char *text)
         return;
     }
     snprintf(names[n_queues], sizeof(names[0]), "%s", strsep(&text, " "));
-    *q = (struct inbox_queue){.consumer = names[n_queues], .vhost = "/", .queue = names[n_queues]};
+    *q = (struct inbox_queue){
+        .consumer = names[n_queues], .broker = "rabbit@bed", .vhost = "/", .queue = names[n_queues]};
     q->transaction = number_read(strsep(&text, " ")) != 0;
     q->token_window_ms = number_read(strsep(&text, " "));
     q->max_window_ms = number_read(strsep(&text, " "));

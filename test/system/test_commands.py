@@ -521,7 +521,7 @@ def test_migrate_makes_the_schema_and_a_second_time_changes_nothing(tmp_path, em
     path = config_for(tmp_path, empty)
     assert "was made, version" in good("migrate", "--config", path)
     before = empty.query("SELECT version, applied_at FROM onceward.schema_version")
-    empty.query("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES ('c', '/', 'q')")
+    empty.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('c', 'b', '/', 'q')")
     again = good("migrate", "--config", path)
     assert "is at version" in again and all(line.startswith("--") for line in again.splitlines())
     assert empty.query("SELECT version, applied_at FROM onceward.schema_version") == before
@@ -677,7 +677,7 @@ def test_check_says_ok_for_each_thing_that_answers(place):
 
 
 def test_check_finds_each_thing_that_is_wrong_and_goes_on(place):
-    place.postgres.query("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES ('held', '/', 'another')")
+    place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('held', 'b', '/', 'another')")
     place.postgres.query("REVOKE DELETE ON onceward.dead_letter FROM onceward_sidecar")
     place.postgres.query("ALTER FUNCTION onceward.sidecar_look_many RENAME TO look_gone")
     path = place.write(queue="missing-" + place.queue.name, consumer="held")

@@ -61,7 +61,7 @@ def put(bed, n, consumer=None, type=None):
              " SELECT %s, 'm' || i, now() - interval '1 hour' + i / 3 * interval '1 ms', %s, '', 'q',"
              "  decode('0080', 'hex') || set_byte('\\x00', 0, length('m' || i)) || convert_to('m' || i, 'UTF8'), convert_to('body ' || i, 'UTF8')"
              " FROM generate_series(1, %s) i ORDER BY i", consumer or bed.queue.name, type, n)
-    bed.rows("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES (%s, '/', %s) ON CONFLICT DO NOTHING",
+    bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s) ON CONFLICT DO NOTHING",
              consumer or bed.queue.name, bed.queue.name)
 
 
@@ -304,7 +304,7 @@ def test_many_ids_without_a_name(bed, other, idle):
     bed.rows("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, content_header, body)"
              " SELECT %s, gen_random_uuid()::text, now() - interval '1 hour' + i * interval '1 ms', '', 'q', '\\x0000', i::text::bytea"
              " FROM generate_series(1, 300) i", bed.queue.name)
-    bed.rows("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES (%s, '/', %s)", bed.queue.name, bed.queue.name)
+    bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s)", bed.queue.name, bed.queue.name)
     every = [r["message_id"] for r in bed.rows("SELECT message_id FROM onceward.message WHERE consumer = %s ORDER BY received_at", bed.queue.name)]
     to = ("--consumer", bed.queue.name, "--to", other.name)
     child = start(idle, *to, "--rate", "50/s", "--id", *every[:200])
@@ -326,7 +326,7 @@ def test_the_rate_is_kept(bed, other, idle):
 
 
 def test_bodies_larger_than_a_page(bed, other, idle):
-    bed.rows("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES (%s, '/', %s) ON CONFLICT DO NOTHING", bed.queue.name, bed.queue.name)
+    bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s) ON CONFLICT DO NOTHING", bed.queue.name, bed.queue.name)
     bed.rows("INSERT INTO onceward.message (consumer, message_id, received_at, exchange, routing_key, content_header, body)"
              " SELECT %s, i::text, now() - interval '1 hour' + i * interval '1 ms', '', '', '\\x0000',"
              " convert_to(repeat(chr(64 + i), CASE WHEN i %% 3 = 0 THEN 1500000 ELSE 400000 END), 'UTF8') FROM generate_series(1, 9) i",

@@ -205,7 +205,7 @@ def test_locked_rows_are_answered_at_once(inbox, other, app):
     assert answers(quickly(lambda: other.claim("claim", "new"))) == ["locked", "claimed"]
     assert answers(quickly(lambda: inbox.claim("claim", again=True))) == ["locked"]
     assert answers(quickly(lambda: inbox.look("claim"))) == ["claimed"]
-    inbox.register((inbox.consumer, "/", "q", None))
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
     assert quickly(lambda: inbox.housekeep(late=0)).swept == 0
     assert not inbox.letters()
     app.commit()
@@ -437,7 +437,7 @@ def test_redrive_under_an_id_that_is_found_now(inbox, app):
 
 @pytest.fixture
 def house(inbox):
-    inbox.register((inbox.consumer, "/", "q", None))
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
     return inbox
 
 
@@ -847,7 +847,7 @@ def test_an_application_may_do_nothing_else(pg, inbox, app):
     tables = [r[0] for r in pg.query("SELECT relname FROM pg_class WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'S')")]
     assert len(tables) == 20
     attempts = ["CREATE TABLE onceward.x ()", "DELETE FROM onceward.inbox", "UPDATE onceward.inbox SET status = 'completed'",
-                "INSERT INTO onceward.consumer VALUES ('c', '/', 'q')", "TRUNCATE onceward.inbox", "SET ROLE onceward_sidecar"]
+                "INSERT INTO onceward.consumer VALUES ('c', 'b', '/', 'q')", "TRUNCATE onceward.inbox", "SET ROLE onceward_sidecar"]
     attempts += [f"SELECT * FROM onceward.{table}" for table in tables]
     functions = pg.query("SELECT p.oid::regprocedure::text, p.proname, p.proargtypes::oid[]::regtype[]::text[] FROM pg_proc p"
                          " WHERE p.pronamespace = 'onceward'::regnamespace")

@@ -143,7 +143,7 @@ def test_what_was_taken_over_once_is_taken_over_again_alone_only(inbox, sessions
 @pytest.mark.parametrize("swept", [False, True], ids=["expired", "swept"])
 def test_it_dies_when_max_attempts_holders_have_ended_with_it_alone(inbox, sessions, swept):
     other = sessions("b")
-    inbox.register((inbox.consumer, "/", "q", None))
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
 
     def end():
         inbox.age("m1", token_expires_at=70_000)
@@ -356,22 +356,52 @@ def test_names_are_registered_together(inbox, sessions):
     assert inbox.register(*((name, "/", name, None) for name in names)) == []
     assert inbox.register(*((name, "/", name, None) for name in names)) == []
     rows = inbox.register((names[0], "/", "other", None), (names[1], "v", names[1], None), (names[2], "/", names[2], "x"))
-    assert [tuple(r) for r in rows] == [(1, "refused", names[0], "/"), (2, "refused", names[1], "/")]
+    assert [tuple(r)[:4] for r in rows] == [(1, "refused", names[0], "/"), (2, "refused", names[1], "/")]
     rows = inbox.register((names[0], "/", "other", names[0]), (names[1], "v", names[1], names[1]), (names[2], "/", "other", "x"))
-    assert [tuple(r) for r in rows] == [(3, "refused", names[2], "/")]
-    assert [tuple(r) for r in inbox.register((names[0], "/", names[0], None))] == [(1, "refused", "other", "/")]
+    assert [tuple(r)[:4] for r in rows] == [(3, "refused", names[2], "/")]
+    assert [tuple(r)[:4] for r in inbox.register((names[0], "/", names[0], None))] == [(1, "refused", "other", "/")]
     assert inbox.register((names[0], "/", "other", names[0]), (names[1], "v", names[1], None)) == []
     # One name for two queues of one process: the first has it.
     one = inbox.consumer + " d"
-    assert [tuple(r) for r in inbox.register((one, "/", "first", None), (one, "/", "second", None))] == [(2, "refused", "first", "/")]
+    assert [tuple(r)[:4] for r in inbox.register((one, "/", "first", None), (one, "/", "second", None))] == [(2, "refused", "first", "/")]
     # Somebody is changing the record.
     other = sessions("b")
     other.begin()
     other.query("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE", names[2])
-    assert [tuple(r) for r in inbox.register((names[2], "/", "new", names[2]), (names[1], "v", names[1], None))] == [
+    assert [tuple(r)[:4] for r in inbox.register((names[2], "/", "new", names[2]), (names[1], "v", names[1], None))] == [
         (1, "busy", names[2], "/")]
     other.rollback()
     assert inbox.register((names[2], "/", "new", names[2])) == []
+
+
+def test_a_consumer_belongs_to_one_broker(inbox):
+    """Two brokers, one database: a message of the second would be acked unseen as a duplicate of the first's."""
+    name = inbox.consumer
+    assert inbox.register((name, "rabbit@a", "/", name, None)) == []
+    assert [tuple(r) for r in inbox.register((name, "rabbit@b", "/", name, None))] == [(1, "refused", name, "/", "rabbit@a", None)]
+    assert [r.answer for r in inbox.register((name, "rabbit@b", "/", name, "x"))] == ["refused"]
+    assert [r.answer for r in inbox.register((name, None, "/", name, None))] == ["busy"], "the broker is not connected yet"
+    assert [r.answer for r in inbox.register((name, None, "/", "x", None))] == ["refused"]
+    assert [r.answer for r in inbox.register((name + " new", None, "/", "x", None))] == ["busy"]
+    assert inbox.register((name, "rabbit@b", "/", name, name)) == []
+    assert [r.answer for r in inbox.register((name, "rabbit@a", "/", name, None))] == ["refused"]
+
+
+def test_a_queue_belongs_to_one_consumer(inbox):
+    """Under another name its messages would be done again: unless takes_over names the former, under whose name the rows stay."""
+    old, new = inbox.consumer, inbox.consumer + " new"
+    assert inbox.register((old, "/", old, None)) == []
+    assert [tuple(r) for r in inbox.register((new, "/", old, None))] == [(1, "taken", None, None, None, old)]
+    assert [r.answer for r in inbox.register((new, "/", old, "x"))] == ["taken"]
+    for _ in range(2):
+        assert [(r.answer, r.former) for r in inbox.register((new, "/", old, old))] == [("former", old)]
+    assert inbox.register((old, "/", old, old)) == [], "it goes on under this name"
+    # Another vhost, another broker: another queue.
+    assert inbox.register((new + " v", "v", old, None), (new + " b", "rabbit@b", "/", old, None)) == []
+    # A name that moves may not move onto the queue of another one.
+    assert inbox.register((new, "/", new, None)) == []
+    assert [(r.answer, r.former) for r in inbox.register((new, "/", old, new))] == [("taken", old)]
+    assert inbox.query("SELECT queue FROM onceward.consumer WHERE consumer = %s", new) == [(new,)]
 
 
 # letters

@@ -63,6 +63,9 @@ int broker_fd(const struct broker *b);
 /* "4.3.6", as the server says it. */
 const char *broker_version(const struct broker *b);
 
+/* The name of its cluster, as the broker says it. */
+const char *broker_cluster(const struct broker *b);
+
 /* A delivery tag and the channel it belongs to. */
 struct broker_tag {
     uint64_t generation; /* unique for each opening of a channel in this process; never 0; tells the queue */

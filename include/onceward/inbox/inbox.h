@@ -45,7 +45,9 @@ enum inbox_op {
 /* What the inbox must know of a queue. Borrowed until inbox_connect returns. */
 struct inbox_queue {
     const char *consumer, *vhost, *queue;
-    const char *takes_over; /* the queue that this one has replaced under its consumer name; NULL: none */
+    const char *broker; /* the name of its cluster; NULL: not known yet, and the queue is not registered */
+    const char *takes_over; /* the queue that this one has replaced under its consumer name, or the former
+                               consumer of this queue; NULL: none */
     bool transaction;       /* the application completes the row; else the sidecar settles it */
     int64_t token_window_ms, max_window_ms;
     int max_attempts;
@@ -81,12 +83,19 @@ void inbox_free(struct inbox *i);
 
 enum inbox_registration {
     INBOX_REGISTERED = 0,
-    INBOX_REFUSED = 1, /* the consumer name belongs to another queue: f names it */
-    INBOX_BUSY = 2,    /* somebody is changing the record: f; ask again soon */
+    INBOX_REFUSED = 1, /* the consumer name belongs to another queue, or the queue to another consumer: f */
+    INBOX_BUSY = 2,    /* the record is being changed, or the broker is not known yet: f; ask again soon */
 };
 
 /* May this queue's items be submitted? f is set where they may not (f may be NULL). */
 enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f);
+
+/* The consumer name that the queue is registered under: its own, or the former one that takes_over names, under
+ * which its rows are. Valid until the inbox is freed, once it is registered. */
+const char *inbox_consumer(const struct inbox *i, size_t queue);
+
+/* The queue is one of this broker, which may be another one than before: it is then registered again. */
+void inbox_set_broker(struct inbox *i, size_t queue, const char *broker);
 
 /* Registers again those queues that are not registered, unless that was asked already; inbox_registration
  * changes when the answer is read. Nothing when all are. */

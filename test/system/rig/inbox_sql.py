@@ -202,8 +202,9 @@ class Inbox(Session):
             [x.routing_key for x in letters], [x.deaths for x in letters], [x.content_header and Binary(x.content_header) for x in letters])
 
     def register(self, *queues):
-        """queues: (consumer, vhost, queue, takes_over)."""
-        return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[])",
+        """queues: (consumer, vhost, queue, takes_over), or with the broker before the vhost."""
+        queues = [(q[0], "rabbit@a", *q[1:]) if len(q) == 4 else q for q in queues]
+        return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])",
                           *(list(field) for field in zip(*queues)))
 
     def presence(self, queues="[]", counter=None, consumers=None, version="v", holders=(), count=True):
