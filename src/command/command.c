@@ -32,6 +32,8 @@ const struct command commands[] = {
     {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, LEVER, NULL},
     {"give-up", "--consumer C ID...|--held", "make dead letters of messages that nobody can wait for",
      command_give_up, LEVER " held", NULL},
+    {"forget", "--consumer C [--dead-letters]", "remove what is kept of a consumer that is not used any more",
+     command_forget, "config= consumer= dead-letters json", NULL},
     {"replay", "--consumer C --to QUEUE ...", "publish stored messages again, for another consumer",
      command_replay, "config= consumer= to= since= until= type= id= rate= dry-run name= json", NULL},
     {"export", "[--output FILE] [--since T] ...", "write rows, letters and stored messages as JSON lines",

@@ -132,7 +132,7 @@ static int check_privileges(const struct check *k, struct fault *f)
         "SELECT string_agg(what, ', ' ORDER BY what) FROM ("
         " SELECT p || ' on ' || t AS what FROM unnest('{onceward.inbox,onceward.dead_letter}'::text[]) t,"
         "  unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
-        " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p"
+        " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.consumer', p)"
         " UNION ALL SELECT p || ' on onceward.message' FROM unnest('{SELECT,INSERT}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.message', p)"

@@ -25,7 +25,7 @@ from rig.wait import wait_until
 SECRET = "s3cret-marker"
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8",
                "ASAN_OPTIONS": "detect_leaks=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=98"}
-COMMANDS = ["run", "check", "migrate", "status", "top", "dead", "pause", "resume", "retry", "give-up", "health", "drain", "reload", "replay", "export", "try", "explain", "example",
+COMMANDS = ["run", "check", "migrate", "status", "top", "dead", "pause", "resume", "retry", "give-up", "forget", "health", "drain", "reload", "replay", "export", "try", "explain", "example",
             "schema", "completion", "version"]
 
 

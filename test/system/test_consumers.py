@@ -150,6 +150,40 @@ def test_another_consumer_name_is_refused_unless_it_takes_the_former_over(bed):
     bed.assert_once(*ids, *more)
 
 
+def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
+    """No configuration names it, so no sidecar purges its rows."""
+    sidecar = bed.sidecar(consumer="old-" + bed.name)
+    bed.queue.publish_many(["m1", "m2"])
+    sidecar.wait_for("completed", n=2)
+    letter = ("INSERT INTO onceward.dead_letter (consumer, vhost, queue, message_id, rowless, reason, attempts, body, exchange, routing_key, deaths,"
+              " died_at) VALUES (%s, '/', 'q', 'm3', false, 'x', 1, '', '', '', 0, now())")
+    bed.rows(letter, "old-" + bed.name)
+    other_queue = bed.new_queue("-b")
+    other = write(bed, queue=other_queue)
+
+    def forget(*options):
+        return run("forget", "--config", other, "--consumer", "old-" + bed.name, *options)
+
+    done = forget()
+    assert done.status == 1 and sidecar.find("started")[0]["instance"] in done.err and bed.status("m1", "old-" + bed.name) == "completed"
+    write(bed, consumer="old-" + bed.name)
+    done = forget()
+    assert done.status == 1 and "remove it there first" in done.err, done.text
+    write(bed, queue=other_queue)
+    assert sidecar.term() == 0
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '20 s'")
+    assert f"old-{bed.name} *" in run("status", "--config", other).out
+    done = forget()
+    assert done.status == 0 and done.out == f"2 rows and 0 dead letters of old-{bed.name} removed.\n", done.text
+    assert not bed.rows("SELECT consumer FROM onceward.consumer WHERE consumer = %s", "old-" + bed.name)
+    assert len(bed.rows("SELECT id FROM onceward.dead_letter WHERE consumer = %s", "old-" + bed.name)) == 1
+    done = forget("--dead-letters", "--json")
+    assert json.loads(done.out) == {"consumer": "old-" + bed.name, "rows": 0, "dead_letters": 1, "left": 0}, done.text
+    assert f"old-{bed.name}" not in run("status", "--config", other).out
+    # The queue is free for another consumer.
+    bed.sidecar(consumer="new-" + bed.name)
+
+
 def test_the_same_queue_under_two_consumer_names_are_two_inboxes(bed):
     """Copies of a message in two queues, as behind a fanout exchange: each consumer has it once."""
     other = bed.new_queue("-b")

@@ -26,6 +26,7 @@ int command_pause(int argc, char **argv);
 int command_resume(int argc, char **argv);
 int command_retry(int argc, char **argv);
 int command_give_up(int argc, char **argv);
+int command_forget(int argc, char **argv);
 int command_replay(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_try(int argc, char **argv);

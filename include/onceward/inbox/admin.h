@@ -128,6 +128,17 @@ int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids,
                         struct fault *f);
 int admin_lever_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
 
+/* Removes what is kept of a consumer, a slice a call: to be called again while it answers FORGET_MORE. IN_USE: the
+ * replica `next` runs with it. HELD: n_held rows could not be removed yet. Begins with zeroes. */
+enum forget_answer { FORGET_MORE, FORGET_IN_USE, FORGET_HELD, FORGET_DONE };
+struct forgotten {
+    enum forget_answer answer;
+    int64_t n_rows, n_letters, n_held;
+    char *next;
+};
+int admin_forget(struct admin *a, const char *consumer, bool letters, struct forgotten *io, struct fault *f);
+void forgotten_deinit(struct forgotten *f);
+
 struct dead_filter {
     const char *consumer, *reason;
     const char *since,

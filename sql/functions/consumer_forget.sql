@@ -1,0 +1,76 @@
+-- For operators (`onceward forget`): removes what is kept of a consumer that no sidecar runs with any more: its rows, what operators wanted
+-- of it, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows, or 1,000 letters. Stored messages go with
+-- their days.
+--
+-- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 15 seconds: next names it; nothing was
+-- removed) | held (the rest is removed, but n_rows have a token that is alive, or are locked: its name stays) | done.
+--
+-- A message that comes after all is a new one: what was completed is done again.
+--
+-- Locks: the rows and letters that it deletes, SKIP LOCKED: it never waits for one. Repeating it: what was deleted is gone.
+CREATE OR REPLACE FUNCTION onceward.consumer_forget(p_consumer text, p_letters boolean, p_after text DEFAULT '')
+RETURNS TABLE (answer text, n_rows bigint, n_letters bigint, next text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    c_rows    constant integer := 10000;
+    c_letters constant integer := 1000;
+    v_now     timestamptz := clock_timestamp();
+    v_upto    text;
+BEGIN
+    n_rows := 0;
+    n_letters := 0;
+    SELECT r.instance INTO next
+    FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q
+    WHERE r.seen_at > v_now - interval '15 s' AND json_typeof(q.value) = 'object' AND q.value ->> 'consumer' = p_consumer
+    LIMIT 1;
+    IF FOUND THEN
+        answer := 'in_use';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    answer := 'more';
+    SELECT max(s.message_id) INTO v_upto
+    FROM (SELECT r.message_id FROM onceward.inbox r WHERE r.consumer = p_consumer AND r.message_id > p_after COLLATE "C"
+          ORDER BY r.message_id LIMIT c_rows) s;
+    IF v_upto IS NOT NULL THEN
+        WITH taken AS MATERIALIZED (
+            SELECT r.ctid AS tid, r.token FROM onceward.inbox r
+            WHERE r.consumer = p_consumer AND r.message_id > p_after COLLATE "C" AND r.message_id <= v_upto COLLATE "C"
+              AND (r.status = 'processing' AND r.token_expires_at > v_now) IS NOT TRUE
+            FOR UPDATE OF r SKIP LOCKED
+        )
+        DELETE FROM onceward.inbox r USING taken t WHERE r.ctid = t.tid AND r.token = t.token;
+        GET DIAGNOSTICS n_rows = ROW_COUNT;
+        next := v_upto;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    next := p_after;
+    IF p_letters THEN
+        DELETE FROM onceward.dead_letter l
+        WHERE l.id IN (SELECT d.id FROM onceward.dead_letter d WHERE d.consumer = p_consumer ORDER BY d.id LIMIT c_letters
+                       FOR UPDATE OF d SKIP LOCKED);
+        GET DIAGNOSTICS n_letters = ROW_COUNT;
+        IF n_letters > 0 THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+
+    SELECT count(*) INTO n_rows FROM onceward.inbox r WHERE r.consumer = p_consumer;
+    answer := CASE WHEN n_rows > 0 THEN 'held' ELSE 'done' END;
+    IF n_rows = 0 THEN
+        DELETE FROM onceward.control k WHERE k.consumer = p_consumer;
+        DELETE FROM onceward.consumer c WHERE c.consumer = p_consumer;
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.consumer_forget(text, boolean, text) FROM PUBLIC;
