@@ -28,6 +28,7 @@ BUILD_PATIENCE, UNIT_PATIENCE, MODEL_PATIENCE, SYSTEM_PATIENCE, PROGRAM_PATIENCE
 WORKERS_EACH = 5  # a processor
 CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "16")  # each order is an invoice, too
 SKIPPED = 77
+PYTEST_NOTHING = 5  # pytest's exit status when it selected no test
 AGAIN_AT_MOST = 8
 IN_RELEASE = "^dead_port$"  # without a sanitizer there are more requests in it
 
@@ -154,16 +155,25 @@ def release_build(options):
     return os.path.dirname(path) if path and not options.only else None
 
 
-def collect():
-    """Compiles the code of the system tests, once: each worker would do it for itself, for two seconds. What is wrong with it they tell."""
-    called([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "."], PROGRAM_PATIENCE,
-           stderr=subprocess.STDOUT, cwd=os.path.join(TEST, "system"))
+def collect(*arguments):
+    """The number of system tests that these arguments select, or None where collecting fails. It also compiles their code, once: each worker
+    would spend two seconds on it."""
+    status, text = called([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", ".", *arguments], PROGRAM_PATIENCE,
+                          stderr=subprocess.STDOUT, cwd=os.path.join(TEST, "system"))
+    return text.count("::") if status in (0, PYTEST_NOTHING) else None
+
+
+def count_selected(options):
+    """With --only: how many tests run beside each other, and how many alone, so that no server is started for none."""
+    chosen = system_arguments(options)[:2]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        options.n_together, options.n_alone = pool.map(lambda mark: collect(*chosen, "-m", mark), ("not alone", "alone"))
 
 
 def prepare(part, options, folder):
     """Before all else: some of the programs are used by the system tests."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(collect)
+        pool.submit(count_selected if options.only else collect, *([options] if options.only else []))
         if options.tool != "valgrind":
             build_unit_tests(part, options)
 
@@ -259,7 +269,7 @@ def run_pytest_once(name, arguments, folder, count, patience, **environment):
     for suite in suites:
         total, failures, errors, skipped = (int(suite.get(k, 0)) for k in ("tests", "failures", "errors", "skipped"))
         count.add(max(0, total - failures - errors - skipped), failures + errors, skipped)
-    if (late or child.returncode not in (0, 5)) and count.failed == before:
+    if (late or child.returncode not in (0, PYTEST_NOTHING)) and count.failed == before:
         count.add(0, 1)
 
 
@@ -274,14 +284,18 @@ def system_arguments(options):
 
 def run_system_tests(part, options, folder):
     """They mostly wait, so there are many more workers than processors."""
+    if options.n_together == 0:
+        return
     files = list(QUICK) if options.quick else ["."]
-    workers = str(WORKERS_EACH * max(2, min(4, os.cpu_count() or 1)))
+    workers = str(min(WORKERS_EACH * max(2, min(4, os.cpu_count() or 1)), options.n_together or sys.maxsize))
     patience = SYSTEM_PATIENCE * (6 if options.tool else 1)
     run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m",
                                       "not alone" if is_long(options) else "not alone and not deploy"], folder, patience)
 
 
 def run_alone(part, options, folder):
+    if options.n_alone == 0:
+        return
     run_pytest(part, "alone", [".", *system_arguments(options), "-m", "alone"], folder)
 
 
@@ -340,6 +354,7 @@ def main():
     parser.add_argument("--tool", choices=("thread", "valgrind"))
     parser.add_argument("--took", action="append", default=[], metavar="TITLE=SECONDS", help="what was done before, for the table at the end")
     options = parser.parse_args()
+    options.n_together = options.n_alone = None  # not known
     process.interrupt_on_signals()
     count, start, status = Count(), time.monotonic(), 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-")
