@@ -153,7 +153,7 @@ def ranged(values):
 
 
 def short(document):
-    """The table of README.md."""
+    """The short table of test/README.md."""
     found = Found(document)
     head, rows = ["", "inbox", "messages/s, × Onceward", "CPU, µs a message", "idle, MiB", "publish to POST, ms", "5 × `kill -9`: lost", "effects twice",
                "1 of 10 published twice: effects twice", "application away, delivery limit 20: lost"], []

@@ -83,10 +83,10 @@ def publish_peers(document, root):
     made = (f"`test/bench/run peers` (revision {document['options']['revision']}, {document['made'][:10]}), {machine['cores']} cores ({machine['cpu']}) "
             f"that all share. What it costs:\n\n{costs}\nWhat comes of faults, of {faults.MESSAGES:,} messages (of several runs: each):\n\n{ends}\n"
             f"How each was configured:\n\n{peer_groups.configured(document)}")
-    pages = [os.path.join(root, "test", "README.md"), os.path.join(root, "README.md")]
-    replace(pages[0], PEERS_BEGIN, PEERS_END, lambda _: made)
-    replace(pages[1], SHORT_PEERS_BEGIN, SHORT_PEERS_END, lambda _: "\n".join(peer_groups.short(document)) + "\n")
-    return pages
+    page = os.path.join(root, "test", "README.md")
+    replace(page, PEERS_BEGIN, PEERS_END, lambda _: made)
+    replace(page, SHORT_PEERS_BEGIN, SHORT_PEERS_END, lambda _: "\n".join(peer_groups.short(document)) + "\n")
+    return [page]
 
 
 def publish(document, root):
