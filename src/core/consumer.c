@@ -40,8 +40,9 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
     if (MUTANT(PARKED_USES_CREDIT))
         return false;
 
-    if (c->n_parked > (size_t)c->prefetch / 2 || (l->most && c->prefetch > l->most) ||
-        (c->bounded && !l->most))
+    if (l->most)
+        return c->prefetch > l->most;
+    if (c->n_parked > (size_t)c->prefetch / 2 || c->bounded)
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;
@@ -78,6 +79,8 @@ static const char *stuck_reason(const struct consumer *c)
     case CONSUMER_STOPPING:
         return "the broker does not answer that it is asked to stop delivering";
     case CONSUMER_ACTIVE:
+        if (c->former)
+            return "the broker does not answer that it is asked to stop delivering";
         return c->watch.depth > 0 && c->n_used < (size_t)c->prefetch
                    ? "nothing was delivered, though the queue is not empty"
                    : NULL;

@@ -209,6 +209,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
     q->consumer.watch.no_queue = code == NOT_FOUND;
     q->generation = 0;
     q->consumer.state = CONSUMER_NONE;
+    q->consumer.former = 0;
     q->consumer.number++;
     q->consumer.n_used = q->consumer.n_parked = 0;
     while ((k = list_first(&q->held.unacked)))
@@ -246,6 +247,8 @@ void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)
 void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number)
 {
     (void)now_ms;
+    if (number == q->consumer.former)
+        q->consumer.former = 0;
     if (number == q->consumer.number && q->consumer.state == CONSUMER_STOPPING)
         q->consumer.state = CONSUMER_NONE;
 }

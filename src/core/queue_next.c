@@ -247,6 +247,23 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
 
 /* --- the consumer --- */
 
+/* A delivery that came now could not go on, or not be kept. */
+static bool is_standing_still(const struct queue *q)
+{
+    static const enum pause_reason reasons[] = {PAUSE_BYTES_FULL, PAUSE_REFUSED, PAUSE_OPERATOR,
+                                                PAUSE_DATABASE};
+
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if (pause_is_on(q, reasons[i]))
+            return true;
+    return q->lever.awaited;
+}
+
+static size_t n_asked(const struct queue_held *h, enum operation op)
+{
+    return h->wanted[op].len + h->sent[op].len;
+}
+
 static struct consumer_load load_of(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
@@ -255,10 +272,10 @@ static struct consumer_load load_of(const struct queue *q)
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
-        .most = q->left_to_others || q->consumer.cautions ? 1 : 0,
+        .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
         .n_bytes = h->n_bytes,
-        .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + h->wanted[OP_CLAIM].len +
-                     h->sent[OP_CLAIM].len + h->wanted[OP_LOOK].len + h->sent[OP_LOOK].len,
+        .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + n_asked(h, OP_CLAIM) +
+                     n_asked(h, OP_LOOK) + n_asked(h, OP_CHECK) + n_asked(h, OP_RELEASE),
     };
 }
 
@@ -270,18 +287,12 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
            !MUTANT(TRIED_ONCE);
 }
 
+/* Before its first start a queue waits until everything is there. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
-    static const enum pause_reason stops[] = {PAUSE_PARKED_FULL, PAUSE_BYTES_FULL, PAUSE_TOO_LARGE,
-                                              PAUSE_REFUSED,     PAUSE_STREAM,     PAUSE_OPERATOR,
-                                              PAUSE_DATABASE};
-
-    for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
-        if (pause_is_on(q, stops[i]))
-            return false;
-    if ((!q->ready && !database_is_up(q->database)) || q->lever.awaited)
+    if (q->drain || pause_is_on(q, PAUSE_TOO_LARGE) || (q->left_to_others && !may_try_another(q, now_ms)))
         return false;
-    return !q->drain && q->application->reached && (!q->left_to_others || may_try_another(q, now_ms));
+    return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));
 }
 
 /* As much waits here as may: fresh credit, be it of one delivery, would add to it each time. */
@@ -289,33 +300,55 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
 {
     int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
 
-    return l->n_waiting >= (size_t)most && !MUTANT(PARKED_WITHOUT_BOUND);
+    return (l->n_waiting >= (size_t)most || pause_is_on(q, PAUSE_PARKED_FULL)) &&
+           !MUTANT(PARKED_WITHOUT_BOUND);
 }
 
-static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
+static bool cancel(struct consumer *c, uint32_t number, struct action *ret)
 {
-    struct consumer_load load = load_of(q);
-    struct consumer *c = &q->consumer;
-    bool want = may_consume(q, now_ms), full = is_full(q, &load);
+    c->watch.stuck_for = NULL;
+    *ret = (struct action){.kind = ACTION_CANCEL, .number = number};
+    return true;
+}
 
-    if (!q->generation || !(can & 1u << OP_ACK))
-        return false;
-    if (c->state == CONSUMER_ACTIVE && (!want || (!full && consumer_needs_renewal(c, &load, now_ms)))) {
-        c->state = CONSUMER_STOPPING;
-        c->watch.stuck_for = NULL;
-        *ret = (struct action){.kind = ACTION_CANCEL, .number = c->number};
-        return true;
-    }
-    if (c->state != CONSUMER_NONE || !want || full || now_ms < c->not_before_ms)
-        return false;
-    c->prefetch = consumer_prefetch(c, &load) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
-    c->bounded = load.most > 0;
+static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_load *l, struct action *ret)
+{
+    struct consumer *c = &q->consumer;
+
+    c->former = c->state == CONSUMER_ACTIVE ? c->number : 0;
+    c->cancels_former = false;
+    c->prefetch = consumer_prefetch(c, l) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
+    c->bounded = l->most > 0;
     c->number++;
     c->state = CONSUMER_STARTING;
     c->started_ms = now_ms;
     c->n_used = c->n_parked = 0;
     c->watch.stuck_for = NULL;
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
+}
+
+static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
+{
+    struct consumer_load load = load_of(q);
+    struct consumer *c = &q->consumer;
+    bool want = may_consume(q, now_ms);
+
+    if (!q->generation || !(can & 1u << OP_ACK))
+        return false;
+    if (c->former && !c->cancels_former) {
+        c->cancels_former = true;
+        return cancel(c, c->former, ret);
+    }
+    if (c->former || c->state == CONSUMER_STARTING || c->state == CONSUMER_STOPPING)
+        return false;
+    if (c->state == CONSUMER_ACTIVE && !want) {
+        c->state = CONSUMER_STOPPING;
+        return cancel(c, c->number, ret);
+    }
+    if (!want || is_full(q, &load) || now_ms < c->not_before_ms ||
+        (c->state == CONSUMER_ACTIVE && !consumer_needs_renewal(c, &load, now_ms)))
+        return false;
+    subscribe(q, now_ms, &load, ret);
     return true;
 }
 

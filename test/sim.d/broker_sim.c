@@ -307,6 +307,15 @@ static void on_consume(struct world *w, struct channel *c, uint32_t number, int 
     sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_CONSUMING, number);
 }
 
+static size_t n_consumers(const struct broker_queue *q)
+{
+    size_t n = 0;
+
+    for (const struct channel *c = q->channels; c; c = c->next)
+        n += c->open ? c->n_consumers : 0;
+    return n;
+}
+
 static void on_cancel(struct world *w, struct channel *c, uint32_t number)
 {
     for (size_t i = 0; i < c->n_consumers; i++)
@@ -314,6 +323,8 @@ static void on_cancel(struct world *w, struct channel *c, uint32_t number)
             c->consumers[i] = c->consumers[--c->n_consumers]; /* what it had stays unacked */
             break;
         }
+    if (!n_consumers(&w->broker->queues[c->queue]))
+        oracle_unsubscribed(w, c->link->sidecar, c->queue);
     sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_STOPPED, number);
 }
 

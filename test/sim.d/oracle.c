@@ -425,6 +425,14 @@ void oracle_overflowed(struct world *w, struct copy *m)
     TRACE(w, "the queue is too long: %s is dropped", m->truth->id);
 }
 
+/* The last consumer of a queue was cancelled. A drain ends with that, and what is left to other replicas is
+ * consumed by them, as far as presence tells. */
+void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue)
+{
+    if (w->plan->queues[queue].auto_delete && !s->draining && !s->queues[queue].core.left_to_others)
+        oracle_broken(w, "lost", "the last consumer of an auto-delete queue was cancelled");
+}
+
 /* --- the log --- */
 
 void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n)

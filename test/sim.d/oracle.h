@@ -59,6 +59,8 @@ void oracle_effect(struct world *w, struct truth *t);
 /* The broker dropped a copy: delivered too often; or the queue is too long. */
 void oracle_dropped(struct world *w, struct copy *m);
 void oracle_overflowed(struct world *w, struct copy *m);
+/* The last consumer of a queue was cancelled. */
+void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue);
 /* A sidecar begins anew. */
 void oracle_started(struct world *w, const struct sidecar *s);
 /* A line of the log. */

@@ -307,6 +307,8 @@ void plan_make(struct plan *p, uint64_t seed)
         make_no_ids(p, &r, busy_us);
     if (random_chance(&r, 800))
         p->application.rates[DEED_UNSENT] = (uint16_t)ONE_OF(&r, 100, 1000, 5000);
+    for (int i = 0; i < p->n_queues; i++) /* quorum queues with x-expires go the same way, later */
+        p->queues[i].auto_delete = random_chance(&r, 5000);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }
@@ -327,10 +329,12 @@ void plan_print(const struct plan *p)
                "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)",
-               q->max_length ? ", drop-head" : "", r->transaction ? "transaction" : "response",
-               (long long)r->token_window_ms, (long long)r->max_hold_ms, r->concurrency, r->prefetch,
-               r->max_parked, r->max_attempts, (long long)r->backoff_ms, (long long)r->max_backoff_ms,
-               r->brake);
+               q->auto_delete  ? ", auto-delete"
+               : q->max_length ? ", drop-head"
+                               : "",
+               r->transaction ? "transaction" : "response", (long long)r->token_window_ms,
+               (long long)r->max_hold_ms, r->concurrency, r->prefetch, r->max_parked, r->max_attempts,
+               (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake);
     }
     printf("  application: %lld us a request, %d at once (0: any), back after %lld ms%s%s;",
            (long long)a->service_us, a->capacity, (long long)(a->restart_us / 1000),

@@ -105,10 +105,11 @@ struct plan_fault {
 
 struct plan_queue {
     bool quorum;
-    int version;     /* of the broker: 310, 400 or 430 */
-    int limit;       /* the delivery limit that the queue really has; 0: none */
-    int max_length;  /* drop-head; 0: none */
-    bool moved_back; /* what is rejected comes back by a dead letter exchange */
+    int version;      /* of the broker: 310, 400 or 430 */
+    int limit;        /* the delivery limit that the queue really has; 0: none */
+    int max_length;   /* drop-head; 0: none */
+    bool moved_back;  /* what is rejected comes back by a dead letter exchange */
+    bool auto_delete; /* the broker deletes it when its last consumer is cancelled */
     struct queue_rules rules;
     int max_backoff_ms;
 };

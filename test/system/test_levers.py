@@ -61,14 +61,14 @@ def test_a_pause_holds_on_all_replicas_and_across_restarts(bed, operator):
         line = sidecar.wait_for("paused", reason="operator", deadline=SOON)
         assert line["by"] == "ann" and line["detail"] == "ann: deploy"
         sidecar.wait_for("stats", state="paused", paused_reason="operator")
-    bed.queue.wait_for_consumers(0)
     bed.queue.publish_many([f"m{n}" for n in range(10)])
     first.term()
+    wait_until(lambda: bed.queue.n_ready >= 9, "a paused replica keeps one delivery, so that the queue has a consumer")
     third = bed.sidecar("third", wait=False)
     third.wait_for("paused", reason="operator", by="ann")
     fourth = bed.sidecar("fourth", wait=False)
     fourth.wait_for("paused", reason="operator")
-    hold_true(lambda: bed.queue.n_ready == 10 and not bed.app.posts(), "nothing is taken", 1.0)
+    hold_true(lambda: bed.queue.n_ready >= 9 and not bed.app.posts(), "nothing more is taken", 1.0)
     assert not third.find("consuming") and not fourth.find("consuming")
     assert "is not paused" in operator("resume", "--by", "bob").out
     for sidecar in (second, third, fourth):

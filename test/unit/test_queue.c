@@ -22,6 +22,8 @@ struct world {
     int n_acks, n_looks, n_claims, n_paused, n_resumed;
     int n_posts[N_MESSAGES], n_acked, n_rejected, n_requeued, n_letters, n_dead[N_MESSAGES];
     bool acked_early;
+    int n_consumers;
+    bool unsubscribed; /* the last consumer was cancelled */
     int (*status)(struct world *, int message, int attempt);
     int prefetch;
     uint64_t last_out;
@@ -146,9 +148,11 @@ static void carry_out(struct world *w, const struct action *a)
         w->n_requeued++;
         break;
     case ACTION_CONSUME:
+        w->n_consumers++;
         queue_consuming(&w->q, w->now, a->number);
         break;
     case ACTION_CANCEL:
+        w->unsubscribed |= --w->n_consumers == 0;
         queue_stopped(&w->q, w->now, a->number);
         break;
     case ACTION_TELL:
@@ -666,7 +670,7 @@ static void test_nothing_is_begun_before_the_levers_are_known(void **state)
     deliver(w, 1);
     run(w, 5000);
     assert_int_equal(w->n_posts[1], 0);
-    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    assert_int_equal(w->q.consumer.prefetch, 1);
     queue_lever_pause(&w->q, w->now, false, "", "");
     run(w, 10000);
     assert_int_equal(w->n_acked, 1);
@@ -709,6 +713,60 @@ static void test_a_pause_holds_until_it_is_ended(void **state)
     assert_string_equal(w->q.lever.by, "cat");
     run(w, 110000);
     assert_int_equal(w->n_acked, 1);
+    end(w);
+}
+
+static void pass(struct world *w, int64_t ms)
+{
+    for (int64_t end = w->now + ms; w->now < end; w->now += 100)
+        run(w, w->now + 1);
+}
+
+/* Else the broker would delete an auto-delete queue. */
+static void test_a_pause_keeps_one_consumer_with_a_prefetch_of_1(void **state)
+{
+    struct world *w = world(good);
+
+    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    pass(w, 1000);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    deliver(w, 1);
+    pass(w, 10000);
+    assert_int_equal(w->n_posts[1], 0);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    queue_lever_pause(&w->q, w->now, false, "ann", "");
+    pass(w, 1000);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    database_lost(&w->database, w->now, "gone");
+    queue_database_lost(&w->q, w->now);
+    pass(w, 3000);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    database_linked(&w->database);
+    queue_database_linked(&w->q, w->now);
+    pass(w, 3000);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    assert_int_equal(w->n_consumers, 1);
+    assert_false(w->unsubscribed);
+    end(w);
+}
+
+static int always_busy(struct world *w, int message, int attempt)
+{
+    return 429;
+}
+
+static void test_credit_is_renewed_before_the_former_consumer_is_cancelled(void **state)
+{
+    struct world *w = world(always_busy);
+    uint32_t first = w->q.consumer.number;
+
+    w->q.rules.prefetch = w->q.consumer.prefetch = 16;
+    for (int i = 0; i < 16; i++)
+        deliver(w, i);
+    pass(w, 60000);
+    assert_int_not_equal(w->q.consumer.number, first);
+    assert_int_equal(w->n_consumers, 1);
+    assert_false(w->unsubscribed);
     end(w);
 }
 
@@ -1111,6 +1169,8 @@ int main(void)
         cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
         cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
+        cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
+        cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),

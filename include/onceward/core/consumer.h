@@ -6,10 +6,14 @@
 
 /* The consumer of a queue: its credit, and whether anything comes. A value; no clock, no I/O.
  *
- * Parked deliveries never use up the prefetch: when they hold more than half of it, the consumer is cancelled
- * and starts again under a new number on the same channel. What the old one delivered stays owned and
- * ackable, and the new one has fresh credit. Bytes are bounded in the same way: the prefetch is lowered by
- * consuming again. */
+ * Credit is renewed by subscribing again: a new consumer under a new number on the same channel, and then the
+ * cancel of the former one. Deliveries of the former one stay owned and ackable, and the new one has fresh
+ * credit. So parked deliveries never use up the prefetch, bytes are bounded by a lower one, and a pause has
+ * a prefetch of 1, whose one delivery is held.
+ *
+ * A queue that was subscribed stays subscribed: the broker deletes an auto-delete queue, and one with
+ * x-expires after its time, when the last consumer is cancelled. Only a drain, and a queue that is left to
+ * other replicas, which consume it, have none. */
 
 enum consumer_state { CONSUMER_NONE, CONSUMER_STARTING, CONSUMER_ACTIVE, CONSUMER_STOPPING };
 
@@ -22,6 +26,8 @@ enum caution {
 struct consumer {
     enum consumer_state state;
     uint32_t number;
+    uint32_t former;         /* number of the consumer that it replaces, until that is cancelled; 0: none */
+    bool cancels_former;     /* its cancel was sent */
     int prefetch;            /* of the present one */
     bool bounded;            /* by what its load said at the start: `most` */
     unsigned cautions;       /* enum caution */
@@ -50,14 +56,13 @@ struct consumer_load {
     int prefetch, max_parked;  /* configured */
     size_t max_bytes, n_bytes; /* allowed, held */
     size_t n_waiting;          /* parked, and what waits for its turn */
-    int most;                  /* at most so many in all (1: only to try with); 0: no such bound */
+    int most; /* at most so many in all (1: a pause, or only to try with); 0: no such bound */
 };
 
 /* The prefetch that fits, at least 1. */
 int consumer_prefetch(const struct consumer *c, const struct consumer_load *l);
 
-/* Is the credit used up by what only waits, or larger than what fits? Then it is to be cancelled and started
- * again. */
+/* Is the credit used up by parked deliveries, or larger than what fits? Then a new consumer replaces it. */
 bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load *l, int64_t now_ms);
 
 void consumer_saw_size(struct consumer *c, int64_t now_ms, size_t n_bytes);

@@ -21,10 +21,11 @@ def one_at_a_time(method):
 
 
 class Queue:
-    def __init__(self, rabbitmq, name, arguments=None, exchange_type=None):
+    def __init__(self, rabbitmq, name, arguments=None, exchange_type=None, auto_delete=False):
         self.rabbitmq = rabbitmq
         self.name = name
         self.arguments = arguments or {}
+        self.auto_delete = auto_delete
         self.exchange = ""
         self.lock = threading.RLock()
         self._connection = None
@@ -41,7 +42,7 @@ class Queue:
 
     @one_at_a_time
     def declare(self):
-        self.channel.queue_declare(self.name, durable=True, arguments=self.arguments)
+        self.channel.queue_declare(self.name, durable=True, auto_delete=self.auto_delete, arguments=self.arguments)
         return self
 
     @one_at_a_time
