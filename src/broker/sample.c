@@ -8,6 +8,7 @@
 #include "onceward/broker/decode.h"
 #include "onceward/core/message.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { CHANNEL = 1, REQUEUE = 2 /* the second bit of basic.nack's flags */ };
@@ -160,7 +161,7 @@ static int give_back(struct sample *s, int64_t timeout_ms, struct fault *f)
 }
 
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
-                  struct fault *f)
+                  int *server_major, struct fault *f)
 {
     struct target *t = target_new(TO_PUBLISH, c, q->vhost, NULL, 0, "check --sample", f);
     struct attempt *a = t ? attempt_wait(t, clock_ms() + c->connect_timeout_ms, f) : NULL;
@@ -169,6 +170,7 @@ int broker_sample(const struct config_broker *c, const struct config_queue *q, s
 
     if (!a)
         return -1;
+    *server_major = a->version ? (int)strtol(a->version, NULL, 10) : 0;
     s.wire = a->wire;
     a->wire = (struct wire){.fd = -1};
     attempt_free(a);

@@ -12,6 +12,7 @@
 #include "onceward/broker/publisher.h"
 #include "onceward/config/config.h"
 #include "onceward/core/message.h"
+#include "onceward/core/returns.h"
 #include "onceward/forward/forward.h"
 #include "onceward/sidecar/state_file.h"
 
@@ -73,13 +74,39 @@ static void add_server(struct buf *out, const struct config_broker *c)
     free(url);
 }
 
+/* A look is a delivery, and the next one, or the one after that, could be one too many: quorum queues drop a
+ * message beyond their delivery limit. */
+static bool is_near_the_limit(const struct config *c, const struct config_queue *q, const struct message *m,
+                              int server_major, struct buf *out)
+{
+    struct returns r = {
+        .kind = KIND_QUORUM, /* elsewhere nothing is counted */
+        .configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit,
+        .server_major = server_major,
+    };
+    int64_t count = message_delivery_count(m);
+
+    if (!returns_is_near(&r, count + 1))
+        return false;
+    buf_printf(
+        out, ". Do not look again: it had been delivered %lld times before, and the queue's delivery limit ",
+        (long long)count);
+    if (returns_limit(&r) == LIMIT_UNKNOWN)
+        buf_add_text(out, "is not known (set delivery_limit)");
+    else
+        buf_printf(out, "is %d", returns_limit(&r));
+    buf_add_text(out, ": the broker drops a message that was delivered more often");
+    return true;
+}
+
 /* One message of the queue, which goes back. */
 static void check_sample(const struct config *c, const struct config_queue *q, struct findings *s)
 {
+    int server_major = 0;
     struct buf text = {0};
     struct fault f = {0};
     struct message *m = NULL;
-    int answer = broker_sample(&c->broker, q, &m, &f);
+    int answer = broker_sample(&c->broker, q, &m, &server_major, &f);
     enum finding kind = FINDING_OK;
 
     buf_printf(&text, "sample of queue %s: ", q->queue);
@@ -91,6 +118,8 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
     } else {
         kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
         buf_add_text(&text, ". It was given back, which counts as a delivery");
+        if (is_near_the_limit(c, q, m, server_major, &text))
+            kind = FINDING_FAILED;
     }
     check_tell(s, kind, buf_text(&text));
     message_free(m);
@@ -251,6 +280,12 @@ static void check_state_file(const struct config *c, struct findings *s)
 
 int check_connections(const struct config *c, bool sample, struct findings *s)
 {
+    if (sample) {
+        s->where = "sample";
+        check_tell(s, FINDING_WARNING,
+                   "takes one message of each queue and gives it back. A quorum queue counts that as a "
+                   "delivery of the message");
+    }
     check_state_file(c, s);
     check_database(c, s);
     for (size_t i = 0; i < c->n_queues; i++)

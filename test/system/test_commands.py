@@ -413,6 +413,28 @@ def test_a_sample_of_a_quorum_queue_counts_once_and_is_still_there(place):
         queue.close()
 
 
+@pytest.mark.parametrize("limit, keys, fails_at, says", [
+    (4, {"delivery_limit": 4}, 1, "delivery limit is 4"),
+    (4, {}, 1, "delivery limit is not known (set delivery_limit)"),
+], ids=["known", "unknown"])
+def test_a_sample_near_the_delivery_limit_says_not_to_look_again(place, limit, keys, fails_at, says):
+    """RabbitMQ before 4.0: later versions have a limit of their own, which is known."""
+    queue = Queue(place.rabbitmq, place.queue.name + "-limit", arguments={"x-queue-type": "quorum", "x-delivery-limit": limit}).declare()
+    try:
+        queue.publish("m1", b"{}")
+        path = place.write(top={"queues": {queue.name: {"forward": {"url": "http://127.0.0.1:1/"}, **keys}}})
+        for n in range(3):
+            done = run("check", "--connect", "--sample", "--config", path)
+            line, = [x for x in done.out.splitlines() if "sample of queue" in x]
+            assert done.out.index("gives it back") < done.out.index("sample of queue"), "what it costs is said before it is done"
+            assert line.startswith("FAIL") == (n >= fails_at) and (says in line) == (n >= fails_at), (n, line)
+            assert f"delivered {n} times before" in line or n < fails_at
+            queue.wait_for_ready(1)
+    finally:
+        queue.delete()
+        queue.close()
+
+
 @pytest.mark.parametrize("source, properties, body, said", [
     (["header:x-order"], {"message_id": "secret-1"}, b"{}", '["property:message_id"]'),
     (["property:message_id"], {"headers": {"x-request-id": "secret-1", "region": "secret-2"}}, b"", '["header:x-request-id"]'),

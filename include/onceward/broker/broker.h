@@ -221,11 +221,11 @@ int broker_close(struct broker *b, struct fault *f);
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
 /* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the
- * caller's (message_free), without its body where that is above max_message; 1: none is ready in the queue;
- * -1: it could not be taken, or nobody knows whether it was given back in time (it is, when the connection
- * ends). */
+ * caller's (message_free), without its body where that is above max_message, and *server_major is the first
+ * number of the broker's version; 1: none is ready in the queue; -1: it could not be taken, or nobody knows
+ * whether it was given back in time (it is, when the connection ends). */
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
-                  struct fault *f);
+                  int *server_major, struct fault *f);
 
 /* The vhost that a queue is on: its own, or the URL's. The caller owns *ret. -1: the URL cannot be read. */
 int broker_vhost(const struct config_broker *c, const struct config_queue *q, char **ret, struct fault *f);
