@@ -4,8 +4,11 @@
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/cgroup.h"
+#include "onceward/base/fault.h"
 #include "onceward/base/table.h"
 #include "onceward/config/config.h"
+#include "onceward/config/memory.h"
 
 #include <getopt.h>
 #include <string.h>
@@ -93,6 +96,17 @@ static struct config *load(const struct check_options *o, struct config_values *
     return failed ? NULL : c;
 }
 
+static void check_memory(struct config *c, struct findings *s)
+{
+    struct fault text = {0};
+    uint64_t limit;
+
+    s->where = "memory";
+    if (cgroup_memory_limit("", &limit) && memory_fit(c, limit, &text))
+        check_tell(s, FINDING_WARNING, text.text);
+    s->where = NULL;
+}
+
 /* A hint: where publishers set the property, no key is needed. */
 static void hint_content_types(const struct config *c, struct findings *s)
 {
@@ -141,6 +155,7 @@ static int check(const struct check_options *o)
         printf("ok   configuration %s\n", buf_text(&text));
     }
     hint_content_types(c, &s);
+    check_memory(c, &s);
     if (o->effective)
         print_values(&values, o->json);
     fflush(stdout);

@@ -1,10 +1,13 @@
 /* onceward run: loads the configuration, starts the log, hands over to the loop. */
 #include "command/common.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/cgroup.h"
+#include "onceward/base/fault.h"
 #include "onceward/base/log.h"
 #include "onceward/base/texts.h"
 #include "onceward/command/command.h"
 #include "onceward/config/config.h"
+#include "onceward/config/memory.h"
 #include "onceward/forward/forward.h"
 #include "onceward/inbox/admin.h"
 #include "onceward/sidecar/sidecar.h"
@@ -38,6 +41,21 @@ static void add_fault(struct texts *faults, const struct config_finding *finding
     buf_deinit(&line);
 }
 
+/* Beyond the limit of its control group the kernel would kill it, again and again, and each kill is a delivery
+ * of all that it held. */
+static void fit_memory(struct config *c)
+{
+    char path[] = "queues";
+    struct config_finding finding = {.path = path, .warning = true};
+    struct fault text = {0};
+    uint64_t limit;
+
+    if (!cgroup_memory_limit("", &limit) || !memory_fit(c, limit, &text))
+        return;
+    finding.text = text.text;
+    log_finding(&finding);
+}
+
 /* NULL: the log says why, and faults, where they are asked for. Warnings are told at a start alone: a reload
  * is one. */
 static struct config *load(const char *path, struct texts *faults)
@@ -57,6 +75,8 @@ static struct config *load(const char *path, struct texts *faults)
             add_fault(faults, finding);
     }
     config_report_deinit(&report);
+    if (!failed)
+        fit_memory(config);
     return failed ? NULL : config;
 }
 

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_MAX = 512 << 20 };
+enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_DEFAULT = 16 << 20 };
 
 /* --- JSON --- */
 
@@ -259,7 +259,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
                      kind_name(object));
     }
     if (!q->queue.max_message_bytes)
-        q->queue.max_message_bytes = q->queue.max_bytes < MESSAGE_MAX ? q->queue.max_bytes : MESSAGE_MAX;
+        q->queue.max_message_bytes =
+            q->queue.max_bytes < MESSAGE_DEFAULT ? q->queue.max_bytes : MESSAGE_DEFAULT;
     if (!q->queue.queue)
         q->queue.queue = q->queue.name;
     if (!q->queue.consumer)

@@ -327,11 +327,21 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
 }
 
+/* The delivery that came after an unclean end did not end the process as well: it is done, or parked. */
+static bool survived(const struct queue *q)
+{
+    return q->consumer.cautions & CAUTION_UNCLEAN && q->counts.received.total &&
+           q->consumer.n_used == q->consumer.n_parked;
+}
+
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
-    struct consumer_load load = load_of(q);
     struct consumer *c = &q->consumer;
     bool want = may_consume(q, now_ms);
+
+    if (survived(q))
+        queue_caution_end(q, CAUTION_UNCLEAN);
+    struct consumer_load load = load_of(q);
 
     if (!q->generation || !(can & 1u << OP_ACK))
         return false;

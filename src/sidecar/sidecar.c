@@ -291,7 +291,10 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed,
                    s->now_ms);
         queue_levers_await(&l->core);
+        if (s->file.ended_uncleanly)
+            queue_caution_begin(&l->core, CAUTION_UNCLEAN);
     }
+    s->file.ended_uncleanly = false; /* a reload is no start */
     return 0;
 }
 

@@ -76,6 +76,7 @@ static void learn_instance(struct state_file *s, const char *configured)
     else
         s->instance = is_there ? mem_copy(before.instance, strlen(before.instance)) : new_instance();
     s->instance_was_there = is_there && !strcmp(before.instance, s->instance);
+    s->ended_uncleanly = is_there && before.life != LIFE_ENDED;
     s->start = s->instance_was_there && before.start > 0 && before.start < INT64_MAX ? before.start + 1 : 1;
     state_deinit(&before);
 }

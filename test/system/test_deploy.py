@@ -136,6 +136,24 @@ def test_what_the_files_say_of_pods_is_restricted():
     assert sorted(looked) == ["app", "migrate", "onceward", "pgbouncer"]
 
 
+def mebibytes(text):
+    number, unit = re.fullmatch(r"(\d+)(KiB|MiB|GiB)", text).groups()
+    return int(number) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[unit]
+
+
+def test_the_memory_limit_takes_what_the_examples_queues_may_hold():
+    """As src/config/memory.c has it."""
+    thing, = read(os.path.join(DEPLOY, "kubernetes/component/sidecar.yaml"))
+    limit, = [c["resources"]["limits"]["memory"] for c in containers_of({"containers": [], **pod_of(thing)}) if c["name"] == "onceward"]
+    for name in files("kubernetes/examples", ".json"):
+        with open(name) as f:
+            config = json.load(f)
+        queues = [{**config.get("defaults", {}), **q} for q in config["queues"].values()]
+        held = [mebibytes(q.get("max_bytes", "64MiB")) for q in queues]
+        letters = [mebibytes(q["max_message"]) if "max_message" in q else min(16, own) for q, own in zip(queues, held)]
+        assert (sum(held) + 2 * max(letters)) * 4 / 3 <= mebibytes(limit + "B"), name
+
+
 def test_what_the_examples_configurations_read_is_mounted_by_the_files():
     for path in "component/sidecar.yaml", "migrate/migrate.yaml":
         thing, = read(os.path.join(DEPLOY, "kubernetes", path))

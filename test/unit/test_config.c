@@ -300,7 +300,7 @@ static void test_minimal_and_defaults(void **state)
     assert_int_equal(q->prefetch, 128);
     assert_int_equal(q->max_parked, 1000);
     assert_int_equal(q->max_bytes, 64 << 20);
-    assert_int_equal(q->max_message_bytes, 64 << 20); /* = max_bytes */
+    assert_int_equal(q->max_message_bytes, 16 << 20);
     assert_int_equal(q->delivery_limit, -1);
     assert_int_equal(q->max_hold_ms, 1500000);
     assert_int_equal(q->pause_hold_ms, 30000);

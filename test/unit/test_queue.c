@@ -750,6 +750,20 @@ static void test_a_pause_keeps_one_consumer_with_a_prefetch_of_1(void **state)
     end(w);
 }
 
+static void test_after_an_unclean_end_one_delivery_comes_first(void **state)
+{
+    struct world *w = world(good);
+
+    queue_caution_begin(&w->q, CAUTION_UNCLEAN);
+    pass(w, 1000);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    deliver(w, 1);
+    pass(w, 1000);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    end(w);
+}
+
 static int always_busy(struct world *w, int message, int attempt)
 {
     return 429;
@@ -1170,6 +1184,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
         cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
+        cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),

@@ -15,9 +15,10 @@ struct state_file {
     char *path, *lock_path, *next_path;
     struct lock lock;
     bool is_locked;
-    bool is_synced; /* the raised number is on the disk */
-    char *instance; /* the sidecar's name */
-    int64_t start;  /* how often a sidecar of this name has started on this file, this time included */
+    bool is_synced;       /* the raised number is on the disk */
+    char *instance;       /* the sidecar's name */
+    int64_t start;        /* how often a sidecar of this name has started on this file, this time included */
+    bool ended_uncleanly; /* the process before this one, as its state says */
     bool instance_was_there; /* the file, found unlocked, named it: who had the name on this file before is
                                 gone */
 };

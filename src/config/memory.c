@@ -1,0 +1,69 @@
+/* Bytes that queues may hold, fitted into a limit of memory: see memory.h. */
+#include "onceward/config/memory.h"
+
+#include "onceward/base/fault.h"
+#include "onceward/config/config.h"
+
+#include <stddef.h>
+
+enum {
+    LETTER_COPIES = 2, /* of a body while its dead letter is written, beside the message itself */
+    MIB = 1 << 20,
+};
+
+static uint64_t sum_of(const struct config *c)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < c->n_queues; i++)
+        sum += c->queues[i].max_bytes;
+    return sum;
+}
+
+static uint64_t largest_of(const struct config *c)
+{
+    uint64_t largest = 0;
+
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (c->queues[i].max_message_bytes > largest)
+            largest = c->queues[i].max_message_bytes;
+    return largest;
+}
+
+static unsigned long long mib(uint64_t bytes)
+{
+    return (bytes + MIB / 2) / MIB;
+}
+
+static void at_most(size_t *value, uint64_t most)
+{
+    if (*value > most)
+        *value = (size_t)most;
+}
+
+bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
+{
+    uint64_t budget = limit / 4 * 3, sum = sum_of(c), largest = largest_of(c), message = largest, room;
+
+    if (sum + LETTER_COPIES * largest <= budget)
+        return false;
+    if (message > budget / (2 * LETTER_COPIES)) /* half of it, so that max_bytes has the other half */
+        message = budget / (2 * LETTER_COPIES);
+    room = budget - LETTER_COPIES * message;
+    for (size_t i = 0; i < c->n_queues; i++) {
+        struct config_queue *q = &c->queues[i];
+
+        if (sum > room)
+            q->max_bytes = (size_t)((double)q->max_bytes * (double)room / (double)sum);
+        at_most(&q->max_message_bytes, message);
+        at_most(&q->max_message_bytes, q->max_bytes);
+    }
+    fault_set(
+        text,
+        "the memory limit of %llu MiB is too low for max_bytes (%llu MiB in all) and the dead letter of "
+        "a message of max_message (%llu MiB): lowered to %llu MiB in all and %llu MiB. Set them, or "
+        "raise the limit to %llu MiB",
+        mib(limit), mib(sum), mib(largest), mib(sum_of(c)), mib(largest_of(c)),
+        mib((sum + LETTER_COPIES * largest) / 3 * 4 + MIB / 2));
+    return true;
+}

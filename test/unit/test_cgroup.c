@@ -1,0 +1,136 @@
+/* The memory limit of a control group, and what queues may hold within it. */
+#include "cmocka_all.h"
+
+#include "onceward/base/cgroup.h"
+#include "onceward/base/fault.h"
+#include "onceward/config/config.h"
+#include "onceward/config/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MIB = 1 << 20 };
+
+static char root[256];
+
+/* A file below the root, with the folders before it. */
+static void put(const char *path, const char *text)
+{
+    char all[1024];
+    FILE *f;
+
+    snprintf(all, sizeof(all), "%s%s", root, path);
+    for (char *at = all + strlen(root) + 1; (at = strchr(at, '/')); at++) {
+        *at = '\0';
+        mkdir(all, 0700);
+        *at = '/';
+    }
+    f = fopen(all, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int setup(void **state)
+{
+    snprintf(root, sizeof(root), "/tmp/onceward-test-cgroup-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    char command[300];
+
+    snprintf(command, sizeof(command), "rm -rf %s", root);
+    return system(command);
+}
+
+static uint64_t limit(void)
+{
+    uint64_t ret = 0;
+
+    return cgroup_memory_limit(root, &ret) ? ret : 0;
+}
+
+static void test_version_2_is_read_up_to_its_root(void **state)
+{
+    assert_int_equal(limit(), 0);
+    put("/proc/self/cgroup", "0::/pod/one\n");
+    assert_int_equal(limit(), 0);
+    put("/sys/fs/cgroup/pod/one/memory.max", "max\n");
+    assert_int_equal(limit(), 0);
+    put("/sys/fs/cgroup/pod/memory.max", "268435456\n");
+    assert_int_equal(limit(), 256 * MIB);
+    put("/sys/fs/cgroup/pod/one/memory.max", "134217728\n");
+    assert_int_equal(limit(), 128 * MIB);
+}
+
+static void test_version_1_is_read_with_its_word_for_none(void **state)
+{
+    put("/proc/self/cgroup", "12:cpu,cpuacct:/a\n4:memory:/a/b\n");
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_int_equal(limit(), 0);
+    put("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "134217728\n");
+    assert_int_equal(limit(), 128 * MIB);
+}
+
+/* A container sees its group as the mount's root, under the host's path. */
+static void test_a_path_that_is_not_there_leads_to_the_root(void **state)
+{
+    put("/proc/self/cgroup", "0::/kubepods/pod1/c1\n");
+    put("/sys/fs/cgroup/memory.max", "134217728\n");
+    assert_int_equal(limit(), 128 * MIB);
+}
+
+static void test_what_fits_stays_as_it_is(void **state)
+{
+    struct config_queue one = {.max_bytes = 64 * MIB, .max_message_bytes = 16 * MIB};
+    struct config c = {.queues = &one, .n_queues = 1};
+    struct fault f = {0};
+
+    assert_false(memory_fit(&c, 128 * MIB, &f));
+    assert_int_equal(one.max_bytes, 64 * MIB);
+}
+
+static void test_three_queues_share_in_proportion(void **state)
+{
+    struct config_queue q[] = {{.max_bytes = 64 * MIB, .max_message_bytes = 16 * MIB},
+                               {.max_bytes = 64 * MIB, .max_message_bytes = 16 * MIB},
+                               {.max_bytes = 128 * MIB, .max_message_bytes = 16 * MIB}};
+    struct config c = {.queues = q, .n_queues = 3};
+    struct fault f = {0};
+
+    assert_true(memory_fit(&c, 128 * MIB, &f));
+    assert_int_equal(q[0].max_bytes, 16 * MIB);
+    assert_int_equal(q[2].max_bytes, 32 * MIB);
+    assert_int_equal(q[2].max_message_bytes, 16 * MIB);
+    assert_non_null(strstr(f.text, "lowered to 64 MiB in all and 16 MiB"));
+    assert_false(memory_fit(&c, 128 * MIB, &f));
+}
+
+static void test_a_letter_keeps_its_share(void **state)
+{
+    struct config_queue one = {.max_bytes = 64 * MIB, .max_message_bytes = 64 * MIB};
+    struct config c = {.queues = &one, .n_queues = 1};
+    struct fault f = {0};
+
+    assert_true(memory_fit(&c, 128 * MIB, &f));
+    assert_int_equal(one.max_message_bytes, 24 * MIB);
+    assert_int_equal(one.max_bytes, 48 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_version_2_is_read_up_to_its_root, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_version_1_is_read_with_its_word_for_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_path_that_is_not_there_leads_to_the_root, setup, teardown),
+        cmocka_unit_test(test_what_fits_stays_as_it_is),
+        cmocka_unit_test(test_three_queues_share_in_proportion),
+        cmocka_unit_test(test_a_letter_keeps_its_share),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
