@@ -77,7 +77,7 @@ def huge_letter(bed, v):
         app = stage.app(delay_ms=1, obeys=1)
         other, queue = stage.queue("other"), stage.queue("huge")
         stage.load(other, 400)
-        sidecar = stage.sidecar([other, queue], app.url).start()
+        sidecar = stage.sidecar([other, queue], app.url, max_message="64MiB").start()
         wait_until(lambda: app.n_done() >= 400, "the others are answered", 30)
         body = bytes(HUGE - 4096)
         start = time.monotonic()
