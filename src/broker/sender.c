@@ -371,7 +371,7 @@ uint64_t sender_send(struct sender *s, const struct sender_message *m)
     wire_put_method(&s->wire, CHANNEL, AMQP_BASIC_PUBLISH_METHOD,
                     &(amqp_basic_publish_t){.exchange = bytes_of_slice(m->exchange),
                                             .routing_key = bytes_of_slice(m->routing_key),
-                                            .mandatory = 1});
+                                            .mandatory = m->mandatory});
     header_put(s, m);
     s->rest = m->body;
     body_fill(s);

@@ -64,16 +64,48 @@ static struct list *list_of(struct outbox *o, enum outbox_phase phase)
     }
 }
 
+/* A returned message shows these, and no tag. */
+static uint64_t look_hash(struct slice message_id, uint64_t body_len)
+{
+    return hash_bytes(message_id.data, message_id.len) ^ hash_number(body_len);
+}
+
+/* The row in flight that a return with these would mean, or NULL. */
+static struct outbox_row *sent_find(const struct outbox *o, struct slice exchange, struct slice routing_key,
+                                    struct slice message_id, uint64_t body_len)
+{
+    struct hash_link *k = hash_first(&o->sent_by_look, look_hash(message_id, body_len));
+
+    for (; k; k = hash_next(k)) {
+        struct outbox_row *row = container_of(k, struct outbox_row, by_look);
+
+        if (!row->returned && row->body.len == body_len && slice_equal(row->message_id, message_id) &&
+            slice_equal(row->routing_key, routing_key) && slice_equal(row->exchange, exchange))
+            return row;
+    }
+    return NULL;
+}
+
+static void unlink_row(struct outbox *o, struct outbox_row *row)
+{
+    struct list *l = list_of(o, row->phase);
+
+    if (l)
+        list_remove(l, &row->in_phase);
+    if (row->phase == OUTBOX_SENT)
+        hash_remove(&o->sent_by_look, &row->by_look);
+}
+
 static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
 {
-    struct list *from = list_of(o, row->phase), *to = list_of(o, phase);
+    struct list *to = list_of(o, phase);
 
-    if (from)
-        list_remove(from, &row->in_phase);
+    unlink_row(o, row);
     row->phase = phase;
-    if (phase == OUTBOX_SENT)
+    if (phase == OUTBOX_SENT) {
         list_push(to, &row->in_phase); /* in the order of their tags */
-    else if (to)
+        hash_insert(&o->sent_by_look, &row->by_look, look_hash(row->message_id, row->body.len));
+    } else if (to)
         insert(to, row);
 }
 
@@ -86,10 +118,7 @@ static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason r
 
 static void row_free(struct outbox *o, struct outbox_row *row)
 {
-    struct list *l = list_of(o, row->phase);
-
-    if (l)
-        list_remove(l, &row->in_phase);
+    unlink_row(o, row);
     list_remove(&o->rows, &row->in_order);
     row->batch->n_rows--;
     o->n_bytes -= row->n_bytes;
@@ -167,6 +196,7 @@ void rows_forget_exchanges(struct outbox *o)
     while ((k = list_first(&o->exchanges)))
         exchange_free(o, container_of(k, struct outbox_exchange, in_use));
     hash_deinit(&o->exchanges_by_name);
+    hash_deinit(&o->sent_by_look);
 }
 
 static bool is_proven(struct outbox *o, const struct outbox_row *row)
@@ -194,6 +224,12 @@ bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange)
         if (slice_equal(slice_of(exchanges[i]), exchange))
             return true;
     return !n;
+}
+
+static bool is_mandatory(const struct outbox *o, struct slice exchange)
+{
+    return !o->rules.n_not_mandatory ||
+           !outbox_allows(o->rules.not_mandatory, o->rules.n_not_mandatory, exchange);
 }
 
 bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key)
@@ -233,6 +269,7 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     row->batch = o->reading.batch;
     row->batch->n_rows++;
     row->body_len = new->body_len;
+    row->mandatory = is_mandatory(o, new->exchange);
     row->number = ++o->next_number;
     row->seq = new->seq;
     row->came_ms = now_ms;
@@ -373,6 +410,9 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
     if (!row || o->link.alone || o->sent.len >= OUTBOX_OUT_MAX ||
         (o->link.group_until && !o->link.group_left))
         return NULL;
+    if (sent_find(o, row->exchange, row->routing_key, row->message_id, row->body.len) &&
+        !MUTANT(OUTBOX_TWINS_TOGETHER))
+        return NULL;
     return is_proven(o, row) || !o->sent.len ? row : NULL;
 }
 
@@ -412,20 +452,14 @@ void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint6
     move(o, row, OUTBOX_SENT);
 }
 
-/* A message has no tag when it comes back: those that look alike are alike. */
+/* A return means one row at most: see rows_next. */
 void outbox_returned(struct outbox *o, struct slice exchange, struct slice routing_key,
                      struct slice message_id, uint64_t body_len)
 {
-    list_each(&o->sent, k)
-    {
-        struct outbox_row *row = row_of(k);
+    struct outbox_row *row = sent_find(o, exchange, routing_key, message_id, body_len);
 
-        if (row->returned || row->body.len != body_len || !slice_equal(row->message_id, message_id) ||
-            !slice_equal(row->routing_key, routing_key) || !slice_equal(row->exchange, exchange))
-            continue;
+    if (row)
         row->returned = true;
-        return;
-    }
 }
 
 static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)

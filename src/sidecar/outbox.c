@@ -188,7 +188,8 @@ static void row_send(struct sidecar *s, struct outbox_row *row)
                 sender_send(x->sender, &(struct sender_message){.exchange = row->exchange,
                                                                 .routing_key = row->routing_key,
                                                                 .content_header = row->content_header,
-                                                                .body = row->body}));
+                                                                .body = row->body,
+                                                                .mandatory = row->mandatory}));
 }
 
 static void bury(struct sidecar *s)
@@ -306,7 +307,9 @@ int outbox_begin(struct sidecar *s, struct fault *f)
     struct outbox_rules rules = {.poll_ms = c->poll_ms,
                                  .max_message_bytes = c->max_message_bytes,
                                  .exchanges = c->exchanges.items,
-                                 .n_exchanges = c->exchanges.n};
+                                 .n_exchanges = c->exchanges.n,
+                                 .not_mandatory = c->not_mandatory.items,
+                                 .n_not_mandatory = c->not_mandatory.n};
 
     if (!c->is_there)
         return 0;

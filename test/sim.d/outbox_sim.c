@@ -4,6 +4,8 @@
  * pieces, closes channels over a bad exchange, and the connection over a message (or over nothing), and a
  * database that comes back from a dump. Then the faults end, and everything must settle.
  *
+ * Some rows have the exchange, routing key, id and length of their neighbour, and another fate.
+ *
  * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
  * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
  * comes in order where it never said nack. Nothing is sent to a broker that blocks, or into a body; what was
@@ -38,6 +40,7 @@ enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES };
 
 struct sim_row {
     enum fate fate;
+    size_t id;   /* message id: its own number, or that of the row before it */
     bool stored; /* at the broker */
     int letter;  /* enum dead_reason + 1; 0: none */
 };
@@ -210,7 +213,7 @@ static void rows_answer(struct sim *s, size_t r, struct reply *p)
     snprintf(text, sizeof(text), "%zu-%zu", from, to);
     outbox_batch_came(&k->o, s->now_ms, slice_of(text), end == to);
     for (size_t i = start; i < end; i++) {
-        snprintf(id, sizeof(id), "%zu", i);
+        snprintf(id, sizeof(id), "%zu", s->rows[i].id);
         outbox_row_came(&k->o, s->now_ms,
                         &(struct outbox_new){.seq = (int64_t)i,
                                              .exchange = slice_of(exchanges[s->rows[i].fate]),
@@ -420,7 +423,7 @@ static void confirm(struct sim *s, size_t r)
         char id[24];
 
         if (s->rows[p->row].fate == UNROUTABLE) {
-            snprintf(id, sizeof(id), "%zu", p->row);
+            snprintf(id, sizeof(id), "%zu", s->rows[p->row].id);
             outbox_returned(&k->o, slice_of(exchanges[UNROUTABLE]), SLICE("k"), slice_of(id), 1);
         } else if (no) {
             s->nacked = true;
@@ -627,13 +630,18 @@ static void publish_some(struct sim *s)
 
     for (size_t i = 0; i < n && s->n_rows < N_ROWS_MAX; i++) {
         uint64_t kind = random_below(&s->random, 1000);
+        struct sim_row *row = &s->rows[s->n_rows];
+        bool is_twin = s->n_rows && random_chance(&s->random, 500);
 
-        s->rows[s->n_rows++].fate = kind < 900   ? GOOD
-                                    : kind < 940 ? UNROUTABLE
-                                    : kind < 960 ? MISSING
-                                    : kind < 980 ? FORBIDDEN
-                                    : kind < 997 ? REFUSED
-                                                 : CRASHES;
+        /* As with a headers exchange: a return cannot tell the two apart. */
+        row->id = is_twin ? row[-1].id : s->n_rows;
+        s->n_rows++;
+        row->fate = kind < 900   ? GOOD
+                    : kind < 940 ? UNROUTABLE
+                    : kind < 960 ? MISSING
+                    : kind < 980 ? FORBIDDEN
+                    : kind < 997 ? REFUSED
+                                 : CRASHES;
     }
 }
 

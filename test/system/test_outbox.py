@@ -152,6 +152,38 @@ def test_what_cannot_be_sent_becomes_a_letter_and_those_behind_it_go_on(box):
     assert wait_for_letter(box, "not_allowed")
 
 
+def test_a_return_is_blamed_on_the_right_one_of_two_that_look_alike(box):
+    """A headers exchange: the same id, routing key and length, and only the first has a queue."""
+    channel, exchange = box.queue.channel, box.name + "-headers"
+    channel.exchange_declare(exchange, "headers", durable=True)
+    channel.queue_bind(box.queue.name, exchange, "", {"x-match": "all", "take": "yes"})
+    with box.postgres.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        for n in range(200):
+            for take_it in ("yes", "no"):
+                cursor.execute("SELECT onceward.publish(%s, 'k', %s::jsonb, %s, headers => %s)",
+                               (exchange, json.dumps(take_it.rjust(3)), f"m{n}", json.dumps({"take": take_it})))
+        cursor.execute("COMMIT")
+    relay(box)
+    got = take(box, 200)
+    wait_for_nothing_waiting(box)
+    assert [x[0] for x in got] == [f"m{n}" for n in range(200)] and is_empty(box)
+    assert {x[1].headers["take"] for x in got} == {"yes"}
+    dead = letters(box)
+    assert [x["message_id"] for x in dead] == [f"m{n}" for n in range(200)]
+    assert {x["reason"] for x in dead} == {"unroutable"} and {x["headers"]["take"] for x in dead} == {"no"}
+    channel.exchange_delete(exchange)
+
+
+def test_an_exchange_that_is_not_mandatory_gets_no_return(box):
+    relay(box, not_mandatory=[box.exchange])
+    publish(box, "no-queue", key="nobody")
+    publish(box, "taken")
+    assert take(box, 1)[0][0] == "taken"
+    wait_for_nothing_waiting(box)
+    assert letters(box) == []
+
+
 def test_a_message_that_crashes_the_broker_becomes_a_letter_and_those_around_it_come(box):
     """RabbitMQ's channel process crashes over NaN, and the broker closes the connection. publish refuses that; what else it crashes over nobody
     knows."""

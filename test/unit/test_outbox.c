@@ -225,14 +225,21 @@ static void test_the_one_that_closes_the_channel_is_found(void **state)
     outbox_deinit(&r.o);
 }
 
-static bool is_out(struct rig *r, int64_t seq)
+static const struct outbox_row *row_out(struct rig *r, int64_t seq)
 {
     list_each(&r->o.sent, k)
     {
-        if (container_of(k, struct outbox_row, in_phase)->seq == seq)
-            return true;
+        const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
+
+        if (row->seq == seq)
+            return row;
     }
-    return false;
+    return NULL;
+}
+
+static bool is_out(struct rig *r, int64_t seq)
+{
+    return row_out(r, seq);
 }
 
 static void relink(struct rig *r, int code, const char *why)
@@ -447,6 +454,61 @@ static void test_what_comes_back_is_a_letter(void **state)
     turn(&r);
     assert_int_equal(r.n_buried, 1);
     assert_int_equal(r.o.counts.published.total, 3);
+    outbox_deinit(&r.o);
+}
+
+/* A headers exchange takes the second one and returns the first, or the other way round. */
+static void test_rows_that_a_return_cannot_tell_apart_go_one_by_one(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+    for (int i = 2; i <= 5; i++)
+        outbox_row_came(&r.o, r.now_ms,
+                        &(struct outbox_new){.seq = i,
+                                             .exchange = SLICE("x"),
+                                             .routing_key = SLICE("k"),
+                                             .message_id = i == 4 ? SLICE("other") : SLICE("same"),
+                                             .body = SLICE("body"),
+                                             .body_len = 4});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    turn(&r);
+    assert_true(is_out(&r, 2));
+    assert_false(is_out(&r, 3));
+    assert_false(is_out(&r, 4)); /* in order */
+    confirm_all(&r);
+    assert_true(is_out(&r, 3) && is_out(&r, 4));
+    assert_false(is_out(&r, 5));
+    outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("same"), 4);
+    confirm_all(&r);
+    assert_int_equal(r.n_buried, 1);
+    assert_true(is_out(&r, 5));
+    confirm_all(&r);
+    assert_int_equal(r.o.counts.published.total, 4); /* and that of prove() */
+    outbox_deinit(&r.o);
+}
+
+static void test_an_exchange_may_be_published_to_without_mandatory(void **state)
+{
+    char late[] = "late";
+    char *names[] = {late};
+    struct outbox_rules rules = {
+        .poll_ms = POLL_MS, .max_message_bytes = 100, .not_mandatory = names, .n_not_mandatory = 1};
+    struct rig r;
+
+    begin(&r, NULL, 0);
+    r.o.rules = rules;
+    outbox_linked(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 1, 1, false, "late");
+    assert_false(row_out(&r, 1)->mandatory);
+    confirm_all(&r);
+    answer(&r, 2, 2, true, "x");
+    assert_true(row_out(&r, 2)->mandatory);
     outbox_deinit(&r.o);
 }
 
@@ -874,6 +936,8 @@ int main(void)
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
         cmocka_unit_test(test_a_direct_reply_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),
+        cmocka_unit_test(test_rows_that_a_return_cannot_tell_apart_go_one_by_one),
+        cmocka_unit_test(test_an_exchange_may_be_published_to_without_mandatory),
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),

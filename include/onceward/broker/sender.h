@@ -88,8 +88,9 @@ int sender_encode(struct buf *out, const struct message *m, struct fault *f);
  * Exchange and routing key have at most 255 bytes each. */
 struct sender_message {
     struct slice exchange, routing_key, content_header, body;
+    bool mandatory; /* the broker returns it if no queue takes it */
 };
 
-/* Publishes it, mandatory; answers its tag. sender_can_send must say yes. The body is read until it is
+/* Publishes it; answers its tag. sender_can_send must say yes. The body is read until it is
  * confirmed, or channel or connection are lost. */
 uint64_t sender_send(struct sender *s, const struct sender_message *m);

@@ -118,6 +118,7 @@ struct config_outbox {
     bool is_there;                 /* without it nothing is relayed */
     char *vhost;                   /* NULL: the URL's */
     struct config_names exchanges; /* n 0: all */
+    struct config_names not_mandatory;
     int64_t poll_ms;
     size_t max_message_bytes;
 };

@@ -29,6 +29,9 @@
  * been taken, and nobody can take it back. So a queue that is full gets them as fast as it is emptied, and
  * few of them at once.
  *
+ * A message that the broker returns has no tag. So no two rows are in flight together that a return could not
+ * tell apart: the later one waits until the earlier one is confirmed.
+ *
  * It polls at once while there is more of a batch, soon while rows come, and less and less while none does;
  * then it asks first whether any transaction has ended at all, which costs the database next to nothing. */
 
@@ -47,8 +50,10 @@ enum {
 struct outbox_rules {
     int64_t poll_ms;
     size_t max_message_bytes;
-    char *const *exchanges; /* allowed; borrowed */
-    size_t n_exchanges;     /* 0: all */
+    char *const *exchanges;     /* allowed; borrowed */
+    size_t n_exchanges;         /* 0: all */
+    char *const *not_mandatory; /* exchanges that return what they deliver; borrowed */
+    size_t n_not_mandatory;
 };
 
 /* Whether rows may go to the exchange, by the list of outbox.exchanges; an empty one allows all. */
@@ -91,15 +96,16 @@ struct outbox_batch {
 };
 
 struct outbox_row {
-    struct link in_order; /* of all that are held */
-    struct link in_phase; /* of those that are wanted, sent, or letters */
+    struct link in_order;     /* of all that are held */
+    struct link in_phase;     /* of those that are wanted, sent, or letters */
+    struct hash_link by_look; /* SENT: exchange, routing key, id and length, all that a return shows */
     enum outbox_phase phase;
     struct outbox_batch *batch;
     uint64_t number; /* from 1, in the order of reading */
     int64_t seq, came_ms, age_ms;
     uint64_t tag; /* of its channel; SENT */
     int n_closed; /* connections that the broker closed while it was out alone, and gave no other answer */
-    bool returned, was_sent, buried;
+    bool returned, was_sent, buried, mandatory;
     enum dead_reason reason;
     char detail[256];                                                     /* why it is a letter, in words */
     struct slice exchange, routing_key, message_id, content_header, body; /* behind the struct */
@@ -215,6 +221,7 @@ struct outbox {
     } link;
     struct list exchanges; /* the least recently used first */
     struct hash exchanges_by_name;
+    struct hash sent_by_look;
     bool draining;
     struct outbox_counts counts;
     struct histogram lag_us; /* from publish to the confirm */
