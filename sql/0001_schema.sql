@@ -371,6 +371,27 @@ COMMENT ON COLUMN onceward.outbox_position.turned IS 'The turn that was seen to 
 COMMENT ON COLUMN onceward.outbox_position.emptied IS 'All tables but that of `turned` were emptied since.';
 COMMENT ON COLUMN onceward.outbox_position.resending IS 'What came from another server is being made ready, up to this number: see sidecar_outbox_restore.';
 
+-- Rows whose exchange is stopped, since it refuses everything: in the order in which they are to be sent. They wait here so that the
+-- position moves on, and rows for other exchanges with it.
+CREATE TABLE onceward.outbox_parked (
+    n            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq          bigint      NOT NULL,
+    published_at timestamptz NOT NULL,
+    exchange     text COLLATE "C" NOT NULL,
+    routing_key  text        NOT NULL,
+    message_id   text COLLATE "C" NOT NULL,
+    type         text,
+    headers      jsonb,
+    properties   jsonb,
+    body         bytea       NOT NULL
+);
+ALTER TABLE onceward.outbox_parked ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE UNIQUE INDEX outbox_parked_exchange ON onceward.outbox_parked (exchange, n);
+CREATE INDEX outbox_parked_seq ON onceward.outbox_parked (seq);
+
+COMMENT ON TABLE onceward.outbox_parked IS 'Published messages whose exchange is stopped: the relay sends them first, in order, once the exchange takes messages again.';
+COMMENT ON COLUMN onceward.outbox_parked.n IS 'The order of sending.';
+
 -- Empty after a crash of the server, and in a standby that took over. What a relay remembers of snapshots is worth nothing then: ids of
 -- transactions that left no trace are given out again.
 CREATE UNLOGGED TABLE onceward.outbox_life (life uuid NOT NULL);
@@ -391,7 +412,7 @@ END
 $$;
 
 REVOKE ALL ON onceward.outbox, onceward.outbox_0, onceward.outbox_1, onceward.outbox_2, onceward.outbox_number, onceward.outbox_turn,
-              onceward.outbox_position, onceward.outbox_life FROM PUBLIC;
+              onceward.outbox_position, onceward.outbox_life, onceward.outbox_parked FROM PUBLIC;
 
 -- A trigger runs as whoever writes, which for applications is the owner. Default privileges, or a GRANT ALL, may have given the right.
 DO $$

@@ -15,6 +15,7 @@ GRANT USAGE ON SEQUENCE onceward.message_seq TO onceward_sidecar;
 GRANT SELECT ON onceward.message_retention TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.replay TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.outbox_position, onceward.outbox_life TO onceward_sidecar;
+GRANT SELECT, INSERT, DELETE ON onceward.outbox_parked TO onceward_sidecar;
 GRANT SELECT, UPDATE ON onceward.outbox, onceward.outbox_number, onceward.outbox_turn TO onceward_sidecar;
 GRANT SELECT, UPDATE, TRUNCATE ON onceward.outbox_0, onceward.outbox_1, onceward.outbox_2 TO onceward_sidecar;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA onceward TO onceward_sidecar;

@@ -1,11 +1,14 @@
 -- Puts messages that cannot be sent into dead_letter, whole, as rows without an inbox row: consumer 'onceward-outbox', queue '' (a queue
 -- cannot be called so), the exchange and routing key that they were published to. p_ids: their ids, to be sure.
 --
+-- A negative number is that of a parked row, which is deleted with its letter. With the reason 'parked' a message goes to outbox_parked
+-- instead, as its exchange is stopped: answer buried, letter_id NULL. One call parks in the order of its items.
+--
 -- Answers, one an item: buried (letter_id) | gone (it is not there any more: somebody else has seen to it, and emptied) | lost (another
 -- holder has the lease) | busy (somebody is at the lease: ask again).
 --
 -- Locks: the row of the lease, SKIP LOCKED: it never waits. Rows: one an item.
--- Repeating it: finds the letter by its digest and answers 'buried' with the same id.
+-- Repeating it: parks nothing twice; finds the letter by its digest and answers 'buried' with the same id.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_bury(
     p_lease bigint, p_vhost text, p_seqs bigint[], p_ids text[], p_reasons text[], p_errors text[])
 RETURNS TABLE (ord integer, answer text, letter_id bigint)
@@ -32,9 +35,17 @@ BEGIN
             SELECT u.* INTO v_row FROM (
                 SELECT z.* FROM onceward.outbox_0 z WHERE z.seq = p_seqs[i]
                 UNION ALL SELECT z.* FROM onceward.outbox_1 z WHERE z.seq = p_seqs[i]
-                UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.seq = p_seqs[i]) u WHERE u.message_id = p_ids[i];
+                UNION ALL SELECT z.* FROM onceward.outbox_2 z WHERE z.seq = p_seqs[i]
+                UNION ALL SELECT NULL, z.seq, z.published_at, z.exchange, z.routing_key, z.message_id, z.type, z.headers, z.properties, z.body
+                FROM onceward.outbox_parked z WHERE z.n = -p_seqs[i]) u WHERE u.message_id = p_ids[i];
             IF NOT FOUND THEN
                 answer := 'gone';
+            ELSIF p_reasons[i] = 'parked' THEN
+                answer := 'buried';
+                INSERT INTO onceward.outbox_parked (seq, published_at, exchange, routing_key, message_id, type, headers, properties, body)
+                SELECT v_row.seq, v_row.published_at, v_row.exchange, v_row.routing_key, v_row.message_id, v_row.type, v_row.headers,
+                       v_row.properties, v_row.body
+                WHERE NOT EXISTS (SELECT FROM onceward.outbox_parked z WHERE z.seq = v_row.seq AND z.message_id = v_row.message_id);
             ELSE
                 answer := 'buried';
                 v_digest := sha256(convert_to(format('outbox %s %s', p_seqs[i], p_ids[i]), 'UTF8'));
@@ -50,6 +61,7 @@ BEGIN
                     FROM (SELECT '{"delivery_mode": 2}'::jsonb || coalesce(v_row.properties, '{"content_type": "application/json"}')) x (properties)
                     RETURNING l.id INTO letter_id;
                 END IF;
+                DELETE FROM onceward.outbox_parked z WHERE z.n = -p_seqs[i];
             END IF;
         END IF;
         RETURN NEXT;

@@ -1,7 +1,7 @@
 -- What waits in the outbox, and who relays it; for the stats, and for people.
 --
 -- waiting: committed, and not confirmed by the written position; counted up to 10,000, and above that (exact is false) as many as numbers
--- were given out since, which is not less. lag_ms: since the oldest of them was published; 0: none. letters: of the outbox. holder: NULL
+-- were given out since, which is not less. Messages that are parked count, too. lag_ms: since the oldest of them was published; 0: none. letters: of the outbox. holder: NULL
 -- when nobody has the lease, or its time is over. bytes: of the three tables. turn_waits_ms: for how long tables whose turn is over could
 -- not be emptied; NULL: they are. restored: see sidecar_outbox_lease; then waiting and lag_ms mean nothing.
 --
@@ -30,6 +30,8 @@ BEGIN
                 OR p.system_identifier IS DISTINCT FROM onceward.outbox_system();
     SELECT w.n, w.oldest INTO waiting, v_old
     FROM onceward.outbox_waiting(p.done, p.floor, p.done_by, p.upto, p.last, c_most + 1) w;
+    SELECT waiting + count(*), least(v_old, min(z.published_at)) INTO waiting, v_old
+    FROM (SELECT z.published_at FROM onceward.outbox_parked z ORDER BY z.n LIMIT c_most + 1) z;
     exact := waiting <= c_most;
     IF NOT exact THEN
         SELECT greatest(waiting, n.last_value - greatest(p.floor, CASE WHEN p.resending IS NULL THEN p.last END)) INTO waiting FROM onceward.outbox_number n;

@@ -33,6 +33,9 @@ void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now
     o->reading.at_ms = o->lease.at_ms = now_ms;
     o->link.group = o->link.group_left = OUTBOX_OUT_MAX;
     list_init(&o->rows);
+    list_init(&o->parked_rows);
+    list_init(&o->unparks);
+    list_init(&o->unparking);
     list_init(&o->wanted);
     list_init(&o->sent);
     list_init(&o->letters);
@@ -44,7 +47,8 @@ void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now
 void outbox_deinit(struct outbox *o)
 {
     rows_forget(o);
-    rows_forget_exchanges(o);
+    exchanges_free(o);
+    hash_deinit(&o->sent_by_look);
     while (o->batches.len)
         rows_drop_batch(o);
 }
@@ -69,8 +73,16 @@ static bool take(enum outbox_ask *ask)
 static void forget(struct outbox *o)
 {
     rows_forget(o);
+    exchanges_unstop(o);
     while (o->batches.len)
         rows_drop_batch(o);
+    o->parked.known = false;
+    o->parked.reading = NULL;
+    o->parked.n = 0;
+    o->parked.at_ms = 0;
+    stale(&o->parked.list);
+    stale(&o->parked.read);
+    stale(&o->parked.delete);
     o->reading.batch = NULL;
     o->reading.after = -1;
     o->reading.idle = false;
@@ -96,6 +108,7 @@ static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char 
     o->lease.number = 0;
     o->lease.restored = false;
     o->lease.at_ms = now_ms + wait_ms;
+    o->offering = false;
     forget(o);
 }
 
@@ -112,6 +125,7 @@ void outbox_database(struct outbox *o, int64_t now_ms, bool is_there)
     if (!is_there)
         leave(o, now_ms, 0, "the connection to the database was lost");
     o->reading.ask = o->writing.ask = o->letter = o->turning.ask = OUTBOX_IDLE;
+    o->parked.list = o->parked.read = o->parked.delete = OUTBOX_IDLE;
     o->lease.ask = o->lease.registering = o->lease.restoring = OUTBOX_IDLE;
     o->lease.registered = false;
     o->reading.at_ms = o->lease.at_ms = now_ms;
@@ -348,7 +362,7 @@ void outbox_linked(struct outbox *o, int64_t now_ms)
     o->link.broker = o->link.open = true;
     o->link.blocked = false;
     o->link.not_before_ms = now_ms;
-    rows_unprove(o);
+    exchanges_unprove(o);
     o->lease.registered = false; /* it may be another one, behind the same name */
     if (o->lease.number)
         o->lease.at_ms = now_ms;
@@ -397,6 +411,23 @@ static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_acti
     return true;
 }
 
+/* Of one exchange after the other. */
+static bool tell_stopped(struct outbox *o, struct outbox_action *a)
+{
+    list_each(&o->exchanges, k)
+    {
+        struct outbox_exchange *e = container_of(k, struct outbox_exchange, in_use);
+
+        if (!e->stop.to_tell)
+            continue;
+        *a = (struct outbox_action){.kind = OUTBOX_TELL, .exchange = e, .text = e->detail};
+        a->told = e->stop.ended ? OUTBOX_TOLD_OPEN : OUTBOX_TOLD_STOPPED;
+        e->stop.to_tell = e->stop.ended = false;
+        return true;
+    }
+    return o->to_tell[OUTBOX_TOLD_STOPPED] = false;
+}
+
 static bool tell_next(struct outbox *o, struct outbox_action *a)
 {
     static const enum outbox_told order[] = {OUTBOX_TOLD_LEFT,     OUTBOX_TOLD_REFUSED, OUTBOX_TOLD_HELD,
@@ -412,13 +443,20 @@ static bool tell_next(struct outbox *o, struct outbox_action *a)
                                                    : o->why;
         return true;
     }
-    return false;
+    return o->to_tell[OUTBOX_TOLD_STOPPED] && tell_stopped(o, a);
 }
 
 /* What it waits for is out at the broker, or at the database: then a drain is through. */
 static bool is_through(const struct outbox *o)
 {
-    return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE;
+    return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&
+           !o->unparks.len && !o->unparking.len;
+}
+
+/* The lease is given up once nothing is in flight. */
+static bool is_done(const struct outbox *o)
+{
+    return (o->draining || o->offering) && is_through(o);
 }
 
 static bool is_silent(const struct outbox *o, int64_t now_ms)
@@ -433,11 +471,14 @@ static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
 
     if (l->ask != OUTBOX_IDLE)
         return false;
-    if (now_ms >= l->not_before_ms && l->number && ((o->draining && is_through(o)) || is_silent(o, now_ms))) {
+    if (now_ms >= l->not_before_ms && l->number && (is_done(o) || is_silent(o, now_ms))) {
         snprintf(o->why, sizeof(o->why), "%s",
                  o->draining ? "it drains"
-                             : "rows wait, and the broker has neither confirmed nor refused any for 15 s");
-        l->at_ms = now_ms + OUTBOX_SILENT_MS;
+                 : is_silent(o, now_ms)
+                     ? "rows wait, and the broker has neither confirmed nor refused any for 15 s"
+                     : "a row is for an exchange that is not in outbox.exchanges: another "
+                       "sidecar that allows it may take the lease");
+        l->at_ms = now_ms + (o->draining || is_silent(o, now_ms) ? OUTBOX_SILENT_MS : OUTBOX_OFFER_MS);
         return ask(&l->ask, a, OUTBOX_GIVE_UP);
     }
     if (now_ms < l->at_ms || (!l->number && (!o->link.broker || o->draining)))
@@ -453,7 +494,7 @@ static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
     struct outbox_reading *r = &o->reading;
     size_t room = OUTBOX_HELD_MAX - o->rows.len;
 
-    if (o->draining || r->ask != OUTBOX_IDLE || now_ms < r->at_ms ||
+    if (o->draining || o->offering || !o->parked.known || r->ask != OUTBOX_IDLE || now_ms < r->at_ms ||
         o->rows.len > OUTBOX_HELD_MAX - READ_ROWS || o->n_bytes >= OUTBOX_HELD_BYTES)
         return false;
     r->asked_ms = now_ms;
@@ -492,7 +533,7 @@ static bool write_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
 static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
 {
     if (!o->link.open || (o->link.blocked && !MUTANT(OUTBOX_SENDS_TO_A_BLOCKED)) || !o->lease.registered ||
-        now_ms < o->link.not_before_ms || o->draining)
+        now_ms < o->link.not_before_ms || o->draining || o->offering || !o->parked.known)
         return false;
     a->row = rows_next(o, now_ms);
     a->kind = OUTBOX_SEND;
@@ -509,7 +550,7 @@ static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct ou
         return true;
     if (!o->link.database)
         return false;
-    if (read_next(o, now_ms, a) || write_next(o, now_ms, a))
+    if (parked_next(o, now_ms, a) || read_next(o, now_ms, a) || write_next(o, now_ms, a))
         return true;
     if (o->letter == OUTBOX_IDLE && o->letters.len && now_ms >= o->letter_at_ms) {
         rows_bury(o);
@@ -528,7 +569,9 @@ bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_
         return true;
     if (o->link.database && lease_next(o, now_ms, ret))
         return true;
-    return outbox_holds(o, now_ms) && work_next(o, now_ms, can_send, ret);
+    if (!outbox_holds(o, now_ms))
+        return false;
+    return work_next(o, now_ms, can_send, ret) || (o->offering && lease_next(o, now_ms, ret));
 }
 
 static void earlier(int64_t *due, int64_t at_ms)
@@ -559,8 +602,9 @@ int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms)
             earlier(&due, o->reading.at_ms);
         return due;
     }
-    if (o->reading.ask == OUTBOX_IDLE && !o->draining && o->rows.len <= OUTBOX_HELD_MAX - READ_ROWS &&
-        o->n_bytes < OUTBOX_HELD_BYTES)
+    earlier(&due, parked_due_ms(o, now_ms));
+    if (o->reading.ask == OUTBOX_IDLE && !o->draining && o->parked.known && !o->offering &&
+        o->rows.len <= OUTBOX_HELD_MAX - READ_ROWS && o->n_bytes < OUTBOX_HELD_BYTES)
         earlier(&due, o->reading.at_ms);
     if (o->writing.dirty && o->writing.ask == OUTBOX_IDLE)
         earlier(&due, o->writing.at_ms);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS = 1000,       /* after a close; for so long an exchange that is missing is not asked for again */
+    AGAIN_MS = 1000,       /* after a close */
     NACKED_MS = 20,        /* until what was nacked goes again: a full queue is emptied meanwhile, */
     NACKED_MOST_MS = 1000, /* or stands */
     TOLD_AGAIN_MS = 60000, /* of nacks, and of one reason to close the channel */
@@ -59,6 +59,10 @@ static struct list *list_of(struct outbox *o, enum outbox_phase phase)
         return &o->letters;
     case OUTBOX_LETTER_SENT:
         return &o->burying;
+    case OUTBOX_UNPARK_WANTED:
+        return &o->unparks;
+    case OUTBOX_UNPARK_SENT:
+        return &o->unparking;
     default:
         return NULL;
     }
@@ -119,85 +123,14 @@ static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason r
 static void row_free(struct outbox *o, struct outbox_row *row)
 {
     unlink_row(o, row);
-    list_remove(&o->rows, &row->in_order);
-    row->batch->n_rows--;
+    list_remove(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
+    if (row->batch)
+        row->batch->n_rows--;
     o->n_bytes -= row->n_bytes;
     free(row);
 }
 
 /* --- exchanges --- */
-
-static struct outbox_exchange *exchange_find(struct outbox *o, struct slice name)
-{
-    struct hash_link *k = hash_first(&o->exchanges_by_name, hash_bytes(name.data, name.len));
-
-    for (; k; k = hash_next(k)) {
-        struct outbox_exchange *e = container_of(k, struct outbox_exchange, by_name);
-
-        if (slice_equal(e->name, name))
-            return e;
-    }
-    return NULL;
-}
-
-static void exchange_free(struct outbox *o, struct outbox_exchange *e)
-{
-    list_remove(&o->exchanges, &e->in_use);
-    hash_remove(&o->exchanges_by_name, &e->by_name);
-    free(e);
-}
-
-/* Makes room for one. What is refused stays until it may be asked for again: each row to it would cost the
- * channel. */
-static void exchanges_evict(struct outbox *o, int64_t now_ms)
-{
-    list_each(&o->exchanges, k)
-    {
-        struct outbox_exchange *e = container_of(k, struct outbox_exchange, in_use);
-
-        if (o->exchanges.len < OUTBOX_EXCHANGES)
-            return;
-        if (now_ms >= e->refused_until_ms)
-            exchange_free(o, e);
-    }
-}
-
-/* It is used now. */
-static struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct slice name)
-{
-    struct outbox_exchange *e = exchange_find(o, name);
-
-    if (e) {
-        list_remove(&o->exchanges, &e->in_use);
-    } else {
-        exchanges_evict(o, now_ms);
-        e = mem_zalloc(1, sizeof(*e) + name.len);
-        e->name = (struct slice){(char *)(e + 1), name.len};
-        if (name.len)
-            memcpy(e + 1, name.data, name.len);
-        hash_insert(&o->exchanges_by_name, &e->by_name, hash_bytes(name.data, name.len));
-    }
-    list_push(&o->exchanges, &e->in_use);
-    return e;
-}
-
-void rows_unprove(struct outbox *o)
-{
-    list_each(&o->exchanges, k)
-    {
-        container_of(k, struct outbox_exchange, in_use)->proven = false;
-    }
-}
-
-void rows_forget_exchanges(struct outbox *o)
-{
-    struct link *k;
-
-    while ((k = list_first(&o->exchanges)))
-        exchange_free(o, container_of(k, struct outbox_exchange, in_use));
-    hash_deinit(&o->exchanges_by_name);
-    hash_deinit(&o->sent_by_look);
-}
 
 static bool is_proven(struct outbox *o, const struct outbox_row *row)
 {
@@ -245,9 +178,7 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
 {
     char text[160];
 
-    if (!outbox_allows(o->rules.exchanges, o->rules.n_exchanges, row->exchange)) {
-        give_up(o, row, DEAD_NOT_ALLOWED, "the exchange is not in outbox.exchanges");
-    } else if (new->body_len > o->rules.max_message_bytes) {
+    if (new->body_len > o->rules.max_message_bytes) {
         snprintf(text, sizeof(text), "%zu bytes; outbox.max_message is %zu", new->body_len,
                  o->rules.max_message_bytes);
         give_up(o, row, DEAD_TOO_LARGE_TO_SEND, text);
@@ -258,6 +189,16 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
     }
 }
 
+/* In its place in the table: rows are written in the order of reading. */
+static void park(struct outbox *o, struct outbox_exchange *e, struct outbox_row *row)
+{
+    if (row->parked || row->phase != OUTBOX_WANTED)
+        return;
+    row->parking = true;
+    e->stop.n_parking++;
+    give_up(o, row, e->reason, e->detail);
+}
+
 void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
 {
     size_t n_bytes = new->exchange.len + new->routing_key.len + new->message_id.len +
@@ -266,8 +207,11 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     char *at = (char *)(row + 1);
 
     row->phase = OUTBOX_WANTED;
-    row->batch = o->reading.batch;
-    row->batch->n_rows++;
+    row->parked = new->parked;
+    row->batch = new->parked ? NULL : o->reading.batch;
+    if (row->batch)
+        row->batch->n_rows++;
+    row->barred = !outbox_allows(o->rules.exchanges, o->rules.n_exchanges, new->exchange);
     row->body_len = new->body_len;
     row->mandatory = is_mandatory(o, new->exchange);
     row->number = ++o->next_number;
@@ -282,9 +226,21 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     row->body = keep(&at, new->body);
     row->n_bytes = sizeof(*row) + n_bytes;
     o->n_bytes += row->n_bytes;
-    list_push(&o->rows, &row->in_order);
+    list_push(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
     insert(&o->wanted, row);
     judge(o, row, new);
+    struct outbox_exchange *e = exchange_find(o, row->exchange);
+    if (e && e->stop.is && !e->stop.last)
+        park(o, e, row);
+}
+
+void rows_park(struct outbox *o, struct outbox_exchange *e)
+{
+    list_each(&o->wanted, k)
+    {
+        if (slice_equal(row_of(k)->exchange, e->name))
+            park(o, e, row_of(k));
+    }
 }
 
 void rows_forget(struct outbox *o)
@@ -292,6 +248,8 @@ void rows_forget(struct outbox *o)
     struct link *k;
 
     while ((k = list_first(&o->rows)))
+        row_free(o, container_of(k, struct outbox_row, in_order));
+    while ((k = list_first(&o->parked_rows)))
         row_free(o, container_of(k, struct outbox_row, in_order));
     o->link.alone = false;
     o->link.group = OUTBOX_OUT_MAX;
@@ -364,7 +322,8 @@ static void settled_pop(struct outbox *o)
         o->writing.n++;
         row_free(o, row);
     }
-    o->link.quiet_since_ms = 0;
+    if (!o->wanted.len && !o->sent.len)
+        o->link.quiet_since_ms = 0;
 }
 
 void rows_reap(struct outbox *o)
@@ -375,10 +334,60 @@ void rows_reap(struct outbox *o)
 
 /* --- what is sent next --- */
 
-/* The group is through: the next one may go, or all as ever. */
-static void group_next(struct outbox *o)
+/* Rows of a stopped exchange wait for its parked rows, and those for its next try. */
+static bool is_held_back(struct outbox *o, int64_t now_ms, const struct outbox_row *row)
 {
-    const struct outbox_row *row = first_of(&o->wanted);
+    const struct outbox_exchange *e = o->parked.n_stopped ? exchange_find(o, row->exchange) : NULL;
+
+    return e && e->stop.is && ((!row->parked && !MUTANT(OUTBOX_OVERTAKES)) || now_ms < e->stop.retry_ms);
+}
+
+static struct outbox_row *first_wanted(struct outbox *o, int64_t now_ms)
+{
+    list_each(&o->wanted, k)
+    {
+        if (!is_held_back(o, now_ms, row_of(k)))
+            return row_of(k);
+    }
+    return NULL;
+}
+
+static void parked_free(struct outbox *o, struct outbox_row *row)
+{
+    struct outbox_exchange *e = exchange_find(o, row->exchange);
+
+    row_free(o, row);
+    if (!e || !e->stop.n_parked)
+        return;
+    e->stop.n_parked--;
+    exchange_settle(o, e);
+}
+
+/* Its exchange refuses it, as it would any other row. */
+static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enum dead_reason reason,
+                   const char *why)
+{
+    struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
+    enum exchange_verdict verdict = exchange_refuses(o, now_ms, e, reason, why);
+
+    o->link.quiet_since_ms = now_ms; /* another sidecar would hear the same */
+    if (row->phase == OUTBOX_SENT)
+        move(o, row, OUTBOX_WANTED);
+    if (verdict == EXCHANGE_LETTER)
+        give_up(o, row, reason, why);
+    if (verdict == EXCHANGE_STAYS)
+        e->stop.last = e->stop.empty = false; /* what waits in memory would take the room of others */
+    if (verdict == EXCHANGE_STOPS || verdict == EXCHANGE_STAYS)
+        rows_park(o, e);
+    if (!row->parked || !row->barred || verdict == EXCHANGE_OFFERS)
+        return;
+    e->stop.after = 0; /* not tried for long: it stays in the table */
+    parked_free(o, row);
+}
+
+/* The group is through: the next one may go, or all as ever. */
+static void group_next(struct outbox *o, const struct outbox_row *row)
+{
     struct outbox_link *l = &o->link;
 
     l->alone = false;
@@ -398,15 +407,20 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
 {
     struct outbox_row *row;
 
-    if (!o->sent.len)
-        group_next(o);
-    while ((row = first_of(&o->wanted))) {
+    while ((row = first_wanted(o, now_ms))) {
         const struct outbox_exchange *e = exchange_find(o, row->exchange);
 
-        if (!e || now_ms >= e->refused_until_ms)
+        if (row->barred)
+            refuse(o, now_ms, row, DEAD_NOT_ALLOWED, "the exchange is not in outbox.exchanges");
+        else if (e && now_ms < e->refused_until_ms)
+            give_up(o, row, e->reason, e->detail);
+        else
             break;
-        give_up(o, row, e->reason, e->detail);
+        if (o->offering)
+            return NULL;
     }
+    if (!o->sent.len)
+        group_next(o, row);
     if (!row || o->link.alone || o->sent.len >= OUTBOX_OUT_MAX ||
         (o->link.group_until && !o->link.group_left))
         return NULL;
@@ -464,7 +478,10 @@ void outbox_returned(struct outbox *o, struct slice exchange, struct slice routi
 
 static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
-    exchange_of(o, now_ms, row->exchange)->proven = true;
+    struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
+
+    e->proven = e->worked = true;
+    e->n_refused = 0;
     o->link.nack_wait_ms = 0;
     o->error = NULL;
     if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
@@ -474,7 +491,7 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     counter_add(&o->counts.published, 1);
     histogram_add(&o->lag_us, (row->age_ms + now_ms - row->came_ms) * 1000);
     o->lag_ms = row->age_ms + now_ms - row->came_ms;
-    move(o, row, OUTBOX_SETTLED);
+    move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
 }
 
 /* The highest number that is out. */
@@ -515,7 +532,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     counter_add(&o->counts.nacked, 1);
     row->returned = false;
     row->n_closed = 0;
-    move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) ? OUTBOX_SETTLED : OUTBOX_WANTED);
+    move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) && !row->parked ? OUTBOX_SETTLED : OUTBOX_WANTED);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
     l->group = MUTANT(OUTBOX_NACKED_IN_COMPANY) ? OUTBOX_OUT_MAX : 1;
@@ -563,18 +580,16 @@ static bool is_of_message(int code)
 /* The row that the broker closed the channel over, alone. */
 static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, int code, const char *why)
 {
-    struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
     enum dead_reason reason = code == 404   ? DEAD_NO_EXCHANGE
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;
 
     /* A topic may be forbidden, and the others of its exchange not. */
-    if (code == 404 || (code == 403 && !e->proven && !strstr(why, " topic '"))) {
-        e->refused_until_ms = now_ms + AGAIN_MS;
-        e->reason = reason;
-        snprintf(e->detail, sizeof(e->detail), "%s", why);
+    if (code == 404 || (code == 403 && !strstr(why, " topic '"))) {
+        refuse(o, now_ms, row, reason, why);
+        return;
     }
-    e->proven = false;
+    exchange_of(o, now_ms, row->exchange)->proven = false;
     give_up(o, row, reason, why);
 }
 
@@ -660,14 +675,40 @@ void rows_settle_buried(struct outbox *o)
 {
     list_each(&o->burying, k)
     {
-        if (!row_of(k)->buried)
+        struct outbox_row *row = row_of(k);
+        struct outbox_exchange *e = row->parking ? exchange_find(o, row->exchange) : NULL;
+
+        if (!row->buried)
             continue;
-        counter_add(&o->counts.letters, 1);
-        move(o, row_of(k), OUTBOX_SETTLED);
+        counter_add(row->parking ? &o->counts.parked : &o->counts.letters, 1);
+        if (e)
+            e->stop.n_parking--;
+        if (row->parked)
+            parked_free(o, row);
+        else
+            move(o, row, OUTBOX_SETTLED);
     }
+}
+
+void rows_unpark(struct outbox *o)
+{
+    while (o->unparks.len && o->unparking.len < OUTBOX_PARKED_ROWS)
+        move(o, first_of(&o->unparks), OUTBOX_UNPARK_SENT);
+}
+
+void rows_unpark_again(struct outbox *o)
+{
+    while (o->unparking.len)
+        move(o, first_of(&o->unparking), OUTBOX_UNPARK_WANTED);
+}
+
+void rows_unparked(struct outbox *o)
+{
+    while (o->unparking.len)
+        parked_free(o, first_of(&o->unparking));
 }
 
 size_t outbox_n_waiting(const struct outbox *o)
 {
-    return o->rows.len;
+    return o->rows.len + o->parked_rows.len;
 }

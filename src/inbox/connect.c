@@ -575,6 +575,8 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "  '{type,headers,properties}'),"
         " ('onceward.outbox_position', '{lease,n,system_identifier,table_oid,done,floor,done_by,emptied}',"
         "  '{upto,ceiling,last,upto_floor,upto_by,turned,turned_by,turned_at,resending}'),"
+        " ('onceward.outbox_parked', '{n,seq,published_at,exchange,routing_key,message_id,body}',"
+        "  '{type,headers,properties}'),"
         " ('onceward.outbox_life', '{life}', '{}'))"
         " SELECT string_agg(what, ', ') FROM ("
         "  SELECT w.relation || '.' || c || ' is missing' AS what FROM wanted w, unnest(w.needed || "

@@ -202,10 +202,11 @@ enum {
     N
 };
 
-int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f)
+static int rows_read(struct inbox *i, enum question q, int n_columns, struct inbox_outbox_rows **ret,
+                     struct fault *f)
 {
     PGresult *rows;
-    int got = question_read(&i->answers[QUESTION_OUTBOX_READ], -1, N, &rows, f);
+    int got = question_read(&i->answers[q], -1, n_columns, &rows, f);
 
     if (got <= 0)
         return got;
@@ -215,11 +216,35 @@ int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fa
     return 1;
 }
 
+int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f)
+{
+    return rows_read(i, QUESTION_OUTBOX_READ, N, ret, f);
+}
+
+int inbox_outbox_parked_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f)
+{
+    return rows_read(i, QUESTION_OUTBOX_PARKED_READ, N, ret, f);
+}
+
+int inbox_outbox_parked(struct inbox *i, struct inbox_outbox_rows **ret, size_t *ret_n, struct fault *f)
+{
+    int got = rows_read(i, QUESTION_OUTBOX_PARKED, 1, ret, f);
+
+    if (got > 0)
+        *ret_n = (size_t)PQntuples(result_of(*ret));
+    return got;
+}
+
 static struct slice slice_at(const PGresult *rows, int at, int column)
 {
     if (PQgetisnull(rows, at, column))
         return (struct slice){0};
     return (struct slice){PQgetvalue(rows, at, column), (size_t)PQgetlength(rows, at, column)};
+}
+
+struct slice inbox_outbox_parked_exchange(const struct inbox_outbox_rows *r, size_t at)
+{
+    return slice_at(result_of(r), (int)at, 0);
 }
 
 bool inbox_outbox_batch(const struct inbox_outbox_rows *r, struct slice *ret_batch, bool *ret_over)
@@ -264,6 +289,51 @@ void inbox_outbox_row(const struct inbox_outbox_rows *r, size_t at, struct inbox
 void inbox_outbox_close(struct inbox_outbox_rows *r)
 {
     PQclear(result_of(r));
+}
+
+/* --- parked rows --- */
+
+void inbox_ask_outbox_parked(struct inbox *i)
+{
+    if (pipeline_may_ask(i, QUESTION_OUTBOX_PARKED))
+        pipeline_ask(i, QUESTION_OUTBOX_PARKED, 0, NULL, NULL);
+}
+
+void inbox_ask_outbox_parked_read(struct inbox *i, struct slice exchange, int64_t after, int n,
+                                  size_t n_bytes, size_t max_message)
+{
+    static const Oid types[] = {OID_TEXT, OID_INT8, OID_INT4, OID_INT8, OID_INT8};
+    char rooms[4][NUMBER_SIZE];
+    struct buf name = {0};
+
+    if (!pipeline_may_ask(i, QUESTION_OUTBOX_PARKED_READ))
+        return;
+    buf_add_slice(&name, exchange);
+    const char *params[] = {buf_text(&name), number(rooms[0], after), number(rooms[1], n),
+                            number(rooms[2], (int64_t)n_bytes), number(rooms[3], (int64_t)max_message)};
+    pipeline_ask(i, QUESTION_OUTBOX_PARKED_READ, 5, types, params);
+    buf_deinit(&name);
+}
+
+void inbox_ask_outbox_unpark(struct inbox *i, int64_t lease, const int64_t *numbers, size_t n)
+{
+    static const Oid types[] = {OID_INT8, OID_INT8_ARRAY};
+    char room[NUMBER_SIZE];
+    struct buf list = {0};
+
+    if (!pipeline_may_ask(i, QUESTION_OUTBOX_UNPARK))
+        return;
+    for (size_t k = 0; k < n; k++)
+        buf_printf(&list, "%c%" PRId64, k ? ',' : '{', numbers[k]);
+    buf_add_text(&list, n ? "}" : "{}");
+    const char *params[] = {number(room, lease), buf_text(&list)};
+    pipeline_ask(i, QUESTION_OUTBOX_UNPARK, 2, types, params);
+    buf_deinit(&list);
+}
+
+int inbox_outbox_unparked(struct inbox *i, enum outbox_word *ret, struct fault *f)
+{
+    return word_read(i, QUESTION_OUTBOX_UNPARK, ret, f);
 }
 
 /* --- the position --- */

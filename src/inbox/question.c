@@ -34,6 +34,11 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_OUTBOX_RESTORE] = "SELECT onceward.sidecar_outbox_restore($1, $2)",
     [QUESTION_OUTBOX_BURY] = "SELECT ord, answer, letter_id "
                              "FROM onceward.sidecar_outbox_bury($1, $2, $3, $4, $5, $6)",
+    [QUESTION_OUTBOX_PARKED] = "SELECT exchange FROM onceward.sidecar_outbox_parked()",
+    [QUESTION_OUTBOX_PARKED_READ] =
+        "SELECT batch, over, seq, exchange, routing_key, message_id, type, headers, properties, body, "
+        "body_bytes, age_ms FROM onceward.sidecar_outbox_parked_read($1, $2, $3, $4, $5)",
+    [QUESTION_OUTBOX_UNPARK] = "SELECT onceward.sidecar_outbox_unpark($1, $2)",
     [QUESTION_OUTBOX_GAUGE] = "SELECT waiting, exact, lag_ms, letters, holder, bytes, turn_waits_ms "
                               "FROM onceward.sidecar_outbox_gauge()",
 };

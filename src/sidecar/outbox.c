@@ -203,12 +203,43 @@ static void bury(struct sidecar *s)
         const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
 
         bytes += row->body_len;
-        letters[n++] = (struct inbox_outbox_letter){.seq = row->seq,
-                                                    .message_id = row->message_id,
-                                                    .reason = dead_reasons[row->reason].name,
-                                                    .error = row->detail};
+        letters[n++] = (struct inbox_outbox_letter){
+            .seq = row->parked ? -row->seq : row->seq,
+            .message_id = row->message_id,
+            .reason = row->parking ? "parked" : dead_reasons[row->reason].name,
+            .error = row->detail,
+        };
     }
     inbox_ask_outbox_bury(s->database.inbox, o->lease.number, s->outbox->vhost, letters, n, bytes);
+}
+
+static void unpark(struct sidecar *s)
+{
+    int64_t numbers[INBOX_OUTBOX_UNPARK_MAX];
+    struct outbox *o = &s->outbox->core;
+    size_t n = 0;
+
+    list_each(&o->unparking, k)
+    {
+        numbers[n++] = container_of(k, struct outbox_row, in_phase)->seq;
+    }
+    inbox_ask_outbox_unpark(s->database.inbox, o->lease.number, numbers, n);
+}
+
+static void tell_exchange(const struct sidecar *s, const struct outbox_action *a)
+{
+    const struct outbox_exchange *e = a->exchange;
+    bool is_open = a->told == OUTBOX_TOLD_OPEN;
+    struct log_line l;
+
+    log_begin(&l, is_open ? EVENT_OUTBOX_OPEN : EVENT_OUTBOX_STOPPED, NULL);
+    log_text(&l, "vhost", s->outbox->vhost);
+    log_slice(&l, "exchange", e->name);
+    if (!is_open) {
+        log_text(&l, "reason", dead_reasons[e->reason].name);
+        log_text(&l, "error", a->text);
+    }
+    log_end(&l);
 }
 
 static void tell(struct sidecar *s, const struct outbox_action *a)
@@ -217,10 +248,15 @@ static void tell(struct sidecar *s, const struct outbox_action *a)
         [OUTBOX_TOLD_HELD] = EVENT_OUTBOX_HELD,       [OUTBOX_TOLD_LEFT] = EVENT_OUTBOX_LEFT,
         [OUTBOX_TOLD_REFUSED] = EVENT_OUTBOX_REFUSED, [OUTBOX_TOLD_RESTORED] = EVENT_OUTBOX_RESTORED,
         [OUTBOX_TOLD_NACKED] = EVENT_LIMITS,          [OUTBOX_TOLD_CLOSED] = EVENT_DISCONNECTED,
+        [OUTBOX_TOLD_STOPPED] = EVENT_OUTBOX_STOPPED, [OUTBOX_TOLD_OPEN] = EVENT_OUTBOX_OPEN,
     };
     const struct sidecar_outbox *x = s->outbox;
     struct log_line l;
 
+    if (a->exchange) {
+        tell_exchange(s, a);
+        return;
+    }
     log_begin(&l, events[a->told], NULL);
     if (a->told == OUTBOX_TOLD_CLOSED)
         log_text(&l, "peer", x->dial.peer);
@@ -266,6 +302,16 @@ static void carry_out(struct sidecar *s, const struct outbox_action *a)
         break;
     case OUTBOX_WRITE:
         inbox_ask_outbox_write(i, lease, a->batch->text, a->seq);
+        break;
+    case OUTBOX_PARKED_LIST:
+        inbox_ask_outbox_parked(i);
+        break;
+    case OUTBOX_PARKED_READ:
+        inbox_ask_outbox_parked_read(i, a->exchange->name, a->seq, a->n, READ_BYTES,
+                                     s->config->outbox.max_message_bytes);
+        break;
+    case OUTBOX_UNPARK:
+        unpark(s);
         break;
     case OUTBOX_TURN:
         inbox_ask_outbox_turn(i, lease);

@@ -110,7 +110,7 @@ static int header_encode(struct buf *out, const struct inbox_outbox_row *row, st
     return r;
 }
 
-static void row_came(struct sidecar *s, const struct inbox_outbox_row *row)
+static void row_came(struct sidecar *s, const struct inbox_outbox_row *row, bool parked)
 {
     struct sidecar_outbox *x = s->outbox;
     struct fault f = {0};
@@ -118,18 +118,22 @@ static void row_came(struct sidecar *s, const struct inbox_outbox_row *row)
 
     if (!r && (row->exchange.len > NAME_BYTES || row->routing_key.len > NAME_BYTES))
         r = fault_set(&f, "exchange and routing key have at most 255 bytes");
-    outbox_row_came(&x->core, s->now_ms,
-                    &(struct outbox_new){
-                        .seq = row->seq,
-                        .age_ms = row->age_ms,
-                        .exchange = row->exchange,
-                        .routing_key = row->routing_key,
-                        .message_id = row->message_id,
-                        .content_header = r ? (struct slice){0} : buf_slice(&x->header),
-                        .body = row->body,
-                        .body_len = (size_t)row->body_len,
-                        .broken = r ? f.text : NULL,
-                    });
+    struct outbox_new new = {
+        .seq = row->seq,
+        .age_ms = row->age_ms,
+        .exchange = row->exchange,
+        .routing_key = row->routing_key,
+        .message_id = row->message_id,
+        .content_header = r ? (struct slice){0} : buf_slice(&x->header),
+        .body = row->body,
+        .body_len = (size_t)row->body_len,
+        .broken = r ? f.text : NULL,
+        .parked = parked,
+    };
+    if (parked)
+        outbox_parked_came(&x->core, s->now_ms, &new);
+    else
+        outbox_row_came(&x->core, s->now_ms, &new);
 }
 
 static void rows_came(struct sidecar *s)
@@ -153,10 +157,52 @@ static void rows_came(struct sidecar *s)
         outbox_batch_came(&x->core, s->now_ms, batch, over);
     for (size_t i = 0; has_batch && i < inbox_outbox_n(rows); i++) {
         inbox_outbox_row(rows, i, &row);
-        row_came(s, &row);
+        row_came(s, &row, false);
     }
     FAILPOINT_IF(has_batch && inbox_outbox_n(rows), RELAY_READ);
     outbox_read_ends(&x->core, s->now_ms, has_batch ? OUTBOX_DONE : OUTBOX_ANEW);
+    inbox_outbox_close(rows);
+}
+
+static void parked_listed(struct sidecar *s)
+{
+    struct outbox *o = &s->outbox->core;
+    struct inbox_outbox_rows *rows;
+    struct fault f = {0};
+    size_t n = 0;
+    int got = inbox_outbox_parked(s->database.inbox, &rows, &n, &f);
+
+    if (!got)
+        return;
+    for (size_t i = 0; got > 0 && i < n; i++)
+        outbox_parked_exchange(o, s->now_ms, inbox_outbox_parked_exchange(rows, i));
+    outbox_parked_listed(o, s->now_ms, got < 0 ? failed(s, &f) : OUTBOX_DONE);
+    if (got > 0)
+        inbox_outbox_close(rows);
+}
+
+static void parked_came(struct sidecar *s)
+{
+    struct outbox *o = &s->outbox->core;
+    struct inbox_outbox_rows *rows;
+    struct inbox_outbox_row row;
+    struct fault f = {0};
+    struct slice batch;
+    bool over = false;
+    int got = inbox_outbox_parked_read(s->database.inbox, &rows, &f);
+
+    if (!got)
+        return;
+    if (got < 0) {
+        outbox_parked_read_ends(o, s->now_ms, failed(s, &f), false);
+        return;
+    }
+    inbox_outbox_batch(rows, &batch, &over);
+    for (size_t i = 0; i < inbox_outbox_n(rows); i++) {
+        inbox_outbox_row(rows, i, &row);
+        row_came(s, &row, true);
+    }
+    outbox_parked_read_ends(o, s->now_ms, OUTBOX_DONE, over);
     inbox_outbox_close(rows);
 }
 
@@ -215,7 +261,7 @@ static void buried(struct sidecar *s)
 
         if (answer_of(answers[i].word) == OUTBOX_LOST)
             all = OUTBOX_LOST;
-        if (row && o->letter == OUTBOX_ASKED && answers[i].word == OUTBOX_WORD_BURIED)
+        if (row && !row->parking && o->letter == OUTBOX_ASKED && answers[i].word == OUTBOX_WORD_BURIED)
             log_letter(row, answers[i].letter);
         outbox_buried(o, s->now_ms, i, answer_of(answers[i].word));
     }
@@ -235,6 +281,8 @@ static void words_came(struct sidecar *s)
         FAILPOINT_IF(got > 0 && answer_of(word) == OUTBOX_DONE, RELAY_WRITTEN);
         outbox_written(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word));
     }
+    if ((got = inbox_outbox_unparked(i, &word, &f)))
+        outbox_unparked(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word));
     if ((got = inbox_outbox_restored(i, &word, &f)))
         outbox_restored(o, s->now_ms, got < 0 ? failed(s, &f) : answer_of(word));
     if ((got = inbox_outbox_turned(i, &word, &f))) {
@@ -263,6 +311,8 @@ void outbox_answers_take(struct sidecar *s)
     registered(s);
     leased(s);
     looked(s);
+    parked_listed(s);
+    parked_came(s);
     rows_came(s);
     words_came(s);
     buried(s);

@@ -23,7 +23,9 @@ static const char *error_of(const struct sidecar_outbox *x)
 {
     if (!x->sender)
         return *x->dial.reason ? x->dial.reason : NULL;
-    return x->core.link.blocked ? x->blocked : x->core.error;
+    if (x->core.link.blocked)
+        return x->blocked;
+    return x->core.error || !x->core.parked.n_stopped ? x->core.error : x->core.parked.text;
 }
 
 /* Keys are those of stats.def. */

@@ -9,7 +9,11 @@
  * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
  * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
  * comes in order where it never said nack. Nothing is sent to a broker that blocks, or into a body; what was
- * out when it said nack goes again one by one. */
+ * out when it said nack goes again one by one.
+ *
+ * An exchange comes and goes. Its rows come in order, too, and none but the first few of a relay's life become
+ * letters. Rows of an exchange that never comes are parked, but for as many; what is parked is deleted only
+ * when it is at the broker or in a letter. */
 #include "outbox_sim.h"
 
 #include "random.h"
@@ -36,13 +40,20 @@ enum {
 };
 
 /* What becomes of a row at the broker. */
-enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES };
+enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, N_FATES };
 
 struct sim_row {
     enum fate fate;
     size_t id;   /* message id: its own number, or that of the row before it */
     bool stored; /* at the broker */
     int letter;  /* enum dead_reason + 1; 0: none */
+    bool parked; /* now */
+};
+
+/* An entry of the table of the parked rows; its number is its place + 1. */
+struct sim_parked {
+    size_t row;
+    bool deleted;
 };
 
 /* A publish that the broker has, and has not answered. */
@@ -59,7 +70,7 @@ struct reply {
     struct outbox_action a; /* what was asked */
     size_t from, to;        /* rows, of a read or a bury */
     int64_t lease;
-    char batch[48];
+    char batch[48], exchange[16];
 };
 
 struct relay {
@@ -89,7 +100,12 @@ struct sim {
     size_t holder; /* of relays; N_RELAYS_MAX: nobody */
     bool restored;
     struct relay relays[N_RELAYS_MAX];
-    size_t n_relays;
+    size_t n_relays, n_lives;
+    struct sim_parked *parked;
+    size_t n_parked;
+    size_t n_letters[N_FATES];
+    bool flaky_off;
+    int64_t flaky_at_ms;
     bool nacked;
     unsigned n_closed; /* connections, with a code, and over no row */
     size_t latest;     /* the highest row + 1 that came to the broker first in its order */
@@ -98,8 +114,14 @@ struct sim {
 };
 
 static const char *const exchanges[] = {
-    [GOOD] = "good",           [UNROUTABLE] = "good", [MISSING] = "missing",
-    [FORBIDDEN] = "forbidden", [REFUSED] = "good",    [CRASHES] = "good"};
+    [GOOD] = "good",    [UNROUTABLE] = "good", [MISSING] = "missing", [FORBIDDEN] = "forbidden",
+    [REFUSED] = "good", [CRASHES] = "good",    [FLAKY] = "flaky"};
+
+/* Rows that reach a queue, sooner or later. */
+static bool is_sound(enum fate fate)
+{
+    return fate == GOOD || fate == FLAKY;
+}
 
 static void broken(struct sim *s, const char *check, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -132,7 +154,7 @@ static bool chance(struct sim *s, unsigned n)
 
 static bool is_settled(const struct sim *s, size_t row)
 {
-    return s->rows[row].stored || s->rows[row].letter;
+    return s->rows[row].stored || s->rows[row].letter || s->rows[row].parked;
 }
 
 /* --- the database --- */
@@ -225,6 +247,52 @@ static void rows_answer(struct sim *s, size_t r, struct reply *p)
     outbox_read_ends(&k->o, s->now_ms, OUTBOX_DONE);
 }
 
+static void park(struct sim *s, size_t row)
+{
+    if (s->rows[row].parked)
+        return;
+    if (!(s->n_parked & (s->n_parked - 1)))
+        s->parked = mem_realloc(s->parked, 2 * (s->n_parked ? s->n_parked : 1) * sizeof(*s->parked));
+    s->parked[s->n_parked++] = (struct sim_parked){.row = row};
+    s->rows[row].parked = true;
+    say(s, s->holder, "parks row, as number", (int64_t)row, (int64_t)s->n_parked);
+}
+
+static void parked_delete(struct sim *s, size_t number)
+{
+    struct sim_parked *p = &s->parked[number - 1];
+
+    if (p->deleted)
+        return;
+    p->deleted = true;
+    say(s, s->holder, "deletes parked row, of number", (int64_t)p->row, (int64_t)number);
+    s->rows[p->row].parked = false;
+    if (!is_settled(s, p->row))
+        broken(s, "lost", "parked row %zu is deleted, and is nowhere", p->row);
+}
+
+static void letter_write(struct sim *s, const struct outbox_row *row)
+{
+    size_t at = row->parked ? s->parked[row->seq - 1].row : (size_t)row->seq;
+    struct sim_row *truth = &s->rows[at];
+
+    if (row->parking) {
+        park(s, at);
+        return;
+    }
+    if (truth->fate == GOOD)
+        broken(s, "letter", "row %zu could be sent, and becomes a letter: %s", at,
+               dead_reasons[row->reason].name);
+    s->n_letters[truth->fate] += !truth->letter;
+    truth->letter = (int)row->reason + 1;
+    if (row->parked)
+        parked_delete(s, (size_t)row->seq);
+    if ((truth->fate == FLAKY || truth->fate == MISSING || truth->fate == FORBIDDEN) &&
+        s->n_letters[truth->fate] > s->n_lives * (OUTBOX_REFUSALS - 1))
+        broken(s, "stopped", "%zu rows for exchange %s are letters, after %zu lives",
+               s->n_letters[truth->fate], exchanges[truth->fate], s->n_lives);
+}
+
 /* The letters that were asked for, by their ids at that time: kept in the reply's rows. */
 static void bury_answer(struct sim *s, size_t r, struct reply *p)
 {
@@ -235,17 +303,59 @@ static void bury_answer(struct sim *s, size_t r, struct reply *p)
     if (all == OUTBOX_DONE && k->o.letter == OUTBOX_ASKED) {
         list_each(&k->o.burying, l)
         {
-            const struct outbox_row *row = container_of(l, struct outbox_row, in_phase);
-            struct sim_row *truth = &s->rows[row->seq];
-
-            if (truth->fate == GOOD)
-                broken(s, "letter", "row %lld could be sent, and becomes a letter: %s", (long long)row->seq,
-                       dead_reasons[row->reason].name);
-            truth->letter = (int)row->reason + 1;
+            letter_write(s, container_of(l, struct outbox_row, in_phase));
             outbox_buried(&k->o, s->now_ms, at++, OUTBOX_DONE);
         }
     }
     outbox_bury_ends(&k->o, s->now_ms, all);
+}
+
+static void parked_list(struct sim *s, size_t r)
+{
+    struct outbox *o = &s->relays[r].o;
+
+    for (size_t i = 0; i < s->n_parked; i++)
+        if (!s->parked[i].deleted)
+            outbox_parked_exchange(o, s->now_ms, slice_of(exchanges[s->rows[s->parked[i].row].fate]));
+    outbox_parked_listed(o, s->now_ms, OUTBOX_DONE);
+}
+
+static void parked_read(struct sim *s, size_t r, const struct reply *p)
+{
+    struct outbox *o = &s->relays[r].o;
+    int n = 0;
+    char id[24];
+
+    for (size_t i = (size_t)p->a.seq; i < s->n_parked && n < p->a.n; i++) {
+        size_t row = s->parked[i].row;
+
+        if (s->parked[i].deleted || strcmp(exchanges[s->rows[row].fate], p->exchange) != 0)
+            continue;
+        n++;
+        snprintf(id, sizeof(id), "%zu", s->rows[row].id);
+        outbox_parked_came(o, s->now_ms,
+                           &(struct outbox_new){.seq = (int64_t)i + 1,
+                                                .exchange = slice_of(p->exchange),
+                                                .routing_key = SLICE("k"),
+                                                .message_id = slice_of(id),
+                                                .body = SLICE("b"),
+                                                .body_len = 1,
+                                                .parked = true});
+    }
+    outbox_parked_read_ends(o, s->now_ms, OUTBOX_DONE, n < p->a.n);
+}
+
+static void unpark(struct sim *s, size_t r, enum outbox_answer word)
+{
+    struct outbox *o = &s->relays[r].o;
+
+    if (word == OUTBOX_DONE && o->parked.delete == OUTBOX_ASKED) {
+        list_each(&o->unparking, l)
+        {
+            parked_delete(s, (size_t)container_of(l, struct outbox_row, in_phase)->seq);
+        }
+    }
+    outbox_unparked(o, s->now_ms, word);
 }
 
 /* The statement fails; what it did may stay: the answer was lost. */
@@ -272,7 +382,23 @@ static void answer_failed(struct sim *s, size_t r, struct reply *p)
         outbox_read_ends(o, s->now_ms, OUTBOX_AGAIN);
         break;
     case OUTBOX_BURY:
+        if (p->lease == s->lease && s->holder == r && o->letter == OUTBOX_ASKED &&
+            random_chance(&s->random, 5000)) {
+            list_each(&o->burying, l)
+            {
+                letter_write(s, container_of(l, struct outbox_row, in_phase));
+            }
+        }
         outbox_bury_ends(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_PARKED_LIST:
+        outbox_parked_listed(o, s->now_ms, OUTBOX_AGAIN);
+        break;
+    case OUTBOX_PARKED_READ:
+        outbox_parked_read_ends(o, s->now_ms, OUTBOX_AGAIN, false);
+        break;
+    case OUTBOX_UNPARK:
+        unpark(s, r, OUTBOX_AGAIN);
         break;
     case OUTBOX_WRITE:
         if (random_chance(&s->random, 5000))
@@ -329,6 +455,15 @@ static void answer(struct sim *s, size_t r, struct reply *p)
     case OUTBOX_BURY:
         bury_answer(s, r, p);
         break;
+    case OUTBOX_PARKED_LIST:
+        parked_list(s, r);
+        break;
+    case OUTBOX_PARKED_READ:
+        parked_read(s, r, p);
+        break;
+    case OUTBOX_UNPARK:
+        unpark(s, r, word);
+        break;
     case OUTBOX_WRITE:
         outbox_written(&k->o, s->now_ms, position_write(s, r, p));
         break;
@@ -351,6 +486,9 @@ static void question(struct sim *s, size_t r, const struct outbox_action *a)
     }
     *p = (struct reply){.is_out = true, .a = *a, .lease = k->o.lease.number};
     p->at_ms = s->now_ms + random_between(&s->random, 1, chance(s, 100) ? 5000 : 4);
+    if (a->exchange)
+        snprintf(p->exchange, sizeof(p->exchange), "%.*s", (int)a->exchange->name.len,
+                 a->exchange->name.data);
     if (a->batch)
         snprintf(p->batch, sizeof(p->batch), "%s", a->batch->text);
 }
@@ -359,13 +497,15 @@ static void question(struct sim *s, size_t r, const struct outbox_action *a)
 
 static void stored(struct sim *s, size_t row)
 {
-    if (!s->rows[row].stored && !s->nacked && s->rows[row].fate == GOOD) {
+    if (!s->rows[row].stored && !s->rows[row].letter && !s->nacked && is_sound(s->rows[row].fate)) {
         for (size_t i = row + 1; i < s->latest; i++)
-            if (s->rows[i].stored && s->rows[i].fate == GOOD) {
+            if (s->rows[i].stored && s->rows[i].fate == s->rows[row].fate) {
                 broken(s, "order", "row %zu comes behind row %zu", row, i);
                 break;
             }
     }
+    if (!s->rows[row].stored && s->rows[row].fate == FLAKY)
+        say(s, s->holder, "has stored row", (int64_t)row, 0);
     s->rows[row].stored = true;
     if (row + 1 > s->latest)
         s->latest = row + 1;
@@ -374,7 +514,7 @@ static void stored(struct sim *s, size_t row)
 static void send(struct sim *s, size_t r, const struct outbox_action *a)
 {
     struct relay *k = &s->relays[r];
-    size_t row = (size_t)a->row->seq;
+    size_t row = a->row->parked ? s->parked[a->row->seq - 1].row : (size_t)a->row->seq;
     enum fate fate = s->rows[row].fate;
 
     if (k->blocked || s->now_ms < k->body_ms)
@@ -388,9 +528,11 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
         return; /* the broker does not look at it any more */
-    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES) {
+    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES ||
+        (fate == FLAKY && s->flaky_off)) {
         k->doomed = true;
         k->doomed_code = fate == MISSING     ? 404
+                         : fate == FLAKY     ? 404
                          : fate == FORBIDDEN ? 403
                          : fate == REFUSED   ? 406
                                              : INTERNAL_ERROR;
@@ -445,7 +587,7 @@ static void out_dropped(struct sim *s, struct relay *k)
     size_t n = (size_t)random_below(&s->random, k->n_out + 1);
 
     for (size_t i = 0; i < n; i++)
-        if (s->rows[k->out[i].row].fate == GOOD)
+        if (is_sound(s->rows[k->out[i].row].fate))
             stored(s, k->out[i].row);
     k->n_out = 0;
     k->doomed = false;
@@ -505,9 +647,9 @@ static void broker_step(struct sim *s, size_t r)
         return;
     if (k->doomed && s->now_ms >= k->doomed_at_ms) {
         say(s, r, "channel closed", k->doomed_code, (int64_t)k->o.sent.len);
-        if (k->doomed_code == 406) /* what was before it was taken; the confirms may not come */
+        if (k->doomed_code != 403) /* what was before it was taken; the confirms may not come */
             for (size_t i = 0; i < k->n_out; i++)
-                if (s->rows[k->out[i].row].fate == GOOD)
+                if (is_sound(s->rows[k->out[i].row].fate))
                     stored(s, k->out[i].row);
         k->n_out = 0;
         k->doomed = k->open = false;
@@ -530,6 +672,7 @@ static void relay_start(struct sim *s, size_t r)
     struct relay *k = &s->relays[r];
     struct outbox_rules rules = {.poll_ms = 50, .max_message_bytes = 1000};
 
+    s->n_lives++;
     *k = (struct relay){.alive = true, .linked_at_ms = s->now_ms + random_between(&s->random, 1, 500)};
     outbox_init(&k->o, &rules, s->now_ms);
     k->database_at_ms = s->now_ms + random_between(&s->random, 1, 500);
@@ -636,13 +779,33 @@ static void publish_some(struct sim *s)
         /* As with a headers exchange: a return cannot tell the two apart. */
         row->id = is_twin ? row[-1].id : s->n_rows;
         s->n_rows++;
-        row->fate = kind < 900   ? GOOD
+        row->fate = kind < 700   ? GOOD
+                    : kind < 900 ? FLAKY
                     : kind < 940 ? UNROUTABLE
                     : kind < 960 ? MISSING
                     : kind < 980 ? FORBIDDEN
                     : kind < 997 ? REFUSED
                                  : CRASHES;
     }
+}
+
+/* An exchange is deleted, and declared again. */
+static void flaky_step(struct sim *s)
+{
+    if (s->calm)
+        s->flaky_off = false;
+    if (s->calm || s->now_ms < s->flaky_at_ms)
+        return;
+    s->flaky_off = !s->flaky_off;
+    s->flaky_at_ms = s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 5000) ? 500 : 20000);
+}
+
+static bool has_parked(const struct sim *s)
+{
+    for (size_t i = 0; i < s->n_parked; i++)
+        if (!s->parked[i].deleted && s->rows[s->parked[i].row].fate == FLAKY)
+            return true;
+    return false;
 }
 
 /* A dump of some time ago: the position goes back, what came since is gone from the database. */
@@ -652,6 +815,9 @@ static void restore(struct sim *s)
 
     say(s, 0, "a dump is restored: position", (int64_t)s->position, (int64_t)back);
     s->position = back;
+    for (size_t i = 0; i < s->n_parked; i++)
+        if (s->parked[i].row >= back && !s->parked[i].deleted)
+            s->parked[i].deleted = !(s->rows[s->parked[i].row].parked = false);
     s->restored = true;
     s->holder = N_RELAYS_MAX;
     s->lease += 5;
@@ -667,17 +833,20 @@ static void restore(struct sim *s)
 
 static void look(struct sim *s)
 {
-    static const enum dead_reason reasons[] = {[UNROUTABLE] = DEAD_UNROUTABLE,
-                                               [MISSING] = DEAD_NO_EXCHANGE,
-                                               [FORBIDDEN] = DEAD_REFUSED_BY_BROKER,
-                                               [REFUSED] = DEAD_REFUSED_BY_BROKER,
-                                               [CRASHES] = DEAD_REFUSED_BY_BROKER};
+    static const enum dead_reason reasons[] = {
+        [UNROUTABLE] = DEAD_UNROUTABLE,       [MISSING] = DEAD_NO_EXCHANGE,
+        [FORBIDDEN] = DEAD_REFUSED_BY_BROKER, [REFUSED] = DEAD_REFUSED_BY_BROKER,
+        [CRASHES] = DEAD_REFUSED_BY_BROKER,   [FLAKY] = DEAD_NO_EXCHANGE};
 
     for (size_t i = 0; i < s->n_rows; i++) {
         const struct sim_row *row = &s->rows[i];
 
         if (row->fate == GOOD && !row->stored)
             broken(s, "lost", "row %zu of %zu never came to the broker", i, s->n_rows);
+        if (row->fate == FLAKY && (row->stored || row->letter))
+            continue;
+        if ((row->fate == MISSING || row->fate == FORBIDDEN) && row->parked)
+            continue;
         if (row->fate != GOOD && row->letter != (int)reasons[row->fate] + 1)
             broken(s, "letter", "row %zu has not the letter that it should have, but %d", i, row->letter);
     }
@@ -706,11 +875,12 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
         s->calm = s->now_ms > FAULTS_MS;
         if (!s->calm)
             publish_some(s);
+        flaky_step(s);
         if (chance(s, 1) && random_chance(&s->random, 2000))
             restore(s);
         for (size_t r = 0; r < s->n_relays && !out->broken; r++)
             relay_step(s, r);
-        if (s->calm && s->position == s->n_rows)
+        if (s->calm && s->position == s->n_rows && !has_parked(s))
             break;
     }
     if (!out->broken)
@@ -718,5 +888,6 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     for (size_t r = 0; r < s->n_relays; r++)
         if (s->relays[r].alive)
             outbox_deinit(&s->relays[r].o);
+    free(s->parked);
     free(s);
 }

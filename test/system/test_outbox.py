@@ -477,6 +477,82 @@ def test_a_user_who_may_write_to_his_exchange_only_passes_check(box):
         box.rabbitmq.rabbitmqctl("delete_user", name)
 
 
+def parked(box):
+    return [x["message_id"] for x in box.rows("SELECT message_id FROM onceward.outbox_parked ORDER BY n")]
+
+
+def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
+    name, other = box.name, box.name + "-other"
+    box.queue.channel.exchange_declare(other, "direct", durable=True)
+    box.queue.channel.queue_bind(box.queue.name, other, "key")
+    box.rabbitmq.rabbitmqctl("add_user", name, "secret")
+    try:
+        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", ".*", "")
+        url = box.rabbitmq.url().replace("guest:guest", f"{name}:secret")
+        sidecar = box.sidecar(wait=False, top={"queues": None, "outbox": {}, "broker": {"url": url}})
+        publish(box, "before")
+        assert take(box, 1)[0][0] == "before"
+        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", f"^{other}$", "")
+        ids = [f"m{n:04}" for n in range(2000)]
+        publish_many(box, ids[:1500])
+        line = sidecar.wait_for("outbox_stopped", exchange=box.exchange, reason="refused")
+        assert "ACCESS_REFUSED" in line["error"]
+        wait_until(lambda: len(parked(box)) == 1500, "all are parked", 60)
+        publish(box, "to-another", exchange=other)
+        assert take(box, 1)[0][0] == "to-another"
+        assert gauge(box)["waiting"] == 1500 and letters(box) == []
+        publish_many(box, ids[1500:1800])
+        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", ".*", "")
+        publish_many(box, ids[1800:])
+        assert [x[0] for x in take(box, 2000, 90)] == ids
+        sidecar.wait_for("outbox_open", exchange=box.exchange)
+        wait_for_nothing_waiting(box)
+        assert letters(box) == [] and parked(box) == [] and is_empty(box)
+    finally:
+        box.rabbitmq.rabbitmqctl("delete_user", name)
+        box.queue.channel.exchange_delete(other)
+
+
+def test_an_exchange_that_is_declared_later_gets_all_but_the_first_two_in_order(box):
+    exchange = box.name + "-later"
+    sidecar = relay(box)
+    ids = [f"m{n:02}" for n in range(20)]
+    publish_many(box, ids, exchange=exchange)
+    sidecar.wait_for("outbox_stopped", exchange=exchange, reason="no_exchange")
+    wait_until(lambda: parked(box) == ids[2:], lambda: f"18 are parked: {parked(box)}", 40)
+    sidecar.kill()  # what is parked outlives it
+    relay(box, "second")
+    box.queue.channel.exchange_declare(exchange, "direct", durable=True)
+    box.queue.channel.queue_bind(box.queue.name, exchange, "key")
+    assert [x[0] for x in take(box, 18)] == ids[2:]
+    assert [x["message_id"] for x in letters(box)] == ids[:2]
+    box.queue.channel.exchange_delete(exchange)
+
+
+def test_a_replica_that_allows_an_exchange_gets_the_lease(box):
+    first = relay(box, "first", exchanges=["amq.fanout"])
+    first.wait_for("outbox_held")
+    second = relay(box, "second", exchanges=[box.exchange])
+    ids = [f"m{n:02}" for n in range(20)]
+    publish_many(box, ids)
+    assert [x[0] for x in take(box, 20)] == ids
+    assert "may take the lease" in first.wait_for("outbox_left")["reason"]
+    assert second.find("outbox_held") and letters(box) == []
+
+
+def test_an_operator_gives_up_what_is_parked(box):
+    exchange = box.name + "-never"
+    sidecar = relay(box)
+    publish_many(box, [f"m{n}" for n in range(5)], exchange=exchange)
+    wait_until(lambda: len(parked(box)) == 3, "3 are parked", 40)
+    assert box.rows("SELECT onceward.outbox_give_up(%s) AS n", exchange)[0]["n"] == 3
+    assert [x["message_id"] for x in letters(box)] == [f"m{n}" for n in range(5)]
+    wait_for_nothing_waiting(box)
+    publish(box, "good")
+    assert take(box, 1)[0][0] == "good"
+    assert sidecar.find("outbox_stopped")
+
+
 def test_a_transaction_that_keeps_the_tables_from_being_emptied_is_seen_in_the_figures(box):
     sidecar = relay(box)
     sidecar.wait_for("outbox_held")

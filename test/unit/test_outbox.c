@@ -3,9 +3,17 @@
 #include "onceward/core/outbox.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { POLL_MS = 50 };
+enum { POLL_MS = 50, PARKED_MAX = 1024 };
+
+/* The table of the parked rows. */
+struct parked {
+    int64_t seq;
+    char exchange[16], id[16];
+    bool deleted;
+};
 
 struct rig {
     struct outbox o;
@@ -17,6 +25,9 @@ struct rig {
     char last[32];    /* id of the row that was sent last */
     char told[256];   /* why the channel was closed */
     char buried[300]; /* reason and words of the latest letter */
+    struct parked parked[PARKED_MAX];
+    int n_parked, n_told_stopped, n_told_open;
+    int sent[4096]; /* the numbers in the ids of the rows that were sent */
 };
 
 static void begin(struct rig *r, char *const *exchanges, size_t n)
@@ -36,8 +47,65 @@ static void buried_note(struct rig *r)
     {
         const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
 
-        snprintf(r->buried, sizeof(r->buried), "%s: %s", dead_reasons[row->reason].name, row->detail);
+        if (!row->parking) {
+            r->n_buried++;
+            snprintf(r->buried, sizeof(r->buried), "%s: %s", dead_reasons[row->reason].name, row->detail);
+            continue;
+        }
+        struct parked *p = &r->parked[r->n_parked++];
+
+        *p = (struct parked){.seq = row->seq};
+        snprintf(p->exchange, sizeof(p->exchange), "%.*s", (int)row->exchange.len, row->exchange.data);
+        snprintf(p->id, sizeof(p->id), "%.*s", (int)row->message_id.len, row->message_id.data);
     }
+}
+
+static int n_left(const struct rig *r)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n_parked; i++)
+        n += !r->parked[i].deleted;
+    return n;
+}
+
+static void parked_list(struct rig *r)
+{
+    for (int i = 0; i < r->n_parked; i++)
+        if (!r->parked[i].deleted)
+            outbox_parked_exchange(&r->o, r->now_ms, slice_of(r->parked[i].exchange));
+    outbox_parked_listed(&r->o, r->now_ms, OUTBOX_DONE);
+}
+
+static void parked_read(struct rig *r, const struct outbox_action *a)
+{
+    int n = 0, i = (int)a->seq;
+
+    for (; i < r->n_parked && n < a->n; i++) {
+        const struct parked *p = &r->parked[i];
+
+        if (p->deleted || !slice_equal(slice_of(p->exchange), a->exchange->name))
+            continue;
+        n++;
+        outbox_parked_came(&r->o, r->now_ms,
+                           &(struct outbox_new){.seq = i + 1,
+                                                .exchange = slice_of(p->exchange),
+                                                .routing_key = SLICE("k"),
+                                                .message_id = slice_of(p->id),
+                                                .body = SLICE("body"),
+                                                .body_len = 4,
+                                                .parked = true});
+    }
+    outbox_parked_read_ends(&r->o, r->now_ms, OUTBOX_DONE, n < a->n);
+}
+
+static void unpark(struct rig *r)
+{
+    list_each(&r->o.unparking, k)
+    {
+        r->parked[container_of(k, struct outbox_row, in_phase)->seq - 1].deleted = true;
+    }
+    outbox_unparked(&r->o, r->now_ms, OUTBOX_DONE);
 }
 
 /* Everything that it wants now; the broker takes what it is given. */
@@ -65,12 +133,11 @@ static void turn(struct rig *r)
             r->n_read++; /* whoever wants it answers */
             break;
         case OUTBOX_SEND:
-            r->n_sent++;
             snprintf(r->last, sizeof(r->last), "%.*s", (int)a.row->message_id.len, a.row->message_id.data);
+            r->sent[r->n_sent++ % 4096] = *r->last ? atoi(r->last + 1) : 0;
             outbox_sent(&r->o, r->now_ms, a.row, ++r->tag);
             break;
         case OUTBOX_BURY:
-            r->n_buried += (int)r->o.burying.len;
             buried_note(r);
             for (size_t i = 0; i < r->o.burying.len; i++)
                 outbox_buried(&r->o, r->now_ms, i, OUTBOX_DONE);
@@ -85,10 +152,21 @@ static void turn(struct rig *r)
             outbox_turned(&r->o, r->now_ms, OUTBOX_DONE, false);
             break;
         case OUTBOX_TELL:
+            r->n_told_stopped += a.told == OUTBOX_TOLD_STOPPED;
+            r->n_told_open += a.told == OUTBOX_TOLD_OPEN;
             r->n_told_nack += a.told == OUTBOX_TOLD_NACKED;
             r->n_told_close += a.told == OUTBOX_TOLD_CLOSED;
             if (a.told == OUTBOX_TOLD_CLOSED)
                 snprintf(r->told, sizeof(r->told), "%s", a.text);
+            break;
+        case OUTBOX_PARKED_LIST:
+            parked_list(r);
+            break;
+        case OUTBOX_PARKED_READ:
+            parked_read(r, &a);
+            break;
+        case OUTBOX_UNPARK:
+            unpark(r);
             break;
         case OUTBOX_RESTORE:
             break;
@@ -304,6 +382,17 @@ static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
     outbox_deinit(&r.o);
 }
 
+static const char missing[] = "NOT_FOUND - no exchange 'y'";
+
+/* The row that is out is to an exchange that is not there. */
+static void refuse(struct rig *r)
+{
+    assert_int_equal(r->o.sent.len, 1);
+    outbox_channel_lost(&r->o, r->now_ms, 404, missing);
+    outbox_channel_open(&r->o, r->now_ms);
+    turn(r);
+}
+
 static void test_a_missing_exchange_takes_nobody_along(void **state)
 {
     struct rig r;
@@ -319,8 +408,169 @@ static void test_a_missing_exchange_takes_nobody_along(void **state)
     outbox_channel_lost(&r.o, r.now_ms, 404, "NOT_FOUND - no exchange 'missing'");
     outbox_channel_open(&r.o, r.now_ms);
     turn(&r);
-    assert_int_equal(r.n_buried, 10); /* the others are not asked for, for a second */
-    assert_int_equal(r.o.sent.len, 0);
+    assert_int_equal(r.n_buried, 1);
+    assert_int_equal(r.o.sent.len, 1);
+    outbox_deinit(&r.o);
+}
+
+static void read_on(struct rig *r)
+{
+    while (r->o.reading.ask != OUTBOX_ASKED)
+        pass(r, 1);
+}
+
+static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 11, true, "y");
+    refuse(&r);
+    refuse(&r);
+    assert_int_equal(r.n_buried, 2);
+    refuse(&r);
+    assert_int_equal(r.n_buried, 2);
+    assert_int_equal(r.n_parked, 8);
+    assert_int_equal(r.n_told_stopped, 1);
+    pass(&r, 100);
+    assert_int_equal(r.written, -1); /* the position does not wait for what is parked */
+    read_on(&r);
+    answer(&r, 12, 13, true, "x");
+    assert_int_equal(r.o.sent.len, 2);
+    assert_string_equal(r.last, "m13");
+    confirm_all(&r);
+    for (int i = 0; i < 120; i++) { /* each second the first one is tried, and the lease is kept */
+        r.n_sent = 0;
+        pass(&r, 1000);
+        assert_int_equal(r.n_sent, 1);
+        assert_string_equal(r.last, "m4");
+        refuse(&r);
+    }
+    assert_int_in_range(r.n_told_stopped, 2, 3);
+    assert_int_equal(r.n_given_up, 0);
+    assert_int_equal(r.n_buried, 2);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_stopped_exchange_goes_on_in_order_and_new_rows_behind_what_is_parked(void **state)
+{
+    struct rig r;
+    int at = 202, first;
+
+    start(&r);
+    answer(&r, 1, 1, true, "y");
+    confirm_all(&r); /* the exchange has worked: the first refusal stops it */
+    read_on(&r);
+    answer(&r, 2, 201, true, "y");
+    while (r.o.sent.len) { /* halved until one is alone */
+        outbox_channel_lost(&r.o, r.now_ms, 404, missing);
+        outbox_channel_open(&r.o, r.now_ms);
+        turn(&r);
+    }
+    assert_int_equal(r.n_buried, 0);
+    assert_int_equal(n_left(&r), 200);
+    pass(&r, 1000);
+    first = r.n_sent - 1;
+    for (int i = 0; i < 1000 && (r.o.parked.n_stopped || at < 300); i++) {
+        if (r.o.sent.len && i % 3 == 0)
+            outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+        turn(&r);
+        if (r.o.reading.ask == OUTBOX_ASKED && at < 300) {
+            answer(&r, at, at + 6, true, "y");
+            at += 7;
+        }
+        pass(&r, 2);
+    }
+    for (; r.o.sent.len; pass(&r, 2))
+        confirm_all(&r);
+    assert_int_equal(r.o.parked.n_stopped, 0);
+    assert_int_equal(r.n_told_open, 1);
+    assert_int_equal(n_left(&r), 0);
+    assert_int_equal(r.n_buried, 0);
+    for (int i = 0; i < at - 2; i++)
+        assert_int_equal(r.sent[first + i], i + 2);
+    assert_int_equal(r.n_sent, first + at - 2);
+    outbox_deinit(&r.o);
+}
+
+static void test_what_is_parked_outlives_its_relay_and_goes_first(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 5, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
+    assert_int_equal(r.n_parked, 3);
+    outbox_database(&r.o, r.now_ms, false); /* as good as another relay */
+    outbox_database(&r.o, r.now_ms, true);
+    r.n_sent = 0;
+    turn(&r);
+    assert_int_equal(r.n_sent, 1);
+    answer(&r, 6, 7, true, "y");
+    for (; r.o.sent.len; pass(&r, 2))
+        confirm_all(&r);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(r.sent[i], i + 3);
+    assert_int_equal(n_left(&r), 0);
+    assert_int_equal(r.o.parked.n_stopped, 0);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_letter_of_a_parked_row_lets_those_behind_it_go_on(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 5, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
+    pass(&r, 1000);
+    outbox_channel_lost(&r.o, r.now_ms, 406, "PRECONDITION_FAILED");
+    outbox_channel_open(&r.o, r.now_ms);
+    pass(&r, 1000);
+    assert_int_equal(r.n_buried, 3);
+    assert_string_equal(r.last, "m4");
+    outbox_deinit(&r.o);
+}
+
+static void test_the_lease_is_offered_over_an_exchange_that_is_not_allowed(void **state)
+{
+    char x[] = "x";
+    char *exchanges[] = {x};
+    struct rig r;
+    int asked;
+
+    begin(&r, exchanges, 1);
+    outbox_linked(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 1, 5, true, "y");
+    assert_int_equal(r.n_given_up, 1);
+    assert_int_equal(r.n_buried, 0);
+    asked = r.n_asked;
+    pass(&r, 5999);
+    assert_int_equal(r.n_asked, asked);
+    pass(&r, 1);
+    assert_int_equal(r.n_asked, asked + 1); /* no other sidecar took it */
+    answer(&r, 1, 5, true, "y");
+    assert_int_equal(r.n_buried, 2);
+    assert_string_equal(r.buried, "not_allowed: the exchange is not in outbox.exchanges");
+    assert_int_equal(r.n_parked, 3);
+    pass(&r, 100);
+    assert_int_equal(r.written, -1);
+    read_on(&r);
+    answer(&r, 6, 6, true, "z"); /* another one, within a minute: it waits for the next offer */
+    assert_int_equal(r.n_given_up, 1);
+    assert_int_equal(r.n_parked, 4);
+    assert_int_equal(r.n_sent, 0);
+    read_on(&r);
+    answer(&r, 7, 7, true, "x");
+    assert_int_equal(r.n_sent, 1);
+    confirm_all(&r);
+    pass(&r, 60000);
+    pass(&r, 1);
+    assert_int_equal(r.n_given_up, 2);
     outbox_deinit(&r.o);
 }
 
@@ -382,20 +632,22 @@ static void test_what_is_refused_is_not_forgotten_for_others(void **state)
 
     start(&r);
     answer(&r, 1, 1, false, "missing");
-    outbox_channel_lost(&r.o, r.now_ms, 404, "NOT_FOUND - no exchange 'missing'");
-    outbox_channel_open(&r.o, r.now_ms);
-    turn(&r);
-    assert_int_equal(r.n_buried, 1);
+    for (int i = 0; i < 2; i++) {
+        refuse(&r);
+        answer(&r, 2 + i, 2 + i, false, "missing");
+    }
+    refuse(&r);
+    assert_int_equal(r.n_parked, 1);
     round_trips(&r, &at, 2 * OUTBOX_EXCHANGES, 100000);
     assert_int_equal(r.o.exchanges.len, OUTBOX_EXCHANGES);
     r.n_sent = 0;
     answer(&r, at + 1, at + 5, false, "missing");
     assert_int_equal(r.n_sent, 0);
-    assert_int_equal(r.n_buried, 6);
+    assert_int_equal(r.n_buried, 2);
+    assert_int_equal(r.n_parked, 6);
     pass(&r, 1000);
-    round_trips(&r, &at, OUTBOX_EXCHANGES, 100000);
-    answer(&r, at + 1, at + 1, false, "missing"); /* it may be there now */
-    assert_int_equal(r.n_sent, OUTBOX_EXCHANGES + 1);
+    assert_int_equal(r.n_sent, 1); /* it may be there now */
+    assert_string_equal(r.last, "m3");
     outbox_deinit(&r.o);
 }
 
@@ -414,7 +666,7 @@ static void test_what_is_not_allowed_or_too_large_is_not_sent(void **state)
     outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
     turn(&r);
     assert_int_equal(r.n_sent, 0);
-    assert_int_equal(r.n_buried, 2);
+    assert_int_equal(r.n_given_up, 1); /* over the first; the other one is a letter, and read again */
     outbox_deinit(&r.o);
 }
 
@@ -931,6 +1183,11 @@ int main(void)
         cmocka_unit_test(test_the_one_that_closes_the_connection_is_found),
         cmocka_unit_test(test_a_connection_that_ends_otherwise_is_no_rows_fault),
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
+        cmocka_unit_test(test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other),
+        cmocka_unit_test(test_a_stopped_exchange_goes_on_in_order_and_new_rows_behind_what_is_parked),
+        cmocka_unit_test(test_what_is_parked_outlives_its_relay_and_goes_first),
+        cmocka_unit_test(test_a_letter_of_a_parked_row_lets_those_behind_it_go_on),
+        cmocka_unit_test(test_the_lease_is_offered_over_an_exchange_that_is_not_allowed),
         cmocka_unit_test(test_a_thousand_exchanges_are_known),
         cmocka_unit_test(test_what_is_refused_is_not_forgotten_for_others),
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),

@@ -29,6 +29,20 @@
  * been taken, and nobody can take it back. So a queue that is full gets them as fast as it is emptied, and
  * few of them at once.
  *
+ * An exchange that refuses all that goes to it (it is missing, the user may not write, it is not in
+ * outbox.exchanges) is stopped: at the first refusal where it has worked before, else at the third in a row.
+ * Rows for a stopped exchange are parked in a table of their own, in order, so that the position moves and
+ * rows for other exchanges go on. The first of them is tried each second. Once it is confirmed the parked rows
+ * follow, in pages; with the last page new rows wait in memory instead of being parked, and when all are
+ * confirmed and deleted the exchange is open. Parked rows outlive the relay: the next holder lists them first.
+ *
+ *     open --refused--> stopped: new rows are parked --last page--> new rows wait --all confirmed--> open
+ *                          ^                                             |
+ *                          +--------------- there was another page ------+
+ *
+ * A row for an exchange that is not in outbox.exchanges first makes the relay offer its lease: in a rollout
+ * another replica may know the exchange already.
+ *
  * A message that the broker returns has no tag. So no two rows are in flight together that a return could not
  * tell apart: the later one waits until the earlier one is confirmed.
  *
@@ -43,6 +57,11 @@ enum {
     OUTBOX_LETTERS_BYTES = 1 << 20, /* of so many bytes; one alone may exceed it */
     OUTBOX_EXCHANGES = 1024,        /* remembered: those that were used last, and those that are refused */
     OUTBOX_LEASE_MS = 15000,
+    OUTBOX_PARKED_ROWS = 256, /* parked rows read at once */
+    OUTBOX_REFUSALS = 3,      /* in a row that stop an exchange that has not worked before */
+    OUTBOX_STOPPED_MAX = 64,  /* exchanges; each try of one costs the channel */
+    OUTBOX_OFFER_MS = 6000,   /* the lease is left to others: a standby asks each 4.5 s */
+    OUTBOX_OFFERS_MS = 60000, /* between two offers */
     OUTBOX_SILENT_MS = 15000, /* without a word of the broker while rows wait: somebody else may do better */
     OUTBOX_POLL_GROWTH = 5,   /* of the poll, while nothing comes */
 };
@@ -68,13 +87,14 @@ bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key);
 
 /* A row as it was read. Borrowed. */
 struct outbox_new {
-    int64_t seq; /* ascending within its batch */
+    int64_t seq; /* ascending within its batch; of a parked row its number among these */
     int64_t age_ms;
     struct slice exchange, routing_key, message_id;
     struct slice content_header; /* property flags and list, as AMQP encodes them */
     struct slice body;
     size_t body_len;    /* of a body that is too large to be read, too */
     const char *broken; /* why it cannot be encoded; NULL: it can */
+    bool parked;
 };
 
 enum outbox_phase {
@@ -82,10 +102,12 @@ enum outbox_phase {
     OUTBOX_SENT,
     OUTBOX_LETTER_WANTED,
     OUTBOX_LETTER_SENT,
-    OUTBOX_SETTLED, /* confirmed, or its letter is committed */
+    OUTBOX_UNPARK_WANTED, /* a parked row that is confirmed, and not deleted yet */
+    OUTBOX_UNPARK_SENT,
+    OUTBOX_SETTLED, /* confirmed, parked, or its letter is committed */
 };
 
-/* What was committed between two positions. */
+/* Rows that were committed between two positions. */
 struct outbox_batch {
     struct link in_order;
     uint64_t number;
@@ -96,7 +118,7 @@ struct outbox_batch {
 };
 
 struct outbox_row {
-    struct link in_order;     /* of all that are held */
+    struct link in_order;     /* of all that are held, or of the parked rows */
     struct link in_phase;     /* of those that are wanted, sent, or letters */
     struct hash_link by_look; /* SENT: exchange, routing key, id and length, all that a return shows */
     enum outbox_phase phase;
@@ -106,6 +128,9 @@ struct outbox_row {
     uint64_t tag; /* of its channel; SENT */
     int n_closed; /* connections that the broker closed while it was out alone, and gave no other answer */
     bool returned, was_sent, buried, mandatory;
+    bool parked;  /* read from the table of the parked rows: no part of a batch */
+    bool parking; /* a letter that is to be parked instead */
+    bool barred;  /* its exchange is not in outbox.exchanges */
     enum dead_reason reason;
     char detail[256];                                                     /* why it is a letter, in words */
     struct slice exchange, routing_key, message_id, content_header, body; /* behind the struct */
@@ -119,13 +144,27 @@ struct outbox_exchange {
     struct link in_use;       /* in the order of the latest use */
     struct slice name;        /* behind the struct */
     bool proven;              /* something was confirmed, on this connection */
+    bool worked;              /* something was confirmed, ever */
+    bool offered;             /* the lease was, over it */
+    int n_refused;            /* in a row, for that reason */
     int64_t refused_until_ms; /* not asked again before; its rows are letters */
     enum dead_reason reason;
     char detail[160];
+    struct outbox_stop {
+        bool is;
+        bool last;        /* the last page is being read, or sent: new rows wait in memory */
+        bool empty;       /* nothing is parked but what is in memory */
+        int64_t retry_ms; /* its first row goes again then; INT64_MAX: not while this sidecar has the lease */
+        int64_t after;    /* the latest number that was read */
+        size_t n_parked;  /* of its parked rows in memory */
+        size_t n_parking; /* of its rows on their way into the table */
+        int64_t told_ms;
+        bool to_tell, ended;
+    } stop;
 };
 
 struct outbox_counts {
-    struct counter published, resent, nacked, letters;
+    struct counter published, resent, nacked, letters, parked;
 };
 
 /* STALE: what it was about is forgotten, and its answer is of no use. */
@@ -142,8 +181,11 @@ enum outbox_action_kind {
     OUTBOX_SEND,  /* `row`; outbox_sent follows at once */
     OUTBOX_BURY,  /* dead letters of all that are in outbox.burying */
     OUTBOX_WRITE, /* the position: of `batch` all up to `seq` (-1: all) is settled, and all before it */
-    OUTBOX_TURN,  /* let the next table have its turn, or empty those that had theirs */
-    OUTBOX_TELL,  /* `told`, with `text` */
+    OUTBOX_PARKED_LIST, /* which exchanges have parked rows? */
+    OUTBOX_PARKED_READ, /* at most `n` of those of `exchange` behind `seq` */
+    OUTBOX_UNPARK,      /* delete all that are in outbox.unparking */
+    OUTBOX_TURN,        /* let the next table have its turn, or empty those that had theirs */
+    OUTBOX_TELL,        /* `told`, with `text` */
 };
 
 enum outbox_told {
@@ -153,6 +195,8 @@ enum outbox_told {
     OUTBOX_TOLD_RESTORED, /* all is sent again */
     OUTBOX_TOLD_NACKED,   /* the broker says no to a message, and which */
     OUTBOX_TOLD_CLOSED,   /* it closed the channel over no message, and its words */
+    OUTBOX_TOLD_STOPPED,  /* `exchange` refuses everything, and in which words */
+    OUTBOX_TOLD_OPEN,     /* `exchange` takes messages again, and all that were parked are through */
     N_OUTBOX_TOLD
 };
 
@@ -160,6 +204,7 @@ struct outbox_action {
     enum outbox_action_kind kind;
     struct outbox_row *row;
     const struct outbox_batch *batch;
+    const struct outbox_exchange *exchange;
     int64_t seq;
     int n;
     enum outbox_told told;
@@ -171,8 +216,10 @@ enum outbox_answer { OUTBOX_DONE, OUTBOX_AGAIN, OUTBOX_LOST, OUTBOX_ANEW };
 
 struct outbox {
     struct outbox_rules rules;
-    struct list rows;                           /* all, in the order of reading */
+    struct list rows;                           /* all but the parked, in the order of reading */
+    struct list parked_rows;                    /* parked rows that were read */
     struct list wanted, sent, letters, burying; /* sent: in the order of their tags */
+    struct list unparks, unparking;
     struct list batches;
     size_t n_bytes;
     uint64_t next_number, next_batch;
@@ -208,6 +255,17 @@ struct outbox {
     } turning;
     enum outbox_ask letter;
     int64_t letter_at_ms;
+    struct outbox_parked {
+        enum outbox_ask list, read, delete;
+        bool known;                      /* the exchanges that have parked rows were listed */
+        struct outbox_exchange *reading; /* READ: of it */
+        size_t n;                        /* rows of the answer that is being told */
+        int64_t at_ms;                   /* not before, after a statement that failed */
+        int n_stopped;                   /* exchanges */
+        char text[400];                  /* about the latest stop, for people */
+    } parked;
+    int64_t offered_ms; /* the lease, the last time; 0: never */
+    bool offering;
     struct outbox_link {
         bool database, broker, open, blocked; /* open: the channel */
         int64_t quiet_since_ms;               /* neither confirm nor nack, and rows wait, since; 0: not so */
@@ -264,6 +322,16 @@ void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 /* Of row `at` of outbox.burying; then the end. */
 void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer);
 void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
+
+/* The answer to OUTBOX_PARKED_LIST: each exchange, then the end. */
+void outbox_parked_exchange(struct outbox *o, int64_t now_ms, struct slice exchange);
+void outbox_parked_listed(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
+
+/* The answer to OUTBOX_PARKED_READ: its rows by outbox_parked_came, then the end. over: there are no more. */
+void outbox_parked_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row);
+void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer, bool over);
+
+void outbox_unparked(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 /* more: there is something to do at once. */
 void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, bool more);

@@ -73,6 +73,21 @@ struct inbox_outbox_row {
 };
 int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
 
+/* The parked rows of an exchange: asked, and answered in the same way; `seq` is their number among these. */
+void inbox_ask_outbox_parked_read(struct inbox *i, struct slice exchange, int64_t after, int n,
+                                  size_t n_bytes, size_t max_message);
+int inbox_outbox_parked_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
+
+/* The exchanges that have parked rows; then inbox_outbox_close. */
+void inbox_ask_outbox_parked(struct inbox *i);
+int inbox_outbox_parked(struct inbox *i, struct inbox_outbox_rows **ret, size_t *ret_n, struct fault *f);
+struct slice inbox_outbox_parked_exchange(const struct inbox_outbox_rows *r, size_t at);
+
+/* Parked rows that were confirmed, by their numbers. */
+enum { INBOX_OUTBOX_UNPARK_MAX = 256 };
+void inbox_ask_outbox_unpark(struct inbox *i, int64_t lease, const int64_t *numbers, size_t n);
+int inbox_outbox_unparked(struct inbox *i, enum outbox_word *ret, struct fault *f);
+
 /* False: there is no position. */
 bool inbox_outbox_batch(const struct inbox_outbox_rows *r, struct slice *ret_batch, bool *ret_over);
 size_t inbox_outbox_n(const struct inbox_outbox_rows *r);
@@ -90,7 +105,7 @@ void inbox_ask_outbox_restore(struct inbox *i, int64_t lease);
 int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *f);
 
 struct inbox_outbox_letter {
-    int64_t seq;
+    int64_t seq; /* of a parked row its number, negative */
     struct slice message_id;
     const char *reason, *error;
 };

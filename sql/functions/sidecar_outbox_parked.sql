@@ -1,0 +1,24 @@
+-- The exchanges that have parked messages, each once: the relay asks when it takes the lease, before it reads anything.
+--
+-- The index is gone through from one exchange to the next, however many messages each has.
+--
+-- Locks: none. Rows: none changed. Repeating it: it only reads.
+CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_parked() RETURNS TABLE (exchange text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE step (name) AS (
+        (SELECT z.exchange FROM onceward.outbox_parked z ORDER BY z.exchange LIMIT 1)
+        UNION ALL
+        SELECT (SELECT z.exchange FROM onceward.outbox_parked z WHERE z.exchange > s.name ORDER BY z.exchange LIMIT 1)
+        FROM step s WHERE s.name IS NOT NULL)
+    SELECT s.name::text FROM step s WHERE s.name IS NOT NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_outbox_parked() FROM PUBLIC;

@@ -1,0 +1,176 @@
+/* Exchanges that rows go to, and when one is stopped. See outbox.h. */
+#include "core/outbox.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/mutant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RETRY_MS = 1000,       /* of a stopped exchange, and while too many are stopped */
+    TOLD_AGAIN_MS = 60000, /* of one that stays stopped */
+    SHOWN_MAX = 100,       /* bytes of a name, in words */
+};
+
+struct outbox_exchange *exchange_find(struct outbox *o, struct slice name)
+{
+    struct hash_link *k = hash_first(&o->exchanges_by_name, hash_bytes(name.data, name.len));
+
+    for (; k; k = hash_next(k)) {
+        struct outbox_exchange *e = container_of(k, struct outbox_exchange, by_name);
+
+        if (slice_equal(e->name, name))
+            return e;
+    }
+    return NULL;
+}
+
+static void exchange_free(struct outbox *o, struct outbox_exchange *e)
+{
+    list_remove(&o->exchanges, &e->in_use);
+    hash_remove(&o->exchanges_by_name, &e->by_name);
+    free(e);
+}
+
+/* Makes room for one. What is refused stays until it may be asked for again: each row to it would cost the
+ * channel. */
+static void exchanges_evict(struct outbox *o, int64_t now_ms)
+{
+    list_each(&o->exchanges, k)
+    {
+        struct outbox_exchange *e = container_of(k, struct outbox_exchange, in_use);
+
+        if (o->exchanges.len < OUTBOX_EXCHANGES)
+            return;
+        if (now_ms >= e->refused_until_ms && !e->stop.is && !e->stop.to_tell)
+            exchange_free(o, e);
+    }
+}
+
+struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct slice name)
+{
+    struct outbox_exchange *e = exchange_find(o, name);
+
+    if (e) {
+        list_remove(&o->exchanges, &e->in_use);
+    } else {
+        exchanges_evict(o, now_ms);
+        e = mem_zalloc(1, sizeof(*e) + name.len);
+        e->name = (struct slice){(char *)(e + 1), name.len};
+        if (name.len)
+            memcpy(e + 1, name.data, name.len);
+        hash_insert(&o->exchanges_by_name, &e->by_name, hash_bytes(name.data, name.len));
+    }
+    list_push(&o->exchanges, &e->in_use);
+    return e;
+}
+
+void exchanges_unprove(struct outbox *o)
+{
+    list_each(&o->exchanges, k)
+    {
+        container_of(k, struct outbox_exchange, in_use)->proven = false;
+    }
+}
+
+void exchanges_free(struct outbox *o)
+{
+    struct link *k;
+
+    while ((k = list_first(&o->exchanges)))
+        exchange_free(o, container_of(k, struct outbox_exchange, in_use));
+    hash_deinit(&o->exchanges_by_name);
+}
+
+/* --- stopped --- */
+
+void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
+{
+    if (e->stop.is)
+        return;
+    e->stop = (struct outbox_stop){.is = true, .retry_ms = now_ms, .told_ms = e->stop.told_ms};
+    e->proven = false;
+    o->parked.n_stopped++;
+}
+
+static void ends(struct outbox *o, struct outbox_exchange *e)
+{
+    o->parked.n_stopped -= e->stop.is;
+    e->stop = (struct outbox_stop){.told_ms = e->stop.told_ms};
+}
+
+void exchanges_unstop(struct outbox *o)
+{
+    list_each(&o->exchanges, k)
+    {
+        ends(o, container_of(k, struct outbox_exchange, in_use));
+    }
+}
+
+void exchange_settle(struct outbox *o, struct outbox_exchange *e)
+{
+    if (!e->stop.is || !e->stop.empty || e->stop.n_parked)
+        return;
+    ends(o, e);
+    e->n_refused = 0;
+    e->stop = (struct outbox_stop){.to_tell = true, .ended = true};
+    o->to_tell[OUTBOX_TOLD_STOPPED] = true;
+}
+
+static void tell(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
+{
+    int n = (int)(e->name.len < SHOWN_MAX ? e->name.len : SHOWN_MAX);
+
+    if (e->stop.told_ms && now_ms - e->stop.told_ms < TOLD_AGAIN_MS)
+        return;
+    e->stop.told_ms = now_ms ? now_ms : 1;
+    e->stop.to_tell = o->to_tell[OUTBOX_TOLD_STOPPED] = true;
+    snprintf(o->parked.text, sizeof(o->parked.text), "exchange '%.*s' is stopped: %s", n, e->name.data,
+             e->detail);
+}
+
+static bool may_offer(const struct outbox *o, int64_t now_ms)
+{
+    return !o->offered_ms || now_ms - o->offered_ms >= OUTBOX_OFFERS_MS;
+}
+
+/* Another replica may allow it: the lease is offered, once over each exchange. */
+static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
+{
+    e->n_refused = 0;
+    if (!may_offer(o, now_ms)) {
+        exchange_stop(o, now_ms, e);
+        e->stop.retry_ms = o->offered_ms + OUTBOX_OFFERS_MS;
+        tell(o, now_ms, e);
+        return EXCHANGE_STOPS;
+    }
+    e->offered = o->offering = true;
+    o->offered_ms = now_ms ? now_ms : 1;
+    return EXCHANGE_OFFERS;
+}
+
+enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct outbox_exchange *e,
+                                       enum dead_reason reason, const char *why)
+{
+    bool was_stopped = e->stop.is;
+
+    e->n_refused = e->n_refused && e->reason == reason ? e->n_refused + 1 : 1;
+    e->reason = reason;
+    e->proven = false;
+    snprintf(e->detail, sizeof(e->detail), "%s", why);
+    if (reason == DEAD_NOT_ALLOWED && !e->offered)
+        return offers(o, now_ms, e);
+    if (!was_stopped && (e->worked || e->n_refused >= OUTBOX_REFUSALS) &&
+        o->parked.n_stopped < OUTBOX_STOPPED_MAX && !MUTANT(OUTBOX_NEVER_STOPS))
+        exchange_stop(o, now_ms, e);
+    if (!e->stop.is) {
+        if (e->n_refused >= OUTBOX_REFUSALS)
+            e->refused_until_ms = now_ms + RETRY_MS;
+        return EXCHANGE_LETTER;
+    }
+    e->stop.retry_ms = reason == DEAD_NOT_ALLOWED ? INT64_MAX : now_ms + RETRY_MS;
+    tell(o, now_ms, e);
+    return was_stopped ? EXCHANGE_STAYS : EXCHANGE_STOPS;
+}
