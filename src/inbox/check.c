@@ -240,6 +240,25 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
     return 0;
 }
 
+/* Another sidecar may relay: only messages without a relay are worth a line. */
+static int check_relay(const struct check *k, bool has_outbox, struct fault *f)
+{
+    PGresult *r;
+
+    if (has_outbox)
+        return 0;
+    if (session_once(k->a, "SELECT waiting, holder IS NULL FROM onceward.sidecar_outbox_gauge()", 0, NULL, &r,
+                     f))
+        return -1;
+    if (field_int(r, 0, 0) > 0 && field_text(r, 0, 1)[0] == 't')
+        note(k, FINDING_WARNING,
+             "%" PRId64 " published messages wait in the outbox, and no sidecar relays them: add "
+             "\"outbox\": {} to the configuration of one",
+             field_int(r, 0, 0));
+    PQclear(r);
+    return 0;
+}
+
 int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
                 void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f)
 {
@@ -261,9 +280,9 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
         int answer = check_consumer(&k, &c->queues[i], vhosts[i], f);
 
         if (answer && strcmp(f->code, "42501") == 0)
-            break; /* said above */
+            return 0; /* said above */
         if (answer)
             return -1;
     }
-    return 0;
+    return check_relay(&k, c->outbox.is_there, f) && strcmp(f->code, "42501") != 0 ? -1 : 0;
 }

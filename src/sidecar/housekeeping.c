@@ -9,6 +9,7 @@
 #include "onceward/base/failpoint.h"
 #include "onceward/base/log.h"
 #include "onceward/base/random.h"
+#include "onceward/inbox/outbox.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,6 +25,9 @@ enum {
     CLOCKS_MS = 5000,       /* between two looks at clocks that differ */
     MANY_ROWS = 100 * 1000, /* failed and waiting ones of a consumer: worth a line */
     MANY_BYTES = 1 << 30,   /* of dead letters */
+    RELAYED_MS = 20000,     /* between two looks at who relays the outbox */
+    UNRELAYED_MS = 15000,   /* of the oldest message: a lease lasts as long, and may just change hands */
+    UNRELAYED_AGAIN_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
 };
@@ -229,6 +233,47 @@ static void ask(struct sidecar *s, struct lane *l)
     s->database.housekeeps = l->index;
 }
 
+/* --- the relay of the outbox --- */
+
+static bool keeps_house(const struct sidecar *s)
+{
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].house.page >= 0)
+            return true;
+    return false;
+}
+
+static void relay_is(struct sidecar *s, const struct inbox_outbox_gauge *g)
+{
+    struct log_line line;
+
+    if (*g->holder || !g->waiting || g->lag_ms < UNRELAYED_MS ||
+        (s->database.unrelayed_told_ms && s->now_ms - s->database.unrelayed_told_ms < UNRELAYED_AGAIN_MS))
+        return;
+    s->database.unrelayed_told_ms = s->now_ms;
+    log_begin(&line, EVENT_OUTBOX_UNRELAYED, NULL);
+    log_int(&line, "n", g->waiting);
+    log_int(&line, "lag_ms", g->lag_ms);
+    log_end(&line);
+}
+
+/* A sidecar with an outbox logs its figures by itself; of the others the one that keeps house looks. */
+static void relay_look(struct sidecar *s)
+{
+    struct inbox_outbox_gauge gauge;
+    struct fault f = {0};
+
+    if (s->outbox)
+        return;
+    if (inbox_outbox_gauge(s->database.inbox, &gauge, &f) > 0)
+        relay_is(s, &gauge);
+    if (!keeps_house(s) ||
+        (s->database.relay_asked_ms && s->now_ms - s->database.relay_asked_ms < RELAYED_MS))
+        return;
+    s->database.relay_asked_ms = s->now_ms;
+    inbox_ask_outbox_gauge(s->database.inbox);
+}
+
 void housekeeping_step(struct sidecar *s)
 {
     struct lane *next = NULL;
@@ -245,6 +290,7 @@ void housekeeping_step(struct sidecar *s)
     }
     if (!s->database.inbox)
         return;
+    relay_look(s);
     if (s->database.housekeeps != SIZE_MAX)
         answered(s);
     if (s->database.housekeeps == SIZE_MAX && next && s->now_ms >= next->house.at_ms &&

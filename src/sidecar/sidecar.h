@@ -202,7 +202,9 @@ struct sidecar {
         bool registered; /* all queues are */
         bool readable, said_unprepared, asked_figures, asked_try, has_figures;
         struct inbox_figures figures;
-        int64_t told_bytes; /* of dead letters, when that was told last */
+        int64_t told_bytes;     /* of dead letters, when that was told last */
+        int64_t relay_asked_ms; /* whether the outbox is relayed */
+        int64_t unrelayed_told_ms;
         int64_t claim_sent_us[2];
         struct batch batches[N_INBOX_OPS];
         struct letters letters;
