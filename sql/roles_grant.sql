@@ -17,7 +17,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.replay TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.outbox_position, onceward.outbox_life TO onceward_sidecar;
 GRANT SELECT, INSERT, DELETE ON onceward.outbox_parked TO onceward_sidecar;
 GRANT SELECT, UPDATE ON onceward.outbox, onceward.outbox_number, onceward.outbox_turn TO onceward_sidecar;
-GRANT SELECT, UPDATE, TRUNCATE ON onceward.outbox_0, onceward.outbox_1, onceward.outbox_2 TO onceward_sidecar;
+GRANT SELECT, UPDATE, DELETE, TRUNCATE ON onceward.outbox_0, onceward.outbox_1, onceward.outbox_2 TO onceward_sidecar;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA onceward TO onceward_sidecar;
 
 -- The application: its functions, and nothing else.

@@ -28,7 +28,7 @@ enum {
 
 static const char help_head[] =
     "usage: onceward try --config FILE --queue NAME [--effect SQL [--effect-database URL]]\n"
-    "                    [--message FILE] [--content-type TYPE] [--json]\n"
+    "                    [--message FILE] [--content-type TYPE] [--strict] [--discard-published] [--json]\n"
     "       onceward try --markdown\n"
     "Sends messages of its own to the application of a queue, as the sidecar would, and says whether the\n"
     "application keeps its side of the contract. No broker is needed, and no sidecar may be stopped for it; "
@@ -44,13 +44,17 @@ static const char help_head[] =
     "by the\n"
     "                         message id. Else {\"id\": \"{{id}}\"}\n"
     "  --content-type TYPE    of the message; else application/json\n"
+    "  --strict               advice is exit status 1, too\n"
+    "  --discard-published    deletes what the application has published meanwhile, where no relay has sent "
+    "it;\n"
+    "                         with completion response all that was published meanwhile\n"
     "  --json                 one JSON object\n"
     "  --markdown             the tables of the documentation: what is tried, and what can be found\n"
     "\n"
     "What is tried, and what is expected:\n";
 
 static const char help_tail[] =
-    "\nExit status 1: a promise would break. Advice alone is 0. The rows of the test messages are deleted, "
+    "\nExit status 1: a promise would break. Advice alone is 0, with --strict 1. The rows of the test messages are deleted, "
     "also when it is interrupted.\n";
 
 static int (*const runs[N_TRY_CASES])(struct try *t) = {
@@ -183,11 +187,12 @@ static int clean_up(struct try *t, struct fault *f)
     forward_free(t->forward); /* whatever is out ends here */
     t->forward = NULL;
     trial_let_go(t->inbox, &ignored);
+    int status = trial_published(t->inbox, t->options->discard_published, &t->published, f);
     for (;;) {
         if (trial_remove(t->inbox, &t->rows_left, f))
             return -1;
         if (!t->rows_left || clock_ms() >= until_ms)
-            return 0;
+            return status;
         wait_turn(t->wait, clock_ms() + CLEAN_AGAIN_MS);
     }
 }
@@ -209,7 +214,7 @@ static int try_run(struct try *t, const struct config *c)
     t->took_ms = clock_ms() - start_ms;
     if (status == STATUS_DONE) {
         (t->options->json ? try_tell_json : try_tell)(t, stdout);
-        status = try_breaks(t) ? STATUS_FAILED : STATUS_DONE;
+        status = try_breaks(t) || (t->options->strict && try_advises(t)) ? STATUS_FAILED : STATUS_DONE;
     }
     try_close(t);
     return status;
@@ -260,6 +265,7 @@ static int read_options(int argc, char **argv, struct try_options *o)
         {"effect", required_argument, NULL, 'e'},  {"effect-database", required_argument, NULL, 'd'},
         {"message", required_argument, NULL, 'm'}, {"content-type", required_argument, NULL, 't'},
         {"json", no_argument, NULL, 'j'},          {"markdown", no_argument, NULL, 'k'},
+        {"strict", no_argument, NULL, 's'},        {"discard-published", no_argument, NULL, 'p'},
         {"help", no_argument, NULL, 'h'},          {0}};
     int option;
 
@@ -285,6 +291,12 @@ static int read_options(int argc, char **argv, struct try_options *o)
             break;
         case 'j':
             o->json = true;
+            break;
+        case 's':
+            o->strict = true;
+            break;
+        case 'p':
+            o->discard_published = true;
             break;
         case 'k':
             try_tell_markdown(stdout);

@@ -54,7 +54,7 @@ struct try_verdict {
 
 struct try_options {
     const char *config, *queue, *effect, *effect_database, *message, *content_type;
-    bool json;
+    bool json, strict, discard_published;
 };
 
 /* A run. One thread. */
@@ -83,6 +83,8 @@ try {
     bool found[N_TRY_FINDINGS];
     char details[N_TRY_FINDINGS][400];
     int64_t rows_left;
+    bool is_unreachable; /* no server listens there */
+    struct trial_published published;
     int64_t took_ms;
     struct fault fault;
 };
@@ -166,6 +168,7 @@ void try_skip(struct try *t, enum try_case which, const char *format, ...)
 void try_note(struct try *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool try_breaks(const struct try *t);
+bool try_advises(const struct try *t);
 void try_tell(const struct try *t, FILE *out);
 void try_tell_json(const struct try *t, FILE *out);
 

@@ -26,7 +26,9 @@ int try_ordinary(struct try *t)
         if (shot_new(t, &(struct shot_kind){0}, &s) || shot_run(t, s, &(struct shot_kind){0}, &completed))
             return -1;
         if (!completed) {
-            try_found(t, TRY_FOUND_NOT_DONE, "It %s%s.", shot_words(s, words, sizeof words),
+            t->is_unreachable = s->kind == ANSWER_UNREACHABLE;
+            try_found(t, TRY_FOUND_NOT_DONE, "%s%s%s.", t->is_unreachable ? "No answer: " : "It ",
+                      shot_words(s, words, sizeof words),
                       shot_says_done(s) ? ", and the row is not completed" : "");
             return 0;
         }

@@ -14,6 +14,7 @@
 #include "onceward/core/token.h"
 #include "onceward/forward/forward.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,12 +319,34 @@ int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *
     return shot_wait(t, s, ANSWER_MS) || shot_finish(t, s, ret_completed) ? -1 : 0;
 }
 
+/* Without the tags of an error page, and with single blanks. */
+static void tags_strip(char *text)
+{
+    char *to = text, *end;
+
+    for (const char *at = text; *at; at++) {
+        bool is_tag = *at == '<' && (at[1] == '/' || at[1] == '!' || isalpha((unsigned char)at[1]));
+        bool is_blank = is_tag || isspace((unsigned char)*at) || (at[0] == '\\' && at[1] == 'n');
+
+        if (is_tag)
+            at = (end = strchr(at, '>')) ? end : at + strlen(at) - 1;
+        else if (is_blank && *at == '\\')
+            at++;
+        if (!is_blank)
+            *to++ = *at;
+        else if (to > text && to[-1] != ' ' && to[-1] != '"')
+            *to++ = ' ';
+    }
+    *to = '\0';
+}
+
 const char *shot_words(const struct shot *s, char *out, size_t size)
 {
     if (shot_says_done(s))
         snprintf(out, size, "answered %d", s->status);
     else
         snprintf(out, size, "%.300s", s->error);
+    tags_strip(out);
     return out;
 }
 

@@ -58,12 +58,22 @@ void try_note(struct try *t, enum try_case which, const char *format, ...)
     va_end(args);
 }
 
-bool try_breaks(const struct try *t)
+static bool has_level(const struct try *t, enum try_level level)
 {
     for (int i = 0; i < N_TRY_FINDINGS; i++)
-        if (t->found[i] && try_findings[i].level == TRY_BREAKS)
+        if (t->found[i] && try_findings[i].level == level)
             return true;
     return false;
+}
+
+bool try_breaks(const struct try *t)
+{
+    return has_level(t, TRY_BREAKS);
+}
+
+bool try_advises(const struct try *t)
+{
+    return has_level(t, TRY_ADVICE);
 }
 
 /* "breaks", "advice", "skipped" or "ok". */
@@ -120,6 +130,61 @@ static void tell_case(const struct try *t, enum try_case which, FILE *out)
     }
 }
 
+/* Cases that were not run, with one reason: one line. */
+static void tell_not_run(const struct try *t, int first, FILE *out)
+{
+    const char *why = t->verdicts[first].skipped;
+
+    for (int i = 0; i < first; i++)
+        if (!t->verdicts[i].was_run && strcmp(t->verdicts[i].skipped, why) == 0)
+            return; /* said */
+    fputs("skipped ", out);
+    for (int i = first; i < N_TRY_CASES; i++)
+        if (!t->verdicts[i].was_run && strcmp(t->verdicts[i].skipped, why) == 0)
+            fprintf(out, "%s %s", i > first ? "," : "", try_cases[i].name);
+    print_safe(out, ": ", why);
+}
+
+static void tell_published(const struct try *t, FILE *out)
+{
+    const struct trial_published *p = &t->published;
+    struct buf line = {0};
+
+    if (!p->n)
+        return;
+    buf_printf(&line, "Published during the run: %" PRId64 " message%s (%s%s). ", p->n, p->n == 1 ? "" : "s",
+               p->ids, p->n > 10 ? ", ..." : "");
+    if (*p->relay)
+        buf_printf(&line, "A relay runs (%s): it sends them to the broker, or has.", p->relay);
+    else if (p->discarded)
+        buf_printf(&line, "%" PRId64 " of them were deleted.", p->discarded);
+    else if (p->unsent)
+        buf_printf(&line,
+                   "%" PRId64 " of them wait in the outbox, for the next sidecar that relays: "
+                   "--discard-published deletes them.",
+                   p->unsent);
+    else
+        buf_add_text(&line, "They were sent to the broker.");
+    if (p->others)
+        buf_printf(&line, " %" PRId64 " more were published by other transactions, and left.", p->others);
+    print_safe(out, "", buf_text(&line));
+    buf_deinit(&line);
+}
+
+static void tell_verdict(const struct try *t, int breaks, int advice, int skipped, FILE *out)
+{
+    char took[32];
+
+    snprintf(took, sizeof took, "%" PRId64 ".%" PRId64 " s", t->took_ms / 1000, t->took_ms % 1000 / 100);
+    if (breaks)
+        fprintf(out, "\nBroken in %s: %d would break a promise, %d to look at, %d not looked at.\n", took,
+                breaks, advice, skipped);
+    else if (advice)
+        fprintf(out, "\nKeeps the promises; %d to look at (%s, %d not looked at).\n", advice, took, skipped);
+    else
+        fprintf(out, "\nGood in %s: keeps the promises, %d not looked at.\n", took, skipped);
+}
+
 static void count(const struct try *t, int *ret_breaks, int *ret_advice, int *ret_skipped)
 {
     *ret_breaks = *ret_advice = *ret_skipped = 0;
@@ -135,14 +200,21 @@ void try_tell(const struct try *t, FILE *out)
 {
     int breaks, advice, skipped;
 
+    if (t->is_unreachable) {
+        fprintf(out, "Nobody answers at %s: is the application started? (", t->q->forward.url);
+        print_safe(out, t->details[TRY_FOUND_NOT_DONE], ")");
+        return;
+    }
     fprintf(out, "Queue %s, completion %s, %s, consumer %s\n\n", t->q->name,
             t->q->transaction ? "transaction" : "response", t->q->forward.url, t->consumer);
     for (int i = 0; i < N_TRY_CASES; i++)
-        tell_case(t, (enum try_case)i, out);
+        if (t->verdicts[i].was_run)
+            tell_case(t, (enum try_case)i, out);
+        else
+            tell_not_run(t, i, out);
     count(t, &breaks, &advice, &skipped);
-    fprintf(out,
-            "\n%s in %" PRId64 ".%" PRId64 " s: %d would break a promise, %d to look at, %d not looked at.\n",
-            breaks ? "Broken" : "Good", t->took_ms / 1000, t->took_ms % 1000 / 100, breaks, advice, skipped);
+    tell_verdict(t, breaks, advice, skipped, out);
+    tell_published(t, out);
     if (t->rows_left)
         fprintf(out, "%" PRId64 " rows of %s are locked by the application, and were left.\n", t->rows_left,
                 t->consumer);
@@ -207,6 +279,18 @@ static void add_case(struct buf *out, const struct try *t, enum try_case which)
     buf_add_text(out, "]}");
 }
 
+static void add_published(struct buf *out, const struct trial_published *p)
+{
+    buf_printf(out,
+               "\"published\":{\"n\":%" PRId64 ",\"others\":%" PRId64 ",\"unsent\":%" PRId64
+               ",\"discarded\":%" PRId64 ",",
+               p->n, p->others, p->unsent, p->discarded);
+    add_member(out, "ids", p->ids);
+    buf_add_char(out, ',');
+    add_member(out, "relay", p->relay);
+    buf_add_char(out, '}');
+}
+
 void try_tell_json(const struct try *t, FILE *out)
 {
     struct buf text = {0};
@@ -217,8 +301,10 @@ void try_tell_json(const struct try *t, FILE *out)
     add_member(&text, "completion", t->q->transaction ? "transaction" : "response");
     buf_add_char(&text, ',');
     add_member(&text, "consumer", t->consumer);
-    buf_printf(&text, ",\"breaks\":%s,\"took_ms\":%" PRId64 ",\"rows_left\":%" PRId64 ",\"cases\":[",
+    buf_printf(&text, ",\"breaks\":%s,\"took_ms\":%" PRId64 ",\"rows_left\":%" PRId64 ",",
                try_breaks(t) ? "true" : "false", t->took_ms, t->rows_left);
+    add_published(&text, &t->published);
+    buf_add_text(&text, ",\"cases\":[");
     for (int i = 0; i < N_TRY_CASES; i++)
         add_case(&text, t, (enum try_case)i);
     buf_add_text(&text, "]}\n");

@@ -23,7 +23,8 @@ struct trial {
     bool transaction;
     bool holding;
     int64_t holder_pid;
-    char *waiters; /* the pids of those that waited, as an array */
+    int64_t outbox_floor; /* the last number that was given out before */
+    char *waiters;        /* the pids of those that waited, as an array */
 };
 
 /* ---- open, close ---- */
@@ -37,6 +38,38 @@ static int remove_left(struct trial *t, struct fault *f)
                         0, NULL, NULL, f);
 }
 
+static int floor_read(struct trial *t, struct fault *f)
+{
+    PGresult *r;
+
+    if (session_once(t->asker, "SELECT n.last_value FROM onceward.outbox_number n", 0, NULL, &r, f))
+        return -1;
+    t->outbox_floor = field_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+int trial_published(struct trial *t, bool discard, struct trial_published *ret, struct fault *f)
+{
+    static const char sql[] = "SELECT n, others, unsent, discarded, ids, relay FROM "
+                              "onceward.sidecar_try_published($1, $2, $3, $4)";
+    char from[24];
+    const char *const params[] = {t->consumer, from, t->transaction ? "t" : "f", discard ? "t" : "f"};
+    PGresult *r;
+
+    snprintf(from, sizeof from, "%" PRId64, t->outbox_floor);
+    if (session_once(t->asker, sql, 4, params, &r, f))
+        return -1;
+    *ret = (struct trial_published){.n = field_int(r, 0, 0),
+                                    .others = field_int(r, 0, 1),
+                                    .unsent = field_int(r, 0, 2),
+                                    .discarded = field_int(r, 0, 3)};
+    snprintf(ret->ids, sizeof ret->ids, "%s", PQgetvalue(r, 0, 4));
+    snprintf(ret->relay, sizeof ret->relay, "%s", PQgetvalue(r, 0, 5));
+    PQclear(r);
+    return 0;
+}
+
 int trial_open(const struct config_database *c, const char *consumer, bool transaction, struct trial **ret,
                struct fault *f)
 {
@@ -45,7 +78,7 @@ int trial_open(const struct config_database *c, const char *consumer, bool trans
     t->consumer = mem_copy(consumer, strlen(consumer));
     t->transaction = transaction;
     if (admin_open(c, ADMIN_WRITES, &t->asker, f) == 0 && admin_check_schema(t->asker, f) == 0 &&
-        admin_open(c, ADMIN_WRITES, &t->holder, f) == 0 && remove_left(t, f) == 0) {
+        admin_open(c, ADMIN_WRITES, &t->holder, f) == 0 && remove_left(t, f) == 0 && floor_read(t, f) == 0) {
         *ret = t;
         return 0;
     }

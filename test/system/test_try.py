@@ -152,7 +152,8 @@ def test_a_slow_application_is_tried_as_far_as_there_is_time(place):
 
 def test_nobody_there_is_said(place):
     status, out = place.run(f"http://127.0.0.1:{process.free_port()}/")
-    assert status == 1 and "not_done" in out and "refused" in out
+    assert status == 1 and out.startswith("Nobody answers at http://127.0.0.1:") and "is the application started?" in out
+    assert "connection refused" in out and out.count("\n") == 1
 
 
 # --- what it is given ---
@@ -229,7 +230,55 @@ def test_what_a_killed_run_left_is_removed_by_a_later_one(place):
     assert place.postgres.query("DELETE FROM onceward.inbox WHERE consumer LIKE 'onceward-tr%' RETURNING consumer") == [("onceward-trx",)]
 
 
+# --- what it publishes ---
+
+def outbox(place):
+    return {x[0] for n in range(3) for x in place.postgres.query(f"SELECT message_id FROM onceward.outbox_{n}")}
+
+
+def test_what_the_application_publishes_is_counted_and_deleted_on_request(tmp_path, fresh_postgres, request):
+    place = Place(tmp_path, fresh_postgres, request.node.name)
+    status, said = place.try_it(tried.Publishes)
+    kept = said["published"]
+    assert status == 0 and kept["n"] > 5 and kept["n"] == kept["unsent"] == len(outbox(place)) and kept["discarded"] == 0
+    assert kept["ids"].startswith("said.onceward-try.")
+    before = outbox(place)
+    place.postgres.query("SELECT onceward.publish('nowhere', 'key', '{}'::jsonb, 'of-another')")
+    status, said = place.try_it(tried.Publishes, "--discard-published")
+    gone = said["published"]
+    assert status == 0 and gone["n"] > 5 and gone["discarded"] == gone["n"]
+    assert outbox(place) == before | {"of-another"}
+
+
+def test_what_a_relay_may_have_sent_is_not_deleted(tmp_path, fresh_postgres, request):
+    place = Place(tmp_path, fresh_postgres, request.node.name)
+    place.postgres.query("UPDATE onceward.outbox SET holder = 'pod', number = 7, held_until = clock_timestamp() + interval '1 hour' "
+                         "RETURNING holder")
+    with tried.Running(tried.Publishes, place.name, place.postgres) as application:
+        status, out = place.run(application.url, "--discard-published")
+    assert status == 0 and "A relay runs (pod/7): it sends them to the broker, or has." in out
+    assert outbox(place)
+
+
 # --- as text ---
+
+def test_advice_alone_fails_with_strict_only(place):
+    with tried.Running(tried.OneAtATime, place.name, place.postgres) as application:
+        status, out = place.run(application.url)
+        assert status == 0 and "Keeps the promises; 1 to look at (" in out
+        assert "or takes two connections for each request" in out
+        status, out = place.run(application.url, "--strict")
+        assert status == 1 and "Keeps the promises; 1 to look at (" in out
+
+
+def test_an_error_page_is_shown_without_its_tags_and_skipped_cases_in_one_line(place):
+    with tried.Running(tried.FailsWithAPage, place.name, place.postgres) as application:
+        status, out = place.run(application.url)
+    assert status == 1 and "500 Internal Server Error Out of seats" in out and "<h1>" not in out
+    assert [x for x in out.splitlines() if x.startswith("skipped")] == [
+        "skipped  duplicate, stale, taken, twice, early, wrong, window, many, kept, headers, body, type: "
+        "an ordinary message is not completed"]
+
 
 def test_the_text_has_the_contract_and_the_mend(place):
     with tried.Running(tried.SwallowsTheError, place.name, place.postgres) as application:

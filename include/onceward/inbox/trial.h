@@ -30,6 +30,13 @@ struct trial_claim {
 int trial_open(const struct config_database *c, const char *consumer, bool transaction, struct trial **ret,
                struct fault *f);
 
+/* The messages that were published since trial_open: see sidecar_try_published. Before trial_remove. */
+struct trial_published {
+    int64_t n, others, unsent, discarded;
+    char ids[512], relay[300]; /* relay: empty where none runs */
+};
+int trial_published(struct trial *t, bool discard, struct trial_published *ret, struct fault *f);
+
 /* Lets go of what is held. NULL is fine. */
 void trial_close(struct trial *t);
 

@@ -82,6 +82,24 @@ class Transaction:
             self.database.close()
 
 
+class Publishes(Right):
+    def work(self, sql):
+        super().work(sql)
+        sql.execute("SELECT onceward.publish('nowhere', 'key', '{}'::jsonb, %s)", ["said." + self.message_id])
+
+
+class FailsWithAPage(Right):
+    """As Flask does."""
+
+    def do_POST(self):
+        self.read()
+        page = b"<!doctype html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<h1>Out of seats</h1>\n"
+        self.send_response(500)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+
 class RightResponse(Right):
     """`completion: response`, with the Idempotency-Key beside the effect."""
 
