@@ -47,6 +47,7 @@ DECLARE
     v_there record;
     v_wanted record;
     v_next  bigint := 1;
+    v_only  text := p_consumers[1];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
@@ -74,7 +75,14 @@ BEGIN
                     OR (p_counter IS NOT NULL AND (v_there.number < p_number OR v_there.counter > p_counter)), false);
     RETURN NEXT;
 
-    IF p_count THEN
+    -- Most sidecars have one queue.
+    IF p_count AND cardinality(p_consumers) = 1 THEN
+        RETURN QUERY
+        SELECT 'others', CASE WHEN r.may_consume ? v_only THEN 1 END, NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
+        FROM onceward.replica r
+        WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
+        GROUP BY 2;
+    ELSIF p_count THEN
         RETURN QUERY
         SELECT 'others', array_position(p_consumers, e.consumer), NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
         FROM onceward.replica r
