@@ -1,11 +1,15 @@
 -- Rows by state and letters, a row a consumer. $1: the configured consumers as a JSON array; they are shown even when nothing has come yet.
+-- The last column: a replica that was seen within 10 minutes uses it.
 --
 -- Locks: none. Reads the inbox whole: for a person, not for a timer. Repeating it: only reads.
 SELECT consumer,
        g.consumer IS NOT NULL,
        coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(completed, 0), coalesce(dead, 0),
        coalesce(letters, 0),
-       floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint
+       floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint,
+       EXISTS (SELECT FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q
+               WHERE json_typeof(q.value) = 'object' AND q.value ->> 'consumer' = consumer
+                 AND r.seen_at > clock_timestamp() - interval '10 min')
 FROM (SELECT i.consumer::text,
              count(*) FILTER (WHERE i.status = 'processing') AS processing,
              count(*) FILTER (WHERE i.status = 'failed') AS failed,
@@ -16,4 +20,5 @@ FROM (SELECT i.consumer::text,
       FROM onceward.inbox i GROUP BY i.consumer) rows
 FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)
 FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)
+FULL JOIN (SELECT c.consumer::text FROM onceward.consumer c) k USING (consumer)
 ORDER BY consumer COLLATE "C"

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_CHARS = 24, REPLICA_CHARS = 16, FEWEST_CHARS = 6 };
+enum { NAME_CHARS = 24, REPLICA_CHARS = 24, FEWEST_CHARS = 6 };
 
 enum column {
     COLUMN_QUEUE,
@@ -117,10 +117,23 @@ static void cell_pair(struct buf *cell, double a, double b, bool fine, const cha
     buf_add_text(cell, a < 0 && b < 0 ? "" : unit);
 }
 
-static void cells_fill(struct buf *row, const struct fleet_queue *q)
+/* The host's, which people know, where that is the name of one instance only. */
+static const char *replica_name(const struct fleet *f, const struct fleet_queue *q)
+{
+    if (!q->host || !*q->host)
+        return q->instance;
+    for (size_t i = 0; i < f->n_queues; i++)
+        if (f->queues[i].host && !strcmp(f->queues[i].host, q->host) &&
+            strcmp(f->queues[i].instance, q->instance) != 0)
+            return q->instance;
+    return q->host;
+}
+
+static void cells_fill(struct buf *row, const struct fleet *f, const struct fleet_queue *q)
 {
     cell_name(&row[COLUMN_QUEUE], q->queue, NAME_CHARS);
-    cell_name(&row[COLUMN_REPLICA], q->instance, REPLICA_CHARS);
+    buf_add_text(&row[COLUMN_QUEUE], q->is_foreign ? " *" : "");
+    cell_name(&row[COLUMN_REPLICA], replica_name(f, q), REPLICA_CHARS);
     cell_name(&row[COLUMN_STATE], q->state, NAME_CHARS);
     add_short(&row[COLUMN_IN], q->received_per_s, true);
     add_short(&row[COLUMN_DONE], q->completed_per_s, true);
@@ -141,7 +154,7 @@ static void cells_make(struct cells *c, const struct fleet *f)
     for (int k = 0; k < N_TOP_COLUMNS; k++)
         buf_add_text(&c->texts[k], columns[k].head);
     for (size_t i = 0; i < f->n_queues; i++)
-        cells_fill(&c->texts[(i + 1) * N_TOP_COLUMNS], &f->queues[i]);
+        cells_fill(&c->texts[(i + 1) * N_TOP_COLUMNS], f, &f->queues[i]);
 }
 
 static void cells_deinit(struct cells *c)

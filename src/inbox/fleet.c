@@ -36,6 +36,7 @@ enum {
     FORWARD_P99,
     END_TO_END_P50,
     END_TO_END_P99,
+    HOST,
     N_COLUMNS
 };
 
@@ -69,6 +70,7 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
 {
     return (struct fleet_queue){
         .instance = text(r, row, INSTANCE),
+        .host = text(r, row, HOST),
         .version = text(r, row, VERSION),
         .number = field_int(r, row, NUMBER),
         .seen_ms = field_int(r, row, SEEN_MS),
@@ -92,6 +94,15 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
         .end_to_end_ms_p50 = number(r, row, END_TO_END_P50),
         .end_to_end_ms_p99 = number(r, row, END_TO_END_P99),
     };
+}
+
+/* Is it a queue of this configuration? */
+static bool is_configured(const struct config *c, const struct fleet_queue *q)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (!strcmp(c->queues[i].consumer, q->consumer))
+            return true;
+    return !*q->consumer;
 }
 
 static struct fleet_lever lever_read(const PGresult *r, int row)
@@ -134,7 +145,7 @@ static size_t count_replicas(const struct fleet *f)
     return n;
 }
 
-int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f)
+int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, struct fault *f)
 {
     struct results *r = mem_zalloc(1, sizeof(*r));
 
@@ -149,8 +160,10 @@ int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f)
     ret->n_levers = (size_t)PQntuples(r->levers);
     ret->queues = mem_zalloc(ret->n_queues + 1, sizeof(*ret->queues));
     ret->levers = mem_zalloc(ret->n_levers + 1, sizeof(*ret->levers));
-    for (size_t i = 0; i < ret->n_queues; i++)
+    for (size_t i = 0; i < ret->n_queues; i++) {
         ret->queues[i] = queue_read(r->replicas, (int)i);
+        ret->queues[i].is_foreign = !is_configured(c, &ret->queues[i]);
+    }
     for (size_t i = 0; i < ret->n_levers; i++)
         ret->levers[i] = lever_read(r->levers, (int)i);
     ret->outbox = outbox_read(r->outbox);
@@ -202,6 +215,26 @@ static void add_state(struct table *t, const struct fleet_queue *q)
     buf_deinit(&words);
 }
 
+static void add_marked(struct table *t, const char *name, bool marked)
+{
+    struct buf text = {0};
+
+    buf_printf(&text, "%s%s", name, marked ? " *" : "");
+    table_add(t, buf_slice(&text));
+    buf_deinit(&text);
+}
+
+static void add_replica(struct table *t, const struct fleet_queue *q)
+{
+    struct buf text = {0};
+
+    buf_add_text(&text, q->instance);
+    if (*q->host && strcmp(q->host, q->instance) != 0)
+        buf_printf(&text, " (%s)", q->host);
+    table_add(t, buf_slice(&text));
+    buf_deinit(&text);
+}
+
 static void print_queues(const struct fleet *f, FILE *out)
 {
     static const char *const heads[] = {"QUEUE", "REPLICA", "STATE",    "OUT",     "LIMIT", "HELD",
@@ -214,8 +247,8 @@ static void print_queues(const struct fleet *f, FILE *out)
         const struct fleet_queue *q = &f->queues[i];
         struct buf seen = {0};
 
-        table_add_text(&t, q->queue);
-        table_add_text(&t, q->instance);
+        add_marked(&t, q->queue, q->is_foreign);
+        add_replica(&t, q);
         add_state(&t, q);
         add_count(&t, q->in_flight);
         add_count(&t, q->limit);
@@ -276,6 +309,11 @@ void fleet_print(const struct fleet *f, FILE *out)
     if (f->n_queues) {
         fprintf(out, "Replicas (%zu):\n", f->n_replicas);
         print_queues(f, out);
+        for (size_t i = 0; i < f->n_queues; i++)
+            if (f->queues[i].is_foreign) {
+                fprintf(out, "* not in this configuration\n");
+                break;
+            }
     } else {
         fprintf(out, "No replica has been seen for 15 s.\n");
     }
@@ -327,6 +365,7 @@ void json_rows_add(struct buf *out, const PGresult *r, const struct json_column 
 void fleet_add_json(const struct fleet *f, struct buf *out)
 {
     static const struct json_column replicas[] = {{INSTANCE, "instance", false},
+                                                  {HOST, "host", false},
                                                   {NUMBER, "number", true},
                                                   {VERSION, "version", false},
                                                   {SEEN_MS, "seen_ms", true},

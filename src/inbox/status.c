@@ -24,7 +24,8 @@ enum {
     C_COMPLETED,
     C_DEAD,
     C_LETTERS,
-    C_OLDEST_MS
+    C_OLDEST_MS,
+    C_USED
 };
 
 enum { R_CONSUMER, R_REASON, R_COUNT, R_NEWEST_MS };
@@ -59,6 +60,27 @@ struct status {
 
 /* For people */
 
+/* Consumers whose rows no sidecar purges any more, as far as can be seen from here. */
+static void print_unused(const struct status *s)
+{
+    const PGresult *r = s->consumers;
+    struct buf names = {0};
+
+    for (int i = 0; i < PQntuples(r); i++) {
+        if (field_text(r, i, C_CONFIGURED)[0] == 't' || field_text(r, i, C_USED)[0] == 't' ||
+            !strcmp(field_text(r, i, C_CONSUMER), DEAD_OUTBOX))
+            continue;
+        buf_add_text(&names, names.len ? ", " : "");
+        text_add_safe(&names, slice_of(field_text(r, i, C_CONSUMER)));
+    }
+    if (names.len)
+        fprintf(s->out,
+                "No replica was seen for 10 min that uses: %s.\n"
+                "To remove what is kept of one: onceward forget --consumer C\n",
+                buf_text(&names));
+    buf_deinit(&names);
+}
+
 static void print_consumers(const struct status *s)
 {
     struct table t = {.n_columns = 8, .right = 0x7E};
@@ -88,6 +110,7 @@ static void print_consumers(const struct status *s)
     table_deinit(&t);
     if (foreign)
         fprintf(s->out, "* not in this configuration\n");
+    print_unused(s);
 }
 
 /* "in 4 min", "now", "token ends in 12 s", "token ended 3 min ago". */
@@ -302,7 +325,7 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
     buf_add_text(&names, c->n_queues ? "]" : "[]");
     const char *const params[] = {buf_text(&names)};
 
-    answer = admin_fleet(s->a, &s->fleet, f) ||
+    answer = admin_fleet(s->a, c, &s->fleet, f) ||
              session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
                           f) ||
              session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||

@@ -210,6 +210,17 @@ int64_t replicas_due_ms(const struct sidecar *s)
     return s->database.inbox && !s->presence.asked ? s->presence.at_ms : INT64_MAX;
 }
 
+void replicas_say_last(struct sidecar *s)
+{
+    if (s->ending == ENDING_DRAIN)
+        s->presence.at_ms = 0;
+}
+
+bool replicas_have_said(const struct sidecar *s)
+{
+    return !s->database.inbox || (s->presence.at_ms && !s->presence.asked);
+}
+
 void replicas_deinit(struct sidecar *s)
 {
     for (size_t i = 0; i < s->presence.n_holders; i++)

@@ -80,6 +80,9 @@ static void add_queue(struct buf *b, struct lane *l)
     add_text(b, "state", queue_states[state].name);
     if (may_consume)
         buf_add_text(b, ", \"may_consume\": true");
+    if (l->sidecar->ending == ENDING_DRAIN && l->core.drain == DRAIN_DONE)
+        buf_add_text(
+            b, ", \"terminating\": true"); /* the last that is written: nothing is connected from then on */
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", l->core.held.n_out,
                queue_limit(&l->core), queue_n_held(&l->core));

@@ -216,8 +216,9 @@ static void run(struct sidecar *s)
         if (!close_by_ms) {
             close_by_ms = s->now_ms + CLOSE_MS;
             brokers_close(s);
+            replicas_say_last(s);
         }
-        if (!brokers_are_closed(s) && s->now_ms < close_by_ms)
+        if ((!brokers_are_closed(s) || !replicas_have_said(s)) && s->now_ms < close_by_ms)
             continue;
         if (!told) {
             s->is_idle = true;

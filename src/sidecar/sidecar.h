@@ -351,6 +351,8 @@ void replicas_step(struct sidecar *s);
 void replicas_met(struct sidecar *s,
                   struct slice claimed_by); /* "instance/number", whose claim is in the way */
 int64_t replicas_due_ms(const struct sidecar *s);
+void replicas_say_last(struct sidecar *s); /* writes that it has drained and stays, for `status` */
+bool replicas_have_said(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
 
 /* --- levers.c --- */

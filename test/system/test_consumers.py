@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 
 import pytest
 from test_commands import run
@@ -171,8 +172,9 @@ def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     assert done.status == 1 and "remove it there first" in done.err, done.text
     write(bed, queue=other_queue)
     assert sidecar.term() == 0
-    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '20 s'")
-    assert f"old-{bed.name} *" in run("status", "--config", other).out
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '11 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    said = run("status", "--config", other).out
+    assert f"old-{bed.name} *" in said and "onceward forget --consumer C" in said
     done = forget()
     assert done.status == 0 and done.out == f"2 rows and 0 dead letters of old-{bed.name} removed.\n", done.text
     assert not bed.rows("SELECT consumer FROM onceward.consumer WHERE consumer = %s", "old-" + bed.name)
@@ -182,6 +184,28 @@ def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     assert f"old-{bed.name}" not in run("status", "--config", other).out
     # The queue is free for another consumer.
     bed.sidecar(consumer="new-" + bed.name)
+
+
+def test_status_names_hosts_marks_other_configurations_and_shows_a_drained_replica_until_it_ends(bed):
+    sidecar, other = bed.sidecar(), bed.new_queue("-b")
+
+    def status(*options, **keys):
+        done = run("status", "--config", write(bed, **keys), *options)
+        assert done.status == 0, done.text
+        return done.out
+
+    def replicas():
+        return [r for r in json.loads(status("--json"))["replicas"] if r["queue"] == bed.queue.name]
+
+    wait_until(replicas, "it is shown", 20)
+    assert f"{bed.queue.name} *" in status(queue=other) and f"{bed.queue.name} *" not in status()
+    assert f"{sidecar.find('started')[0]['instance']} ({socket.gethostname()})" in status()
+    assert replicas()[0]["host"] == socket.gethostname()
+    assert run("drain", "--state", os.path.join(bed.folder, "sidecar1.state")).status == 0
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '30 s' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    assert [r["state"] for r in replicas()] == ["drained"]
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '2 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    assert replicas() == []
 
 
 def test_the_same_queue_under_two_consumer_names_are_two_inboxes(bed):

@@ -131,6 +131,26 @@ static void test_nobody_is_there(void **state)
     buf_deinit(&out);
 }
 
+/* `kubectl get pods` names hosts. Two replicas of one host are told apart by their instances. */
+static void test_a_replica_is_named_by_its_host_where_that_is_one_instances(void **state)
+{
+    struct buf out = {0};
+
+    (void)state;
+    queues[0].host = "payments-7d9f8b6c4-x2x9z";
+    queues[0].is_foreign = true;
+    queues[1].host = "pod-b";
+    assert_non_null(strstr(drawn(&out, 0, 0, false), "payments-7d9f8b6c4-x2x9z"));
+    assert_non_null(strstr(drawn(&out, 0, 0, false), "payments *"));
+    assert_null(strstr(drawn(&out, 0, 0, false), "0b7c5a6e"));
+    queues[1].host = queues[0].host;
+    assert_non_null(strstr(drawn(&out, 0, 0, false), "0b7c5a6e"));
+    assert_null(strstr(drawn(&out, 0, 0, false), "payments-7d9f"));
+    queues[0].host = queues[1].host = NULL;
+    queues[0].is_foreign = false;
+    buf_deinit(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_what_is_shown),
         cmocka_unit_test(test_colours_are_ended_on_their_line),
         cmocka_unit_test(test_nobody_is_there),
+        cmocka_unit_test(test_a_replica_is_named_by_its_host_where_that_is_one_instances),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,6 +60,8 @@ int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, 
  * are not known are -1. */
 struct fleet_queue {
     const char *instance, *version;
+    const char *host;        /* the name of its machine, or pod; empty: not known */
+    bool is_foreign;         /* no consumer of the configuration that was asked with */
     int64_t number, seen_ms; /* of the instance's life; how long ago it was written */
     const char *queue, *consumer;
     const char *state, *reason, *detail; /* why it is paused; or empty */
@@ -99,7 +101,7 @@ struct fleet {
 };
 
 /* Who has called within fifteen seconds, and the levers. Freed by fleet_deinit. */
-int admin_fleet(struct admin *a, struct fleet *ret, struct fault *f);
+int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, struct fault *f);
 void fleet_deinit(struct fleet *f);
 
 /* "payments was paused 4 min ago by ann: deploy; 3 messages to be given up" */
