@@ -51,9 +51,9 @@ bool application_may_send(const struct application *a, int64_t now_ms, int n_of_
     return !n_of_queue || application_room(a, now_ms) > 0;
 }
 
-void application_time(struct application *a, int64_t now_ms, bool more)
+void application_time(struct application *a, int64_t now_ms, bool more, bool hangs)
 {
-    limiter_busy(&a->limiter, now_ms, a->n_out, more);
+    limiter_busy(&a->limiter, now_ms, a->n_out, more, hangs);
 }
 
 void application_reserve(struct application *a)

@@ -8,7 +8,10 @@ static const double KEPT = 0.7;
 
 void limiter_init(struct limiter *l, int most)
 {
-    *l = (struct limiter){.limit = 1, .threshold = most, .budget = LIMITER_BUDGET, .most = most};
+    *l = (struct limiter){.limit = most < LIMITER_FIRST ? most : LIMITER_FIRST,
+                          .threshold = most,
+                          .budget = LIMITER_BUDGET,
+                          .most = most};
 }
 
 static void limiter_raise(struct limiter *l, double by)
@@ -84,23 +87,35 @@ int limiter_room(const struct limiter *l, int64_t now_ms)
     return now_ms < l->wait_until_ms ? 0 : (int)l->limit;
 }
 
-void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more)
+/* A bad answer takes a whole mark, and ten good ones give it back: no bad one was heard lately. */
+static bool limiter_is_unmarked(const struct limiter *l)
 {
+    return l->budget > LIMITER_BUDGET - 0.5;
+}
+
+void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more, bool hangs)
+{
+    bool doubles = l->limit < l->threshold && limiter_is_unmarked(l) && !hangs;
+
     if (!more || n_out < (int)l->limit || l->limit >= l->most || now_ms < l->wait_until_ms) {
         l->full_since_ms = 0;
         return;
     }
     if (!l->full_since_ms)
         l->full_since_ms = now_ms;
-    if (now_ms - l->full_since_ms < LIMITER_BUSY_MS)
+    l->full_step_ms = doubles ? LIMITER_DOUBLE_MS : LIMITER_BUSY_MS;
+    if (now_ms - l->full_since_ms < l->full_step_ms)
         return;
     l->full_since_ms = now_ms;
-    limiter_raise(l, 1);
+    if (!doubles)
+        limiter_raise(l, 1);
+    else
+        limiter_raise(l, l->limit * 2 < l->threshold ? l->limit : l->threshold - l->limit);
 }
 
 int64_t limiter_deadline(const struct limiter *l, int64_t now_ms)
 {
     if (now_ms < l->wait_until_ms)
         return l->wait_until_ms;
-    return l->full_since_ms ? l->full_since_ms + LIMITER_BUSY_MS : INT64_MAX;
+    return l->full_since_ms ? l->full_since_ms + l->full_step_ms : INT64_MAX;
 }

@@ -417,6 +417,24 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
     return false;
 }
 
+bool queue_wants_slot(const struct queue *q)
+{
+    return q->held.wanted[OP_CLAIM].len + q->held.wanted[OP_FORWARD].len > 0;
+}
+
+/* The list of requests is in the order of their starts: a request that was extended goes behind the others. */
+bool queue_may_hang(const struct queue *q, int64_t now_ms)
+{
+    const struct list *sent = &q->held.sent[OP_FORWARD];
+
+    if (q->held.n_out > sent->len) /* its window is over, and being ended */
+        return true;
+    if (!sent->len)
+        return false;
+    const struct delivery *oldest = action_at(sent->head.next);
+    return now_ms - oldest->request.sent_ms > oldest->claim.window_ends_ms - now_ms;
+}
+
 /* --- when to look again --- */
 
 /* When what waits for a slot may be worth a look. */

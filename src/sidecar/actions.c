@@ -167,13 +167,15 @@ static bool has_work(const struct sidecar *s, const struct lane *l)
 static void applications_time(struct sidecar *s)
 {
     for (size_t a = 0; a < s->n_applications; a++) {
-        bool more = false;
+        bool more = false, hangs = false;
 
-        for (size_t i = 0; i < s->n_lanes; i++)
-            more |=
-                s->lanes[i].application == a &&
-                s->lanes[i].core.held.wanted[OP_CLAIM].len + s->lanes[i].core.held.wanted[OP_FORWARD].len > 0;
-        application_time(&s->applications[a], s->now_ms, more);
+        for (size_t i = 0; i < s->n_lanes; i++) {
+            if (s->lanes[i].application != a)
+                continue;
+            more |= queue_wants_slot(&s->lanes[i].core);
+            hangs |= queue_may_hang(&s->lanes[i].core, s->now_ms);
+        }
+        application_time(&s->applications[a], s->now_ms, more, hangs);
     }
 }
 

@@ -12,6 +12,15 @@
 
 static const int64_t START_US = 1000000000;
 
+static int64_t first_sent_us(const struct truth *t)
+{
+    const struct post *p = t->posts;
+
+    while (p && p->next)
+        p = p->next;
+    return p ? p->sent_us - START_US : INT64_MAX;
+}
+
 static void look(struct world *w, void *context)
 {
     struct figures *f = context;
@@ -44,6 +53,8 @@ static void look(struct world *w, void *context)
         f->n_stored += !done && (t->row.n_letters > 0 || t->stored);
         f->n_lost +=
             !done && !t->n_open_copies && t->row.status != INBOX_DEAD && !t->row.n_letters && !t->stored;
+        if (first_sent_us(t) > f->last_sent_us)
+            f->last_sent_us = first_sent_us(t);
         f->n_before += done && at <= f->after_us;
         if (done && at > f->last_good_us)
             f->last_good_us = at;
@@ -460,6 +471,7 @@ static const struct {
     scenario_fn *fn;
 } scenarios[] = {{"flow", flow},
                  {"capacity", capacity},
+                 {"long-jobs", long_jobs},
                  {"one-bad", one_bad},
                  {"many-bad", many_bad},
                  {"many-busy", many_busy},

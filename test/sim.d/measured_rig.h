@@ -19,6 +19,7 @@ struct figures {
     int n_charged, most_charged; /* good ones, and the charges of one of them */
     int n_blamed;                /* charges of good ones for crashes */
     int64_t last_good_us;        /* when the last good one was done */
+    int64_t last_sent_us;        /* when the last good one was first sent */
     int64_t first_after_us;      /* the first that was done after `after_us` */
     int64_t after_us;            /* given */
     size_t n_before;             /* good ones that were done before it */
@@ -44,5 +45,7 @@ typedef void scenario_fn(struct report *r);
 
 /* measured_killers.c */
 scenario_fn killers, steady_killers;
+/* measured_start.c */
+scenario_fn long_jobs;
 /* measured_corners.c */
 scenario_fn no_ids, left_to_others, drain_locked, drain_refused, other_body, late_completion, resets, in_vain;

@@ -504,15 +504,16 @@ static void turn(struct world *w, void *object, uint64_t number, uint64_t unused
         return;
     }
     w->counts.n_turns++;
-    bool more = false;
+    bool more = false, hangs = false;
 
     for (int i = 0; i < w->plan->n_queues; i++) {
-        const struct queue_held *h = &s->queues[i].core.held;
+        struct queue *q = &s->queues[i].core;
 
-        queue_time(&s->queues[i].core, world_ms(w));
-        more |= h->wanted[OP_CLAIM].len + h->wanted[OP_FORWARD].len > 0;
+        queue_time(q, world_ms(w));
+        more |= queue_wants_slot(q);
+        hangs |= queue_may_hang(q, world_ms(w));
     }
-    application_time(&s->application, world_ms(w), more);
+    application_time(&s->application, world_ms(w), more, hangs);
     n = take_actions(w, s);
     if (n < 0 || w->ended)
         return;

@@ -120,8 +120,9 @@ bool application_charges_unproven(struct application *a, int64_t now_ms, int64_t
 
 /* --- probes: a connect, or ready.url --- */
 
-/* Once a turn: does a message of any of its queues wait for a slot? See limiter_busy. */
-void application_time(struct application *a, int64_t now_ms, bool more);
+/* Once a turn. more: a message of any of its queues waits for a slot; hangs: the oldest request of any of
+ * them is older than half its window. See limiter_busy. */
+void application_time(struct application *a, int64_t now_ms, bool more, bool hangs);
 
 /* Is a probe to be sent now? Then application_probed follows. */
 bool application_wants_probe(const struct application *a, int64_t now_ms);

@@ -8,7 +8,11 @@
  * each request: the queue's, which "not now" answers and ends of windows mark, and the application's, which
  * crashes and refusals mark. A value; no I/O, no clock.
  *
- * - It starts at 1. A good answer adds 1 below `threshold` and 1/limit above it, up to `most`.
+ * - It starts at LIMITER_FIRST, and after an outage at 1. A good answer adds 1 below `threshold` and 1/limit
+ * above it, up to `most`.
+ * - Long jobs give no answer for a while. When every slot has been taken for LIMITER_DOUBLE_MS the limit
+ * doubles, up to `threshold`, provided that no bad answer was heard lately and the application does not seem
+ * to hang. Otherwise a full LIMITER_BUSY_MS adds 1.
  * - A budget of LIMITER_BUDGET marks: a bad answer takes 1, a good one gives 1/10 back. When half of it is
  * gone the limit is cut to 7/10 and the budget is full again: an application that says no now and then
  * costs nothing.
@@ -21,7 +25,9 @@ enum {
     LIMITER_WAIT_UNTRIED_MS =
         1000, /* the longest while "not now" is said to messages that were not tried before */
     LIMITER_WAIT_LAST_MS = 10000,
-    LIMITER_BUSY_MS = 1000, /* every slot taken for so long, and nothing bad heard: one more (long jobs) */
+    LIMITER_FIRST = 4,       /* requests at once after a fresh start, if `most` allows it */
+    LIMITER_DOUBLE_MS = 100, /* every slot taken for so long: the limit doubles (see above) */
+    LIMITER_BUSY_MS = 1000,  /* or grows by 1 */
 };
 
 struct limiter {
@@ -31,6 +37,7 @@ struct limiter {
     int64_t wait_ms;       /* the present wait; 0: none */
     int64_t wait_until_ms; /* nothing is sent before */
     int64_t full_since_ms; /* every slot was taken without a break; 0: not now */
+    int64_t full_step_ms;  /* the limit grows when that has lasted for so long */
     int64_t slow_since_ms; /* at 1, and has waited, without a break; 0: not now */
 };
 
@@ -57,9 +64,9 @@ void limiter_collapse(struct limiter *l, int64_t now_ms);
 /* How many may be out in all; 0 while it waits. */
 int limiter_room(const struct limiter *l, int64_t now_ms);
 
-/* Is every slot taken (n_out), and does a message wait for one? To be told in every turn: a full
- * LIMITER_BUSY_MS of it adds 1. */
-void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more);
+/* Growth without answers, to be called in every turn. n_out: slots taken; more: a message waits for a slot;
+ * hangs: the oldest request is older than half its window. */
+void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more, bool hangs);
 
 /* When limiter_room or limiter_busy may next answer differently without a new fact; INT64_MAX: never. */
 int64_t limiter_deadline(const struct limiter *l, int64_t now_ms);

@@ -319,6 +319,10 @@ void queue_reap(struct queue *q);
 /* When queue_time and queue_next may have something to do without a new fact; INT64_MAX: never. */
 int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 
+/* For application_time: a message waits for a slot; its oldest request is older than half its window. */
+bool queue_wants_slot(const struct queue *q);
+bool queue_may_hang(const struct queue *q, int64_t now_ms);
+
 /* --- what the stats line says --- */
 
 enum queue_state queue_state(const struct queue *q);
