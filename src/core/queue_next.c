@@ -105,9 +105,17 @@ static bool is_starved(const struct queue *q)
            (int)(q->held.n_out + q->held.n_reserved) < q->rules.concurrency;
 }
 
+/* The oldest delivery is parked: no prefix can be acked for as long as it waits. */
+static bool is_blocked(const struct queue *q)
+{
+    struct link *k = q->held.unacked.head.next;
+
+    return k != &q->held.unacked.head && held_is_parked(container_of(k, struct delivery, in_tags));
+}
+
 static int64_t ack_patience_ms(const struct queue *q)
 {
-    if (q->drain)
+    if (q->drain || (q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch && is_blocked(q)))
         return 0;
     /* Credit lasts for 100,000/s all the same. */
     if (q->held.wanted[OP_ACK].len * 4 > (size_t)q->consumer.prefetch * 3)

@@ -17,6 +17,11 @@ int64_t wire_us(struct world *w)
                                           : random_between(&w->random, 80, 400);
 }
 
+static int64_t broker_wire_us(struct world *w)
+{
+    return wire_us(w) + w->plan->broker_us;
+}
+
 /* --- rings of copies --- */
 
 static void ring_init(struct copy *ring)
@@ -112,7 +117,8 @@ static void deliver(struct world *w, struct broker_queue *q, struct copy *m, str
     m->delivered_us = w->now_us;
     m->holder = sidecar_index(c->link->sidecar);
     m->arrived = m->skipped = m->said = m->is_dead = m->is_rowless = false;
-    world_at(w, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), delivery_arrives, c, m->tag, 0);
+    world_at(w, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), delivery_arrives, c, m->tag,
+             0);
 }
 
 static struct consumer_sim *consumer_with_credit(struct channel *c)
@@ -304,7 +310,8 @@ static void on_consume(struct world *w, struct channel *c, uint32_t number, int 
         return;
     }
     c->consumers[c->n_consumers++] = (struct consumer_sim){.number = number, .prefetch = prefetch};
-    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_CONSUMING, number);
+    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_CONSUMING,
+                  number);
 }
 
 static size_t n_consumers(const struct broker_queue *q)
@@ -325,7 +332,8 @@ static void on_cancel(struct world *w, struct channel *c, uint32_t number)
         }
     if (!n_consumers(&w->broker->queues[c->queue]))
         oracle_unsubscribed(w, c->link->sidecar, c->queue);
-    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_STOPPED, number);
+    sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_STOPPED,
+                  number);
 }
 
 static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
@@ -358,7 +366,7 @@ static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
         broker_channel_ends(w, c);
         break;
     case WIRE_DEPTH:
-        sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, wire_us(w)), HEARS_DEPTH,
+        sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_DEPTH,
                       w->broker->queues[c->queue].n_ready);
         break;
     }
@@ -367,7 +375,7 @@ static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
 
 void broker_send(struct world *w, struct channel *c, enum wire_kind kind, uint64_t a, uint32_t b)
 {
-    world_at(w, arrival(&c->link->to_broker_us, w->now_us, wire_us(w)), frame_arrives, c, a,
+    world_at(w, arrival(&c->link->to_broker_us, w->now_us, broker_wire_us(w)), frame_arrives, c, a,
              (uint64_t)kind | (uint64_t)b << 8);
 }
 

@@ -133,6 +133,46 @@ static void flow(struct report *r)
     }
 }
 
+/* The defaults of the configuration; the broker takes as long as one whose replicas write each ack to disk. */
+static void defaults_plan(struct plan *p, enum deed d, unsigned per_10000, int64_t backoff_ms)
+{
+    flow_plan(p, d, per_10000);
+    p->application.service_us = 2000;
+    p->queues[0].rules.backoff_ms = backoff_ms;
+    p->broker_us = 2500;
+    plan_add(p, 0, CHARACTER_GOOD, FLOW_MESSAGES, 0, 0);
+}
+
+static void flow_defaults(struct report *r)
+{
+    static const struct {
+        enum deed deed;
+        unsigned per_10000;
+        int64_t backoff_ms;
+        double at_least;
+    } cases[] = {{DEED_503, 200, 1000, 0.9}, {DEED_503, 200, 100, 0.9},    {DEED_503, 500, 1000, 0.75},
+                 {DEED_503, 500, 100, 0.75}, {DEED_429, 200, 1000, 0.85},  {DEED_500, 200, 1000, 0.85},
+                 {DEED_500, 200, 100, 0.85}, {DEED_RESET, 100, 1000, 0.6}, {DEED_502, 100, 1000, 0.6}};
+    struct figures none = {0}, f = {0};
+    struct plan p;
+    char name[80], text[120];
+
+    defaults_plan(&p, DEED_OK, 0, 1000);
+    measure(&p, &none);
+    snprintf(text, sizeof(text), "%zu/s", none.n_done[CHARACTER_GOOD] / FLOW_S);
+    verdict(r, &none, none.n_done[CHARACTER_GOOD] > 0, "flow at the defaults: nothing bad", text);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        defaults_plan(&p, cases[i].deed, cases[i].per_10000, cases[i].backoff_ms);
+        measure(&p, &f);
+        double ratio = (double)f.n_done[CHARACTER_GOOD] / (double)none.n_done[CHARACTER_GOOD];
+
+        snprintf(name, sizeof(name), "flow at the defaults: %.1f %% %s, backoff %lld ms",
+                 cases[i].per_10000 / 100.0, deed_name(cases[i].deed), (long long)cases[i].backoff_ms);
+        snprintf(text, sizeof(text), "%.2f of the throughput, at least %.2f", ratio, cases[i].at_least);
+        verdict(r, &f, ratio >= cases[i].at_least, name, text);
+    }
+}
+
 static void capacity_plan(struct plan *p, int concurrency, int capacity)
 {
     plan_plain(p, 8);
@@ -470,6 +510,7 @@ static const struct {
     const char *name;
     scenario_fn *fn;
 } scenarios[] = {{"flow", flow},
+                 {"flow-defaults", flow_defaults},
                  {"capacity", capacity},
                  {"long-jobs", long_jobs},
                  {"one-bad", one_bad},

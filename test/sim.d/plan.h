@@ -136,6 +136,7 @@ struct plan {
     int64_t stop_us;   /* not 0: it ends there, or when all is settled */
     int64_t settle_us; /* so long after it everything must be settled */
     int64_t stats_interval_ms;
+    int64_t broker_us;          /* time of a frame to or from the broker, beyond a local wire */
     bool own_rows;              /* state files are kept: a sidecar takes its own rows over */
     bool jitter;                /* what travels takes random times; else always the same */
     bool no_checks_of_progress; /* a measured scenario looks for itself */

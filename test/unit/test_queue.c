@@ -285,6 +285,41 @@ static void test_acks_gather_while_others_wait_for_a_slot(void **state)
     end(w);
 }
 
+static int first_is_busy(struct world *w, int message, int attempt)
+{
+    return message ? 200 : 503;
+}
+
+static int first_takes_long(struct world *w, int message, int attempt)
+{
+    return message ? 200 : UNANSWERED;
+}
+
+/* Less than an eighth of the prefetch waits behind a delivery that is parked. Behind one that is in flight,
+ * all wait for an ack of many. */
+static void test_acks_are_not_held_up_by_a_parked_delivery(void **state)
+{
+    struct world *w = world(first_is_busy);
+
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    run(w, w->now + 100);
+    assert_int_equal(w->q.held.waiting[WAIT_DUE].len, 1);
+    assert_int_equal(w->n_acked, 39 - (128 / 8 - 1));
+    w->status = good;
+    run(w, 100000);
+    end(w);
+
+    w = world(first_takes_long);
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    run(w, w->now + 100);
+    assert_int_equal(w->n_acked, 0);
+    w->status = good;
+    run(w, 100000); /* the window ends */
+    end(w);
+}
+
 static int never(struct world *w, int message, int attempt)
 {
     return UNANSWERED;
@@ -1165,6 +1200,7 @@ int main(void)
         cmocka_unit_test(test_a_letter_without_a_row_keeps_its_reason),
         cmocka_unit_test(test_each_is_completed_and_acked_once),
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
+        cmocka_unit_test(test_acks_are_not_held_up_by_a_parked_delivery),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),

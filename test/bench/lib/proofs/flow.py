@@ -1,7 +1,8 @@
 """throughput beside bad answers, as ratios to none in the same run; an application that takes 5 of 64 at once
 
-An application that takes 5 ms, 16 requests at once: the machine is not what bounds it, so the ratios are the limiter's. What it decides is
-measured in virtual time, too: test/sim --measured flow, capacity."""
+An application that takes 5 ms, 16 requests at once: the machine is not what bounds it, so the ratios are the limiter's. A second group has
+the defaults of the configuration (prefetch 128, concurrency 16), a quorum queue and an application that takes 2 ms. What is decided is
+measured in virtual time, too: test/sim --measured flow, flow-defaults, capacity."""
 
 import os
 import statistics
@@ -17,27 +18,32 @@ SECONDS, WARM_SECONDS = 3.0, 0.7
 LEVELS = (0.1, 1, 2, 5, 10, 20)  # percent
 KINDS = ((503, "503"), (429, "429"), (500, "500"), (0, "reset"), (502, "502"))
 TARGETS = {("503", 2): 0.9, ("503", 5): 0.75, ("503", 10): 0.5, ("reset", 1): 0.5, ("502", 1): 0.5, ("429", 2): 0.85}
+DEFAULTS = {("503", 2): 0.9, ("503", 5): 0.75, ("429", 2): 0.85, ("500", 2): 0.85, ("reset", 1): 0.6, ("502", 1): 0.6}
+DEFAULTS_ROUNDS, DEFAULTS_BACKLOG = 3, 30000
 CAPACITY, CAPACITY_MS, CAPACITY_SECONDS, CAPACITY_ROUNDS = 5, 20, 6.0, 2
 BACKLOG = 16000
 
 
 class Run:
-    def __init__(self, stage):
+    def __init__(self, stage, kind="classic", backlog=BACKLOG, **keys):
+        """keys: of the queue's configuration."""
         self.stage = stage
-        self.queue = stage.queue(kind="classic")
+        self.queue = stage.queue(kind, kind=kind)
+        self.backlog = backlog
+        self.keys = keys
         self.n = 0
 
-    def rate(self, seconds=SECONDS, options=None, concurrency=16, **app):
+    def rate(self, seconds=SECONDS, concurrency=16, **app):
         """Good answers a second, of a sidecar and an application that are made for it."""
         self.n += 1
         stage = self.stage
-        lacking = BACKLOG - stage.n_ready(self.queue)
+        lacking = self.backlog - stage.n_ready(self.queue)
         if lacking > 0:
             stage.load(self.queue, lacking)
-            stage.wait_for_ready(self.queue, BACKLOG)
+            stage.wait_for_ready(self.queue, self.backlog)
         app = stage.app(**app)
-        sidecar = stage.sidecar({self.queue: {"consumer": f"{self.queue}-{self.n}"}}, app.url, name=f"run{self.n}",
-                                forward={"concurrency": concurrency}, prefetch=256, **(options or {})).start()
+        sidecar = stage.sidecar({self.queue: {"consumer": f"{self.queue}-{self.n}"}}, app.url, name=f"{self.queue}-run{self.n}",
+                                forward={"concurrency": concurrency}, **self.keys).start()
         wait_until(app.n_done, "the first good answer", 30)
         time.sleep(WARM_SECONDS)
         start, n = time.monotonic(), app.n_done()
@@ -53,7 +59,7 @@ class Run:
 def prove(bed, o):
     v = Verdicts("flow: good answers a second beside bad ones, as a ratio to none in the same run")
     with Stage(bed, "flow") as stage:
-        run = Run(stage)
+        run = Run(stage, prefetch=256)
         ratios, none = measure(run)
         v.tell("nothing bad, 16 at once, 5 ms each", ", ".join(f"{rate:,.0f}/s" for rate in none))
         for _, name in KINDS:
@@ -64,6 +70,7 @@ def prove(bed, o):
                 else:
                     v.tell(what, f"{ratio:.2f}")
         capacity(run, v)
+        defaults(Run(stage, kind="quorum", backlog=DEFAULTS_BACKLOG), v)
     v.document = {"levels": [0, *LEVELS], "ratios": {name: [1.0, *ratios[name]] for _, name in KINDS}, "none": none}
     path = os.path.join(o.out, "flow.svg")
     os.makedirs(o.out, exist_ok=True)
@@ -81,6 +88,19 @@ def measure(run):
         rates[name] = [run.rate(delay_ms=5, bad=int(level * 1000), answer=answer)[0] for level in LEVELS]
     usual = statistics.median(none)
     return {name: [rate / usual for rate in found] for name, found in rates.items()}, none
+
+
+def defaults(run, v):
+    """Each rate beside that of a run without bad answers just before it: other work on the machine changes within seconds."""
+    none, ratios = [], {case: [] for case in DEFAULTS}
+    answers = {name: answer for answer, name in KINDS}
+    for _ in range(DEFAULTS_ROUNDS):
+        for name, level in DEFAULTS:
+            none.append(run.rate(delay_ms=2)[0])
+            ratios[name, level].append(run.rate(delay_ms=2, bad=int(level * 1000), answer=answers[name])[0] / none[-1])
+    v.tell("at the defaults, nothing bad, 2 ms each", f"{min(none):,.0f} to {max(none):,.0f}/s")
+    for (name, level), least in DEFAULTS.items():
+        v.least(f"at the defaults, {level:g} % of answers {name}", statistics.median(ratios[name, level]), least)
 
 
 def capacity(run, v):
