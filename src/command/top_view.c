@@ -21,6 +21,7 @@ enum column {
     COLUMN_DONE,
     COLUMN_FAILED,
     COLUMN_OUT,
+    COLUMN_ACCEPTED,
     COLUMN_HELD,
     COLUMN_DEPTH,
     COLUMN_FORWARD,
@@ -42,12 +43,13 @@ static const struct {
     [COLUMN_DONE] = {"DONE/S", true, 2},
     [COLUMN_FAILED] = {"FAILED/S", true, 5},
     [COLUMN_OUT] = {"OUT/LIMIT", true, 3},
+    [COLUMN_ACCEPTED] = {"ACCEPTED", true, 11},
     [COLUMN_HELD] = {"HELD", true, 7},
     [COLUMN_DEPTH] = {"DEPTH", true, 6},
     [COLUMN_FORWARD] = {"FORWARD P50/P99", true, 9},
     [COLUMN_END_TO_END] = {"TOTAL P50/P99", true, 10},
-    [COLUMN_DEAD] = {"DEAD", true, 11},
-    [COLUMN_SEEN] = {"SEEN", true, 12},
+    [COLUMN_DEAD] = {"DEAD", true, 12},
+    [COLUMN_SEEN] = {"SEEN", true, 13},
 };
 
 #define BOLD   "1"
@@ -139,6 +141,7 @@ static void cells_fill(struct buf *row, const struct fleet *f, const struct flee
     add_short(&row[COLUMN_DONE], q->completed_per_s, true);
     add_short(&row[COLUMN_FAILED], q->failed_per_s, true);
     cell_pair(&row[COLUMN_OUT], (double)q->in_flight, (double)q->limit, false, "");
+    add_short(&row[COLUMN_ACCEPTED], (double)q->accepted, false);
     add_short(&row[COLUMN_HELD], (double)q->held, false);
     add_short(&row[COLUMN_DEPTH], (double)q->depth, false);
     cell_pair(&row[COLUMN_FORWARD], q->forward_ms_p50, q->forward_ms_p99, true, " ms");

@@ -29,6 +29,11 @@ static int busy(const struct application *a)
     return a->n_out + a->n_reserved;
 }
 
+int application_taken(const struct application *a)
+{
+    return busy(a) + a->n_accepted;
+}
+
 /* Is it kept free for somebody, or his alone? */
 static bool is_kept(const struct application *a, int64_t now_ms)
 {
@@ -37,7 +42,7 @@ static bool is_kept(const struct application *a, int64_t now_ms)
 
 int application_room(const struct application *a, int64_t now_ms)
 {
-    int room = limiter_room(&a->limiter, now_ms) - busy(a);
+    int room = limiter_room(&a->limiter, now_ms) - application_taken(a);
 
     if (a->gone || a->probe.failing || is_kept(a, now_ms))
         return 0;
@@ -53,7 +58,7 @@ bool application_may_send(const struct application *a, int64_t now_ms, int n_of_
 
 void application_time(struct application *a, int64_t now_ms, bool more, bool hangs)
 {
-    limiter_busy(&a->limiter, now_ms, a->n_out, more, hangs);
+    limiter_busy(&a->limiter, now_ms, a->n_out + a->n_accepted, more, hangs);
 }
 
 void application_reserve(struct application *a)

@@ -266,8 +266,10 @@ void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d)
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
 {
     count_parked(q, d, -1);
-    if (!d->request.accepted_until_ms != !until_ms)
-        q->application->n_accepted += MUTANT(ACCEPT_UNCOUNTED) ? 0 : until_ms ? 1 : -1;
+    if (!d->request.accepted_until_ms != !until_ms && !MUTANT(ACCEPT_UNCOUNTED)) {
+        q->held.n_accepted += until_ms ? 1 : (size_t)-1;
+        q->application->n_accepted += until_ms ? 1 : -1;
+    }
     d->request.accepted_until_ms = until_ms;
     count_parked(q, d, 1);
     account(q, now_ms, d);

@@ -98,7 +98,7 @@ static bool may_begin(const struct queue *q)
 
 static int n_busy(const struct queue *q)
 {
-    return (int)(q->held.n_out + q->held.n_reserved);
+    return (int)(q->held.n_out + q->held.n_reserved + q->held.n_accepted);
 }
 
 /* One at a time is tried: then each try takes another message, in the order of their last tries. */
@@ -137,8 +137,8 @@ static bool has_slot(const struct queue *q, int64_t now_ms)
     ahead = look_ahead(q);
     if (room > q->rules.concurrency)
         room = q->rules.concurrency;
-    return busy < room + ahead && q->application->n_out + q->application->n_reserved <
-                                      limiter_room(&q->application->limiter, now_ms) + ahead;
+    return busy < room + ahead &&
+           application_taken(q->application) < limiter_room(&q->application->limiter, now_ms) + ahead;
 }
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
@@ -348,7 +348,7 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
 static bool may_forward(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms);
+    int room = limiter_room(&q->limiter, now_ms), taken = (int)(q->held.n_out + q->held.n_accepted);
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
@@ -357,11 +357,10 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
     /* What was claimed before somebody asked to be alone is what that one waits for. */
     if (a->place.holder && ((a->place.taken && now_ms < a->place.until_ms) || MUTANT(WAITS_FOR_EACH_OTHER)))
         return false;
-    if (!q->held.n_out)
+    if (!taken)
         return true;
-    return MUTANT(CONCURRENCY_IGNORED) ||
-           ((int)q->held.n_out < room && (int)q->held.n_out < q->rules.concurrency &&
-            a->n_out < limiter_room(&a->limiter, now_ms));
+    return MUTANT(CONCURRENCY_IGNORED) || (taken < room && taken < q->rules.concurrency &&
+                                           a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms));
 }
 
 /* One that crashed the application, perhaps, has it for itself for a window at first, and for twice that with

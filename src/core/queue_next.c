@@ -102,7 +102,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 static bool is_starved(const struct queue *q)
 {
     return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
-           (int)(q->held.n_out + q->held.n_reserved) < q->rules.concurrency;
+           (int)(q->held.n_out + q->held.n_reserved + q->held.n_accepted) < q->rules.concurrency;
 }
 
 /* The oldest delivery is parked: no prefix can be acked for as long as it waits. */

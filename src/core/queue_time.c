@@ -254,7 +254,8 @@ void queue_time(struct queue *q, int64_t now_ms)
     update_database(q, now_ms);
     while ((d = timers_take_due(&q->held.timers, now_ms)))
         timer_fires(q, now_ms, d);
-    limiter_busy(&q->limiter, now_ms, (int)q->held.n_out, queue_wants_slot(q), queue_may_hang(q, now_ms));
+    limiter_busy(&q->limiter, now_ms, (int)(q->held.n_out + q->held.n_accepted), queue_wants_slot(q),
+                 queue_may_hang(q, now_ms));
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
     update_too_large(q, now_ms);

@@ -24,6 +24,7 @@ enum {
     DETAIL,
     PAUSED_FOR_MS,
     IN_FLIGHT,
+    ACCEPTED,
     LIMIT,
     HELD,
     PARKED,
@@ -81,6 +82,7 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
         .detail = text(r, row, DETAIL),
         .paused_for_ms = (int64_t)number(r, row, PAUSED_FOR_MS),
         .in_flight = (int64_t)number(r, row, IN_FLIGHT),
+        .accepted = (int64_t)number(r, row, ACCEPTED),
         .limit = (int64_t)number(r, row, LIMIT),
         .held = (int64_t)number(r, row, HELD),
         .parked = (int64_t)number(r, row, PARKED),
@@ -237,9 +239,9 @@ static void add_replica(struct table *t, const struct fleet_queue *q)
 
 static void print_queues(const struct fleet *f, FILE *out)
 {
-    static const char *const heads[] = {"QUEUE", "REPLICA", "STATE",    "OUT",     "LIMIT", "HELD",
-                                        "IN/S",  "DONE/S",  "FAILED/S", "VERSION", "SEEN"};
-    struct table t = {.n_columns = 11, .right = 0x1F8};
+    static const char *const heads[] = {"QUEUE", "REPLICA", "STATE",  "OUT",      "ACCEPTED", "LIMIT",
+                                        "HELD",  "IN/S",    "DONE/S", "FAILED/S", "VERSION",  "SEEN"};
+    struct table t = {.n_columns = 12, .right = 0x3F8};
 
     for (size_t i = 0; i < t.n_columns; i++)
         table_add_text(&t, heads[i]);
@@ -251,6 +253,7 @@ static void print_queues(const struct fleet *f, FILE *out)
         add_replica(&t, q);
         add_state(&t, q);
         add_count(&t, q->in_flight);
+        add_count(&t, q->accepted);
         add_count(&t, q->limit);
         add_count(&t, q->held);
         add_decimal(&t, q->received_per_s);
@@ -376,6 +379,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {DETAIL, "detail", false},
                                                   {PAUSED_FOR_MS, "paused_for_ms", true},
                                                   {IN_FLIGHT, "in_flight", true},
+                                                  {ACCEPTED, "accepted", true},
                                                   {LIMIT, "limit", true},
                                                   {HELD, "held", true},
                                                   {PARKED, "parked", true},

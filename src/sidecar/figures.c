@@ -213,6 +213,7 @@ void figures_say(struct lane *l)
     stat_counter(&line, STATS_GIVEN_BACK, &counts->given_back);
     stat_counter(&line, STATS_DEAD, &counts->dead);
     stat_int(&line, STATS_IN_FLIGHT, (int64_t)l->core.held.n_out);
+    stat_int(&line, STATS_ACCEPTED, (int64_t)l->core.held.n_accepted);
     stat_int(&line, STATS_LIMIT, queue_limit(&l->core));
     stat_int(&line, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
     stat_int(&line, STATS_HELD, (int64_t)queue_n_held(&l->core));

@@ -86,6 +86,7 @@ static void add_queue(struct buf *b, struct lane *l)
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", l->core.held.n_out,
                queue_limit(&l->core), queue_n_held(&l->core));
+    add_int(b, "accepted", (int64_t)l->core.held.n_accepted);
     add_int(b, "parked", (int64_t)queue_n_parked(&l->core));
     add_int(b, "dead", (int64_t)l->core.counts.dead.total);
     if (l->link->broker && l->core.consumer.watch.depth >= 0)

@@ -77,6 +77,22 @@ static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
     return alone;
 }
 
+/* Messages of the queue that were answered 202, and neither completed nor given back, and whose window goes on.
+ */
+static int n_accepted(const struct world *w, const struct sidecar *s, const struct post *p)
+{
+    enum { LEEWAY_US = 50000 }; /* the window began before the claim was sent */
+    int n = 0;
+
+    for (size_t i = 0; i < s->n_accepted; i++) {
+        const struct post *other = s->accepted[i];
+
+        n += other->queue == p->queue && other->truth != p->truth && !is_over(other) &&
+             !other->truth->jumped && other->truth->row.expires_us - database_now(w) > LEEWAY_US;
+    }
+    return n;
+}
+
 void oracle_forward(struct world *w, struct post *p)
 {
     const struct truth *t = p->truth;
@@ -90,8 +106,10 @@ void oracle_forward(struct world *w, struct post *p)
     p->alone = goes_alone(w, s, p);
     for (size_t i = 0; i < s->n_open; i++)
         n += s->open[i]->queue == p->queue;
+    n += n_accepted(w, s, p);
     if (n > rules->concurrency)
-        oracle_broken(w, "concurrency", "%d requests are out, %d are allowed", n, rules->concurrency);
+        oracle_broken(w, "concurrency", "%d requests and accepted messages are at work, %d are allowed", n,
+                      rules->concurrency);
     if (!s->base || s->draining)
         oracle_broken(w, "forward", "%s is POSTed %s", t->id,
                       s->draining ? "in a drain" : "without a database");

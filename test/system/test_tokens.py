@@ -113,8 +113,9 @@ def test_202_and_completion_later(bed):
     sidecar = bed.sidecar(token_window="20s", commit_grace="100ms", prefetch=8, forward={"concurrency": 2})
     ids = [f"m{i}" for i in range(6)]
     bed.queue.publish_many(ids)
-    gate.wait_for_waiting(6)  # an accepted message has left its slot to the next
-    hold_true(lambda: len(bed.app.posts()) == 6, "accepted is not failed", 0.5)
+    gate.wait_for_waiting(2)
+    hold_true(lambda: len(bed.app.posts()) == 2, "accepted messages keep their slots, and have not failed", 0.5)
+    sidecar.wait_for("stats", accepted=2, in_flight=0)
     gate.open()
     sidecar.wait_for("completed", n=6)
     assert {r.attempt for r in bed.app.posts()} == {1}

@@ -82,6 +82,9 @@ static void at_database(struct world *w, struct delivery *d)
         w->n_looks++;
         r.answer = w->n_rows[n] == 2 ? ROW_COMPLETED : ROW_DUE;
         break;
+    case OP_CHECK:
+        r.answer = w->n_rows[n] == 2 ? ROW_COMPLETED : ROW_CLAIMED;
+        break;
     case OP_COMPLETE:
         r.answer = ROW_COMPLETED;
         w->n_rows[n] = 2;
@@ -427,6 +430,37 @@ static void test_copies_are_acked_without_a_post(void **state)
     run(w, 10000);
     assert_int_equal(w->n_acked, 40);
     assert_int_equal(w->n_posts[0] + w->n_posts[1] + w->n_posts[2] + w->n_posts[3], 4);
+    end(w);
+}
+
+static int accepts(struct world *w, int message, int attempt)
+{
+    return 202;
+}
+
+static void test_accepted_messages_keep_their_slots(void **state)
+{
+    struct world *w = world(accepts);
+    int n = 0;
+
+    w->q.rules.transaction = true;
+    for (int i = 0; i < 40; i++)
+        deliver(w, i);
+    run(w, w->now + 5000);
+    for (int i = 0; i < 40; i++)
+        n += w->n_posts[i];
+    assert_int_equal(n, 16);
+    assert_int_equal(w->q.held.n_accepted, 16);
+    assert_int_equal(application_taken(&w->application), 16);
+    w->n_rows[0] = 2; /* completed: its slot is free */
+    run(w, w->now + 2000);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->q.held.n_accepted, 16);
+    w->status = good;
+    for (int i = 0; i < 40; i++)
+        w->n_rows[i] = 2;
+    run(w, 100000);
+    assert_int_equal(w->n_acked, 40);
     end(w);
 }
 
@@ -1201,6 +1235,7 @@ int main(void)
         cmocka_unit_test(test_each_is_completed_and_acked_once),
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
         cmocka_unit_test(test_acks_are_not_held_up_by_a_parked_delivery),
+        cmocka_unit_test(test_accepted_messages_keep_their_slots),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),

@@ -13,6 +13,7 @@ static struct fleet_queue queues[] = {
      .detail = "",
      .seen_ms = 1200,
      .in_flight = 16,
+     .accepted = 7,
      .limit = 16,
      .held = 128,
      .depth = 123456,
@@ -88,6 +89,7 @@ static void test_what_is_shown(void **state)
     assert_non_null(strstr(text, "2 replicas"));
     assert_non_null(strstr(text, "payments was paused 4 min ago by ann: deploy; 3 messages to be given up"));
     assert_non_null(strstr(text, "16/16"));
+    assert_non_null(strstr(text, "ACCEPTED"));
     assert_non_null(strstr(text, "12.3k"));
     assert_non_null(strstr(text, "123.5k"));
     assert_non_null(strstr(text, "2.1/14.0 ms"));

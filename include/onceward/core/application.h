@@ -33,7 +33,7 @@ struct application {
     int n_out;       /* requests that are out */
     int n_reserved;  /* claims on their way to be sent: each will take a slot */
     int n_abandoned; /* given up, and not yet taken from the wire */
-    int n_accepted;  /* answered 202 and not settled: they count as out for whoever wants to be alone */
+    int n_accepted;  /* messages answered 202 and not ended: each keeps its slot */
     uint64_t n_sent;
     uint64_t n_crashes;
     uint64_t crash_sent; /* requests up to this number belong to the latest crash, or are older */
@@ -70,6 +70,9 @@ void application_init(struct application *a, const struct application_rules *rul
 /* May another request be prepared: is it there, does its limiter not wait, and has it a slot left? A queue
  * that has nothing under way (n_of_queue 0) may always send one. */
 bool application_may_send(const struct application *a, int64_t now_ms, int n_of_queue);
+
+/* Slots taken: requests in flight, claims on their way, messages answered 202. */
+int application_taken(const struct application *a);
 
 /* How many more slots there are, in all. */
 int application_room(const struct application *a, int64_t now_ms);

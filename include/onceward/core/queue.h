@@ -74,6 +74,7 @@ struct queue {
         struct timers timers;
         size_t n_bytes;
         size_t n_out;      /* requests that are out */
+        size_t n_accepted; /* messages answered 202 and not ended: each keeps its slot */
         size_t n_reserved; /* claims on their way */
         uint64_t next_ref;
     } held;

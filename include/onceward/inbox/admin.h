@@ -65,7 +65,7 @@ struct fleet_queue {
     int64_t number, seen_ms; /* of the instance's life; how long ago it was written */
     const char *queue, *consumer;
     const char *state, *reason, *detail; /* why it is paused; or empty */
-    int64_t paused_for_ms, in_flight, limit, held, parked, depth, dead;
+    int64_t paused_for_ms, in_flight, accepted, limit, held, parked, depth, dead;
     double received_per_s, completed_per_s, failed_per_s;
     double forward_ms_p50, forward_ms_p99, end_to_end_ms_p50, end_to_end_ms_p99;
 };
