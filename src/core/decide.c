@@ -251,7 +251,8 @@ static void spare_deaths(struct queue *q, int64_t now_ms)
             continue;
         d->outcome.charged = false;
         if (d->claim.has_token)
-            decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), d->outcome.write_crashes, -1);
+            decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), d->outcome.write_crashes,
+                           -1);
         else
             held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
     }
@@ -335,7 +336,7 @@ void decide_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dea
     if (!spared) {
         d->outcome.charged = true;
         d->outcome.give_back = false;
-        d->outcome.delay_ms = held_backoff_ms(q, d->claim.attempt);
+        d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
         if (death == DEAD_NONE)
             held_want(q, now_ms, d, OP_FAIL);
         else
@@ -343,7 +344,7 @@ void decide_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dea
         return;
     }
     d->outcome.charged = false;
-    d->outcome.delay_ms = held_backoff_ms(q, ++d->n_given_back);
+    d->outcome.delay_ms = held_delay_ms(q, d, ++d->n_given_back);
     if (d->outcome.only_expired) { /* it may have been extended since */
         d->outcome.give_back = true;
         held_want(q, now_ms, d, OP_FAIL);
@@ -383,7 +384,7 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
         return;
     }
     if (d->claim.has_token)
-        decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), -1, -1);
+        decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
     else
         held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
 }

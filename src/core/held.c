@@ -45,6 +45,13 @@ int64_t held_backoff_ms(struct queue *q, int n)
     return backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, n, held_random(q));
 }
 
+int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n)
+{
+    int64_t wait = held_backoff_ms(q, n);
+
+    return d->outcome.unanswered && wait < q->rules.token_window_ms ? q->rules.token_window_ms : wait;
+}
+
 int64_t held_lock_wait_ms(struct delivery *d)
 {
     int64_t wait = (int64_t)LOCK_FIRST_MS << (d->n_waits < 8 ? d->n_waits : 8);

@@ -59,4 +59,6 @@ bool held_is_parked(const struct delivery *d);
 uint64_t held_holder(const struct queue *q, const struct delivery *d); /* for application_take_place */
 uint64_t held_random(struct queue *q);
 int64_t held_backoff_ms(struct queue *q, int n);
+/* The wait before the next attempt, after n in a row: at least a window, if the application may still be at work. */
+int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n);
 int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */

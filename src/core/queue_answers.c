@@ -72,15 +72,15 @@ static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
             application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
             decide_fail(q, now_ms, d, crashes, step + 1);
         else
-            decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), crashes, -1);
+            decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), crashes, -1);
         break;
     case CRASH_QUARANTINED:
         if (!d->claim.crashes)
             notes_tell_limited(q, now_ms, EVENT_ALONE, d);
-        decide_release(q, now_ms, d, held_backoff_ms(q, d->claim.attempt), crashes, -1);
+        decide_release(q, now_ms, d, held_delay_ms(q, d, d->claim.attempt), crashes, -1);
         break;
     case CRASH_NOT_ITS_OWN:
-        decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), -1, -1);
+        decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
         break;
     }
 }
@@ -172,6 +172,8 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct 
         keep_result(q, d, a->body);
     words_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
+    /* A proxy says 504 when its patience ends: the application works on. */
+    d->outcome.unanswered = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504);
     if (d->op == OP_FORWARD) {
         apply(q, now_ms, d, v, a->retry_after_ms);
         return;

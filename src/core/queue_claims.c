@@ -151,7 +151,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
     d->outcome.exhausted = d->outcome.rowless = d->outcome.only_expired = d->outcome.give_back =
         d->outcome.charged = false;
-    d->outcome.then_requeue = d->outcome.died = false;
+    d->outcome.then_requeue = d->outcome.died = d->outcome.unanswered = false;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
     d->outcome.http_status = 0;
     d->request.kept_verdict = -1;

@@ -241,7 +241,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
         if (identity_waits(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
         if (d->outcome.charged && d->claim.has_token && decide_is_tainted(q, d)) {
-            decide_release(q, now_ms, d, held_backoff_ms(q, ++d->n_given_back), -1, -1);
+            decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
             continue;
         }
         if (letter_can_go(q, d, can))

@@ -28,6 +28,7 @@ static void not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *
         return;
     }
     d->outcome.only_expired = req->accepted_until_ms != 0;
+    d->outcome.unanswered = req->accepted_until_ms != 0;
     if (req->accepted_until_ms) {
         words_say(d, "accepted with 202, and not completed within the window", NULL);
     } else {
@@ -39,10 +40,10 @@ static void not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *
         if (d->outcome.only_expired) {
             d->outcome.give_back = true;
             d->outcome.write_crashes = d->claim.crashes + 1;
-            d->outcome.delay_ms = held_backoff_ms(q, d->claim.attempt);
+            d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
             held_want(q, now_ms, d, OP_FAIL);
         } else {
-            decide_release(q, now_ms, d, held_backoff_ms(q, d->claim.attempt), d->claim.crashes + 1, -1);
+            decide_release(q, now_ms, d, held_delay_ms(q, d, d->claim.attempt), d->claim.crashes + 1, -1);
         }
         return;
     }

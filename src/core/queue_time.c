@@ -26,8 +26,9 @@ static void window_over(struct queue *q, int64_t now_ms, struct delivery *d)
     words_say(d, text, NULL);
     d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
     d->outcome.http_status = 0;
+    d->outcome.unanswered = true;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
-    d->outcome.delay_ms = held_backoff_ms(q, d->claim.attempt);
+    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
     held_want(q, now_ms, d, OP_REVOKE);
 }
 

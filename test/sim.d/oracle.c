@@ -77,6 +77,14 @@ static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
     return alone;
 }
 
+static bool has_clock_fault(const struct world *w)
+{
+    for (size_t i = 0; i < w->plan->n_faults; i++)
+        if (w->plan->faults[i].kind == FAULT_CLOCK)
+            return true;
+    return false;
+}
+
 /* Messages of the queue that were answered 202, and neither completed nor given back, and whose window goes on.
  */
 static int n_accepted(const struct world *w, const struct sidecar *s, const struct post *p)
@@ -117,6 +125,9 @@ void oracle_forward(struct world *w, struct post *p)
         oracle_broken(w, "forward", "%s is POSTed while the database refuses", t->id);
     if (t->jumped)
         return;
+    if (w->now_us < t->at_work_until_us - 2000 && !has_clock_fault(w))
+        oracle_broken(w, "at work", "%s is POSTed %lld ms before a window has passed without an answer",
+                      t->id, (long long)(t->at_work_until_us - w->now_us) / 1000);
     if (!rules->transaction && r->status == INBOX_COMPLETED)
         oracle_broken(w, "repeat", "%s is POSTed though its row is completed", t->id);
     if (r->status == INBOX_PROCESSING && !ours && r->expires_us > database_now(w) && !rules->transaction)
@@ -299,6 +310,7 @@ static void buried(struct world *w, const struct batch_item *item, const struct 
     if (item->rowless)
         letter_written(w, item);
     item->truth->done_us = w->now_us;
+    item->truth->at_work_until_us = 0; /* an operator may redrive it at once */
 }
 
 static void completed(struct world *w, const struct batch_item *item)
@@ -322,6 +334,17 @@ void oracle_asked(struct world *w, struct truth *t)
         oracle_broken(w, "busy", "%d statements about %s in one second", t->n_items, t->id);
 }
 
+/* A window without an answer, or 504: the next attempt waits for a window at least. */
+static void put_off(struct world *w, const struct batch_item *item)
+{
+    const struct post *p = post_of_token(item->truth, item->ask.token);
+    bool unanswered = item->op == OP_REVOKE || (item->op == OP_FAIL && item->ask.only_expired) ||
+                      (p && p->answered && p->kind == ANSWER_STATUS && p->status == 504);
+
+    if (p && unanswered)
+        item->truth->at_work_until_us = w->now_us + rules_of(w, item->queue)->token_window_ms * 1000;
+}
+
 void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
                     const struct inbox_row_sim *was)
 {
@@ -330,6 +353,8 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     w->oracle->n_checks++;
     if (reply->answer == ROW_DEAD || reply->answer == ROW_BURIED)
         item->copy->is_dead = true;
+    if (reply->answer == ROW_FAILED || reply->answer == ROW_RELEASED)
+        put_off(w, item);
     switch (b->kind) {
     case BATCH_FAIL:
         if (reply->inserted && reply->answer == ROW_FAILED)

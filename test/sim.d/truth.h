@@ -62,14 +62,15 @@ struct truth {
     /* Unless it has no id: then struct oracle has them. */
     struct letter_counts letters;
     int n_copies, n_open_copies;
-    bool other_body;      /* one of its copies has another body than the first */
-    int64_t second;       /* of the statements about it, */
-    int n_items;          /* and how many there were in it */
-    bool row_lost;        /* a crash of the database took its claim, or a clock's jump its window */
-    bool stored;          /* a letter of one of its copies is committed */
-    bool jumped;          /* a jump of the database's clock ended a window early */
-    int64_t published_us; /* its first copy */
-    int64_t done_us;      /* completed, or dead */
+    bool other_body;          /* one of its copies has another body than the first */
+    int64_t second;           /* of the statements about it, */
+    int n_items;              /* and how many there were in it */
+    bool row_lost;            /* a crash of the database took its claim, or a clock's jump its window */
+    bool stored;              /* a letter of one of its copies is committed */
+    bool jumped;              /* a jump of the database's clock ended a window early */
+    int64_t published_us;     /* its first copy */
+    int64_t done_us;          /* completed, or dead */
+    int64_t at_work_until_us; /* the application may be at work after an attempt without an answer */
 };
 
 enum copy_state { COPY_READY, COPY_UNACKED, COPY_ACKED, COPY_REJECTED, COPY_DROPPED };

@@ -39,6 +39,27 @@ def test_attempts_are_spread_by_a_growing_backoff_with_a_ceiling(bed):
     assert [r.attempt for r in bed.app.posts()] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("how", ["no answer", "504"])
+def test_the_next_attempt_waits_for_a_window_where_no_answer_came(bed, how):
+    """The application may still be at work: a proxy that says 504 does not end it."""
+    gate = Gate()
+
+    def first(request, reply):
+        if how == "504":
+            return 504
+        gate.wait()
+        return 500
+
+    bed.app.handler = Script(first, bed.app.commit_and_answer)
+    sidecar = bed.sidecar(token_window="2s", retry={"backoff": "50ms", "max_backoff": "50ms"})
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed", message_id="m1")
+    gate.open()
+    one, two = bed.app.posts()
+    assert two.at - one.at >= (1.9 if how == "504" else 3.8)
+    bed.assert_once("m1")
+
+
 @pytest.mark.parametrize("status", [302, 401, 404, 500, 501])
 def test_an_answer_that_is_a_failure_keeps_the_attempt(bed, status):
     bed.app.handler = Script(lambda request, reply: reply.status(status, headers={"Location": "/elsewhere"}),

@@ -464,6 +464,32 @@ static void test_accepted_messages_keep_their_slots(void **state)
     end(w);
 }
 
+static int never_or_500(struct world *w, int message, int attempt)
+{
+    return message == 0 ? UNANSWERED : message == 1 ? 504 : 500;
+}
+
+/* The application may still be at work on what it did not answer; 500 is its own answer. */
+static void test_the_next_attempt_waits_for_a_window_where_no_answer_came(void **state)
+{
+    struct world *w = world(never_or_500);
+
+    for (int i = 0; i < 3; i++)
+        deliver(w, i);
+    run(w, w->now + 29000);
+    assert_int_equal(w->n_posts[1], 1);
+    assert_true(w->n_posts[2] > 2);
+    run(w, 40000);
+    assert_int_equal(w->n_posts[0], 1);
+    assert_true(w->n_posts[1] >= 2);
+    run(w, 59000);
+    assert_int_equal(w->n_posts[0], 1);
+    w->status = good;
+    run(w, 1000000);
+    assert_int_equal(w->n_acked, 3);
+    end(w);
+}
+
 static int third_fails(struct world *w, int message, int attempt)
 {
     return message == 3 ? 500 : 200;
@@ -1236,6 +1262,7 @@ int main(void)
         cmocka_unit_test(test_acks_gather_while_others_wait_for_a_slot),
         cmocka_unit_test(test_acks_are_not_held_up_by_a_parked_delivery),
         cmocka_unit_test(test_accepted_messages_keep_their_slots),
+        cmocka_unit_test(test_the_next_attempt_waits_for_a_window_where_no_answer_came),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),

@@ -69,6 +69,7 @@ struct delivery_outcome {
     bool only_expired;       /* fail: unless the token was extended */
     bool give_back;          /* fail: not charged */
     bool charged;            /* what is being written counts against the brake */
+    bool unanswered;         /* no answer in time, or 504: the application may still be at work */
     bool then_requeue;       /* release: and then back to the broker */
     int write_crashes;       /* fail, release: into the row; -1: as it is */
     int write_unproven;      /* the same for unproven_step */
