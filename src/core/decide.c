@@ -225,7 +225,7 @@ void decide_operator(struct queue *q, int64_t now_ms, struct delivery *d)
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
         words_say(d, text, NULL);
-    decide_bury(q, now_ms, d, DEAD_OPERATOR, false);
+    decide_bury(q, now_ms, d, DEAD_OPERATOR, d->outcome.rowless);
 }
 
 /* --- failures, and the circuit breaker --- */

@@ -80,7 +80,9 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
 static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
-    if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
+    if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: its letter is all that is missing */
+        decide_operator(q, now_ms, d);
+    else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
         held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
 }
 

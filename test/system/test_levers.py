@@ -15,7 +15,7 @@ import threading
 import pytest
 
 from rig import schema
-from rig.application import Gate
+from rig.application import Gate, Script
 from rig.wait import hold_true, wait_until
 
 SOON = 12.0  # five seconds are promised; the machine has other work
@@ -200,6 +200,29 @@ def test_what_is_held_while_everything_fails_can_be_given_up(bed, operator):
     bed.wait_for_status("new", "completed")
     assert not second.find("lever") and len(bed.letters()) == 8
     bed.assert_once("new")
+
+
+@pytest.mark.parametrize("why", ["no ids", "other bodies", "no attempts left"])
+def test_what_waits_to_die_while_everything_fails_can_be_given_up(bed, operator, why):
+    """Each state in which a message is held for its letter alone."""
+    ids = [f"m{n}" for n in range(8)]
+    bed.app.handler = bed.app.commit_and_answer if why == "other bodies" else Script(500)
+    sidecar = bed.sidecar(brake=3, retry={"max_attempts": 1})
+    if why == "other bodies":
+        bed.queue.publish_many(ids)
+        sidecar.wait_for("completed", n=8)
+        bed.queue.publish_many(ids, body=b"another")
+    else:
+        bed.queue.publish_many([None] * 8 if why == "no ids" else ids)
+    sidecar.wait_for("paused", reason="no_message_ids" if why == "no ids" else "everything_fails")
+    wait_until(lambda: sidecar.wait_for("stats")["held"] + len(bed.letters()) >= 8, "all of them are here")
+    n_dead = len(bed.letters())
+    operator("give-up", "--held", "--by", "ann")
+    line = sidecar.wait_for("lever", deadline=SOON, lever="give_up_held")
+    wait_until(lambda: len(bed.letters()) == 8, lambda: f"all are dead, of {bed.letters()}", 30)
+    assert line["n"] == 8 - n_dead >= 5
+    assert len(sidecar.find("dead", reason="operator")) == 8 - n_dead
+    bed.assert_acked()
 
 
 def test_status_shows_who_is_alive_and_what_they_do(bed, operator):

@@ -945,6 +945,33 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     end(w);
 }
 
+/* Held for their letters alone: no claim, and no success of another, is needed. */
+static void test_messages_without_an_id_can_be_given_up(void **state)
+{
+    struct world *w = world(good);
+
+    w->q.brake.threshold = 5;
+    for (int i = 0; i < 8; i++) {
+        struct arrival a = {.generation = 1,
+                            .number = 100 + (uint64_t)i,
+                            .consumer = w->q.consumer.number,
+                            .message = message_new(),
+                            .n_bytes = 10,
+                            .no_id = DEAD_NO_MESSAGE_ID,
+                            .no_id_text = "no message_id"};
+
+        queue_delivered(&w->q, w->now, &a);
+    }
+    run(w, 5000);
+    assert_int_equal(w->q.held.waiting[WAIT_BRAKE].len, 8);
+    queue_lever_give_up_held(&w->q, w->now, "ann", w->now);
+    run(w, 6000);
+    assert_int_equal(w->n_letters, 8);
+    assert_int_equal(w->n_rejected, 8);
+    assert_int_equal(w->n_dead[0], DEAD_OPERATOR + 1);
+    end(w);
+}
+
 static void test_what_waits_is_stored_when_the_queue_turns_out_to_count(void **state)
 {
     struct world *w = world(good);
@@ -1287,6 +1314,7 @@ int main(void)
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),
+        cmocka_unit_test(test_messages_without_an_id_can_be_given_up),
         cmocka_unit_test(test_what_waits_is_stored_when_the_queue_turns_out_to_count),
         cmocka_unit_test(test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it),
         cmocka_unit_test(test_one_that_spoils_its_statement_keeps_no_neighbour),
