@@ -1,5 +1,5 @@
 -- May a dead message be claimed afresh? When it has been dead-lettered by the broker more often than its newest letter says (somebody
--- moved it back), and not revived too often yet.
+-- moved it back), and not revived too often yet. A publisher can forge that header, so it revives no message that an operator gave up.
 --
 -- Without a letter it may not: somebody discarded it, and the dead row stands for that.
 --
@@ -16,7 +16,7 @@ BEGIN
     IF p_deaths <= 0 OR p_revive <= 0 THEN
         RETURN false;
     END IF;
-    RETURN coalesce(p_deaths > (SELECT l.deaths FROM onceward.dead_letter l
+    RETURN coalesce((SELECT p_deaths > l.deaths AND l.reason <> 'operator' FROM onceward.dead_letter l
                                 WHERE l.consumer = p_consumer AND l.message_id = p_message_id AND NOT l.rowless
                                 ORDER BY l.consumer DESC, l.message_id DESC, l.id DESC LIMIT 1)
                     AND p_revive >= (SELECT count(*) FROM onceward.dead_letter l

@@ -375,6 +375,13 @@ def test_revival_by_more_deaths_at_the_broker(inbox, other):
     assert answers(inbox.claim("discarded", deaths=2)) == ["dead"]
 
 
+def test_more_deaths_revive_no_message_that_an_operator_gave_up(inbox, other):
+    """A publisher can forge `x-death`."""
+    inbox.claim("m1", deaths=1)
+    assert answers(inbox.bury(("m1", Letter(deaths=1, reason="operator")))) == ["buried"]
+    assert answers(other.claim("m1", deaths=100)) == ["dead"]
+
+
 def test_redrive(inbox, app):
     def redrive(letter_id):
         return quickly(lambda: inbox.value("SELECT onceward.sidecar_redrive(%s)", letter_id))
