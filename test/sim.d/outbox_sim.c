@@ -44,10 +44,11 @@ enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, N_FAT
 
 struct sim_row {
     enum fate fate;
-    size_t id;   /* message id: its own number, or that of the row before it */
-    bool stored; /* at the broker */
-    int letter;  /* enum dead_reason + 1; 0: none */
-    bool parked; /* now */
+    size_t id;    /* message id: its own number, or that of the row before it */
+    bool stored;  /* at the broker */
+    int letter;   /* enum dead_reason + 1; 0: none */
+    bool parked;  /* now */
+    bool refused; /* on its way to a letter, which a relay may lose before it is written */
 };
 
 /* An entry of the table of the parked rows; its number is its place + 1. */
@@ -497,7 +498,8 @@ static void question(struct sim *s, size_t r, const struct outbox_action *a)
 
 static void stored(struct sim *s, size_t row)
 {
-    if (!s->rows[row].stored && !s->rows[row].letter && !s->nacked && is_sound(s->rows[row].fate)) {
+    if (!s->rows[row].stored && !s->rows[row].letter && !s->rows[row].refused && !s->nacked &&
+        is_sound(s->rows[row].fate)) {
         for (size_t i = row + 1; i < s->latest; i++)
             if (s->rows[i].stored && s->rows[i].fate == s->rows[row].fate) {
                 broken(s, "order", "row %zu comes behind row %zu", row, i);
@@ -530,7 +532,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
         return; /* the broker does not look at it any more */
     if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES ||
         (fate == FLAKY && s->flaky_off)) {
-        k->doomed = true;
+        k->doomed = s->rows[row].refused = true;
         k->doomed_code = fate == MISSING     ? 404
                          : fate == FLAKY     ? 404
                          : fate == FORBIDDEN ? 403

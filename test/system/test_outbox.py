@@ -500,7 +500,8 @@ def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
         wait_until(lambda: len(parked(box)) == 1500, "all are parked", 60)
         publish(box, "to-another", exchange=other)
         assert take(box, 1)[0][0] == "to-another"
-        assert gauge(box)["waiting"] == 1500 and letters(box) == []
+        wait_until(lambda: gauge(box)["waiting"] == 1500, lambda: f"1500 wait: {gauge(box)}", 40)
+        assert letters(box) == []
         publish_many(box, ids[1500:1800])
         box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", ".*", "")
         publish_many(box, ids[1800:])
