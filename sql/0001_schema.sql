@@ -91,8 +91,8 @@ COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is out. failed: 
 COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted when it is claimed, given back by release.';
 COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the claim has ended, so that a repeated call is recognised.';
 COMMENT ON COLUMN onceward.inbox.fingerprint IS 'The first 16 bytes of the SHA-256 of the body.';
-COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made. Never changes.';
-COMMENT ON COLUMN onceward.inbox.alive_since IS 'When it was last brought back from the dead: the age of the message counts from here. NULL: from received_at.';
+COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made: the database''s clock, or the horizon that was passed before. Never changes.';
+COMMENT ON COLUMN onceward.inbox.alive_since IS 'The age of the message counts from here: when it was last brought back from the dead, else when it was received. NULL: claimed once only.';
 COMMENT ON COLUMN onceward.inbox.token_expires_at IS 'The end of the token''s window. For a dead row: when it died.';
 COMMENT ON COLUMN onceward.inbox.max_expires_at IS 'How far extend() may move token_expires_at.';
 COMMENT ON COLUMN onceward.inbox.claimed_by IS 'The instance that made the newest claim.';
@@ -141,6 +141,23 @@ COMMENT ON COLUMN onceward.dead_letter.raw_id IS 'The message id, when it is not
 COMMENT ON COLUMN onceward.dead_letter.rowless IS 'The death was not that of the inbox row with this id: no usable id, or another body under a known id.';
 COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-death when it died: more than that means somebody moved it back.';
 COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: over everything that identifies the copy, so that a redelivery of it is recognised.';
+-- Rowless letters of one digest are written one at a time, under the lock of one of these rows. A row's lock needs rights, unlike an advisory one,
+-- which every login of the database may take.
+CREATE TABLE onceward.letter_lock (number integer PRIMARY KEY);
+INSERT INTO onceward.letter_lock SELECT generate_series(0, 63);
+
+COMMENT ON TABLE onceward.letter_lock IS 'Rows to be locked, see sidecar_bury_many. They never change.';
+
+-- The time up to which an export or a replay has read. One row.
+CREATE TABLE onceward.horizon (
+    only_one boolean     PRIMARY KEY DEFAULT true CHECK (only_one),
+    passed   timestamptz NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO onceward.horizon (passed) VALUES ('-infinity');
+
+COMMENT ON TABLE onceward.horizon IS 'Up to where exports and replays have read: see time_mark.';
+COMMENT ON COLUMN onceward.horizon.passed IS 'No row, letter or message gets an earlier time any more, also when the clock is set back.';
+
 COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as it came.';
 
 -- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_keep_house).
@@ -161,7 +178,7 @@ COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and swee
 COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
 
 REVOKE ALL ON SCHEMA onceward FROM PUBLIC;
-REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.consumer FROM PUBLIC;
+REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.letter_lock, onceward.horizon, onceward.consumer FROM PUBLIC;
 
 CREATE TABLE onceward.replica (
     instance text COLLATE "C" PRIMARY KEY,

@@ -16,8 +16,8 @@
 -- Answers, one an item: buried (letter_id) | completed | locked (look again) | lost | vanished | dead (it was dead before, by another
 -- death: nothing was inserted).
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of 64 advisory transaction locks, so that two
--- sidecars do not insert the same copy at once, and that one is only tried ('locked'). It never waits. Rows: one an item.
+-- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of the 64 rows of letter_lock, so that two
+-- sidecars do not insert the same copy at once ('locked'); and that of time_mark. It never waits. Rows: one an item.
 -- Repeating it: the row keeps the token, so the second call answers 'buried' with the same letter and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_bury_many(
     p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
@@ -40,9 +40,9 @@ AS $$
 DECLARE
     c_swept   constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
     c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_marked  boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see sidecar_claim_many
-    v_now     timestamptz := clock_timestamp();
-    v_stale   timestamptz := v_now - p_grace_ms * interval '1 ms';
+    v_died    timestamptz;
+    v_now     timestamptz;
+    v_stale   timestamptz;
     q         integer;
     v_tid     tid;
     v_status  text;
@@ -55,6 +55,9 @@ DECLARE
     v_letter  boolean;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
+    v_died := onceward.time_mark();
+    v_now := least(v_died, clock_timestamp());
+    v_stale := v_now - p_grace_ms * interval '1 ms';
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -77,7 +80,8 @@ BEGIN
                                                    p_content_types[i], p_types[i], p_properties[i], p_headers[i], p_exchanges[i],
                                                    p_routing_keys[i], coalesce(p_deaths[i], 0));
             END IF;
-            IF NOT pg_try_advisory_xact_lock(1869505329, get_byte(v_digest, 0) & 63) THEN
+            PERFORM FROM onceward.letter_lock k WHERE k.number = get_byte(v_digest, 0) & 63 FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
                 answer := 'locked';
             ELSE
                 answer := 'buried';
@@ -137,7 +141,7 @@ BEGIN
             VALUES (p_consumers[q], p_vhosts[q], p_queues[q], p_ids[i], p_raw_ids[i], v_digest IS NOT NULL, p_reasons[i],
                     coalesce(p_attempts[i], v_made), p_statuses[i], coalesce(onceward.error_cut(p_errors[i]), v_error),
                     p_fingerprints[i], p_bodies[i], p_content_types[i], p_types[i], p_properties[i]::json, p_headers[i]::json,
-                    p_exchanges[i], p_routing_keys[i], coalesce(p_deaths[i], 0), v_digest, v_now, p_content_headers[i])
+                    p_exchanges[i], p_routing_keys[i], coalesce(p_deaths[i], 0), v_digest, v_died, p_content_headers[i])
             RETURNING l.id INTO letter_id;
         END IF;
         RETURN NEXT;

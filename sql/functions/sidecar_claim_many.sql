@@ -27,8 +27,7 @@
 -- Locks: the rows it claims, in key order; never waits for one (SKIP LOCKED), except for another claim's uncommitted insert of the same id,
 -- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
 -- be in its holder's way.
--- And one advisory lock, shared and only tried: whoever reads in the order of time can tell from pg_locks when all rows and letters with an earlier
--- time are committed. Applications that complete have the table's lock, and may keep it for long.
+-- And that of time_mark, before all others.
 -- Rows: one an item.
 -- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
 -- took the row over.
@@ -58,19 +57,22 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_swept      constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
-    v_marked     boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see src/inbox/horizon.c
-    v_now        timestamptz := clock_timestamp();
-    v_stale      timestamptz := v_now - p_grace_ms * interval '1 ms'; -- what expired before this may be taken over
+    v_received   timestamptz; -- of new rows
+    v_now        timestamptz;
+    v_stale      timestamptz; -- what expired before this may be taken over
     v_me         text := p_instance || '/' || p_number;
     v_n          bigint;
     v_taken      bigint := 0;
     v_taken_over bigint[];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
+    v_received := onceward.time_mark();
+    v_now := least(v_received, clock_timestamp());
+    v_stale := v_now - p_grace_ms * interval '1 ms';
 
     INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
                                 token_expires_at, max_expires_at, claimed_by, message_type, alone)
-    SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_now, v_now + p_windows[i.queue], v_now + p_max_windows[i.queue], v_me,
+    SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_received, v_now + p_windows[i.queue], v_now + p_max_windows[i.queue], v_me,
            i.type, nullif(i.alone, false)
     FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_types, p_alone) i (queue, id, token, fingerprint, type, alone)
     LEFT JOIN LATERAL (
@@ -117,7 +119,8 @@ BEGIN
                 attempt = CASE WHEN t.status = 'dead' THEN 1
                                WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
                                ELSE r.attempt + 1 END,
-                alive_since = CASE WHEN t.status = 'dead' THEN v_now ELSE r.alive_since END,
+                -- Set in every row that was claimed again: so sidecar_claim_store_many knows what is new.
+                alive_since = CASE WHEN t.status = 'dead' THEN v_now ELSE coalesce(r.alive_since, r.received_at) END,
                 next_attempt_at = NULL,
                 takeovers = CASE WHEN t.status = 'dead' THEN NULL
                                  WHEN NOT t.takes_over THEN r.takeovers
@@ -153,7 +156,7 @@ BEGIN
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
-           floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint,
+           greatest(floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint, 0),
            a.answer = 'claimed' AND i.ord = ANY (coalesce(v_taken_over, '{}')),
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer

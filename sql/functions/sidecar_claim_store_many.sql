@@ -4,8 +4,7 @@
 -- Parameters and answers are those of sidecar_claim_many. Beside them: p_arrivals, numbers in whose order the messages have arrived;
 -- where p_bodies is NULL nothing is stored.
 --
--- Which rows are its own is told by themselves: inserted by this transaction, and not taken over by it, since a row that is
--- new has a window that begins with it.
+-- Which rows are its own is told by themselves: written by this transaction with the offered token, and not claimed before (alive_since).
 --
 -- Locks: what sidecar_claim_many locks, and before it the table of messages in the mode of an INSERT, so that whoever reads in the order of
 -- arrival can tell from pg_locks when all that was claimed before some time is committed. That waits only for sidecar_keep_messages, which
@@ -64,7 +63,7 @@ BEGIN
         UNION ALL
         (SELECT r.received_at FROM onceward.inbox r
          WHERE v_at IS NULL AND r.consumer = p_consumers[i.queue] AND r.message_id = i.id
-           AND r.token = i.token AND r.xmin = pg_current_xact_id()::xid AND r.token_expires_at = r.received_at + p_windows[i.queue]
+           AND r.token = i.token AND r.xmin = pg_current_xact_id()::xid AND r.alive_since IS NULL
          LIMIT 1)) own
     WHERE p_bodies[i.n] IS NOT NULL;
 END

@@ -7,7 +7,7 @@
 -- Answers, one an item: buried (letter_id) | gone (it is not there any more: somebody else has seen to it, and emptied) | lost (another
 -- holder has the lease) | busy (somebody is at the lease: ask again).
 --
--- Locks: the row of the lease, SKIP LOCKED: it never waits. Rows: one an item.
+-- Locks: the row of the lease, SKIP LOCKED: it never waits; and that of time_mark. Rows: one an item.
 -- Repeating it: parks nothing twice; finds the letter by its digest and answers 'buried' with the same id.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_bury(
     p_lease bigint, p_vhost text, p_seqs bigint[], p_ids text[], p_reasons text[], p_errors text[])
@@ -21,6 +21,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_hold   text := onceward.outbox_hold(p_lease);
+    v_died   timestamptz := onceward.time_mark();
     v_row    record;
     v_digest bytea;
 BEGIN
@@ -57,7 +58,7 @@ BEGIN
                     SELECT 'onceward-outbox', p_vhost, '', v_row.message_id, true, p_reasons[i], 0, onceward.error_cut(p_errors[i]),
                            substr(sha256(v_row.body), 1, 16), v_row.body, x.properties ->> 'content_type', v_row.type,
                            (x.properties || jsonb_strip_nulls(jsonb_build_object('message_id', v_row.message_id, 'type', v_row.type)))::json,
-                           v_row.headers::json, v_row.exchange, v_row.routing_key, 0, v_digest, clock_timestamp()
+                           v_row.headers::json, v_row.exchange, v_row.routing_key, 0, v_digest, v_died
                     FROM (SELECT '{"delivery_mode": 2}'::jsonb || coalesce(v_row.properties, '{"content_type": "application/json"}')) x (properties)
                     RETURNING l.id INTO letter_id;
                 END IF;

@@ -134,6 +134,8 @@ static int check_privileges(const struct check *k, struct fault *f)
         "  unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
         " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.consumer', p)"
+        " UNION ALL SELECT p || ' on ' || t FROM unnest('{onceward.horizon,onceward.letter_lock}'::text[]) t,"
+        "  unnest('{SELECT,UPDATE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
         " UNION ALL SELECT p || ' on onceward.message' FROM unnest('{SELECT,INSERT}'::text[]) p"
         "  WHERE NOT has_table_privilege('onceward.message', p)"
         " UNION ALL SELECT p || ' on onceward.replay' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"

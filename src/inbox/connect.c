@@ -559,6 +559,8 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "  "
         "'{message_id,raw_id,http_status,last_error,fingerprint,content_type,message_type,properties,headers,"
         "digest,content_header}'),"
+        " ('onceward.horizon', '{only_one,passed}', '{}'),"
+        " ('onceward.letter_lock', '{number}', '{}'),"
         " ('onceward.control', '{consumer,paused,give_up,held_number,retry_number}',"
         "  '{reason,by,since,give_up_by,held_by,held_at,retry_by}'),"
         " ('onceward.replica', '{instance,number,counter,version,host,queues,seen_at}', '{may_consume}'),"

@@ -1,13 +1,12 @@
 /* A moment before which everything was committed that has an earlier time: a walk in the order of time ends
  * there. What has begun and is not committed yet would be left behind by a place that is after its time.
  *
- * Whoever writes such a time takes a lock before he looks at the clock, and keeps it until he has committed:
- * claims that store and relays that bury that of an INSERT on the table, all claims and deaths an advisory
- * one, since applications that complete have the table's, too (sidecar_claim_many, sidecar_bury_many). So
- * whoever has one of these at that moment is waited for.
+ * Writers of such times take a lock before they look at the clock and keep it until they have committed
+ * (onceward.time_mark): the horizon waits for those that have it at that moment. It is recorded first, and no
+ * later writer gets an earlier time, whatever the clock does (onceward.horizon).
  *
- * On a standby nobody's locks are seen. There it is so long before what was replayed last that nothing older
- * can be under way. */
+ * A login that only reads cannot record it: its horizon is the clock's. On a standby no locks are seen. There
+ * it is so long before the last replayed transaction that nothing older can be open. */
 
 #include "inbox/session.h"
 
@@ -20,15 +19,12 @@
 
 enum { HORIZON_MS = 60000, LOOK_MS = 20 };
 
-/* $1: not only those that store messages. */
+/* $1: not only those that store messages, which have both locks. */
 #define HOLDERS                                                                                              \
     "FROM pg_locks l WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = "                 \
-    "current_database()) AND l.granted"                                                                      \
-    " AND ((l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"                                         \
-    "       AND (l.relation = 'onceward.message'::regclass"                                                  \
-    "            OR ($1::boolean AND l.relation = 'onceward.dead_letter'::regclass)))"                       \
-    "      OR ($1::boolean AND l.locktype = 'advisory' AND l.classid = 1869505329 AND l.objid = 66"          \
-    "          AND l.objsubid = 2))"
+    "current_database()) AND l.granted AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"          \
+    " AND l.relation = CASE WHEN $1::boolean THEN 'onceward.horizon'::regclass"                              \
+    " ELSE 'onceward.message'::regclass END"
 
 #define ON_STANDBY "coalesce(pg_last_xact_replay_timestamp() - interval '5 minutes', '0001-01-01Z')"
 
@@ -64,20 +60,49 @@ static int wait_for(struct admin *a, const char *all, const char *holders, struc
     return answer;
 }
 
+/* The clock's time; where the horizon was moved on by others, and the clock set back since, behind theirs. */
+#define MOVE                                                                                                 \
+    "UPDATE onceward.horizon h SET passed = greatest(clock_timestamp(), h.passed + interval '1 us')"         \
+    " RETURNING " TIME_TEXT("h.passed")
+
+static int move(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    PGresult *r;
+
+    *ret = '\0';
+    if (session_once(a,
+                     "SELECT has_table_privilege('onceward.horizon', 'UPDATE') AND NOT pg_is_in_recovery()"
+                     " AND current_setting('transaction_read_only') = 'off'",
+                     0, NULL, &r, f))
+        return -1;
+    bool may = field_text(r, 0, 0)[0] == 't';
+
+    PQclear(r);
+    if (!may)
+        return 0;
+    if (session_once(a, MOVE, 0, NULL, &r, f))
+        return -1;
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", PQntuples(r) ? field_text(r, 0, 0) : "");
+    PQclear(r);
+    return 0;
+}
+
 static int horizon(struct admin *a, const char *all, char ret[MESSAGE_TIME_SIZE], struct fault *f)
 {
+    char moved[MESSAGE_TIME_SIZE];
     char *holders;
     PGresult *r;
     int answer;
 
-    /* The time first: whoever takes a lock later has a later one. */
-    if (session_once(a,
+    /* The time first: writers that take a lock later have a later one. */
+    if (move(a, moved, f) ||
+        session_once(a,
                      "SELECT CASE WHEN pg_is_in_recovery() THEN " TIME_TEXT(ON_STANDBY) " ELSE " TIME_TEXT(
                          "t") " END, ARRAY(SELECT l.virtualtransaction " HOLDERS ")::text"
                               " FROM (SELECT clock_timestamp() AS t OFFSET 0) now",
                      1, &all, &r, f))
         return -1;
-    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0));
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", *moved ? moved : field_text(r, 0, 0));
     holders = mem_copy(field_text(r, 0, 1), (size_t)PQgetlength(r, 0, 1));
     PQclear(r);
     answer = wait_for(a, all, holders, f);

@@ -469,6 +469,24 @@ def test_a_letter_without_a_row_is_known_by_its_token(inbox, sessions):
     assert len(inbox.letters()) == 7
 
 
+# the horizon
+
+
+def test_what_is_new_has_no_time_before_the_horizon(inbox):
+    """An export has passed it, and the clock was set back since. Windows, backoffs and ages are the clock's all the same."""
+    inbox.claim("old")
+    inbox.begin()
+    passed = inbox.value("UPDATE onceward.horizon SET passed = clock_timestamp() + interval '1 hour' RETURNING passed")
+    rows = inbox.claim("m1", "old")
+    assert answers(rows) == ["claimed", "held"] and rows[0].age_ms == 0 and inbox.row("m1").received_at == passed
+    assert 29_000 < inbox.look("m1")[0].wait_ms <= 30_000
+    assert answers(inbox.bury(("m1", Letter()), (None, Letter(rowless=True)))) == ["buried"] * 2
+    assert [letter.died_at for letter in inbox.letters()] == [passed] * 2
+    assert inbox.value("SELECT token_expires_at < clock_timestamp() FROM onceward.inbox WHERE message_id = 'm1' AND consumer = %s", inbox.consumer)
+    inbox.rollback()
+    assert inbox.claim("m2")[0].answer == "claimed" and inbox.row("m2").received_at < passed
+
+
 # figures
 
 

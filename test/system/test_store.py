@@ -291,7 +291,10 @@ def claim(pg, ids, tokens=None, bodies=None, connection=None, arrivals=None):
     return pg.query(CLAIM, parameters, user="sidecar_login")
 
 
-def test_only_what_is_new_is_stored(pg):
+@pytest.mark.parametrize("ahead", ["-1 hour", "1 hour"], ids=["clock", "set back"])
+def test_only_what_is_new_is_stored(pg, ahead):
+    """Also where an export has passed a horizon that the clock has not reached again."""
+    pg.query("UPDATE onceward.horizon SET passed = now() + %s::interval", (ahead,))
     tokens = [str(uuid.uuid4()) for _ in range(3)]
     assert claim(pg, ["a", "b", "c"], tokens)[0][:2] == (-3, "claimed")
     assert {row[1] for row in claim(pg, ["a", "b", "c"], tokens)} == {"claimed"}, "a repeat, with the same tokens"
