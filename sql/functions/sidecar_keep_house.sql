@@ -12,8 +12,8 @@
 -- behind); it is 0 otherwise. NULL: the caller has none, and the database's counts alone.
 --
 -- One keeper a consumer: a lease in the consumer's row, written about twice a minute; whoever takes it over goes on where the page
--- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by an advisory
--- transaction lock. Both hold behind a pooler.
+-- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by a lock
+-- of onceward.consumer that conflicts with itself only. Both hold behind a pooler.
 --
 -- By page number and not by an index: an index over what it looks for would cost every completion its HOT update. A piece is
 -- first only read, so that a walk that finds nothing writes nothing; what was found is looked at again when it is locked.
@@ -21,7 +21,7 @@
 -- The purge may commit asynchronously: a row that a crash brings back is purged again, and any later claim of its id is behind it in
 -- the WAL. The sweep takes tokens away, so it does not.
 --
--- Locks: the consumer's row (when the lease is written), then the rows it changes; all SKIP LOCKED: it never waits for one. Rows: one.
+-- Locks: onceward.consumer in SHARE UPDATE EXCLUSIVE mode, NOWAIT; the consumer's row (when the lease is written), then the rows it changes; all SKIP LOCKED: it never waits for one. Rows: one.
 -- Repeating it: what was deleted is gone, what was swept is not processing any more; the same pages may be looked at again.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
     p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
@@ -85,10 +85,12 @@ BEGIN
         away_ms := coalesce(ceil(1000 * extract(epoch FROM v_lease.kept_until - v_now))::bigint, 60000);
         RETURN;
     END IF;
-    IF NOT pg_try_advisory_xact_lock(1869505329, 64) THEN
+    BEGIN
+        LOCK TABLE ONLY onceward.consumer IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         away_ms := 100;
         RETURN;
-    END IF;
+    END;
     IF NOT v_mine OR v_page < 0 THEN
         v_page := v_lease.keeper_page;
     END IF;

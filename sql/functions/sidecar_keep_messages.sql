@@ -11,7 +11,7 @@
 -- Answers: made, how many days; dropped, the name of the day that went, or NULL; more: something is left, call again soon;
 -- busy: as there; stuck: the name of what could not be dropped.
 --
--- Locks: one advisory transaction lock, only tried. First call: ACCESS EXCLUSIVE on the day and the default partition, and then on the table. It
+-- Locks: that of sidecar_make_messages. First call: ACCESS EXCLUSIVE on the day and the default partition, and then on the table. It
 -- waits for each for at most 50 ms. Claims that store wait for the table only; it is held for some catalog rows. Second call: on what was that day.
 -- Rows: one. Repeating it: goes on with what is left.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_messages(

@@ -19,7 +19,7 @@
 -- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old. A table
 -- that has the name of a day, and is no partition, keeps that day from being made, too, and no other: sidecar_days_hindered says so.
 --
--- Locks: one advisory transaction lock, only tried. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
+-- Locks: onceward.message_retention in SHARE UPDATE EXCLUSIVE mode, NOWAIT. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
 -- do not wait for it, and it waits for at most 50 ms.
 -- Rows: one. Repeating it: what is there is not made again.
 CREATE OR REPLACE FUNCTION onceward.sidecar_make_messages(
@@ -57,10 +57,12 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('lock_timeout', '50ms', true);
-    IF NOT pg_try_advisory_xact_lock(1869505329, 65) THEN
+    BEGIN
+        LOCK TABLE ONLY onceward.message_retention IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- conflicts with itself only
+    EXCEPTION WHEN lock_not_available THEN
         busy := true;
         RETURN;
-    END IF;
+    END;
 
     -- Written once an hour, or it would be the only thing here that writes. Nobody else writes these rows.
     INSERT INTO onceward.message_retention AS m (consumer, retention_ms, seen_at)

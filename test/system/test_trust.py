@@ -6,13 +6,14 @@ naming whose it is and what to do."""
 import json
 import os
 import subprocess
+import time
 import uuid
 
 import psycopg2
 import pytest
 
 from rig import schema
-from rig.inbox_sql import Application, Inbox, Letter, Session
+from rig.inbox_sql import Application, Inbox, Letter, Session, answers
 
 def run(*arguments):
     done = subprocess.run([schema.require_binary(), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -288,6 +289,27 @@ def test_another_team_sees_and_changes_nothing(migrated):
     assert not theirs.value("SELECT bool_or(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p JOIN pg_namespace n"
                             " ON n.oid = p.pronamespace WHERE n.nspname = 'onceward'")
     theirs.close()
+
+
+def test_another_teams_advisory_locks_stop_nothing(migrated):
+    """Every login of the database may take them: so nothing of ours depends on one but `migrate`, which fails aloud."""
+    theirs = Session(migrated.postgres, migrated.mallory)
+    theirs.query("SELECT pg_advisory_lock(1869505329, k) FROM generate_series(0, 127) k")
+    ours, other = Inbox(migrated.postgres, "ours"), Inbox(migrated.postgres, "ours", "b")
+    ours.register(("ours", "/", "q", None))
+    assert answers(ours.bury(*((None, Letter(reason="no_message_id", rowless=True, body=bytes([n]))) for n in range(100)))) == ["buried"] * 100
+    assert ours.housekeep().away_ms == 0
+    days = ours.query("SELECT * FROM onceward.sidecar_make_messages('{ours}', '{86400000}', %s)", int(time.time() * 1000))[0]
+    assert (days.made, days.busy) == (8, False)
+    # Whoever is in the middle of a claim is seen by exports.
+    ours.begin()
+    ours.claim("m1")
+    assert other.value("SELECT count(*) FROM pg_locks WHERE relation = 'onceward.horizon'::regclass AND mode = 'RowExclusiveLock' AND pid = %s",
+                       ours.pid) == 1
+    ours.commit()
+    assert migrated.postgres.query("SELECT proname FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND prosrc ~ 'advisory'") == []
+    for session in (theirs, ours, other):
+        session.close()
 
 
 def test_an_owner_behind_a_role_option_is_the_one_who_counts(ground):
