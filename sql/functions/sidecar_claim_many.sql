@@ -13,6 +13,10 @@
 -- When a takeover is allowed: p_grace_ms after the end of the window; of a `transaction` queue at once, where the holder is gone
 -- (holder_is_gone).
 --
+-- No window given out by the present clock ends later than p_max_windows from now. A row that says so, by more than the grace, was claimed by a clock
+-- that was ahead; it is made to end in p_max_windows from now, which takes nothing from a holder who is alive. So is a row that waits for the end of such
+-- a window.
+--
 -- Whoever ends without a word is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
 -- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
 -- exhausted: failed, with all attempts made; or to be taken over, with takeovers at p_max_attempts + 2.
@@ -85,15 +89,21 @@ BEGIN
     IF v_n < cardinality(p_ids) THEN
         -- token_expires_at < v_until keeps the rows of the first statement out.
         WITH taken AS MATERIALIZED (
-            SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token,
+            SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token, f.ends_late,
                    (f.status = 'processing' AND f.token <> i.token) OR (f.status = 'failed' AND f.swept) AS takes_over
             FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
                  WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
             CROSS JOIN LATERAL (
-                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept
+                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept, late.yes AS ends_late
                 FROM onceward.inbox r
+                CROSS JOIN LATERAL (
+                    SELECT CASE r.status
+                        WHEN 'processing' THEN r.token <> i.token
+                        WHEN 'waiting' THEN r.next_attempt_at > v_now
+                        ELSE false END
+                        AND r.token_expires_at - p_max_windows[i.queue] > v_now + p_grace_ms * interval '1 ms' AS yes) late
                 WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.fingerprint = i.fingerprint
-                  AND CASE r.status
+                  AND (late.yes OR CASE r.status
                       WHEN 'processing' THEN
                           (r.token = i.token AND r.token_expires_at < v_now + p_windows[i.queue])
                           OR (r.token <> i.token
@@ -110,8 +120,14 @@ BEGIN
                                    ELSE r.attempt < p_max_attempts[i.queue] END
                       WHEN 'waiting' THEN r.next_attempt_at <= v_now AND r.token <> i.token
                       WHEN 'dead' THEN onceward.letter_revives(r.consumer, i.id, i.deaths, p_revives[i.queue])
-                      ELSE false END
+                      ELSE false END)
                 LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+        ), shortened AS (
+            UPDATE onceward.inbox r
+            SET token_expires_at = v_now + p_max_windows[t.queue], max_expires_at = v_now + p_max_windows[t.queue],
+                next_attempt_at = least(r.next_attempt_at, v_now + p_max_windows[t.queue] + p_grace_ms * interval '1 ms')
+            FROM taken t
+            WHERE t.ends_late AND r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
         ), changed AS (
             UPDATE onceward.inbox r
             SET status = 'processing', token = t.token, token_expires_at = v_now + p_windows[t.queue], claimed_by = v_me,
@@ -131,7 +147,7 @@ BEGIN
                 unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,
                 unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END
             FROM taken t
-            WHERE r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
+            WHERE NOT t.ends_late AND r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
             RETURNING t.ord, t.status = 'processing' AND t.takes_over AS taken_over
         )
         SELECT count(*), array_agg(c.ord) FILTER (WHERE c.taken_over) INTO v_taken, v_taken_over FROM changed c;
@@ -154,7 +170,8 @@ BEGIN
            CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
            coalesce(r.unproven_step, 0),
            CASE a.answer
-               WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
+               WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
+                   r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
            greatest(floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint, 0),
            a.answer = 'claimed' AND i.ord = ANY (coalesce(v_taken_over, '{}')),

@@ -5,7 +5,9 @@
 -- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
 -- less than 0: nothing is.
 --
--- p_only_expired: only if the window is over, so that a token which its application has extended lives on.
+-- p_only_expired: only if the window is over, so that a token which its application has extended lives on. A window that ends later than the queue's
+-- p_max_windows from now, by more than two seconds, was given out by a clock that was ahead. It counts as over: the caller, whose token it is, has waited
+-- for it by another clock.
 --
 -- Answers, one an item: failed (now, or before, with this token) | released | completed | locked (look again) | extended (wait_ms: what is left of
 -- the window) | lost | vanished.
@@ -13,7 +15,7 @@
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
-    p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
+    p_consumers text[], p_max_windows interval[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
     p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[])
 RETURNS TABLE (ord integer, answer text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE
@@ -31,7 +33,8 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now timestamptz := clock_timestamp();
+    c_grace constant interval := interval '2 s'; -- as sidecars have it
+    v_now   timestamptz := clock_timestamp();
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -39,13 +42,14 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
+        SELECT i.queue, i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
         FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired, p_give_back, p_crashes, p_unproven_steps)
              i (queue, id, token, error, http_status, delay, only_expired, give_back, crashes, step)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
-              AND (i.only_expired IS NOT TRUE OR r.token_expires_at <= v_now)
+              AND (i.only_expired IS NOT TRUE OR r.token_expires_at <= v_now
+                   OR r.token_expires_at > v_now + p_max_windows[i.queue] + c_grace)
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
@@ -58,7 +62,8 @@ BEGIN
         unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing'
-      AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now);
+      AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now
+           OR r.token_expires_at > v_now + p_max_windows[t.queue] + c_grace);
 
     RETURN QUERY
     SELECT i.ord::integer, a.answer,
@@ -75,12 +80,13 @@ BEGIN
             WHEN r.status = 'failed' THEN 'failed'
             WHEN r.status = 'waiting' THEN 'released'
             WHEN r.status <> 'processing' THEN 'lost'
-            WHEN i.only_expired AND r.token_expires_at > v_now THEN 'extended'
+            WHEN i.only_expired AND r.token_expires_at > v_now
+                 AND (r.token_expires_at > v_now + p_max_windows[i.queue] + c_grace) IS NOT TRUE THEN 'extended'
             ELSE 'locked' END AS answer
         OFFSET 0) a
     ORDER BY i.ord;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
+REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], interval[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
                                                   integer[], integer[]) FROM PUBLIC;

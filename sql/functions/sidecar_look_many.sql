@@ -5,6 +5,7 @@
 -- completed | held (wait_ms until a takeover is allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) |
 -- due (what a claim would claim, or call exhausted or due) | dead (detail: the last error) | mismatch | vanished. With each but completed,
 -- where there is a row: attempt, takeovers, crashes, unproven_ms and unproven_step. When a takeover is allowed is said in sidecar_claim_many.
+-- What is left of a window is at most its queue's p_max_windows: more was given out by a clock that was ahead.
 --
 -- Locks: none; waits at most a second for somebody's lock of the whole table. Rows: one an item.
 -- Repeating it: it only reads; VOLATILE, so that each call sees what was committed before it.
@@ -39,8 +40,9 @@ BEGIN
            CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
            coalesce(r.unproven_step, 0),
            CASE a.answer
-               WHEN 'claimed' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_now))::bigint
-               WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
+               WHEN 'claimed' THEN ceil(1000 * extract(epoch FROM least(r.token_expires_at - v_now, p_max_windows[i.queue])))::bigint
+               WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
+                   r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer

@@ -2,7 +2,7 @@
 -- a position in the order of time leaves nothing behind, also when the clock was set back, or a standby took over whose clock is behind.
 --
 -- Its lock, kept until the caller's transaction ends, shows in pg_locks who has such a time and has not committed yet. An export first moves the
--- horizon, then waits for those: whoever takes the lock later reads the new horizon.
+-- horizon, then waits for those: a transaction that takes the lock later reads the new horizon.
 --
 -- Locks: onceward.horizon, in the mode of an UPDATE; nothing that lasts conflicts with it. Rows: one read. Repeating it: a later time.
 CREATE OR REPLACE FUNCTION onceward.time_mark() RETURNS timestamptz

@@ -263,10 +263,11 @@ static int find_time(struct export *e)
                         (o->until && admin_time(e->admin, o->until, NULL, x->until, &e->fault))))
         return -1;
     if (!x->goes_on && strcmp(x->since, filter->horizon) > 0)
-        return fault_set(&e->fault,
-                         "--since is %s, and this server has committed everything only up to %s: its clock was "
-                         "set back, or it is a standby that is behind",
-                         x->since, filter->horizon);
+        return fault_set(
+            &e->fault,
+            "--since is %s, and this server has committed everything only up to %s: its clock was "
+            "set back, or it is a standby that is behind",
+            x->since, filter->horizon);
     if (!*x->until || strcmp(x->until, filter->horizon) > 0)
         snprintf(x->until, sizeof x->until, "%s", filter->horizon);
     snprintf(filter->since, sizeof filter->since, "%s", x->since);

@@ -49,7 +49,7 @@ static int64_t real_us(void)
 
 static int64_t now_us(const struct asked *a)
 {
-    return 1000000000 + real_us() - a->began_us + a->aged_us;
+    return 1000000000000000 + real_us() - a->began_us + a->aged_us;
 }
 
 /* false: the driver is gone. */
@@ -216,9 +216,9 @@ static int do_end(struct asked *a, int m, int s, int what)
     if (what == 0)
         inbox_sim_settle(&a->rows[m], now_us(a), &item, &r);
     else if (what == 1)
-        inbox_sim_fail(&a->rows[m], now_us(a), &item, &r);
+        inbox_sim_fail(&a->rows[m], now_us(a), &who, &item, &r);
     else if (what == 2)
-        inbox_sim_release(&a->rows[m], now_us(a), &item, &r);
+        inbox_sim_release(&a->rows[m], now_us(a), &who, &item, &r);
     else
         inbox_sim_bury(&a->rows[m], now_us(a), &who, &item, &r);
     return compare(a, m, false, &r);
@@ -317,6 +317,8 @@ static int do_time(struct asked *a)
 {
     int64_t ms = 1000 * random_between(&a->random, 1, 6);
 
+    if (random_chance(&a->random, 500)) /* the database's clock was ahead, and is set right */
+        ms = -1000 * random_between(&a->random, 20, 100);
     a->aged_us += ms * 1000;
     return ask(a, "age %lld", (long long)ms) ? said_is(a, 0, "ok") : 2;
 }

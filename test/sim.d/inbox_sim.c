@@ -10,6 +10,16 @@ static bool has_token(const struct inbox_row_sim *r, const uint8_t token[16])
     return memcmp(r->token, token, 16) == 0;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t not_below_0(int64_t us)
+{
+    return us < 0 ? 0 : us;
+}
+
 static void reply_row(const struct inbox_row_sim *r, int64_t now_us, struct inbox_reply *ret)
 {
     ret->body = r->body;
@@ -17,8 +27,19 @@ static void reply_row(const struct inbox_row_sim *r, int64_t now_us, struct inbo
     ret->takeovers = r->takeovers;
     ret->crashes = r->crashes;
     ret->unproven_step = r->unproven_step;
-    ret->unproven_us = r->unproven_us < 0 ? -1 : now_us - r->unproven_us;
-    ret->age_us = now_us - (r->alive_us ? r->alive_us : r->received_us);
+    ret->unproven_us = r->unproven_us < 0 ? -1 : not_below_0(now_us - r->unproven_us);
+    ret->age_us = not_below_0(now_us - (r->alive_us ? r->alive_us : r->received_us));
+}
+
+static int64_t max_window(const struct inbox_asker *who)
+{
+    return who->max_window_us > who->window_us ? who->max_window_us : who->window_us;
+}
+
+/* No clock but one that was ahead has given out such a window. */
+static bool ends_late(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who)
+{
+    return r->expires_us - max_window(who) > now_us + INBOX_GRACE_US;
 }
 
 static bool revives(const struct inbox_row_sim *r, const struct inbox_asker *who, int64_t deaths)
@@ -88,18 +109,33 @@ static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_u
     }
 }
 
-static int64_t wait_of(const struct inbox_row_sim *r, int64_t now_us, enum row_answer a)
+static int64_t wait_of(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                       enum row_answer a)
 {
     if (a == ROW_HELD)
-        return r->expires_us + INBOX_GRACE_US - now_us;
+        return least(r->expires_us + INBOX_GRACE_US - now_us, max_window(who) + 2 * INBOX_GRACE_US);
     return a == ROW_NOT_DUE ? r->next_us - now_us : 0;
+}
+
+/* A row of somebody else's that would be held, or put off, until a late end. */
+static bool shorten(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask)
+{
+    bool waits = (r->status == INBOX_PROCESSING && !has_token(r, ask->token)) ||
+                 (r->status == INBOX_WAITING && r->next_us > now_us);
+
+    if (!waits || r->body != ask->body || r->locked_by || !ends_late(r, now_us, who))
+        return false;
+    r->expires_us = r->max_expires_us = now_us + max_window(who);
+    r->next_us = least(r->next_us, r->expires_us + INBOX_GRACE_US);
+    return true;
 }
 
 static void claim_take(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                        const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     bool again = r->status == INBOX_PROCESSING && has_token(r, ask->token);
-    int64_t most = now_us + (who->max_window_us > who->window_us ? who->max_window_us : who->window_us);
+    int64_t most = now_us + max_window(who);
 
     if (r->status == INBOX_DEAD) {
         r->attempt = 1;
@@ -130,14 +166,12 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (r->status == INBOX_NONE) {
-        int64_t max = who->max_window_us > who->window_us ? who->max_window_us : who->window_us;
-
         *r = (struct inbox_row_sim){.status = INBOX_PROCESSING,
                                     .attempt = 1,
                                     .body = ask->body,
                                     .received_us = now_us,
                                     .expires_us = now_us + who->window_us,
-                                    .max_expires_us = now_us + max,
+                                    .max_expires_us = now_us + max_window(who),
                                     .instance = who->instance,
                                     .number = who->number,
                                     .unproven_us = -1,
@@ -153,12 +187,14 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
         bool stands = r->status == INBOX_PROCESSING && has_token(r, ask->token) &&
                       r->expires_us >= now_us + who->window_us;
 
+        bool shortened = shorten(r, now_us, who, ask);
+
         ret->answer = claim_answer(r, now_us, who, ask);
-        if (ret->answer == ROW_CLAIMED && r->locked_by && !stands)
+        if (ret->answer == ROW_CLAIMED && (r->locked_by || shortened) && !stands)
             ret->answer = ROW_LOCKED;
         if (ret->answer == ROW_CLAIMED && !stands)
             claim_take(r, now_us, who, ask, ret);
-        ret->wait_us = wait_of(r, now_us, ret->answer);
+        ret->wait_us = wait_of(r, now_us, who, ret->answer);
     }
     reply_row(r, now_us, ret);
 }
@@ -175,14 +211,14 @@ void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct 
     if (r->body == ask->body && r->status == INBOX_DEAD)
         ret->answer = ROW_DEAD;
     else if (r->body == ask->body && r->status == INBOX_PROCESSING && has_token(r, ask->token))
-        ret->wait_us = r->expires_us - now_us;
+        ret->wait_us = least(r->expires_us - now_us, max_window(who));
     else if (ret->answer == ROW_CLAIMED || ret->answer == ROW_EXHAUSTED || ret->answer == ROW_LOST ||
              ret->answer == ROW_DUE)
         ret->answer = r->next_us > now_us && (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
                           ? ROW_NOT_DUE
                           : ROW_DUE;
     if (ret->answer != ROW_CLAIMED)
-        ret->wait_us = wait_of(r, now_us, ret->answer);
+        ret->wait_us = wait_of(r, now_us, who, ret->answer);
     reply_row(r, now_us, ret);
 }
 
@@ -218,8 +254,8 @@ static void write_marks(struct inbox_row_sim *r, int64_t now_us, const struct in
     r->flushed = true;
 }
 
-void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
-                    struct inbox_reply *ret)
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (r->status == INBOX_NONE)
@@ -230,7 +266,7 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
         ret->answer = ROW_LOST;
     else if (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
         ret->answer = r->status == INBOX_FAILED ? ROW_FAILED : ROW_RELEASED;
-    else if (ask->only_expired && r->expires_us > now_us) {
+    else if (ask->only_expired && r->expires_us > now_us && !ends_late(r, now_us, who)) {
         ret->answer = ROW_EXTENDED;
         ret->wait_us = r->expires_us - now_us;
     } else if (r->locked_by)
@@ -247,8 +283,8 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     }
 }
 
-void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
-                       struct inbox_reply *ret)
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                       const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (r->status == INBOX_NONE)
@@ -264,7 +300,10 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
     else if (r->locked_by)
         ret->answer = ROW_LOCKED;
     else {
-        int64_t end = r->expires_us > now_us ? r->expires_us : now_us;
+        int64_t end = least(r->expires_us, now_us + max_window(who));
+
+        if (end < now_us)
+            end = now_us;
 
         r->status = INBOX_WAITING;
         if (r->attempt > 0)

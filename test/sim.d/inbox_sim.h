@@ -67,10 +67,10 @@ void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct 
                     const struct inbox_ask *ask, struct inbox_reply *ret);
 void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
                       struct inbox_reply *ret);
-void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
-                    struct inbox_reply *ret);
-void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
-                       struct inbox_reply *ret);
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                    const struct inbox_ask *ask, struct inbox_reply *ret);
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                       const struct inbox_ask *ask, struct inbox_reply *ret);
 /* A letter of a message that has a row. */
 void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);
