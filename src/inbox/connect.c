@@ -4,6 +4,8 @@
  * goes on to the next host when one does not answer within connect_timeout. */
 #include "connect.h"
 
+#include "inbox/sql.h"
+
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
@@ -622,18 +624,18 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
     long oldest = there ? strtol(PQgetvalue(result, 0, 1), NULL, 10) : 0;
 
     PQclear(result);
-    if (version < INBOX_SCHEMA_VERSION) {
+    if (version < sql_newest()) {
         fault_set(f, "the schema has version %ld, this program needs %d: run `onceward migrate`", version,
-                  INBOX_SCHEMA_VERSION);
+                  sql_newest());
         return 1;
     }
-    if (oldest > INBOX_SCHEMA_VERSION) {
+    if (oldest > sql_newest()) {
         fault_set(f,
                   "the schema has version %ld and serves programs from version %ld on, this one has %d: "
                   "update onceward",
-                  version, oldest, INBOX_SCHEMA_VERSION);
+                  version, oldest, sql_newest());
         return 1;
     }
     /* A newer schema has its own functions, which know its columns. */
-    return version == INBOX_SCHEMA_VERSION ? check_columns(conn, timeout_ms, f) : 0;
+    return version == sql_newest() ? check_columns(conn, timeout_ms, f) : 0;
 }

@@ -1,7 +1,8 @@
-"""Writes the files of sql/ as a C table: embed.py OUT.c OUT.d SQL_FOLDER.
+"""Writes the files of sql/ as a C table: embed.py OUT.c OUT.d SQL_FOLDER [MORE_OF_THE_SAME].
 
 The dependency file names the folders too, so that an added or removed file makes the program be built again."""
 
+import glob
 import os
 import sys
 
@@ -21,21 +22,30 @@ def quoted(line):
     return '"' + "".join(out) + '"'
 
 
-def main(out, depfile, folder):
-    folders = [folder, os.path.join(folder, "functions"), os.path.join(folder, "queries")]
-    paths = sorted(os.path.join(f, name) for f in folders for name in os.listdir(f) if name.endswith(".sql"))
+def files(root):
+    """Paths by their names in the folder: the names order them, and a later folder may replace a file."""
+    return {os.path.relpath(path, root).replace(os.sep, "/"): path
+            for part in ("", "functions", "queries") for path in glob.glob(os.path.join(root, part, "*.sql"))}
+
+
+def main(out, depfile, *roots):
+    named = {}
+    for root in roots:
+        named.update(files(root))
+    folders = [os.path.join(root, part) for root in roots for part in ("", "functions", "queries")
+               if os.path.isdir(os.path.join(root, part))]
     with open(out, "w", encoding="ascii") as c:
         c.write("/* Made from sql/ by embed.py. */\n\n#include \"inbox/sql.h\"\n\nconst struct sql_file sql_files[] = {\n")
-        for path in paths:
+        for name, path in sorted(named.items()):
             with open(path, encoding="utf-8", newline="\n") as sql:
                 lines = sql.read().splitlines(keepends=True)
             assert not any("\0" in line for line in lines), path
-            c.write("    {%s,\n" % quoted(os.path.relpath(path, folder).replace(os.sep, "/")))
+            c.write("    {%s,\n" % quoted(name))
             c.writelines("     %s\n" % quoted(line) for line in lines)
             c.write("     \"\"},\n")
-        c.write("};\n\nconst size_t n_sql_files = %d;\n" % len(paths))
+        c.write("};\n\nconst size_t n_sql_files = %d;\n" % len(named))
     with open(depfile, "w", encoding="utf-8") as d:
-        d.write("%s: %s\n" % (out, " ".join(p.replace(" ", "\\ ") for p in folders + paths)))
+        d.write("%s: %s\n" % (out, " ".join(p.replace(" ", "\\ ") for p in folders + sorted(named.values()))))
 
 
 main(*sys.argv[1:])

@@ -23,9 +23,6 @@ struct job;
 
 struct inbox;
 
-/* The number of the newest migration that this program knows; see sql/0001_schema.sql. */
-enum { INBOX_SCHEMA_VERSION = 1 };
-
 /* The kinds of batches. Claims of queues whose completion is the application's own transaction commit
  * asynchronously as long as they only insert, those of the other queues never: so the two never share a
  * batch. */
