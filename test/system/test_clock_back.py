@@ -51,7 +51,7 @@ def stepped(raw_postgres, certificates, rabbitmq, tmp_path, request):
         bed = Stepped(request.node.name, tmp_path, server, rabbitmq)
         request.node.bed = bed
         bed.clock = clock
-        bed.rows("INSERT INTO onceward.consumer (consumer, vhost, queue) VALUES (%s, '/', %s)", bed.queue.name, bed.queue.name)
+        bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s)", bed.queue.name, bed.queue.name)
         yield bed
         bed.deinit()
     finally:
