@@ -6,6 +6,7 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/table.h"
+#include "onceward/base/texts.h"
 #include "onceward/config/config.h"
 #include "onceward/config/json.h"
 #include "onceward/core/identity.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { NAMES_MAX = 30 };
+enum { NAMES_MAX = 30, NAME_BYTES_MAX = 48 };
 
 /* Would this source find an id? Then it is added, as the configuration writes it. */
 static size_t propose(const struct message *m, struct slice text, size_t n, struct buf *out)
@@ -23,7 +24,7 @@ static size_t propose(const struct message *m, struct slice text, size_t n, stru
     struct fault ignored = {0};
 
     if (!slice_is_text(text) || identity_parse(text, &source, &ignored) ||
-        identity_find(&source, 1, m, jsonread_pointer, &id, &ignored) != IDENTITY_FOUND) {
+        identity_find(&source, 1, m, jsonread_id, &id, &ignored) != IDENTITY_FOUND) {
         buf_deinit(&id);
         return n;
     }
@@ -81,19 +82,56 @@ static void add_source(const struct config_queue *q, const struct message *m, st
     struct fault ignored = {0};
 
     for (size_t i = 0; i < q->n_message_id && !name.len; i++)
-        if (identity_find(&q->message_id[i], 1, m, jsonread_pointer, &id, &ignored) == IDENTITY_FOUND)
+        if (identity_find(&q->message_id[i], 1, m, jsonread_id, &id, &ignored) == IDENTITY_FOUND)
             identity_source_add(&name, &q->message_id[i]);
     text_add_safe(out, buf_slice(&name));
     buf_deinit(&id);
     buf_deinit(&name);
 }
 
+/* How far a JSON pointer leads in this body, and the names that it could go on with. */
+static void add_level(const struct identity_source *s, const struct message *m, struct buf *out)
+{
+    struct texts names = {0};
+    size_t len = 0;
+
+    if (jsonread_reached((struct slice){m->body, m->body_len}, s->name, &len, &names)) {
+        buf_add_text(out, ". Its body is not JSON, or has more than 256 KiB");
+        return;
+    }
+    buf_add_text(out, ". Its body ");
+    if (len) {
+        buf_add_text(out, "has at ");
+        text_add_safe(out, (struct slice){s->name.data, len});
+    } else {
+        buf_add_text(out, "has");
+    }
+    buf_add_text(out, names.n ? " the members " : " no object, and no string or integer for an id");
+    for (size_t i = 0; i < names.n && i < NAMES_MAX; i++) {
+        buf_add_text(out, i ? ", " : "");
+        text_add_safe(out, slice_cut(slice_of(names.items[i]), NAME_BYTES_MAX));
+    }
+    if (names.n > NAMES_MAX)
+        buf_printf(out, " and %zu more", names.n - NAMES_MAX);
+    texts_deinit(&names);
+}
+
+static void add_levels(const struct identity_source *sources, size_t n, const struct message *m,
+                       struct buf *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (sources[i].kind == IDENTITY_JSON)
+            add_level(&sources[i], m, out);
+        else if (sources[i].kind == IDENTITY_JOIN)
+            add_levels(sources[i].parts, sources[i].n_parts, m, out);
+    }
+}
+
 bool sample_describe(const struct config_queue *q, const struct message *m, struct buf *out)
 {
     struct buf id = {0}, fits = {0};
     struct fault f = {0};
-    bool found =
-        identity_find(q->message_id, q->n_message_id, m, jsonread_pointer, &id, &f) == IDENTITY_FOUND;
+    bool found = identity_find(q->message_id, q->n_message_id, m, jsonread_id, &id, &f) == IDENTITY_FOUND;
 
     if (found) {
         buf_add_text(out, "a message has the id \"");
@@ -104,6 +142,7 @@ bool sample_describe(const struct config_queue *q, const struct message *m, stru
         text_add_safe(out, slice_of(f.text));
         buf_add_text(out, ". It has ");
         message_add_names(m, NAMES_MAX, out);
+        add_levels(q->message_id, q->n_message_id, m, out);
         if (add_proposals(m, &fits)) {
             buf_add_text(out, ". This would find an id, for message_id: ");
             text_add_safe(out, buf_slice(&fits));

@@ -6,6 +6,7 @@
 
 #include "config/scan.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/texts.h"
 
 #include <stdint.h>
 
@@ -14,7 +15,7 @@ struct search {
     struct scan scan;
     struct buf *out;
     size_t start; /* of the value in out */
-    bool found;
+    bool found, of_id;
 };
 
 static bool find(struct search *w, struct slice pointer);
@@ -48,6 +49,8 @@ static bool find_here(struct search *w)
         return true;
     case SCAN_TRUE:
     case SCAN_FALSE:
+        if (w->of_id) /* it would be the id of every message */
+            return scan_literal(&w->scan);
         buf_add_text(w->out, *w->scan.at == 't' ? "true" : "false");
         w->found = true;
         return scan_literal(&w->scan);
@@ -143,18 +146,104 @@ static bool find(struct search *w, struct slice pointer)
     return well_formed;
 }
 
+/* False: it cannot be JSON. Readers may ignore a byte order mark: RFC 8259, 8.1. */
+static bool scan_begin(struct scan *s, struct slice body)
+{
+    size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3) ? 3 : 0;
+
+    *s = (struct scan){.at = body.data + mark, .end = body.data + body.len};
+    return body.len && body.len <= JSON_BODY_MAX && slice_is_utf8(body);
+}
+
+static int search_run(struct search *w, struct slice body, struct slice pointer)
+{
+    w->start = w->out->len;
+    if (scan_begin(&w->scan, body) && find(w, pointer) && w->found && scan_at_end(&w->scan))
+        return 0;
+    w->out->len = w->start;
+    return 1;
+}
+
 int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out)
 {
-    size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3)
-                      ? 3
-                      : 0; /* readers may ignore it: RFC 8259, 8.1 */
-    struct search w = {.out = out, .start = out->len};
+    return search_run(&(struct search){.out = out}, body, pointer);
+}
 
-    if (!body.len || body.len > JSON_BODY_MAX || !slice_is_utf8(body))
+int jsonread_id(struct slice body, struct slice pointer, struct buf *out)
+{
+    return search_run(&(struct search){.out = out, .of_id = true}, body, pointer);
+}
+
+/* --- how far a pointer leads --- */
+
+/* The names of an object's members, and where the value of the last one called token begins. */
+static bool list_members(struct scan *s, struct slice token, struct texts *names, struct scan *ret_value)
+{
+    struct buf name = {0};
+    struct slice key;
+    int more = -1;
+
+    if (scan_open(s))
+        for (bool first = true; (more = scan_next_member(s, first, &key)) == 1; first = false) {
+            buf_reset(&name);
+            scan_decode(&name, key);
+            texts_add(names, buf_text(&name));
+            if (scan_equal(key, token))
+                *ret_value = *s;
+            if (!scan_skip(s)) {
+                more = -1;
+                break;
+            }
+        }
+    buf_deinit(&name);
+    return more == 0;
+}
+
+static bool find_item(struct scan *s, size_t wanted, struct scan *ret_value)
+{
+    int more = -1;
+
+    if (scan_open(s))
+        for (size_t i = 0; (more = scan_next_item(s, i == 0)) == 1; i++) {
+            if (i == wanted)
+                *ret_value = *s;
+            if (!scan_skip(s))
+                return false;
+        }
+    return more == 0;
+}
+
+/* One step along the pointer. False: the value there is no object and no array, or is malformed. */
+static bool step_into(const struct scan *at, struct slice token, struct texts *names, struct scan *ret_value)
+{
+    struct scan s = *at;
+    enum scan_kind kind = scan_peek(&s);
+
+    texts_deinit(names);
+    if (kind == SCAN_OBJECT)
+        return list_members(&s, token, names, ret_value);
+    return kind == SCAN_ARRAY && find_item(&s, index_of(token), ret_value);
+}
+
+int jsonread_reached(struct slice body, struct slice pointer, size_t *ret_len, struct texts *names)
+{
+    struct slice rest = pointer;
+    struct buf token = {0};
+    struct scan at, whole;
+
+    if (!scan_begin(&at, body))
         return 1;
-    w.scan = (struct scan){.at = body.data + mark, .end = body.data + body.len};
-    if (find(&w, pointer) && w.found && scan_at_end(&w.scan))
-        return 0;
-    out->len = w.start;
-    return 1;
+    whole = at;
+    if (!scan_skip(&whole) || !scan_at_end(&whole))
+        return 1;
+    for (*ret_len = 0;; *ret_len = pointer.len - rest.len) {
+        struct scan value = {0};
+        bool more = rest.len && take_token(&rest, &token);
+
+        if (!step_into(&at, more ? buf_slice(&token) : SLICE(""), names, &value) || !more || !value.at)
+            break;
+        at = value;
+    }
+    buf_deinit(&token);
+    return 0;
 }

@@ -162,21 +162,25 @@ static void names_of_properties(const struct message *m, struct buf *out)
         buf_add_text(out, "no properties");
 }
 
+/* Headers that the broker adds are left out: no id is in them. */
 void message_add_names(const struct message *m, size_t most_headers, struct buf *out)
 {
     enum { NAME_MAX_BYTES = 48 };
     const char *before = " and the headers ";
+    size_t n = 0;
 
     names_of_properties(m, out);
-    if (!m->n_headers)
-        buf_add_text(out, " and no headers");
-    for (size_t i = 0; i < m->n_headers && i < most_headers; i++) {
+    for (size_t i = 0; i < m->n_headers; i++) {
+        if (header_is_spent(m->headers[i].name) || n++ >= most_headers)
+            continue;
         buf_add_text(out, before);
         text_add_safe(out, slice_cut(m->headers[i].name, NAME_MAX_BYTES));
         before = ", ";
     }
-    if (m->n_headers > most_headers)
-        buf_printf(out, " and %zu more", m->n_headers - most_headers);
+    if (!n)
+        buf_add_text(out, " and no headers");
+    if (n > most_headers)
+        buf_printf(out, " and %zu more", n - most_headers);
 }
 
 static const struct field *field_find(const struct field *fields, size_t n, struct slice name)

@@ -66,7 +66,7 @@ static enum dead_reason identify(const struct lane *l, const struct message *m, 
                                  struct fault *f)
 {
     buf_reset(id);
-    switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_pointer, id, f)) {
+    switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_id, id, f)) {
     case IDENTITY_FOUND:
         return DEAD_NONE;
     case IDENTITY_MISSING:

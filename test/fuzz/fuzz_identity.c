@@ -9,7 +9,7 @@ static enum identity_result find(const struct identity_source *sources, size_t n
                                  struct buf *id)
 {
     struct fault f = {0};
-    enum identity_result result = identity_find(sources, n, m, jsonread_pointer, id, &f);
+    enum identity_result result = identity_find(sources, n, m, jsonread_id, id, &f);
 
     MUST((result == IDENTITY_FOUND) == !fault_is_set(&f));
     MUST((result == IDENTITY_MISSING || result == IDENTITY_EMPTY) == (id->len == 0));

@@ -442,6 +442,9 @@ def test_a_sample_near_the_delivery_limit_says_not_to_look_again(place, limit, k
      '["json:/id"], ["property:correlation_id"]'),
     (["property:message_id"], {"headers": {"cloudEvents:id": "secret-1", "cloudEvents:source": "/s"}}, b"", '["cloudevents"]'),
     (["property:message_id"], {"type": "order", "headers": {"bad\x1b[2Jid": [1]}}, b"text", "body-sha256"),
+    (["json:/order/id"], {}, b'{"order": {"number": "secret-1", "lines": []}}', "Its body has at /order the members number, lines"),
+    (["json:/order"], {}, b'{"order": true, "number": 1}', "Its body has at /order no object, and no string or integer for an id"),
+    (["json:/id"], {}, b"secret-1", "Its body is not JSON"),
 ])
 def test_a_sample_without_an_id_tells_what_would_find_one(place, source, properties, body, said):
     place.queue.publish(None if "message_id" not in properties else properties.pop("message_id"), body, **properties)

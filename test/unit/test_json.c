@@ -5,6 +5,7 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/texts.h"
 #include "onceward/config/json.h"
 
 #include <jansson.h>
@@ -460,10 +461,66 @@ static void test_properties_refused(void **state)
     }
 }
 
+/* A message id is a string or an integer: the same true in each body would make one message of all. */
+static void test_what_is_no_message_id(void **state)
+{
+    static const char *const bodies[] = {"{\"id\": true}", "{\"id\": false}", "{\"id\": null}",
+                                         "{\"id\": 42.5}", "{\"id\": 1e2}",   "{\"id\": {}}",
+                                         "{\"id\": [1]}"};
+    struct buf out = {0};
+
+    for (size_t i = 0; i < COUNT(bodies); i++)
+        assert_int_equal(jsonread_id(slice_of(bodies[i]), SLICE("/id"), &out), 1);
+    assert_int_equal(out.len, 0);
+    assert_int_equal(jsonread_id(SLICE("{\"id\": 42}"), SLICE("/id"), &out), 0);
+    assert_int_equal(jsonread_id(SLICE("{\"id\": \"true\"}"), SLICE("/id"), &out), 0);
+    assert_string_equal(buf_text(&out), "42true");
+    buf_deinit(&out);
+}
+
+static void assert_reached(const char *body, const char *pointer, const char *reached, const char *members)
+{
+    struct texts names = {0};
+    struct buf joined = {0};
+    size_t len = 0;
+
+    assert_int_equal(jsonread_reached(slice_of(body), slice_of(pointer), &len, &names), 0);
+    for (size_t i = 0; i < names.n; i++)
+        buf_printf(&joined, "%s%s", i ? "," : "", names.items[i]);
+    assert_int_equal(len, strlen(reached));
+    assert_memory_equal(pointer, reached, len);
+    assert_string_equal(buf_text(&joined), members);
+    texts_deinit(&names);
+    buf_deinit(&joined);
+}
+
+static void test_how_far_a_wrong_pointer_leads(void **state)
+{
+    static const char body[] =
+        "{\"order\": {\"number\": 7, \"lines\": [{\"sku\": 1}], \"a/b\": {\"c\": 1}}, \"at\": true}";
+    struct texts names = {0};
+    size_t len = 0;
+
+    assert_reached(body, "/id", "", "order,at");
+    assert_reached(body, "/order/id", "/order", "number,lines,a/b");
+    assert_reached(body, "/order/id/x", "/order", "number,lines,a/b");
+    assert_reached(body, "/order", "/order", "number,lines,a/b");
+    assert_reached(body, "/order/lines/0/id", "/order/lines/0", "sku");
+    assert_reached(body, "/order/lines/1/id", "/order/lines", "");
+    assert_reached(body, "/order/a~1b/d", "/order/a~1b", "c");
+    assert_reached(body, "/at", "/at", "");
+    assert_reached(body, "/at/id", "/at", "");
+    assert_reached("{}", "/id", "", "");
+    assert_int_equal(jsonread_reached(SLICE("text"), SLICE("/id"), &len, &names), 1);
+    assert_int_equal(jsonread_reached(SLICE("{\"a\": 1"), SLICE("/id"), &len, &names), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pointer),
+        cmocka_unit_test(test_what_is_no_message_id),
+        cmocka_unit_test(test_how_far_a_wrong_pointer_leads),
         cmocka_unit_test(test_pointer_bounds),
         cmocka_unit_test(test_agrees_with_jansson),
         cmocka_unit_test(test_fields_round_trip),
