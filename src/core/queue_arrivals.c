@@ -187,6 +187,20 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
     free(all);
 }
 
+/* A missing queue is no fault of the connection: it is told once, and by the state in the stats lines. */
+static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, const char *reason)
+{
+    struct note *n;
+
+    if (no_queue && q->consumer.watch.no_queue_told)
+        return;
+    n = notes_tell(q, no_queue ? EVENT_NO_QUEUE : EVENT_DISCONNECTED, NULL);
+    n->reason = "broker";
+    n->ms = wait_ms;
+    note_text(n, "%s", reason);
+    q->consumer.watch.no_queue_told = no_queue;
+}
+
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
     enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
@@ -195,14 +209,13 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
         return;
     if (code) {
-        struct note *n = notes_tell(q, EVENT_DISCONNECTED, NULL);
-
         if (q->consumer.n_failures < 0)
             q->consumer.n_failures = 0;
-        n->reason = "broker";
-        n->ms = backoff_ms(CONSUME_FIRST_MS, CONSUME_LAST_MS, ++q->consumer.n_failures, held_random(q));
-        note_text(n, "%s", reason);
-        q->consumer.not_before_ms = now_ms + n->ms;
+        int64_t wait_ms =
+            backoff_ms(CONSUME_FIRST_MS, CONSUME_LAST_MS, ++q->consumer.n_failures, held_random(q));
+
+        tell_channel_lost(q, code == NOT_FOUND, wait_ms, reason);
+        q->consumer.not_before_ms = now_ms + wait_ms;
     } else if (q->consumer.n_failures < 0) {
         q->consumer.n_failures = 0;
     }
@@ -233,7 +246,7 @@ void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)
     q->consumer.state = CONSUMER_ACTIVE;
     q->consumer.watch.stuck_for = NULL;
     q->consumer.watch.since_ms = now_ms;
-    q->consumer.watch.no_queue = false;
+    q->consumer.watch.no_queue = q->consumer.watch.no_queue_told = false;
     if (q->consumer.n_failures >= 0) { /* the renewals of credit are not news */
         n = notes_tell(q, EVENT_CONSUMING, NULL);
         n->n = q->consumer.prefetch;

@@ -70,6 +70,7 @@ static const struct note_fields {
     [EVENT_TOO_LARGE] = {.text = "reason"},
     [EVENT_LIMITS] = {.text = "reason"},
     [EVENT_DISCONNECTED] = {.reason = "peer", .text = "reason", .ms = "next_try_ms"},
+    [EVENT_NO_QUEUE] = {.text = "reason", .ms = "next_try_ms"},
     [EVENT_CONSUMING] = {.n = "prefetch"},
     [EVENT_RETURNED] = {.text = "reason", .n = "n"},
     [EVENT_DATABASE_ERROR] = {.reason = "during", .text = "reason"},

@@ -84,7 +84,7 @@ def test_a_queue_deleted_under_work_and_made_again(own):
         gate.wait_for_waiting(n + 1)
         own.queue.delete()
         assert own.queue.name in sidecar.wait_for("cancelled", since=mark)["reason"]
-        assert "404" in sidecar.wait_for("disconnected", since=mark, reason=lambda r: "404" in r)["reason"], "it says what it waits for"
+        assert "404" in sidecar.wait_for("no_queue", since=mark)["reason"], "it says what it waits for"
         own.queue.declare()
         sidecar.wait_for("consuming", since=mark)
     gate.open()

@@ -243,9 +243,10 @@ def test_a_missing_queue_is_waited_for_and_never_declared(bed):
     bed.queue.delete()
     sidecar = bed.sidecar(wait=False)
     sidecar.wait_for("connected", peer="broker")
-    wait_until(lambda: any(bed.queue.name in str(e) and e["level"] in ("warning", "error") for e in sidecar.events),
-               "it says that the queue is missing")
+    line = sidecar.wait_for("no_queue")
+    assert line["level"] == "warning" and bed.queue.name in line["reason"] and line["message"] == f"no such queue: {line['reason']}"
     no_queue_is_told(bed, sidecar)
+    assert len(sidecar.find("no_queue")) == 1 and not sidecar.find("disconnected"), "the connection is good"
     bed.queue.declare()
     bed.queue.publish("m1")
     sidecar.wait_for("completed", message_id="m1", deadline=40)

@@ -48,6 +48,7 @@ struct consumer {
         int64_t asked_ms;    /* and not answered yet; 0: answered */
         int64_t depth_of_ms; /* when the present depth was asked for */
         bool no_queue;
+        bool no_queue_told; /* once until it is consumed again */
     } watch;
 };
 
