@@ -117,7 +117,7 @@ static void hint_content_types(const struct config *c, struct findings *s)
         snprintf(where, sizeof(where), "queue %s", c->queues[i].name);
         if (!c->queues[i].forward.content_type)
             check_tell(
-                s, FINDING_OK,
+                s, FINDING_HINT,
                 "messages without a content type go as application/octet-stream, since "
                 "forward.content_type is not set; most frameworks want application/json, and answer 415 "
                 "or 422");
@@ -200,13 +200,13 @@ int command_check(int argc, char **argv)
         else if (option == 'j')
             o.json = true;
         else
-            return option == 'h' ? usage(stdout, STATUS_DONE) : usage(stderr, STATUS_USAGE);
+            return option == 'h' ? usage(stdout, STATUS_DONE) : command_see_help(argv[0]);
     }
     if (command_config_named(argc, argv, &o.path))
-        return usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     if (o.sample && !o.connect) {
         fprintf(stderr, "check: --sample is for --connect\n");
-        return usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     }
     return check(&o);
 }

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static const char *const results[] = {"ok", "warn", "fail"};
+static const char *const results[] = {"ok", "warn", "fail", "hint"};
 
 void check_tell_json(enum finding kind, const char *where, const char *path, const char *text)
 {
@@ -27,7 +27,7 @@ void check_tell_json(enum finding kind, const char *where, const char *path, con
 
 void check_tell(void *ctx, enum finding kind, const char *text)
 {
-    static const char *const marks[] = {"ok  ", "warn", "FAIL"};
+    static const char *const marks[] = {"ok  ", "warn", "FAIL", "hint"};
     struct findings *s = ctx;
 
     if (s->json)

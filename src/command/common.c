@@ -50,10 +50,10 @@ void command_close(struct config *c, struct admin *a)
     config_free(c);
 }
 
-static int usage(FILE *to, const char *help, int status)
+int command_see_help(const char *command)
 {
-    fputs(help, to);
-    return status;
+    fprintf(stderr, "see `onceward %s --help`\n", command);
+    return STATUS_USAGE;
 }
 
 const char *command_config_default(const char *given)
@@ -85,14 +85,15 @@ int command_parse(int argc, char **argv, const char *help, const char *flag, con
     int option;
 
     while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h')
-            return usage(stdout, help, STATUS_DONE);
-        else if (option == 'c')
+        if (option == 'h') {
+            fputs(help, stdout);
+            return STATUS_DONE;
+        } else if (option == 'c')
             *ret_config = optarg;
         else if (option == 'f')
             *ret_flag = 1;
         else
-            return usage(stderr, help, STATUS_USAGE);
+            return command_see_help(argv[0]);
     }
-    return command_config_named(argc, argv, ret_config) ? usage(stderr, help, STATUS_USAGE) : -1;
+    return command_config_named(argc, argv, ret_config) ? command_see_help(argv[0]) : -1;
 }

@@ -22,6 +22,9 @@ void command_close(struct config *c, struct admin *a);
 /* "onceward: TEXT" on standard error. Answers STATUS_FAILED. */
 int command_fail(const struct fault *f);
 
+/* Behind the line that says what is wrong: where the options stand. Answers STATUS_USAGE. */
+int command_see_help(const char *command);
+
 /* --config FILE, else ONCEWARD_CONFIG, else NULL. */
 const char *command_config_default(const char *given);
 

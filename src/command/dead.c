@@ -314,14 +314,14 @@ int command_dead(int argc, char **argv)
         if (option == 'h')
             return usage(stdout, STATUS_DONE);
         if (read_option(&o, option))
-            return option == '?' ? usage(stderr, STATUS_USAGE) : STATUS_USAGE;
+            return option == '?' ? command_see_help(argv[0]) : STATUS_USAGE;
     }
     for (size_t i = 0; i < sizeof actions / sizeof *actions && optind < argc; i++)
         if (strcmp(argv[optind], actions[i].name) == 0)
             action = &actions[i];
     if (!action) {
         fprintf(stderr, "onceward dead: what? list, show, redrive or discard\n");
-        return usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     }
     optind++;
     o.config = command_config_default(o.config);

@@ -87,15 +87,15 @@ int command_example(int argc, char **argv)
         if (option == 'h')
             return example_usage(stdout, STATUS_DONE);
         if (option != 'c')
-            return example_usage(stderr, STATUS_USAGE);
+            return command_see_help(argv[0]);
         completion = optarg;
     }
     if (strcmp(completion, "response") != 0 && strcmp(completion, "transaction") != 0) {
         fprintf(stderr, "example: --completion \"%s\" is neither response nor transaction\n", completion);
-        return example_usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     }
     if (optind < argc)
-        return example_usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     printf("%s      \"completion\": \"%s\",\n%s", head, completion, tail);
     fflush(stdout);
     config_keys_each(tell_key, NULL);

@@ -452,8 +452,10 @@ int command_explain(int argc, char **argv)
             twice |= part && part != &parts[option - OPTION_PART];
             part = &parts[option - OPTION_PART];
         } else {
-            fputs(help, option == 'h' ? stdout : stderr);
-            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
+            if (option != 'h')
+                return command_see_help(argv[0]);
+            fputs(help, stdout);
+            return STATUS_DONE;
         }
     }
     if (optind + 1 < argc || (optind < argc && (markdown || list || part)) || twice) {

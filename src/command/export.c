@@ -393,16 +393,18 @@ static int parse(int argc, char **argv, struct options *o, struct export *e)
         const char **const texts[] = {['c'] = &o->config, ['C'] = &o->consumer, ['s'] = &o->since,
                                       ['u'] = &o->until,  ['o'] = &o->output,   ['a'] = &o->after};
 
-        if (option == 'h' || option == '?') {
-            fputs(help, option == 'h' ? stdout : stderr);
-            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
+        if (option == 'h') {
+            fputs(help, stdout);
+            return STATUS_DONE;
         }
+        if (option == '?')
+            return command_see_help(argv[0]);
         if (option)
             *texts[option] = optarg;
     }
     if (optind < argc) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
-        return STATUS_USAGE;
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+        return command_see_help(argv[0]);
     }
     o->config = command_config_default(o->config);
     return check(o, e);

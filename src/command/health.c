@@ -103,8 +103,8 @@ int command_health(int argc, char **argv)
         n += o.given[i];
     }
     if (n != 1) {
-        fputs(help, stderr);
-        return STATUS_USAGE;
+        fprintf(stderr, "%s: give one question: --started, --live or --ready\n", argv[0]);
+        return command_see_help(argv[0]);
     }
     /* A file that was broken while the sidecar runs must not end it: it goes on with what it has read. */
     if (running_path(&o, &path, &f))

@@ -134,16 +134,15 @@ static int parse(int argc, char **argv, const char *help, int with, struct order
         } else if (option == 'r') {
             o->reason = optarg;
         } else if (option) {
-            fputs(help, stderr);
-            return STATUS_USAGE;
+            return command_see_help(argv[0]);
         }
     }
     o->config = command_config_default(o->config);
     o->ids = argv + optind;
     o->n_ids = (size_t)(argc - optind);
     if (o->n_ids && !(with & WITH_IDS)) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
-        return STATUS_USAGE;
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+        return command_see_help(argv[0]);
     }
     return check(o, with & WITH_HELD);
 }

@@ -41,8 +41,10 @@ static int read_options(int argc, char **argv, struct migrate_options *o)
         } else if (option == 'd') {
             o->database = optarg;
         } else {
-            fputs(help, option == 'h' ? stdout : stderr);
-            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
+            if (option != 'h')
+                return command_see_help(argv[0]);
+            fputs(help, stdout);
+            return STATUS_DONE;
         }
     }
     if (command_config_named(argc, argv, &o->config) == 0) {
@@ -50,8 +52,7 @@ static int read_options(int argc, char **argv, struct migrate_options *o)
             return -1;
         fprintf(stderr, "onceward migrate: --database: %s\n", f.text);
     }
-    fputs(help, stderr);
-    return STATUS_USAGE;
+    return command_see_help(argv[0]);
 }
 
 static int migrate(const struct config_database *c)

@@ -104,9 +104,7 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
 /* The id that the sidecar will find; -1: none that it can use, and f says why. */
 static int find_id(const struct message *m, const struct config_queue *q, struct buf *found, struct fault *f)
 {
-    return identity_find(q->message_id, q->n_message_id, m, jsonread_id, found, f) == IDENTITY_FOUND
-               ? 0
-               : -1;
+    return identity_find(q->message_id, q->n_message_id, m, jsonread_id, found, f) == IDENTITY_FOUND ? 0 : -1;
 }
 
 static void set_header(struct message *m, struct slice name, struct slice value)

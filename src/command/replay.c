@@ -418,8 +418,7 @@ static int read_option(struct options *o, int option)
     case 0:
         return 0;
     default:
-        fputs(help, stderr);
-        return STATUS_USAGE;
+        return command_see_help("replay");
     }
 }
 
@@ -453,8 +452,8 @@ static int parse(int argc, char **argv, struct options *o)
     for (; optind < argc && o->n_ids; optind++)
         o->ids[o->n_ids++] = argv[optind];
     if (optind < argc) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n%s", argv[0], argv[optind], help);
-        return STATUS_USAGE;
+        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
+        return command_see_help(argv[0]);
     }
     o->config = command_config_default(o->config);
     status = check(o);

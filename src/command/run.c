@@ -124,11 +124,11 @@ int command_run(int argc, char **argv)
         if (option == 'h')
             return usage(stdout, STATUS_DONE);
         if (option != 'c')
-            return usage(stderr, STATUS_USAGE);
+            return command_see_help(argv[0]);
         path = optarg;
     }
     if (command_config_named(argc, argv, &path))
-        return usage(stderr, STATUS_USAGE);
+        return command_see_help(argv[0]);
     memory_tune();
     hold_wishes();
     log_start(STDOUT_FILENO);

@@ -52,7 +52,7 @@ int running_parse(int argc, char **argv, struct running_options *o)
         else if (option >= FIRST_FLAG)
             o->given[option - FIRST_FLAG] = true;
         else
-            return usage(stderr, o->help, STATUS_USAGE);
+            return command_see_help(argv[0]);
     }
     if (optind == argc && !(o->state && o->config))
         return -1;
@@ -60,7 +60,7 @@ int running_parse(int argc, char **argv, struct running_options *o)
         fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
     else
         fprintf(stderr, "%s: --state and --config say the same: give one\n", argv[0]);
-    return usage(stderr, o->help, STATUS_USAGE);
+    return command_see_help(argv[0]);
 }
 
 int running_path(const struct running_options *o, char **ret, struct fault *f)

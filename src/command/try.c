@@ -302,7 +302,7 @@ static int read_options(int argc, char **argv, struct try_options *o)
             try_tell_markdown(stdout);
             return STATUS_DONE;
         default:
-            return option == 'h' ? usage(stdout, STATUS_DONE) : usage(stderr, STATUS_USAGE);
+            return option == 'h' ? usage(stdout, STATUS_DONE) : command_see_help(argv[0]);
         }
     }
     return -1;

@@ -49,7 +49,7 @@ static bool find_here(struct search *w)
         return true;
     case SCAN_TRUE:
     case SCAN_FALSE:
-        if (w->of_id) /* it would be the id of every message */
+        if (w->of_id) /* a flag would be the id of half of all messages */
             return scan_literal(&w->scan);
         buf_add_text(w->out, *w->scan.at == 't' ? "true" : "false");
         w->found = true;
@@ -213,7 +213,7 @@ static bool find_item(struct scan *s, size_t wanted, struct scan *ret_value)
     return more == 0;
 }
 
-/* One step along the pointer. False: the value there is no object and no array, or is malformed. */
+/* A step along the pointer. False: the value there is no object and no array, or is malformed. */
 static bool step_into(const struct scan *at, struct slice token, struct texts *names, struct scan *ret_value)
 {
     struct scan s = *at;

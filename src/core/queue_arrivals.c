@@ -187,7 +187,7 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
     free(all);
 }
 
-/* A missing queue is no fault of the connection: it is told once, and by the state in the stats lines. */
+/* A missing queue is no fault of the connection: logged once, and shown as the state in the stats lines. */
 static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, const char *reason)
 {
     struct note *n;

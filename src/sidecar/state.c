@@ -69,6 +69,8 @@ void state_write(const struct state *s, struct buf *out)
                (long long)s->start, (long long)s->started_ms, (long long)clock_wall_ms(),
                (long long)clock_ms(), life_names[s->life],
                flag(s->life == LIFE_DRAINING || s->life == LIFE_DRAINED), flag(s->life == LIFE_DRAINED));
+    if (s->life == LIFE_DRAINING)
+        buf_printf(out, ",\"drains_until_ms\":%lld", (long long)s->drains_until_ms);
     if (s->life == LIFE_ENDED) {
         buf_printf(out, ",\"ended\":true,\"status\":%lld}\n", (long long)s->status);
         return;
@@ -199,6 +201,7 @@ static void read_state(struct reading *r, struct state *s)
     s->age_ms = read_age_ms(r);
     s->life = read_life(r);
     s->status = number_at(r, "/status");
+    s->drains_until_ms = number_at(r, "/drains_until_ms");
     read_reload(r, &s->reload);
     while (read_queue(r, s->n_queues, s))
         ;

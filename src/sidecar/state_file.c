@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define KEEPER "ONCEWARD_STATE_LOCK"
@@ -83,6 +84,26 @@ static void learn_instance(struct state_file *s, const char *configured)
 
 /* --- the lock --- */
 
+/* A supervisor may have started this one within the other's grace. */
+static void name_other(const char *path, long long pid, struct fault *f)
+{
+    struct state other = {0};
+    struct fault none;
+    bool drains = state_read(path, &other, &none) == 0 && other.life == LIFE_DRAINING && other.pid == pid;
+    time_t until = (time_t)(other.drains_until_ms / 1000);
+    char text[32] = "";
+    struct tm tm;
+
+    if (drains && gmtime_r(&until, &tm))
+        strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    if (*text)
+        fault_set(f, "another sidecar, process %lld, runs with it: it drains until %s at the latest", pid,
+                  text);
+    else
+        fault_set(f, "another sidecar, process %lld, runs with it", pid);
+    state_deinit(&other);
+}
+
 static int take(struct state_file *s, const char *keeper, struct fault *f)
 {
     int64_t pid = 0;
@@ -92,7 +113,7 @@ static int take(struct state_file *s, const char *keeper, struct fault *f)
     if (answer != LOCK_TAKEN)
         return answer;
     if (pid)
-        fault_set(f, "another sidecar, process %lld, runs with it", (long long)pid);
+        name_other(s->path, (long long)pid, f);
     else
         fault_set(f, "another sidecar, in another container, runs with it");
     return STATE_FILE_TAKEN;

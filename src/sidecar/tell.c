@@ -29,6 +29,7 @@ static struct state state_of(const struct sidecar *s)
                           .process_started = process_started(getpid()),
                           .started_ms = s->started_ms,
                           .life = life_of(s),
+                          .drains_until_ms = clock_wall_ms() + s->grace_ends_ms - s->now_ms,
                           .reload = s->reload};
 }
 

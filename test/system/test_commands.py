@@ -124,7 +124,7 @@ def test_the_program_itself_has_help_and_a_version():
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ([], "usage"),
+    ([], "onceward "),
     (["sleep"], "sleep"),
     (["--frobnicate"], "--frobnicate"),
     (["help", "sleep"], "sleep"),
@@ -135,26 +135,26 @@ def test_the_program_itself_has_help_and_a_version():
     (["status", "--xml", "--config", "x"], "--xml"),
     (["check", "--config"], "--config"),
     (["check", "--config", "x", "y"], '"y"'),
-    (["version", "please"], "usage"),
-    (["schema", "now"], "usage"),
+    (["version", "please"], "onceward "),
+    (["schema", "now"], "onceward "),
     (["example", "--completion", "both"], '"both"'),
-    (["example", "me"], "usage"),
-    (["completion"], "usage"),
-    (["completion", "tcsh"], "usage"),
-    (["health"], "usage"),
-    (["health", "--live", "--ready"], "usage"),
-    (["drain", "now"], "usage"),
+    (["example", "me"], "onceward "),
+    (["completion"], "onceward "),
+    (["completion", "tcsh"], "onceward "),
+    (["health"], "onceward "),
+    (["health", "--live", "--ready"], "onceward "),
+    (["drain", "now"], "onceward "),
     (["drain", "--state", "a", "--config", "b"], "give one"),
-    (["health", "--started", "--live"], "usage"),
-    (["reload", "--exit"], "usage"),
+    (["health", "--started", "--live"], "onceward "),
+    (["reload", "--exit"], "onceward "),
     (["explain", "no_such_event"], "no_such_event"),
-    (["explain", "paused", "resumed"], "usage"),
-    (["explain", "--stats", "depth"], "usage"),
+    (["explain", "paused", "resumed"], "onceward "),
+    (["explain", "--stats", "depth"], "onceward "),
     (["dead"], "list, show, redrive or discard"),
     (["dead", "bury", "--config", "x"], "list, show, redrive or discard"),
     (["dead", "list"], "--config FILE is missing"),
     (["dead", "list", "one", "--config", "x"], '"one"'),
-    (["dead", "list", "-1", "--config", "x"], "usage"),
+    (["dead", "list", "-1", "--config", "x"], "onceward "),
     (["dead", "show", "--config", "x"], "ID"),
     (["dead", "show", "1", "2", "--body", "raw", "--config", "x"], "one ID"),
     (["dead", "show", "1", "--body", "cooked", "--config", "x"], "raw"),
@@ -1407,3 +1407,20 @@ def test_every_command_works_through_a_pooler(place, pooler):
     assert place.status_of("m1") == ("waiting", 0) and place.letters() == []
     done = run("check", "--config", path, "--connect")
     assert "through a pooler" in done.out and "default_transaction_isolation" in done.out, done.text
+
+
+# what is missing
+
+@pytest.mark.parametrize("arguments", [["check"], ["health"], ["status", "--nope"], ["dead"], ["pause", "x"], ["drain", "x"], ["migrate"], ["explain", "--nope"],
+                                       ["run", "x"], ["export", "x"], ["try", "--nope"]], ids=" ".join)
+def test_a_wrong_call_prints_one_line_and_where_the_help_is(arguments):
+    done = run(*arguments)
+    first, last = done.err.splitlines()
+    assert done.status == 2 and first and last == f"see `onceward {arguments[0]} --help`", done.text
+    assert good(arguments[0], "--help").startswith("usage: ")
+
+
+def test_advice_is_not_called_ok(place):
+    done = run("check", "--config", place.path)
+    line, = [x for x in done.out.splitlines() if "messages without a content type" in x]
+    assert line.startswith("hint queue "), line

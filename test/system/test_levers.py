@@ -326,10 +326,10 @@ def test_top_lives_on_a_terminal_until_q(bed, operator, environment, coloured):
 @pytest.mark.parametrize("command, arguments, words", [
     ("pause", ["--reason", "two\nlines"], "a line of text"),
     ("pause", ["m1"], "one argument too many"),
-    ("resume", ["--reason", "x"], "usage"),
+    ("resume", ["--reason", "x"], "--help"),
     ("give-up", [], "name messages by ID"),
     ("give-up", ["m1", "--held"], "not both"),
-    ("retry", ["--held"], "usage"),
+    ("retry", ["--held"], "--help"),
 ])
 def test_what_makes_no_sense_is_refused(operator, command, arguments, words):
     assert words in operator(command, *arguments, expect=2).err

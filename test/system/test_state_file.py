@@ -4,6 +4,7 @@ cannot be written is an error."""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import stat
@@ -16,6 +17,7 @@ from test_commands import ENVIRONMENT, Place, good, place, run  # noqa: F401 - a
 from test_drain import told
 
 from rig import process, schema
+from rig.application import Gate
 from rig.bed import merge
 from rig.wait import hold_true, wait_until
 
@@ -190,6 +192,24 @@ def test_check_says_who_has_it(bed):
     sidecar.signal(signal.SIGHUP)
     sidecar.wait_for("reloaded")
     assert good("drain", "--exit", "--state", sidecar.config["state_file"]) and sidecar.wait() == 0
+
+
+def test_a_second_start_within_the_grace_of_the_first_says_until_when(bed):
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or bed.app.commit_and_answer(request, reply)
+    first = bed.sidecar(top={"shutdown_grace": "1m"})
+    bed.queue.publish("m1")
+    gate.wait_for_waiting()
+    first.signal(signal.SIGTERM)
+    first.wait_for("draining")
+    wait_until(lambda: told(first)["state"] == "draining", "it says so", 10, 0.1)
+    second = bed.sidecar(config=merge(first.config, {}), start=False)
+    second.start()
+    assert second.wait() == 1
+    reason = second.find("state_file_failed")[0]["reason"]
+    assert re.fullmatch(rf"another sidecar, process {first.pid}, runs with it: it drains until 2\d{{3}}-\d\d-\d\dT[\d:]+Z at the latest", reason), reason
+    gate.open()
+    assert first.wait() == 0
 
 
 # where it lies without the key

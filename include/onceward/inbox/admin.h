@@ -45,7 +45,7 @@ int admin_check_schema(struct admin *a, struct fault *f);
 int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f);
 
 /* A line of `check`. A warning is no failure: it works, and somebody should know. */
-enum finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED };
+enum finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED, FINDING_HINT };
 
 /* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one).
  * vhosts: that of each queue, NULL where it is not known. Each finding is given to tell(ctx, kind,

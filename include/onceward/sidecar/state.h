@@ -39,7 +39,8 @@ struct state {
     int64_t started_ms;      /* wall clock */
     int64_t age_ms;          /* since it was written; not written itself */
     enum state_life life;
-    int64_t status; /* LIFE_ENDED: its exit status */
+    int64_t drains_until_ms; /* wall clock: the end of its grace; only while it drains */
+    int64_t status;          /* LIFE_ENDED: its exit status */
     struct state_reload reload;
     struct state_queue *queues;
     size_t n_queues;
