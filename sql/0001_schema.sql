@@ -1,4 +1,4 @@
--- The whole schema: inbox, dead letters, replicas, operator commands, stored messages, outbox, and the record of the schema itself.
+-- The whole schema: inbox, history, dead letters, replicas, operator commands, stored messages, outbox, and the record of the schema itself.
 --
 -- How the files of sql/ are run (`onceward migrate`), in one transaction under pg_advisory_xact_lock:
 --   1. every numbered file that onceward.schema_version does not have yet, in the order of the numbers (no such table: none was run);
@@ -161,6 +161,8 @@ COMMENT ON COLUMN onceward.horizon.passed IS 'No row, letter or message gets an 
 COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as it came.';
 
 -- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_keep_house).
+CREATE SEQUENCE onceward.consumer_number AS smallint;
+
 CREATE TABLE onceward.consumer (
     consumer      text COLLATE "C" PRIMARY KEY,
     broker        text        NOT NULL,
@@ -169,16 +171,50 @@ CREATE TABLE onceward.consumer (
     first_used_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     keeper        text,
     kept_until    timestamptz,
-    keeper_page   bigint      NOT NULL DEFAULT 0
+    keeper_page   bigint      NOT NULL DEFAULT 0,
+    number        smallint    UNIQUE,
+    retention_ms  bigint,
+    retention_at  timestamptz,
+    history_day   smallint
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
 COMMENT ON COLUMN onceward.consumer.broker IS 'The name of its cluster, as the broker says it.';
 COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
 COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
+COMMENT ON COLUMN onceward.consumer.number IS 'Its number in onceward.history. NULL: none of its rows was ever moved there.';
+COMMENT ON COLUMN onceward.consumer.retention_ms IS 'The longest retention that a replica reported within the hour before retention_at.';
+COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished looking for expired entries of the history.';
+
+-- Ids whose completed rows were replaced, 24 bytes each. An id has its row or its entry in every snapshot (sidecar_keep_house moves it in
+-- one statement), so a claim that looks for both in one statement finds one of them.
+--
+-- No key: nothing needs its uniqueness, and a hash index is smaller than a unique one. Hence REPLICA IDENTITY FULL: without it a
+-- publication of all tables would make the expiry fail. Entries are never updated, so they can be frozen by the vacuum that first sees them.
+CREATE TABLE onceward.history (
+    hash     uuid     NOT NULL,
+    print    integer  NOT NULL,
+    consumer smallint NOT NULL,
+    day      smallint NOT NULL
+) WITH (
+    fillfactor = 100,
+    autovacuum_freeze_min_age = 0,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.05
+);
+
+ALTER TABLE onceward.history REPLICA IDENTITY FULL;
+
+CREATE INDEX history_hash ON onceward.history USING hash (hash);
+
+COMMENT ON TABLE onceward.history IS 'Completed messages whose row was replaced after `compact_after`. See history_hash().';
+COMMENT ON COLUMN onceward.history.hash IS 'The first 16 bytes of the SHA-256 of the consumer, a zero byte and the message id.';
+COMMENT ON COLUMN onceward.history.print IS 'The first 4 bytes of the fingerprint.';
+COMMENT ON COLUMN onceward.history.consumer IS 'onceward.consumer.number';
+COMMENT ON COLUMN onceward.history.day IS 'The day of the completion, UTC, counted from 2000-01-01.';
 
 REVOKE ALL ON SCHEMA onceward FROM PUBLIC;
-REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.letter_lock, onceward.horizon, onceward.consumer FROM PUBLIC;
+REVOKE ALL ON onceward.schema_version, onceward.inbox, onceward.dead_letter, onceward.letter_lock, onceward.horizon, onceward.consumer, onceward.history FROM PUBLIC;
 
 CREATE TABLE onceward.replica (
     instance text COLLATE "C" PRIMARY KEY,

@@ -11,8 +11,9 @@ GRANT SELECT ON onceward.schema_version TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.inbox, onceward.dead_letter, onceward.consumer, onceward.control, onceward.replica
     TO onceward_sidecar;
 GRANT SELECT, UPDATE ON onceward.letter_lock, onceward.horizon TO onceward_sidecar;
+GRANT SELECT, INSERT, DELETE ON onceward.history TO onceward_sidecar;
 GRANT SELECT, INSERT ON onceward.message TO onceward_sidecar;
-GRANT USAGE ON SEQUENCE onceward.message_seq TO onceward_sidecar;
+GRANT USAGE ON SEQUENCE onceward.message_seq, onceward.consumer_number TO onceward_sidecar;
 GRANT SELECT ON onceward.message_retention TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.replay TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.outbox_position, onceward.outbox_life TO onceward_sidecar;

@@ -62,7 +62,7 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',
         DETAIL = CASE WHEN v_row.status IS NULL
-            THEN format('Message %s of consumer %s has been claimed again since, or this token was never given out for it.',
+            THEN format('Message %s of consumer %s has been claimed again since, this token was never given out for it, or it was completed longer than compact_after ago.',
                         v_id, v_consumer)
             ELSE format('The sidecar gave up on this attempt at message %s of consumer %s: it is %s%s.',
                         v_id, v_consumer, v_row.status, coalesce(' (' || onceward.error_shown(v_row.last_error) || ')', '')) END,

@@ -22,16 +22,17 @@
 -- exhausted: failed, with all attempts made; or to be taken over, with takeovers at p_max_attempts + 2.
 --
 -- In three statements, each with a snapshot of its own:
---   1. insert what no row exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
+--   1. insert what neither a row nor an entry of the history exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
 --      has not committed its completion yet, with everything inserted so far;
 --   2. take over what may be taken, if it is not locked;
---   3. read the rest and say why not.
+--   3. read the rest and say why not. Without a row, an entry of the history means completed, or mismatch.
 -- The first is enough for a batch of new messages.
 --
 -- Locks: the rows it claims, in key order; never waits for one (SKIP LOCKED), except for another claim's uncommitted insert of the same id,
 -- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
 -- be in its holder's way.
 -- And that of time_mark, before all others.
+-- Raises 40001 when more than a minute went by between its two looks at the clock.
 -- Rows: one an item.
 -- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
 -- took the row over.
@@ -82,9 +83,24 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT true AS yes FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
-    WHERE there.yes IS NULL
+    -- The entry is looked for in this statement, since only its own snapshot is sure to have the row or the entry. The size is read
+    -- once a statement: an empty history costs nothing. EXISTS would scan the table, which has no other index than that of the hash.
+    LEFT JOIN LATERAL (
+        SELECT true AS yes
+        FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
+        JOIN onceward.history h ON h.hash = k.hash
+        WHERE there.yes IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        LIMIT 1) moved ON true
+    WHERE there.yes IS NULL AND moved.yes IS NULL
     ON CONFLICT (consumer, message_id) DO NOTHING; -- not any conflict: somebody's own unique index must be heard of
     GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    -- An id that was first claimed, completed and moved since the snapshot was seen neither as a row nor as an entry. A move comes an hour
+    -- after the completion at the earliest (sidecar_keep_house). v_now is from before the snapshot, and this is read behind the insert.
+    IF clock_timestamp() NOT BETWEEN v_now AND v_now + interval '1 minute' THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the claim took more than a minute, or the clock was set back',
+            HINT = 'It is repeated: what it has seen of the inbox may be too old.';
+    END IF;
 
     IF v_n < cardinality(p_ids) THEN
         -- token_expires_at < v_until keeps the rows of the first statement out.
@@ -182,8 +198,11 @@ BEGIN
                WHEN 'exhausted' THEN r.last_error
                WHEN 'dead' THEN r.last_error
                WHEN 'mismatch' THEN json_build_object(
-                   'fingerprint', encode(i.fingerprint, 'hex'), 'first_fingerprint', encode(r.fingerprint, 'hex'),
-                   'first_status', r.status, 'first_received_at', r.received_at, 'first_completed_at', r.completed_at)::text END
+                   'fingerprint', encode(i.fingerprint, 'hex'),
+                   -- Of an entry only 4 bytes are known. A claim with the zeros behind them is answered like the first body.
+                   'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), rpad(lpad(to_hex(moved.print), 8, '0'), 32, '0')),
+                   'first_status', coalesce(r.status, 'completed'), 'first_received_at', r.received_at,
+                   'first_completed_at', coalesce(r.completed_at, (date '2000-01-01' + moved.day)::timestamp AT TIME ZONE 'UTC'))::text END
     FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
          WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
     LEFT JOIN LATERAL (
@@ -191,9 +210,18 @@ BEGIN
                r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step
         FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
+    LEFT JOIN LATERAL (
+        SELECT h.print, h.day
+        FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
+        JOIN onceward.history h ON h.hash = k.hash
+        WHERE r.status IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        LIMIT 1) moved ON true
     CROSS JOIN LATERAL (
         SELECT CASE
-            WHEN r.status IS NULL THEN 'vanished'
+            WHEN r.status IS NULL THEN
+                CASE WHEN moved.print IS NULL THEN 'vanished'
+                     WHEN moved.print = onceward.history_print(i.fingerprint) THEN 'completed'
+                     ELSE 'mismatch' END
             WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
             WHEN r.status = 'completed' THEN 'completed'
             WHEN r.status = 'dead' THEN

@@ -3,6 +3,8 @@
 --   from their death;
 --   ends tokens that expired longer than p_late_ms ago without an answer and without a redelivery: failed, due at once. Nothing else
 --   would ever show them, for their message may not come again;
+--   replaces completed rows by entries of onceward.history (history_move), once they have been completed for p_compact_ms. NULL: never;
+--   less than an hour counts as an hour, on which the claims' look at the clock relies;
 --   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than p_late_ms.
 -- It stops as soon as p_budget_us are over, and answers where to go on; 0 after the end of the table. next_page is -1 and nothing was
 -- done when somebody else keeps house: come back after away_ms.
@@ -10,6 +12,13 @@
 -- Nothing is forgotten because of one clock: what is old must be old by the database's and by p_clock_ms, the caller's in milliseconds since
 -- 1970. Where they differ by more than a minute nothing is done at all, and ahead_ms says by how much the database's is ahead (below 0:
 -- behind); it is 0 otherwise. NULL: the caller has none, and the database's counts alone.
+--
+-- Behind the inbox the walk goes on through the history, once a day, and deletes what has expired: entries whose whole day is further back
+-- than their consumer's retention; of a consumer that is gone, than the longest one. Of all the keepers the one whose consumer comes first does
+-- that, for all consumers. It does so also where nothing is moved any more. Pages of the walk, next_page and n_pages, count both tables.
+--
+-- The retention that counts is the longest that a replica has reported within the hour, also one that is not the keeper: where replicas
+-- with different configurations run, nothing is forgotten early. A longer one counts at once.
 --
 -- One keeper a consumer: a lease in the consumer's row, written about twice a minute; whoever takes it over goes on where the page
 -- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by a lock
@@ -25,8 +34,9 @@
 -- Repeating it: what was deleted is gone, what was swept is not processing any more; the same pages may be looked at again.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
     p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
+    p_compact_ms bigint,
     OUT purged bigint, OUT swept bigint, OUT orphans bigint, OUT unfinished bigint, OUT next_page bigint, OUT took_us bigint,
-    OUT away_ms bigint, OUT ahead_ms bigint)
+    OUT away_ms bigint, OUT ahead_ms bigint, OUT moved bigint, OUT expired bigint, OUT n_pages bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -45,16 +55,29 @@ DECLARE
     c_pages  constant integer := 8;   -- read between two looks at the clock
     c_rows   constant integer := 100; -- changed between two looks at the clock
     c_apart  constant bigint := 60000; -- ms between the clocks
+    c_moves  constant integer := 16;   -- moved between two looks at the clock; a move takes four times as long as a deletion
+    c_few    constant integer := 2;    -- pages, where there is something to move: what is left of a piece is read again
+    c_least  constant interval := '1 hour'; -- between a completion and its move: see sidecar_claim_many
+    c_said   constant interval := '1 hour'; -- for which a reported retention counts
     c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many knows a swept row by it
     v_now    constant timestamptz := clock_timestamp();
     v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
     v_ahead  constant bigint := coalesce(floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms, 0);
     v_both   constant timestamptz := v_now - greatest(v_ahead, 0) * interval '1 ms'; -- the earlier of the two clocks
-    v_old    constant timestamptz := v_both - p_retention_ms * interval '1 ms';
+    v_young  constant timestamptz := CASE WHEN p_compact_ms IS NOT NULL THEN v_both - greatest(p_compact_ms * interval '1 ms', c_least) END;
     v_late   constant timestamptz := v_both - p_late_ms * interval '1 ms';
     v_sync   constant text := current_setting('synchronous_commit');
-    v_pages  constant bigint := pg_relation_size('onceward.inbox') / current_setting('block_size')::bigint;
+    v_block  constant bigint := current_setting('block_size')::bigint;
+    v_pages  constant bigint := pg_relation_size('onceward.inbox') / v_block; -- of the inbox
+    v_today  constant smallint := (v_both AT TIME ZONE 'UTC')::date - date '2000-01-01';
+    v_old    timestamptz;
     v_lease  record;
+    v_number smallint;
+    v_least  smallint[]; -- by the consumer's number: the first day that is kept; NULL: it is gone
+    v_least0 smallint;   -- of those that are gone
+    v_step   integer;
+    v_moves  tid[];
+    v_known  boolean;
     v_mine   boolean;
     v_page   bigint := p_from_page;
     v_olds   tid[];
@@ -71,6 +94,9 @@ BEGIN
     took_us := 0;
     away_ms := 0;
     ahead_ms := 0;
+    moved := 0;
+    expired := 0;
+    n_pages := v_pages;
     IF abs(v_ahead) > c_apart THEN
         ahead_ms := v_ahead;
         next_page := p_from_page;
@@ -79,9 +105,21 @@ BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
     -- A lease that ends later than any was ever given was made by a clock that ran ahead.
-    SELECT c.keeper, c.kept_until, c.keeper_page INTO v_lease FROM onceward.consumer c WHERE c.consumer = p_consumer;
+    SELECT c.keeper, c.kept_until, c.keeper_page, c.number, c.retention_ms, c.retention_at, c.history_day INTO v_lease
+    FROM onceward.consumer c WHERE c.consumer = p_consumer;
+    v_known := FOUND;
     v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
-    IF NOT FOUND OR NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN
+    -- Every replica reports, also one that is not the keeper. What is reported for the first time, or is longer, is written at once.
+    IF coalesce(v_lease.retention_ms < p_retention_ms OR v_lease.retention_at <= v_now - c_said
+                OR v_lease.retention_ms = p_retention_ms AND v_lease.retention_at NOT BETWEEN v_now - c_lease AND v_now, true) THEN
+        PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE onceward.consumer c SET retention_ms = p_retention_ms, retention_at = v_now WHERE c.consumer = p_consumer;
+            v_lease.retention_ms := p_retention_ms;
+        END IF;
+    END IF;
+    v_old := v_both - greatest(p_retention_ms, v_lease.retention_ms) * interval '1 ms';
+    IF NOT v_known OR NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN
         away_ms := coalesce(ceil(1000 * extract(epoch FROM v_lease.kept_until - v_now))::bigint, 60000);
         RETURN;
     END IF;
@@ -94,8 +132,17 @@ BEGIN
     IF NOT v_mine OR v_page < 0 THEN
         v_page := v_lease.keeper_page;
     END IF;
-    IF v_page >= v_pages THEN
+    IF pg_relation_size('onceward.history') > 0 AND v_lease.history_day IS DISTINCT FROM v_today
+       AND p_consumer = coalesce((SELECT min(c.consumer) FROM onceward.consumer c WHERE c.kept_until > v_now), p_consumer) THEN
+        n_pages := v_pages + pg_relation_size('onceward.history') / v_block;
+    END IF;
+    IF v_page >= n_pages THEN
         v_page := 0;
+    END IF;
+    v_number := v_lease.number;
+    IF p_compact_ms IS NOT NULL AND v_number IS NULL THEN
+        v_number := nextval('onceward.consumer_number'); -- never given out again, since entries may outlive their consumer
+        UPDATE onceward.consumer c SET number = v_number WHERE c.consumer = p_consumer;
     END IF;
     IF NOT v_mine OR v_lease.kept_until NOT BETWEEN v_now + c_lease / 2 AND v_now + c_lease THEN
         PERFORM FROM onceward.consumer c
@@ -111,15 +158,19 @@ BEGIN
         END IF;
     END IF;
 
+    IF v_page < v_pages THEN
+        v_step := CASE WHEN v_young IS NULL THEN c_pages ELSE c_few END;
+    END IF;
     <<walk>>
     WHILE v_page < v_pages LOOP
         -- The column in an expression keeps the primary key out of it: the whole consumer would be read.
         SELECT array_agg(f.tid) FILTER (WHERE f.found = 'old'), array_agg(f.tid) FILTER (WHERE f.found = 'late'),
+               array_agg(f.tid) FILTER (WHERE f.found = 'move'),
                count(*) FILTER (WHERE f.found = 'waits'), count(*) FILTER (WHERE f.found IN ('waits', 'open'))
-        INTO v_olds, v_lates, v_waits, v_open
+        INTO v_olds, v_lates, v_moves, v_waits, v_open
         FROM (SELECT r.ctid AS tid,
                      CASE r.status
-                     WHEN 'completed' THEN CASE WHEN r.completed_at <= v_old THEN 'old' END
+                     WHEN 'completed' THEN CASE WHEN r.completed_at <= v_old THEN 'old' WHEN r.completed_at <= v_young THEN 'move' END
                      WHEN 'processing' THEN CASE WHEN r.token_expires_at <= v_late THEN 'late' END
                      WHEN 'dead' THEN CASE WHEN r.token_expires_at <= v_old
                          AND NOT EXISTS (SELECT FROM onceward.dead_letter l
@@ -128,7 +179,7 @@ BEGIN
                      ELSE CASE WHEN greatest(r.next_attempt_at, r.token_expires_at) <= v_late THEN 'waits' ELSE 'open' END
                      END AS found
               FROM onceward.inbox r
-              WHERE r.ctid >= format('(%s,0)', v_page)::tid AND r.ctid < format('(%s,0)', least(v_page + c_pages, 4294967295))::tid
+              WHERE r.ctid >= format('(%s,0)', v_page)::tid AND r.ctid < format('(%s,0)', least(v_page + v_step, 4294967295))::tid
                 AND r.consumer || '' = p_consumer) f;
 
         -- A piece that is left in the middle is read again by the next call.
@@ -150,6 +201,10 @@ BEGIN
             GET DIAGNOSTICS v_n = ROW_COUNT;
             purged := purged + v_n;
         END LOOP;
+        FOR v_at IN 1 .. coalesce(array_length(v_moves, 1), 0) BY c_moves LOOP
+            EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
+            moved := moved + onceward.history_move(p_consumer, v_number, v_moves[v_at : v_at + c_moves - 1], v_young);
+        END LOOP;
         FOR v_at IN 1 .. coalesce(array_length(v_lates, 1), 0) BY c_rows LOOP
             EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
             WITH taken AS MATERIALIZED (
@@ -167,17 +222,46 @@ BEGIN
         END LOOP;
         orphans := orphans + v_waits;
         unfinished := unfinished + v_open;
-        v_page := v_page + c_pages;
+        v_page := least(v_page + v_step, v_pages);
+        v_step := CASE WHEN v_moves IS NULL THEN c_pages ELSE c_few END;
         EXIT walk WHEN clock_timestamp() >= v_end;
     END LOOP;
+
+    -- A call that begins in the history does a page of it at least, however slow it is.
+    IF v_page >= v_pages AND v_page < n_pages AND (v_step IS NULL OR clock_timestamp() < v_end) THEN
+        SELECT array_agg(CASE WHEN c.known THEN coalesce(c.least, -32768) END ORDER BY n.n), coalesce(min(c.least), -32768)
+        INTO v_least, v_least0
+        FROM generate_series(1, (SELECT max(c.number) FROM onceward.consumer c)) n (n)
+        LEFT JOIN LATERAL (
+            SELECT true AS known, (((CASE c.consumer WHEN p_consumer THEN v_old ELSE v_both - c.retention_ms * interval '1 ms' END)
+                                    AT TIME ZONE 'UTC')::date - date '2000-01-01')::smallint AS least
+            FROM onceward.consumer c WHERE c.number = n.n LIMIT 1) c ON true;
+        <<history>>
+        WHILE v_page < n_pages LOOP
+            SELECT array_agg(h.ctid) INTO v_olds FROM onceward.history h
+            WHERE h.ctid >= format('(%s,0)', v_page - v_pages)::tid AND h.ctid < format('(%s,0)', v_page - v_pages + 1)::tid
+              AND h.day < coalesce(v_least[h.consumer], v_least0);
+            IF v_olds IS NOT NULL THEN
+                DELETE FROM onceward.history h WHERE h.ctid = ANY (v_olds) AND h.day < coalesce(v_least[h.consumer], v_least0);
+                GET DIAGNOSTICS v_n = ROW_COUNT;
+                expired := expired + v_n;
+            END IF;
+            v_page := v_page + 1;
+            EXIT history WHEN clock_timestamp() >= v_end;
+        END LOOP;
+        IF v_page >= n_pages THEN
+            UPDATE onceward.consumer c SET history_day = v_today WHERE c.consumer = p_consumer;
+        END IF;
+    END IF;
 
     IF swept > 0 THEN
         PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
     END IF;
-    -- 0 says that the walk has ended. What is left in the middle of the first piece goes on behind page 0, whose rows went first.
-    next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;
+    -- 0 says that the walk has ended. What is left in the middle of the first piece goes on behind page 0, of
+    -- which a few rows may be left to the next walk.
+    next_page := CASE WHEN v_page < n_pages THEN greatest(v_page, 1) ELSE 0 END;
     took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint, bigint) FROM PUBLIC;

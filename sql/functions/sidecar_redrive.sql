@@ -1,8 +1,8 @@
 -- The first half of a redrive: makes the row of a letter ready for its message to be published again.
 --
 -- Answers: reset (the row was dead, and waits now with all its attempts; or it was purged: the message will make a new one) | completed
--- (the message was completed since; the letter is deleted) | other (the row is in work, or was reset before: it is left as it is) |
--- rowless (the letter has no row of its own; one of the delivery limit that has an id is redriven by the row of that id, if that has
+-- (the message was completed since, and its row may have been replaced by an entry of the history; the letter is deleted) | other (the row is in work, or was reset before: it is left as it is) |
+-- rowless (the letter has no row of its own, or another body was completed under its id; one of the delivery limit that has an id is redriven by the row of that id, if that has
 -- its body) | gone (no such letter) | locked (somebody is at the row or the letter: try again).
 --
 -- Locks: the letter, then the row, SKIP LOCKED: it never waits for one; and the consumer's row of onceward.control where the id was to be
@@ -20,6 +20,7 @@ DECLARE
     v_now    timestamptz := clock_timestamp();
     v_letter record;
     v_row    record;
+    v_print  integer;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -42,7 +43,19 @@ BEGIN
     WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id;
-        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'reset' END;
+        IF FOUND THEN
+            RETURN 'locked';
+        END IF;
+        -- Behind the row: what was moved before that statement is seen by this one.
+        SELECT h.print INTO v_print FROM onceward.history h
+        WHERE h.hash = onceward.history_hash(v_letter.consumer, v_letter.message_id) LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN 'reset';
+        ELSIF v_print IS DISTINCT FROM onceward.history_print(v_letter.fingerprint) THEN
+            RETURN 'rowless';
+        END IF;
+        DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN 'completed';
     END IF;
 
     -- It was stored without a look at the row: it may be another message under the same id.

@@ -6,6 +6,8 @@
 -- left as it is) | mismatch (that row has another body) | held (it is in work under the id that it died under) | gone (no such letter)
 -- | locked (somebody is at one of the rows or the letter: try again).
 --
+-- Completed is also what has no row, but an entry of the history with the beginning of the letter's fingerprint.
+--
 -- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one; and the consumer's row of
 -- onceward.control where the id was to be given up, for which it waits a second at most. Rows: two.
 -- Repeating it: after 'reset' it answers 'other' (or 'reset' again where there was no row), and the message may be published all the
@@ -23,6 +25,7 @@ DECLARE
     v_letter record;
     v_row    record;
     v_other  boolean;
+    v_print  integer;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -46,6 +49,14 @@ BEGIN
             IF FOUND THEN
                 RETURN 'locked';
             END IF;
+            -- Behind the row: what was moved before that statement is seen by this one.
+            PERFORM FROM onceward.history h
+            WHERE h.hash = onceward.history_hash(v_letter.consumer, v_letter.message_id)
+              AND h.print = onceward.history_print(v_letter.fingerprint);
+            IF FOUND THEN
+                DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+                RETURN 'completed';
+            END IF;
         ELSIF v_row.status = 'completed' THEN
             DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
             RETURN 'completed';
@@ -58,7 +69,18 @@ BEGIN
     WHERE r.consumer = v_letter.consumer AND r.message_id = p_message_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = p_message_id;
-        RETURN CASE WHEN FOUND THEN 'locked' ELSE 'reset' END;
+        IF FOUND THEN
+            RETURN 'locked';
+        END IF;
+        SELECT h.print INTO v_print FROM onceward.history h
+        WHERE h.hash = onceward.history_hash(v_letter.consumer, p_message_id) LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN 'reset';
+        ELSIF v_print IS DISTINCT FROM onceward.history_print(v_letter.fingerprint) THEN
+            RETURN 'mismatch';
+        END IF;
+        DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
+        RETURN 'completed';
     END IF;
     IF v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
         RETURN 'mismatch';

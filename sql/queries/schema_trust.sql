@@ -90,7 +90,7 @@ WITH ours AS MATERIALIZED (
     UNION ALL
     SELECT 'code', 5, format('onceward.%s is no ordinary table', t.relname), 'find out who made it, and restore the schema'
     FROM tables t
-    WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica', 'message_retention',
+    WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'history', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica', 'message_retention',
                                              'replay', 'outbox', 'outbox_0', 'outbox_1', 'outbox_2', 'outbox_position', 'outbox_life')
        OR t.relkind <> 'p' AND t.relname = 'message'
     UNION ALL

@@ -118,23 +118,28 @@ int inbox_tried(struct inbox *i, struct fault *f)
 
 void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h)
 {
-    const int64_t numbers[] = {h->retention_ms, h->late_ms, h->from_page, h->budget_us, clock_wall_ms()};
-    static const Oid types[] = {OID_TEXT, OID_TEXT, OID_INT8, OID_INT8, OID_INT8, OID_INT8, OID_INT8};
-    const char *params[7] = {i->queues.list[h->queue].consumer, i->scalars.value[SCALAR_INSTANCE]};
-    char texts[5][24];
+    enum { N_NUMBERS = 6, N_PARAMS = 2 + N_NUMBERS };
+    const int64_t numbers[N_NUMBERS] = {h->retention_ms, h->late_ms,      h->from_page,
+                                        h->budget_us,    clock_wall_ms(), h->compact_ms};
+    static const Oid types[N_PARAMS] = {OID_TEXT, OID_TEXT, OID_INT8, OID_INT8,
+                                        OID_INT8, OID_INT8, OID_INT8, OID_INT8};
+    const char *params[N_PARAMS] = {i->queues.list[h->queue].consumer, i->scalars.value[SCALAR_INSTANCE]};
+    char texts[N_NUMBERS][24];
 
     if (!pipeline_may_ask(i, QUESTION_HOUSEKEEP))
         return;
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < N_NUMBERS; k++) {
         snprintf(texts[k], sizeof(texts[k]), "%" PRId64, numbers[k]);
         params[2 + k] = texts[k];
     }
-    pipeline_ask(i, QUESTION_HOUSEKEEP, 7, types, params);
+    if (!h->compact_ms)
+        params[N_PARAMS - 1] = NULL;
+    pipeline_ask(i, QUESTION_HOUSEKEEP, N_PARAMS, types, params);
 }
 
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f)
 {
-    enum { N = 8 };
+    enum { N = 11 };
     int64_t v[N] = {0};
     PGresult *rows;
     int got = answer_read(i, QUESTION_HOUSEKEEP, 1, N, &rows, f);
@@ -151,7 +156,10 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
                                     .took_us = v[4],
                                     .away_ms = v[5],
                                     .n_unfinished = v[6],
-                                    .ahead_ms = v[7]};
+                                    .ahead_ms = v[7],
+                                    .n_moved = v[8],
+                                    .n_expired = v[9],
+                                    .n_pages = v[10]};
     return 1;
 }
 

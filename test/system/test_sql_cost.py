@@ -67,7 +67,7 @@ def test_pages_do_not_depend_on_the_size(pg):
         # One more level of the index, on each of a few descents; a scan of the table would be 3,000 pages.
         assert large <= small * 1.6 + 10, f"{name}: {small} pages on a small table, {large} on a large one"
     inbox.register(("c", "/", "q", None))
-    walked = inbox.pages("SELECT * FROM onceward.sidecar_keep_house('c', 'a', 3600000, 3600000, 0, 0, NULL)")
+    walked = inbox.pages("SELECT * FROM onceward.sidecar_keep_house('c', 'a', 3600000, 3600000, 0, 0, NULL, NULL)")
     print(walked)
     # The 8 pages of a piece, and what planning reads the first time; the table has 3,800.
     assert 8 < walked < 1_000

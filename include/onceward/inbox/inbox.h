@@ -236,15 +236,19 @@ int inbox_tried(struct inbox *i, struct fault *f);
 struct inbox_housekeep {
     size_t queue;
     int64_t retention_ms, late_ms;
-    int64_t from_page; /* next_page of the call before; -1: none */
-    int64_t budget_us; /* it ends as soon as so much time has gone */
+    int64_t from_page;  /* next_page of the call before; -1: none */
+    int64_t budget_us;  /* it ends as soon as so much time has gone */
+    int64_t compact_ms; /* completed rows are replaced by history entries after so long; 0: never */
 };
 struct inbox_housekept {
     int64_t n_purged, n_swept, n_orphans;
+    int64_t n_moved;      /* completed rows that were replaced by entries of the history */
+    int64_t n_expired;    /* entries of the history, of all consumers */
     int64_t n_unfinished; /* failed and waiting rows, orphans included */
     int64_t ahead_ms;     /* not 0: the database's clock is so far ahead of this machine's (below 0: behind)
                              that nothing was done */
-    int64_t next_page;    /* 0: the end of the table was reached */
+    int64_t next_page;    /* 0: the end of the walk was reached */
+    int64_t n_pages;      /* of the whole walk */
     int64_t took_us;
     int64_t away_ms; /* not 0: another sidecar keeps house; ask again after that. next_page is -1 */
 };

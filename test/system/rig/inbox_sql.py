@@ -154,11 +154,11 @@ class Inbox(Session):
             self._consumers(), [False, transaction], ["1s", f"{window} ms"], ["1s", f"{max(window, max_window)} ms"], [2] * n, ids,
             [secret or self.secrets.get(i) for i in ids], [Binary(fingerprint(body))] * n), n)
 
-    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000, ahead_ms=0):
+    def housekeep(self, retention=3_600_000, late=3_600_000, page=-1, budget_us=1_000_000, ahead_ms=0, compact=None):
         """ahead_ms: of the database's clock."""
         return self.query("SELECT * FROM onceward.sidecar_keep_house(%s, %s, %s, %s, %s, %s,"
-                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s)", self.consumer, self.instance, retention,
-                          late, page, budget_us, ahead_ms)[0]
+                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s, %s)", self.consumer, self.instance,
+                          retention, late, page, budget_us, ahead_ms, compact)[0]
 
     def settle(self, *ids, secret=None, status=200, result=None, explain=False):
         ids = sorted(ids)

@@ -1,0 +1,46 @@
+-- Replaces completed rows of the inbox by entries of onceward.history: of the rows at p_tids those of the consumer that were completed at
+-- p_until or before. Answers how many. Called by sidecar_keep_house only, with at most 16 places.
+--
+-- One statement, so that every snapshot has a row or its entry. It inserts what DELETE gave back, never what the SELECT found: an entry
+-- without its deletion would make a claim take an unfinished message for completed. The row is looked at again when it is locked, its
+-- age included, since the one that was found may have been purged and another one written in its place.
+--
+-- Locks: the rows, SKIP LOCKED: it never waits for one. Rows: one a place. It may commit asynchronously: a crash brings back the row and
+-- takes the entry away.
+-- Repeating it: what was moved is gone from its place.
+CREATE OR REPLACE FUNCTION onceward.history_move(p_consumer text, p_number smallint, p_tids tid[], p_until timestamp with time zone) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_n bigint;
+BEGIN
+    WITH taken AS MATERIALIZED (
+        SELECT r.ctid AS tid, r.token FROM onceward.inbox r
+        WHERE r.ctid = ANY (p_tids) AND r.consumer || '' = p_consumer AND r.status = 'completed' AND r.completed_at <= p_until
+        FOR UPDATE OF r SKIP LOCKED
+    ), gone AS (
+        DELETE FROM onceward.inbox r USING taken t
+        WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'completed'
+        RETURNING r.consumer, r.message_id, r.fingerprint, r.completed_at
+    )
+    INSERT INTO onceward.history (hash, print, consumer, day)
+    SELECT onceward.history_hash(g.consumer, g.message_id), onceward.history_print(g.fingerprint), p_number,
+           (g.completed_at AT TIME ZONE 'UTC')::date - date '2000-01-01'
+    FROM gone g;
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    RETURN v_n;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.history_move(text, smallint, tid[], timestamp with time zone) FROM PUBLIC;
