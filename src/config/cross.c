@@ -173,6 +173,29 @@ static void check_retention(const struct reading *r, const struct config_queue *
         show_ms(q->max_window_ms + q->max_hold_ms).text);
 }
 
+/* A used token is recognised as used as long as its row is there. A late call of an application, or a copy of the
+ * delivery that is held, comes within max_window and max_hold; the hour is for clocks and frozen machines. */
+static void check_compact(const struct reading *r, const struct config_queue *q)
+{
+    int64_t least_ms = q->max_window_ms + q->max_hold_ms + INT64_C(3600000);
+
+    if (!q->compact_ms)
+        return;
+    if (q->compact_ms >= q->retention_ms && reading_origin(r, "retention") != ORIGIN_BAD)
+        cross_report(r, false, "compact_after", "retention",
+                     "compact_after (%s) is not below retention (%s): nothing would ever be compacted",
+                     show_ms(q->compact_ms).text, show_ms(q->retention_ms).text);
+    else if (q->compact_ms < least_ms && reading_origin(r, "max_hold") != ORIGIN_BAD &&
+             reading_origin(r, "max_window") != ORIGIN_BAD)
+        cross_report(
+            r, false, "compact_after",
+            reading_origin(r, "max_hold") > reading_origin(r, "max_window") ? "max_hold" : "max_window",
+            "compact_after (%s) is below max_window (%s) with max_hold (%s) and 1h: a token that was used "
+            "would be answered as one that is unknown; expected at least %s",
+            show_ms(q->compact_ms).text, show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text,
+            show_ms(least_ms).text);
+}
+
 static void check_retry(const struct reading *r, const struct config_queue *q)
 {
     int64_t longest_ms = longest_retry_ms(q);
@@ -253,6 +276,7 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_default_consumer(r, &q->queue);
     check_windows(r, &q->queue);
     check_retry(r, &q->queue);
+    check_compact(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
     exposed_check_queue(q);

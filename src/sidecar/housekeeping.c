@@ -1,5 +1,5 @@
-/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, and
- * what is said about both.
+/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, the
+ * replacement of old completed rows by entries of the history, and the log lines about them.
  *
  * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the
  * claims, so each is short. Which sidecar does it is decided in the database (sidecar_keep_house); the others
@@ -119,14 +119,58 @@ static int64_t between_walks_ms(const struct lane *l)
     return ms < FAILPOINT_MS(WALK) ? ms : FAILPOINT_MS(WALK);
 }
 
+/* 0: nothing is compacted. A day at most, since the sweep and the purge are part of the walk. */
+static int64_t walk_goal_ms(const struct lane *l)
+{
+    int64_t ms = pace_goal_ms(l->config->compact_ms);
+
+    return ms < FAILPOINT_MS(WALK_GOAL) ? ms : FAILPOINT_MS(WALK_GOAL);
+}
+
+/* Once an interval, as long as a walk takes more than twice the time that it may take. */
+static void tell_lag(struct lane *l)
+{
+    struct sidecar *s = l->sidecar;
+    struct housekeeping *h = &l->house;
+    int64_t lag_ms = pace_lag_ms(&h->walk, s->now_ms, walk_goal_ms(l));
+    struct log_line line;
+
+    if (!lag_ms || s->now_ms < h->lag_told_ms)
+        return;
+    h->lag_told_ms = s->now_ms + s->config->log.stats_interval_ms;
+    log_begin(&line, EVENT_COMPACTION_LAGS, l->config->name);
+    log_int(&line, "lag_ms", lag_ms);
+    log_int(&line, "pages_left", h->walk.n_pages - h->walk.page);
+    log_end(&line);
+}
+
+/* The walk, of which a call has done a part. False: it keeps its time. */
+static bool walk_is_behind(struct lane *l, const struct inbox_housekept *kept, bool ended)
+{
+    struct pace_walk *w = &l->house.walk;
+
+    if (!w->began_ms)
+        w->began_ms = l->sidecar->now_ms;
+    w->n_pages = kept->n_pages;
+    w->page = ended ? kept->n_pages : kept->next_page;
+    tell_lag(l);
+    if (!ended)
+        return pace_is_behind(w, l->sidecar->now_ms, walk_goal_ms(l));
+    w->began_ms = 0;
+    return false;
+}
+
 static void took_place(struct lane *l, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &l->house;
-    bool found = kept->n_purged || kept->n_swept, ended = kept->next_page == 0;
+    bool found = kept->n_purged || kept->n_swept || kept->n_moved || kept->n_expired,
+         ended = kept->next_page == 0, behind = walk_is_behind(l, kept, ended);
 
     h->page = kept->next_page;
     h->purged.n += kept->n_purged;
     h->swept.n += kept->n_swept;
+    h->compacted.n += kept->n_moved;
+    h->expired.n += kept->n_expired;
     h->n_orphans += kept->n_orphans;
     h->n_unfinished += kept->n_unfinished;
     if (ended) {
@@ -134,7 +178,8 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
         rows_are_counted(l, h->n_unfinished);
         h->n_orphans = h->n_unfinished = 0;
     }
-    h->at_ms = l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, between_walks_ms(l));
+    h->at_ms =
+        l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, behind, between_walks_ms(l));
 }
 
 static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
@@ -149,6 +194,7 @@ static void somebody_else_does(struct lane *l, const struct inbox_housekept *kep
     if (kept->away_ms > AWAY_MIN_MS) { /* not just another consumer's call: the walk is no longer ours */
         h->page = -1;
         h->n_orphans = h->n_unfinished = 0;
+        h->walk.began_ms = 0;
     }
     h->at_ms = l->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
@@ -218,6 +264,7 @@ static void begin_anew(struct sidecar *s, struct housekeeping *h)
     h->life = s->database.core.life;
     h->page = -1;
     h->n_orphans = h->n_unfinished = 0;
+    h->walk.began_ms = 0;
     h->at_ms = s->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
 }
 
@@ -226,6 +273,7 @@ static void ask(struct sidecar *s, struct lane *l)
     struct inbox_housekeep h = {.queue = l->index,
                                 .retention_ms = l->config->retention_ms,
                                 .late_ms = late_ms(s, l),
+                                .compact_ms = l->config->compact_ms,
                                 .from_page = l->house.page,
                                 .budget_us = BUDGET_US};
 
@@ -284,6 +332,8 @@ void housekeeping_step(struct sidecar *s)
         say(l, EVENT_PURGED, &l->house.purged);
         say(l, EVENT_SWEPT, &l->house.swept);
         say(l, EVENT_ORPHANS, &l->house.orphans);
+        say(l, EVENT_COMPACTED, &l->house.compacted);
+        say(l, EVENT_HISTORY_EXPIRED, &l->house.expired);
         begin_anew(s, &l->house);
         if (!l->core.drain && !l->refused_told && (!next || l->house.at_ms < next->house.at_ms))
             next = l;

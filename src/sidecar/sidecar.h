@@ -96,9 +96,10 @@ struct housekeeping {
     uint32_t life; /* of the database, that all this belongs to */
     int n_failures;
     int64_t put_off_since_ms;
+    struct pace_walk walk;
     int64_t n_orphans, n_unfinished; /* in this walk so far */
-    int64_t told_unfinished, clocks_told_ms;
-    struct tally purged, swept, orphans;
+    int64_t told_unfinished, clocks_told_ms, lag_told_ms;
+    struct tally purged, swept, orphans, compacted, expired;
 };
 
 /* Of the latest stats line. */

@@ -167,7 +167,7 @@ def test_rows_that_nobody_comes_for_are_said_once_an_interval(bed):
 
 
 def test_housekeeping_that_fails_disturbs_nothing_else(bed):
-    function = "FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint)"
+    function = "FUNCTION onceward.sidecar_keep_house(text, text, bigint, bigint, bigint, bigint, bigint, bigint)"
     bed.rows(f"REVOKE EXECUTE ON {function} FROM onceward_sidecar")
     try:
         sidecar = bed.sidecar(**SOON)
@@ -247,3 +247,57 @@ def test_what_was_purged_is_said_at_the_latest_at_the_end(bed):
     assert len(sidecar.find("purged")) == 1
     assert sidecar.term() == 0
     assert n_said("purged", sidecar) == 2
+
+
+COMPACT = {"retention": "30d", "compact_after": "2h"}
+
+
+def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
+    """With one sidecar, with its successor, and after compaction was switched off again."""
+    sidecar = bed.sidecar(**COMPACT)
+    names = [f"m{n:02}" for n in range(40)]
+    bed.queue.publish_many(names)
+    bed.wait_for_effects(names)
+    wait_until(lambda: all(bed.status(name) == "completed" for name in names), "all are completed")
+    bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours' WHERE consumer = %s", bed.queue.name)
+    wait_until(lambda: not ids(bed), "all rows are replaced", 60)
+    wait_until(lambda: n_said("compacted", sidecar) == len(names), "it is logged")
+    bed.queue.publish_many(names[:3])
+    for name in names[:3]:
+        sidecar.wait_for("duplicate", message_id=name)
+    assert sidecar.term() == 0
+    off = bed.sidecar()
+    bed.queue.publish(names[3])
+    off.wait_for("duplicate", message_id=names[3])
+    bed.assert_acked()
+    assert all(len(bed.app.posts(name)) == 1 for name in names) and not ids(bed)
+
+
+@pytest.mark.parametrize("policy", ["dead", "duplicate"])
+def test_another_body_under_a_compacted_id(bed, policy):
+    sidecar = bed.sidecar(on_body_mismatch=policy, **COMPACT)
+    bed.queue.publish("m1", b"one")
+    sidecar.wait_for("completed", message_id="m1")
+    bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours' WHERE consumer = %s", bed.queue.name)
+    wait_until(lambda: not ids(bed), "the row is replaced", 60)
+    bed.queue.publish("m1", b"two")
+    if policy == "dead":
+        assert sidecar.wait_for("dead", message_id="m1")["reason"] == "body_mismatch"
+        assert len(bed.letters()) == 1
+    else:
+        sidecar.wait_for("duplicate", message_id="m1")
+        assert not bed.letters()
+    bed.assert_acked()
+    assert len(bed.app.posts("m1")) == 1
+
+
+def test_a_walk_that_takes_too_long_is_said(bed):
+    """The table seems to be larger than any walk can cover."""
+    put_back = replaced(bed, "sidecar_keep_house", "next_page := CASE WHEN v_page < n_pages THEN greatest(v_page, 1) ELSE 0 END;",
+                        "next_page := 1; n_pages := 1000000;")
+    try:
+        sidecar = bed.sidecar(**COMPACT, environment={"ONCEWARD_FAILPOINT": "walk_goal_ms=100"})
+        line = sidecar.wait_for("compaction_lags", deadline=40)
+        assert line["level"] == "warning" and line["pages_left"] == 999_999 and line["lag_ms"] > 0
+    finally:
+        put_back()

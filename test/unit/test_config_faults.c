@@ -594,6 +594,12 @@ static void test_combinations(void **state)
          "its "
          "transaction or a copy of it is under way, and be done twice; expected at least 45m"},
         {'Q', "\"retention\": \"45m\"", NULL, NULL},
+        {'Q', "\"compact_after\": \"7d\"", "queues.q.compact_after",
+         "compact_after (7d) is not below retention (7d): nothing would ever be compacted"},
+        {'Q', "\"compact_after\": \"104m\"", "queues.q.compact_after",
+         "compact_after (104m) is below max_window (20m) with max_hold (25m) and 1h: a token that was used would be "
+         "answered as one that is unknown; expected at least 105m"},
+        {'Q', "\"compact_after\": \"105m\"", NULL, NULL},
         {'Q', "\"retention\": \"30m\", \"max_window\": \"5m\"", NULL, NULL},
         {'D', "\"retention\": \"44m\"", "defaults.retention",
          "retention (44m) is below max_window (20m) with max_hold (25m): a message could be forgotten while "

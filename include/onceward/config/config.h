@@ -105,6 +105,7 @@ struct config_queue {
     size_t store_response_bytes; /* 0: not stored */
     int64_t store_ms;            /* messages are stored for so long; 0: not */
     int64_t retention_ms;
+    int64_t compact_ms; /* completed rows become history entries after so long; 0: never */
 };
 
 /* A list of names. */

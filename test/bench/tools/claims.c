@@ -219,7 +219,7 @@ static void keep_house(int64_t now_us)
         tally.took_us += kept.took_us;
         if (kept.took_us > tally.most_us)
             tally.most_us = kept.took_us;
-        keep_at_us = now_us + 1000 * pace_rest_ms(&pace, kept.took_us, found, page == 0, 1000);
+        keep_at_us = now_us + 1000 * pace_rest_ms(&pace, kept.took_us, found, page == 0, false, 1000);
     }
     if (asked || kind == NONE || now_us < keep_at_us)
         return;
