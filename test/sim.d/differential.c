@@ -1,6 +1,6 @@
 /* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox, and
  * asks for claims, looks, completions, failures, releases, letters (with a row and without), extensions,
- * sweeps and redrives of a few messages at random, from three sidecars and three application transactions,
+ * sweeps, moves to the history and redrives of a few messages at random, from three sidecars and three application transactions,
  * while time goes by in whole seconds. All durations end in half a second, so that the few milliseconds that
  * a call takes decide nothing. */
 #include "differential.h"
@@ -348,8 +348,13 @@ static int one_call(struct asked *a)
         return do_application(a, m);
     if (is_locked(a)) /* it would wait for the application */
         return 0;
-    if (what < 96)
+    if (what < 90)
         return do_time(a);
+    if (what < 96) {
+        if (!ask(a, "move 0:m%d", m))
+            return 2;
+        return said_is(a, m, inbox_sim_move(&a->rows[m]) ? "1" : "0");
+    }
     if (!ask(a, "redrive 0:m%d", m))
         return 2;
     if (a->rows[m].n_letters && inbox_sim_redrive(&a->rows[m], now_us(a)))

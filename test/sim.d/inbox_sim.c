@@ -20,6 +20,12 @@ static int64_t not_below_0(int64_t us)
     return us < 0 ? 0 : us;
 }
 
+/* A row that was moved is none for all but claims. */
+static bool has_row(const struct inbox_row_sim *r)
+{
+    return r->status != INBOX_NONE && !r->moved;
+}
+
 static void reply_row(const struct inbox_row_sim *r, int64_t now_us, struct inbox_reply *ret)
 {
     ret->body = r->body;
@@ -182,6 +188,10 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
         memcpy(r->token, ask->token, 16);
         ret->inserted = true;
         ret->answer = ROW_CLAIMED;
+    } else if (r->moved) {
+        ret->answer = r->body == ask->body ? ROW_COMPLETED : ROW_MISMATCH;
+        ret->body = r->body;
+        return;
     } else {
         /* A repeat, of a token that was extended beyond a new window: nothing is to be changed. */
         bool stands = r->status == INBOX_PROCESSING && has_token(r, ask->token) &&
@@ -203,7 +213,7 @@ void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct 
                     const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
-    if (r->status == INBOX_NONE) {
+    if (!has_row(r)) {
         ret->answer = ROW_VANISHED;
         return;
     }
@@ -226,7 +236,7 @@ void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbo
                       struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
-    if (r->status == INBOX_NONE)
+    if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
@@ -258,7 +268,7 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
                     const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
-    if (r->status == INBOX_NONE)
+    if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
@@ -287,7 +297,7 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
                        const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
-    if (r->status == INBOX_NONE)
+    if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
@@ -335,7 +345,7 @@ void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
                     const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
-    if (r->status == INBOX_NONE)
+    if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (may_bury(r, now_us, who, ask)) {
         ret->answer = r->locked_by ? ROW_LOCKED : ROW_BURIED;
@@ -387,7 +397,7 @@ size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *a
 
 enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx)
 {
-    if (r->status == INBOX_NONE || !has_token(r, token))
+    if (!has_row(r) || !has_token(r, token))
         return INBOX_OW001;
     if (r->locked_by && r->locked_by != tx)
         return INBOX_WAITS;
@@ -420,7 +430,7 @@ enum inbox_said inbox_sim_extend(struct inbox_row_sim *r, int64_t now_us, const 
 {
     int64_t end = now_us + for_us;
 
-    if (r->status == INBOX_NONE || !has_token(r, token))
+    if (!has_row(r) || !has_token(r, token))
         return INBOX_OW001;
     if (r->status == INBOX_COMPLETED)
         return INBOX_OW003;
@@ -443,6 +453,14 @@ bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us)
     r->swept = true;
     r->next_us = now_us;
     r->flushed = true;
+    return true;
+}
+
+bool inbox_sim_move(struct inbox_row_sim *r)
+{
+    if (r->status != INBOX_COMPLETED || r->moved || r->locked_by)
+        return false;
+    r->moved = true;
     return true;
 }
 

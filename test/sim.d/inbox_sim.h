@@ -29,6 +29,7 @@ struct inbox_row_sim {
     bool flushed;       /* its insert would survive a crash of the database */
     int n_letters;
     int64_t letter_deaths;
+    bool moved; /* completed, and replaced by an entry of the history */
 };
 
 /* Who asks, and how its queue is configured. */
@@ -103,6 +104,9 @@ enum inbox_said inbox_sim_extend(struct inbox_row_sim *r, int64_t now_us, const 
 
 /* Housekeeping: a token that expired late_us ago without an answer. true: the row was swept. */
 bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us);
+
+/* Housekeeping: a completed row is replaced by an entry of the history, once it is old enough. true: it was. */
+bool inbox_sim_move(struct inbox_row_sim *r);
 
 /* An operator's redrive: the row waits, with no attempt. true: it was dead. */
 bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us);

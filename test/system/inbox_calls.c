@@ -20,6 +20,7 @@
  * in a transaction of its own sweep I QUEUE LATE_MS redrive QUEUE:ID                     of its newest letter
  *     age MS                               moves all times into the past: so much time has gone
  *     row QUEUE:ID                         for people
+ *     move QUEUE:ID                        its completed row becomes an entry of the history, however young: 1 or 0
  *     reset                                forgets all rows and letters
  *
  * TOKEN and BODY are numbers below 2^63, which stand for 16 bytes each. An ID has no blank and no colon.
@@ -155,8 +156,10 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
     struct inbox_letter *l = &b->letters[b->n];
 
     i->crashes = i->unproven_step = -1;
-    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_BURY)
+    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_BURY) {
         bytes_make(i->fingerprint, number_read(f[3]));
+        memcpy(i->fingerprint, i->fingerprint + 12, 4); /* an entry of the history has only these */
+    }
     if (op == INBOX_CLAIM) {
         i->deaths = number_read(f[4]);
         i->alone = number_read(f[5]) != 0;
@@ -495,6 +498,27 @@ static void call_redrive(char *text)
     PQclear(result);
 }
 
+static void call_move(char *text)
+{
+    char *f[MAX_FIELDS] = {0};
+
+    if (!text || fields_read(text, f, 2)) {
+        wrong("an item is missing");
+        return;
+    }
+    size_t queue = index_read(f[0], n_queues);
+    if (*why)
+        return;
+    const char *const params[] = {queues[queue].consumer, f[1]};
+    PGresult *result =
+        sql_run(sql,
+                "SELECT onceward.history_move($1, 1::smallint, ARRAY(SELECT r.ctid FROM onceward.inbox r "
+                "WHERE r.consumer = $1 AND r.message_id = $2), 'infinity')",
+                2, params);
+    puts(PQgetvalue(result, 0, 0));
+    PQclear(result);
+}
+
 static void call_row(char *text)
 {
     char *f[MAX_FIELDS] = {0};
@@ -536,6 +560,7 @@ static void call_reset(char *text)
 {
     (void)text;
     sql_do(sql, "DELETE FROM onceward.inbox");
+    sql_do(sql, "DELETE FROM onceward.history");
     sql_do(sql, "DELETE FROM onceward.dead_letter");
     puts("ok");
 }
@@ -577,7 +602,8 @@ static void line_run(char *line)
         const char *name;
         void (*call)(char *);
     } plain[] = {{"queue", call_queue}, {"extend", call_extend}, {"redrive", call_redrive},
-                 {"row", call_row},     {"age", call_age},       {"reset", call_reset}};
+                 {"move", call_move},   {"row", call_row},       {"age", call_age},
+                 {"reset", call_reset}};
 
     if (batch_line(name, &rest))
         return;
@@ -607,6 +633,7 @@ int main(int argc, char **argv)
     url = argv[1];
     sql = connect_sql();
     sql_do(sql, "DELETE FROM onceward.inbox");
+    sql_do(sql, "DELETE FROM onceward.history");
     sql_do(sql, "DELETE FROM onceward.dead_letter");
     while ((len = getline(&line, &cap, stdin)) > 0) {
         line[strcspn(line, "\n")] = '\0';

@@ -277,8 +277,8 @@ def test_without_the_look_at_the_clock_such_a_claim_would_double_the_effect(pg, 
 
 
 def test_a_clock_that_was_set_back_during_a_claim_repeats_it(pg, inbox):
-    put_back = replaced(pg, "sidecar_claim_many", ("v_now        timestamptz := clock_timestamp();",
-                                                   "v_now        timestamptz := clock_timestamp() + interval '5 seconds';"))
+    put_back = replaced(pg, "sidecar_claim_many", ("v_now := least(v_received, clock_timestamp());",
+                                                   "v_now := clock_timestamp() + interval '5 seconds';"))
     try:
         with pytest.raises(psycopg2.Error) as error:
             inbox.claim("m1")
