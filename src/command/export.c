@@ -26,7 +26,7 @@ static const char help[] =
     "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] "
     "[--until "
     "T]\n"
-    "                       [--output FILE] [--after POSITION]\n"
+    "                       [--output FILE] [--after POSITION] [--allow-compacted]\n"
     "Writes rows of the inbox, dead letters and stored messages (`store.retention`) as JSON, a line each, in "
     "this "
     "order:\n"
@@ -43,16 +43,18 @@ static const char help[] =
     "again.\n"
     "                     Its first line says what was asked for; one of kind \"end\" that all is there\n"
     "  --after POSITION   goes on behind the line with this \"position\"\n"
+    "  --allow-compacted  no failure (status 1) where rows of the time may have been replaced by `compact_after` already\n"
     "Tokens are left out. A body that is no text is body_base64url.\n";
 
 struct options {
     const char *config, *consumer, *since, *until, *output, *after;
-    int rows, letters, messages;
+    int rows, letters, messages, allow_compacted;
 };
 
 struct export
 {
     const struct options *options;
+    const struct config *config;
     struct admin *admin;
     struct export_file file;
     struct message_filter filter;
@@ -302,6 +304,60 @@ static int refuse_ended(const struct export *e)
     return command_fail(&f);
 }
 
+/* --- compacted rows --- */
+
+/* The smallest compact_after of the consumers that are exported; 0: none compacts. */
+static int64_t compact_ms(const struct export *e)
+{
+    int64_t least = 0;
+
+    for (size_t i = 0; i < e->config->n_queues; i++) {
+        const struct config_queue *q = &e->config->queues[i];
+
+        if (q->compact_ms && (!e->options->consumer || strcmp(q->consumer, e->options->consumer) == 0) &&
+            (!least || q->compact_ms < least))
+            least = q->compact_ms;
+    }
+    return least;
+}
+
+/* 1: rows of the time that was asked for may have been replaced by entries of the history. -1: it cannot be found out. */
+static int is_compacted(struct export *e, struct fault *f)
+{
+    const struct options *o = e->options;
+    char ago[32], from[MESSAGE_TIME_SIZE];
+    int64_t ms = compact_ms(e);
+
+    if (!ms || (!o->rows && (o->letters || o->messages)))
+        return 0;
+    snprintf(ago, sizeof ago, "%" PRId64 "ms", ms);
+    if (admin_time(e->admin, ago, NULL, from, f))
+        return -1;
+    return strcmp(e->file.since, from) < 0;
+}
+
+/* The status of an export that is otherwise complete. */
+static int tell_compacted(struct export *e)
+{
+    struct fault f = {0};
+    int compacted = is_compacted(e, &f);
+
+    if (compacted < 0)
+        return command_fail(&f);
+    if (!compacted)
+        return STATUS_DONE;
+    fputs(
+        "Rows that were completed longer than compact_after ago are not among them: entries of the history have "
+        "replaced them.\n",
+        stderr);
+    if (e->options->allow_compacted)
+        return STATUS_DONE;
+    fputs("Export more often than that, with --since the end of the export before, or accept it with "
+          "--allow-compacted.\n",
+          stderr);
+    return STATUS_FAILED;
+}
+
 static int write_all(struct export *e, struct slice asked)
 {
     int answer = export_file_begin(&e->file, asked, &e->fault);
@@ -314,7 +370,7 @@ static int write_all(struct export *e, struct slice asked)
     if (answer < 0)
         command_fail(&e->fault);
     tell_end(e, answer);
-    return answer ? STATUS_FAILED : STATUS_DONE;
+    return answer ? STATUS_FAILED : tell_compacted(e);
 }
 
 static int export_run(const struct options *o, struct export *e)
@@ -325,6 +381,7 @@ static int export_run(const struct options *o, struct export *e)
 
     if (status)
         return status;
+    e->config = c;
     asked_write(&asked, o);
     if (admin_check_schema(e->admin, &e->fault) ||
         export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||
@@ -376,17 +433,13 @@ static int check(const struct options *o, struct export *e)
 /* -1: go on. */
 static int parse(int argc, char **argv, struct options *o, struct export *e)
 {
-    const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                     {"consumer", required_argument, NULL, 'C'},
-                                     {"since", required_argument, NULL, 's'},
-                                     {"until", required_argument, NULL, 'u'},
-                                     {"output", required_argument, NULL, 'o'},
-                                     {"after", required_argument, NULL, 'a'},
-                                     {"rows", no_argument, &o->rows, 1},
-                                     {"letters", no_argument, &o->letters, 1},
-                                     {"messages", no_argument, &o->messages, 1},
-                                     {"help", no_argument, NULL, 'h'},
-                                     {0}};
+    const struct option options[] = {
+        {"config", required_argument, NULL, 'c'},   {"consumer", required_argument, NULL, 'C'},
+        {"since", required_argument, NULL, 's'},    {"until", required_argument, NULL, 'u'},
+        {"output", required_argument, NULL, 'o'},   {"after", required_argument, NULL, 'a'},
+        {"rows", no_argument, &o->rows, 1},         {"letters", no_argument, &o->letters, 1},
+        {"messages", no_argument, &o->messages, 1}, {"allow-compacted", no_argument, &o->allow_compacted, 1},
+        {"help", no_argument, NULL, 'h'},           {0}};
     int option;
 
     while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {

@@ -297,3 +297,19 @@ def test_a_login_that_only_reads_is_enough(bed, idle):
         assert len(lines) == 9
     finally:
         bed.postgres.query(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_rows_that_may_be_compacted_are_a_failure_unless_they_are_allowed(bed, idle):
+    """compact_after is 2 hours."""
+    with open(idle.config_path, "w") as f:
+        json.dump(bed.config(retention="30d", compact_after="2h"), f)
+    fill(bed)
+    here = ("--consumer", bed.queue.name)
+    for arguments in ((), ("--rows",), ("--rows", "--since", "3h")):
+        lines, said = export(idle, *here, *arguments, status=1)
+        assert len(lines) >= 3 and "have replaced them" in said and "--allow-compacted" in said
+        lines, said = export(idle, *here, *arguments, "--allow-compacted")
+        assert len(lines) >= 3 and "have replaced them" in said
+    for arguments in (("--since", "1h"), ("--letters",), ("--messages",)):
+        assert "have replaced them" not in export(idle, *here, *arguments)[1]
+    assert "have replaced them" not in export(idle, "--consumer", "another")[1]
