@@ -1,5 +1,6 @@
--- For operators (`onceward forget`): removes what is kept of a consumer that no sidecar runs with any more: its rows, what operators wanted
--- of it, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows, or 1,000 letters. Stored messages go with
+-- For operators (`onceward forget`): removes what is kept of a consumer that no sidecar runs with any more: its rows, its
+-- entries in the history, what operators wanted of it, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows,
+-- 1,000 letters, or the entries in 1,000 pages. Stored messages go with
 -- their days.
 --
 -- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 15 seconds: next names it; nothing was
@@ -18,8 +19,12 @@ AS $$
 DECLARE
     c_rows    constant integer := 10000;
     c_letters constant integer := 1000;
+    c_pages   constant integer := 1000;
+    c_history constant text := U&'\+10FFFF'; -- begins p_after where it is a page of the history: behind all message ids
     v_now     timestamptz := clock_timestamp();
     v_upto    text;
+    v_number  smallint;
+    v_page    bigint := 0;
 BEGIN
     n_rows := 0;
     n_letters := 0;
@@ -61,6 +66,19 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
+    END IF;
+
+    SELECT c.number INTO v_number FROM onceward.consumer c WHERE c.consumer = p_consumer;
+    IF left(p_after, 1) = c_history THEN
+        v_page := substr(p_after, 2);
+    END IF;
+    IF v_number IS NOT NULL AND v_page < pg_relation_size('onceward.history') / current_setting('block_size')::bigint THEN
+        DELETE FROM onceward.history h
+        WHERE h.ctid >= format('(%s,0)', v_page)::tid AND h.ctid < format('(%s,0)', v_page + c_pages)::tid AND h.consumer = v_number;
+        GET DIAGNOSTICS n_rows = ROW_COUNT;
+        next := c_history || v_page + c_pages;
+        RETURN NEXT;
+        RETURN;
     END IF;
 
     SELECT count(*) INTO n_rows FROM onceward.inbox r WHERE r.consumer = p_consumer;

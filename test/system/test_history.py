@@ -44,7 +44,7 @@ def sessions(pg, request):
         name = consumer or request.node.name
         made.append(kind(pg, name, *arguments) if kind is Inbox else kind(pg, *arguments))
         if kind is Inbox:
-            made[-1].register((name, "/", "q", None))
+            made[-1].register((name, "/", name, None))
         return made[-1]
 
     yield make
@@ -395,6 +395,20 @@ def test_entries_of_a_consumer_that_is_gone_stay_for_the_longest_retention(pg, s
     forget_the_walk(pg)
     assert walk(here) == 1
     assert answers(gone.claim("d1", "d15", "d9")) == ["completed", "claimed", "completed"]
+
+
+def test_a_consumer_that_is_forgotten_leaves_no_entries(pg, sessions, app):
+    gone, here = sessions(Inbox, consumer="gone"), sessions(Inbox, consumer="here")
+    for inbox in (gone, here):
+        moved(inbox, app, "m1", "m2")
+        pg.query("UPDATE onceward.consumer SET kept_until = NULL")
+    n_rows, after, answer = 0, "", "more"
+    while answer == "more":
+        answer, n, _, after = gone.query("SELECT * FROM onceward.consumer_forget('gone', false, %s)", after)[0]
+        n_rows += n
+    assert (answer, n_rows) == ("done", 2)
+    assert len(entries(here)) == 2 and pg.query("SELECT count(*) FROM onceward.history")[0][0] == 2
+    assert answers(gone.claim("m1")) == ["claimed"] and answers(here.claim("m1")) == ["completed"]
 
 
 def test_a_number_is_never_given_out_again(pg, sessions):
