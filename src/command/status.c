@@ -12,7 +12,8 @@ static const char help[] =
     "operators want (pause, give-up); how many rows each consumer has in each state, the ten oldest "
     "unfinished messages (state, "
     "attempt, when it goes on,\n"
-    "who holds it, the last error, who locks the row), and the dead letters by reason. Changes nothing.\n"
+    "who holds it, the last error, who locks the row), how many ids each consumer has in the compact history, and the\n"
+    "dead letters by reason. Changes nothing.\n"
     "  --json   one JSON object instead\n";
 
 int command_status(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* The answer of `onceward status`: the replicas (fleet.c) and four questions, then a table for people or JSON
+/* The answer of `onceward status`: the replicas (fleet.c) and five questions, then a table for people or JSON
  * for programs.
  *
  * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every
@@ -51,10 +51,12 @@ enum {
 
 enum { O_CONSUMER, O_COUNT, O_OLDEST_MS };
 
+enum { H_CONSUMER, H_COUNT, H_OLDEST_DAY, H_ESTIMATED };
+
 struct status {
     struct admin *a;
     struct fleet fleet;
-    PGresult *consumers, *reasons, *unfinished, *overdue;
+    PGresult *consumers, *reasons, *unfinished, *overdue, *history;
     FILE *out;
 };
 
@@ -225,6 +227,27 @@ static void print_overdue(const struct status *s)
     }
 }
 
+static void print_history(const struct status *s)
+{
+    static const char *const heads[] = {"CONSUMER", "IDS", "OLDEST"};
+    struct table t = {.n_columns = 3, .right = 1 << 1};
+    const PGresult *r = s->history;
+
+    if (PQntuples(r) == 0)
+        return;
+    fprintf(s->out, "\nCompacted (compact_after)%s:\n",
+            field_text(r, 0, H_ESTIMATED)[0] == 't' ? ", estimated" : "");
+    for (size_t i = 0; i < t.n_columns; i++)
+        table_add_text(&t, heads[i]);
+    for (int i = 0; i < PQntuples(r); i++) {
+        table_add_text(&t, field_text(r, i, H_CONSUMER));
+        table_add_int(&t, field_int(r, i, H_COUNT));
+        table_add_text(&t, field_text(r, i, H_OLDEST_DAY));
+    }
+    table_print(&t, s->out, text_width(s->out));
+    table_deinit(&t);
+}
+
 static void print_reasons(const struct status *s)
 {
     static const char *const heads[] = {"CONSUMER", "REASON", "LETTERS", "NEWEST"};
@@ -261,6 +284,7 @@ static void print_text(const struct status *s)
     print_consumers(s);
     print_unfinished(s);
     print_overdue(s);
+    print_history(s);
     print_reasons(s);
 }
 
@@ -292,6 +316,8 @@ static void print_json(const struct status *s)
                                                     {U_LOCK_GID, "lock_gid", false}};
     static const struct json_column overdue[] = {
         {O_CONSUMER, "consumer", false}, {O_COUNT, "count", true}, {O_OLDEST_MS, "due_for_ms", true}};
+    static const struct json_column history[] = {
+        {H_CONSUMER, "consumer", false}, {H_COUNT, "ids", true}, {H_OLDEST_DAY, "oldest_day", false}};
     static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false},
                                                  {R_REASON, "reason", false},
                                                  {R_COUNT, "count", true},
@@ -306,6 +332,8 @@ static void print_json(const struct status *s)
     json_rows_add(&out, s->unfinished, unfinished, N(unfinished));
     buf_add_text(&out, ",\"overdue\":");
     json_rows_add(&out, s->overdue, overdue, N(overdue));
+    buf_add_text(&out, ",\"compacted\":");
+    json_rows_add(&out, s->history, history, N(history));
     buf_add_text(&out, ",\"dead_letters\":");
     json_rows_add(&out, s->reasons, reasons, N(reasons));
     buf_add_text(&out, "}\n");
@@ -331,7 +359,8 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
              session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
              session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished,
                           f) ||
-             session_once(s->a, sql_file_find("queries/status_overdue.sql")->text, 0, NULL, &s->overdue, f);
+             session_once(s->a, sql_file_find("queries/status_overdue.sql")->text, 0, NULL, &s->overdue, f) ||
+             session_once(s->a, sql_file_find("queries/status_history.sql")->text, 0, NULL, &s->history, f);
     buf_deinit(&names);
     return answer ? -1 : 0;
 }
@@ -353,5 +382,6 @@ int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, 
     PQclear(s.reasons);
     PQclear(s.unfinished);
     PQclear(s.overdue);
+    PQclear(s.history);
     return answer;
 }

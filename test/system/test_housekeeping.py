@@ -1,6 +1,9 @@
 """The purge of what is past the retention, and the sweep for tokens that nobody came back for: done by one sidecar, said once."""
 
 import itertools
+import json
+import re
+import subprocess
 
 import pytest
 
@@ -262,6 +265,10 @@ def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
     bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours' WHERE consumer = %s", bed.queue.name)
     wait_until(lambda: not ids(bed), "all rows are replaced", 60)
     wait_until(lambda: n_said("compacted", sidecar) == len(names), "it is logged")
+    shown = json.loads(subprocess.run([sidecar.binary, "status", "--config", sidecar.config_path, "--json"], check=True,
+                                      stdout=subprocess.PIPE).stdout)
+    own, = [c for c in shown["compacted"] if c["consumer"] == bed.queue.name]
+    assert own["ids"] == len(names) and re.fullmatch(r"20\d\d-\d\d-\d\d", own["oldest_day"])
     bed.queue.publish_many(names[:3])
     for name in names[:3]:
         sidecar.wait_for("duplicate", message_id=name)

@@ -1,0 +1,14 @@
+-- Entries of the compact history, a row a consumer: about how many, and the oldest day. Of a history of more than 1,000 pages (150,000
+-- entries) a part is read: the numbers are estimates then, and the oldest day is that of the entries that were read.
+--
+-- Locks: none. Repeating it: only reads.
+WITH size AS MATERIALIZED (
+    SELECT least(100.0, 100000.0 / greatest(pg_relation_size('onceward.history') / current_setting('block_size')::bigint, 1))::float4 AS percent
+)
+SELECT c.consumer, round(count(*) * 100 / min(s.percent))::bigint, (date '2000-01-01' + min(h.day)::integer)::text,
+       bool_or(s.percent < 100)
+FROM size s
+CROSS JOIN onceward.history h TABLESAMPLE SYSTEM ((SELECT percent FROM size))
+JOIN onceward.consumer c ON c.number = h.consumer
+GROUP BY c.consumer
+ORDER BY c.consumer COLLATE "C"
