@@ -51,6 +51,7 @@ def parse(arguments):
     if o.quick:
         o.rounds = 1
     o.messages = o.messages or (QUICK_MESSAGES if o.quick else 200000)
+    o.ids = o.rows  # retention has another default
     o.rows = o.rows or (200000 if o.quick else 10000000)
     o.seconds = o.seconds or (4 if o.quick else 12)
     o.proofs = [s for s in o.scenarios if s in proofs.NAMES]

@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay")
+NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay", "retention")
 
 
 def load(name):
