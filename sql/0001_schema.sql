@@ -70,6 +70,8 @@ CREATE TABLE onceward.inbox (
     alone            boolean,
     unproven_at      timestamptz,
     unproven_step    integer,
+    renewals         integer,
+    renewals_until   timestamptz,
     PRIMARY KEY (consumer, message_id)
 ) WITH (
     fillfactor = 48,
@@ -91,7 +93,7 @@ COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is out. failed: 
 COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted when it is claimed, given back by release.';
 COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the claim has ended, so that a repeated call is recognised.';
 COMMENT ON COLUMN onceward.inbox.fingerprint IS 'The first 16 bytes of the SHA-256 of the body.';
-COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made: the database''s clock, or the horizon that was passed before. Never changes.';
+COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made: the database''s clock, or the horizon that was passed before. Changes once at most: at the first claim of a row that a renewal made.';
 COMMENT ON COLUMN onceward.inbox.alive_since IS 'The age of the message counts from here: when it was last brought back from the dead, else when it was received. NULL: claimed once only.';
 COMMENT ON COLUMN onceward.inbox.token_expires_at IS 'The end of the token''s window. For a dead row: when it died.';
 COMMENT ON COLUMN onceward.inbox.max_expires_at IS 'How far extend() may move token_expires_at.';
@@ -101,6 +103,8 @@ COMMENT ON COLUMN onceward.inbox.takeovers IS 'Claims that took it from a holder
 COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its sidecar had nothing else in work.';
 COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that nobody had seen alive before.';
 COMMENT ON COLUMN onceward.inbox.unproven_step IS 'How many such charges there were in a row.';
+COMMENT ON COLUMN onceward.inbox.renewals IS 'How often a copy was published to its own queue because its delivery limit was near.';
+COMMENT ON COLUMN onceward.inbox.renewals_until IS 'The pace of renewals: each moves it by 6 s, at most to a minute from then.';
 
 -- One row a death. Only discard and redrive remove a letter.
 CREATE TABLE onceward.dead_letter (

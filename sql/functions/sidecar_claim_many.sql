@@ -24,7 +24,7 @@
 -- In three statements, each with a snapshot of its own:
 --   1. insert what neither a row nor an entry of the history exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
 --      has not committed its completion yet, with everything inserted so far;
---   2. take over what may be taken, if it is not locked;
+--   2. take over what may be taken, if it is not locked. A row that a renewal made (claimed_by is empty) is as old as its first claim;
 --   3. read the rest and say why not. Without a row, an entry of the history means completed, or mismatch.
 -- The first is enough for a batch of new messages.
 --
@@ -105,12 +105,12 @@ BEGIN
     IF v_n < cardinality(p_ids) THEN
         -- token_expires_at < v_until keeps the rows of the first statement out.
         WITH taken AS MATERIALIZED (
-            SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token, f.ends_late,
+            SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token, f.ends_late, f.is_first,
                    (f.status = 'processing' AND f.token <> i.token) OR (f.status = 'failed' AND f.swept) AS takes_over
             FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
                  WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
             CROSS JOIN LATERAL (
-                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept, late.yes AS ends_late
+                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept, late.yes AS ends_late, r.claimed_by = '' AS is_first
                 FROM onceward.inbox r
                 CROSS JOIN LATERAL (
                     SELECT CASE r.status
@@ -152,8 +152,9 @@ BEGIN
                                WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
                                ELSE r.attempt + 1 END,
                 -- Set in every row that was claimed again: so sidecar_claim_store_many knows what is new.
-                alive_since = CASE WHEN t.status = 'dead' THEN v_now ELSE coalesce(r.alive_since, r.received_at) END,
+                alive_since = CASE WHEN t.status = 'dead' THEN v_now WHEN t.is_first THEN NULL ELSE coalesce(r.alive_since, r.received_at) END,
                 next_attempt_at = NULL,
+                received_at = CASE WHEN t.is_first THEN v_received ELSE r.received_at END,
                 takeovers = CASE WHEN t.status = 'dead' THEN NULL
                                  WHEN NOT t.takes_over THEN r.takeovers
                                  WHEN r.alone THEN coalesce(r.takeovers, 0) + 1

@@ -68,7 +68,8 @@ BEGIN
         -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
         UPDATE onceward.inbox r
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
-            crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
+            crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL,
+            renewals = NULL, renewals_until = NULL
         WHERE r.ctid = v_row.tid AND r.status = 'dead';
         IF NOT FOUND THEN
             RETURN 'locked';

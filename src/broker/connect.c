@@ -88,7 +88,12 @@ static char *connection_name(enum purpose purpose, const struct broker_queue *qu
                              const char *instance)
 {
     char many[32], name[2 * SHORT_MAX];
-    const char *what = purpose == TO_RELAY ? "outbox" : n == 0 ? "publisher" : n == 1 ? queues[0].name : many;
+    const char *what = purpose == TO_RELAY   ? "outbox"
+                       : purpose == TO_RENEW ? "renewals"
+                       : purpose == TO_ASK   ? "arguments"
+                       : n == 0              ? "publisher"
+                       : n == 1              ? queues[0].name
+                                             : many;
 
     snprintf(many, sizeof(many), "%zu queues", n);
     int len =
@@ -100,7 +105,7 @@ struct target *target_new(enum purpose purpose, const struct config_broker *c, c
                           const struct broker_queue *queues, size_t n_queues, const char *instance,
                           struct fault *f)
 {
-    assert((n_queues > 0) == (purpose == TO_CONSUME));
+    assert((n_queues > 0) == (purpose == TO_CONSUME || purpose == TO_ASK));
     if (!names_are_good(vhost, queues, n_queues)) {
         fault_set(f, "the names of queue and virtual host have 1 to 255 bytes");
         return NULL;
@@ -142,6 +147,7 @@ void attempt_free(struct attempt *a)
         return;
     wire_deinit(&a->wire);
     queues_deinit(&a->queues);
+    free(a->found);
     free(a->version);
     free(a->user);
     free(a->cluster);
@@ -399,6 +405,14 @@ static int attempt_make(struct attempt *a, struct target *t, const struct addres
         goto failed;
     if (t->purpose != TO_CONSUME && confirms_open(connection, deadline_ms, f))
         goto failed;
+    if (t->purpose == TO_ASK) {
+        a->found = mem_zalloc(t->queues.n, sizeof(*a->found));
+        if (t->ask(connection, &t->queues, deadline_ms, a->found, f)) {
+            mem_clear(&a->found);
+            goto failed;
+        }
+        amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
+    }
     a->version = server_property(connection, SLICE("version"));
     a->cluster = server_property(connection, SLICE("cluster_name"));
     a->user = text_copy(to->user);

@@ -2,11 +2,13 @@
 
 #include "broker/wire.h"
 #include "onceward/base/fault.h"
+#include "onceward/broker/arguments.h"
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 
-/* TO_RELAY: to publish from the loop, which answers heartbeats. */
-enum purpose { TO_CONSUME, TO_PUBLISH, TO_RELAY };
+/* TO_RELAY, TO_RENEW: to publish from the loop, which answers heartbeats.
+ * TO_ASK: for the arguments of queues, nothing else. */
+enum purpose { TO_CONSUME, TO_PUBLISH, TO_RELAY, TO_RENEW, TO_ASK };
 
 /* Queues to be consumed, with their names. */
 struct queue_list {
@@ -14,9 +16,14 @@ struct queue_list {
     size_t n;
 };
 
+/* Asks for the arguments of the queues, on channel 1, which is open. ret: one for each. -1: lost, or late. */
+typedef int arguments_fn(amqp_connection_state_t c, const struct queue_list *queues, int64_t deadline_ms,
+                         struct arguments_found *ret, struct fault *f);
+
 /* Everything that making a connection needs, copied: the thread that makes it may outlive whoever asked. */
 struct target {
     enum purpose purpose;
+    arguments_fn *ask; /* TO_ASK */
     struct config_text url, user, password;
     struct config_tls tls;
     int64_t heartbeat_ms, timeout_ms;
@@ -35,6 +42,7 @@ void target_free(struct target *t);
 struct attempt {
     struct wire wire; /* wire.connection NULL: it failed */
     struct queue_list queues;
+    struct arguments_found *found;  /* TO_ASK: of each queue; NULL: not asked */
     char *version, *user, *cluster; /* cluster: its name, as the broker says it */
     struct fault fault;
 };

@@ -55,15 +55,21 @@ static bool value_cut(struct cursor *c, int bit, struct slice *ret)
     return ok;
 }
 
-static bool is_left_out(int bit, struct slice value, struct slice user)
+/* Whose connection publishes it, and whether it may expire. */
+struct journey {
+    struct slice user;
+    bool keeps_expiration;
+};
+
+static bool is_left_out(int bit, struct slice value, const struct journey *j)
 {
     if (bit == BIT_USER_ID)
-        return !slice_equal((struct slice){value.data + 1, value.len - 1}, user);
-    return bit == BIT_EXPIRATION || bit == BIT_DELIVERY_MODE;
+        return !slice_equal((struct slice){value.data + 1, value.len - 1}, j->user);
+    return (bit == BIT_EXPIRATION && !j->keeps_expiration) || bit == BIT_DELIVERY_MODE;
 }
 
 /* Appends the properties; the flags of those that stay are set in *ret_flags. */
-static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, struct slice user,
+static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, const struct journey *j,
                             unsigned *ret_flags)
 {
     for (int bit = BIT_CONTENT_TYPE; bit >= BIT_LAST; bit--) {
@@ -78,7 +84,7 @@ static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, s
         } else if (bit == BIT_DELIVERY_MODE) {
             buf_add_char(out, PERSISTENT);
             is_there = true;
-        } else if (is_there && is_left_out(bit, value, user)) {
+        } else if (is_there && is_left_out(bit, value, j)) {
             is_there = false;
         } else {
             buf_add_slice(out, value);
@@ -89,7 +95,7 @@ static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, s
 }
 
 int content_header_edit(struct buf *out, struct slice properties, uint64_t body_len, struct slice user,
-                        struct fault *f)
+                        bool keeps_expiration, struct fault *f)
 {
     struct cursor c = cursor_of(properties);
     unsigned kept = 0;
@@ -101,7 +107,7 @@ int content_header_edit(struct buf *out, struct slice properties, uint64_t body_
     size_t at = out->len;
     buf_add_u16(out, 0);
     if (!number_take(&c, 2, &flags) || flags >> BIT_MORE & 1 ||
-        !properties_edit(out, &c, (unsigned)flags, user, &kept))
+        !properties_edit(out, &c, (unsigned)flags, &(struct journey){user, keeps_expiration}, &kept))
         return fault_set(f, "the content header does not have the form that AMQP gives it");
     out->data[at] = (char)(kept >> 8);
     out->data[at + 1] = (char)kept;

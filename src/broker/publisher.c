@@ -310,7 +310,7 @@ int publisher_send_raw(struct publisher *p, const char *queue, struct slice cont
     int r = -1;
 
     if (may_send(p, queue, f) == 0 &&
-        content_header_edit(&header, content_header, body.len, slice_of(p->user), f) == 0)
+        content_header_edit(&header, content_header, body.len, slice_of(p->user), false, f) == 0)
         r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f);
     buf_deinit(&header);
     return r;
@@ -323,7 +323,7 @@ int publisher_push(struct publisher *p, const char *queue, struct slice content_
     int r = may_send(p, queue, f) ? -1 : publisher_settle(p, PUBLISHER_WINDOW - 1, f);
 
     if (r == 0 &&
-        (content_header_edit(&header, content_header, body.len, slice_of(p->user), f) ||
+        (content_header_edit(&header, content_header, body.len, slice_of(p->user), false, f) ||
          push_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f) ||
          drain(p, AHEAD_MAX, f)))
         r = -1;

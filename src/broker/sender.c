@@ -7,6 +7,7 @@
 #include "onceward/broker/sender.h"
 
 #include "broker/connect.h"
+#include "broker/edit.h"
 #include "broker/encode.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -32,7 +33,7 @@ enum channel_state { OPENING, SELECTING, OPEN };
 
 struct sender {
     struct wire wire;
-    char *version, *cluster;
+    char *version, *cluster, *user;
     enum channel_state channel;
     uint64_t n_sent;   /* on this channel: the tag of the latest */
     struct slice rest; /* of a body that is not in the buffer yet: of `body` */
@@ -45,10 +46,10 @@ struct sender {
     } returned;
 };
 
-struct job *sender_connect(const struct config_broker *c, const char *vhost, const char *instance,
-                           struct fault *f)
+struct job *sender_connect(const struct config_broker *c, enum sender_purpose why, const char *vhost,
+                           const char *instance, struct fault *f)
 {
-    struct target *t = target_new(TO_RELAY, c, vhost, NULL, 0, instance, f);
+    struct target *t = target_new(why == SENDER_RENEWS ? TO_RENEW : TO_RELAY, c, vhost, NULL, 0, instance, f);
 
     if (!t)
         return NULL;
@@ -70,9 +71,10 @@ int sender_attempt_take(void *result, struct sender **ret, struct fault *f)
         return -1;
     }
     struct sender *s = mem_zalloc(1, sizeof(*s));
-    *s = (struct sender){.wire = a->wire, .version = a->version, .cluster = a->cluster, .channel = OPEN};
+    *s = (struct sender){
+        .wire = a->wire, .version = a->version, .cluster = a->cluster, .user = a->user, .channel = OPEN};
     a->wire = (struct wire){.fd = -1};
-    a->version = a->cluster = NULL;
+    a->version = a->cluster = a->user = NULL;
     attempt_free(a);
     *ret = s;
     return 0;
@@ -101,6 +103,7 @@ void sender_free(struct sender *s)
     buf_deinit(&s->body);
     free(s->version);
     free(s->cluster);
+    free(s->user);
     free(s);
 }
 
@@ -128,6 +131,17 @@ int sender_encode(struct buf *out, const struct message *m, struct fault *f)
         buf_add(out, whole.data + HEADER_AROUND, whole.len - HEADER_AROUND);
     buf_deinit(&whole);
     return r;
+}
+
+int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, struct slice *ret,
+                struct fault *f)
+{
+    size_t from = out->len + HEADER_AROUND;
+
+    if (content_header_edit(out, content_header, 0, slice_of(s->user), true, f))
+        return -1;
+    *ret = (struct slice){out->data + from, out->len - from};
+    return 0;
 }
 
 /* --- what comes --- */

@@ -8,6 +8,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/base/table.h"
 #include "onceward/base/wait.h"
+#include "onceward/broker/arguments.h"
 #include "onceward/broker/broker.h"
 #include "onceward/broker/publisher.h"
 #include "onceward/config/config.h"
@@ -126,6 +127,53 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
     buf_deinit(&text);
 }
 
+/* What is known of its delivery limit, and whether a message near it can be renewed. */
+static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
+                        struct findings *s)
+{
+    int configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
+    struct returns r = {.configured = configured >= 0 ? configured : LIMIT_UNKNOWN};
+    struct broker_arguments a;
+    enum arguments_answer answer;
+    enum finding kind = FINDING_OK;
+    struct buf text = {0};
+    struct fault f = {0};
+
+    buf_printf(&text, "queue %s: ", q->queue);
+    if (broker_arguments(&c->broker, vhost, q->queue, &a, &answer, &f)) {
+        buf_printf(&text, "its arguments were not read: %s", f.text);
+        kind = FINDING_WARNING;
+    } else if (answer == ARGUMENTS_READ && (a.kind == BROKER_KIND_CLASSIC || a.exclusive)) {
+        buf_add_text(&text, "a classic queue, which has no delivery limit");
+    } else {
+        r.kind = KIND_QUORUM;
+        r.server_major = a.server_major;
+        if (answer == ARGUMENTS_READ)
+            broker_arguments_limits(&a, &r.limits);
+        returns_limit_words(&r, &text);
+        if (answer == ARGUMENTS_FORBIDDEN)
+            buf_add_text(&text,
+                         "; its arguments cannot be read: this user has no configure permission on it");
+        else if (answer != ARGUMENTS_READ)
+            buf_printf(&text, "; its arguments cannot be read: %s", f.text);
+        if (returns_limit(&r) == LIMIT_UNKNOWN || returns_limit_is_assumed(&r))
+            kind = FINDING_WARNING;
+        if (r.limits.drops_head && returns_limit(&r) != LIMIT_NONE) {
+            buf_add_text(&text,
+                         "; a full queue drops its oldest message, so a message near the limit becomes a "
+                         "dead letter: declare it with x-overflow reject-publish");
+            kind = FINDING_WARNING;
+        }
+        if (returns_limit(&r) > 0 && returns_limit(&r) < CONFIG_DELIVERY_LIMIT_MIN) {
+            buf_printf(&text, "; expected at least %d, or the broker drops messages after as many crashes",
+                       CONFIG_DELIVERY_LIMIT_MIN);
+            kind = FINDING_FAILED;
+        }
+    }
+    check_tell(s, kind, buf_text(&text));
+    buf_deinit(&text);
+}
+
 static void check_broker(const struct config *c, const struct config_queue *q, bool sample,
                          struct findings *s)
 {
@@ -144,6 +192,8 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
         snprintf(text, sizeof text, "queue %s: %s", q->queue, f.text);
     s->where = buf_text(&where);
     say(s, ok, text);
+    if (ok)
+        check_limit(c, q, vhost, s);
     if (ok && sample)
         check_sample(c, q, s);
     buf_deinit(&where);

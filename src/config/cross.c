@@ -22,15 +22,14 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define LOW_DELIVERY_LIMIT                                                                                   \
-    "with a limit of %d the first broken connection may end a message as a dead letter (reason "             \
-    "delivery_limit); expected at least %d"
+#define LOW_DELIVERY_LIMIT                                                                                    \
+    "with a limit of %d the broker drops messages after as many crashes as no sidecar can prevent; expected " \
+    "at least %d (x-delivery-limit of the queue, or its policy)"
 
 enum { CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
-/* Deliveries are returned before the broker would drop their messages; with a smaller limit there is no room
- * for that. */
-enum { DELIVERY_LIMIT_MIN = 5 };
+/* A message is renewed two deliveries before its limit. Two crashes before that has begun cost every delivery of
+ * the prefetch two more. */
 
 /* A token holds the longest consumer name, NUL and the longest message id in base64url. */
 _Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX,
@@ -104,9 +103,9 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     exposed_check_root(root, database > 0);
     if (c->broker.url.value)
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
-    if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < DELIVERY_LIMIT_MIN)
-        cross_report(root, true, "broker.delivery_limit", NULL, LOW_DELIVERY_LIMIT, c->broker.delivery_limit,
-                     DELIVERY_LIMIT_MIN);
+    if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < CONFIG_DELIVERY_LIMIT_MIN)
+        cross_report(root, false, "broker.delivery_limit", NULL, LOW_DELIVERY_LIMIT, c->broker.delivery_limit,
+                     CONFIG_DELIVERY_LIMIT_MIN);
 }
 
 /* --- one queue --- */
@@ -221,9 +220,9 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
         cross_report(r, false, "prefetch", "forward.concurrency",
                      "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
                      q->prefetch, q->forward.concurrency);
-    if (q->delivery_limit > 0 && q->delivery_limit < DELIVERY_LIMIT_MIN)
-        cross_report(r, true, "delivery_limit", NULL, LOW_DELIVERY_LIMIT, q->delivery_limit,
-                     DELIVERY_LIMIT_MIN);
+    if (q->delivery_limit > 0 && q->delivery_limit < CONFIG_DELIVERY_LIMIT_MIN)
+        cross_report(r, false, "delivery_limit", NULL, LOW_DELIVERY_LIMIT, q->delivery_limit,
+                     CONFIG_DELIVERY_LIMIT_MIN);
     if (q->store_response_bytes > q->forward.max_response_bytes)
         cross_report(r, false, "store_response", "forward.max_response",
                      "store_response (%s) is above forward.max_response (%s); expected at most as much",

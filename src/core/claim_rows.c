@@ -1,6 +1,8 @@
 /* Answers to a claim and to a look: see rows.h. */
 #include "core/rows.h"
 
+#include "onceward/base/buf.h"
+
 #include "onceward/core/mutant.h"
 
 #include <stdio.h>
@@ -8,9 +10,19 @@
 
 enum { DUPLICATES_OVER = 128 /* answers that the share of duplicates is an average of */ };
 
+/* Near the delivery limit, and cannot be renewed. */
 static bool is_near(const struct queue *q, const struct delivery *d)
 {
-    return decide_is_near(q, d);
+    return decide_is_near(q, d) && !held_can_renew(q, d);
+}
+
+static void say_limit(const struct queue *q, struct delivery *d)
+{
+    struct buf text = {0};
+
+    decide_limit_words(q, d, &text);
+    words_say(d, buf_text(&text), NULL);
+    buf_deinit(&text);
 }
 
 static void count_duplicates(struct queue *q, bool duplicate)
@@ -37,7 +49,7 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
     if (d->given_up) {
         decide_operator(q, now_ms, d);
     } else if (is_near(q, d)) {
-        words_say(d, "the broker has delivered it almost as often as its delivery limit allows", NULL);
+        say_limit(q, d);
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
         const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
@@ -103,7 +115,11 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
         return;
     }
     if (!held && is_near(q, d)) {
-        words_say_last(d, "the broker would drop it before its next attempt is due", r->detail);
+        struct buf text = {0};
+
+        decide_limit_words(q, d, &text);
+        words_say_last(d, buf_text(&text), r->detail);
+        buf_deinit(&text);
         d->outcome.exhausted = true;
         d->claim.attempt = r->attempt;
         decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
@@ -114,12 +130,13 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
                   now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
         return;
     }
-    if (d->message && returns_is_last(&q->returns, d->copy.delivery_count) && !MUTANT(HELD_AT_THE_LIMIT)) {
+    if (d->message && !held_can_renew(q, d) && returns_is_last(&q->returns, d->copy.delivery_count) &&
+        !MUTANT(HELD_AT_THE_LIMIT)) {
         decide_bury_held(q, now_ms, d);
         return;
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;
-    held_wait(q, now_ms, d, OP_LOOK, WAIT_HELD,
+    held_wait(q, now_ms, d, d->op == OP_RENEW ? OP_RENEW : OP_LOOK, WAIT_HELD,
               now_ms + (wait < LOCK_LOOK_MS   ? LOCK_LOOK_MS
                         : wait < HELD_LOOK_MS ? wait
                                               : HELD_LOOK_MS));

@@ -2,6 +2,7 @@
 #include "core/decide.h"
 #include "core/notes.h"
 
+#include "onceward/base/buf.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
@@ -49,7 +50,7 @@ bool decide_needs_message(const struct queue *q)
 
 bool decide_is_near(const struct queue *q, const struct delivery *d)
 {
-    return returns_is_near(&q->returns, d->copy.delivery_count) && !MUTANT(LIMIT_IS_FAR);
+    return held_is_near(q, d) && !MUTANT(LIMIT_IS_FAR);
 }
 
 void decide_claim(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -75,8 +76,30 @@ void decide_release(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
     held_want(q, now_ms, d, OP_RELEASE);
 }
 
+void decide_renew(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    held_abandon(q, now_ms, d);
+    held_accept(q, now_ms, d, 0);
+    if (d->leader != d)
+        held_step_down(q, now_ms, d);
+    d->claim.has_token = false; /* its window ends by itself */
+    d->n_waits = 0;
+    held_want(q, now_ms, d, OP_PUBLISH);
+}
+
+/* Would the broker count its return, and is that one too many? */
+static bool is_renewed_instead(const struct queue *q, const struct delivery *d)
+{
+    return decide_is_near(q, d) && held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+           q->drain < DRAIN_LEAVING;
+}
+
 void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    if (is_renewed_instead(q, d)) {
+        decide_renew(q, now_ms, d);
+        return;
+    }
     held_abandon(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     held_step_down(q, now_ms, d);
@@ -374,7 +397,7 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
     d->outcome.rowless = rowless;
     if (rowless)
         d->claim.has_token = false;
-    if (decide_is_near(q, d) || d->given_up) {
+    if ((decide_is_near(q, d) && !held_can_renew(q, d)) || d->given_up) {
         decide_bury(q, now_ms, d, why, rowless);
         return;
     }
@@ -389,6 +412,20 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
         held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
 }
 
+/* --- what a letter says --- */
+
+void decide_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret)
+{
+    const char *why = d->not_renewed ? d->not_renewed : q->returns.no_renewal;
+
+    buf_printf(ret, "delivered %lld times before; ", (long long)d->copy.delivery_count);
+    returns_limit_words(&q->returns, ret);
+    if (why)
+        buf_printf(ret, "; not published to its queue again: %s", why);
+    else if (d->op == OP_PUBLISH && d->outcome.error)
+        buf_printf(ret, "; not published to its queue again: %.200s", d->outcome.error);
+}
+
 /* --- leaving --- */
 
 void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -398,14 +435,35 @@ void decide_bury_held(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_bury(q, now_ms, d, d->outcome.dead, d->outcome.rowless);
         return;
     }
-    words_say(d,
-              "near the broker's delivery limit, and its row is at work elsewhere: see whether it was "
-              "completed before it is redriven",
-              NULL);
+    bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
+    struct buf text = {0};
+
+    decide_limit_words(q, d, &text);
+    if (elsewhere)
+        buf_add_text(&text,
+                     "; its row is at work elsewhere: see whether it was completed before it is redriven");
+    words_say(d, buf_text(&text), NULL);
+    buf_deinit(&text);
     if (d->leader != d)
         held_step_down(q, now_ms, d);
     d->claim.has_token = false; /* its window ends by itself */
     decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, true);
+}
+
+/* A copy that could not be published until now: the message is stored whole. A drain keeps trying. */
+static bool leave_renewed(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    enum { PUBLISH_MS = 30000 };
+    bool failed = d->op == OP_PUBLISH && (d->wait != WAIT_NONE || now_ms - d->ready_ms >= PUBLISH_MS);
+
+    if (d->op != OP_PUBLISH && d->wait != WAIT_RENEWAL) {
+        decide_renew(q, now_ms, d);
+        return true;
+    }
+    if (q->drain || !database_is_up(q->database) || (d->op == OP_PUBLISH && !failed))
+        return false;
+    decide_bury_held(q, now_ms, d);
+    return true;
 }
 
 bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -414,7 +472,10 @@ bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_reject(q, now_ms, d);
         return true;
     }
-    if (decide_is_near(q, d) && q->drain < DRAIN_LEAVING) {
+    if (is_renewed_instead(q, d) && !d->claim.has_token)
+        return leave_renewed(q, now_ms, d);
+    if (decide_is_near(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+        q->drain < DRAIN_LEAVING) {
         if (!d->message || !database_is_up(q->database) || d->claim.has_token)
             return false; /* what cannot be stored is held; what has a claim is decided by it */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)

@@ -79,6 +79,13 @@ void decide_reject(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Back to the broker, its claim given back first. */
 void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* Instead of being returned, near the delivery limit: its copy is published, whatever its row is doing. */
+void decide_renew(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Appends what is known of its limit, and why it was not renewed. */
+struct buf;
+void decide_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret);
+
 /* What only waits leaves at max_hold or for another replica: requeued, or stored whole where a return could
  * be its end. false: neither is safe now. */
 bool decide_leave(struct queue *q, int64_t now_ms, struct delivery *d);

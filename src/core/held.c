@@ -97,6 +97,20 @@ bool held_is_parked(const struct delivery *d)
     return operation_info(d->op)->idle || d->request.accepted_until_ms;
 }
 
+bool held_can_renew(const struct queue *q, const struct delivery *d)
+{
+    return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_BURY &&
+           !d->outcome.rowless && !d->was_dead && !d->given_up && !q->returns.no_renewal &&
+           !MUTANT(NEVER_RENEWED);
+}
+
+bool held_is_near(const struct queue *q, const struct delivery *d)
+{
+    int64_t near = held_can_renew(q, d) ? returns_renew_count(&q->returns) : returns_near_count(&q->returns);
+
+    return returns_count(&q->returns, d->copy.delivery_count) >= near;
+}
+
 static struct list *list_of(struct queue *q, const struct delivery *d)
 {
     if (d->wait != WAIT_NONE)
@@ -154,7 +168,7 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     list_push(list_of(q, d), &d->in_list);
     if (op == OP_CLAIM && !d->claim.looked)
         q->flow.looks_left = true;
-    if (op == OP_CLAIM && (d->given_up || returns_is_near(&q->returns, d->copy.delivery_count)))
+    if (op == OP_CLAIM && (d->given_up || held_is_near(q, d)))
         q->flow.last_chances = true;
     count_parked(q, d, 1);
     account(q, now_ms, d);

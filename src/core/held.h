@@ -53,6 +53,12 @@ struct delivery *held_first_follower(struct delivery *d); /* taken out of them; 
 /* What it said to the broker, or will: no longer in the tags. */
 void held_drop_tag(struct queue *q, struct delivery *d);
 
+/* Could a copy of it be published to its own queue? */
+bool held_can_renew(const struct queue *q, const struct delivery *d);
+
+/* Near the broker's delivery limit: it is renewed, or stored whole where it cannot be. */
+bool held_is_near(const struct queue *q, const struct delivery *d);
+
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d);
 bool held_is_idle(const struct delivery *d);
 bool held_is_parked(const struct delivery *d);

@@ -113,9 +113,14 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     q->consumer.watch.standby = false;
     if (returns_limit_is_missing(&q->returns, d->copy.delivery_count)) {
         n = notes_tell(q, EVENT_LIMITS, NULL);
-        note_text(n, "a quorum queue that delivers again, and its delivery limit is not known: set "
-                     "queues.<name>.delivery_limit (0: none), or broker.delivery_limit");
+        struct buf text = {0};
+
+        returns_limit_words(&q->returns, &text);
+        note_text(n, "a quorum queue has delivered a message again: %s", buf_text(&text));
+        buf_deinit(&text);
     }
+    if (!decide_is_near(q, d))
+        queue_caution_end(q, CAUTION_LIMIT);
     if (!d->message) {
         skipped(q, now_ms, d);
         return;
@@ -138,7 +143,7 @@ void queue_room(const struct queue *q, struct queue_room *ret)
     /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
      * but for one message. The kind of the queue may be learnt by this very delivery. */
     if (q->held.n_bytes <= q->rules.max_bytes)
-        ret->near_count = returns_near_count(&q->returns);
+        ret->near_count = returns_renew_count(&q->returns);
     if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
         ret->body = q->rules.max_message_bytes;
         ret->whole = SIZE_MAX;
@@ -148,11 +153,12 @@ void queue_room(const struct queue *q, struct queue_room *ret)
 /* --- the channel --- */
 
 void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
-                        enum queue_kind kind)
+                        int server_minor, enum queue_kind kind)
 {
     (void)now_ms;
     q->generation = generation;
     q->returns.server_major = server_major;
+    q->returns.server_minor = server_minor;
     if (kind != KIND_UNKNOWN)
         q->returns.kind = kind;
     q->flow.last_chances = true;

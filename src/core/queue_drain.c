@@ -47,14 +47,20 @@ static void drain_out(struct queue *q, int64_t now_ms)
  * stored whole, and the row is left as it is. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
+    enum { UNPUBLISHED_MS = 500 }; /* before the end: a copy that was not published by then */
+
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || d->wait != WAIT_LOCKED || !d->message || !decide_is_near(q, d) ||
+        if (d->ended || d->phase != PHASE_WANTED || !d->message || !decide_is_near(q, d) ||
             !database_is_up(q->database) || MUTANT(DRAIN_DROPS_LOCKED))
             continue;
-        decide_bury_held(q, now_ms, d);
+        if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
+            decide_renew(q, now_ms, d);
+        else if (d->wait == WAIT_LOCKED ||
+                 (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS))
+            decide_bury_held(q, now_ms, d);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "core/claims.h"
 #include "core/decide.h"
 #include "core/notes.h"
+#include "core/renewals.h"
 
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
@@ -298,7 +299,8 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
 /* Before its first start a queue waits until everything is there. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
-    if (q->drain || pause_is_on(q, PAUSE_TOO_LARGE) || (q->left_to_others && !may_try_another(q, now_ms)))
+    if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_TOO_LARGE) ||
+        pause_is_on(q, PAUSE_RENEWAL_LOOP) || (q->left_to_others && !may_try_another(q, now_ms)))
         return false;
     return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));
 }
@@ -398,10 +400,13 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
         if ((can & 1u << OP_COMPLETE && action_take_first(q, now_ms, OP_COMPLETE, ret)) ||
             (can & 1u << OP_FAIL && next_fail(q, now_ms, ret)) ||
             (can & 1u << OP_RELEASE && action_take_first(q, now_ms, OP_RELEASE, ret)) ||
-            next_bury(q, now_ms, can, ret) || (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
+            next_renewal(q, now_ms, can, ret) || next_bury(q, now_ms, can, ret) ||
+            (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
             (can & 1u << OP_CLAIM && next_claim(q, now_ms, ret)))
             return true;
     }
+    if (!q->database->linked && next_renewal(q, now_ms, can, ret))
+        return true;
     if (can & 1u << OP_FORWARD && next_forward(q, now_ms, ret))
         return true;
     if (next_consumer(q, now_ms, can, ret) || next_question(q, can, ret))

@@ -34,8 +34,15 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
  * whole, and does not count as returned. */
 static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    bool near = decide_is_near(q, d), locked = d->wait == WAIT_LOCKED;
+    bool near = decide_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
 
+    if (near && held_can_renew(q, d)) {
+        if (locked)
+            decide_renew(q, now_ms, d);
+        else
+            decide_leave(q, now_ms, d);
+        return false;
+    }
     if (locked && near && d->message && database_is_up(q->database))
         decide_bury_held(q, now_ms, d);
     else if (locked && !near && !held_is_idle(d))

@@ -2,6 +2,8 @@
  * else goes back to the claim; nothing is acked or rejected on it. */
 #include "core/rows.h"
 
+#include "core/renewals.h"
+
 #include "onceward/base/mem.h"
 #include "onceward/core/mutant.h"
 
@@ -251,9 +253,9 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
 {
     typedef void answered(struct queue *, int64_t, struct delivery *, const struct row *);
     static answered *const by_operation[N_OPERATIONS] = {
-        [OP_CLAIM] = row_of_claim,    [OP_LOOK] = row_of_look, [OP_CHECK] = check_row,
-        [OP_COMPLETE] = complete_row, [OP_FAIL] = fail_row,    [OP_REVOKE] = fail_row,
-        [OP_RELEASE] = release_row,   [OP_BURY] = bury_row,
+        [OP_CLAIM] = row_of_claim, [OP_LOOK] = row_of_look,      [OP_RENEW] = row_of_renew,
+        [OP_CHECK] = check_row,    [OP_COMPLETE] = complete_row, [OP_FAIL] = fail_row,
+        [OP_REVOKE] = fail_row,    [OP_RELEASE] = release_row,   [OP_BURY] = bury_row,
     };
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 

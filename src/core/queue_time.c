@@ -1,6 +1,7 @@
 /* The clock of a queue: timers, and once a second its bounds, what goes back to the broker, what is told. */
 #include "core/decide.h"
 #include "core/notes.h"
+#include "core/renewals.h"
 #include "core/steps.h"
 
 #include "onceward/core/message.h"
@@ -260,6 +261,7 @@ void queue_time(struct queue *q, int64_t now_ms)
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
     update_too_large(q, now_ms);
+    renewals_time(q, now_ms);
     update_pauses(q, now_ms);
     tell_pauses(q, now_ms);
     tick(q, now_ms);

@@ -1,21 +1,68 @@
 /* What may go back to the broker: see returns.h. */
 #include "onceward/core/returns.h"
+
+#include "onceward/base/buf.h"
 #include "onceward/core/mutant.h"
 
 enum {
-    LIMIT_SPARE = 2,        /* what arrives so near the limit is stored whole */
-    UNKNOWN_NEAR = 2,       /* the same where nobody has told the limit */
+    LIMIT_SPARE = 2,        /* deliveries that are left when a message is renewed, or stored whole */
+    UNKNOWN_RENEW = 1,      /* where nobody has told the limit it is renewed at the first redelivery, */
+    UNKNOWN_NEAR = 2,       /* or stored whole at the second */
     LIMIT_SINCE_VERSION = 4 /* of RabbitMQ: from it on queues have a limit of their own (facts: quorum-queues,
                                poison messages) */
 };
 
+static int read_limit(const struct returns *r)
+{
+    return r->limits.read ? r->limits.delivery_limit : LIMIT_UNKNOWN;
+}
+
 int returns_limit(const struct returns *r)
 {
+    int told = r->configured, read = read_limit(r);
+
     if (r->kind == KIND_CLASSIC && !MUTANT(CLASSIC_HAS_A_LIMIT))
         return LIMIT_NONE;
-    if (r->configured != LIMIT_UNKNOWN)
-        return r->configured;
+    if (told > 0 && read > 0)
+        return told < read ? told : read;
+    if (told > 0 || read > 0)
+        return told > 0 ? told : read;
+    if (told == LIMIT_NONE || read == LIMIT_NONE)
+        return LIMIT_NONE;
     return r->server_major >= LIMIT_SINCE_VERSION ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+}
+
+bool returns_limit_is_assumed(const struct returns *r)
+{
+    return r->kind != KIND_CLASSIC && r->configured == LIMIT_UNKNOWN && read_limit(r) == LIMIT_UNKNOWN &&
+           r->server_major >= LIMIT_SINCE_VERSION;
+}
+
+void returns_limit_words(const struct returns *r, struct buf *ret)
+{
+    int limit = returns_limit(r);
+
+    if (returns_limit_is_assumed(r))
+        buf_printf(
+            ret,
+            "RabbitMQ's own delivery limit of %d is assumed; set queues.<name>.delivery_limit where it "
+            "is another (0: none)",
+            limit);
+    else if (limit == LIMIT_UNKNOWN)
+        buf_printf(ret, "its delivery limit is not known (%s); set queues.<name>.delivery_limit (0: none)",
+                   r->limits.read ? "the queue has no x-delivery-limit, and a policy may set one"
+                                  : "the queue's arguments cannot be read");
+    else if (limit == r->configured)
+        buf_printf(ret, "its delivery limit is %d (delivery_limit)", limit);
+    else
+        buf_printf(ret, "its delivery limit is %d (x-delivery-limit of the queue)", limit);
+}
+
+bool returns_limit_is_near(const struct returns *r)
+{
+    int limit = returns_limit(r);
+
+    return limit == LIMIT_UNKNOWN || (limit != LIMIT_NONE && limit < LIMIT_SINCE_4);
 }
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
@@ -23,6 +70,17 @@ int64_t returns_count(const struct returns *r, int64_t delivery_count)
     bool counts = r->kind == KIND_QUORUM || MUTANT(CLASSIC_HAS_A_LIMIT);
 
     return counts && delivery_count > 0 ? delivery_count : 0;
+}
+
+int64_t returns_renew_count(const struct returns *r)
+{
+    int limit = returns_limit(r);
+
+    if (limit == LIMIT_NONE)
+        return INT64_MAX;
+    if (limit == LIMIT_UNKNOWN)
+        return UNKNOWN_RENEW;
+    return limit - LIMIT_SPARE > 1 ? limit - LIMIT_SPARE : 1;
 }
 
 int64_t returns_near_count(const struct returns *r)
@@ -50,6 +108,14 @@ bool returns_is_last(const struct returns *r, int64_t delivery_count)
            (limit == LIMIT_UNKNOWN || returns_count(r, delivery_count) >= limit - 1);
 }
 
+bool returns_are_counted(const struct returns *r)
+{
+    enum { FREE_SINCE_MAJOR = 4, FREE_SINCE_MINOR = 3 };
+
+    return r->server_major < FREE_SINCE_MAJOR ||
+           (r->server_major == FREE_SINCE_MAJOR && r->server_minor < FREE_SINCE_MINOR);
+}
+
 bool returns_go_behind(const struct returns *r)
 {
     int limit = returns_limit(r);
@@ -60,7 +126,9 @@ bool returns_go_behind(const struct returns *r)
 
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
 {
-    if (r->told || returns_limit(r) != LIMIT_UNKNOWN || !returns_count(r, delivery_count))
+    bool missing = returns_limit(r) == LIMIT_UNKNOWN || returns_limit_is_assumed(r);
+
+    if (r->told || !missing || !returns_count(r, delivery_count))
         return false;
     r->told = true;
     return true;

@@ -98,7 +98,7 @@ void row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_BURY || d->op == OP_REVOKE;
 
-    if (d->op == OP_CLAIM || d->op == OP_LOOK) {
+    if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
         counter_add(&q->counts.duplicates, 1);
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
         decide_ack(q, now_ms, d);

@@ -160,6 +160,12 @@ static const struct call calls[N_INBOX_OPS] = {
                            Q(WINDOWS), Q(MAX_WINDOWS), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS)),
                     {FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP,
                      FIELD_WAIT, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END}},
+    [INBOX_RENEW] = {"renew",
+                     "SELECT ord, answer, wait_ms, namesake, detail FROM onceward.sidecar_renew_many("
+                     "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+                     PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(TRANSACTIONS),
+                            Q(WINDOWS), Q(MAX_WINDOWS), C(OF), C(IDS), C(FINGERPRINTS), C(TYPES)),
+                     {FIELD_WAIT, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END}},
     [INBOX_SETTLE] = {"settle",
                       "SELECT ord, answer FROM onceward.sidecar_settle_many($1, $2, $3, $4, $5, $6)",
                       PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(STATUSES), C(RESULTS)),

@@ -8,7 +8,7 @@ enum { N_ACTIONS_A_TURN = 1024 };
 
 static unsigned can_of(const struct sidecar *s, const struct lane *l)
 {
-    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK,   OP_CHECK,   OP_COMPLETE,
+    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK, OP_COMPLETE,
                                                  OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
     const struct broker *b = l->link->broker;
     unsigned can = 1u << OP_FORWARD;
@@ -20,6 +20,8 @@ static unsigned can_of(const struct sidecar *s, const struct lane *l)
         can |= CAN_BURY_LARGE;
     if (b && broker_channel_is_open(b, (uint32_t)l->index) && broker_can_write(b, (uint32_t)l->index, 2))
         can |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
+    if (renewals_can(l))
+        can |= 1u << OP_PUBLISH;
     return can;
 }
 
@@ -84,6 +86,9 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
         break;
     case ACTION_FORWARD:
         requests_send(s, l, a->d);
+        break;
+    case ACTION_PUBLISH:
+        renewals_send(s, l, a->d);
         break;
     case ACTION_ABANDON:
         forward_abandon(s->forward, l->index, a->ref);
@@ -161,7 +166,7 @@ static bool has_work(const struct sidecar *s, const struct lane *l)
     return l->touched || s->now_ms >= l->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len ||
            h->wanted[OP_COMPLETE].len || h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len ||
            h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
-           h->wanted[OP_REVOKE].len;
+           h->wanted[OP_RENEW].len || h->wanted[OP_PUBLISH].len || h->wanted[OP_REVOKE].len;
 }
 
 static void applications_time(struct sidecar *s)
@@ -194,6 +199,7 @@ void actions_run(struct sidecar *s)
     batches_send(s);
     letters_send(s);
     flush(s);
+    renewals_flush(s);
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
 

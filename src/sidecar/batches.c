@@ -43,6 +43,8 @@ static enum inbox_op kind_of(const struct lane *l, enum operation op)
         if (l->config->store_ms)
             return l->config->transaction ? INBOX_CLAIM_STORE_ASYNC : INBOX_CLAIM_STORE;
         return l->config->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
+    case OP_RENEW:
+        return INBOX_RENEW;
     case OP_COMPLETE:
         return INBOX_SETTLE;
     case OP_FAIL:
@@ -182,7 +184,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
 void batches_send(struct sidecar *s)
 {
     static const enum inbox_op order[N_INBOX_OPS] = {
-        INBOX_SETTLE,      INBOX_FAIL,  INBOX_RELEASE,           INBOX_BURY,       INBOX_LOOK,
+        INBOX_SETTLE,      INBOX_FAIL,  INBOX_RELEASE,           INBOX_BURY,       INBOX_LOOK, INBOX_RENEW,
         INBOX_CLAIM_ASYNC, INBOX_CLAIM, INBOX_CLAIM_STORE_ASYNC, INBOX_CLAIM_STORE};
     struct fault f = {0};
     bool any = false;

@@ -61,9 +61,8 @@ static void say_what_it_has(const struct message *m, struct fault *f)
     buf_deinit(&names);
 }
 
-/* The message id, or why there is none; *id holds its bytes. */
-static enum dead_reason identify(const struct lane *l, const struct message *m, struct buf *id,
-                                 struct fault *f)
+enum dead_reason brokers_identify(const struct lane *l, const struct message *m, struct buf *id,
+                                  struct fault *f)
 {
     buf_reset(id);
     switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_id, id, f)) {
@@ -102,7 +101,7 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         a.n_rejected = message_rejections(ev->message, slice_of(l->config->queue));
         a.deaths = message_deaths(ev->message);
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
-        a.no_id = identify(l, ev->message, &s->id, &f);
+        a.no_id = brokers_identify(l, ev->message, &s->id, &f);
         a.no_id_text = f.text;
         a.id = buf_slice(&s->id);
     }
@@ -122,6 +121,18 @@ static void channel_lost(struct lane *l, const struct broker_event *ev)
     }
     snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->fault.text);
     queue_channel_lost(&l->core, now_ms, code, ev->fault.text);
+}
+
+static void channel_opened(struct lane *l, const struct broker_event *ev)
+{
+    const struct broker *b = l->link->broker;
+    char *rest;
+    int major = (int)strtol(broker_version(b), &rest, 10);
+    int minor = *rest == '.' ? (int)strtol(rest + 1, NULL, 10) : 0;
+
+    queue_channel_open(&l->core, l->sidecar->now_ms, ev->tag.generation, major, minor,
+                       kind_of(broker_kind_of(b, ev->queue)));
+    arguments_want(l);
 }
 
 static void of_queue(struct lane *l, struct broker_event *ev)
@@ -152,9 +163,7 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         break;
     case BROKER_CHANNEL_OPEN:
         queue_refused(q, now_ms, PAUSE_STREAM, NULL); /* a stream's stays closed */
-        queue_channel_open(q, now_ms, ev->tag.generation,
-                           (int)strtol(broker_version(l->link->broker), NULL, 10),
-                           kind_of(broker_kind_of(l->link->broker, ev->queue)));
+        channel_opened(l, ev);
         break;
     case BROKER_DEPTH:
         snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
@@ -368,6 +377,7 @@ int brokers_init(struct sidecar *s, struct fault *f)
         l->link = &s->links[s->n_links++];
         l->link->vhost = vhost;
         l->link->dial = (struct dial){.peer = "broker", .vhost = vhost};
+        l->link->renewals.dial = (struct dial){.peer = "renewals", .vhost = vhost};
     }
     return 0;
 }
@@ -376,6 +386,7 @@ void brokers_close(struct sidecar *s)
 {
     struct fault f = {0};
 
+    arguments_close(s);
     for (size_t i = 0; i < s->n_links; i++) {
         struct broker_link *k = &s->links[i];
 
@@ -400,6 +411,7 @@ bool brokers_are_closed(struct sidecar *s)
 
 void brokers_deinit(struct sidecar *s)
 {
+    arguments_close(s);
     for (size_t i = 0; i < s->n_links; i++) {
         struct broker_link *k = &s->links[i];
 

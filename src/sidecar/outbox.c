@@ -67,7 +67,7 @@ static void begin(struct sidecar *s)
 {
     struct sidecar_outbox *x = s->outbox;
     struct fault f = {0};
-    struct job *job = sender_connect(&s->config->broker, x->vhost, s->config->instance, &f);
+    struct job *job = sender_connect(&s->config->broker, SENDER_RELAYS, x->vhost, s->config->instance, &f);
 
     if (job)
         dial_began(s, &x->dial, job, s->config->broker.connect_timeout_ms + JOB_EXTRA_MS);

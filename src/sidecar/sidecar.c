@@ -133,6 +133,7 @@ static int64_t due_ms(const struct sidecar *s)
     due = earlier(due, s->state_at_ms);
     due = earlier(due, housekeeping_due_ms(s));
     due = earlier(due, letters_due_ms(s));
+    due = earlier(due, renewals_due_ms(s));
     due = earlier(due, store_due_ms(s));
     due = earlier(due, days_due_ms(s));
     due = earlier(due, replicas_due_ms(s));
@@ -161,6 +162,8 @@ static void turn(struct sidecar *s)
     wait_turn(s->wait, due_ms(s));
     s->now_ms = clock_ms();
     brokers_step(s);
+    arguments_step(s);
+    renewals_step(s);
     database_step(s);
     letters_step(s);
     requests_step(s);
@@ -215,6 +218,7 @@ static void run(struct sidecar *s)
             continue;
         if (!close_by_ms) {
             close_by_ms = s->now_ms + CLOSE_MS;
+            renewals_close(s);
             brokers_close(s);
             replicas_say_last(s);
         }
@@ -342,6 +346,7 @@ static void deinit(struct sidecar *s)
     days_close(s);
     outbox_free(s);
     database_deinit(s);
+    renewals_close(s);
     brokers_deinit(s);
     replicas_deinit(s);
     free(s->lanes);

@@ -28,6 +28,8 @@
  *   sidecar.c      beginning and end, signals, the turn
  *   dial.c         a connection that is made again for ever
  *   brokers.c      a connection a virtual host, and what it brings
+ *   arguments.c    what the queues were declared with
+ *   renewals.c     copies of messages near their delivery limit, on connections that publish
  *   database.c     the connection, its answers, whether it works
  *   batches.c      operations of all queues, as batches
  *   aside.c        a connection to the database for what takes long
@@ -71,6 +73,27 @@ struct dial {
     bool is_refused;  /* the peer said no, to the login or its permissions: time alone changes nothing */
 };
 
+/* Copies that are on their way to their own queues: see renewals.c. */
+enum { N_RENEWALS_OUT = 64 };
+
+struct link_renewals {
+    struct sender *sender; /* NULL: not connected */
+    struct dial dial;
+    struct watch watch;
+    bool readable, blocked, wrote;
+    int64_t tick_ms, used_ms;
+    struct renewal_out {
+        uint64_t tag; /* 0: it was not sent, and `refused` says why */
+        const char *refused;
+        uint64_t ref;
+        size_t lane;
+        int64_t sent_ms;
+        bool is_returned;
+    } out[N_RENEWALS_OUT]; /* in the order of their tags */
+    size_t n_out;
+    struct buf header;
+};
+
 /* A connection to a virtual host. */
 struct broker_link {
     char *vhost;
@@ -82,6 +105,12 @@ struct broker_link {
     bool wrote_ack, wrote_reject, wrote_requeue; /* in this turn */
     bool closing, closed;
     int64_t tick_ms;
+    struct link_renewals renewals;
+    struct { /* the arguments of queues */
+        struct job *job;
+        struct watch watch;
+        int64_t deadline_ms;
+    } arguments;
 };
 
 struct tally {
@@ -139,8 +168,9 @@ struct lane {
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
-    struct waiting waiting; /* before its first start */
-    struct lane_shown {     /* in the row of presence, at that time */
+    bool arguments_wanted, arguments_asked; /* those that the queue was declared with */
+    struct waiting waiting;                 /* before its first start */
+    struct lane_shown {                     /* in the row of presence, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
         struct latency forward, end_to_end; /* while the present interval has none */
@@ -286,6 +316,25 @@ void brokers_step(struct sidecar *s);
 void brokers_close(struct sidecar *s); /* begins to */
 bool brokers_are_closed(struct sidecar *s);
 void brokers_deinit(struct sidecar *s);
+
+/* The message id, or why there is none (f); *id holds its bytes. */
+enum dead_reason brokers_identify(const struct lane *l, const struct message *m, struct buf *id,
+                                  struct fault *f);
+
+/* --- arguments.c --- */
+
+void arguments_want(struct lane *l); /* its channel was opened */
+void arguments_step(struct sidecar *s);
+void arguments_close(struct sidecar *s);
+
+/* --- renewals.c --- */
+
+void renewals_step(struct sidecar *s);
+int64_t renewals_due_ms(const struct sidecar *s);
+bool renewals_can(const struct lane *l); /* may a copy be sent? */
+void renewals_send(struct sidecar *s, struct lane *l, const struct delivery *d);
+void renewals_flush(struct sidecar *s); /* once a turn, behind the actions */
+void renewals_close(struct sidecar *s);
 
 /* --- database.c --- */
 

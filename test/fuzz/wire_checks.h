@@ -84,7 +84,7 @@ static inline void bytes_must_be_published(struct slice properties, struct slice
     struct buf out = {0}, again = {0};
     struct fault f = {0};
     int r = properties_decode(properties, &m);
-    int edited = content_header_edit(&out, properties, 7, user, &f);
+    int edited = content_header_edit(&out, properties, 7, user, false, &f);
 
     MUST(r < 0 || edited == 0);
     MUST(edited == 0 || fault_is_set(&f));
@@ -95,7 +95,7 @@ static inline void bytes_must_be_published(struct slice properties, struct slice
             publishable_make(m, user);
             messages_must_be_equal(m, back);
         }
-        MUST(content_header_edit(&again, properties_of_payload(&out), 7, user, &f) == 0);
+        MUST(content_header_edit(&again, properties_of_payload(&out), 7, user, false, &f) == 0);
         MUST(slice_equal(buf_slice(&out), buf_slice(&again)));
         message_free(back);
     }

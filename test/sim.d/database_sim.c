@@ -129,6 +129,9 @@ static void execute(struct world *w, struct batch *b, struct batch_item *item)
     case BATCH_LOOK:
         inbox_sim_look(r, now_us, who, &item->ask, &item->reply);
         break;
+    case BATCH_RENEW:
+        inbox_sim_renew(r, now_us, who, &item->ask, &item->reply);
+        break;
     case BATCH_SETTLE:
         inbox_sim_settle(r, now_us, &item->ask, &item->reply);
         break;

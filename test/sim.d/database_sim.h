@@ -19,6 +19,7 @@ enum batch_kind {
     BATCH_CLAIM,
     BATCH_CLAIM_ASYNC,
     BATCH_LOOK,
+    BATCH_RENEW,
     BATCH_SETTLE,
     BATCH_FAIL,
     BATCH_RELEASE,

@@ -149,8 +149,12 @@ static uint64_t some_token(struct asked *a, int m)
     uint64_t n;
 
     memcpy(&n, a->rows[m].token, sizeof(n));
-    return n && random_chance(&a->random, 6000) ? n
-                                                : 1 + (uint64_t)m * TOKENS + random_below(&a->random, TOKENS);
+    bool known =
+        n && !a->rows[m].unclaimed; /* the token of a row that a renewal made is the database's own */
+
+    return known && random_chance(&a->random, 6000)
+               ? n
+               : 1 + (uint64_t)m * TOKENS + random_below(&a->random, TOKENS);
 }
 
 static int64_t some_delay(struct asked *a)
@@ -180,6 +184,20 @@ static int do_claim(struct asked *a, int m, int s, bool look)
         inbox_sim_claim(&a->rows[m], now_us(a), &who, &item, &r);
     }
     return compare(a, m, true, &r);
+}
+
+static int do_renew(struct asked *a, int m, int s)
+{
+    struct inbox_asker who = asker(a, s);
+    struct inbox_ask item = {.body = (uint8_t)random_chance(&a->random, 600)};
+    struct inbox_reply r;
+
+    if (!ask(a, "renew %d 0:m%d:1:%d", s, m, item.body))
+        return 2;
+    inbox_sim_renew(&a->rows[m], now_us(a), &who, &item, &r);
+    if (r.answer == ROW_TOO_OFTEN && !is_close(field(a->answer, "wait_ms="), r.wait_us / 1000))
+        return differs(a, m, "too_often with another wait");
+    return compare(a, m, false, &r);
 }
 
 static int do_end(struct asked *a, int m, int s, int what)
@@ -338,8 +356,10 @@ static int one_call(struct asked *a)
 
     if (what < 35)
         return do_claim(a, m, s, false);
-    if (what < 50)
+    if (what < 44)
         return do_claim(a, m, s, true);
+    if (what < 50)
+        return do_renew(a, m, s);
     if (what < 54)
         return do_letters(a, s);
     if (what < 68)

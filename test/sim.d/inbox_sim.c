@@ -155,6 +155,9 @@ static void claim_take(struct inbox_row_sim *r, int64_t now_us, const struct inb
     } else if (!again) {
         r->attempt++;
     }
+    if (r->unclaimed)
+        r->received_us = now_us;
+    r->unclaimed = false;
     r->max_expires_us = again && r->max_expires_us > most ? r->max_expires_us : most;
     r->status = INBOX_PROCESSING;
     memcpy(r->token, ask->token, 16);
@@ -230,6 +233,53 @@ void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct 
     if (ret->answer != ROW_CLAIMED)
         ret->wait_us = wait_of(r, now_us, who, ret->answer);
     reply_row(r, now_us, ret);
+}
+
+void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                     const struct inbox_ask *ask, struct inbox_reply *ret)
+{
+    enum { MOST = 1000, MINUTE_US = 60000000, EACH_US = 6000000 };
+    bool paced;
+
+    *ret = (struct inbox_reply){.unproven_us = -1};
+    if (r->status == INBOX_NONE)
+        *r = (struct inbox_row_sim){.status = INBOX_WAITING,
+                                    .body = ask->body,
+                                    .token = {0xff, 0xfe}, /* that nobody has */
+                                    .received_us = now_us,
+                                    .next_us = now_us,
+                                    .expires_us = now_us - INBOX_GRACE_US,
+                                    .max_expires_us = now_us - INBOX_GRACE_US,
+                                    .unproven_us = -1,
+                                    .instance = -1,
+                                    .unclaimed = true,
+                                    .flushed = true,
+                                    .n_letters = r->n_letters,
+                                    .letter_deaths = r->letter_deaths};
+    paced =
+        r->renewals_until_us >= now_us + MINUTE_US - EACH_US && r->renewals_until_us <= now_us + MINUTE_US;
+    if (r->body != ask->body)
+        ret->answer = ROW_MISMATCH;
+    else if (r->status == INBOX_COMPLETED || r->status == INBOX_DEAD)
+        ret->answer = r->status == INBOX_DEAD ? ROW_DEAD : ROW_COMPLETED;
+    else if (r->status == INBOX_PROCESSING && r->expires_us > now_us - INBOX_GRACE_US &&
+             !holder_is_gone(r, who)) {
+        ret->answer = ROW_HELD;
+        ret->wait_us = wait_of(r, now_us, ROW_HELD);
+    } else if (r->renewals >= MOST || paced) {
+        ret->answer = ROW_TOO_OFTEN;
+        ret->wait_us = r->renewals >= MOST ? 0 : r->renewals_until_us - (now_us + MINUTE_US - EACH_US);
+    } else if (r->locked_by) {
+        ret->answer = ROW_LOCKED;
+    } else {
+        bool runs = r->renewals_until_us >= now_us && r->renewals_until_us <= now_us + MINUTE_US;
+
+        r->renewals++;
+        r->renewals_until_us = (runs ? r->renewals_until_us : now_us) + EACH_US;
+        r->flushed = true;
+        ret->answer = ROW_RENEWED;
+    }
+    ret->body = r->body;
 }
 
 void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
@@ -470,7 +520,8 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
         return false;
     r->status = INBOX_WAITING;
     memset(r->token, 0x11, sizeof(r->token)); /* a new one, that nobody has */
-    r->attempt = r->takeovers = r->crashes = r->unproven_step = 0;
+    r->attempt = r->takeovers = r->crashes = r->unproven_step = r->renewals = 0;
+    r->renewals_until_us = 0;
     r->unproven_us = -1;
     r->next_us = now_us;
     r->alive_us = now_us;

@@ -20,7 +20,10 @@ struct inbox_row_sim {
     int64_t expires_us, max_expires_us, next_us, received_us, alive_us, completed_us;
     int attempt, takeovers, crashes, unproven_step;
     int64_t unproven_us; /* -1: never */
-    bool alone;          /* the newest claim was made to go alone */
+    int renewals;
+    int64_t renewals_until_us; /* 0: none yet */
+    bool unclaimed;            /* a renewal made it */
+    bool alone;                /* the newest claim was made to go alone */
     bool swept;
     int instance; /* of the newest claim */
     int64_t number;
@@ -66,6 +69,8 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
                      const struct inbox_ask *ask, struct inbox_reply *ret);
 void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);
+void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
+                     const struct inbox_ask *ask, struct inbox_reply *ret);
 void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
                       struct inbox_reply *ret);
 void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,

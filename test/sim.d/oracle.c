@@ -7,6 +7,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/returns.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -216,31 +217,51 @@ static void charged(struct world *w, const struct batch_item *item, const struct
         oracle_broken(w, "charge", "an attempt of %s is charged: %s", item->truth->id, why_not);
 }
 
-/* The rule of the delivery limit, written a second time. */
-static bool is_near(const struct plan_queue *p, int count)
+/* The rules of the delivery limit, written a second time. */
+
+/* What has no id cannot be counted, nor recognised; and a copy may not push another message out. */
+static bool is_renewable(const struct plan_queue *p, const struct copy *m)
 {
-    int known = p->rules.delivery_limit != LIMIT_UNKNOWN ? p->rules.delivery_limit
-                : p->version >= 400                      ? 20
-                                                         : LIMIT_UNKNOWN;
+    return (!p->max_length || !p->readable) && m->truth->character != CHARACTER_NO_ID;
+}
+
+/* From this count on a message is renewed when it comes, or returned no more. INT_MAX: never. */
+static int near_count(const struct plan_queue *p, bool renewable)
+{
+    int known = plan_known_limit(p), least = renewable ? 1 : known < 2 ? known : 2;
 
     if (!p->quorum || known == LIMIT_NONE)
-        return false;
+        return INT_MAX;
     if (known == LIMIT_UNKNOWN)
-        return count >= 2;
-    int least = known < 2 ? known : 2;
+        return renewable ? 1 : 2;
+    return known - 2 > least ? known - 2 : least;
+}
 
-    return count >= (known - 2 > least ? known - 2 : least);
+static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
+{
+    return count >= near_count(p, is_renewable(p, m));
 }
 
 /* One delivery more, or two, and the broker drops it; where nobody has told the limit, as soon as it is near.
  */
-static bool is_last(const struct plan_queue *p, int count)
+static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
 {
-    int known = p->rules.delivery_limit != LIMIT_UNKNOWN ? p->rules.delivery_limit
-                : p->version >= 400                      ? 20
-                                                         : LIMIT_UNKNOWN;
+    int known = plan_known_limit(p);
 
-    return is_near(p, count) && (known == LIMIT_UNKNOWN || count >= known - 1);
+    return is_near(p, m, count) && (known == LIMIT_UNKNOWN || count >= known - 1);
+}
+
+/* Nothing dies of its limit while its copy can be published: not before max_hold, but at the end of a drain.
+ */
+static const char *why_not_limit(const struct world *w, const struct copy *m)
+{
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
+
+    if (!is_near(p, m, m->delivery_count))
+        return "it is not near the delivery limit";
+    if (!is_renewable(p, m) || w->sidecars[m->holder]->draining)
+        return NULL;
+    return w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900 ? NULL : "it could have been renewed";
 }
 
 static const char *why_not_dead(const struct world *w, const struct batch_item *item,
@@ -269,7 +290,7 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
     case DEAD_INVALID_DATA:
         return item->truth->character == CHARACTER_INVALID ? NULL : "the database never refused it";
     case DEAD_DELIVERY_LIMIT:
-        return is_near(p, item->copy->delivery_count) ? NULL : "it is not near the delivery limit";
+        return why_not_limit(w, item->copy);
     default:
         return "there is no such reason";
     }
@@ -363,6 +384,9 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     if (reply->answer == ROW_FAILED || reply->answer == ROW_RELEASED)
         put_off(w, item);
     switch (b->kind) {
+    case BATCH_RENEW:
+        item->copy->counted |= reply->answer == ROW_RENEWED;
+        break;
     case BATCH_FAIL:
         if (reply->inserted && reply->answer == ROW_FAILED)
             charged(w, item, was);
@@ -382,6 +406,24 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
 
 /* --- what is said to the broker --- */
 
+void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
+{
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
+    bool must_leave = s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
+
+    w->oracle->n_checks++;
+    w->oracle->silence[s->index][m->truth->queue].progress_us = w->now_us;
+    if (m->skipped || m->truth->character == CHARACTER_NO_ID)
+        oracle_broken(w, "renewal", "%s is published again, without its body or its id", m->truth->id);
+    if (!is_near(p, m, m->delivery_count))
+        oracle_broken(w, "renewal", "%s is published again with count %d, and its limit is far", m->truth->id,
+                      m->delivery_count);
+    if (!is_renewable(p, m))
+        oracle_broken(w, "renewal", "%s is published to a queue that drops its head", m->truth->id);
+    if (!m->counted && !must_leave)
+        oracle_broken(w, "renewal", "%s is published again, and its row did not count that", m->truth->id);
+}
+
 void oracle_ack(struct world *w, const struct copy *m)
 {
     w->oracle->n_checks++;
@@ -392,6 +434,8 @@ void oracle_ack(struct world *w, const struct copy *m)
     const struct inbox_row_sim *r = &m->truth->row;
 
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
+    if (m->renewed)
+        return;
     if (r->status != INBOX_COMPLETED || m->truth->character == CHARACTER_NO_ID)
         oracle_broken(w, "early ack", "%s is acked, and its row is not committed as completed", m->truth->id);
     else if (r->body != m->body && !rules_of(w, m->truth->queue)->mismatch_is_duplicate)
@@ -417,7 +461,7 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     if (draining)
         return;
     /* One whose body did not fit must come again to be stored. */
-    if (is_near(p, m->delivery_count) && !m->skipped)
+    if (is_near(p, m, m->delivery_count) && !m->skipped && p->version < 430)
         oracle_broken(w, "return", "%s is returned with count %d, and the limit is near", m->truth->id,
                       m->delivery_count);
     /* Its claim is given back first, which may take a while. */
@@ -425,7 +469,7 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
 
     /* What is put off for long makes room, for half of max_parked, where the broker puts what comes back
      * behind the others. */
-    others |= p->quorum && p->version < 400 && p->rules.delivery_limit <= LIMIT_NONE;
+    others |= p->quorum && p->version < 400 && plan_known_limit(p) <= LIMIT_NONE;
     if (!others && !m->skipped && held_us < p->rules.max_hold_ms * 900)
         oracle_broken(w, "return", "%s is returned after %lld ms, and nobody else could take it",
                       m->truth->id, (long long)(held_us / 1000));
@@ -439,10 +483,10 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
     const struct inbox_row_sim *row = &m->truth->row;
     int64_t long_ago = w->now_us - 30000000;
 
-    return is_near(p, m->delivery_count - 1) && m->delivered_us < long_ago && s->alive && s->base &&
+    return is_near(p, m, m->delivery_count - 1) && m->delivered_us < long_ago && s->alive && s->base &&
            s->base_since_us < long_ago && !w->database->full && !w->database->retries && w->database->up &&
-           (row->status != INBOX_PROCESSING ||
-            (is_last(p, m->delivery_count - 1) && (row->instance != s->index || row->number != s->number))) &&
+           (row->status != INBOX_PROCESSING || (is_last(p, m, m->delivery_count - 1) &&
+                                                (row->instance != s->index || row->number != s->number))) &&
            !row->locked_by && !m->skipped && s->frozen_until_us < long_ago &&
            /* by the database's clock, which may have gone back: until then nobody may end what waits */
            (row->status != INBOX_WAITING || row->expires_us <= database_now(w) - INBOX_GRACE_US);
@@ -452,8 +496,8 @@ void oracle_dropped(struct world *w, struct copy *m)
 {
     const struct inbox_row_sim *r = &m->truth->row;
     enum { LEAST_US = 500000 };
-    bool safe = m->letter_us || m->is_dead || (r->status == INBOX_COMPLETED && r->body == m->body) ||
-                r->status == INBOX_DEAD;
+    bool safe = m->renewed || m->letter_us || m->is_dead ||
+                (r->status == INBOX_COMPLETED && r->body == m->body) || r->status == INBOX_DEAD;
 
     m->truth->n_open_copies--;
     TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
@@ -625,7 +669,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
     if (!d || d->request.out || d->request.accepted_until_ms ||
-        is_near(&w->plan->queues[queue], (int)d->copy.delivery_count) || s->database.down_since_ms ||
+        d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
         w->database->retries)
         return;
     if (world_ms(w) - d->copy.received_ms > most_ms)

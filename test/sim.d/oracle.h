@@ -44,6 +44,8 @@ void oracle_forward(struct world *w, struct post *p);
 /* The core was told how a request ended. */
 void oracle_answered(struct world *w, struct post *p);
 /* The core says ack, reject or requeue of one copy. */
+/* A copy of m is published to its own queue. */
+void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m);
 void oracle_ack(struct world *w, const struct copy *m);
 void oracle_reject(struct world *w, const struct copy *m, bool too_large);
 /* The broker has heard that it is rejected. */

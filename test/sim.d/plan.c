@@ -178,9 +178,30 @@ static void make_queue(uint64_t *r, struct plan_queue *q)
     } else if (q->quorum) {
         q->limit = q->version >= 400 ? 20 : (int)ONE_OF(r, 0, 2, 3, 5, 20);
     }
+    q->readable = random_chance(r, 5000);
     q->moved_back = random_chance(r, 800);
     if (random_chance(r, 500))
         q->max_length = (int)ONE_OF(r, 20, 100);
+}
+
+int plan_read_limit(const struct plan_queue *p)
+{
+    if (p->version >= 400)
+        return p->limit == LIMIT_SINCE_4 ? LIMIT_UNKNOWN : p->limit;
+    return p->limit ? p->limit : LIMIT_UNKNOWN;
+}
+
+int plan_known_limit(const struct plan_queue *p)
+{
+    int told = p->rules.delivery_limit, read = p->readable ? plan_read_limit(p) : LIMIT_UNKNOWN;
+
+    if (!p->quorum)
+        return LIMIT_NONE;
+    if (told > 0 || read > 0)
+        return told > 0 ? told : read;
+    if (told == LIMIT_NONE || read == LIMIT_NONE)
+        return LIMIT_NONE;
+    return p->version >= 400 ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
 }
 
 static void make_application(uint64_t *r, struct plan_application *a)
@@ -324,11 +345,11 @@ void plan_print(const struct plan *p)
         const struct plan_queue *q = &p->queues[i];
         const struct queue_rules *r = &q->rules;
 
-        printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %d %s%s; %s, window %lld ms, max_hold %lld, "
+        printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %d %s%s%s; %s, window %lld ms, max_hold %lld, "
                "concurrency %d, prefetch %d, "
                "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
-               r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)",
+               r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
                q->auto_delete  ? ", auto-delete"
                : q->max_length ? ", drop-head"
                                : "",

@@ -108,6 +108,7 @@ struct plan_queue {
     int version;      /* of the broker: 310, 400 or 430 */
     int limit;        /* the delivery limit that the queue really has; 0: none */
     int max_length;   /* drop-head; 0: none */
+    bool readable;    /* its arguments can be read */
     bool moved_back;  /* what is rejected comes back by a dead letter exchange */
     bool auto_delete; /* the broker deletes it when its last consumer is cancelled */
     struct queue_rules rules;
@@ -153,6 +154,11 @@ void plan_deinit(struct plan *p);
 /* n messages of one kind, from at_us on, gap_us apart. Answers the number of the first. */
 int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
+
+/* What the queue's x-delivery-limit says, where it can be read. */
+int plan_read_limit(const struct plan_queue *p);
+/* The limit as far as a sidecar knows it; LIMIT_UNKNOWN. */
+int plan_known_limit(const struct plan_queue *p);
 
 void plan_sort(struct plan *p);
 void plan_print(const struct plan *p);

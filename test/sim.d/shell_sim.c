@@ -23,6 +23,8 @@ static int batch_kind_of(const struct queue *q, enum operation op)
     case OP_LOOK:
     case OP_CHECK:
         return BATCH_LOOK;
+    case OP_RENEW:
+        return BATCH_RENEW;
     case OP_COMPLETE:
         return BATCH_SETTLE;
     case OP_FAIL:
@@ -43,6 +45,8 @@ static unsigned can(const struct sidecar *s, const struct sidecar_queue *q)
 
     if (q->channel)
         bits |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
+    if (s->link)
+        bits |= 1u << OP_PUBLISH;
     if (s->base)
         for (int op = 0; op < N_OPERATIONS; op++) {
             int kind = batch_kind_of(&q->core, (enum operation)op);
@@ -298,6 +302,68 @@ static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)
     }
 }
 
+/* --- copies --- */
+
+/* The answer travels back on the connection that publishes. */
+static void publish_answered(struct world *w, void *object, uint64_t unused, uint64_t unused2)
+{
+    struct renewal_sim *p = object;
+    struct sidecar *s = p->sidecar;
+
+    (void)unused;
+    (void)unused2;
+    if (!s->alive || s->life != p->life)
+        return;
+    if (w->now_us < s->frozen_until_us) {
+        world_postpone(w, s->frozen_until_us);
+        return;
+    }
+    TRACE(w, "sidecar %d: the copy of %s: %s", s->index, p->copy->truth->id, p->why ? p->why : "confirmed");
+    queue_published(&s->queues[p->queue].core, world_ms(w), p->ref,
+                    p->why ? PUBLICATION_FAILED : PUBLICATION_CONFIRMED, p->why);
+    s->n_facts++;
+    shell_plan_turn(w, s, w->now_us + 20);
+}
+
+/* A nack, a returned message, a lost confirm: each may be. */
+static void publish_arrives(struct world *w, void *object, uint64_t unused, uint64_t unused2)
+{
+    struct renewal_sim *p = object;
+    struct copy *m = p->copy;
+    bool calm = !w->plan->jitter || w->now_us - 1000000000 >= w->plan->quiet_us;
+
+    (void)unused;
+    (void)unused2;
+    if (!w->broker->up) {
+        p->why = "the broker is away";
+    } else if (!calm && random_chance(&w->random, 300)) {
+        p->why = "nack";
+    } else {
+        m->renewed = true;
+        m->truth->n_renewals++;
+        broker_publish(w, m->truth, m->body, m->bytes)->number_of_old = m->number;
+        if (!calm && random_chance(&w->random, 300))
+            p->why = "the confirm is lost";
+    }
+    world_at(w, w->now_us + wire_us(w), publish_answered, p, 0, 0);
+}
+
+static void publish(struct world *w, struct sidecar *s, int queue, struct delivery *d)
+{
+    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct renewal_sim *p;
+
+    if (!m) {
+        oracle_broken(w, "action", "a copy of nothing is published");
+        return;
+    }
+    TRACE(w, "sidecar %d: publishes %s again", s->index, m->truth->id);
+    oracle_renewed(w, s, m);
+    p = world_alloc(w, sizeof(*p));
+    *p = (struct renewal_sim){.sidecar = s, .life = s->life, .queue = queue, .ref = d->ref, .copy = m};
+    world_at(w, w->now_us + wire_us(w), publish_arrives, p, 0, 0);
+}
+
 /* --- the broker --- */
 
 static void ack(struct world *w, struct sidecar *s, int queue, const struct action *a)
@@ -370,6 +436,9 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         break;
     case ACTION_FORWARD:
         forward(w, s, queue, a->d);
+        break;
+    case ACTION_PUBLISH:
+        publish(w, s, queue, a->d);
         break;
     case ACTION_ABANDON:
         abandon(w, s, queue, a->ref);

@@ -56,8 +56,11 @@ static void open_channel(struct world *w, struct sidecar *s, int i)
 
     q->channel = broker_open(w, s->link, i);
     q->channels[q->n_channels++ % (sizeof(q->channels) / sizeof(*q->channels))] = q->channel;
-    queue_channel_open(&q->core, world_ms(w), q->channel->generation, p->version / 100,
+    queue_channel_open(&q->core, world_ms(w), q->channel->generation, p->version / 100, p->version % 100,
                        p->quorum ? KIND_QUORUM : KIND_CLASSIC);
+    queue_limits_known(&q->core, &(struct queue_limits){.read = p->readable,
+                                                        .delivery_limit = plan_read_limit(p),
+                                                        .drops_head = p->max_length > 0});
     told(w, s);
 }
 

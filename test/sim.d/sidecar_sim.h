@@ -27,6 +27,16 @@ struct sidecar_queue {
     int64_t others_us; /* when somebody else consumed it */
 };
 
+/* A copy on its way to its own queue. */
+struct renewal_sim {
+    struct sidecar *sidecar;
+    uint32_t life;
+    int queue;
+    uint64_t ref;
+    struct copy *copy; /* the old one */
+    const char *why;   /* it is said to have failed; NULL: confirmed */
+};
+
 struct other {
     uint64_t counter;
     int n_same;

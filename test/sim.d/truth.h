@@ -61,6 +61,7 @@ struct truth {
     int n_kills;  /* how often it ended the application */
     /* Unless it has no id: then struct oracle has them. */
     struct letter_counts letters;
+    int n_renewals;
     int n_copies, n_open_copies;
     bool other_body;          /* one of its copies has another body than the first */
     int64_t second;           /* of the statements about it, */
@@ -82,7 +83,10 @@ struct copy {
     uint64_t number, position;
     enum copy_state state;
     bool redelivered, returned;
-    uint8_t body; /* 0: as the first copy's */
+    bool renewed;           /* a copy of it was published to its queue */
+    bool counted;           /* its row has counted that, since its latest delivery */
+    uint64_t number_of_old; /* the copy that it was made from; 0: none */
+    uint8_t body;           /* 0: as the first copy's */
     int delivery_count;
     int64_t deaths, n_rejected, bytes;
     struct channel *channel; /* that has it */

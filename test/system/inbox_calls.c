@@ -156,7 +156,7 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
     struct inbox_letter *l = &b->letters[b->n];
 
     i->crashes = i->unproven_step = -1;
-    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_BURY) {
+    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_RENEW || op == INBOX_BURY) {
         bytes_make(i->fingerprint, number_read(f[3]));
         memcpy(i->fingerprint, i->fingerprint + 12, 4); /* an entry of the history has only these */
     }
@@ -200,8 +200,9 @@ static void letter_read(struct batch *b, char *f[MAX_FIELDS])
 
 static void item_read(struct batch *b, enum inbox_op op, bool rowless, char *text)
 {
-    static const int n_fields[N_INBOX_OPS] = {[INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_SETTLE] = 3,
-                                              [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 8};
+    static const int n_fields[N_INBOX_OPS] = {
+        [INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_RENEW] = 4, [INBOX_SETTLE] = 3,
+        [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 8};
     struct inbox_item *i = &b->items[b->n];
     char *f[MAX_FIELDS] = {0};
 
@@ -551,7 +552,7 @@ static void call_age(char *text)
         "WITH t (by) AS (SELECT $1::bigint * interval '1 ms') UPDATE onceward.inbox SET received_at = "
         "received_at - by, alive_since = alive_since - by, token_expires_at = token_expires_at - by, "
         "max_expires_at = max_expires_at - by, next_attempt_at = next_attempt_at - by, completed_at = "
-        "completed_at - by, unproven_at = unproven_at - by FROM t",
+        "completed_at - by, unproven_at = unproven_at - by, renewals_until = renewals_until - by FROM t",
         1, params));
     puts("ok");
 }
@@ -573,10 +574,10 @@ static bool batch_line(const char *name, char **rest)
         const char *name;
         enum inbox_op op;
         bool rowless;
-    } kinds[] = {{"claim", INBOX_CLAIM, false},     {"look", INBOX_LOOK, false},
-                 {"settle", INBOX_SETTLE, false},   {"fail", INBOX_FAIL, false},
-                 {"release", INBOX_RELEASE, false}, {"bury", INBOX_BURY, false},
-                 {"letter", INBOX_BURY, true}};
+    } kinds[] = {{"claim", INBOX_CLAIM, false}, {"look", INBOX_LOOK, false},
+                 {"renew", INBOX_RENEW, false}, {"settle", INBOX_SETTLE, false},
+                 {"fail", INBOX_FAIL, false},   {"release", INBOX_RELEASE, false},
+                 {"bury", INBOX_BURY, false},   {"letter", INBOX_BURY, true}};
 
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
         if (strcmp(name, kinds[k].name) == 0) {

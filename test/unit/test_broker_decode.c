@@ -284,7 +284,7 @@ static void what_is_malformed_is_decoded_up_to_there(void **state)
             assert_true(len < all.len || at < len || r == 0);
             if (len > 6 && at > 6)
                 assert_true(slice_equal(back->properties[PROPERTY_CONTENT_TYPE], SLICE("a/b")));
-            if (content_header_edit(&edited, (struct slice){exact, len}, 0, SLICE("u"), &f))
+            if (content_header_edit(&edited, (struct slice){exact, len}, 0, SLICE("u"), false, &f))
                 assert_int_equal(r, -1);
             buf_deinit(&edited);
             message_free(back);
@@ -330,7 +330,7 @@ static void what_may_not_be_published_again_is_left_out(void **state)
         m.delivery_mode = 1;
         assert_int_equal(message_encode(&out, &m, &f), 0);
         struct slice user = own ? SLICE("user_id") : SLICE("user_i");
-        assert_int_equal(content_header_edit(&edited, properties_of(&out), 300, user, &f), 0);
+        assert_int_equal(content_header_edit(&edited, properties_of(&out), 300, user, false, &f), 0);
         struct field left[] = {headers[1], headers[3], headers[4]};
         m.headers = left;
         m.n_headers = 3;
@@ -354,13 +354,13 @@ static void a_message_without_properties_becomes_persistent(void **state)
     struct fault f = {0};
 
     (void)state;
-    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0", 2}, 0, SLICE("u"), &f), 0);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0", 2}, 0, SLICE("u"), false, &f), 0);
     assert_int_equal(out.len, 15);
     assert_memory_equal(out.data + 12, "\x10\0\2", 3);
     buf_reset(&out);
-    assert_int_equal(content_header_edit(&out, (struct slice){"\0\1\0\0", 4}, 0, SLICE("u"), &f), -1);
-    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0x", 3}, 0, SLICE("u"), &f), -1);
-    assert_int_equal(content_header_edit(&out, (struct slice){"\0", 1}, 0, SLICE("u"), &f), -1);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\1\0\0", 4}, 0, SLICE("u"), false, &f), -1);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0\0x", 3}, 0, SLICE("u"), false, &f), -1);
+    assert_int_equal(content_header_edit(&out, (struct slice){"\0", 1}, 0, SLICE("u"), false, &f), -1);
     assert_true(fault_is_set(&f));
     buf_deinit(&out);
 }

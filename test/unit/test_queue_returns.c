@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
 static const unsigned ALL = ~0u;
@@ -15,11 +16,14 @@ struct world {
     struct application application;
     struct database database;
     int64_t now;
-    int n_requeued, n_rejected, n_buried, n_consumed;
+    int n_requeued, n_rejected, n_buried, n_consumed, n_published, n_acked;
     enum dead_reason dead;
-    char text[200]; /* of the latest letter */
+    char text[600]; /* of the latest letter */
     bool rowless;
-    unsigned cannot;     /* operations that cannot be carried out now */
+    unsigned cannot;              /* operations that cannot be carried out now */
+    enum publication publication; /* what becomes of copies, and why */
+    const char *why;
+    bool too_often;      /* the rows allow no renewal */
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
 
@@ -34,7 +38,11 @@ static void at_database(struct world *w, struct delivery *d)
         return;
     }
     if (w->works)
-        r.answer = ROW_CLAIMED;
+        r.answer = d->op == OP_RENEW ? ROW_RENEWED : ROW_CLAIMED;
+    if (d->op == OP_RENEW && w->too_often) {
+        r.answer = ROW_TOO_OFTEN;
+        r.wait_ms = 5000;
+    }
     if (d->op == OP_BURY) {
         w->n_buried++;
         w->dead = d->outcome.dead;
@@ -50,6 +58,11 @@ static void carry_out(struct world *w, const struct action *a)
     w->n_requeued += a->kind == ACTION_REQUEUE;
     w->n_rejected += a->kind == ACTION_REJECT;
     w->n_consumed += a->kind == ACTION_CONSUME;
+    w->n_acked += a->kind == ACTION_ACK;
+    if (a->kind == ACTION_PUBLISH) {
+        w->n_published++;
+        queue_published(&w->q, w->now, a->ref, w->publication, w->why);
+    }
     if (a->kind == ACTION_DATABASE)
         at_database(w, a->d);
     else if (a->kind == ACTION_CONSUME)
@@ -107,7 +120,7 @@ static struct world *world(enum queue_kind kind)
     database_init(&w->database, w->now);
     database_linked(&w->database);
     queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
-    queue_channel_open(&w->q, w->now, 1, 3, kind);
+    queue_channel_open(&w->q, w->now, 1, 3, 0, kind);
     run(w, 50);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
     return w;
@@ -122,7 +135,7 @@ static void end(struct world *w)
 static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
 {
     static uint64_t tag;
-    struct arrival a = {.generation = 1,
+    struct arrival a = {.generation = w->q.generation,
                         .number = ++tag,
                         .consumer = w->q.consumer.number,
                         .redelivered = delivery_count > 0,
@@ -136,7 +149,7 @@ static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
     queue_delivered(&w->q, w->now, &a);
 }
 
-static void test_what_a_locked_row_keeps_goes_back_or_is_stored_near_the_limit(void **state)
+static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(void **state)
 {
     for (int count = 0; count < LIMIT; count++) {
         struct world *w = world(KIND_QUORUM);
@@ -147,13 +160,142 @@ static void test_what_a_locked_row_keeps_goes_back_or_is_stored_near_the_limit(v
         assert_int_equal(w->n_requeued + w->n_buried, 0);
         run(w, HOLD_MS + 3000);
         assert_int_equal(w->n_requeued, !near);
-        assert_int_equal(w->n_buried, near);
-        assert_int_equal(w->n_rejected, near);
-        if (near)
-            assert_true(w->dead == DEAD_DELIVERY_LIMIT && w->rowless);
+        assert_int_equal(w->n_published, near);
+        assert_int_equal(w->n_acked, near);
+        assert_int_equal(w->n_buried + w->n_rejected, 0);
         assert_int_equal(queue_n_held(&w->q), 0);
         end(w);
     }
+}
+
+/* It is stored whole instead, and its letter says why. */
+static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
+{
+    static const struct {
+        enum publication publication;
+        const char *why;
+        bool drops_head;
+    } cases[] = {{PUBLICATION_FAILED, "nack", false},
+                 {PUBLICATION_REFUSED, "its id", false},
+                 {PUBLICATION_FORBIDDEN, "no permission", false},
+                 {PUBLICATION_CONFIRMED, "x-overflow reject-publish", true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(KIND_QUORUM);
+
+        w->publication = cases[i].publication;
+        w->why = cases[i].why;
+        w->works = true;
+        queue_limits_known(&w->q, &(struct queue_limits){true, LIMIT, cases[i].drops_head});
+        deliver(w, LIMIT - 2, 10);
+        run(w, HOLD_MS - 2000);
+        assert_int_equal(w->n_buried, cases[i].publication != PUBLICATION_FAILED || cases[i].drops_head);
+        run(w, HOLD_MS + 3000);
+        assert_int_equal(w->n_buried, 1);
+        assert_int_equal(w->n_rejected, 1);
+        assert_int_equal(w->dead, DEAD_DELIVERY_LIMIT);
+        assert_non_null(strstr(w->text, "its delivery limit is 5"));
+        assert_non_null(strstr(w->text, cases[i].why));
+        assert_int_equal(w->n_published > 0, !cases[i].drops_head);
+        assert_int_equal(w->n_acked + w->n_requeued, 0);
+        end(w);
+    }
+}
+
+/* Each is renewed when it comes: without a limit nothing is, and with one that nobody knows at the first
+ * redelivery; RabbitMQ 4 has one of 20 then. */
+static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
+{
+    static const struct {
+        int told, read, major, from; /* from: 0, never */
+    } cases[] = {{LIMIT_UNKNOWN, LIMIT_UNKNOWN, 3, 1},
+                 {LIMIT_UNKNOWN, LIMIT_UNKNOWN, 4, 18},
+                 {LIMIT_NONE, LIMIT_UNKNOWN, 3, 0},
+                 {LIMIT_UNKNOWN, LIMIT_NONE, 4, 0},
+                 {LIMIT_UNKNOWN, 7, 3, 5},
+                 {20, 7, 4, 5},
+                 {LIMIT_NONE, 7, 3, 5},
+                 {1, LIMIT_UNKNOWN, 3, 1}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int count = 0; count < 22; count++) {
+            struct world *w = world(KIND_QUORUM);
+            bool renewed = cases[i].from && count >= cases[i].from;
+
+            w->works = true;
+            w->q.returns.configured = cases[i].told;
+            w->q.returns.server_major = cases[i].major;
+            queue_limits_known(&w->q, &(struct queue_limits){true, cases[i].read, false});
+            deliver(w, count, 10);
+            run(w, w->now + 500);
+            assert_int_equal(w->n_published, renewed);
+            assert_int_equal(w->n_acked, renewed);
+            assert_int_equal(w->n_buried + w->n_requeued, 0);
+            end(w);
+        }
+}
+
+static void lose_channel(struct world *w)
+{
+    uint64_t next = w->q.generation + 1;
+
+    queue_channel_lost(&w->q, w->now, 0, "connection lost");
+    queue_channel_open(&w->q, w->now, next, 3, 0, w->q.returns.kind);
+    run(w, w->now + 1000);
+}
+
+/* A start near a limit takes one at a time, until one comes that is far from it. */
+static void test_a_start_near_a_limit_is_cautious(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->works = true;
+    w->q.ready = false;
+    queue_limits_known(&w->q, &(struct queue_limits){true, LIMIT, false});
+    lose_channel(w);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    deliver(w, 0, 10);
+    run(w, w->now + 500);
+    assert_int_equal(w->q.consumer.prefetch, 16);
+    end(w);
+}
+
+/* Renewed again and again: the queue pauses until the row allows another. */
+static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->works = w->too_often = true;
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    assert_true(w->q.pauses[PAUSE_RENEWAL_LOOP].since_ms);
+    assert_int_equal(w->n_published, 0);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    w->too_often = false;
+    run(w, w->now + 6000);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_acked, 1);
+    assert_false(w->q.pauses[PAUSE_RENEWAL_LOOP].since_ms);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
+/* RabbitMQ 4.3 does not count what is given back with nack. */
+static void test_what_a_broker_does_not_count_goes_back_near_the_limit(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->q.returns.server_major = 4;
+    w->q.returns.server_minor = 3;
+    deliver(w, LIMIT - 1, 10);
+    run(w, HOLD_MS + 3000);
+    assert_int_equal(w->n_published + w->n_buried, 0);
+    assert_int_equal(w->n_requeued, 1);
+    end(w);
 }
 
 static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **state)
@@ -220,9 +362,9 @@ test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a
     assert_int_equal(w->n_requeued + w->n_buried, 0);
     w->refuses = false;
     run(w, ends - 500);
-    assert_int_equal(w->n_buried, 1);
-    assert_int_equal(w->n_rejected, 1);
-    assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->n_buried + w->n_requeued, 0);
     run(w, ends + 1000);
     assert_int_equal(w->q.drain, DRAIN_DONE);
     end(w);
@@ -253,15 +395,6 @@ static void deliver_large_without_id(struct world *w, int n, int64_t delivery_co
 static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
 {
     deliver_large_without_id(w, n, delivery_count, 10);
-}
-
-static void lose_channel(struct world *w)
-{
-    uint64_t next = w->q.generation + 1;
-
-    queue_channel_lost(&w->q, w->now, 0, "connection lost");
-    queue_channel_open(&w->q, w->now, next, 3, w->q.returns.kind);
-    run(w, w->now + 1000);
 }
 
 /* The broker delivers them again: held twice, nobody would ever end the first copies, and in the end they
@@ -382,7 +515,12 @@ static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_a_locked_row_keeps_goes_back_or_is_stored_near_the_limit),
+        cmocka_unit_test(test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit),
+        cmocka_unit_test(test_what_cannot_be_published_is_stored_near_the_limit),
+        cmocka_unit_test(test_what_comes_near_the_limit_is_renewed_at_once),
+        cmocka_unit_test(test_a_start_near_a_limit_is_cautious),
+        cmocka_unit_test(test_a_message_that_is_renewed_too_often_pauses_its_queue),
+        cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),
         cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
         cmocka_unit_test(test_what_is_too_large_goes_back_and_is_left_there_before_the_limit),
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),

@@ -23,8 +23,9 @@ struct message;
 
 /* Starts connecting and logging in, on a helper thread; the job's result is for sender_attempt_take. vhost
  * NULL: the URL's. Everything is copied. NULL: no thread, or a name that is too long; f is set. */
-struct job *sender_connect(const struct config_broker *c, const char *vhost, const char *instance,
-                           struct fault *f);
+enum sender_purpose { SENDER_RELAYS, SENDER_RENEWS }; /* in its name, for the broker's operators */
+struct job *sender_connect(const struct config_broker *c, enum sender_purpose why, const char *vhost,
+                           const char *instance, struct fault *f);
 
 /* Unpacks the result and frees it: 0 and *ret, with its channel open; or -1 and the fault. */
 int sender_attempt_take(void *result, struct sender **ret, struct fault *f);
@@ -83,6 +84,13 @@ size_t sender_header_max(const struct sender *s);
 
 /* Appends the property flags and list of a message. -1: it has a property or name that AMQP cannot carry. */
 int sender_encode(struct buf *out, const struct message *m, struct fault *f);
+
+/* Appends to out the property flags and list of a message that came from a broker (struct message's
+ * content_header), for publishing it again: persistent, with its `expiration`, without headers of an earlier
+ * journey (header_is_spent) and a `user_id` that is not the connection's own. *ret points into out. -1: the
+ * bytes have not AMQP's form. */
+int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, struct slice *ret,
+                struct fault *f);
 
 /* A message: the property flags and list of its content header (AMQP 0-9-1, section 4.2.6.1), and its body.
  * Exchange and routing key have at most 255 bytes each. */

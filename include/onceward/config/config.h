@@ -31,6 +31,8 @@ struct config_tls {
     bool verify;
 };
 
+enum { CONFIG_DELIVERY_LIMIT_MIN = 5 }; /* of a quorum queue */
+
 struct config_broker {
     struct config_text url; /* where the broker is: given, or made of host, port and vhost */
     struct config_text given_url;

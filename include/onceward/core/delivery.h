@@ -61,6 +61,13 @@ struct delivery_request {
     int64_t kept_retry_after_ms;
 };
 
+/* May it be renewed near the delivery limit? */
+enum renewal {
+    RENEWAL_OPEN,        /* when it would be claimed */
+    RENEWAL_AFTER_CLAIM, /* its row is dead, and a claim may revive it */
+    RENEWAL_REFUSED,     /* not at all */
+};
+
 /* What is to be written of it, and what was said. */
 struct delivery_outcome {
     int http_status;
@@ -96,8 +103,10 @@ struct delivery {
     bool ended;    /* over here; freed by queue_reap */
     bool was_dead; /* its row says so: it is to be rejected again */
     bool has_circled;
-    bool given_up;     /* an operator lets it die */
-    size_t timer_slot; /* 0: no timer */
+    bool given_up; /* an operator lets it die */
+    enum renewal renewal;
+    const char *not_renewed; /* RENEWAL_REFUSED: why, of static memory */
+    size_t timer_slot;       /* 0: no timer */
     int64_t timer_ms;
     int64_t ready_ms; /* since when what is wanted may be sent */
     int64_t tried_ms; /* when it was last sent to the application; 0: never */

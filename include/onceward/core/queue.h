@@ -54,7 +54,7 @@ struct queue_pause {
 };
 
 struct queue_counts {
-    struct counter received, completed, duplicates, retried, given_back, dead, suppressed;
+    struct counter received, completed, duplicates, retried, given_back, dead, renewed, suppressed;
 };
 
 enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DRAIN_DONE };
@@ -98,6 +98,7 @@ struct queue {
     bool ready;                 /* it has consumed once */
     bool database_worked;       /* when it was looked at last */
     int64_t too_large_until_ms; /* the pause that it makes ends; INT64_MAX: not any more */
+    bool limits_awaited;        /* the queue's arguments are asked for */
     bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
                             until it ends, but one at a time to try with */
     struct queue_flow {
@@ -198,9 +199,23 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct 
 /* The channel is open, and its tags carry this generation; or it is gone, with its connection or without.
  * code: of the broker, 0: none. */
 void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
-                        enum queue_kind kind);
+                        int server_minor, enum queue_kind kind);
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
 void queue_kind_known(struct queue *q, enum queue_kind kind);
+
+/* The queue's arguments are asked for: nothing is consumed until queue_limits_known. limits: with `read`
+ * false when they could not be read. */
+void queue_limits_await(struct queue *q);
+void queue_limits_known(struct queue *q, const struct queue_limits *limits);
+
+/* What came of ACTION_PUBLISH. why: in words; of static memory where it is refused. */
+enum publication {
+    PUBLICATION_CONFIRMED, /* a queue has it */
+    PUBLICATION_FAILED,    /* refused by the broker for now, returned, or unknown: tried again later */
+    PUBLICATION_REFUSED,   /* this message cannot be renewed */
+    PUBLICATION_FORBIDDEN, /* no message of this queue can */
+};
+void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publication what, const char *why);
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: not to be had */
@@ -255,6 +270,8 @@ enum action_kind {
     ACTION_DATABASE, /* send d->op; of a claim that is `fresh`, or a letter that is new, make the token first
                       */
     ACTION_FORWARD,  /* POST it; what cannot be begun is told by queue_answered as unreachable */
+    ACTION_PUBLISH,  /* a copy to its own queue, mandatory, on a connection that does not consume. Answered by
+                       queue_published */
     ACTION_ABANDON, /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is
                        freed */
     ACTION_ACK,     /* the tag, or with `multiple` all up to it */

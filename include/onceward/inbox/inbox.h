@@ -32,6 +32,7 @@ enum inbox_op {
     INBOX_CLAIM_STORE, /* the same two of queues that store their messages, with the messages */
     INBOX_CLAIM_STORE_ASYNC,
     INBOX_LOOK,
+    INBOX_RENEW,
     INBOX_SETTLE,
     INBOX_FAIL,
     INBOX_RELEASE,
@@ -134,7 +135,7 @@ struct inbox_item {
     struct slice message_id; /* empty: none (bury of a rowless letter only) */
     uint8_t token[16];
     uint8_t fingerprint[16];
-    struct slice message_type; /* claim; data NULL: none */
+    struct slice message_type; /* claim, renew; data NULL: none */
     int64_t deaths;            /* claim: message_deaths() */
     bool alone; /* claim: nothing else of this process is claimed or forwarded, nor will be before this is
                    settled */
@@ -166,7 +167,7 @@ struct inbox_row {
     int64_t unproven_ms; /* since unproven_at; -1: none */
     int unproven_step;
 
-    int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
+    int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window), too_often */
     int64_t age_ms;      /* claimed: since the row was first seen, or brought back from the dead */
     bool taken_over;     /* claimed: from a holder that is gone, or whose token had expired */
     bool namesake;       /* held: by somebody else who runs under this instance's name */

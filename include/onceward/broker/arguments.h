@@ -1,0 +1,72 @@
+#pragma once
+
+#include "onceward/base/fault.h"
+#include "onceward/base/job.h"
+#include "onceward/broker/broker.h"
+#include "onceward/config/config.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The arguments that a queue was declared with. AMQP has no question for them, but a declare that differs from
+ * the queue is refused, and the refusal names one argument with its present value (406). So one declare after
+ * the other is sent, each with all that is known by then, until one is equal.
+ *
+ * No declare can make a queue that has vanished in between: each carries an argument that only streams have,
+ * with a value that no queue can be made with (x-max-age "?"). Other kinds of queues do not compare it, and a
+ * missing queue is refused because of it.
+ *
+ * The user needs `configure` on the queue. Policies are not seen. The broker writes a line into its log for each
+ * argument that is named. */
+
+enum { ARGUMENT_ABSENT = -1 };
+
+struct broker_arguments {
+    int server_major; /* of the broker's version */
+    enum broker_kind kind;
+    bool durable, auto_delete;
+    bool exclusive; /* of another connection: nothing else is known */
+    bool single_active_consumer;
+    bool rejects_publish;          /* x-overflow is reject-publish or reject-publish-dlx */
+    bool has_delivery_limit;       /* else a policy, or the broker's default, may set one */
+    int64_t delivery_limit;        /* less than 0: none */
+    int64_t max_length, max_bytes; /* x-max-length(-bytes); ARGUMENT_ABSENT */
+    int64_t max_priority;          /* x-max-priority; ARGUMENT_ABSENT */
+    int64_t expires_ms;            /* x-expires; ARGUMENT_ABSENT */
+    char delayed_retry[16];        /* x-delayed-retry-type; empty: absent */
+};
+
+/* What they say about returns. */
+struct queue_limits;
+void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret);
+
+/* Why they are not known. */
+enum arguments_answer {
+    ARGUMENTS_READ,
+    ARGUMENTS_FORBIDDEN, /* the user has no `configure` permission on the queue */
+    ARGUMENTS_NO_QUEUE,  /* there is no such queue */
+    ARGUMENTS_UNREADABLE, /* an answer that is not understood: its text was cut since the queue's name is long */
+};
+
+/* Blocks, for at most the connect timeout: for commands. 0: *answer, and *ret where they were read, else f in
+ * words; -1: no connection, f. */
+int broker_arguments(const struct config_broker *c, const char *vhost, const char *queue,
+                     struct broker_arguments *ret, enum arguments_answer *answer, struct fault *f);
+
+/* The same on a helper thread, for n queues of one virtual host. The job's result goes to
+ * arguments_attempt_take. NULL: f. */
+struct job *arguments_start(const struct config_broker *c, const char *vhost,
+                            const struct broker_queue *queues, size_t n, const char *instance,
+                            struct fault *f);
+
+/* What came of one of them. */
+struct arguments_found {
+    uint32_t number; /* of the queue, as given */
+    enum arguments_answer answer;
+    struct broker_arguments arguments;
+    char why[256]; /* where they were not read */
+};
+
+/* Unpacks the result: 0, and *ret with n of them, which the caller frees; -1: no connection, f. */
+int arguments_attempt_take(void *result, struct arguments_found **ret, size_t *ret_n, struct fault *f);

@@ -1,0 +1,126 @@
+-- Counts a renewal for each item before a copy of its message is published to its own queue: a quorum queue counts the deliveries of the
+-- copy from 0. Items of several queues. p_queues has the number of each item's queue, which is a place in p_consumers, p_transactions,
+-- p_windows and p_max_windows (not less). The items are sorted by consumer and id, in byte order.
+--
+-- A message without a row gets one that waits and was never claimed (claimed_by is empty). Its first claim sets received_at, so the
+-- message is as old as its first claim, and a queue with `store` stores it then.
+--
+-- Bounds of a row: 1,000 renewals, and 10 a minute. Each renewal moves renewals_until by 6 s; one that would move it beyond a minute from
+-- now is refused. A renewals_until beyond that is from a clock that has stepped back, and is ignored.
+--
+-- Answers, one an item: renewed (counted) | completed | dead | held (a token lives; wait_ms until a takeover is allowed, detail: the holder) |
+-- locked | vanished | mismatch (detail: JSON with both fingerprints) | too_often (wait_ms until the next renewal is allowed; NULL: none is).
+--
+-- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of the same id, at most a
+-- second. The advisory lock is that of sidecar_claim_many. Rows: one an item.
+-- Repeating it: counts once more, and changes nothing else.
+CREATE OR REPLACE FUNCTION onceward.sidecar_renew_many(
+    p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
+    p_consumers text[], p_transactions boolean[], p_windows interval[], p_max_windows interval[],
+    p_queues integer[], p_ids text[], p_fingerprints bytea[], p_types text[])
+RETURNS TABLE (ord integer, answer text, wait_ms bigint, namesake boolean, detail text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_indexonlyscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    c_most    constant integer := 1000;
+    c_minute  constant interval := interval '60 s';
+    c_each    constant interval := interval '6 s';
+    v_marked  boolean := pg_try_advisory_xact_lock_shared(1869505329, 66); -- before the clock: see src/inbox/horizon.c
+    v_now     timestamptz := clock_timestamp();
+    v_stale   timestamptz := v_now - p_grace_ms * interval '1 ms';
+    v_counted bigint[];
+BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
+                                token_expires_at, max_expires_at, next_attempt_at, claimed_by, message_type)
+    SELECT p_consumers[i.queue], i.id, 'waiting', 0, gen_random_uuid(), i.fingerprint, v_now, v_stale, v_stale, v_now, '', i.type
+    FROM unnest(p_queues, p_ids, p_fingerprints, p_types) i (queue, id, fingerprint, type)
+    LEFT JOIN LATERAL (
+        SELECT true AS yes FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
+    WHERE there.yes IS NULL
+    ON CONFLICT (consumer, message_id) DO NOTHING;
+
+    WITH taken AS MATERIALIZED (
+        SELECT i.ord, f.tid, f.status, f.token
+        FROM unnest(p_queues, p_ids, p_fingerprints) WITH ORDINALITY i (queue, id, fingerprint, ord)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid, r.status, r.token FROM onceward.inbox r
+            WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.fingerprint = i.fingerprint
+              AND coalesce(r.renewals, 0) < c_most
+              AND (r.renewals_until BETWEEN v_now + c_minute - c_each AND v_now + c_minute) IS NOT TRUE
+              AND CASE r.status
+                  WHEN 'processing' THEN
+                      r.token_expires_at <= v_stale
+                      OR (p_transactions[i.queue]
+                          AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
+                                                      p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own, p_gone))
+                  ELSE r.status IN ('failed', 'waiting') END
+            LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+    ), changed AS (
+        UPDATE onceward.inbox r
+        SET renewals = coalesce(r.renewals, 0) + 1,
+            renewals_until = c_each + CASE WHEN r.renewals_until BETWEEN v_now AND v_now + c_minute THEN r.renewals_until ELSE v_now END
+        FROM taken t
+        WHERE r.ctid = t.tid AND r.token = t.token AND r.status = t.status
+        RETURNING t.ord
+    )
+    SELECT array_agg(c.ord) INTO v_counted FROM changed c;
+
+    RETURN QUERY
+    SELECT i.ord::integer, a.answer,
+           CASE a.answer
+               WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
+               WHEN 'too_often' THEN
+                   CASE WHEN r.renewals < c_most
+                        THEN ceil(1000 * extract(epoch FROM r.renewals_until - (v_now + c_minute - c_each)))::bigint END END,
+           a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
+           CASE a.answer
+               WHEN 'held' THEN r.claimed_by
+               WHEN 'mismatch' THEN json_build_object(
+                   'fingerprint', encode(i.fingerprint, 'hex'), 'first_fingerprint', encode(r.fingerprint, 'hex'),
+                   'first_status', r.status, 'first_received_at', r.received_at, 'first_completed_at', r.completed_at)::text END
+    FROM unnest(p_queues, p_ids, p_fingerprints) WITH ORDINALITY i (queue, id, fingerprint, ord)
+    LEFT JOIN LATERAL (
+        SELECT r.status, r.fingerprint, r.token_expires_at, r.max_expires_at, r.claimed_by, r.takeovers, r.received_at, r.completed_at,
+               r.renewals, r.renewals_until
+        FROM onceward.inbox r
+        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN r.status IS NULL THEN 'vanished'
+            WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
+            WHEN r.status IN ('completed', 'dead') THEN r.status
+            WHEN i.ord = ANY (coalesce(v_counted, '{}')) THEN 'renewed'
+            WHEN r.status = 'processing' AND r.token_expires_at > v_stale
+                 AND (p_transactions[i.queue]
+                      AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
+                                                  p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own,
+                                                  p_gone)) IS NOT TRUE THEN 'held'
+            WHEN r.renewals >= c_most OR r.renewals_until BETWEEN v_now + c_minute - c_each AND v_now + c_minute THEN 'too_often'
+            -- It could have been counted, and was not: its lock is taken.
+            ELSE 'locked' END AS answer
+        OFFSET 0) a
+    ORDER BY i.ord;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.sidecar_renew_many(text, bigint, boolean, text[], bigint, text[], boolean[], interval[], interval[], integer[],
+                                                   text[], bytea[], text[]) FROM PUBLIC;

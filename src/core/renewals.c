@@ -1,0 +1,179 @@
+/* Renewal of messages near their delivery limit: see renewals.h. */
+#include "core/renewals.h"
+
+#include "core/claims.h"
+#include "core/rows.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/mutant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    PUBLISH_FIRST_MS = 500, /* between two tries to publish a copy */
+    PUBLISH_LAST_MS = 30000,
+    LOOP_LOOK_MS = 60000, /* a row that may not be renewed at all is asked for again */
+};
+
+static const char drops_head[] =
+    "the queue drops its oldest message when it is full, so a copy could push another message out: declare it "
+    "with x-overflow reject-publish, or without x-max-length and x-max-length-bytes";
+
+/* --- what is known of the queue --- */
+
+void queue_limits_await(struct queue *q)
+{
+    q->limits_awaited = true;
+}
+
+void queue_limits_known(struct queue *q, const struct queue_limits *limits)
+{
+    q->limits_awaited = false;
+    q->returns.limits = *limits;
+    if (limits->read && limits->drops_head)
+        q->returns.no_renewal = drops_head;
+    else if (q->returns.no_renewal == drops_head)
+        q->returns.no_renewal = NULL;
+    if (!q->ready && returns_limit_is_near(&q->returns))
+        queue_caution_begin(q, CAUTION_LIMIT);
+    q->flow.last_chances = true;
+}
+
+/* --- beginning one --- */
+
+bool renewal_is_next(const struct queue *q, const struct delivery *d)
+{
+    return d->renewal == RENEWAL_OPEN && !d->claim.has_token && held_can_renew(q, d) && decide_is_near(q, d);
+}
+
+bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
+{
+    struct link *k;
+
+    if (q->flow.last_chances && q->drain < DRAIN_LEAVING) {
+        list_each(&q->held.wanted[OP_CLAIM], c)
+        {
+            if (renewal_is_next(q, action_at(c)))
+                held_want(q, now_ms, action_at(c), MUTANT(RENEWED_UNCOUNTED) ? OP_PUBLISH : OP_RENEW);
+        }
+    }
+    if (q->database->linked && database_is_up(q->database) && can & 1u << OP_RENEW &&
+        action_take_first(q, now_ms, OP_RENEW, ret))
+        return true;
+    k = list_first(&q->held.wanted[OP_PUBLISH]);
+    return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, action_at(k), ACTION_PUBLISH, ret);
+}
+
+/* --- its row --- */
+
+static void told_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "message %.60s was renewed %s; each time its delivery limit was near again before its end",
+             d->id, r->wait_ms > 0 ? "10 times in a minute" : "1,000 times");
+    pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
+    held_wait(q, now_ms, d, OP_RENEW, WAIT_RENEWAL, now_ms + (r->wait_ms > 0 ? r->wait_ms : LOOP_LOOK_MS));
+}
+
+void renewals_time(struct queue *q, int64_t now_ms)
+{
+    const struct queue_held *h = &q->held;
+
+    if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && !h->waiting[WAIT_RENEWAL].len && !h->wanted[OP_RENEW].len &&
+        !h->sent[OP_RENEW].len)
+        pause_end(q, now_ms, PAUSE_RENEWAL_LOOP);
+}
+
+void row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    bool held_anyway = MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD;
+    bool loops_anyway = MUTANT(RENEWED_WITHOUT_END) && r->answer == ROW_TOO_OFTEN;
+
+    if (held_anyway || loops_anyway) {
+        held_want(q, now_ms, d, OP_PUBLISH);
+        return;
+    }
+    switch (r->answer) {
+    case ROW_RENEWED:
+        d->n_waits = 0;
+        held_want(q, now_ms, d, OP_PUBLISH);
+        break;
+    case ROW_TOO_OFTEN:
+        told_too_often(q, now_ms, d, r);
+        break;
+    case ROW_DEAD:
+        if (d->copy.deaths) { /* brought back by a dead-letter exchange: the claim knows whether it lives */
+            d->renewal = RENEWAL_AFTER_CLAIM;
+            held_want(q, now_ms, d, OP_CLAIM);
+        } else {
+            decide_reject_again(q, now_ms, d);
+        }
+        break;
+    case ROW_COMPLETED:
+    case ROW_HELD:
+    case ROW_LOCKED:
+    case ROW_MISMATCH:
+    case ROW_INVALID:
+        row_of_claim(q, now_ms, d, r);
+        break;
+    default:
+        row_again(q, now_ms, d);
+        break;
+    }
+}
+
+/* --- the copy --- */
+
+static void published(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    counter_add(&q->counts.renewed, 1);
+    notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
+    held_step_down(q, now_ms, d);
+    held_want(q, now_ms, d, OP_ACK);
+}
+
+static void not_published(struct queue *q, int64_t now_ms, struct delivery *d, const char *why)
+{
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_NOT_RENEWED, d);
+    int64_t wait = backoff_ms(PUBLISH_FIRST_MS, PUBLISH_LAST_MS, ++d->n_waits, held_random(q));
+
+    words_say(d, why, NULL);
+    if (n)
+        n->ms = wait;
+    note_text(n, "%s", why);
+    held_wait(q, now_ms, d, OP_PUBLISH, WAIT_DUE, now_ms + wait);
+}
+
+void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publication what, const char *why)
+{
+    struct delivery *d = (struct delivery *)queue_find(q, ref);
+
+    if (what == PUBLICATION_FORBIDDEN) {
+        q->returns.no_renewal = why;
+        q->flow.last_chances = true;
+    }
+    if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
+        return; /* it went another way meanwhile */
+    switch (what) {
+    case PUBLICATION_CONFIRMED:
+        published(q, now_ms, d);
+        break;
+    case PUBLICATION_FAILED:
+        if (MUTANT(FAILED_RENEWAL_ACKED))
+            published(q, now_ms, d);
+        else
+            not_published(q, now_ms, d, why);
+        break;
+    case PUBLICATION_REFUSED:
+    case PUBLICATION_FORBIDDEN:
+        d->renewal = RENEWAL_REFUSED;
+        d->not_renewed = why;
+        if (d->leader)
+            held_want(q, now_ms, d, OP_CLAIM);
+        else
+            queue_join(q, now_ms, d);
+        break;
+    }
+}
