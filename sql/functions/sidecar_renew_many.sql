@@ -5,11 +5,13 @@
 -- A message without a row gets one that waits and was never claimed (claimed_by is empty). Its first claim sets received_at, so the
 -- message is as old as its first claim, and a queue with `store` stores it then.
 --
--- Bounds of a row: 1,000 renewals, and 10 a minute. Each renewal moves renewals_until by 6 s; one that would move it beyond a minute from
--- now is refused. A renewals_until beyond that is from a clock that has stepped back, and is ignored.
+-- Bounds of a row: 1,000 renewals, and a pace of 10 a minute. Each renewal moves renewals_until by 6 s, to a minute from now at most. One
+-- that would move it further is counted, and answered too_often: the queue pauses for wait_ms. Refusing it could end the message, since the
+-- broker goes on counting its deliveries. A renewals_until beyond a minute is from a clock that has stepped back, and is ignored.
 --
 -- Answers, one an item: renewed (counted) | completed | dead | held (a token lives; wait_ms until a takeover is allowed, detail: the holder) |
--- locked | vanished | mismatch (detail: JSON with both fingerprints) | too_often (wait_ms until the next renewal is allowed; NULL: none is).
+-- locked | vanished | mismatch (detail: JSON with both fingerprints) | too_often (counted, and the queue is to
+-- pause for wait_ms; NULL: not counted, no renewal is left).
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of the same id, at most a
 -- second. The advisory lock is that of sidecar_claim_many. Rows: one an item.
@@ -42,6 +44,8 @@ DECLARE
     v_now     timestamptz := clock_timestamp();
     v_stale   timestamptz := v_now - p_grace_ms * interval '1 ms';
     v_counted bigint[];
+    v_over    bigint[]; -- of those, beyond the pace
+    v_waits   bigint[];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -59,13 +63,14 @@ BEGIN
     ON CONFLICT (consumer, message_id) DO NOTHING;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.ord, f.tid, f.status, f.token
+        SELECT i.ord, f.tid, f.status, f.token, f.paced
         FROM unnest(p_queues, p_ids, p_fingerprints) WITH ORDINALITY i (queue, id, fingerprint, ord)
         CROSS JOIN LATERAL (
-            SELECT r.ctid AS tid, r.status, r.token FROM onceward.inbox r
+            SELECT r.ctid AS tid, r.status, r.token,
+                   CASE WHEN r.renewals_until BETWEEN v_now AND v_now + c_minute THEN r.renewals_until ELSE v_now END AS paced
+            FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.fingerprint = i.fingerprint
               AND coalesce(r.renewals, 0) < c_most
-              AND (r.renewals_until BETWEEN v_now + c_minute - c_each AND v_now + c_minute) IS NOT TRUE
               AND CASE r.status
                   WHEN 'processing' THEN
                       r.token_expires_at <= v_stale
@@ -77,20 +82,19 @@ BEGIN
     ), changed AS (
         UPDATE onceward.inbox r
         SET renewals = coalesce(r.renewals, 0) + 1,
-            renewals_until = c_each + CASE WHEN r.renewals_until BETWEEN v_now AND v_now + c_minute THEN r.renewals_until ELSE v_now END
+            renewals_until = least(v_now + c_minute, c_each + t.paced)
         FROM taken t
         WHERE r.ctid = t.tid AND r.token = t.token AND r.status = t.status
-        RETURNING t.ord
+        RETURNING t.ord, ceil(1000 * extract(epoch FROM t.paced - (v_now + c_minute - c_each)))::bigint AS over
     )
-    SELECT array_agg(c.ord) INTO v_counted FROM changed c;
+    SELECT array_agg(c.ord), array_agg(c.ord) FILTER (WHERE c.over > 0), array_agg(c.over) FILTER (WHERE c.over > 0)
+    INTO v_counted, v_over, v_waits FROM changed c;
 
     RETURN QUERY
     SELECT i.ord::integer, a.answer,
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM r.token_expires_at - v_stale))::bigint
-               WHEN 'too_often' THEN
-                   CASE WHEN r.renewals < c_most
-                        THEN ceil(1000 * extract(epoch FROM r.renewals_until - (v_now + c_minute - c_each)))::bigint END END,
+               WHEN 'too_often' THEN v_waits[array_position(v_over, i.ord)] END,
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer
                WHEN 'held' THEN r.claimed_by
@@ -100,7 +104,7 @@ BEGIN
     FROM unnest(p_queues, p_ids, p_fingerprints) WITH ORDINALITY i (queue, id, fingerprint, ord)
     LEFT JOIN LATERAL (
         SELECT r.status, r.fingerprint, r.token_expires_at, r.max_expires_at, r.claimed_by, r.takeovers, r.received_at, r.completed_at,
-               r.renewals, r.renewals_until
+               r.renewals
         FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
     CROSS JOIN LATERAL (
@@ -108,13 +112,14 @@ BEGIN
             WHEN r.status IS NULL THEN 'vanished'
             WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
             WHEN r.status IN ('completed', 'dead') THEN r.status
+            WHEN i.ord = ANY (coalesce(v_over, '{}')) THEN 'too_often'
             WHEN i.ord = ANY (coalesce(v_counted, '{}')) THEN 'renewed'
             WHEN r.status = 'processing' AND r.token_expires_at > v_stale
                  AND (p_transactions[i.queue]
                       AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
                                                   p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own,
                                                   p_gone)) IS NOT TRUE THEN 'held'
-            WHEN r.renewals >= c_most OR r.renewals_until BETWEEN v_now + c_minute - c_each AND v_now + c_minute THEN 'too_often'
+            WHEN r.renewals >= c_most THEN 'too_often'
             -- It could have been counted, and was not: its lock is taken.
             ELSE 'locked' END AS answer
         OFFSET 0) a

@@ -130,9 +130,15 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
                   now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
         return;
     }
-    if (d->message && !held_can_renew(q, d) && returns_is_last(&q->returns, d->copy.delivery_count) &&
+    if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count) &&
         !MUTANT(HELD_AT_THE_LIMIT)) {
         decide_bury_held(q, now_ms, d);
+        return;
+    }
+    /* Its holder may be a dead life of this instance, whose token outlives the next two crashes. */
+    if (held_can_renew(q, d) && decide_is_near(q, d) &&
+        returns_is_last(&q->returns, d->copy.delivery_count)) {
+        decide_renew(q, now_ms, d);
         return;
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;

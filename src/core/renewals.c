@@ -66,32 +66,36 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
 
 /* --- its row --- */
 
+/* Beyond its pace it is renewed, since the broker goes on counting its deliveries, and the queue pauses. With no
+ * renewal left it is held. */
 static void told_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    bool is_counted = r->wait_ms > 0;
+    int64_t wait = is_counted ? r->wait_ms : LOOP_LOOK_MS;
     char text[256];
 
     snprintf(text, sizeof(text),
              "message %.60s was renewed %s; each time its delivery limit was near again before its end",
-             d->id, r->wait_ms > 0 ? "10 times in a minute" : "1,000 times");
-    pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
-    held_wait(q, now_ms, d, OP_RENEW, WAIT_RENEWAL, now_ms + (r->wait_ms > 0 ? r->wait_ms : LOOP_LOOK_MS));
+             d->id, is_counted ? "more than 10 times in a minute" : "1,000 times");
+    if (!MUTANT(RENEWED_WITHOUT_PAUSE))
+        pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
+    if (now_ms + wait > q->loop_until_ms)
+        q->loop_until_ms = now_ms + wait;
+    if (is_counted)
+        held_want(q, now_ms, d, OP_PUBLISH);
+    else
+        held_wait(q, now_ms, d, OP_RENEW, WAIT_RENEWAL, now_ms + wait);
 }
 
 void renewals_time(struct queue *q, int64_t now_ms)
 {
-    const struct queue_held *h = &q->held;
-
-    if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && !h->waiting[WAIT_RENEWAL].len && !h->wanted[OP_RENEW].len &&
-        !h->sent[OP_RENEW].len)
+    if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && now_ms >= q->loop_until_ms)
         pause_end(q, now_ms, PAUSE_RENEWAL_LOOP);
 }
 
 void row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    bool held_anyway = MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD;
-    bool loops_anyway = MUTANT(RENEWED_WITHOUT_END) && r->answer == ROW_TOO_OFTEN;
-
-    if (held_anyway || loops_anyway) {
+    if (MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD) {
         held_want(q, now_ms, d, OP_PUBLISH);
         return;
     }

@@ -103,9 +103,9 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count)
 bool returns_is_last(const struct returns *r, int64_t delivery_count)
 {
     int limit = returns_limit(r);
+    int64_t count = returns_count(r, delivery_count);
 
-    return returns_is_near(r, delivery_count) &&
-           (limit == LIMIT_UNKNOWN || returns_count(r, delivery_count) >= limit - 1);
+    return count >= returns_renew_count(r) && (limit == LIMIT_UNKNOWN || count >= limit - 1);
 }
 
 bool returns_are_counted(const struct returns *r)

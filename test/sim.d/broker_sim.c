@@ -116,7 +116,7 @@ static void deliver(struct world *w, struct broker_queue *q, struct copy *m, str
     m->consumer = to->number;
     m->delivered_us = w->now_us;
     m->holder = sidecar_index(c->link->sidecar);
-    m->counted = false;
+    m->counted = m->too_often = false;
     m->arrived = m->skipped = m->said = m->is_dead = m->is_rowless = false;
     world_at(w, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), delivery_arrives, c, m->tag,
              0);

@@ -239,7 +239,6 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
                      const struct inbox_ask *ask, struct inbox_reply *ret)
 {
     enum { MOST = 1000, MINUTE_US = 60000000, EACH_US = 6000000 };
-    bool paced;
 
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (r->status == INBOX_NONE)
@@ -256,8 +255,6 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
                                     .flushed = true,
                                     .n_letters = r->n_letters,
                                     .letter_deaths = r->letter_deaths};
-    paced =
-        r->renewals_until_us >= now_us + MINUTE_US - EACH_US && r->renewals_until_us <= now_us + MINUTE_US;
     if (r->body != ask->body)
         ret->answer = ROW_MISMATCH;
     else if (r->status == INBOX_COMPLETED || r->status == INBOX_DEAD)
@@ -266,18 +263,19 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
              !holder_is_gone(r, who)) {
         ret->answer = ROW_HELD;
         ret->wait_us = wait_of(r, now_us, ROW_HELD);
-    } else if (r->renewals >= MOST || paced) {
+    } else if (r->renewals >= MOST) {
         ret->answer = ROW_TOO_OFTEN;
-        ret->wait_us = r->renewals >= MOST ? 0 : r->renewals_until_us - (now_us + MINUTE_US - EACH_US);
     } else if (r->locked_by) {
         ret->answer = ROW_LOCKED;
     } else {
         bool runs = r->renewals_until_us >= now_us && r->renewals_until_us <= now_us + MINUTE_US;
+        int64_t paced = runs ? r->renewals_until_us : now_us, over = paced - (now_us + MINUTE_US - EACH_US);
 
         r->renewals++;
-        r->renewals_until_us = (runs ? r->renewals_until_us : now_us) + EACH_US;
+        r->renewals_until_us = over > 0 ? now_us + MINUTE_US : paced + EACH_US;
         r->flushed = true;
-        ret->answer = ROW_RENEWED;
+        ret->answer = over > 0 ? ROW_TOO_OFTEN : ROW_RENEWED;
+        ret->wait_us = over > 0 ? over : 0;
     }
     ret->body = r->body;
 }

@@ -385,7 +385,9 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
         put_off(w, item);
     switch (b->kind) {
     case BATCH_RENEW:
-        item->copy->counted |= reply->answer == ROW_RENEWED;
+        item->copy->too_often = reply->answer == ROW_TOO_OFTEN;
+        item->copy->counted |=
+            reply->answer == ROW_RENEWED || (reply->answer == ROW_TOO_OFTEN && reply->wait_us > 0);
         break;
     case BATCH_FAIL:
         if (reply->inserted && reply->answer == ROW_FAILED)
@@ -409,7 +411,8 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
 void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
-    bool must_leave = s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
+    bool held = m->truth->row.status == INBOX_PROCESSING && is_last(p, m, m->delivery_count);
+    bool must_leave = held || s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
 
     w->oracle->n_checks++;
     w->oracle->silence[s->index][m->truth->queue].progress_us = w->now_us;
@@ -420,6 +423,9 @@ void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy 
                       m->delivery_count);
     if (!is_renewable(p, m))
         oracle_broken(w, "renewal", "%s is published to a queue that drops its head", m->truth->id);
+    if (m->counted && m->too_often && !s->queues[m->truth->queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms)
+        oracle_broken(w, "renewal", "%s is renewed again and again, and its queue does not pause",
+                      m->truth->id);
     if (!m->counted && !must_leave)
         oracle_broken(w, "renewal", "%s is published again, and its row did not count that", m->truth->id);
 }

@@ -84,6 +84,7 @@ struct copy {
     enum copy_state state;
     bool redelivered, returned;
     bool renewed;           /* a copy of it was published to its queue */
+    bool too_often;         /* its row has said so */
     bool counted;           /* its row has counted that, since its latest delivery */
     uint64_t number_of_old; /* the copy that it was made from; 0: none */
     uint8_t body;           /* 0: as the first copy's */

@@ -58,8 +58,8 @@ int64_t returns_near_count(const struct returns *r);
  * so? */
 bool returns_is_near(const struct returns *r, int64_t delivery_count);
 
-/* So near that a holder which ends twice more would lose it: it is stored whole even while its row is at work
- * elsewhere. Where nobody has told the limit, that is so as soon as it is near. */
+/* So near that a holder which ends twice more would lose it: it is renewed, or stored whole, even while its row
+ * is at work elsewhere. Where nobody has told the limit, that is so as soon as it is redelivered. */
 bool returns_is_last(const struct returns *r, int64_t delivery_count);
 
 /* Does the broker count a basic.nack with requeue as a delivery? RabbitMQ before 4.3 does

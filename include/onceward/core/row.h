@@ -21,7 +21,7 @@ enum { TAKEOVER_GRACE_MS = 2000 };
     ROW(BURIED, "buried")       /* bury: row and letter are committed */                                     \
     ROW(EXTENDED, "extended")   /* fail at the end of the window: the token was extended; wait_ms left */    \
     ROW(RENEWED, "renewed")     /* renew: counted */                                                         \
-    ROW(TOO_OFTEN, "too_often") /* renew: not counted; wait_ms until the next one is, 0: none is */          \
+    ROW(TOO_OFTEN, "too_often") /* renew: counted, and the queue pauses for wait_ms; 0: not */               \
     ROW(LOST, "lost")           /* the token is not the row's any more: claim again */                       \
     ROW(UNKNOWN, "unknown")     /* made by the adapter: the connection broke; read before acting */          \
     ROW(RETRY, "retry")         /* made by the adapter: a passing error (lock timeout, statement timeout) */ \
