@@ -26,7 +26,7 @@ struct asked {
     size_t n;
 };
 
-/* --- what a refusal says --- */
+/* --- refusals --- */
 
 /* "… inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but current is the value '5' of type
  * 'long'", or "… but current is none", or "… but current is 'true'" of the queue's own flags. false: cut off. */

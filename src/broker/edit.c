@@ -55,7 +55,7 @@ static bool value_cut(struct cursor *c, int bit, struct slice *ret)
     return ok;
 }
 
-/* Whose connection publishes it, and whether it may expire. */
+/* The user of the connection that publishes it, and whether it may expire. */
 struct journey {
     struct slice user;
     bool keeps_expiration;

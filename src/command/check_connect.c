@@ -127,7 +127,7 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
     buf_deinit(&text);
 }
 
-/* What is known of its delivery limit, and whether a message near it can be renewed. */
+/* The delivery limit as far as it is known, and whether a message near it can be renewed. */
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
 {

@@ -412,7 +412,7 @@ void decide_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_r
         held_wait(q, now_ms, d, OP_BURY, WAIT_BRAKE, INT64_MAX);
 }
 
-/* --- what a letter says --- */
+/* --- the words of a letter --- */
 
 void decide_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret)
 {

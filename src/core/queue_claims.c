@@ -173,7 +173,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         return false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
-        /* What can be renewed is not claimed for its letter: it goes its way once a claim has it. */
+        /* A message that can be renewed is not claimed for its letter. */
         if (decide_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
             continue;
         /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other.

@@ -19,7 +19,7 @@ static const char drops_head[] =
     "the queue drops its oldest message when it is full, so a copy could push another message out: declare it "
     "with x-overflow reject-publish, or without x-max-length and x-max-length-bytes";
 
-/* --- what is known of the queue --- */
+/* --- the limits of the queue --- */
 
 void queue_limits_await(struct queue *q)
 {
@@ -159,7 +159,7 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
         q->flow.last_chances = true;
     }
     if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
-        return; /* it went another way meanwhile */
+        return; /* the delivery went another way meanwhile */
     switch (what) {
     case PUBLICATION_CONFIRMED:
         published(q, now_ms, d);

@@ -11,7 +11,7 @@
  *                                │
  *   what would be returned ──────┴▶ PUBLISH: mandatory, confirmed ─▶ ack
  *
- * A copy that a confirm follows is in the queue for good; one that none follows may be there, and the message
+ * A copy that a confirm follows is in the queue; one that none follows may be there, and the message
  * is then there twice, which the inbox stops. Nothing that is returned because of max_hold or a drain is
  * counted: time bounds that. */
 

@@ -1,4 +1,4 @@
-/* What the queues were declared with: asked whenever a channel has been opened, on a short-lived connection of a
+/* The arguments that queues were declared with: asked whenever a channel has been opened, on a short-lived connection of a
  * helper thread, since each question that learns something closes its channel. Nothing is consumed from a queue
  * before its answer, which may be that nothing can be known. */
 #include "sidecar/sidecar.h"

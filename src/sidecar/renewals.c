@@ -1,7 +1,7 @@
 /* Copies of messages near their delivery limit, published to their own queues: a connection a virtual host,
  * made when a copy wants it and closed when none did for a while. It is not the consuming one: a broker that is
  * short of memory reads no acks from a connection that has published
- * (https://www.rabbitmq.com/docs/connections#flow-control). What comes of a copy is told to its queue in the
+ * (https://www.rabbitmq.com/docs/connections#flow-control). The result of a copy reaches its queue in the
  * next turn. */
 #include "sidecar/sidecar.h"
 
@@ -42,7 +42,7 @@ static void socket_ready(void *owner, uint32_t events)
     ((struct link_renewals *)owner)->readable = true;
 }
 
-/* --- what came of one --- */
+/* --- results --- */
 
 /* Takes it out. why: as for queue_published. */
 static void tell(struct sidecar *s, struct link_renewals *r, size_t at, enum publication what,
@@ -189,7 +189,7 @@ static void events_read(struct sidecar *s, struct link_renewals *r)
     }
 }
 
-/* What could not be sent at all. */
+/* Copies that could not be sent at all. */
 static void refusals_tell(struct sidecar *s, struct link_renewals *r)
 {
     for (size_t i = 0; i < r->n_out;)

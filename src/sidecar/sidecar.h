@@ -168,7 +168,7 @@ struct lane {
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
-    bool arguments_wanted, arguments_asked; /* those that the queue was declared with */
+    bool arguments_wanted, arguments_asked; /* of the declare of the queue */
     struct waiting waiting;                 /* before its first start */
     struct lane_shown {                     /* in the row of presence, at that time */
         int64_t at_ms;

@@ -244,7 +244,7 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
     if (r->status == INBOX_NONE)
         *r = (struct inbox_row_sim){.status = INBOX_WAITING,
                                     .body = ask->body,
-                                    .token = {0xff, 0xfe}, /* that nobody has */
+                                    .token = {0xff, 0xfe}, /* a token without an owner */
                                     .received_us = now_us,
                                     .next_us = now_us,
                                     .expires_us = now_us - INBOX_GRACE_US,
@@ -262,7 +262,7 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
     else if (r->status == INBOX_PROCESSING && r->expires_us > now_us - INBOX_GRACE_US &&
              !holder_is_gone(r, who)) {
         ret->answer = ROW_HELD;
-        ret->wait_us = wait_of(r, now_us, ROW_HELD);
+        ret->wait_us = wait_of(r, now_us, who, ROW_HELD);
     } else if (r->renewals >= MOST) {
         ret->answer = ROW_TOO_OFTEN;
     } else if (r->locked_by) {

@@ -219,7 +219,7 @@ static void charged(struct world *w, const struct batch_item *item, const struct
 
 /* The rules of the delivery limit, written a second time. */
 
-/* What has no id cannot be counted, nor recognised; and a copy may not push another message out. */
+/* A message without an id cannot be counted, nor recognised; and a copy may not push another message out. */
 static bool is_renewable(const struct plan_queue *p, const struct copy *m)
 {
     return (!p->max_length || !p->readable) && m->truth->character != CHARACTER_NO_ID;
@@ -251,7 +251,7 @@ static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
     return is_near(p, m, count) && (known == LIMIT_UNKNOWN || count >= known - 1);
 }
 
-/* Nothing dies of its limit while its copy can be published: not before max_hold, but at the end of a drain.
+/* No message dies of its limit while its copy can be published: not before max_hold, but at the end of a drain.
  */
 static const char *why_not_limit(const struct world *w, const struct copy *m)
 {

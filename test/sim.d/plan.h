@@ -155,7 +155,7 @@ void plan_deinit(struct plan *p);
 int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
 
-/* What the queue's x-delivery-limit says, where it can be read. */
+/* The queue's x-delivery-limit, where it can be read. */
 int plan_read_limit(const struct plan_queue *p);
 /* The limit as far as a sidecar knows it; LIMIT_UNKNOWN. */
 int plan_known_limit(const struct plan_queue *p);

@@ -34,7 +34,7 @@ struct renewal_sim {
     int queue;
     uint64_t ref;
     struct copy *copy; /* the old one */
-    const char *why;   /* it is said to have failed; NULL: confirmed */
+    const char *why;   /* the failure; NULL: confirmed */
 };
 
 struct other {

@@ -21,10 +21,10 @@ struct world {
     char text[600]; /* of the latest letter */
     bool rowless;
     unsigned cannot;              /* operations that cannot be carried out now */
-    enum publication publication; /* what becomes of copies, and why */
+    enum publication publication; /* the result of copies, and why */
     const char *why;
     bool too_often;      /* the rows say that it was renewed too often, */
-    bool is_counted;     /* and count it all the same */
+    bool is_counted;     /* and count it */
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
 
@@ -169,7 +169,7 @@ static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(
     }
 }
 
-/* It is stored whole instead, and its letter says why. */
+/* A letter is written instead, and says why. */
 static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
 {
     static const struct {

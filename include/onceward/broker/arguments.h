@@ -37,7 +37,7 @@ struct broker_arguments {
     char delayed_retry[16];        /* x-delayed-retry-type; empty: absent */
 };
 
-/* What they say about returns. */
+/* The part that decides about returns. */
 struct queue_limits;
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret);
 
@@ -60,12 +60,12 @@ struct job *arguments_start(const struct config_broker *c, const char *vhost,
                             const struct broker_queue *queues, size_t n, const char *instance,
                             struct fault *f);
 
-/* What came of one of them. */
+/* The answer for one queue. */
 struct arguments_found {
     uint32_t number; /* of the queue, as given */
     enum arguments_answer answer;
     struct broker_arguments arguments;
-    char why[256]; /* where they were not read */
+    char why[256]; /* empty when they were read */
 };
 
 /* Unpacks the result: 0, and *ret with n of them, which the caller frees; -1: no connection, f. */

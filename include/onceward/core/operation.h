@@ -31,7 +31,7 @@ enum wait_reason {
     WAIT_FOLLOWING, /* a delivery of the same message is on its way here; it shares its end. No timer */
     WAIT_ROOM,      /* its body did not fit and was skipped */
     WAIT_CIRCLING,  /* dead, and brought back by the queue's own dead-letter exchange */
-    WAIT_RENEWAL,   /* it was renewed too often */
+    WAIT_RENEWAL,   /* renewed too often */
     WAIT_BRAKE,     /* it failed while everything fails; tried again in turn */
     N_WAITS
 };

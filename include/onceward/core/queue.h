@@ -209,7 +209,7 @@ void queue_kind_known(struct queue *q, enum queue_kind kind);
 void queue_limits_await(struct queue *q);
 void queue_limits_known(struct queue *q, const struct queue_limits *limits);
 
-/* What came of ACTION_PUBLISH. why: in words; of static memory where it is refused. */
+/* The result of ACTION_PUBLISH. why: in words; of static memory where it is refused. */
 enum publication {
     PUBLICATION_CONFIRMED, /* a queue has it */
     PUBLICATION_FAILED,    /* refused by the broker for now, returned, or unknown: tried again later */

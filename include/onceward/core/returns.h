@@ -14,7 +14,7 @@ enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
 enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_SINCE_4 = 20 };
 
-/* What the queue's arguments say. */
+/* The queue's arguments, as far as they matter here. */
 struct queue_limits {
     bool read;          /* false: they could not be read, and the rest means nothing */
     int delivery_limit; /* x-delivery-limit; LIMIT_NONE: -1, LIMIT_UNKNOWN: absent, so a policy may set one */
@@ -27,7 +27,7 @@ struct returns {
     int server_major, server_minor; /* of the broker's version; 0: not known yet */
     struct queue_limits limits;
     const char *no_renewal; /* why no message of the queue can be renewed, of static memory; NULL: they can */
-    bool told;              /* that the limit is not known, or assumed */
+    bool told;              /* a line about an unknown or assumed limit was logged */
 };
 
 /* The limit as far as it is known: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries;
