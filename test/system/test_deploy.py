@@ -449,7 +449,29 @@ def test_the_chart_lets_the_application_outlive_the_grace_of_its_configuration(c
     assert pod["terminationGracePeriodSeconds"] == waits + 30
 
 
+MEMORY = [({"payments": {}}, {}, 128), ({"payments": {"max_bytes": "1MiB"}}, {}, 128), ({"payments": {}, "refunds": {}}, {}, 214),
+          ({"payments": {}, "refunds": {"max_bytes": "8MiB", "max_message": "20000KiB"}}, {"max_bytes": "1GiB"}, 1429)]
+
+
+@pytest.mark.parametrize("queues, defaults, limit", MEMORY)
+def test_the_chart_limits_memory_to_what_the_queues_of_its_configuration_may_hold(charted, queues, defaults, limit):
+    status, things, errors = charted("--set-json", "onceward.config.queues=" + json.dumps(queues), "--set-json", "onceward.config.defaults=" + json.dumps(defaults))
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    assert pod["initContainers"][0]["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": f"{limit}Mi"}}
+
+
+def test_the_charts_resources_outrank_what_it_computes(charted):
+    own = {"limits": {"memory": "1Gi"}}
+    status, things, errors = charted("--set-json", "onceward.resources=" + json.dumps(own), "--set", "onceward.config.queues.payments.max_bytes=${HELD}")
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    assert pod["initContainers"][0]["resources"] == own
+
+
 @pytest.mark.parametrize("settings, says", [("onceward.config.shutdown_grace=${GRACE}", "graceSeconds is needed"), ("replica=4", "'replica' not allowed"),
+                                            ("onceward.config.queues.payments.max_bytes=${HELD}", "resources is needed"),
+                                            ("onceward.config.queues.payments.max_message_file=/held", "resources is needed"),
                                             ("onceward.config.shutdown_grace=60s,onceward.graceSeconds=20", "below config.shutdown_grace"),
                                             ("onceward.config.broker.heartbeet=1s", "heartbeet")])
 def test_the_chart_refuses_values_that_do_not_fit(charted, settings, says):

@@ -19,8 +19,47 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Bytes of a size in the configuration. Of name and size. */}}
+{{- define "onceward.bytes" -}}
+{{- $size := toString .size }}
+{{- if not (regexMatch "^[0-9]+(B|KiB|MiB|GiB)$" $size) }}
+  {{- fail (printf "onceward.resources is needed: %s, %s, is not a number with B, KiB, MiB or GiB" .name $size) }}
+{{- end }}
+{{- $factor := get (dict "B" 1 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824) (regexFind "[A-Za-z]+$" $size) }}
+{{- mul (regexFind "^[0-9]+" $size) $factor }}
+{{- end }}
+
+{{/* Memory limit in MiB: 4/3 of the sum of max_bytes and twice the largest max_message, as `onceward check` computes it; at least the component's. */}}
+{{- define "onceward.memoryMiB" -}}
+{{- $config := .config | default dict }}
+{{- $defaults := $config.defaults | default dict }}
+{{- $sum := 0 }}
+{{- $largest := 0 }}
+{{- range $name, $own := $config.queues }}
+  {{- $own = $own | default dict }}
+  {{- range tuple "max_bytes_file" "max_message_file" }}
+    {{- if or (hasKey $own .) (hasKey $defaults .) }}
+      {{- fail (printf "onceward.resources is needed: config has %s for queue %s" . $name) }}
+    {{- end }}
+  {{- end }}
+  {{- $size := $own.max_bytes | default $defaults.max_bytes | default "64MiB" }}
+  {{- $bytes := include "onceward.bytes" (dict "name" "max_bytes" "size" $size) | int64 }}
+  {{- $message := min $bytes 16777216 }}
+  {{- with $own.max_message | default $defaults.max_message }}
+    {{- $message = include "onceward.bytes" (dict "name" "max_message" "size" .) | int64 }}
+  {{- end }}
+  {{- $sum = add $sum $bytes }}
+  {{- $largest = max $largest $message }}
+{{- end }}
+{{- max 128 (div (add (mul 4 (add $sum (mul 2 $largest))) 3145727) 3145728) }}
+{{- end }}
+
 {{- define "onceward.resources" -}}
-{{- default (dict "requests" (dict "cpu" "10m" "memory" "16Mi") "limits" (dict "memory" "128Mi")) .resources | toYaml }}
+{{- if .resources }}
+  {{- toYaml .resources }}
+{{- else }}
+  {{- dict "requests" (dict "cpu" "10m" "memory" "16Mi") "limits" (dict "memory" (printf "%sMi" (include "onceward.memoryMiB" .))) | toYaml }}
+{{- end }}
 {{- end }}
 
 {{/* A list of one: the native sidecar. */}}
