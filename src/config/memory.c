@@ -47,8 +47,8 @@ bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 
     if (sum + LETTER_COPIES * largest <= budget)
         return false;
-    if (message > budget / (2 * LETTER_COPIES)) /* half of it, so that max_bytes has the other half */
-        message = budget / (2 * LETTER_COPIES);
+    if (message > budget / LETTER_COPIES / 2) /* half of it, so that max_bytes has the other half */
+        message = budget / LETTER_COPIES / 2;
     room = budget - LETTER_COPIES * message;
     for (size_t i = 0; i < c->n_queues; i++) {
         struct config_queue *q = &c->queues[i];
