@@ -23,7 +23,7 @@ MODES = ("transaction", "response")
 
 # What must happen for a point to be reached, by the first word of its name.
 SCENARIOS = {"fail": "fails", "revoke": "hangs", "release": "not_now", "bury": "dies", "reject": "dies", "return": "drained", "cancel": "drained",
-             "close": "drained", "look": "copy"}
+             "close": "drained", "look": "copy", "renew": "renewed", "publish": "renewed"}
 FORWARDED = 3  # turns of the worker until the request is surely on the wire
 
 
@@ -82,6 +82,13 @@ class Story:
             self.gate.wait_for_waiting()
             sidecar = bed.sidecar("victim", top=self.top, environment=failpoint, binary=BINARY, **self.keys)
             bed.queue.publish_many(["m1"] * 2)
+        elif self.scenario == "renewed":  # redelivered on a queue whose limit is unknown
+            bed.queue = bed.new_queue("-renewed", arguments={"x-queue-type": "quorum"})
+            bed.queue.publish_many(["m1"])
+            bed.queue.wait_for_ready(1)
+            bed.queue.channel.basic_reject(bed.queue.channel.basic_get(bed.queue.name)[0].delivery_tag, requeue=True)
+            bed.queue.wait_for_ready(1)
+            sidecar = bed.sidecar("victim", wait=False, queue=bed.queue, top=self.top, environment=failpoint, binary=BINARY, **self.keys)
         else:
             early = self.point.name.split("_")[0] in ("database", "broker", "consume")
             sidecar = bed.sidecar("victim", wait=not early, top=self.top, environment=failpoint, binary=BINARY, **self.keys)
@@ -173,6 +180,9 @@ class Story:
         assert attempts in ([1], [1, 2]) and not letters
         for message_id in ("m2", "m3"):
             assert [p.attempt for p in self.bed.app.posts(message_id)] == [1]
+
+    def check_renewed(self, attempts, effects, letters):
+        assert (attempts, effects, letters) == ([1], 1, [])
 
     def check_copy(self, attempts, effects, letters):
         assert (attempts, effects, letters) == ([1], 1, [])
