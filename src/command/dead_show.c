@@ -108,6 +108,7 @@ int dead_list(const struct dead_options *o, const struct config *c, struct admin
 
 struct show {
     const struct dead_options *options;
+    struct admin *admin;
     int64_t n;
 };
 
@@ -143,6 +144,20 @@ static void show_body(const struct dead_letter *l)
     buf_deinit(&size);
 }
 
+/* A message that was completed after its death, as its row says or the entry that has replaced it. A login that may
+ * not look is shown the letter without that. */
+static void show_completed(const struct show *s, const struct dead_letter *l)
+{
+    enum redrive_answer answer;
+    struct fault f = {0};
+
+    if (!l->rowless && l->message_id && admin_redrive_look(s->admin, l, l->message_id, &answer, &f) == 0 &&
+        answer == REDRIVE_COMPLETED)
+        printf("%-13s completed since: `onceward dead redrive --config %s %" PRId64
+               "` only deletes the letter\n",
+               "row", s->options->config, l->id);
+}
+
 static int show_one(void *ctx, const struct dead_letter *l)
 {
     struct show *s = ctx;
@@ -175,6 +190,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
         printf("%-13s none of its own: `onceward dead redrive --config %s %" PRId64
                "` looks for its id with the present message_id; --new-id gives it one where there is none\n",
                "row", s->options->config, l->id);
+    show_completed(s, l);
     show_field("exchange", *l->exchange ? l->exchange : "(default)");
     show_field("routing key", l->routing_key);
     show_field("content type", l->content_type);
@@ -187,7 +203,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
 
 int dead_show(const struct dead_options *o, const struct config *c, struct admin *a)
 {
-    struct show s = {o, 0};
+    struct show s = {.options = o, .admin = a};
     struct dead_filter filter = o->filter;
     struct fault f = {0};
     int answer;

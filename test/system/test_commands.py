@@ -832,6 +832,21 @@ def test_status_names_who_holds_the_lock(place):
 
 # dead list and show
 
+def test_a_letter_whose_message_was_completed_since_says_so(place):
+    """By its row, or by the entry that has replaced it; of another body it does not."""
+    letters = {name: place.letter(name) for name in ("dead", "completed", "compacted", "other-body", "gone")}
+    place.row("dead", "dead")
+    place.row("completed", "completed")
+    for name, fingerprint in (("compacted", "\\xabcd"), ("other-body", "\\x1234")):
+        place.postgres.query("INSERT INTO onceward.history SELECT onceward.history_hash(%s, %s), onceward.history_print(%s), 1, 9000",
+                             (place.queue.name, name, fingerprint))
+    for name, letter in letters.items():
+        out = good("dead", "show", "--config", place.path, str(letter))
+        assert ("completed since" in out) == (name in ("completed", "compacted")), out
+    out = good("dead", "redrive", "--config", place.path, "--dry-run", str(letters["compacted"]))
+    assert "was completed meanwhile" in out
+
+
 def test_dead_list_is_a_table_and_filters(place):
     old = place.letter("a", age="3 days")
     new = place.letter("b", reason="permanent", error="answered 400\nsecond \u202eline")
