@@ -480,7 +480,7 @@ def test_what_is_lost_and_what_goes_on_is_explained():
     for line in good("explain", "too_large").splitlines():
         assert not re.search("hold|reject", line) or "dead-letter exchange" in line, line
     paused = good("explain", "paused")
-    assert "No message is forwarded" not in paused and "Nothing new is taken" in paused
+    assert "No message is forwarded" not in paused and "starts no new messages" in paused
     assert all(reason in paused for reason in ("parked_full", "too_large", "bytes_full"))
 
 
