@@ -313,7 +313,7 @@ static void check_state_file(const struct config *c, struct findings *s)
 {
     struct fault f = {0};
     int64_t pid = 0;
-    char text[64] = "can be written";
+    char text[160] = "can be written";
 
     s->where = "state file";
     int answer = state_file_try(c->state_file, &pid, &f);
@@ -321,11 +321,15 @@ static void check_state_file(const struct config *c, struct findings *s)
         snprintf(text, sizeof text, "a sidecar runs with it, process %lld", (long long)pid);
     else if (answer == STATE_FILE_TAKEN)
         snprintf(text, sizeof text, "a sidecar in another container runs with it");
+    bool shares_default = answer == STATE_FILE_TAKEN && !c->state_file_is_set;
     if (answer < 0)
         fault_wrap(&f, "%s: health, drain and reload would not work", c->state_file);
     else
-        fault_set(&f, "%s: %s", c->state_file, text);
-    say(s, answer >= 0, f.text);
+        fault_set(&f, "%s: %s%s", c->state_file, text,
+                  shares_default ? ". Set state_file if that is another one: of two with the default, "
+                                   "health, drain and reload find the first alone"
+                                 : "");
+    check_tell(s, answer < 0 ? FINDING_FAILED : shares_default ? FINDING_WARNING : FINDING_OK, f.text);
 }
 
 int check_connections(const struct config *c, bool sample, struct findings *s)

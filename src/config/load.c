@@ -362,6 +362,7 @@ static void settle_state_file(struct config *c)
 {
     char *path = c->state_file ? NULL : runtime_path();
 
+    c->state_file_is_set = c->state_file != NULL;
     if (path)
         c->state_file = arena_copy(c->arena, path, strlen(path));
     free(path);

@@ -165,7 +165,7 @@ static void keep_ready(struct sidecar *s)
     struct fault none;
     bool all = true;
 
-    if (state_read(s->file.path, &before, &none))
+    if (!s->file.is_locked || state_read(s->file.path, &before, &none)) /* unlocked: another sidecar's */
         return;
     for (size_t i = 0; i < before.n_queues; i++)
         all &= before.queues[i].ready;

@@ -33,11 +33,11 @@ static struct state state_of(const struct sidecar *s)
                           .reload = s->reload};
 }
 
-static void report_failure(const struct sidecar *s, const struct fault *f)
+static void report_failure(const struct sidecar *s, enum log_level level, const struct fault *f)
 {
     struct log_line l;
 
-    log_begin(&l, EVENT_STATE_FILE_FAILED, NULL);
+    log_begin_at(&l, EVENT_STATE_FILE_FAILED, level, NULL);
     log_text(&l, "path", s->file.path);
     log_text(&l, "reason", f->text);
     log_end(&l);
@@ -48,12 +48,15 @@ int tell_open(struct sidecar *s)
     struct config *c = s->config;
     struct fault f = {0};
     int answer = state_file_open(&s->file, c->state_file, c->instance_is_set ? c->instance : NULL, &f);
+    bool shares_default = answer == STATE_FILE_TAKEN && !c->state_file_is_set;
 
     config_set_instance(c, s->file.instance);
     s->state_failed = answer != 0;
+    if (shares_default)
+        fault_wrap(&f, "set state_file, so that health, drain and reload find this sidecar");
     if (answer)
-        report_failure(s, &f);
-    return answer == STATE_FILE_TAKEN ? -1 : 0;
+        report_failure(s, shares_default ? LOG_WARNING : LOG_ERROR, &f);
+    return answer == STATE_FILE_TAKEN && !shares_default ? -1 : 0;
 }
 
 /* Past its first start: it has consumed once, or was found to wait for something outside this pod. Once ready
@@ -79,7 +82,7 @@ static void write_state(struct sidecar *s, struct state *state)
     state_write(state, &text);
     bool failed = state_file_replace(&s->file, buf_slice(&text), &f) != 0;
     if (failed && !s->state_failed)
-        report_failure(s, &f);
+        report_failure(s, LOG_ERROR, &f);
     s->state_failed = failed;
     buf_deinit(&text);
 }

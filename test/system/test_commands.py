@@ -41,9 +41,9 @@ class Done:
         assert SECRET not in self.text
 
 
-def run(*arguments, timeout=60):
+def run(*arguments, timeout=60, environment=None):
     return Done(subprocess.run([schema.require_binary(), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, timeout=timeout, env=ENVIRONMENT))
+                               stderr=subprocess.PIPE, timeout=timeout, env={**ENVIRONMENT, **(environment or {})}))
 
 
 def good(*arguments, **options):

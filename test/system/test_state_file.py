@@ -278,6 +278,28 @@ def test_without_the_key_each_command_of_a_user_finds_the_same_writable_place(us
         process.reap(sidecar)
 
 
+def test_two_sidecars_with_the_default_both_consume_and_the_second_has_no_state_file(bed):
+    runtime = os.path.join(bed.folder, "runtime")
+    os.mkdir(runtime, 0o700)
+    first, second = (bed.sidecar(start=False, environment={"XDG_RUNTIME_DIR": runtime}) for _ in range(2))
+    for sidecar in (first, second):
+        sidecar.config = merge(sidecar.config, {"state_file": None})
+        sidecar.start()
+        sidecar.wait_for("consuming")
+    bed.queue.wait_for_consumers(2)
+    line, = second.find("state_file_failed")
+    assert line["level"] == "warning" and line["path"] == f"{runtime}/onceward/state" and not first.find("state_file_failed")
+    assert line["reason"] == (f"set state_file, so that health, drain and reload find this sidecar: another sidecar, process {first.pid}, "
+                              "runs with it"), line
+    assert json.load(open(line["path"]))["pid"] == first.pid
+    done = run("check", "--connect", "--config", second.config_path, environment={"XDG_RUNTIME_DIR": runtime})
+    assert f"warn state file: {line['path']}: a sidecar runs with it, process {first.pid}. Set state_file" in done.out, done.text
+    second.signal(signal.SIGHUP)
+    second.wait_for("reloaded")
+    second.wait_for("consuming", n=2)
+    assert second.term() == 0 and json.load(open(line["path"]))["pid"] == first.pid
+
+
 @pytest.mark.parametrize("trap", ["theirs", "link", "open"])
 def test_a_folder_that_another_user_laid_out_is_neither_written_nor_believed(user, trap):
     """Its name under /tmp can be known beforehand."""

@@ -134,6 +134,7 @@ struct config {
     struct config_database database;
     struct config_log log;
     char *state_file;
+    bool state_file_is_set; /* given in the file, not the default that sidecars of one user share */
     int64_t shutdown_grace_ms;
     struct config_outbox outbox;
     struct config_queue *queues; /* none: only with an outbox */
