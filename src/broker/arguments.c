@@ -244,7 +244,8 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
                                  .delivery_limit = !a->has_delivery_limit  ? LIMIT_UNKNOWN
                                                    : a->delivery_limit < 0 ? LIMIT_NONE
                                                                            : (int)a->delivery_limit,
-                                 .drops_head = bounded && !a->rejects_publish};
+                                 .drops_head = bounded && !a->rejects_publish,
+                                 .single_active = a->single_active_consumer};
 }
 
 /* --- its connection --- */

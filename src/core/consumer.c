@@ -24,6 +24,8 @@ int consumer_prefetch(const struct consumer *c, const struct consumer_load *l)
     size_t most = (size_t)(l->max_parked > l->prefetch ? l->max_parked : l->prefetch);
     size_t n = fitting(c, l), room = most > l->n_waiting ? most - l->n_waiting : 0;
 
+    if (l->fixed)
+        return l->prefetch;
     if (n > room)
         n = room;
     if (l->most && n > (size_t)l->most)
@@ -37,7 +39,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 {
     int fits = consumer_prefetch(c, l);
 
-    if (MUTANT(PARKED_USES_CREDIT))
+    if (l->fixed || MUTANT(PARKED_USES_CREDIT))
         return false;
 
     if (l->most)

@@ -281,6 +281,7 @@ static struct consumer_load load_of(const struct queue *q)
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
+        .fixed = q->returns.limits.single_active,
         .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + n_asked(h, OP_CLAIM) +

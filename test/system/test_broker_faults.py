@@ -240,6 +240,23 @@ def test_a_standby_gets_the_queue_when_the_active_replicas_application_dies(own,
 
 
 @needs_failpoints
+def test_a_single_active_consumer_keeps_its_queue_while_messages_are_parked(own):
+    """Fresh credit would hand the queue to the waiting replica, which a classic queue then delivers nothing."""
+    own.queue = own.new_queue("-single", arguments={"x-single-active-consumer": True})
+    gate = threading.Event()
+    own.app.handler = lambda request, reply: own.app.commit_and_answer(request, reply) if request.message_id == "m3" or gate.is_set() else 429
+    active = start(own, queue=own.queue, prefetch=4, forward={"concurrency": 4}, retry={"backoff": "300ms", "max_backoff": "300ms", "max_attempts": 1000})
+    assert active.wait_for("consuming")["prefetch"] == 4
+    second = start(own, "stuck_ms=300,stuck_again_ms=300", queue=own.queue)
+    own.queue.publish_many([f"m{i}" for i in range(10)])
+    own.wait_for_status("m3", "completed")
+    own.app.wait_for_posts(10)
+    gate.set()
+    own.wait_for_effects([f"m{i}" for i in range(10)])
+    assert len(active.find("completed")) == 10 and not second.find("completed")
+
+
+@needs_failpoints
 def test_a_queue_that_answers_nothing_is_said_and_consumed_again(own):
     """Its process hangs; the connection, with its heartbeats, is well, and stays. The queue gets another channel."""
     link = own.new_proxy(own.rabbitmq.port)

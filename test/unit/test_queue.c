@@ -872,6 +872,31 @@ static int always_busy(struct world *w, int message, int attempt)
     return 429;
 }
 
+/* A cancel would hand the queue to a waiting replica. */
+static void test_a_single_active_consumer_is_never_cancelled_for_credit(void **state)
+{
+    struct world *w = world(always_busy);
+
+    w->q.rules.prefetch = 16;
+    queue_caution_begin(&w->q, CAUTION_UNCLEAN);
+    queue_channel_lost(&w->q, w->now, 0, "lost");
+    queue_limits_known(&w->q, &(struct queue_limits){.read = true, .single_active = true});
+    queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
+    run(w, w->now + 100);
+    uint32_t first = w->q.consumer.number;
+    assert_int_equal(w->q.consumer.prefetch, 16);
+    for (int i = 0; i < 16; i++)
+        deliver(w, i);
+    pass(w, w->now + 60000);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.number, first);
+    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    run(w, w->now + 100);
+    assert_int_equal(w->q.consumer.number, first);
+    assert_int_equal(w->q.consumer.prefetch, 16);
+    end(w);
+}
+
 static void test_credit_is_renewed_before_the_former_consumer_is_cancelled(void **state)
 {
     struct world *w = world(always_busy);
@@ -1320,6 +1345,7 @@ int main(void)
         cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
         cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
+        cmocka_unit_test(test_a_single_active_consumer_is_never_cancelled_for_credit),
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),

@@ -13,7 +13,11 @@
  *
  * A queue that was subscribed stays subscribed: the broker deletes an auto-delete queue, and one with
  * x-expires after its time, when the last consumer is cancelled. Only a drain, and a queue that is left to
- * other replicas, which consume it, have none. */
+ * other replicas, which consume it, have none.
+ *
+ * Under a single active consumer a cancel hands the queue to a waiting replica. On classic queues that replica
+ * is then delivered nothing until the former one's deliveries are acked. There the prefetch is the configured one
+ * from the start and bounds what a pause holds. */
 
 enum consumer_state { CONSUMER_NONE, CONSUMER_STARTING, CONSUMER_ACTIVE, CONSUMER_STOPPING };
 
@@ -57,6 +61,7 @@ struct consumer_load {
     int prefetch, max_parked;  /* configured */
     size_t max_bytes, n_bytes; /* allowed, held */
     size_t n_waiting;          /* parked, and what waits for its turn */
+    bool fixed;                /* the prefetch is the configured one, and is never renewed */
     int most; /* at most so many in all (1: a pause, or only to try with); 0: no such bound */
 };
 
