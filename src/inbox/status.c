@@ -176,15 +176,78 @@ static void print_lock(const struct status *s, int row)
     buf_deinit(&line);
 }
 
+/* The depth of a queue as its replicas know it: the largest, told at the first of them. -1: it is none, or was
+ * told. */
+static int64_t depth_of(const struct fleet *f, size_t at)
+{
+    const struct fleet_queue *q = &f->queues[at];
+    int64_t depth = -1;
+
+    for (size_t i = 0; i < f->n_queues; i++) {
+        const struct fleet_queue *other = &f->queues[i];
+
+        if (strcmp(other->queue, q->queue) != 0 || strcmp(other->consumer, q->consumer) != 0)
+            continue;
+        if (i < at)
+            return -1;
+        if (other->depth > depth)
+            depth = other->depth;
+    }
+    return depth;
+}
+
+static void add_pause(struct buf *line, const struct fleet_queue *q)
+{
+    text_add_safe(line, slice_of(q->queue));
+    buf_add_text(line, " is paused on ");
+    text_add_safe(line, slice_of(q->instance));
+    if (q->paused_for_ms >= 0) {
+        buf_add_text(line, " for ");
+        text_add_age(line, q->paused_for_ms);
+    }
+    buf_add_text(line, *q->reason ? ": " : "");
+    text_add_safe(line, slice_of(q->reason));
+    buf_add_text(line, *q->detail ? ", " : "");
+    text_add_safe(line, slice_of(q->detail));
+    buf_add_text(line, ".\n");
+}
+
+/* Messages that have no row yet, and replicas that take none. Are there any? */
+static bool print_outside(const struct status *s)
+{
+    struct buf lines = {0};
+    bool any;
+
+    for (size_t i = 0; i < s->fleet.n_queues; i++) {
+        const struct fleet_queue *q = &s->fleet.queues[i];
+        int64_t depth = depth_of(&s->fleet, i);
+
+        if (depth > 0) {
+            buf_printf(&lines, "%" PRId64 " message%s at the broker in ", depth,
+                       depth == 1 ? " waits" : "s wait");
+            text_add_safe(&lines, slice_of(q->queue));
+            buf_add_text(&lines, ".\n");
+        }
+        if (!strcmp(q->state, "paused"))
+            add_pause(&lines, q);
+    }
+    any = lines.len > 0;
+    if (any)
+        fprintf(s->out, "\n%s", buf_text(&lines));
+    buf_deinit(&lines);
+    return any;
+}
+
 static void print_unfinished(const struct status *s)
 {
     static const char *const heads[] = {"AGE",     "CONSUMER", "MESSAGE ID", "STATE",
                                         "ATTEMPT", "NEXT",     "HOLDER",     "LAST ERROR"};
     struct table t = {.n_columns = 8, .right = 1 << 4};
     const PGresult *r = s->unfinished;
+    bool is_outside = print_outside(s);
 
     if (PQntuples(r) == 0) {
-        fprintf(s->out, "\nNothing is unfinished.\n");
+        fputs(is_outside ? "No row is unfinished.\n" : "\nNothing is unfinished.\n", s->out);
         return;
     }
     fprintf(s->out, "\nThe oldest unfinished:\n");

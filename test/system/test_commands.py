@@ -771,6 +771,21 @@ def test_status_of_an_empty_inbox(place):
     assert seen["oldest_unfinished"] == [] and seen["dead_letters"] == []
 
 
+def test_status_names_paused_replicas_and_depth_before_it_calls_anything_finished(place):
+    queue = place.queue.name
+    for instance, depth in (("pod-1", 1867), ("pod-2", 1868)):
+        state = {"queue": queue, "consumer": queue, "state": "paused", "reason": "application_down", "detail": "connection refused by app:80",
+                 "paused_for_ms": 13000, "depth": depth}
+        place.postgres.query("INSERT INTO onceward.replica (instance, number, counter, version, queues, seen_at) VALUES (%s, 1, 1, '1', %s::json,"
+                             " clock_timestamp() + interval '1 hour')", (instance, json.dumps([state])))
+    out = good("status", "--config", place.path)
+    assert out.count("at the broker") == 1 and f"\n1868 messages wait at the broker in {queue}.\n" in out, out
+    for instance in ("pod-1", "pod-2"):
+        assert f"\n{queue} is paused on {instance} for 13 s: application_down, connection refused by app:80.\n" in out, out
+    assert "No row is unfinished." in out and "Nothing is unfinished" not in out
+    assert out.index("1868") < out.index("No row is unfinished")
+
+
 def test_status_counts_and_names_the_ten_oldest(place):
     for i in range(12):
         place.row(f"f{i:02}", "failed", attempt=2, age=f"{100 - i} min", error="answered 500 \x1b[2J", next_attempt="4 min")
