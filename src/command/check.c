@@ -75,11 +75,13 @@ static void print_values(const struct config_values *v, bool json)
 
 static void tell_key(const struct config_finding *finding, const struct check_options *o)
 {
+    bool is_warning = finding->warning && !finding->fails_check;
+
     if (o->json)
-        check_tell_json(finding->warning ? FINDING_WARNING : FINDING_FAILED, "configuration", finding->path,
+        check_tell_json(is_warning ? FINDING_WARNING : FINDING_FAILED, "configuration", finding->path,
                         finding->text);
     else
-        fprintf(stderr, "%s%s%s%s\n", finding->warning ? "warning: " : "", finding->path,
+        fprintf(stderr, "%s%s%s%s\n", is_warning ? "warning: " : "", finding->path,
                 *finding->path ? ": " : "", finding->text);
 }
 
@@ -90,10 +92,17 @@ static struct config *load(const struct check_options *o, struct config_values *
     struct config *c = NULL;
     int failed = config_load_values(o->path, admin_check_url, &c, &report, values);
 
-    for (size_t i = 0; i < report.n; i++)
+    for (size_t i = 0; i < report.n; i++) {
         tell_key(&report.findings[i], o);
+        if (report.findings[i].fails_check)
+            failed = -1;
+    }
     config_report_deinit(&report);
-    return failed ? NULL : c;
+    if (failed && c) {
+        config_free(c);
+        c = NULL;
+    }
+    return c;
 }
 
 static void check_memory(struct config *c, struct findings *s)

@@ -22,10 +22,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define LOW_DELIVERY_LIMIT                                                                                    \
-    "with a limit of %d the broker drops messages after as many crashes as no sidecar can prevent; expected " \
-    "at least %d (x-delivery-limit of the queue, or its policy)"
-
 enum { CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
 
 /* A message is renewed two deliveries before its limit. Two crashes before that has begun cost every delivery of
@@ -90,6 +86,19 @@ static bool is_secure(const char *url, const char *scheme)
     return url && !strncasecmp(url, scheme, strlen(scheme)) && url[strlen(scheme)] == ':';
 }
 
+/* A sidecar that runs goes on: it protects all messages that can be protected. */
+static void check_delivery_limit(const struct reading *r, const char *key, int limit)
+{
+    if (limit <= 0 || limit >= CONFIG_DELIVERY_LIMIT_MIN)
+        return;
+    cross_report(
+        r, true, key, NULL,
+        "with a limit of %d the broker drops messages after as many crashes as no sidecar can prevent; "
+        "expected at least %d (x-delivery-limit of the queue, or its policy)",
+        limit, CONFIG_DELIVERY_LIMIT_MIN);
+    report_fails_check(r->report);
+}
+
 void cross_check_root(const struct reading *root, config_database_check *check)
 {
     static const char *const names[] = {"broker.tls.ca_file", "broker.tls.cert_file", "broker.tls.key_file",
@@ -103,9 +112,7 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     exposed_check_root(root, database > 0);
     if (c->broker.url.value)
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
-    if (c->broker.delivery_limit > 0 && c->broker.delivery_limit < CONFIG_DELIVERY_LIMIT_MIN)
-        cross_report(root, false, "broker.delivery_limit", NULL, LOW_DELIVERY_LIMIT, c->broker.delivery_limit,
-                     CONFIG_DELIVERY_LIMIT_MIN);
+    check_delivery_limit(root, "broker.delivery_limit", c->broker.delivery_limit);
 }
 
 /* --- one queue --- */
@@ -220,9 +227,7 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
         cross_report(r, false, "prefetch", "forward.concurrency",
                      "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
                      q->prefetch, q->forward.concurrency);
-    if (q->delivery_limit > 0 && q->delivery_limit < CONFIG_DELIVERY_LIMIT_MIN)
-        cross_report(r, false, "delivery_limit", NULL, LOW_DELIVERY_LIMIT, q->delivery_limit,
-                     CONFIG_DELIVERY_LIMIT_MIN);
+    check_delivery_limit(r, "delivery_limit", q->delivery_limit);
     if (q->store_response_bytes > q->forward.max_response_bytes)
         cross_report(r, false, "store_response", "forward.max_response",
                      "store_response (%s) is above forward.max_response (%s); expected at most as much",

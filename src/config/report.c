@@ -38,7 +38,7 @@ add(struct config_report *r, bool warning, const char *path, const char *format,
         }
     }
     r->findings = mem_realloc(r->findings, (r->n + 1) * sizeof(*r->findings));
-    r->findings[r->n++] = (struct config_finding){mem_copy(path, strlen(path)), text, warning};
+    r->findings[r->n++] = (struct config_finding){mem_copy(path, strlen(path)), text, warning, false};
     r->n_errors += !warning;
 }
 
@@ -58,6 +58,12 @@ void report_warning(struct config_report *r, const char *path, const char *forma
     va_start(args, format);
     add(r, true, path, format, args);
     va_end(args);
+}
+
+void report_fails_check(struct config_report *r)
+{
+    if (r->n > 0)
+        r->findings[r->n - 1].fails_check = r->findings[r->n - 1].warning;
 }
 
 void config_report_deinit(struct config_report *r)

@@ -11,5 +11,8 @@ void report_error(struct config_report *r, const char *path, const char *format,
 void report_warning(struct config_report *r, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Makes the newest finding, a warning, a fault for `check`: a sidecar that runs with it goes on. */
+void report_fails_check(struct config_report *r);
+
 /* Appends a name from the file to a path: quoted when it is not plain, and cut. */
 void path_add(struct buf *out, const char *name);

@@ -155,9 +155,6 @@ static void test_structure(void **state)
          "expected a name of 1 to 255 bytes for a queue"},
         {'A', "\"defaults\": []", "defaults", "expected an object of queue keys, got a list"},
         {'A', "\"log\": \"debug\"", "log", "expected an object of keys, got a string"},
-        {'Q', "\"delivery_limit\": 4", "queues.q.delivery_limit",
-         "with a limit of 4 the broker drops messages after as many crashes as no sidecar can prevent; "
-         "expected at least 5 (x-delivery-limit of the queue, or its policy)"},
         {'Q', "\"retry\": null", "queues.q.retry", "expected an object of keys, got null"},
         {'B', "\"database\": {\"url\": \"host=h\"}", "broker.url",
          "missing; expected a URL that starts with amqp:// or amqps://, or broker.host"},
@@ -722,6 +719,9 @@ static void test_warnings(void **state)
         {'Q', "\"max_hold\": \"31m\"", "queues.q.max_hold",
          "max_hold (31m) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised with "
          "it"},
+        {'Q', "\"delivery_limit\": 4", "queues.q.delivery_limit",
+         "with a limit of 4 the broker drops messages after as many crashes as no sidecar can prevent; "
+         "expected at least 5 (x-delivery-limit of the queue, or its policy)"},
         {'Q', "\"delivery_limit\": 0", NULL, NULL},
         {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
         {'Q', "\"queue\": \"new\", \"takes_over\": \"q\"", NULL, NULL},

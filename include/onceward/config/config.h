@@ -148,6 +148,7 @@ struct config_report {
         char *path; /* "queues.payments.forward.url"; empty: the whole file */
         char *text; /* what is wrong and what was expected */
         bool warning;
+        bool fails_check; /* with warning: `run` goes on, `check` fails */
     } * findings;
     size_t n;
     size_t n_errors;
