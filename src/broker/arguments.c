@@ -154,6 +154,7 @@ static void fill(const struct asked *a, struct broker_arguments *ret)
                 : !strcmp(type, "stream")         ? BROKER_KIND_STREAM
                                                   : BROKER_KIND_OTHER,
         .durable = a->durable,
+        .has_dead_letter_exchange = find(a, "x-dead-letter-exchange") != NULL,
         .auto_delete = a->auto_delete,
         .single_active_consumer = single && !strcmp(single, "true"),
         .rejects_publish = overflow && !strncmp(overflow, "reject-publish", strlen("reject-publish")),
@@ -246,6 +247,14 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
                                                                            : (int)a->delivery_limit,
                                  .drops_head = bounded && !a->rejects_publish,
                                  .single_active = a->single_active_consumer};
+}
+
+const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit)
+{
+    if (a->kind != BROKER_KIND_QUORUM || a->has_dead_letter_exchange || limit <= 0)
+        return NULL;
+    return "the queue has a delivery limit and no x-dead-letter-exchange: a message that reaches the limit is "
+           "lost, unless a policy sets a dead-letter exchange";
 }
 
 /* --- its connection --- */

@@ -127,6 +127,29 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
     buf_deinit(&text);
 }
 
+static bool check_lifetime(const struct broker_arguments *a, struct buf *text)
+{
+    if (a->auto_delete)
+        buf_add_text(text, "; the broker deletes it, with its messages, when its last consumer leaves "
+                           "(auto-delete): declare it without");
+    if (a->expires_ms != ARGUMENT_ABSENT)
+        buf_printf(
+            text,
+            "; the broker deletes it, with its messages, after %lld ms without a consumer (x-expires): "
+            "declare it without",
+            (long long)a->expires_ms);
+    return a->auto_delete || a->expires_ms != ARGUMENT_ABSENT;
+}
+
+static bool check_drop(const struct broker_arguments *a, int limit, struct buf *text)
+{
+    const char *warning = broker_arguments_drop_warning(a, limit);
+
+    if (warning)
+        buf_printf(text, "; %s", warning);
+    return warning != NULL;
+}
+
 /* The delivery limit as far as it is known, and whether a message near it can be renewed. */
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
@@ -134,7 +157,7 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
     int configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
     struct returns r = {.configured = configured >= 0 ? configured : LIMIT_UNKNOWN};
     struct broker_arguments a;
-    enum arguments_answer answer;
+    enum arguments_answer answer = ARGUMENTS_UNREADABLE;
     enum finding kind = FINDING_OK;
     struct buf text = {0};
     struct fault f = {0};
@@ -170,6 +193,9 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
             kind = FINDING_FAILED;
         }
     }
+    if (answer == ARGUMENTS_READ && !a.exclusive &&
+        (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text)) && kind == FINDING_OK)
+        kind = FINDING_WARNING;
     check_tell(s, kind, buf_text(&text));
     buf_deinit(&text);
 }

@@ -23,6 +23,14 @@ static void job_ready(void *owner, uint32_t events)
     (void)events; /* arguments_step asks */
 }
 
+static void warn(const struct lane *l, const struct broker_arguments *a)
+{
+    const char *text = broker_arguments_drop_warning(a, returns_limit(&l->core.returns));
+
+    if (text)
+        report_reason(l, EVENT_LIMITS, text);
+}
+
 /* found NULL: not read. What was read before stays. */
 static void tell(struct lane *l, const struct arguments_found *found)
 {
@@ -37,6 +45,8 @@ static void tell(struct lane *l, const struct arguments_found *found)
     }
     l->touched = true;
     queue_limits_known(&l->core, &limits);
+    if (found && found->answer == ARGUMENTS_READ && !l->core.ready)
+        warn(l, &found->arguments);
 }
 
 static void begin(struct sidecar *s, struct broker_link *k)

@@ -413,6 +413,25 @@ def test_a_sample_of_a_quorum_queue_counts_once_and_is_still_there(place):
         queue.close()
 
 
+@pytest.mark.parametrize("options, says", [
+    ({"auto_delete": True}, "when its last consumer leaves (auto-delete)"),
+    ({"arguments": {"x-expires": 600000}}, "after 600000 ms without a consumer (x-expires)"),
+    ({"arguments": {"x-queue-type": "quorum", "x-delivery-limit": 20}}, "no x-dead-letter-exchange"),
+    ({"arguments": {"x-queue-type": "quorum", "x-delivery-limit": 20, "x-dead-letter-exchange": "amq.fanout"}}, None),
+    ({}, None),
+], ids=["auto-delete", "expires", "no-exchange", "exchange", "plain"])
+def test_a_queue_that_loses_messages_is_warned_about(place, options, says):
+    queue = Queue(place.rabbitmq, place.queue.name + "-declared", **options).declare()
+    try:
+        path = place.write(top={"queues": {queue.name: {"forward": {"url": "http://127.0.0.1:1/"}}}})
+        done = run("check", "--json", "--connect", "--config", path)
+        warnings = [x["text"] for x in json_lines(done.out) if x["result"] == "warn" and re.search("broker deletes|x-dead-letter", x["text"])]
+        assert len(warnings) == (says is not None) and (says or "") in "".join(warnings), done.text
+    finally:
+        queue.delete()
+        queue.close()
+
+
 @pytest.mark.parametrize("limit, keys, fails_at, says", [
     (4, {"delivery_limit": 4}, 1, "delivery limit is 4"),
     (4, {}, 1, "delivery limit is not known (set delivery_limit)"),

@@ -49,3 +49,11 @@ def test_a_limit_that_is_read_is_never_reached(bed):
     assert bed.letters() == []
     bed.assert_once(*ids)
     bed.assert_acked()
+
+
+@pytest.mark.parametrize("arguments, n", [({}, 1), ({"x-dead-letter-exchange": "amq.fanout"}, 0)], ids=["none", "exchange"])
+def test_a_limit_without_a_dead_letter_exchange_is_logged_at_the_start(bed, arguments, n):
+    quorum(bed, **{"x-delivery-limit": LIMIT, **arguments})
+    sidecar = bed.sidecar()
+    sidecar.wait_for("consuming")
+    assert len(sidecar.find("limits", queue=bed.queue.name, reason=lambda text: "no x-dead-letter-exchange" in text)) == n

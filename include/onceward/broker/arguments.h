@@ -28,6 +28,7 @@ struct broker_arguments {
     bool durable, auto_delete;
     bool exclusive; /* of another connection: nothing else is known */
     bool single_active_consumer;
+    bool has_dead_letter_exchange; /* else a policy may set one */
     bool rejects_publish;          /* x-overflow is reject-publish or reject-publish-dlx */
     bool has_delivery_limit;       /* else a policy, or the broker's default, may set one */
     int64_t delivery_limit;        /* less than 0: none */
@@ -40,6 +41,9 @@ struct broker_arguments {
 /* The part that decides about returns. */
 struct queue_limits;
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret);
+
+/* A warning where the broker drops messages at the delivery limit (returns_limit), or NULL. */
+const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
 /* Why they are not known. */
 enum arguments_answer {
