@@ -1,12 +1,12 @@
--- For operators (`onceward forget`): removes what is kept of a consumer that no sidecar runs with any more: its rows, its
--- entries in the history, what operators wanted of it, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows,
+-- For operators (`onceward forget`): removes the data of a consumer that no sidecar runs with any more: its rows, its
+-- entries in the history, its operator commands, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows,
 -- 1,000 letters, or the entries in 1,000 pages. Stored messages go with
 -- their days.
 --
 -- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 15 seconds: next names it; nothing was
 -- removed) | held (the rest is removed, but n_rows have a token that is alive, or are locked: its name stays) | done.
 --
--- A message that comes after all is a new one: what was completed is done again.
+-- A message that still arrives is a new one: the application processes it again, even if it was completed.
 --
 -- Locks: the rows and letters that it deletes, SKIP LOCKED: it never waits for one. Repeating it: what was deleted is gone.
 CREATE OR REPLACE FUNCTION onceward.consumer_forget(p_consumer text, p_letters boolean, p_after text DEFAULT '')

@@ -1,13 +1,13 @@
 -- Replaces completed rows of the inbox by entries of onceward.history: of the rows at p_tids those of the consumer that were completed at
 -- p_until or before. Answers how many. Called by sidecar_keep_house only, with at most 16 places.
 --
--- One statement, so that every snapshot has a row or its entry. It inserts what DELETE gave back, never what the SELECT found: an entry
--- without its deletion would make a claim take an unfinished message for completed. The row is looked at again when it is locked, its
--- age included, since the one that was found may have been purged and another one written in its place.
+-- One statement, so that every snapshot has a row or its entry. It inserts the rows that DELETE returned, never those that the SELECT found: an entry
+-- without its deletion would make a claim take an unfinished message for completed. The row, its age included, is checked again once it is
+-- locked, since the row that was found may have been purged and another one written in its place.
 --
 -- Locks: the rows, SKIP LOCKED: it never waits for one. Rows: one a place. It may commit asynchronously: a crash brings back the row and
 -- takes the entry away.
--- Repeating it: what was moved is gone from its place.
+-- Repeating it: rows that were moved are gone from their places.
 CREATE OR REPLACE FUNCTION onceward.history_move(p_consumer text, p_number smallint, p_tids tid[], p_until timestamp with time zone) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

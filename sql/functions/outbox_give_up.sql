@@ -1,4 +1,4 @@
--- For operators: parked messages of an exchange that will not come back become dead letters, which `onceward dead` shows, redrives and
+-- For operators: parked messages of an exchange that is abandoned become dead letters, which `onceward dead` shows, redrives and
 -- discards. The relay goes on with what is published later.
 --
 -- Answers how many. Locks: the row of the lease, for which it waits at most 5 s. Rows: one a message.

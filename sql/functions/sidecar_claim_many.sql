@@ -32,7 +32,7 @@
 -- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
 -- be in its holder's way.
 -- And that of time_mark, before all others.
--- Raises 40001 when more than a minute went by between its two looks at the clock.
+-- Raises 40001 when more than a minute has passed between its two readings of the clock.
 -- Rows: one an item.
 -- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
 -- took the row over.
@@ -95,11 +95,11 @@ BEGIN
     ON CONFLICT (consumer, message_id) DO NOTHING; -- not any conflict: somebody's own unique index must be heard of
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
-    -- An id that was first claimed, completed and moved since the snapshot was seen neither as a row nor as an entry. A move comes an hour
-    -- after the completion at the earliest (sidecar_keep_house). v_now is from before the snapshot, and this is read behind the insert.
+    -- This statement sees neither row nor entry of an id that was first claimed, completed and moved since its snapshot. A move comes an hour
+    -- after the completion at the earliest (sidecar_keep_house). v_now was read before the snapshot, and the clock is read again here, after the insert.
     IF clock_timestamp() NOT BETWEEN v_now AND v_now + interval '1 minute' THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the claim took more than a minute, or the clock was set back',
-            HINT = 'It is repeated: what it has seen of the inbox may be too old.';
+            HINT = 'The sidecar repeats it: its view of the inbox may be too old.';
     END IF;
 
     IF v_n < cardinality(p_ids) THEN

@@ -21,7 +21,7 @@
 --
 -- Ids to give up whose rows are dead or completed by now are taken out of the list: what is redriven lives.
 --
--- Rows that nobody wrote for 10 minutes are deleted, by a replica's first call and once a minute: each call that counts reads all that
+-- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute: each call that counts reads all that
 -- are left. The interval between two such calls is the caller's, and grows with their number.
 --
 -- It commits asynchronously: nothing of it must outlive a crash.

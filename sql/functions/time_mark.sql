@@ -1,5 +1,5 @@
 -- The time of a new row, letter or message: the clock's, but never before the horizon that an export or a replay has passed (onceward.horizon). So
--- a position in the order of time leaves nothing behind, also when the clock was set back, or a standby took over whose clock is behind.
+-- a position in the order of time skips nothing, even if the clock was set back, or a standby with a slow clock took over.
 --
 -- Its lock, kept until the caller's transaction ends, shows in pg_locks who has such a time and has not committed yet. An export first moves the
 -- horizon, then waits for those: a transaction that takes the lock later reads the new horizon.

@@ -90,7 +90,7 @@ bool runtime_folder_is_safe(const char *path, struct fault *f)
                 (S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077));
 
     if (!safe)
-        fault_set(f, "%s is no folder that this user alone may enter: remove it, or set `state_file`",
+        fault_set(f, "%s is not a folder that only this user may enter: remove it, or set `state_file`",
                   folder);
     free(folder);
     return safe;

@@ -75,8 +75,8 @@ static void add_server(struct buf *out, const struct config_broker *c)
     free(url);
 }
 
-/* A look is a delivery, and the next one, or the one after that, could be one too many: quorum queues drop a
- * message beyond their delivery limit. */
+/* Each sample is a delivery. One of the next two could be one too many: quorum queues drop a message beyond
+ * their delivery limit. */
 static bool is_near_the_limit(const struct config *c, const struct config_queue *q, const struct message *m,
                               int server_major, struct buf *out)
 {
@@ -90,7 +90,8 @@ static bool is_near_the_limit(const struct config *c, const struct config_queue 
     if (!returns_is_near(&r, count + 1))
         return false;
     buf_printf(
-        out, ". Do not look again: it had been delivered %lld times before, and the queue's delivery limit ",
+        out,
+        ". Do not sample it again: it had been delivered %lld times before, and the queue's delivery limit ",
         (long long)count);
     if (returns_limit(&r) == LIMIT_UNKNOWN)
         buf_add_text(out, "is not known (set delivery_limit)");

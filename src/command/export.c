@@ -43,7 +43,7 @@ static const char help[] =
     "again.\n"
     "                     Its first line says what was asked for; one of kind \"end\" that all is there\n"
     "  --after POSITION   goes on behind the line with this \"position\"\n"
-    "  --allow-compacted  no failure (status 1) where rows of the time may have been replaced by `compact_after` already\n"
+    "  --allow-compacted  do not fail (status 1) when `compact_after` may have replaced rows of that time already\n"
     "Tokens are left out. A body that is no text is body_base64url.\n";
 
 struct options {
@@ -268,7 +268,7 @@ static int find_time(struct export *e)
         return fault_set(
             &e->fault,
             "--since is %s, and this server has committed everything only up to %s: its clock was "
-            "set back, or it is a standby that is behind",
+            "set back, or it is a standby that lags behind",
             x->since, filter->horizon);
     if (!*x->until || strcmp(x->until, filter->horizon) > 0)
         snprintf(x->until, sizeof x->until, "%s", filter->horizon);
@@ -346,15 +346,15 @@ static int tell_compacted(struct export *e)
         return command_fail(&f);
     if (!compacted)
         return STATUS_DONE;
-    fputs(
-        "Rows that were completed longer than compact_after ago are not among them: entries of the history have "
-        "replaced them.\n",
-        stderr);
+    fputs("Rows that were completed longer than compact_after ago are missing: entries of the history have "
+          "replaced them.\n",
+          stderr);
     if (e->options->allow_compacted)
         return STATUS_DONE;
-    fputs("Export more often than that, with --since the end of the export before, or accept it with "
-          "--allow-compacted.\n",
-          stderr);
+    fputs(
+        "Export more often, each time with --since at the end of the previous export, or accept the gap with "
+        "--allow-compacted.\n",
+        stderr);
     return STATUS_FAILED;
 }
 

@@ -10,11 +10,11 @@
 static const char help[] =
     "usage: onceward forget --config FILE --consumer C [--dead-letters] [--json]\n"
     "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the\n"
-    "queue that its name belongs to. `onceward status` lists such consumers. A message of it that comes after all is\n"
-    "worked on again, also when it was completed before. Refused while a replica runs with this consumer.\n"
-    "  --consumer C     the consumer; one of this configuration is refused\n"
-    "  --dead-letters   its dead letters, too; without it they stay, for `onceward dead`\n"
-    "  --json           one JSON object instead\n";
+    "queue that its name belongs to. `onceward status` lists such consumers. A message of it that still arrives is\n"
+    "processed again, even if it was completed before. Refused while a replica runs with this consumer.\n"
+    "  --consumer C     the consumer; refused if this configuration has it\n"
+    "  --dead-letters   remove its dead letters, too; without it they stay, for `onceward dead`\n"
+    "  --json           print one JSON object\n";
 
 struct forget_options {
     const char *config, *consumer;
@@ -59,7 +59,7 @@ static int read_options(int argc, char **argv, struct forget_options *o)
     return -1;
 }
 
-/* Slices, until an answer is another one than `more`. */
+/* Slices, until the answer is not `more`. */
 static int forget(struct admin *a, const struct forget_options *o, struct forgotten *ret, struct fault *f)
 {
     do {
@@ -97,7 +97,7 @@ static int say(const struct forget_options *o, const struct forgotten *done)
         return STATUS_DONE;
     fprintf(stderr,
             "onceward forget: %" PRId64
-            " row%s of %s stay: a token is alive, or a transaction has locked them; try again "
+            " row%s of %s kept: a token is alive, or a transaction has locked them; try again "
             "later\n",
             done->n_held, done->n_held == 1 ? "" : "s", o->consumer);
     return STATUS_FAILED;

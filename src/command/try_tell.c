@@ -155,7 +155,8 @@ static void tell_published(const struct try *t, FILE *out)
     buf_printf(&line, "Published during the run: %" PRId64 " message%s (%s%s). ", p->n, p->n == 1 ? "" : "s",
                p->ids, p->n > 10 ? ", ..." : "");
     if (*p->relay)
-        buf_printf(&line, "A relay runs (%s): it sends them to the broker, or has.", p->relay);
+        buf_printf(&line, "A relay is running (%s): it sends them to the broker, or has sent them.",
+                   p->relay);
     else if (p->discarded)
         buf_printf(&line, "%" PRId64 " of them were deleted.", p->discarded);
     else if (p->unsent)
@@ -166,7 +167,7 @@ static void tell_published(const struct try *t, FILE *out)
     else
         buf_add_text(&line, "They were sent to the broker.");
     if (p->others)
-        buf_printf(&line, " %" PRId64 " more were published by other transactions, and left.", p->others);
+        buf_printf(&line, " %" PRId64 " more were published by other transactions, and stay.", p->others);
     print_safe(out, "", buf_text(&line));
     buf_deinit(&line);
 }

@@ -262,7 +262,7 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
                 "only one of the two");
 }
 
-/* A queue's own name as its consumer name: nobody has given it, so no key was checked. */
+/* A queue's own name as its consumer name: no key was checked, because none gives it. */
 static void check_default_consumer(const struct reading *r, const struct config_queue *q)
 {
     const char *wrong = check_consumer(q->consumer);

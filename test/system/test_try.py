@@ -256,7 +256,7 @@ def test_what_a_relay_may_have_sent_is_not_deleted(tmp_path, fresh_postgres, req
                          "RETURNING holder")
     with tried.Running(tried.Publishes, place.name, place.postgres) as application:
         status, out = place.run(application.url, "--discard-published")
-    assert status == 0 and "A relay runs (pod/7): it sends them to the broker, or has." in out
+    assert status == 0 and "A relay is running (pod/7): it sends them to the broker, or has sent them." in out
     assert outbox(place)
 
 
