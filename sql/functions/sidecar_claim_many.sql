@@ -13,9 +13,9 @@
 -- When a takeover is allowed: p_grace_ms after the end of the window; of a `transaction` queue at once, where the holder is gone
 -- (holder_is_gone).
 --
--- No window given out by the present clock ends later than p_max_windows from now. A row that says so, by more than the grace, was claimed by a clock
--- that was ahead; it is made to end in p_max_windows from now, which takes nothing from a holder who is alive. So is a row that waits for the end of such
--- a window.
+-- No window that the present clock gives out ends later than in c_most, the longest `max_window` that a configuration may have: other replicas may
+-- have a longer one than this. A row whose window ends later than that and the grace was claimed by a clock that was ahead. A claim makes it end in
+-- p_max_windows. The same goes for a row that waits for the end of such a window.
 --
 -- Whoever ends without a word is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
 -- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
@@ -61,6 +61,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    c_most       constant interval := interval '168 hours'; -- the most that max_window may be
     c_swept      constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
     v_received   timestamptz; -- of new rows
     v_now        timestamptz;
@@ -117,7 +118,7 @@ BEGIN
                         WHEN 'processing' THEN r.token <> i.token
                         WHEN 'waiting' THEN r.next_attempt_at > v_now
                         ELSE false END
-                        AND r.token_expires_at - p_max_windows[i.queue] > v_now + p_grace_ms * interval '1 ms' AS yes) late
+                        AND r.token_expires_at > v_now + c_most + p_grace_ms * interval '1 ms' AS yes) late
                 WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.fingerprint = i.fingerprint
                   AND (late.yes OR CASE r.status
                       WHEN 'processing' THEN

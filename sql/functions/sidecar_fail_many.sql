@@ -5,9 +5,8 @@
 -- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
 -- less than 0: nothing is.
 --
--- p_only_expired: only if the window is over, so that a token which its application has extended lives on. A window that ends later than the queue's
--- p_max_windows from now, by more than two seconds, was given out by a clock that was ahead. It counts as over: the caller, whose token it is, has waited
--- for it by another clock.
+-- p_only_expired: only if the window is over, so that a token which its application has extended lives on. A window that ends later
+-- than in c_most and two seconds was given out by a clock that was ahead. It counts as over: the caller, whose token it is, has waited for it by another clock.
 --
 -- Answers, one an item: failed (now, or before, with this token) | released | completed | locked (look again) | extended (wait_ms: what is left of
 -- the window) | lost | vanished.
@@ -15,7 +14,7 @@
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
-    p_consumers text[], p_max_windows interval[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
+    p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
     p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[])
 RETURNS TABLE (ord integer, answer text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE
@@ -33,8 +32,10 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    c_most  constant interval := interval '168 hours'; -- the most that max_window may be
     c_grace constant interval := interval '2 s'; -- as sidecars have it
     v_now   timestamptz := clock_timestamp();
+    v_late  timestamptz := v_now + c_most + c_grace;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -42,14 +43,13 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.queue, i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
+        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
         FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired, p_give_back, p_crashes, p_unproven_steps)
              i (queue, id, token, error, http_status, delay, only_expired, give_back, crashes, step)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
-              AND (i.only_expired IS NOT TRUE OR r.token_expires_at <= v_now
-                   OR r.token_expires_at > v_now + p_max_windows[i.queue] + c_grace)
+              AND (i.only_expired IS NOT TRUE OR r.token_expires_at <= v_now OR r.token_expires_at > v_late)
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
@@ -62,8 +62,7 @@ BEGIN
         unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing'
-      AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now
-           OR r.token_expires_at > v_now + p_max_windows[t.queue] + c_grace);
+      AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now OR r.token_expires_at > v_late);
 
     RETURN QUERY
     SELECT i.ord::integer, a.answer,
@@ -80,13 +79,12 @@ BEGIN
             WHEN r.status = 'failed' THEN 'failed'
             WHEN r.status = 'waiting' THEN 'released'
             WHEN r.status <> 'processing' THEN 'lost'
-            WHEN i.only_expired AND r.token_expires_at > v_now
-                 AND (r.token_expires_at > v_now + p_max_windows[i.queue] + c_grace) IS NOT TRUE THEN 'extended'
+            WHEN i.only_expired AND r.token_expires_at > v_now AND r.token_expires_at <= v_late THEN 'extended'
             ELSE 'locked' END AS answer
         OFFSET 0) a
     ORDER BY i.ord;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], interval[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
+REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
                                                   integer[], integer[]) FROM PUBLIC;

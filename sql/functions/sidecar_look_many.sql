@@ -5,7 +5,8 @@
 -- completed | held (wait_ms until a takeover is allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) |
 -- due (what a claim would claim, or call exhausted or due) | dead (detail: the last error) | mismatch | vanished. With each but completed,
 -- where there is a row: attempt, takeovers, crashes, unproven_ms and unproven_step. When a takeover is allowed is said in sidecar_claim_many.
--- What is left of a window is at most its queue's p_max_windows: more was given out by a clock that was ahead.
+-- Neither wait is longer than its queue's p_max_windows and twice the grace, whatever the row says: the caller looks again then. A window may end later
+-- by a clock that was ahead, or by the `max_window` of another replica.
 --
 -- Locks: none; waits at most a second for somebody's lock of the whole table. Rows: one an item.
 -- Repeating it: it only reads; VOLATILE, so that each call sees what was committed before it.

@@ -1,6 +1,6 @@
 -- Gives claims of several queues back without charging them: the attempt is taken off again, and the rows may be claimed after a delay. A
--- negative delay is counted from the end of the token, as it is now, but at most the queue's p_max_windows from now: the application may still be at work. p_queues has the number of
--- each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+-- negative delay is counted from the end of the token, as it is now, but
+-- at most c_most from now: the application may still be at work. p_queues has the number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
 --
 -- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
 -- less than 0: nothing is.
@@ -10,7 +10,7 @@
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
 -- Repeating it: the row keeps the token, so the second call answers 'released' and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_release_many(
-    p_consumers text[], p_max_windows interval[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[],
+    p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[],
     p_crashes integer[], p_unproven_steps integer[])
 RETURNS TABLE (ord integer, answer text)
 LANGUAGE plpgsql VOLATILE
@@ -28,7 +28,8 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now timestamptz := clock_timestamp();
+    c_most constant interval := interval '168 hours'; -- the most that max_window may be: later ends are of a clock that was ahead
+    v_now  timestamptz := clock_timestamp();
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -36,7 +37,7 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.queue, i.token, i.error, i.delay, i.crashes, i.step, f.tid
+        SELECT i.token, i.error, i.delay, i.crashes, i.step, f.tid
         FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_delays, p_crashes, p_unproven_steps)
              i (queue, id, token, error, delay, crashes, step)
         CROSS JOIN LATERAL (
@@ -46,7 +47,7 @@ BEGIN
     )
     UPDATE onceward.inbox r
     SET status = 'waiting', attempt = greatest(r.attempt - 1, 0),
-        next_attempt_at = CASE WHEN t.delay < 0 THEN greatest(v_now, least(r.token_expires_at, v_now + p_max_windows[t.queue])) - t.delay * interval '1 ms'
+        next_attempt_at = CASE WHEN t.delay < 0 THEN greatest(v_now, least(r.token_expires_at, v_now + c_most)) - t.delay * interval '1 ms'
                                ELSE v_now + coalesce(t.delay, 0) * interval '1 ms' END,
         last_error = coalesce(onceward.error_cut(t.error), r.last_error),
         crashes = CASE WHEN t.crashes >= 0 THEN t.crashes ELSE r.crashes END,
@@ -71,4 +72,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_release_many(text[], interval[], integer[], text[], uuid[], text[], bigint[], integer[], integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_release_many(text[], integer[], text[], uuid[], text[], bigint[], integer[], integer[]) FROM PUBLIC;

@@ -172,15 +172,14 @@ static const struct call calls[N_INBOX_OPS] = {
                       {FIELD_END}},
     [INBOX_FAIL] = {"fail",
                     "SELECT ord, answer, wait_ms FROM onceward.sidecar_fail_many("
-                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-                    PARAMS(Q(CONSUMERS), Q(MAX_WINDOWS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES),
-                           C(DELAYS), C(ONLY_EXPIRED), C(GIVE_BACK), C(CRASHES), C(UNPROVEN_STEPS)),
+                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                    PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS),
+                           C(ONLY_EXPIRED), C(GIVE_BACK), C(CRASHES), C(UNPROVEN_STEPS)),
                     {FIELD_WAIT, FIELD_END}},
     [INBOX_RELEASE] =
         {"release",
-         "SELECT ord, answer FROM onceward.sidecar_release_many($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-         PARAMS(Q(CONSUMERS), Q(MAX_WINDOWS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES),
-                C(UNPROVEN_STEPS)),
+         "SELECT ord, answer FROM onceward.sidecar_release_many($1, $2, $3, $4, $5, $6, $7, $8)",
+         PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES), C(UNPROVEN_STEPS)),
          {FIELD_END}},
     [INBOX_BURY] = {"bury",
                     "SELECT ord, answer, letter_id FROM onceward.sidecar_bury_many("

@@ -157,7 +157,7 @@ int trial_claim(struct trial *t, enum trial_by by, struct trial_claim *c, int64_
 int trial_end(struct trial *t, enum trial_by by, const struct trial_claim *c, struct fault *f)
 {
     static const char sql[] =
-        "SELECT answer FROM onceward.sidecar_fail_many(ARRAY[$1::text], NULL, ARRAY[1], ARRAY[$2::text], "
+        "SELECT answer FROM onceward.sidecar_fail_many(ARRAY[$1::text], ARRAY[1], ARRAY[$2::text], "
         "ARRAY[$3::uuid], ARRAY['ended by onceward try'], ARRAY[NULL::integer], ARRAY[0::bigint], "
         "ARRAY[false],"
         " ARRAY[false], ARRAY[-1], ARRAY[-1])";

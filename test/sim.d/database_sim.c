@@ -136,10 +136,10 @@ static void execute(struct world *w, struct batch *b, struct batch_item *item)
         inbox_sim_settle(r, now_us, &item->ask, &item->reply);
         break;
     case BATCH_FAIL:
-        inbox_sim_fail(r, now_us, who, &item->ask, &item->reply);
+        inbox_sim_fail(r, now_us, &item->ask, &item->reply);
         break;
     case BATCH_RELEASE:
-        inbox_sim_release(r, now_us, who, &item->ask, &item->reply);
+        inbox_sim_release(r, now_us, &item->ask, &item->reply);
         break;
     default:
         if (item->rowless)

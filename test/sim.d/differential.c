@@ -234,9 +234,9 @@ static int do_end(struct asked *a, int m, int s, int what)
     if (what == 0)
         inbox_sim_settle(&a->rows[m], now_us(a), &item, &r);
     else if (what == 1)
-        inbox_sim_fail(&a->rows[m], now_us(a), &who, &item, &r);
+        inbox_sim_fail(&a->rows[m], now_us(a), &item, &r);
     else if (what == 2)
-        inbox_sim_release(&a->rows[m], now_us(a), &who, &item, &r);
+        inbox_sim_release(&a->rows[m], now_us(a), &item, &r);
     else
         inbox_sim_bury(&a->rows[m], now_us(a), &who, &item, &r);
     return compare(a, m, false, &r);
@@ -336,7 +336,7 @@ static int do_time(struct asked *a)
     int64_t ms = 1000 * random_between(&a->random, 1, 6);
 
     if (random_chance(&a->random, 500)) /* the database's clock was ahead, and is set right */
-        ms = -1000 * random_between(&a->random, 20, 100);
+        ms = -1000 * (random_between(&a->random, 20, 100) + (random_chance(&a->random, 5000) ? 604800 : 0));
     a->aged_us += ms * 1000;
     return ask(a, "age %lld", (long long)ms) ? said_is(a, 0, "ok") : 2;
 }

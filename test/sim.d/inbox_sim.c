@@ -43,9 +43,9 @@ static int64_t max_window(const struct inbox_asker *who)
 }
 
 /* No clock but one that was ahead has given out such a window. */
-static bool ends_late(const struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who)
+static bool ends_late(const struct inbox_row_sim *r, int64_t now_us)
 {
-    return r->expires_us - max_window(who) > now_us + INBOX_GRACE_US;
+    return r->expires_us - INBOX_MOST_US > now_us + INBOX_GRACE_US;
 }
 
 static bool revives(const struct inbox_row_sim *r, const struct inbox_asker *who, int64_t deaths)
@@ -130,7 +130,7 @@ static bool shorten(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     bool waits = (r->status == INBOX_PROCESSING && !has_token(r, ask->token)) ||
                  (r->status == INBOX_WAITING && r->next_us > now_us);
 
-    if (!waits || r->body != ask->body || r->locked_by || !ends_late(r, now_us, who))
+    if (!waits || r->body != ask->body || r->locked_by || !ends_late(r, now_us))
         return false;
     r->expires_us = r->max_expires_us = now_us + max_window(who);
     r->next_us = least(r->next_us, r->expires_us + INBOX_GRACE_US);
@@ -312,8 +312,8 @@ static void write_marks(struct inbox_row_sim *r, int64_t now_us, const struct in
     r->flushed = true;
 }
 
-void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
-                    const struct inbox_ask *ask, struct inbox_reply *ret)
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                    struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (!has_row(r))
@@ -324,7 +324,7 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
         ret->answer = ROW_LOST;
     else if (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
         ret->answer = r->status == INBOX_FAILED ? ROW_FAILED : ROW_RELEASED;
-    else if (ask->only_expired && r->expires_us > now_us && !ends_late(r, now_us, who)) {
+    else if (ask->only_expired && r->expires_us > now_us && !ends_late(r, now_us)) {
         ret->answer = ROW_EXTENDED;
         ret->wait_us = r->expires_us - now_us;
     } else if (r->locked_by)
@@ -341,8 +341,8 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     }
 }
 
-void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
-                       const struct inbox_ask *ask, struct inbox_reply *ret)
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                       struct inbox_reply *ret)
 {
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (!has_row(r))
@@ -358,7 +358,7 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
     else if (r->locked_by)
         ret->answer = ROW_LOCKED;
     else {
-        int64_t end = least(r->expires_us, now_us + max_window(who));
+        int64_t end = least(r->expires_us, now_us + INBOX_MOST_US);
 
         if (end < now_us)
             end = now_us;

@@ -13,6 +13,7 @@
 enum inbox_status { INBOX_NONE, INBOX_PROCESSING, INBOX_COMPLETED, INBOX_FAILED, INBOX_WAITING, INBOX_DEAD };
 
 enum { INBOX_GRACE_US = 2000000 };
+#define INBOX_MOST_US INT64_C(604800000000) /* the longest max_window that a configuration may have */
 
 struct inbox_row_sim {
     enum inbox_status status;
@@ -73,10 +74,10 @@ void inbox_sim_renew(struct inbox_row_sim *r, int64_t now_us, const struct inbox
                      const struct inbox_ask *ask, struct inbox_reply *ret);
 void inbox_sim_settle(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
                       struct inbox_reply *ret);
-void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
-                    const struct inbox_ask *ask, struct inbox_reply *ret);
-void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
-                       const struct inbox_ask *ask, struct inbox_reply *ret);
+void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                    struct inbox_reply *ret);
+void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
+                       struct inbox_reply *ret);
 /* A letter of a message that has a row. */
 void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);

@@ -198,9 +198,9 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
 }
 
 /* Only a clock that was ahead gives out a token that ends so late. Its holder waits by another clock. */
-static bool was_given_out_ahead(const struct world *w, const struct truth *t, const struct inbox_row_sim *was)
+static bool was_given_out_ahead(const struct world *w, const struct inbox_row_sim *was)
 {
-    return was->expires_us - rules_of(w, t->queue)->max_window_ms * 1000 > database_now(w) + INBOX_GRACE_US;
+    return was->expires_us - INBOX_MOST_US > database_now(w) + INBOX_GRACE_US;
 }
 
 static void charged(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
@@ -210,8 +210,7 @@ static void charged(struct world *w, const struct batch_item *item, const struct
 
     item->truth->n_charges++;
     item->truth->n_blamed += p && p->answered && is_crash(p);
-    if (item->op == OP_REVOKE && was->expires_us > database_now(w) &&
-        !was_given_out_ahead(w, item->truth, was))
+    if (item->op == OP_REVOKE && was->expires_us > database_now(w) && !was_given_out_ahead(w, was))
         oracle_broken(w, "charge", "%s is revoked before the end of its window", item->truth->id);
     if (why_not)
         oracle_broken(w, "charge", "an attempt of %s is charged: %s", item->truth->id, why_not);

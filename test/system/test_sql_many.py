@@ -2,7 +2,9 @@
 The database server is real, the times are moved, nothing waits."""
 
 import json
+import os
 import random
+import re
 import uuid
 
 import pytest
@@ -57,9 +59,9 @@ CLAIM = ("SELECT * FROM onceward.sidecar_claim_many(true, 'a', 5, false, NULL, 2
 LOOK = ("SELECT * FROM onceward.sidecar_look_many('a', 5, false, NULL, 2000, %s::text[], '{t,t}', '{10s,60s}', '{20s,70s}',"
         " %s::integer[], %s::text[], %s::uuid[], %s::bytea[])")
 SETTLE = "SELECT * FROM onceward.sidecar_settle_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::integer[], NULL)"
-FAIL = ("SELECT * FROM onceward.sidecar_fail_many(%s::text[], NULL, %s::integer[], %s::text[], %s::uuid[], NULL, NULL, %s::bigint[], NULL, NULL,"
+FAIL = ("SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], NULL, NULL, %s::bigint[], NULL, NULL,"
         " NULL, NULL)")
-RELEASE = "SELECT * FROM onceward.sidecar_release_many(%s::text[], NULL, %s::integer[], %s::text[], %s::uuid[], NULL, %s::bigint[], NULL, NULL)"
+RELEASE = "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], NULL, %s::bigint[], NULL, NULL)"
 
 
 def test_one_batch_has_the_same_id_of_two_queues(inbox):
@@ -472,36 +474,67 @@ def test_a_letter_without_a_row_is_known_by_its_token(inbox, sessions):
 # a clock that was ahead
 
 
-def ahead(inbox, *ids, by=86_400_000):
+MOST = 604_800_000  # ms: the longest max_window that a configuration may have
+
+
+def ahead(inbox, *ids, by=MOST):
     for i in ids:
         inbox.age(i, token_expires_at=-by, max_expires_at=-by)
 
 
-def test_a_token_that_ends_tomorrow_ends_with_the_longest_window(inbox, sessions):
-    """The database's clock was a day ahead when it was given out: its holder is gone, and others wait for one window, not for a day."""
+def test_a_token_that_ends_in_more_than_a_week_ends_with_the_longest_window(inbox, sessions):
+    """The database's clock was a week ahead when it was given out: its holder is gone, and others wait for one window, not for a week."""
     other = sessions("b")
     inbox.claim("m1", "bit", "own")
     ahead(inbox, "m1", "own")
-    ahead(inbox, "bit", by=31_000)
+    ahead(inbox, "bit", by=MOST - 29_000)
     look = other.look("m1", secret=str(uuid.uuid4()))[0]
     assert look.answer == "held" and look.wait_ms == 64_000
     rows = other.claim("bit", "m1")
-    assert [r.answer for r in rows] == ["held", "held"] and 62_000 <= rows[0].wait_ms <= 63_000 and 61_000 < rows[1].wait_ms <= 62_000
+    assert [r.answer for r in rows] == ["held", "held"] and rows[0].wait_ms == 64_000 and 61_000 < rows[1].wait_ms <= 62_000
     assert 61_000 < other.claim("m1")[0].wait_ms <= 62_000, "it stays so"
     inbox.age("m1", token_expires_at=63_000)
     assert other.claim("m1")[0].taken_over
     assert inbox.look("own")[0].wait_ms == 60_000 and inbox.claim("own", again=True)[0].answer == "claimed"
     assert answers(inbox.fail("own", only_expired=True)) == ["failed"]
+    before = inbox.row("bit")
+    assert (before.token_expires_at - before.received_at).total_seconds() > 604_800
+    assert answers(inbox.fail("bit", only_expired=True)) == ["extended"]
 
 
-def test_a_window_that_ends_tomorrow_delays_nobody_who_waits_for_its_end(inbox, sessions):
+def test_a_replica_with_a_smaller_max_window_ends_no_token(inbox, sessions):
+    """A rollout has made it smaller: the other replica's application may be at work for a week."""
+    other = sessions("b")
+    inbox.claim("m1", "m2", window=MOST, max_window=MOST)
+    before = inbox.row("m1")
+    assert answers(other.look("m1", secret=str(uuid.uuid4()), max_window=60_000)) == ["held"]
+    assert answers(other.claim("m1", max_window=60_000)) == ["held"]
+    assert inbox.row("m1") == before
+    assert answers(inbox.fail("m1", only_expired=True)) == ["extended"]
+    inbox.release("m2", delay=-2_000)
+    before = inbox.row("m2")
+    assert answers(other.claim("m2", max_window=60_000)) == ["not_due"] and inbox.row("m2") == before
+
+
+def test_the_functions_know_the_longest_max_window():
+    root = os.path.join(os.path.dirname(__file__), "../..")
+    with open(os.path.join(root, "src/config/keys.def")) as f:
+        days = re.search(r'^KEY\(QUEUE, "max_window", .*"2s\.\.(\d+)d"', f.read(), re.M).group(1)
+    assert int(days) * 86_400_000 == MOST
+    for name in ("claim", "fail", "release"):
+        with open(os.path.join(root, f"sql/functions/sidecar_{name}_many.sql")) as f:
+            assert f"c_most constant interval := interval '{24 * int(days)} hours'" in re.sub(" +", " ", f.read()), name
+
+
+def test_a_window_that_ends_in_more_than_a_week_delays_nobody_who_waits_for_its_end(inbox, sessions):
     """Released in a drain with `response`, before the clock was set right and after that."""
     other = sessions("b")
     inbox.claim("before", "after")
     ahead(inbox, "after")
     inbox.release("before", "after", delay=-2_000)
     ahead(inbox, "before")
-    inbox.age("before", next_attempt_at=-86_400_000)
+    inbox.age("before", next_attempt_at=-MOST)
+    assert (inbox.row("after").next_attempt_at - inbox.row("after").received_at).total_seconds() < 604_803
     rows = other.claim("after", "before")
     assert answers(rows) == ["not_due"] * 2 and all(60_000 < row.wait_ms <= 62_000 for row in rows)
 

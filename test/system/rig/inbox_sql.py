@@ -168,19 +168,19 @@ class Inbox(Session):
         return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False, give_back=False, crashes=None,
-             unproven_step=None, max_window=60_000):
+             unproven_step=None):
         n = len(ids)
         return self.query(
-            "SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::interval[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::integer[],"
-            " %s::bigint[], %s::boolean[], %s::boolean[], %s::integer[], %s::integer[])", self._consumers(), ["1s", f"{max_window} ms"],
-            [2] * n, list(ids), self._secrets(ids, secret), [error] * n, [status] * n, [delay] * n, [only_expired] * n, [give_back or None] * n,
+            "SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::integer[],"
+            " %s::bigint[], %s::boolean[], %s::boolean[], %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids),
+            self._secrets(ids, secret), [error] * n, [status] * n, [delay] * n, [only_expired] * n, [give_back or None] * n,
             [crashes] * n, [unproven_step] * n)
 
-    def release(self, *ids, secret=None, error=None, delay=0, crashes=None, unproven_step=None, max_window=60_000):
+    def release(self, *ids, secret=None, error=None, delay=0, crashes=None, unproven_step=None):
         n = len(ids)
         return self.query(
-            "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::interval[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::bigint[],"
-            " %s::integer[], %s::integer[])", self._consumers(), ["1s", f"{max_window} ms"], [2] * n, list(ids), self._secrets(ids, secret), [error] * n,
+            "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::bigint[],"
+            " %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids), self._secrets(ids, secret), [error] * n,
             [delay] * n, [crashes] * n, [unproven_step] * n)
 
     def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500, transaction=True, window=30_000,
