@@ -84,14 +84,20 @@ void outbox_unparked(struct outbox *o, int64_t now_ms, enum outbox_answer answer
 
 /* --- actions --- */
 
-/* Its first row is tried alone; once that is confirmed the others follow in pages. */
+static bool has_room(const struct outbox *o)
+{
+    return o->parked_rows.len < MOST_ROWS && o->parked.n_bytes < OUTBOX_HELD_BYTES;
+}
+
+/* Its first row is tried alone; once that is confirmed the others follow in pages. One may always be there:
+ * no exchange waits for the room that another one takes. */
 static bool wants_page(const struct outbox *o, const struct outbox_exchange *e, int64_t now_ms)
 {
     const struct outbox_stop *s = &e->stop;
 
     if (!s->is || s->empty || now_ms < s->retry_ms)
         return false;
-    return e->proven ? s->n_parked < LOW_ROWS && o->parked_rows.len < MOST_ROWS : !s->n_parked;
+    return !s->n_parked || (e->proven && s->n_parked < LOW_ROWS && has_room(o));
 }
 
 static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
@@ -110,7 +116,7 @@ static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
         a->kind = OUTBOX_PARKED_READ;
         a->exchange = e;
         a->seq = e->stop.after;
-        a->n = e->proven ? OUTBOX_PARKED_ROWS : 1;
+        a->n = e->proven && has_room(o) ? OUTBOX_PARKED_ROWS : 1;
         return true;
     }
     return false;

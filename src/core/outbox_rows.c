@@ -120,13 +120,19 @@ static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason r
     move(o, row, OUTBOX_LETTER_WANTED);
 }
 
+/* The sum that its bytes count in: parked rows take no room of others. */
+static size_t *bytes_of(struct outbox *o, const struct outbox_row *row)
+{
+    return row->parked ? &o->parked.n_bytes : &o->n_bytes;
+}
+
 static void row_free(struct outbox *o, struct outbox_row *row)
 {
     unlink_row(o, row);
     list_remove(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
     if (row->batch)
         row->batch->n_rows--;
-    o->n_bytes -= row->n_bytes;
+    *bytes_of(o, row) -= row->n_bytes;
     free(row);
 }
 
@@ -225,7 +231,7 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     row->content_header = keep(&at, new->content_header);
     row->body = keep(&at, new->body);
     row->n_bytes = sizeof(*row) + n_bytes;
-    o->n_bytes += row->n_bytes;
+    *bytes_of(o, row) += row->n_bytes;
     list_push(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
     insert(&o->wanted, row);
     judge(o, row, new);
@@ -379,9 +385,11 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
         e->stop.last = e->stop.empty = false; /* what waits in memory would take the room of others */
     if (verdict == EXCHANGE_STOPS || verdict == EXCHANGE_STAYS)
         rows_park(o, e);
-    if (!row->parked || !row->barred || verdict == EXCHANGE_OFFERS)
+    if (verdict == EXCHANGE_LETTER || verdict == EXCHANGE_OFFERS)
         return;
-    e->stop.after = 0; /* not tried for long: it stays in the table */
+    if (!row->parked || e->stop.n_parked > 1 || o->parked.reading == e)
+        return;
+    e->stop.after = 0; /* the row is read again for its next try */
     parked_free(o, row);
 }
 

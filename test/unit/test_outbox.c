@@ -20,11 +20,12 @@ struct rig {
     int64_t now_ms;
     uint64_t tag;
     int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
-    int64_t written;  /* seq of the latest position; -1: all of the batch */
-    const char *key;  /* of the rows that come; NULL: k */
-    char last[32];    /* id of the row that was sent last */
-    char told[256];   /* why the channel was closed */
-    char buried[300]; /* reason and words of the latest letter */
+    int64_t written;   /* seq of the latest position; -1: all of the batch */
+    const char *key;   /* of the rows that come; NULL: k */
+    struct slice body; /* of the parked rows that come; empty: "body" */
+    char last[32];     /* id of the row that was sent last */
+    char told[256];    /* why the channel was closed */
+    char buried[300];  /* reason and words of the latest letter */
     struct parked parked[PARKED_MAX];
     int n_parked, n_told_stopped, n_told_open;
     int sent[4096]; /* the numbers in the ids of the rows that were sent */
@@ -80,6 +81,7 @@ static void parked_list(struct rig *r)
 static void parked_read(struct rig *r, const struct outbox_action *a)
 {
     int n = 0, i = (int)a->seq;
+    struct slice body = r->body.len ? r->body : SLICE("body");
 
     for (; i < r->n_parked && n < a->n; i++) {
         const struct parked *p = &r->parked[i];
@@ -92,8 +94,8 @@ static void parked_read(struct rig *r, const struct outbox_action *a)
                                                 .exchange = slice_of(p->exchange),
                                                 .routing_key = SLICE("k"),
                                                 .message_id = slice_of(p->id),
-                                                .body = SLICE("body"),
-                                                .body_len = 4,
+                                                .body = body,
+                                                .body_len = body.len,
                                                 .parked = true});
     }
     outbox_parked_read_ends(&r->o, r->now_ms, OUTBOX_DONE, n < a->n);
@@ -415,8 +417,10 @@ static void test_a_missing_exchange_takes_nobody_along(void **state)
 
 static void read_on(struct rig *r)
 {
-    while (r->o.reading.ask != OUTBOX_ASKED)
+    for (int i = 0; r->o.reading.ask != OUTBOX_ASKED; i++) {
+        assert_true(i < 10000);
         pass(r, 1);
+    }
 }
 
 static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void **state)
@@ -451,6 +455,43 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     assert_int_equal(r.n_given_up, 0);
     assert_int_equal(r.n_buried, 2);
     outbox_deinit(&r.o);
+}
+
+/* More than is read ahead of all others. */
+static void test_a_large_parked_row_stops_no_other_exchange(void **state)
+{
+    size_t n_bytes = 2 * OUTBOX_HELD_BYTES;
+    char *large = calloc(1, n_bytes);
+    struct rig r;
+
+    start(&r);
+    r.o.rules.max_message_bytes = n_bytes;
+    r.body = (struct slice){large, n_bytes};
+    prove(&r);
+    answer(&r, 2, 5, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
+    assert_int_equal(n_left(&r), 2);
+    for (int i = 0; i < 3; i++) {
+        pass(&r, 1000);
+        assert_string_equal(r.last, "m4");
+        assert_int_equal(r.o.sent.len, 1);
+        read_on(&r); /* while it is out, too */
+        refuse(&r);
+        assert_int_equal(r.o.parked_rows.len, 0);
+        answer(&r, 6 + i, 6 + i, true, "x");
+        confirm_all(&r);
+    }
+    for (int i = 0; i < 4; i++) { /* the exchange is there now: they go in order */
+        pass(&r, 1000);
+        confirm_all(&r);
+    }
+    assert_int_equal(n_left(&r), 0);
+    assert_int_equal(r.o.parked.n_bytes, 0);
+    assert_int_equal(r.sent[r.n_sent - 2], 4);
+    assert_int_equal(r.sent[r.n_sent - 1], 5);
+    outbox_deinit(&r.o);
+    free(large);
 }
 
 static void test_a_stopped_exchange_goes_on_in_order_and_new_rows_behind_what_is_parked(void **state)
@@ -1184,6 +1225,7 @@ int main(void)
         cmocka_unit_test(test_a_connection_that_ends_otherwise_is_no_rows_fault),
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
         cmocka_unit_test(test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other),
+        cmocka_unit_test(test_a_large_parked_row_stops_no_other_exchange),
         cmocka_unit_test(test_a_stopped_exchange_goes_on_in_order_and_new_rows_behind_what_is_parked),
         cmocka_unit_test(test_what_is_parked_outlives_its_relay_and_goes_first),
         cmocka_unit_test(test_a_letter_of_a_parked_row_lets_those_behind_it_go_on),

@@ -260,6 +260,7 @@ struct outbox {
         bool known;                      /* the exchanges that have parked rows were listed */
         struct outbox_exchange *reading; /* READ: of it */
         size_t n;                        /* rows of the answer that is being told */
+        size_t n_bytes;                  /* of parked rows in memory */
         int64_t at_ms;                   /* not before, after a statement that failed */
         int n_stopped;                   /* exchanges */
         char text[400];                  /* about the latest stop, for people */
