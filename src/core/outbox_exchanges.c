@@ -136,15 +136,24 @@ static bool may_offer(const struct outbox *o, int64_t now_ms)
     return !o->offered_ms || now_ms - o->offered_ms >= OUTBOX_OFFERS_MS;
 }
 
-/* Another replica may allow it: the lease is offered, once over each exchange. */
+/* Another replica may allow it: the lease is offered, once over each exchange, and over all that wait for an
+ * offer together. */
 static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     e->n_refused = 0;
+    if (!e->stop.is && o->parked.n_stopped >= OUTBOX_STOPPED_MAX)
+        return EXCHANGE_LETTER;
     if (!may_offer(o, now_ms)) {
         exchange_stop(o, now_ms, e);
         e->stop.retry_ms = o->offered_ms + OUTBOX_OFFERS_MS;
         tell(o, now_ms, e);
         return EXCHANGE_STOPS;
+    }
+    list_each(&o->exchanges, k)
+    {
+        struct outbox_exchange *other = container_of(k, struct outbox_exchange, in_use);
+
+        other->offered |= other->stop.is && other->reason == DEAD_NOT_ALLOWED;
     }
     e->offered = o->offering = true;
     o->offered_ms = now_ms ? now_ms : 1;

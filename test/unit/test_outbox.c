@@ -615,6 +615,35 @@ static void test_the_lease_is_offered_over_an_exchange_that_is_not_allowed(void 
     outbox_deinit(&r.o);
 }
 
+static void test_one_offer_is_for_all_exchanges_that_wait_and_those_are_bounded(void **state)
+{
+    enum { N = OUTBOX_STOPPED_MAX + 10 };
+    char x[] = "x", name[16];
+    char *exchanges[] = {x};
+    struct rig r;
+
+    begin(&r, exchanges, 1);
+    outbox_linked(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 1, 1, true, "first");
+    assert_int_equal(r.n_given_up, 1);
+    pass(&r, OUTBOX_OFFER_MS);
+    for (int i = 0; i < N; i++) {
+        read_on(&r);
+        snprintf(name, sizeof(name), "y%d", i);
+        answer(&r, 2 + i, 2 + i, true, name);
+        assert_int_equal(r.n_given_up, 1);
+    }
+    assert_int_equal(r.o.parked.n_stopped, OUTBOX_STOPPED_MAX);
+    assert_int_equal(r.n_parked, OUTBOX_STOPPED_MAX);
+    assert_int_equal(r.n_buried, N - OUTBOX_STOPPED_MAX);
+    for (int i = 0; i < 600; i++)
+        pass(&r, 1000);
+    assert_int_equal(r.n_given_up, 2);
+    assert_int_equal(n_left(&r), OUTBOX_STOPPED_MAX);
+    outbox_deinit(&r.o);
+}
+
 /* `n` rows, round robin to so many exchanges; how often the broker is waited for until all are through. */
 static int round_trips(struct rig *r, int *at, int n, int n_exchanges)
 {
@@ -1230,6 +1259,7 @@ int main(void)
         cmocka_unit_test(test_what_is_parked_outlives_its_relay_and_goes_first),
         cmocka_unit_test(test_a_letter_of_a_parked_row_lets_those_behind_it_go_on),
         cmocka_unit_test(test_the_lease_is_offered_over_an_exchange_that_is_not_allowed),
+        cmocka_unit_test(test_one_offer_is_for_all_exchanges_that_wait_and_those_are_bounded),
         cmocka_unit_test(test_a_thousand_exchanges_are_known),
         cmocka_unit_test(test_what_is_refused_is_not_forgotten_for_others),
         cmocka_unit_test(test_what_is_not_allowed_or_too_large_is_not_sent),
