@@ -179,7 +179,8 @@ CREATE TABLE onceward.consumer (
     number        smallint    UNIQUE,
     retention_ms  bigint,
     retention_at  timestamptz,
-    history_day   smallint
+    history_day   smallint,
+    UNIQUE (queue, vhost, broker)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';

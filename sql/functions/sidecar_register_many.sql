@@ -12,7 +12,7 @@
 -- It may be this queue's own name: then only the vhost or the broker is another.
 --
 -- Locks: the consumers' rows, only where they are changed, SKIP LOCKED: it never waits for one, except for another's uncommitted insert of
--- the same name, at most a second. Rows: one an item.
+-- the same name or queue, at most a second. Rows: one an item.
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
     p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[])
@@ -44,19 +44,23 @@ BEGIN
     WHERE there.yes IS NULL AND i.broker IS NOT NULL
       AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
     ORDER BY i.consumer COLLATE "C"
-    ON CONFLICT (consumer) DO NOTHING;
+    ON CONFLICT DO NOTHING;
 
-    WITH taken AS MATERIALIZED (
-        SELECT i.broker, i.vhost, i.queue, f.tid
-        FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) i (consumer, broker, vhost, queue, takes_over)
-        CROSS JOIN LATERAL (
-            SELECT c.ctid AS tid FROM onceward.consumer c
-            WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) AND c.queue = i.takes_over
-              AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
-            LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
-        ORDER BY i.consumer COLLATE "C"
-    )
-    UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t WHERE c.ctid = t.tid;
+    BEGIN
+        WITH taken AS MATERIALIZED (
+            SELECT i.broker, i.vhost, i.queue, f.tid
+            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) i (consumer, broker, vhost, queue, takes_over)
+            CROSS JOIN LATERAL (
+                SELECT c.ctid AS tid FROM onceward.consumer c
+                WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) AND c.queue = i.takes_over
+                  AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
+                LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
+            ORDER BY i.consumer COLLATE "C"
+        )
+        UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t WHERE c.ctid = t.tid;
+    EXCEPTION WHEN unique_violation THEN
+        NULL; -- another consumer has got one of the queues since: nothing is taken over, and the answers below name it
+    END;
 
     RETURN QUERY
     SELECT i.ord::integer,

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -404,6 +405,27 @@ def test_a_queue_belongs_to_one_consumer(inbox):
     assert inbox.register((new, "/", new, None)) == []
     assert [(r.answer, r.former) for r in inbox.register((new, "/", old, new))] == [("taken", old)]
     assert inbox.query("SELECT queue FROM onceward.consumer WHERE consumer = %s", new) == [(new,)]
+
+
+def test_two_who_register_a_queue_at_once_get_one_consumer(inbox, sessions):
+    """Each sees no other consumer of it: under two names, messages would be done twice."""
+    other, name = sessions("b"), inbox.consumer
+    registered = ThreadPoolExecutor(1)
+
+    def at_once(mine, yours):
+        inbox.begin()
+        assert inbox.register(mine) == []
+        rows = registered.submit(other.register, yours)
+        wait_until(lambda: sessions("c").value("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", other.pid), "it waits", deadline=10)
+        inbox.commit()
+        return [(r.answer, r.former) for r in rows.result(timeout=10)]
+
+    with registered:
+        assert at_once((name + " a", "/", name, None), (name + " b", "/", name, None)) == [("taken", name + " a")]
+        assert inbox.register((name + " c", "/", "before " + name, None)) == []
+        mine, yours = (name + " d", "/", "new " + name, None), (name + " c", "/", "new " + name, "before " + name)
+        assert at_once(mine, yours) == [("taken", name + " d")]
+    assert inbox.value("SELECT queue FROM onceward.consumer WHERE consumer = %s", name + " c") == "before " + name
 
 
 def test_a_consumer_is_forgotten_in_slices_but_for_what_is_at_work(inbox, others):
