@@ -141,8 +141,13 @@ BEGIN
     END IF;
     v_number := v_lease.number;
     IF p_compact_ms IS NOT NULL AND v_number IS NULL THEN
-        v_number := nextval('onceward.consumer_number'); -- never given out again, since entries may outlive their consumer
-        UPDATE onceward.consumer c SET number = v_number WHERE c.consumer = p_consumer;
+        -- Numbers are never given out again, since entries may outlive their consumer.
+        UPDATE onceward.consumer c SET number = nextval('onceward.consumer_number') WHERE c.consumer = p_consumer AND c.number IS NULL
+        RETURNING c.number INTO v_number;
+        IF NOT FOUND THEN -- another call has given it one since it was read, or it was forgotten
+            away_ms := 1000;
+            RETURN;
+        END IF;
     END IF;
     IF NOT v_mine OR v_lease.kept_until NOT BETWEEN v_now + c_lease / 2 AND v_now + c_lease THEN
         PERFORM FROM onceward.consumer c

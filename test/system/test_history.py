@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
 import pytest
@@ -418,6 +419,19 @@ def test_a_number_is_never_given_out_again(pg, sessions):
     pg.query("DELETE FROM onceward.consumer WHERE consumer = 'gone'")
     number(new)
     assert new.value("SELECT number FROM onceward.consumer WHERE consumer = 'new'") > before
+
+
+def test_two_keepers_give_a_consumer_one_number(pg, sessions):
+    """The second one has read that there is none, and waits for the first one's transaction."""
+    keeper, first = sessions(Inbox, consumer="twice"), sessions(Inbox)
+    first.begin()
+    first.query("UPDATE onceward.consumer SET number = 30000 WHERE consumer = 'twice'")
+    with ThreadPoolExecutor(1) as second:
+        done = second.submit(keeper.housekeep, compact=HOUR)
+        wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", (keeper.pid,))[0][0], "it waits")
+        first.commit()
+        assert done.result(timeout=10).next_page == -1
+    assert pg.query("SELECT number FROM onceward.consumer WHERE consumer = 'twice'") == [(30000,)]
 
 
 def test_a_walk_in_pieces_covers_both_tables(pg, inbox, app):
