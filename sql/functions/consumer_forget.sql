@@ -3,7 +3,7 @@
 -- 1,000 letters, or the entries in 1,000 pages. Stored messages go with
 -- their days.
 --
--- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 15 seconds: next names it; nothing was
+-- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 10 minutes: next names it; nothing was
 -- removed) | held (the rest is removed, but n_rows have a token that is alive, or are locked: its name stays) | done.
 --
 -- A message that still arrives is a new one: the application processes it again, even if it was completed.
@@ -30,7 +30,7 @@ BEGIN
     n_letters := 0;
     SELECT r.instance INTO next
     FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q
-    WHERE r.seen_at > v_now - interval '15 s' AND json_typeof(q.value) = 'object' AND q.value ->> 'consumer' = p_consumer
+    WHERE r.seen_at > v_now - interval '10 min' AND json_typeof(q.value) = 'object' AND q.value ->> 'consumer' = p_consumer
     LIMIT 1;
     IF FOUND THEN
         answer := 'in_use';

@@ -11,8 +11,9 @@ static const char help[] =
     "usage: onceward forget --config FILE --consumer C [--dead-letters] [--json]\n"
     "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the\n"
     "queue that its name belongs to. `onceward status` lists such consumers. A message of it that still arrives is\n"
-    "processed again, even if it was completed before. Refused while a replica runs with this consumer.\n"
-    "  --consumer C     the consumer; refused if this configuration has it\n"
+    "processed again, even if it was completed before. Refused while a replica runs with this consumer, and for 10\n"
+    "minutes after that.\n"
+    "  --consumer C     the consumer; refused if this configuration has it, also as `takes_over`\n"
     "  --dead-letters   remove its dead letters, too; without it they stay, for `onceward dead`\n"
     "  --json           print one JSON object\n";
 
@@ -84,8 +85,10 @@ static void say_json(const struct forget_options *o, const struct forgotten *don
 static int say(const struct forget_options *o, const struct forgotten *done)
 {
     if (done->answer == FORGET_IN_USE) {
-        fprintf(stderr, "onceward forget: the replica %s runs with consumer %s: stop it first\n", done->next,
-                o->consumer);
+        fprintf(
+            stderr,
+            "onceward forget: the replica %s ran with consumer %s within the last 10 minutes: stop it, and try again then\n",
+            done->next, o->consumer);
         return STATUS_FAILED;
     }
     if (o->json)
@@ -103,10 +106,12 @@ static int say(const struct forget_options *o, const struct forgotten *done)
     return STATUS_FAILED;
 }
 
+/* takes_over may be the name under which the rows of a queue are. */
 static bool is_configured(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
-        if (!strcmp(c->queues[i].consumer, consumer))
+        if (!strcmp(c->queues[i].consumer, consumer) ||
+            (c->queues[i].takes_over && !strcmp(c->queues[i].takes_over, consumer)))
             return true;
     return false;
 }
@@ -127,8 +132,8 @@ int command_forget(int argc, char **argv)
     if (status)
         return status;
     if (is_configured(c, o.consumer)) {
-        fprintf(stderr, "onceward forget: %s is a consumer of %s: remove it there first\n", o.consumer,
-                o.config);
+        fprintf(stderr, "onceward forget: %s is a consumer, or a takes_over, of %s: remove it there first\n",
+                o.consumer, o.config);
         status = STATUS_FAILED;
     } else {
         status = admin_check_schema(a, &f) || forget(a, &o, &done, &f) ? command_fail(&f) : say(&o, &done);

@@ -147,22 +147,33 @@ static int parse(int argc, char **argv, const char *help, int with, struct order
     return check(o, with & WITH_HELD);
 }
 
-static bool is_configured(const struct config *c, const char *consumer)
+static const struct config_queue *configured(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
         if (!strcmp(c->queues[i].consumer, consumer))
-            return true;
-    return false;
+            return &c->queues[i];
+    return NULL;
 }
 
 /* A consumer that nobody knows is a typing error: nothing would ever read it. */
 static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
 {
-    int known = admin_lever_find(a, o->consumer, &o->n_replicas, f);
+    const struct config_queue *q = configured(c, o->consumer);
+    int known = admin_lever_find(a, o->consumer, NULL, &o->n_replicas, f);
 
+    /* Sidecars use the former name, under which the queue is recorded. */
+    if (!known && q && q->takes_over) {
+        int n_replicas;
+
+        known = admin_lever_find(a, q->takes_over, q->queue, &n_replicas, f);
+        if (known > 0) {
+            o->consumer = q->takes_over;
+            o->n_replicas = n_replicas;
+        }
+    }
     if (known < 0)
         return command_fail(f);
-    if (known || is_configured(c, o->consumer))
+    if (known || q)
         return STATUS_DONE;
     fprintf(stderr, "onceward %s: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
             o->command, o->consumer, o->config);

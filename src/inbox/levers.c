@@ -36,17 +36,18 @@ static int number_once(struct admin *a, const char *sql, int n, const char *cons
     return 0;
 }
 
-int admin_lever_find(struct admin *a, const char *consumer, int *ret_n_replicas, struct fault *f)
+int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
+                     struct fault *f)
 {
     static const char sql[] =
-        "SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1), (SELECT count(*) FROM "
+        "SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1 AND k.queue = coalesce($2, k.queue)), (SELECT count(*) FROM "
         "onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE "
         "'[]' END) q WHERE q.value ->> 'consumer' = $1 AND r.seen_at > clock_timestamp() - interval '15 s')";
-    const char *const params[] = {consumer};
+    const char *const params[] = {consumer, queue};
     PGresult *r;
     int known;
 
-    if (admin_check_schema(a, f) || session_once(a, sql, 1, params, &r, f))
+    if (admin_check_schema(a, f) || session_once(a, sql, 2, params, &r, f))
         return -1;
     known = field_text(r, 0, 0)[0] == 't';
     *ret_n_replicas = (int)field_int(r, 0, 1);

@@ -151,6 +151,22 @@ def test_another_consumer_name_is_refused_unless_it_takes_the_former_over(bed):
     bed.assert_once(*ids, *more)
 
 
+def test_an_operator_names_a_consumer_by_either_name_after_a_takeover(bed):
+    """The rows, and what operators want, are under the former name."""
+    former = bed.sidecar()
+    bed.queue.publish("m1", b"a")
+    former.wait_for("completed", message_id="m1")
+    assert former.term() == 0
+    keys = {"consumer": "new-" + bed.name, "takes_over": bed.queue.name}
+    sidecar, path = bed.sidecar(**keys), write(bed, **keys)
+    done = run("pause", "--config", path, "--consumer", "new-" + bed.name, "--json")
+    assert done.status == 0 and json.loads(done.out)["consumer"] == bed.queue.name, done.text
+    sidecar.wait_for("paused", reason="operator", deadline=20)
+    done = run("resume", "--config", path, "--consumer", bed.queue.name)
+    assert done.status == 0 and "is not paused" in done.out, done.text
+    assert not bed.rows("SELECT FROM onceward.control WHERE consumer = %s", "new-" + bed.name)
+
+
 def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     """No configuration names it, so no sidecar purges its rows."""
     sidecar = bed.sidecar(consumer="old-" + bed.name)
@@ -167,12 +183,16 @@ def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
 
     done = forget()
     assert done.status == 1 and sidecar.find("started")[0]["instance"] in done.err and bed.status("m1", "old-" + bed.name) == "completed"
-    write(bed, consumer="old-" + bed.name)
-    done = forget()
-    assert done.status == 1 and "remove it there first" in done.err, done.text
+    for keys in ({"consumer": "old-" + bed.name}, {"consumer": "new-" + bed.name, "takes_over": "old-" + bed.name}):
+        write(bed, **keys)
+        done = forget()
+        assert done.status == 1 and "remove it there first" in done.err, done.text
     write(bed, queue=other_queue)
     assert sidecar.term() == 0
-    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '11 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '9 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    done = forget()
+    assert done.status == 1 and sidecar.find("started")[0]["instance"] in done.err, done.text
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '2 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
     said = run("status", "--config", other).out
     assert f"old-{bed.name} *" in said and "onceward forget --consumer C" in said
     done = forget()

@@ -445,7 +445,7 @@ def test_a_consumer_is_forgotten_in_slices_but_for_what_is_at_work(inbox, others
     replica = others("r")
     replica.presence(json.dumps([{"consumer": "x"}, {"consumer": name}]))
     assert forget("") == ("in_use", 0, 0, "r") and left() == 10005
-    replica.query("UPDATE onceward.replica SET seen_at = seen_at - interval '16 s'")
+    replica.query("UPDATE onceward.replica SET seen_at = seen_at - interval '601 s'")
     answer, n_rows, _, upto = forget("")
     assert (answer, n_rows) == ("more", 10000 - (upto >= "m7"))
     answer, n_rows, _, upto = forget(upto)

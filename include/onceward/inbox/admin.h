@@ -113,8 +113,10 @@ void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
 /* Levers of operators, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: who
  * says so; consumer, by and ids are text of the database. */
 
-/* Is there such a consumer (1), or has nobody used it yet (0)? *ret_n_replicas: how many run with it now. */
-int admin_lever_find(struct admin *a, const char *consumer, int *ret_n_replicas, struct fault *f);
+/* 1: the consumer is recorded, for this queue (NULL: for any). 0: no sidecar has used it yet. *ret_n_replicas: how many
+ * run with it now. */
+int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
+                     struct fault *f);
 
 /* reason: may be NULL. *ret_changed: it was not so before. */
 int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
