@@ -20,7 +20,7 @@ DECLARE
     c_rows    constant integer := 10000;
     c_letters constant integer := 1000;
     c_pages   constant integer := 1000;
-    c_history constant text := U&'\+10FFFF'; -- begins p_after where it is a page of the history: behind all message ids
+    c_history constant text := repeat(U&'\+10FFFF', 64); -- begins p_after where it is a page of the history: behind all message ids, of at most 255 bytes
     v_now     timestamptz := clock_timestamp();
     v_upto    text;
     v_number  smallint;
@@ -69,8 +69,8 @@ BEGIN
     END IF;
 
     SELECT c.number INTO v_number FROM onceward.consumer c WHERE c.consumer = p_consumer;
-    IF left(p_after, 1) = c_history THEN
-        v_page := substr(p_after, 2);
+    IF starts_with(p_after, c_history) THEN
+        v_page := substr(p_after, 65);
     END IF;
     IF v_number IS NOT NULL AND v_page < pg_relation_size('onceward.history') / current_setting('block_size')::bigint THEN
         DELETE FROM onceward.history h

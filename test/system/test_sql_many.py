@@ -428,6 +428,17 @@ def test_two_who_register_a_queue_at_once_get_one_consumer(inbox, sessions):
     assert inbox.value("SELECT queue FROM onceward.consumer WHERE consumer = %s", name + " c") == "before " + name
 
 
+def test_message_ids_of_any_text_are_forgotten(inbox):
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
+    for i in ("\U0010ffffx", "\U0010ffff7", "\U0010ffff" * 63 + "\ud7ff"):
+        inbox.claim(i), inbox.settle(i)
+    n_rows, after, answer = 0, "", "more"
+    while answer == "more":
+        answer, n, _, after = inbox.query("SELECT * FROM onceward.consumer_forget(%s, false, %s)", inbox.consumer, after)[0]
+        n_rows += n
+    assert (answer, n_rows) == ("done", 3)
+
+
 def test_a_consumer_is_forgotten_in_slices_but_for_what_is_at_work(inbox, others):
     pg, name = inbox, inbox.consumer
     inbox.register((name, "/", name, None), (name + "2", "/", name + "2", None))
