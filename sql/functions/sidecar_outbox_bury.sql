@@ -20,11 +20,14 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_hold   text := onceward.outbox_hold(p_lease);
-    v_died   timestamptz := onceward.time_mark();
+    v_hold   text;
+    v_died   timestamptz;
     v_row    record;
     v_digest bytea;
 BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
+    v_hold := onceward.outbox_hold(p_lease);
+    v_died := onceward.time_mark();
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;

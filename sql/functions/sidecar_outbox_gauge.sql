@@ -2,7 +2,7 @@
 --
 -- waiting: committed, and not confirmed by the written position; counted up to 10,000, and above that (exact is false) as many as numbers
 -- were given out since, which is not less. Messages that are parked count, too. lag_ms: since the oldest of them was published; 0: none. letters: of the outbox. holder: NULL
--- when nobody has the lease, or its time is over. bytes: of the three tables. turn_waits_ms: for how long tables whose turn is over could
+-- when nobody has the lease, or its time is over. bytes: of the three tables, and of what is parked. turn_waits_ms: for how long tables whose turn is over could
 -- not be emptied; NULL: they are. restored: see sidecar_outbox_lease; then waiting and lag_ms mean nothing.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
@@ -38,7 +38,8 @@ BEGIN
     END IF;
     lag_ms := coalesce(floor(1000 * extract(epoch FROM v_now - v_old)), 0);
     SELECT count(*) INTO letters FROM onceward.dead_letter l WHERE l.consumer = 'onceward-outbox' AND l.queue = '';
-    bytes := pg_total_relation_size('onceward.outbox_0') + pg_total_relation_size('onceward.outbox_1') + pg_total_relation_size('onceward.outbox_2');
+    bytes := pg_total_relation_size('onceward.outbox_0') + pg_total_relation_size('onceward.outbox_1') + pg_total_relation_size('onceward.outbox_2')
+             + pg_total_relation_size('onceward.outbox_parked');
     turn_waits_ms := CASE WHEN NOT p.emptied THEN floor(1000 * extract(epoch FROM v_now - p.turned_at)) END;
 END
 $$;

@@ -303,6 +303,29 @@ def test_what_cannot_be_sent_becomes_a_letter_once(pg, app, relay):
     assert (relay.gauge().waiting, relay.gauge().lag_ms) == (0, 0)
 
 
+def test_parked_messages_count_in_the_size(pg, app, relay):
+    publish(app, "parked", body=json.dumps("x" * 100_000))
+    before = relay.gauge().bytes
+    relay.lease()
+    rows, _ = relay.read(None)
+    assert [a.answer for a in relay.bury(rows, reason="parked")] == ["buried"]
+    assert relay.gauge().bytes >= before + 100_000
+
+
+def test_a_letter_waits_a_second_at_most_for_a_lock(pg, app, relay):
+    publish(app, "x")
+    relay.lease()
+    rows, _ = relay.read(None)
+    relay.query("SET statement_timeout = '20 s'")
+    connection = pg.connect(autocommit=False)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE onceward.horizon IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            relay.bury(rows)
+    connection.close()
+    assert [a.answer for a in relay.bury(rows)] == ["buried"]
+
+
 def test_a_long_queue_is_estimated(pg, app, relay):
     app.query("SELECT onceward.publish('e', 'r', '1'::jsonb) FROM generate_series(1, 10500)")
     gauge = relay.gauge()
