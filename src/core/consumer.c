@@ -39,9 +39,12 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 {
     int fits = consumer_prefetch(c, l);
 
-    if (l->fixed || MUTANT(PARKED_USES_CREDIT))
+    if (MUTANT(PARKED_USES_CREDIT))
         return false;
-
+    if (l->yields && !c->yielded) /* also at prefetch 1: the cancel of the former one hands the queue on */
+        return true;
+    if (l->fixed)
+        return false;
     if (l->most)
         return c->prefetch > l->most;
     if (c->n_parked > (size_t)c->prefetch / 2 || c->bounded)

@@ -282,6 +282,7 @@ static struct consumer_load load_of(const struct queue *q)
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
         .fixed = q->returns.limits.single_active,
+        .yields = pause_is_on(q, PAUSE_DATABASE) || pause_is_on(q, PAUSE_REFUSED),
         .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + n_asked(h, OP_CLAIM) +
@@ -330,6 +331,7 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     c->cancels_former = false;
     c->prefetch = consumer_prefetch(c, l) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
     c->bounded = l->most > 0;
+    c->yielded = l->yields;
     c->number++;
     c->state = CONSUMER_STARTING;
     c->started_ms = now_ms;
@@ -354,6 +356,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
         queue_caution_end(q, CAUTION_UNCLEAN);
     struct consumer_load load = load_of(q);
 
+    c->yielded &= load.yields;
     if (!q->generation || !(can & 1u << OP_ACK))
         return false;
     if (c->former && !c->cancels_former) {

@@ -897,6 +897,37 @@ static void test_a_single_active_consumer_is_never_cancelled_for_credit(void **s
     end(w);
 }
 
+/* A waiting replica may have a database. Once for each pause. */
+static void test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone(void **state)
+{
+    static const int prefetches[] = {1, 16};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct world *w = world(good);
+
+        w->q.rules.prefetch = prefetches[i];
+        queue_channel_lost(&w->q, w->now, 0, "lost");
+        queue_limits_known(&w->q, &(struct queue_limits){.read = true, .single_active = true});
+        queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
+        run(w, w->now + 100);
+        uint32_t number = w->q.consumer.number;
+        int n_consumers = w->n_consumers;
+        for (uint32_t n = 1; n <= 2; n++) {
+            database_lost(&w->database, w->now, "gone");
+            queue_database_lost(&w->q, w->now);
+            pass(w, 10000);
+            assert_int_equal(w->q.consumer.number, number + n);
+            assert_int_equal(w->q.consumer.prefetch, prefetches[i]);
+            database_linked(&w->database);
+            queue_database_linked(&w->q, w->now);
+            pass(w, 10000);
+            assert_int_equal(w->q.consumer.number, number + n);
+        }
+        assert_int_equal(w->n_consumers, n_consumers);
+        end(w);
+    }
+}
+
 static void test_credit_is_renewed_before_the_former_consumer_is_cancelled(void **state)
 {
     struct world *w = world(always_busy);
@@ -1346,6 +1377,7 @@ int main(void)
         cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
         cmocka_unit_test(test_a_single_active_consumer_is_never_cancelled_for_credit),
+        cmocka_unit_test(test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone),
         cmocka_unit_test(test_a_retry_looks_at_once),
         cmocka_unit_test(test_what_is_given_up_dies_when_it_is_at_hand),
         cmocka_unit_test(test_what_is_given_up_while_it_is_paused_dies_too),

@@ -34,6 +34,7 @@ struct consumer {
     bool cancels_former;     /* its cancel was sent */
     int prefetch;            /* of the present one */
     bool bounded;            /* by what its load said at the start: `most` */
+    bool yielded;            /* started in the present pause of this replica alone */
     unsigned cautions;       /* enum caution */
     size_t n_used, n_parked; /* of its credit */
     int64_t started_ms;
@@ -61,7 +62,8 @@ struct consumer_load {
     int prefetch, max_parked;  /* configured */
     size_t max_bytes, n_bytes; /* allowed, held */
     size_t n_waiting;          /* parked, and what waits for its turn */
-    bool fixed;                /* the prefetch is the configured one, and is never renewed */
+    bool fixed;                /* the prefetch is the configured one, and is not renewed for credit */
+    bool yields;               /* a pause of this replica alone: a waiting one may take the queue */
     int most; /* at most so many in all (1: a pause, or only to try with); 0: no such bound */
 };
 
