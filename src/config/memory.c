@@ -44,6 +44,7 @@ static void at_most(size_t *value, uint64_t most)
 bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 {
     uint64_t budget = limit / 4 * 3, sum = sum_of(c), largest = largest_of(c), message = largest, room;
+    bool kept = false;
 
     if (sum + LETTER_COPIES * largest <= budget)
         return false;
@@ -55,15 +56,20 @@ bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 
         if (sum > room)
             q->max_bytes = (size_t)((double)q->max_bytes * (double)room / (double)sum);
+        if (q->too_large_is_reject) { /* a message above it would be lost, and one alone may exceed max_bytes */
+            kept |= q->max_message_bytes > message || q->max_message_bytes > q->max_bytes;
+            continue;
+        }
         at_most(&q->max_message_bytes, message);
         at_most(&q->max_message_bytes, q->max_bytes);
     }
     fault_set(
         text,
         "the memory limit of %llu MiB is too low for max_bytes (%llu MiB in all) and the dead letter of "
-        "a message of max_message (%llu MiB): lowered to %llu MiB in all and %llu MiB. Set them, or "
+        "a message of max_message (%llu MiB): lowered to %llu MiB in all and %llu MiB%s. Set them, or "
         "raise the limit to %llu MiB",
         mib(limit), mib(sum), mib(largest), mib(sum_of(c)), mib(largest_of(c)),
+        kept ? " (max_message stays where on_too_large is reject, which would lose messages)" : "",
         mib((sum + LETTER_COPIES * largest) / 3 * 4 + MIB / 2));
     return true;
 }

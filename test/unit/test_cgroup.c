@@ -121,6 +121,23 @@ static void test_a_letter_keeps_its_share(void **state)
     assert_int_equal(one.max_bytes, 48 * MIB);
 }
 
+static void test_what_would_be_rejected_is_still_taken(void **state)
+{
+    struct config_queue q[] = {
+        {.max_bytes = 64 * MIB, .max_message_bytes = 64 * MIB, .too_large_is_reject = true},
+        {.max_bytes = 64 * MIB, .max_message_bytes = 64 * MIB}};
+    struct config c = {.queues = q, .n_queues = 2};
+    struct fault f = {0};
+
+    assert_true(memory_fit(&c, 128 * MIB, &f));
+    assert_int_equal(q[0].max_message_bytes, 64 * MIB);
+    assert_int_equal(q[0].max_bytes, 24 * MIB);
+    assert_int_equal(q[1].max_message_bytes, 24 * MIB);
+    assert_int_equal(q[1].max_bytes, 24 * MIB);
+    assert_non_null(
+        strstr(f.text, "48 MiB in all and 64 MiB (max_message stays where on_too_large is reject"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +147,7 @@ int main(void)
         cmocka_unit_test(test_what_fits_stays_as_it_is),
         cmocka_unit_test(test_three_queues_share_in_proportion),
         cmocka_unit_test(test_a_letter_keeps_its_share),
+        cmocka_unit_test(test_what_would_be_rejected_is_still_taken),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
