@@ -256,6 +256,28 @@ def test_a_single_active_consumer_keeps_its_queue_while_messages_are_parked(own)
     assert len(active.find("completed")) == 10 and not second.find("completed")
 
 
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_a_standby_gets_the_queue_when_the_active_replica_loses_its_database(bed, prefetch):
+    bed.queue = bed.new_queue("-single", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
+    proxy = bed.new_proxy(bed.postgres.port)
+    database = {"url": bed.postgres.dsn(user="sidecar_login", port=proxy.port)}
+    active = bed.sidecar(queue=bed.queue, prefetch=prefetch, forward={"concurrency": 1}, top={"database": database})
+    active.wait_for("consuming")
+    bed.queue.publish("m0")
+    bed.wait_for_status("m0", "completed")
+    second = bed.sidecar(queue=bed.queue, prefetch=prefetch, forward={"concurrency": 1})
+    second.wait_for("consuming")
+    proxy.stop()
+    active.wait_for("paused", reason="database_down", deadline=30)
+    ids = [f"m{i}" for i in range(1, 2 * prefetch + 8)]
+    bed.queue.publish_many(ids)
+    # The former consumer may have taken some before its cancel, and holds them.
+    wait_until(lambda: len(second.find("completed")) >= len(ids) - 2 * prefetch, "the replica with a database has the rest", 40)
+    proxy.mend()
+    for message in ids:
+        bed.wait_for_status(message, "completed")
+
+
 @needs_failpoints
 def test_a_queue_that_answers_nothing_is_said_and_consumed_again(own):
     """Its process hangs; the connection, with its heartbeats, is well, and stays. The queue gets another channel."""
