@@ -87,7 +87,7 @@ static bool is_near_the_limit(const struct config *c, const struct config_queue 
     };
     int64_t count = message_delivery_count(m);
 
-    if (!returns_is_near(&r, count + 1))
+    if (returns_limit(&r) == LIMIT_UNKNOWN ? count < 1 : !returns_is_near(&r, count + 1))
         return false;
     buf_printf(
         out,

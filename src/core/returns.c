@@ -6,8 +6,6 @@
 
 enum {
     LIMIT_SPARE = 2,        /* deliveries that are left when a message is renewed, or stored whole */
-    UNKNOWN_RENEW = 1,      /* where nobody has told the limit it is renewed at the first redelivery, */
-    UNKNOWN_NEAR = 2,       /* or stored whole at the second */
     LIMIT_SINCE_VERSION = 4 /* of RabbitMQ: from it on queues have a limit of their own (facts: quorum-queues,
                                poison messages) */
 };
@@ -72,25 +70,29 @@ int64_t returns_count(const struct returns *r, int64_t delivery_count)
     return counts && delivery_count > 0 ? delivery_count : 0;
 }
 
-int64_t returns_renew_count(const struct returns *r)
+/* An unknown limit counts as the smallest one that can be protected. */
+static int limit_to_keep(const struct returns *r)
 {
     int limit = returns_limit(r);
 
+    return limit == LIMIT_UNKNOWN ? LIMIT_LEAST : limit;
+}
+
+int64_t returns_renew_count(const struct returns *r)
+{
+    int limit = limit_to_keep(r);
+
     if (limit == LIMIT_NONE)
         return INT64_MAX;
-    if (limit == LIMIT_UNKNOWN)
-        return UNKNOWN_RENEW;
     return limit - LIMIT_SPARE > 1 ? limit - LIMIT_SPARE : 1;
 }
 
 int64_t returns_near_count(const struct returns *r)
 {
-    int limit = returns_limit(r), least;
+    int limit = limit_to_keep(r), least;
 
     if (limit == LIMIT_NONE)
         return INT64_MAX;
-    if (limit == LIMIT_UNKNOWN)
-        return UNKNOWN_NEAR;
     least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
     return limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least;
 }
@@ -102,10 +104,9 @@ bool returns_is_near(const struct returns *r, int64_t delivery_count)
 
 bool returns_is_last(const struct returns *r, int64_t delivery_count)
 {
-    int limit = returns_limit(r);
     int64_t count = returns_count(r, delivery_count);
 
-    return count >= returns_renew_count(r) && (limit == LIMIT_UNKNOWN || count >= limit - 1);
+    return count >= returns_renew_count(r) && count >= limit_to_keep(r) - 1;
 }
 
 bool returns_are_counted(const struct returns *r)

@@ -125,10 +125,14 @@ int state_file_open(struct state_file *s, const char *path, const char *instance
                              .lock_path = path_with(path, ".lock"),
                              .next_path = path_with(path, ".next"),
                              .lock = {.fd = -1}};
+    bool is_reload =
+        getenv(KEEPER) != NULL; /* this program runs in the place of the one that wrote the file */
+
     runtime_folder_make(path);
     int answer = take(s, KEEPER, f);
 
     learn_instance(s, instance);
+    s->ended_uncleanly = s->ended_uncleanly && !is_reload;
     return answer;
 }
 

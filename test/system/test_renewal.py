@@ -29,10 +29,10 @@ def kill_until_renewed(bed, ids, n_kills, **keys):
 
 
 @pytest.mark.parametrize("told", [None, 0], ids=["unknown", "told"])
-def test_two_crashes_cost_no_message_of_a_queue_without_a_limit(bed, told):
+def test_crashes_cost_no_message_of_a_queue_without_a_limit(bed, told):
     quorum(bed)
     ids = [f"m{i}" for i in range(20)]
-    last = kill_until_renewed(bed, ids, 2, **({} if told is None else {"delivery_limit": told}))
+    last = kill_until_renewed(bed, ids, 4, **({} if told is None else {"delivery_limit": told}))
     bed.wait_for_effects(ids, 120)
     assert bed.letters() == []
     bed.assert_once(*ids)

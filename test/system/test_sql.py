@@ -881,7 +881,7 @@ def test_public_may_do_nothing(pg):
 
 def test_the_sidecar_has_no_ddl(inbox):
     for attempt in ("CREATE TABLE onceward.x ()", "ALTER TABLE onceward.inbox ADD x int", "DROP FUNCTION onceward.complete(text)",
-                    "TRUNCATE onceward.inbox", "INSERT INTO onceward.schema_version VALUES (9, 9)", "DELETE FROM onceward.consumer"):
+                    "TRUNCATE onceward.inbox", "INSERT INTO onceward.schema_version VALUES (9, 9)"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             inbox.query(attempt)
 

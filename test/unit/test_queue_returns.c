@@ -209,7 +209,7 @@ static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
 {
     static const struct {
         int told, read, major, from; /* from: 0, never */
-    } cases[] = {{LIMIT_UNKNOWN, LIMIT_UNKNOWN, 3, 1},
+    } cases[] = {{LIMIT_UNKNOWN, LIMIT_UNKNOWN, 3, 3},
                  {LIMIT_UNKNOWN, LIMIT_UNKNOWN, 4, 18},
                  {LIMIT_NONE, LIMIT_UNKNOWN, 3, 0},
                  {LIMIT_UNKNOWN, LIMIT_NONE, 4, 0},

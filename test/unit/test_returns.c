@@ -12,7 +12,7 @@ static void test_from_where_a_delivery_is_near(void **state)
     } cases[] = {
         {KIND_CLASSIC, 2, 4, 0},
         {KIND_UNKNOWN, 2, 3, 0},
-        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 2},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 3},
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 18},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
         {KIND_QUORUM, 1, 4, 1},
@@ -82,10 +82,10 @@ static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **stat
         int64_t last; /* 0: never */
     } cases[] = {
         {KIND_CLASSIC, 5, 4, 0},
-        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 2}, /* as soon as it is near */
+        {KIND_QUORUM, LIMIT_UNKNOWN, 3, 4}, /* as if it were 5 */
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 19},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
-        {KIND_QUORUM, 2, 3, 2},
+        {KIND_QUORUM, 2, 3, 1},
         {KIND_QUORUM, 5, 3, 4},
     };
 

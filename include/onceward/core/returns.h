@@ -12,7 +12,7 @@ struct buf;
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
-enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_SINCE_4 = 20 };
+enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_LEAST = 5, LIMIT_SINCE_4 = 20 };
 
 /* The queue's arguments, as far as they matter here. */
 struct queue_limits {
@@ -48,8 +48,8 @@ bool returns_limit_is_near(const struct returns *r);
  * queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
 
-/* From how many deliveries before it on a message is renewed, if its queue counts; INT64_MAX: never. Two
- * before the limit; where nobody knows that, at the first redelivery. */
+/* The number of earlier deliveries from which on a message is renewed, if its queue counts; INT64_MAX: never. Two
+ * before the limit. An unknown limit counts as LIMIT_LEAST, the smallest that `check` accepts. */
 int64_t returns_renew_count(const struct returns *r);
 
 /* The same for a message that cannot be renewed. */
@@ -59,8 +59,8 @@ int64_t returns_near_count(const struct returns *r);
  * so? */
 bool returns_is_near(const struct returns *r, int64_t delivery_count);
 
-/* So near that a holder which ends twice more would lose it: it is renewed, or stored whole, even while its row
- * is at work elsewhere. Where nobody has told the limit, that is so as soon as it is redelivered. */
+/* Deliveries so near the limit that a claim owner which ends twice more would lose them: they are renewed, or stored
+ * whole, even while their rows are at work elsewhere. */
 bool returns_is_last(const struct returns *r, int64_t delivery_count);
 
 /* Does the broker count a basic.nack with requeue as a delivery? RabbitMQ before 4.3 does
