@@ -340,11 +340,12 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
 }
 
-/* The delivery that came after an unclean end did not end the process as well: it is done, or parked. */
+/* The first delivery after an unclean end did not end the process as well: it is with the application, done, or
+ * parked. A slow application keeps the others waiting no longer. */
 static bool survived(const struct queue *q)
 {
     return q->consumer.cautions & CAUTION_UNCLEAN && q->counts.received.total &&
-           q->consumer.n_used == q->consumer.n_parked;
+           (q->consumer.n_used == q->consumer.n_parked || q->held.sent[OP_FORWARD].len > 0);
 }
 
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)

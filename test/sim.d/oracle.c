@@ -224,15 +224,21 @@ static bool is_renewable(const struct plan_queue *p, const struct copy *m)
     return (!p->max_length || !p->readable) && m->truth->character != CHARACTER_NO_ID;
 }
 
+/* An unknown limit counts as the smallest that can be protected. */
+static int limit_to_keep(const struct plan_queue *p)
+{
+    int known = plan_known_limit(p);
+
+    return known == LIMIT_UNKNOWN ? LIMIT_LEAST : known;
+}
+
 /* From this count on a message is renewed when it comes, or returned no more. INT_MAX: never. */
 static int near_count(const struct plan_queue *p, bool renewable)
 {
-    int known = plan_known_limit(p), least = renewable ? 1 : known < 2 ? known : 2;
+    int known = limit_to_keep(p), least = renewable ? 1 : known < 2 ? known : 2;
 
     if (!p->quorum || known == LIMIT_NONE)
         return INT_MAX;
-    if (known == LIMIT_UNKNOWN)
-        return renewable ? 1 : 2;
     return known - 2 > least ? known - 2 : least;
 }
 
@@ -241,13 +247,10 @@ static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
     return count >= near_count(p, is_renewable(p, m));
 }
 
-/* One delivery more, or two, and the broker drops it; where nobody has told the limit, as soon as it is near.
- */
+/* One delivery more, or two, and the broker drops it. */
 static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
 {
-    int known = plan_known_limit(p);
-
-    return is_near(p, m, count) && (known == LIMIT_UNKNOWN || count >= known - 1);
+    return is_near(p, m, count) && count >= limit_to_keep(p) - 1;
 }
 
 /* No message dies of its limit while its copy can be published: not before max_hold, but at the end of a drain.
@@ -410,8 +413,9 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
 void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
-    bool held = m->truth->row.status == INBOX_PROCESSING && is_last(p, m, m->delivery_count);
-    bool must_leave = held || s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
+    bool last =
+        is_last(p, m, m->delivery_count); /* its row was at work elsewhere, and may have ended since */
+    bool must_leave = last || s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
 
     w->oracle->n_checks++;
     w->oracle->silence[s->index][m->truth->queue].progress_us = w->now_us;

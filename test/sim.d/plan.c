@@ -75,7 +75,8 @@ void plan_plain(struct plan *p, uint64_t seed)
                        .n_sidecars = 1,
                        .n_queues = 1,
                        .stats_interval_ms = 10000,
-                       .settle_us = 1800ll * SECOND,
+                       .settle_us =
+                           3600ll * SECOND, /* lives of 8 hanging attempts, each a window and a wait of one */
                        .own_rows = true};
     for (int i = 0; i < QUEUES_MAX; i++) {
         p->queues[i] = (struct plan_queue){.quorum = true, .version = 400, .limit = 20};
