@@ -82,11 +82,12 @@ class Story:
             self.gate.wait_for_waiting()
             sidecar = bed.sidecar("victim", top=self.top, environment=failpoint, binary=BINARY, **self.keys)
             bed.queue.publish_many(["m1"] * 2)
-        elif self.scenario == "renewed":  # redelivered on a queue whose limit is unknown
+        elif self.scenario == "renewed":  # redelivered three times on a queue whose limit is unknown, and counts as 5
             bed.queue = bed.new_queue("-renewed", arguments={"x-queue-type": "quorum"})
             bed.queue.publish_many(["m1"])
-            bed.queue.wait_for_ready(1)
-            bed.queue.channel.basic_reject(bed.queue.channel.basic_get(bed.queue.name)[0].delivery_tag, requeue=True)
+            for _ in range(3):
+                bed.queue.wait_for_ready(1)
+                bed.queue.channel.basic_reject(bed.queue.channel.basic_get(bed.queue.name)[0].delivery_tag, requeue=True)
             bed.queue.wait_for_ready(1)
             sidecar = bed.sidecar("victim", wait=False, queue=bed.queue, top=self.top, environment=failpoint, binary=BINARY, **self.keys)
         else:
