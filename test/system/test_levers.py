@@ -221,7 +221,7 @@ def test_what_waits_to_die_while_everything_fails_can_be_given_up(bed, operator,
     line = sidecar.wait_for("lever", deadline=SOON, lever="give_up_held")
     wait_until(lambda: len(bed.letters()) == 8, lambda: f"all are dead, of {bed.letters()}", 30)
     assert line["n"] == 8 - n_dead >= 5
-    assert len(sidecar.find("dead", reason="operator")) == 8 - n_dead
+    wait_until(lambda: len(sidecar.find("dead", reason="operator")) == 8 - n_dead, "each is logged")
     bed.assert_acked()
 
 
