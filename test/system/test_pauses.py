@@ -298,6 +298,7 @@ def test_a_pause_throws_nothing_out_of_a_bounded_queue(bed):
     sidecar.wait_for("stats", n=8, since=since)  # what goes back is looked for once a second
     bed.app.handler = bed.app.commit_and_answer
     sidecar.wait_for("completed", n=20, deadline=60)
+    bed.wait_for_effects(held, 60)
     assert not sidecar.find("returned")
     bed.assert_once(*held)
 
