@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 static const char help[] =
-    "usage: onceward health --started|--live|--ready [--state FILE | --config FILE]\n"
+    "usage: onceward health --started|--live|--ready|--consuming [--state FILE | --config FILE]\n"
     "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed, or has ended, "
     "is neither.\n"
     "  --started  its configuration is good, and its loop turns: for the startupProbe. It does not wait for "
@@ -19,12 +19,16 @@ static const char help[] =
     "people\n"
     "             and scripts. A readinessProbe with it would keep requests from the application while the "
     "queues start\n"
+    "  --consuming  each queue has consumed since the start, or last reload: broker, database, queue and "
+    "application\n"
+    "             were reached; stays so afterwards. For the readinessProbe of a pod without a Service, so that "
+    "a rollout waits\n"
     "  --state    the sidecar's state_file; default: where a sidecar of this user keeps it\n"
     "  --config   the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n";
 
-enum { STARTED, LIVE, READY, N_QUESTIONS };
+enum { STARTED, LIVE, READY, CONSUMING, N_QUESTIONS };
 
-static const char *const words[N_QUESTIONS] = {"started", "live", "ready"};
+static const char *const words[N_QUESTIONS] = {"started", "live", "ready", "consuming"};
 
 static int not_yet(const char *queue, const char *reason)
 {
@@ -47,15 +51,18 @@ static int judge_process(const struct state *s)
     return STATUS_FAILED;
 }
 
-static int judge_ready(const struct state_queue *q)
+static int judge_ready(const struct state_queue *q, int question)
 {
-    if (q->ready)
+    if (question == CONSUMING ? q->consumed : q->ready)
         return STATUS_DONE;
     if (q->failed)
         return not_yet(q->name, "could not be started: see `config_error` in the log");
     if (!q->fits)
         return not_yet(q->name, "cannot be consumed as configured: see `refused` in the log");
-    return not_yet(q->name, "has not started yet: see `waiting`, `disconnected` and `paused` in the log");
+    return not_yet(q->name,
+                   question == CONSUMING
+                       ? "has not consumed yet: see `waiting`, `disconnected` and `paused` in the log"
+                       : "has not started yet: see `waiting`, `disconnected` and `paused` in the log");
 }
 
 static int judge(const struct state *s, int question)
@@ -66,9 +73,9 @@ static int judge(const struct state *s, int question)
         const struct state_queue *q = &s->queues[i];
         int64_t age_ms = q->turned_ms_ago + (s->age_ms > 0 ? s->age_ms : 0);
 
-        if (question != READY && age_ms >= STATE_STALE_MS)
+        if (question < READY && age_ms >= STATE_STALE_MS)
             return not_yet(q->name, "its loop has not turned for 30 s");
-        if (question == READY && s->life != LIFE_DRAINED && judge_ready(q))
+        if (question >= READY && s->life != LIFE_DRAINED && judge_ready(q, question))
             return STATUS_FAILED;
     }
     puts(words[question]);
@@ -90,8 +97,9 @@ static int health_at(const char *path, int question)
 
 int command_health(int argc, char **argv)
 {
-    struct running_options o = {.help = help,
-                                .flags = {[STARTED] = "started", [LIVE] = "live", [READY] = "ready"}};
+    struct running_options o = {
+        .help = help,
+        .flags = {[STARTED] = "started", [LIVE] = "live", [READY] = "ready", [CONSUMING] = "consuming"}};
     struct fault f = {0};
     char *path = NULL;
     int status = running_parse(argc, argv, &o), question = N_QUESTIONS, n = 0;
@@ -103,7 +111,7 @@ int command_health(int argc, char **argv)
         n += o.given[i];
     }
     if (n != 1) {
-        fprintf(stderr, "%s: give one question: --started, --live or --ready\n", argv[0]);
+        fprintf(stderr, "%s: give one question: --started, --live, --ready or --consuming\n", argv[0]);
         return command_see_help(argv[0]);
     }
     /* A file that was broken while the sidecar runs must not end it: it goes on with what it has read. */

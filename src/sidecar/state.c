@@ -38,9 +38,10 @@ static void write_queue(const struct state_queue *q, struct buf *out)
 {
     buf_add_text(out, "{\"queue\":");
     buf_add_json(out, slice_of(q->name));
-    buf_printf(out, ",\"turned_ms_ago\":%lld,\"live\":%s,\"ready\":%s,\"fits\":%s,\"failed\":%s}",
+    buf_printf(out,
+               ",\"turned_ms_ago\":%lld,\"live\":%s,\"ready\":%s,\"consumed\":%s,\"fits\":%s,\"failed\":%s}",
                (long long)q->turned_ms_ago, flag(q->turned_ms_ago < STATE_STALE_MS), flag(q->ready),
-               flag(q->fits), flag(q->failed));
+               flag(q->consumed), flag(q->fits), flag(q->failed));
 }
 
 static void write_reload(const struct state_reload *r, struct buf *out)
@@ -152,6 +153,7 @@ static bool read_queue(struct reading *r, size_t i, struct state *s)
     q->turned_ms_ago = number_at(r, pointer_to(at, sizeof(at), "/queues", i, "/turned_ms_ago"));
     q->ready = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/ready"));
     q->fits = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/fits"));
+    q->consumed = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/consumed"));
     q->failed = flag_at(r, pointer_to(at, sizeof(at), "/queues", i, "/failed"));
     return true;
 }

@@ -74,6 +74,12 @@ static bool is_ready(struct lane *l)
     return l->was_ready;
 }
 
+/* For a rollout to wait for: the present pauses do not count, since a probe must not flap with them. */
+static bool has_consumed(const struct lane *l)
+{
+    return l->core.ready || (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
+}
+
 static void write_state(struct sidecar *s, struct state *state)
 {
     struct buf text = {0};
@@ -100,10 +106,13 @@ void tell_state(struct sidecar *s)
         state_add_queue(&state, &(struct state_queue){.name = s->lanes[i].config->name,
                                                       .turned_ms_ago = 0,
                                                       .ready = is_ready(&s->lanes[i]),
+                                                      .consumed = has_consumed(&s->lanes[i]),
                                                       .fits = !s->lanes[i].refused_told});
     if (!s->n_lanes)
-        state_add_queue(
-            &state, &(struct state_queue){.name = only_outbox, .ready = outbox_is_ready(s), .fits = true});
+        state_add_queue(&state, &(struct state_queue){.name = only_outbox,
+                                                      .ready = outbox_is_ready(s),
+                                                      .consumed = outbox_is_ready(s),
+                                                      .fits = true});
     write_state(s, &state);
     state.instance = NULL; /* both are not its own */
     state.reload = (struct state_reload){0};

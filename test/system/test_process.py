@@ -17,6 +17,7 @@ import uuid
 
 import pytest
 
+from test_commands import run
 from rig import process, schema, servers
 from rig.application import Gate, Script
 from rig.bed import merge
@@ -689,3 +690,17 @@ def test_the_clock_of_the_database_may_jump_back(timed, other_times, completion)
     assert len(timed.app.posts()) == 27 and timed.letters() == []
     timed.assert_once("slow", "new", *ids)
     timed.assert_acked()
+
+
+def test_health_consuming_is_false_until_the_database_was_reached_and_true_from_then_on(bed):
+    def asked(sidecar, question):
+        return run("health", question, "--state", sidecar.config["state_file"])
+
+    wrong = bed.sidecar(wait=False, top={"database": {"url": "postgresql://nobody@127.0.0.1:1/none"}})
+    wait_until(lambda: asked(wrong, "--ready").status == 0, "it waits for something outside", 30, 0.2)
+    done = asked(wrong, "--consuming")
+    assert done.status == 1 and "has not consumed yet" in done.out, done.text
+    wrong.kill()
+    sidecar = bed.sidecar()
+    wait_until(lambda: asked(sidecar, "--consuming").status == 0, "it has consumed", 30, 0.2)
+    assert asked(sidecar, "--consuming").out == "consuming\n"

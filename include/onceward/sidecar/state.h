@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the state file says: one JSON object, which the sidecar replaces whole every second and whenever it
- * changes, and a last time at its end. The commands `health`, `drain` and `reload` read it. */
+/* The text of the state file: one JSON object, which the sidecar replaces every second, at each change, and a
+ * last time at its end. The commands `health`, `drain` and `reload` read it. */
 
 struct buf;
 struct fault;
@@ -18,8 +18,9 @@ struct state_queue {
     char *name;
     int64_t turned_ms_ago; /* its loop, when the file was written */
     bool ready;            /* past its first start */
+    bool consumed;         /* since the start, or left that to other replicas */
     bool fits;             /* configuration and schema are good, as far as is known */
-    bool failed;           /* it could not be started, and is tried again */
+    bool failed;           /* its start failed and is tried again */
 };
 
 /* The life of a sidecar, in one word: `state` of the file. */
