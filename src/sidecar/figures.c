@@ -3,72 +3,47 @@
 
 #include "onceward/base/log.h"
 
-#include <assert.h>
 #include <stdio.h>
 
-/* The i-th key of a field that is of this kind. */
-static const char *key_of(char *room, enum stats_field f, enum stats_kind kind, size_t i)
-{
-    bool has = stats_field_info(f)->kind == kind && stats_key(f, i, room);
+/* --- values --- */
 
-    assert(has);
-    return room;
+static void set_int(struct figures *g, enum stats_field f, int64_t value)
+{
+    g->fields[f] = (struct figure){.is = FIGURE_NUMBER, .n = {value}};
 }
 
-static void stat_int(struct log_line *l, enum stats_field f, int64_t value)
+static void set_text(struct figures *g, enum stats_field f, const char *value)
 {
-    char key[STATS_KEY_MAX];
-
-    log_int(l, key_of(key, f, STATS_KIND_VALUE, 0), value);
+    g->fields[f] = (struct figure){.is = FIGURE_TEXT, .text = value};
 }
 
-static void stat_text(struct log_line *l, enum stats_field f, const char *value) /* NULL: null */
+static void set_null(struct figures *g, enum stats_field f)
 {
-    char key[STATS_KEY_MAX];
-
-    log_text(l, key_of(key, f, STATS_KIND_VALUE, 0), value);
+    g->fields[f] = (struct figure){.is = FIGURE_NULL};
 }
 
-static void stat_count(struct log_line *l, enum stats_field f, uint64_t grown, uint64_t total)
+static void set_count(struct figures *g, enum stats_field f, uint64_t total, uint64_t reported)
 {
-    char key[STATS_KEY_MAX];
-
-    log_int(l, key_of(key, f, STATS_KIND_COUNT, 0), (int64_t)grown);
-    log_int(l, key_of(key, f, STATS_KIND_COUNT, 1), (int64_t)total);
+    g->fields[f] = (struct figure){.is = FIGURE_NUMBER, .n = {(int64_t)(total - reported), (int64_t)total}};
 }
 
-static void stat_counter(struct log_line *l, enum stats_field f, struct counter *c)
+static void set_counter(struct figures *g, enum stats_field f, const struct counter *c)
 {
-    uint64_t grown = counter_take(c);
-
-    stat_count(l, f, grown, c->total);
+    set_count(g, f, c->total, c->reported);
 }
 
-/* A histogram of microseconds, which begins anew. */
-static void stat_latency(struct log_line *l, enum stats_field f, struct histogram *h, struct latency *told)
+static void set_latency(struct figures *g, enum stats_field f, const struct histogram *h)
 {
-    int64_t points[] = {histogram_quantile(h, 500), histogram_quantile(h, 990), h->max};
-    char key[STATS_KEY_MAX];
-
-    *told = (struct latency){.known = h->n > 0, .p50_us = points[0], .p99_us = points[1]};
-
-    for (size_t i = 0; i < 3; i++) {
-        key_of(key, f, STATS_KIND_LATENCY, i);
-        if (h->n)
-            log_double(l, key, (double)points[i] / 1000);
-        else
-            log_null(l, key);
-    }
-    histogram_reset(h);
+    if (h->n)
+        g->fields[f] = (struct figure){.is = FIGURE_NUMBER,
+                                       .n = {histogram_quantile(h, 500), histogram_quantile(h, 990), h->max}};
+    else
+        set_null(g, f);
 }
 
-static void stat_batch(struct log_line *l, enum stats_field f, struct histogram *h)
+static void set_batch(struct figures *g, enum stats_field f, const struct histogram *h)
 {
-    char key[STATS_KEY_MAX];
-
-    log_int(l, key_of(key, f, STATS_KIND_BATCH, 0), histogram_quantile(h, 500));
-    log_int(l, key_of(key, f, STATS_KIND_BATCH, 1), h->max);
-    histogram_reset(h);
+    g->fields[f] = (struct figure){.is = FIGURE_NUMBER, .n = {histogram_quantile(h, 500), h->max}};
 }
 
 static const struct lane *lane_numbered(const struct sidecar *s, uint64_t number)
@@ -80,27 +55,27 @@ static const struct lane *lane_numbered(const struct sidecar *s, uint64_t number
 }
 
 /* Why messages wait while one is tried alone. */
-static void log_state(struct log_line *line, const struct lane *l)
+static void read_state(struct figures *g, const struct lane *l)
 {
     const struct application *a = l->core.application;
     const struct lane *other = lane_numbered(l->sidecar, queue_number_of(a->place.holder));
     enum queue_state state = queue_state(&l->core);
-    char text[256];
 
-    stat_text(line, STATS_STATE, queue_states[state].name);
+    set_text(g, STATS_STATE, queue_states[state].name);
     if (state == QUEUE_SUSPECTS && a->place.taken)
-        snprintf(text, sizeof(text), "one is tried alone, the others wait");
+        snprintf(g->detail, sizeof(g->detail), "one is tried alone, the others wait");
     else if (state == QUEUE_SUSPECTS)
-        snprintf(text, sizeof(text), "one is to be tried alone, and %d are at work there",
+        snprintf(g->detail, sizeof(g->detail), "one is to be tried alone, and %d are at work there",
                  a->n_out + a->n_accepted);
     else if (state == QUEUE_WAITING_FOR_SUSPECT)
-        snprintf(text, sizeof(text), "%s tries one alone", other ? other->config->name : "another queue");
+        snprintf(g->detail, sizeof(g->detail), "%s tries one alone",
+                 other ? other->config->name : "another queue");
     else
         return;
-    stat_text(line, STATS_STATE_DETAIL, text);
+    set_text(g, STATS_STATE_DETAIL, g->detail);
 }
 
-static void log_pauses(struct log_line *line, const struct lane *l)
+static void read_pauses(struct figures *g, const struct lane *l)
 {
     const struct queue_pause *first = NULL;
     int64_t longest = 0, now_ms = l->sidecar->now_ms;
@@ -115,47 +90,123 @@ static void log_pauses(struct log_line *line, const struct lane *l)
         if (first)
             continue;
         first = p;
-        stat_text(line, STATS_PAUSED_REASON, pause_reasons[r].name);
-        stat_text(line, STATS_PAUSED_DETAIL, p->text);
+        set_text(g, STATS_PAUSED_REASON, pause_reasons[r].name);
+        set_text(g, STATS_PAUSED_DETAIL, p->text);
     }
-    stat_int(line, STATS_PAUSED_FOR_MS, longest);
+    set_int(g, STATS_PAUSED_FOR_MS, longest);
 }
 
-static void log_depth(struct log_line *line, const struct lane *l)
+static void read_depth(struct figures *g, const struct lane *l)
 {
     int64_t depth = l->core.consumer.watch.depth;
 
     if (depth >= 0 && l->link->broker) {
-        stat_int(line, STATS_DEPTH, depth);
+        set_int(g, STATS_DEPTH, depth);
         return;
     }
-    stat_text(line, STATS_DEPTH, NULL);
-    stat_text(line, STATS_DEPTH_REASON,
-              !l->link->broker     ? "not connected"
-              : l->depth_reason[0] ? l->depth_reason
-                                   : "not asked yet");
+    set_null(g, STATS_DEPTH);
+    set_text(g, STATS_DEPTH_REASON,
+             !l->link->broker     ? "not connected"
+             : l->depth_reason[0] ? l->depth_reason
+                                  : "not asked yet");
 }
 
-static void log_database(struct log_line *line, const struct lane *l)
+static void read_database(struct figures *g, const struct lane *l)
 {
     const struct sidecar_database *d = &l->sidecar->database;
     bool known = d->has_figures && d->inbox, may_see = known && d->figures.oldest_snapshot_ms >= 0;
 
     if (known) {
-        stat_int(line, STATS_DEAD_LETTERS, l->n_dead_letters);
-        stat_int(line, STATS_DEAD_LETTER_BYTES, d->figures.dead_letter_bytes);
+        set_int(g, STATS_DEAD_LETTERS, l->n_dead_letters);
+        set_int(g, STATS_DEAD_LETTER_BYTES, d->figures.dead_letter_bytes);
     } else {
-        stat_text(line, STATS_DEAD_LETTERS, NULL);
-        stat_text(line, STATS_DEAD_LETTER_BYTES, NULL);
+        set_null(g, STATS_DEAD_LETTERS);
+        set_null(g, STATS_DEAD_LETTER_BYTES);
     }
     if (may_see) {
-        stat_int(line, STATS_OLDEST_SNAPSHOT_MS, d->figures.oldest_snapshot_ms);
+        set_int(g, STATS_OLDEST_SNAPSHOT_MS, d->figures.oldest_snapshot_ms);
         return;
     }
-    stat_text(line, STATS_OLDEST_SNAPSHOT_MS, NULL);
-    stat_text(line, STATS_OLDEST_SNAPSHOT_REASON,
-              known ? "other sessions are shown to members of pg_read_all_stats only"
-                    : "not asked yet, or not connected");
+    set_null(g, STATS_OLDEST_SNAPSHOT_MS);
+    set_text(g, STATS_OLDEST_SNAPSHOT_REASON,
+             known ? "other sessions are shown to members of pg_read_all_stats only"
+                   : "not asked yet, or not connected");
+}
+
+void figures_read(const struct lane *l, struct figures *ret)
+{
+    const struct sidecar *s = l->sidecar;
+    const struct queue_counts *counts = &l->core.counts;
+
+    *ret = (struct figures){0};
+    read_state(ret, l);
+    read_pauses(ret, l);
+    set_counter(ret, STATS_RECEIVED, &counts->received);
+    set_counter(ret, STATS_COMPLETED, &counts->completed);
+    set_counter(ret, STATS_DUPLICATES, &counts->duplicates);
+    set_counter(ret, STATS_RETRIED, &counts->retried);
+    set_counter(ret, STATS_GIVEN_BACK, &counts->given_back);
+    set_counter(ret, STATS_DEAD, &counts->dead);
+    set_int(ret, STATS_IN_FLIGHT, (int64_t)l->core.held.n_out);
+    set_int(ret, STATS_ACCEPTED, (int64_t)l->core.held.n_accepted);
+    set_int(ret, STATS_LIMIT, queue_limit(&l->core));
+    set_int(ret, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
+    set_int(ret, STATS_HELD, (int64_t)queue_n_held(&l->core));
+    set_int(ret, STATS_HELD_BYTES, (int64_t)l->core.held.n_bytes);
+    set_latency(ret, STATS_FORWARD_MS, &l->forward_us);
+    set_latency(ret, STATS_END_TO_END_MS, &l->end_to_end_us);
+    set_batch(ret, STATS_CLAIM_BATCH, &l->claim_batch);
+    read_depth(ret, l);
+    read_database(ret, l);
+    set_int(ret, STATS_OLDEST_UNFINISHED_MS, queue_oldest_ms(&l->core, s->now_ms));
+    set_count(ret, STATS_RECONNECTS, l->link->dial.n_reconnects + s->database.dial.n_reconnects,
+              l->reconnects_told);
+    set_counter(ret, STATS_SUPPRESSED, &counts->suppressed);
+    set_count(ret, STATS_DROPPED_LINES, log_dropped(), l->dropped_told);
+}
+
+/* --- the line --- */
+
+static void log_figure(struct log_line *l, enum stats_field f, const struct figure *v)
+{
+    enum stats_kind kind = stats_field_info(f)->kind;
+    char key[STATS_KEY_MAX];
+
+    for (size_t i = 0; v->is != FIGURE_ABSENT && stats_key(f, i, key); i++) {
+        if (v->is == FIGURE_NULL)
+            log_null(l, key);
+        else if (v->is == FIGURE_TEXT)
+            log_text(l, key, v->text);
+        else if (kind == STATS_KIND_LATENCY || kind == STATS_KIND_QUANTILES)
+            log_double(l, key, (double)v->n[i] / 1000);
+        else
+            log_int(l, key, v->n[i]);
+    }
+}
+
+void figures_log(struct log_line *l, const struct figures *g, enum stats_field first, size_t n)
+{
+    for (size_t i = first; i < first + n; i++)
+        log_figure(l, (enum stats_field)i, &g->fields[i]);
+}
+
+/* The next line counts from here. */
+static void begin_interval(struct lane *l, const struct figures *g)
+{
+    struct queue_counts *c = &l->core.counts;
+    struct counter *counters[] = {&c->received,   &c->completed, &c->duplicates, &c->retried,
+                                  &c->given_back, &c->dead,      &c->suppressed};
+    const struct figure *forward = &g->fields[STATS_FORWARD_MS], *whole = &g->fields[STATS_END_TO_END_MS];
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
+        counter_take(counters[i]);
+    l->shown.forward = (struct latency){forward->is == FIGURE_NUMBER, forward->n[0], forward->n[1]};
+    l->shown.end_to_end = (struct latency){whole->is == FIGURE_NUMBER, whole->n[0], whole->n[1]};
+    histogram_reset(&l->forward_us);
+    histogram_reset(&l->end_to_end_us);
+    histogram_reset(&l->claim_batch);
+    l->reconnects_told = (uint64_t)g->fields[STATS_RECONNECTS].n[1];
+    l->dropped_told = (uint64_t)g->fields[STATS_DROPPED_LINES].n[1];
 }
 
 /* --- when it is written --- */
@@ -197,41 +248,16 @@ static bool is_due(const struct lane *l)
 
 void figures_say(struct lane *l)
 {
-    struct sidecar *s = l->sidecar;
-    struct queue_counts *counts = &l->core.counts;
-    uint64_t dropped = log_dropped();
-    struct counter reconnects = {.total = l->link->dial.n_reconnects + s->database.dial.n_reconnects};
+    struct figures g;
     struct log_line line;
 
+    figures_read(l, &g);
     log_begin(&line, EVENT_STATS, l->config->name);
-    log_state(&line, l);
-    log_pauses(&line, l);
-    stat_counter(&line, STATS_RECEIVED, &counts->received);
-    stat_counter(&line, STATS_COMPLETED, &counts->completed);
-    stat_counter(&line, STATS_DUPLICATES, &counts->duplicates);
-    stat_counter(&line, STATS_RETRIED, &counts->retried);
-    stat_counter(&line, STATS_GIVEN_BACK, &counts->given_back);
-    stat_counter(&line, STATS_DEAD, &counts->dead);
-    stat_int(&line, STATS_IN_FLIGHT, (int64_t)l->core.held.n_out);
-    stat_int(&line, STATS_ACCEPTED, (int64_t)l->core.held.n_accepted);
-    stat_int(&line, STATS_LIMIT, queue_limit(&l->core));
-    stat_int(&line, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
-    stat_int(&line, STATS_HELD, (int64_t)queue_n_held(&l->core));
-    stat_int(&line, STATS_HELD_BYTES, (int64_t)l->core.held.n_bytes);
-    stat_latency(&line, STATS_FORWARD_MS, &l->forward_us, &l->shown.forward);
-    stat_latency(&line, STATS_END_TO_END_MS, &l->end_to_end_us, &l->shown.end_to_end);
-    stat_batch(&line, STATS_CLAIM_BATCH, &l->claim_batch);
-    log_depth(&line, l);
-    log_database(&line, l);
-    stat_int(&line, STATS_OLDEST_UNFINISHED_MS, queue_oldest_ms(&l->core, s->now_ms));
-    stat_count(&line, STATS_RECONNECTS, reconnects.total - l->reconnects_told, reconnects.total);
-    l->reconnects_told = reconnects.total;
-    stat_counter(&line, STATS_SUPPRESSED, &counts->suppressed);
-    stat_count(&line, STATS_DROPPED_LINES, dropped - l->dropped_told, dropped);
-    l->dropped_told = dropped;
+    figures_log(&line, &g, 0, N_STATS_FIELDS);
     log_end(&line);
+    begin_interval(l, &g);
     l->told = told_now(l);
-    l->stats_said_ms = s->now_ms;
+    l->stats_said_ms = l->sidecar->now_ms;
 }
 
 void figures_step(struct sidecar *s)

@@ -31,4 +31,5 @@ void outbox_answers_take(struct sidecar *s); /* the database is connected */
 
 /* --- outbox_figures.c --- */
 
+void outbox_figures_read(const struct sidecar *s, struct figures *ret);
 void outbox_figures_step(struct sidecar *s);

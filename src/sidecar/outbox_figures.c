@@ -4,8 +4,6 @@
 #include "onceward/base/log.h"
 #include "onceward/core/stats.h"
 
-#include <assert.h>
-
 /* What it does, in a word. */
 static const char *state_of(const struct sidecar *s)
 {
@@ -28,74 +26,63 @@ static const char *error_of(const struct sidecar_outbox *x)
     return x->core.error || !x->core.parked.n_stopped ? x->core.error : x->core.parked.text;
 }
 
-/* Keys are those of stats.def. */
-static const char *key_of(char *room, enum stats_field f, size_t i)
+static void set_text(struct figures *g, enum stats_field f, const char *value) /* NULL: null */
 {
-    bool has = stats_key(f, i, room);
-
-    assert(has);
-    return room;
+    g->fields[f] = (struct figure){.is = value ? FIGURE_TEXT : FIGURE_NULL, .text = value};
 }
 
-static void say_text(struct log_line *l, enum stats_field f, const char *value) /* NULL: null */
+static void set_count(struct figures *g, enum stats_field f, const struct counter *c)
 {
-    char key[STATS_KEY_MAX];
-
-    log_text(l, key_of(key, f, 0), value);
+    g->fields[f] =
+        (struct figure){.is = FIGURE_NUMBER, .n = {(int64_t)(c->total - c->reported), (int64_t)c->total}};
 }
 
-static void say_count(struct log_line *l, enum stats_field f, struct counter *c)
+static void set_figure(struct figures *g, enum stats_field f, bool known, int64_t value)
 {
-    char key[STATS_KEY_MAX];
-
-    log_int(l, key_of(key, f, 0), (int64_t)counter_take(c));
-    log_int(l, key_of(key, f, 1), (int64_t)c->total);
+    g->fields[f] = (struct figure){.is = known ? FIGURE_NUMBER : FIGURE_NULL, .n = {value}};
 }
 
-static void say_figure(struct log_line *l, enum stats_field f, bool known, int64_t value)
+void outbox_figures_read(const struct sidecar *s, struct figures *ret)
 {
-    char key[STATS_KEY_MAX];
+    const struct sidecar_outbox *x = s->outbox;
+    const struct outbox_counts *c = &x->core.counts;
+    const struct inbox_outbox_gauge *g = &x->figures.latest;
+    const struct histogram *lag = &x->core.lag_us;
+    bool known = x->figures.known;
 
-    if (known)
-        log_int(l, key_of(key, f, 0), value);
-    else
-        log_null(l, key_of(key, f, 0));
-}
-
-static void say_relay(struct log_line *l, struct histogram *h)
-{
-    char key[STATS_KEY_MAX];
-
-    if (h->n) {
-        log_double(l, key_of(key, OUTBOX_FIELD_RELAY_MS, 0), (double)histogram_quantile(h, 500) / 1000);
-        log_double(l, key_of(key, OUTBOX_FIELD_RELAY_MS, 1), (double)histogram_quantile(h, 990) / 1000);
-    }
-    histogram_reset(h);
+    *ret = (struct figures){0};
+    set_text(ret, OUTBOX_FIELD_STATE, state_of(s));
+    set_text(ret, OUTBOX_FIELD_HOLDER, known && *g->holder ? g->holder : NULL);
+    set_text(ret, OUTBOX_FIELD_ERROR, error_of(x));
+    set_count(ret, OUTBOX_FIELD_PUBLISHED, &c->published);
+    set_count(ret, OUTBOX_FIELD_RESENT, &c->resent);
+    set_count(ret, OUTBOX_FIELD_NACKED, &c->nacked);
+    set_count(ret, OUTBOX_FIELD_LETTERS, &c->letters);
+    set_figure(ret, OUTBOX_FIELD_WAITING, known, g->waiting);
+    set_figure(ret, OUTBOX_FIELD_LAG_MS, known, g->lag_ms);
+    set_figure(ret, OUTBOX_FIELD_DEAD_LETTERS, known, g->letters);
+    set_figure(ret, OUTBOX_FIELD_BYTES, known, g->bytes);
+    set_figure(ret, OUTBOX_FIELD_TURN_WAITS_MS, known, g->turn_waits_ms > 0 ? g->turn_waits_ms : 0);
+    if (lag->n)
+        ret->fields[OUTBOX_FIELD_RELAY_MS] = (struct figure){
+            .is = FIGURE_NUMBER, .n = {histogram_quantile(lag, 500), histogram_quantile(lag, 990)}};
 }
 
 static void say(struct sidecar *s)
 {
     struct sidecar_outbox *x = s->outbox;
     struct outbox_counts *c = &x->core.counts;
-    const struct inbox_outbox_gauge *g = &x->figures.latest;
-    bool known = x->figures.known;
+    struct counter *counters[] = {&c->published, &c->resent, &c->nacked, &c->letters};
+    struct figures g;
     struct log_line l;
 
+    outbox_figures_read(s, &g);
     log_begin(&l, EVENT_OUTBOX, NULL);
-    say_text(&l, OUTBOX_FIELD_STATE, state_of(s));
-    say_text(&l, OUTBOX_FIELD_HOLDER, known && *g->holder ? g->holder : NULL);
-    say_text(&l, OUTBOX_FIELD_ERROR, error_of(x));
-    say_count(&l, OUTBOX_FIELD_PUBLISHED, &c->published);
-    say_count(&l, OUTBOX_FIELD_RESENT, &c->resent);
-    say_count(&l, OUTBOX_FIELD_NACKED, &c->nacked);
-    say_count(&l, OUTBOX_FIELD_LETTERS, &c->letters);
-    say_figure(&l, OUTBOX_FIELD_WAITING, known, g->waiting);
-    say_figure(&l, OUTBOX_FIELD_LAG_MS, known, g->lag_ms);
-    say_figure(&l, OUTBOX_FIELD_DEAD_LETTERS, known, g->letters);
-    say_figure(&l, OUTBOX_FIELD_BYTES, known, g->bytes);
-    say_figure(&l, OUTBOX_FIELD_TURN_WAITS_MS, known, g->turn_waits_ms > 0 ? g->turn_waits_ms : 0);
-    say_relay(&l, &x->core.lag_us);
+    figures_log(&l, &g, OUTBOX_FIELD_STATE, N_FIGURES - N_STATS_FIELDS);
     log_end(&l);
+    for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
+        counter_take(counters[i]);
+    histogram_reset(&x->core.lag_us);
     x->figures.said_ms = s->now_ms;
 }
 

@@ -392,6 +392,15 @@ void report_reason(const struct lane *l, enum event e, const char *reason);
 
 /* --- figures.c --- */
 
+/* Fields of the stats line (of a queue), or of the outbox line, as they are now. The texts live as long as the
+ * lane and this struct, until the next turn. */
+struct figures {
+    struct figure fields[N_FIGURES];
+    char detail[256];
+};
+
+void figures_read(const struct lane *l, struct figures *ret);
+void figures_log(struct log_line *l, const struct figures *g, enum stats_field first, size_t n);
 void figures_say(struct lane *l);
 void figures_step(struct sidecar *s);
 

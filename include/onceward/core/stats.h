@@ -62,6 +62,14 @@ enum queue_state {
 
 extern const struct term queue_states[N_QUEUE_STATES];
 
+/* The value of a field at one moment. n: a COUNT has the growth since the last line and the total; a LATENCY or
+ * QUANTILES its quantiles in microseconds, a BATCH its quantiles, in the order of their keys. */
+struct figure {
+    enum { FIGURE_ABSENT, FIGURE_NULL, FIGURE_NUMBER, FIGURE_TEXT } is;
+    int64_t n[3];
+    const char *text;
+};
+
 /* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each
  * doubling. So a quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's:
  * microseconds reach to 2^36, or 19 hours; what is longer lies in the last bucket and is reported as the
