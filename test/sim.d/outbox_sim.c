@@ -49,6 +49,8 @@ struct sim_row {
     int letter;   /* enum dead_reason + 1; 0: none */
     bool parked;  /* now */
     bool refused; /* on its way to a letter, which a relay may lose before it is written */
+    uint64_t careful
+        [N_RELAYS_MAX]; /* the number under which a relay had it in flight beside a nack; 0: none did */
 };
 
 /* An entry of the table of the parked rows; its number is its place + 1. */
@@ -87,7 +89,6 @@ struct relay {
     int64_t doomed_at_ms, open_at_ms, unlinked_ms, busy_ms; /* busy: it has not been frozen since */
     bool blocked;
     int64_t unblocked_ms, body_ms; /* body: until then a body is under way */
-    uint64_t careful; /* up to that number rows go one by one: they were out when the broker said nack */
 };
 
 struct sim {
@@ -524,7 +525,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
     outbox_sent(&k->o, s->now_ms, a->row, ++k->tag);
     if (k->o.sent.len > OUTBOX_OUT_MAX)
         broken(s, "bound", "%zu are out", k->o.sent.len);
-    if (a->row->number <= k->careful && k->o.sent.len > 1)
+    if (a->row->number == s->rows[row].careful[r] && k->o.sent.len > 1)
         broken(s, "nack", "row %zu, which was out beside a nack, goes again beside others", row);
     if (chance(s, 20))
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
@@ -572,7 +573,7 @@ static void confirm(struct sim *s, size_t r)
         } else if (no) {
             s->nacked = true;
             for (size_t j = 0; j < k->n_out; j++)
-                k->careful = k->out[j].number > k->careful ? k->out[j].number : k->careful;
+                s->rows[k->out[j].row].careful[r] = k->out[j].number;
         } else {
             stored(s, p->row);
         }
@@ -677,6 +678,8 @@ static void relay_start(struct sim *s, size_t r)
     s->n_lives++;
     *k = (struct relay){.alive = true, .linked_at_ms = s->now_ms + random_between(&s->random, 1, 500)};
     outbox_init(&k->o, &rules, s->now_ms);
+    for (size_t i = 0; i < s->n_rows; i++)
+        s->rows[i].careful[r] = 0;
     k->database_at_ms = s->now_ms + random_between(&s->random, 1, 500);
 }
 
