@@ -81,9 +81,9 @@ static void add_source(const struct config_queue *q, const struct message *m, st
     struct buf id = {0}, name = {0};
     struct fault ignored = {0};
 
-    for (size_t i = 0; i < q->n_message_id && !name.len; i++)
-        if (identity_find(&q->message_id[i], 1, m, jsonread_id, &id, &ignored) == IDENTITY_FOUND)
-            identity_source_add(&name, &q->message_id[i]);
+    for (size_t i = 0; i < q->message_id.n && !name.len; i++)
+        if (identity_find(&q->message_id.items[i], 1, m, jsonread_id, &id, &ignored) == IDENTITY_FOUND)
+            identity_source_add(&name, &q->message_id.items[i]);
     text_add_safe(out, buf_slice(&name));
     buf_deinit(&id);
     buf_deinit(&name);
@@ -131,7 +131,8 @@ bool sample_describe(const struct config_queue *q, const struct message *m, stru
 {
     struct buf id = {0}, fits = {0};
     struct fault f = {0};
-    bool found = identity_find(q->message_id, q->n_message_id, m, jsonread_id, &id, &f) == IDENTITY_FOUND;
+    bool found =
+        identity_find(q->message_id.items, q->message_id.n, m, jsonread_id, &id, &f) == IDENTITY_FOUND;
 
     if (found) {
         buf_add_text(out, "a message has the id \"");
@@ -142,7 +143,7 @@ bool sample_describe(const struct config_queue *q, const struct message *m, stru
         text_add_safe(out, slice_of(f.text));
         buf_add_text(out, ". It has ");
         message_add_names(m, NAMES_MAX, out);
-        add_levels(q->message_id, q->n_message_id, m, out);
+        add_levels(q->message_id.items, q->message_id.n, m, out);
         if (add_proposals(m, &fits)) {
             buf_add_text(out, ". This would find an id, for message_id: ");
             text_add_safe(out, buf_slice(&fits));

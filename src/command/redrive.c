@@ -104,7 +104,9 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
 /* The id that the sidecar will find; -1: none that it can use, and f says why. */
 static int find_id(const struct message *m, const struct config_queue *q, struct buf *found, struct fault *f)
 {
-    return identity_find(q->message_id, q->n_message_id, m, jsonread_id, found, f) == IDENTITY_FOUND ? 0 : -1;
+    return identity_find(q->message_id.items, q->message_id.n, m, jsonread_id, found, f) == IDENTITY_FOUND
+               ? 0
+               : -1;
 }
 
 static void set_header(struct message *m, struct slice name, struct slice value)
@@ -129,8 +131,8 @@ static int set_id(struct message *m, const struct config_queue *q, const char *i
     struct fault ignored;
     bool ok = false;
 
-    for (size_t i = 0; i < q->n_message_id && !ok; i++) {
-        const struct identity_source *source = &q->message_id[i];
+    for (size_t i = 0; i < q->message_id.n && !ok; i++) {
+        const struct identity_source *source = &q->message_id.items[i];
         int property = source->kind == IDENTITY_PROPERTY ? property_find(source->name) : -1;
         struct message before = *m;
 

@@ -262,6 +262,38 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
                 "only one of the two");
 }
 
+static void check_order(const struct reading *r, const struct config *c, const struct config_queue *q)
+{
+    int limit = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
+    static const char *const below[] = {"order.on_dead", "order.unkeyed"};
+    size_t most = q->max_bytes / (size_t)q->prefetch;
+
+    if (!q->order.key.n) {
+        for (size_t i = 0; i < 2; i++)
+            if (reading_is_set(r, below[i]) && reading_origin(r, "order.key") == ORIGIN_NONE)
+                cross_report(r, false, below[i], NULL, "expected order.key beside it");
+        return;
+    }
+    if (reading_origin(r, "max_parked") == ORIGIN_GIVEN)
+        cross_report(r, false, "max_parked", "order.key",
+                     "has no effect on an ordered queue, where prefetch bounds all that is held");
+    if (q->max_message_bytes > most)
+        cross_report(r, false, "max_message", "max_bytes",
+                     "max_message (%s) times prefetch (%d) is above max_bytes (%s): an ordered queue gives "
+                     "nothing back to the broker; expected max_message of at most %s, or a larger max_bytes",
+                     show_bytes(q->max_message_bytes).text, q->prefetch, show_bytes(q->max_bytes).text,
+                     show_bytes(most).text);
+    if (limit > 0 && limit < CONFIG_ORDERED_LIMIT_MIN)
+        cross_report(r, false, "delivery_limit", "order.key",
+                     "with a limit of %d the broker drops all messages that an ordered queue holds after as "
+                     "many restarts; expected 0 (no limit) or at least %d",
+                     limit, CONFIG_ORDERED_LIMIT_MIN);
+    else if (limit > 0 && q->order.hold)
+        cross_report(r, false, "order.on_dead", "delivery_limit",
+                     "hold keeps a message in its queue until an operator acts, which a delivery limit ends; "
+                     "expected delivery_limit 0 (no limit), or on_dead continue");
+}
+
 /* A queue's own name as its consumer name: no key was checked, because none gives it. */
 static void check_default_consumer(const struct reading *r, const struct config_queue *q)
 {
@@ -283,6 +315,7 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_compact(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
+    check_order(r, c, &q->queue);
     exposed_check_queue(q);
     /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms &&

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_DEFAULT = 16 << 20 };
+enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_DEFAULT = 16 << 20, ORDERED_PREFETCH = 256 };
 
 /* --- JSON --- */
 
@@ -233,6 +233,19 @@ static bool is_queue_name(struct config_report *report, const char *path, const 
     return false;
 }
 
+/* An ordered queue gives nothing back to the broker, so a whole prefetch of its largest messages must fit. */
+static void settle_order(struct queue_reading *q)
+{
+    struct config_queue *c = &q->queue;
+
+    if (reading_origin(&q->reading, "prefetch") == ORIGIN_NONE)
+        c->prefetch = ORDERED_PREFETCH;
+    if (!c->max_message_bytes)
+        c->max_message_bytes = c->max_bytes / (size_t)c->prefetch;
+    if (c->max_message_bytes > MESSAGE_DEFAULT && reading_origin(&q->reading, "max_message") == ORIGIN_NONE)
+        c->max_message_bytes = MESSAGE_DEFAULT;
+}
+
 static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name,
                        json_t *object)
 {
@@ -258,6 +271,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         report_error(defaults->report, q->path, "expected an object of queue keys, got %s",
                      kind_name(object));
     }
+    if (q->queue.order.key.n)
+        settle_order(q);
     if (!q->queue.max_message_bytes)
         q->queue.max_message_bytes =
             q->queue.max_bytes < MESSAGE_DEFAULT ? q->queue.max_bytes : MESSAGE_DEFAULT;

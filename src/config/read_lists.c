@@ -150,9 +150,22 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
     return good;
 }
 
-/* --- message_id --- */
+/* --- message_id, order.key --- */
 
-static bool read_source(struct reading *r, const char *path, json_t *value, struct identity_source *out)
+/* A source of `k`: an order key has one more than a message id. */
+static int parse_source(const struct key *k, struct slice text, struct identity_source *out, struct fault *f)
+{
+    bool of_order = !strcmp(k->path, "order.key");
+
+    if (of_order && slice_equal(text, SLICE("routing_key"))) {
+        *out = (struct identity_source){.kind = IDENTITY_ROUTING_KEY};
+        return 0;
+    }
+    return identity_parse(text, out, f);
+}
+
+static bool read_source(struct reading *r, const struct key *k, const char *path, json_t *value,
+                        struct identity_source *out)
 {
     struct buf text = {0};
     struct fault f = {0};
@@ -163,7 +176,7 @@ static bool read_source(struct reading *r, const char *path, json_t *value, stru
         /* The fault repeats the text, and what an environment variable holds may be a secret. */
         bool is_verbatim = slice_equal(buf_slice(&text), slice_of(json_string_value(value)));
 
-        good = identity_parse((struct slice){copy, text.len}, out, &f) == 0;
+        good = parse_source(k, (struct slice){copy, text.len}, out, &f) == 0;
         if (!good)
             report_error(r->report, path, "%s",
                          is_verbatim ? f.text
@@ -174,7 +187,8 @@ static bool read_source(struct reading *r, const char *path, json_t *value, stru
     return good;
 }
 
-static bool read_joined(struct reading *r, const char *path, json_t *list, struct identity_source *out)
+static bool read_joined(struct reading *r, const struct key *k, const char *path, json_t *list,
+                        struct identity_source *out)
 {
     size_t n = json_array_size(list);
     struct identity_source *parts = arena_alloc(r->config->arena, n, sizeof(*parts));
@@ -190,7 +204,7 @@ static bool read_joined(struct reading *r, const char *path, json_t *list, struc
         if (!json_is_string(value)) {
             report_error(r->report, buf_text(&below), "expected a string, got %s", kind_name(value));
             good = false;
-        } else if (!read_source(r, buf_text(&below), value, &parts[i])) {
+        } else if (!read_source(r, k, buf_text(&below), value, &parts[i])) {
             good = false;
         }
     }
@@ -201,7 +215,6 @@ static bool read_joined(struct reading *r, const char *path, json_t *list, struc
 
 static bool read_identities(struct reading *r, const struct key *k, const char *path, json_t *list)
 {
-    struct config_queue *q = r->target;
     size_t n = json_array_size(list);
     struct identity_source *sources = arena_alloc(r->config->arena, n, sizeof(*sources));
     struct buf below = {0};
@@ -217,9 +230,9 @@ static bool read_identities(struct reading *r, const struct key *k, const char *
 
         item_path(&below, path, i);
         if (json_is_string(value))
-            read = read_source(r, buf_text(&below), value, &sources[i]);
+            read = read_source(r, k, buf_text(&below), value, &sources[i]);
         else if (json_is_array(value))
-            read = read_joined(r, buf_text(&below), value, &sources[i]);
+            read = read_joined(r, k, buf_text(&below), value, &sources[i]);
         else
             report_error(r->report, buf_text(&below), "expected a string or a list of strings, got %s",
                          kind_name(value));
@@ -227,8 +240,9 @@ static bool read_identities(struct reading *r, const struct key *k, const char *
     }
     buf_deinit(&below);
     if (good) {
-        q->message_id = sources;
-        q->n_message_id = n;
+        struct config_sources *field = (void *)((char *)r->target + k->offset);
+
+        *field = (struct config_sources){sources, n};
     }
     return good;
 }

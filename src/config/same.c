@@ -84,9 +84,8 @@ bool key_is_same(const struct key *k, const void *a, const void *b)
         return same_headers(&((const struct config_queue *)a)->forward,
                             &((const struct config_queue *)b)->forward);
     case TYPE_IDENTITIES:
-        return same_sources(
-            ((const struct config_queue *)a)->message_id, ((const struct config_queue *)a)->n_message_id,
-            ((const struct config_queue *)b)->message_id, ((const struct config_queue *)b)->n_message_id);
+        return same_sources(((const struct config_sources *)x)->items, ((const struct config_sources *)x)->n,
+                            ((const struct config_sources *)y)->items, ((const struct config_sources *)y)->n);
     case TYPE_STATUSES:
         return same_statuses(a, b);
     case TYPE_NAMES:

@@ -103,9 +103,10 @@ static void add_list(struct buf *out, const struct key *k, const struct config_q
         return;
     }
     buf_add_char(out, '[');
-    for (size_t i = 0; k->type == TYPE_IDENTITIES && i < q->n_message_id; i++) {
+    const struct config_sources *sources = (const void *)((const char *)q + k->offset);
+    for (size_t i = 0; k->type == TYPE_IDENTITIES && i < sources->n; i++) {
         buf_add_text(out, i ? ", " : "");
-        add_source(out, &q->message_id[i]);
+        add_source(out, &sources->items[i]);
     }
     for (size_t i = 0; k->type == TYPE_STATUSES && i < q->n_permanent_status; i++)
         buf_printf(out, "%s%d", i ? ", " : "", q->permanent_status[i]);

@@ -181,6 +181,9 @@ static bool source_read(const struct identity_source *s, const struct message *m
         return true;
     case IDENTITY_JOIN:
         return join_read(s, m, json, id);
+    case IDENTITY_ROUTING_KEY:
+        buf_add_slice(id, m->routing_key);
+        return true;
     }
     return false;
 }
@@ -194,6 +197,7 @@ void identity_source_add(struct buf *out, const struct identity_source *s)
         [IDENTITY_CLOUDEVENTS] = "cloudevents",
         [IDENTITY_BODY_SHA256] = "body-sha256",
         [IDENTITY_JOIN] = "",
+        [IDENTITY_ROUTING_KEY] = "routing_key",
     };
 
     buf_add_text(out, prefixes[s->kind]);

@@ -65,7 +65,7 @@ enum dead_reason brokers_identify(const struct lane *l, const struct message *m,
                                   struct fault *f)
 {
     buf_reset(id);
-    switch (identity_find(l->config->message_id, l->config->n_message_id, m, jsonread_id, id, f)) {
+    switch (identity_find(l->config->message_id.items, l->config->message_id.n, m, jsonread_id, id, f)) {
     case IDENTITY_FOUND:
         return DEAD_NONE;
     case IDENTITY_MISSING:

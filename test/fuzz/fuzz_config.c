@@ -114,7 +114,7 @@ static void key_must_hold(const struct key *k, const void *target)
 
 static void queue_must_hold(const struct config_queue *q)
 {
-    MUST(q->name && q->queue && q->consumer && q->forward.url && q->n_message_id);
+    MUST(q->name && q->queue && q->consumer && q->forward.url && q->message_id.n);
     MUST(strlen(q->consumer) <= 255 && strlen(q->queue) <= 255);
     MUST(q->prefetch >= q->forward.concurrency && q->max_window_ms >= q->token_window_ms);
     MUST(q->token_window_ms + q->commit_grace_ms + 2000 <= q->max_hold_ms);
@@ -130,8 +130,8 @@ static void queue_must_hold(const struct config_queue *q)
     }
     for (size_t i = 0; i < q->n_permanent_status; i++)
         MUST(q->permanent_status[i] >= 300 && q->permanent_status[i] <= 599);
-    for (size_t i = 0; i < q->n_message_id; i++)
-        MUST((q->message_id[i].kind == IDENTITY_JOIN) == (q->message_id[i].n_parts > 0));
+    for (size_t i = 0; i < q->message_id.n; i++)
+        MUST((q->message_id.items[i].kind == IDENTITY_JOIN) == (q->message_id.items[i].n_parts > 0));
 }
 
 /* The adapter reads the URL too, and both must mean the same vhost: two entries for one queue are refused by

@@ -43,6 +43,9 @@ static void must_be_there(const struct identity_source *source, const struct mes
         return;
     case IDENTITY_JOIN:
         return;
+    case IDENTITY_ROUTING_KEY:
+        MUST(slice_equal(id, m->routing_key));
+        return;
     }
 }
 

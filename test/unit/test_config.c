@@ -180,13 +180,19 @@ static bool is_beside_url(const struct key *k)
     return false;
 }
 
+/* Keys of order exclude some others, so that a queue of its own has them. */
+static bool is_of_order(const struct key *k)
+{
+    return !strncmp(k->path, "order.", strlen("order."));
+}
+
 static void test_full_lists_every_key(void **state)
 {
     json_t *root = json_load_file(SOURCE("conf/full.json"), JSON_REJECT_DUPLICATES, NULL);
     json_t *secrets = json_load_file(SOURCE("conf/secrets.json"), JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     assert_non_null(secrets);
-    json_t *queue = at_path(root, "queues.payments");
+    json_t *queue = at_path(root, "queues.payments"), *ordered = at_path(root, "queues.accounts");
     size_t n = 0;
 
     assert_non_null(queue);
@@ -194,6 +200,10 @@ static void test_full_lists_every_key(void **state)
         char file[80];
 
         snprintf(file, sizeof(file), "%s_file", keys[i].path);
+        if (is_of_order(&keys[i])) {
+            assert_non_null(at_path(ordered, keys[i].path));
+            continue;
+        }
         if (is_beside_url(&keys[i]) ? !at_path(secrets, keys[i].path) && !at_path(secrets, file)
                                     : !at_path(keys[i].scope == SCOPE_ROOT ? root : queue, keys[i].path))
             fail_msg("conf/full.json lacks %s", keys[i].path);
@@ -235,6 +245,24 @@ static void test_broker_host(void **state)
     }
 }
 
+static void test_ordered_defaults(void **state)
+{
+    struct config *c =
+        parse("{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}, "
+              "\"queues\": {\"q\": {\"order\": {\"key\": [\"routing_key\", \"header:a\"]}, "
+              "\"forward\": {\"url\": \"http://h\"}}}}");
+    const struct config_queue *q = &c->queues[0];
+
+    assert_int_equal(q->order.key.n, 2);
+    assert_int_equal(q->order.key.items[0].kind, IDENTITY_ROUTING_KEY);
+    assert_int_equal(q->order.key.items[1].kind, IDENTITY_HEADER);
+    assert_false(q->order.hold);
+    assert_false(q->order.unkeyed_is_dead);
+    assert_int_equal(q->prefetch, 256);
+    assert_int_equal(q->max_message_bytes, q->max_bytes / 256);
+    config_free(c);
+}
+
 static void test_full_is_valid(void **state)
 {
     struct config *c = load(SOURCE("conf/full.json"));
@@ -246,10 +274,10 @@ static void test_full_is_valid(void **state)
     assert_string_equal(c->queues[0].forward.authorization.value, "Bearer better-with-authorization_file");
     assert_string_equal(c->queues[0].queue, "payments.v2");
     assert_string_equal(c->queues[0].name, "payments");
-    assert_int_equal(c->queues[0].n_message_id, 3);
-    assert_int_equal(c->queues[0].message_id[1].kind, IDENTITY_JOIN);
-    assert_int_equal(c->queues[0].message_id[1].n_parts, 2);
-    assert_true(slice_equal(c->queues[0].message_id[1].parts[1].name, SLICE("x-id")));
+    assert_int_equal(c->queues[0].message_id.n, 3);
+    assert_int_equal(c->queues[0].message_id.items[1].kind, IDENTITY_JOIN);
+    assert_int_equal(c->queues[0].message_id.items[1].n_parts, 2);
+    assert_true(slice_equal(c->queues[0].message_id.items[1].parts[1].name, SLICE("x-id")));
     assert_int_equal(c->queues[0].store_response_bytes, 16384);
     config_free(c);
 }
@@ -304,8 +332,8 @@ static void test_minimal_and_defaults(void **state)
     assert_int_equal(q->delivery_limit, -1);
     assert_int_equal(q->max_hold_ms, 1500000);
     assert_int_equal(q->pause_hold_ms, 30000);
-    assert_int_equal(q->n_message_id, 1);
-    assert_int_equal(q->message_id[0].kind, IDENTITY_PROPERTY);
+    assert_int_equal(q->message_id.n, 1);
+    assert_int_equal(q->message_id.items[0].kind, IDENTITY_PROPERTY);
     assert_int_equal(q->max_attempts, 8);
     assert_int_equal(q->backoff_ms, 1000);
     assert_int_equal(q->max_backoff_ms, 300000);
@@ -345,14 +373,14 @@ static void test_defaults_merge(void **state)
     assert_int_equal(one->forward.concurrency, 4);
     assert_int_equal(one->forward.n_headers, 2);
     assert_int_equal(one->n_permanent_status, 1);
-    assert_int_equal(one->message_id[0].kind, IDENTITY_CLOUDEVENTS);
+    assert_int_equal(one->message_id.items[0].kind, IDENTITY_CLOUDEVENTS);
     assert_true(one->transaction);
     assert_string_equal(two->forward.url, "http://d/");
     assert_int_equal(two->forward.concurrency, 8);
     assert_int_equal(two->backoff_ms, 2000);
     assert_int_equal(two->max_attempts, 6);
     assert_int_equal(two->n_permanent_status, 0);
-    assert_int_equal(two->message_id[0].kind, IDENTITY_HEADER);
+    assert_int_equal(two->message_id.items[0].kind, IDENTITY_HEADER);
     assert_false(two->transaction);
     assert_int_equal(two->forward.n_headers, 3);
     assert_string_equal(two->forward.headers[0].value, "a");
@@ -554,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_page_is_current),
         cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_full_lists_every_key),
+        cmocka_unit_test(test_ordered_defaults),
         cmocka_unit_test(test_full_is_valid),
         cmocka_unit_test(test_minimal_and_defaults),
         cmocka_unit_test(test_broker_host),

@@ -632,6 +632,25 @@ static void test_combinations(void **state)
          "\"queues\": {\"a\": {\"vhost\": \"v\", \"forward\": {\"url\": \"http://h\"}}, \"b\": {\"queue\": "
          "\"a\", \"consumer\": \"x\", \"forward\": {\"url\": \"http://h\"}}}",
          NULL, NULL},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}", NULL, NULL},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 20", NULL, NULL},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 19", "queues.q.delivery_limit",
+         "with a limit of 19 the broker drops all messages that an ordered queue holds after as many restarts; "
+         "expected 0 (no limit) or at least 20"},
+        {'Q', "\"order\": {\"key\": [\"header:a\"], \"on_dead\": \"hold\"}, \"delivery_limit\": 20",
+         "queues.q.order.on_dead",
+         "hold keeps a message in its queue until an operator acts, which a delivery limit ends; expected "
+         "delivery_limit 0 (no limit), or on_dead continue"},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_parked\": 10", "queues.q.max_parked",
+         "has no effect on an ordered queue, where prefetch bounds all that is held"},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"257KiB\"", "queues.q.max_message",
+         "max_message (257KiB) times prefetch (256) is above max_bytes (64MiB): an ordered queue gives nothing "
+         "back to the broker; expected max_message of at most 256KiB, or a larger max_bytes"},
+        {'Q', "\"order\": {\"on_dead\": \"hold\"}", "queues.q.order.on_dead", "expected order.key beside it"},
+        {'Q', "\"order\": {\"key\": []}", "queues.q.order.key", "expected 1 to 16 elements, got 0"},
+        {'Q', "\"message_id\": [\"routing_key\"]", "queues.q.message_id[0]",
+         "\"routing_key\" is no source of a message id; expected property:<name>, header:<name>, "
+         "json:<pointer>, cloudevents or body-sha256"},
         {'Q', "\"consumer\": \"onceward-try.q\"", "queues.q.consumer",
          "expected another name: `onceward try` deletes the rows of consumers that begin with onceward-try."},
         {'Q', "\"consumer\": \"onceward-outbox\"", "queues.q.consumer",

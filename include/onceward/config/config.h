@@ -31,7 +31,9 @@ struct config_tls {
     bool verify;
 };
 
-enum { CONFIG_DELIVERY_LIMIT_MIN = 5 }; /* of a quorum queue */
+/* The smallest delivery limits: of a quorum queue, and of an ordered one, all of whose deliveries count
+ * together. */
+enum { CONFIG_DELIVERY_LIMIT_MIN = 5, CONFIG_ORDERED_LIMIT_MIN = 20 };
 
 struct config_broker {
     struct config_text url; /* where the broker is: given, or made of host, port and vhost */
@@ -80,6 +82,19 @@ struct config_forward {
     bool error_body;    /* the text of error answers is kept */
 };
 
+/* Places of a value in a message, in the order of the search. */
+struct config_sources {
+    struct identity_source *items;
+    size_t n;
+};
+
+/* Order per key. */
+struct config_order {
+    struct config_sources key; /* n 0: the queue is not ordered */
+    bool hold;                 /* on_dead: hold */
+    bool unkeyed_is_dead;      /* unkeyed: dead */
+};
+
 struct config_queue {
     char *name;  /* the entry's name: for the log */
     char *queue; /* the broker's name of it */
@@ -92,8 +107,8 @@ struct config_queue {
     size_t max_bytes, max_message_bytes;
     int64_t max_hold_ms, pause_hold_ms;
     int delivery_limit; /* -1: that of the broker */
-    struct identity_source *message_id;
-    size_t n_message_id;
+    struct config_sources message_id;
+    struct config_order order;
     int max_attempts;
     int64_t backoff_ms, max_backoff_ms, max_age_ms; /* max_age_ms 0: off */
     int *permanent_status;

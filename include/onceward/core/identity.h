@@ -22,6 +22,8 @@ enum identity_kind {
     IDENTITY_BODY_SHA256, /* lower-case hex */
     IDENTITY_JOIN, /* several, all needed, joined with "/" after percent-encoding each; empty when one of them
                       is */
+    IDENTITY_ROUTING_KEY, /* routing_key: of an order key only, since copies of one id come by several routing
+                             keys */
 };
 
 struct identity_source {
