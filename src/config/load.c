@@ -16,6 +16,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/runtime_folder.h"
+#include "onceward/base/sha256.h"
 #include "onceward/config/config.h"
 
 #include <errno.h>
@@ -388,6 +389,22 @@ void config_set_instance(struct config *c, const char *name)
     c->instance = arena_copy(c->arena, name, strlen(name));
 }
 
+static void digest(struct config *c, struct slice text)
+{
+    struct buf hex = {0};
+    uint8_t hash[32];
+
+    sha256(text.data, text.len, hash);
+    buf_add_hex(&hex, hash, CONFIG_DIGEST_LEN / 2);
+    memcpy(c->digest, buf_text(&hex), CONFIG_DIGEST_LEN);
+    buf_deinit(&hex);
+}
+
+const char *config_public_digest(const struct config *c)
+{
+    return c->holds_secrets ? NULL : c->digest;
+}
+
 static int parse(struct slice text, const char *name, config_database_check *check,
                  struct config **ret_config, struct config_report *report, struct config_values *values)
 {
@@ -425,6 +442,7 @@ static int parse(struct slice text, const char *name, config_database_check *che
         config_free(c);
         return -1;
     }
+    digest(c, text);
     *ret_config = c;
     return 0;
 }

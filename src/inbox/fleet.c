@@ -38,6 +38,7 @@ enum {
     END_TO_END_P50,
     END_TO_END_P99,
     HOST,
+    CONFIG,
     N_COLUMNS
 };
 
@@ -73,6 +74,7 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
         .instance = text(r, row, INSTANCE),
         .host = text(r, row, HOST),
         .version = text(r, row, VERSION),
+        .config = text(r, row, CONFIG),
         .number = field_int(r, row, NUMBER),
         .seen_ms = field_int(r, row, SEEN_MS),
         .queue = text(r, row, QUEUE),
@@ -239,9 +241,10 @@ static void add_replica(struct table *t, const struct fleet_queue *q)
 
 static void print_queues(const struct fleet *f, FILE *out)
 {
-    static const char *const heads[] = {"QUEUE", "REPLICA", "STATE",  "OUT",      "ACCEPTED", "LIMIT",
-                                        "HELD",  "IN/S",    "DONE/S", "FAILED/S", "VERSION",  "SEEN"};
-    struct table t = {.n_columns = 12, .right = 0x3F8};
+    static const char *const heads[] = {"QUEUE",   "REPLICA", "STATE", "OUT",    "ACCEPTED",
+                                        "LIMIT",   "HELD",    "IN/S",  "DONE/S", "FAILED/S",
+                                        "VERSION", "CONFIG",  "SEEN"};
+    struct table t = {.n_columns = 13, .right = 0x3F8};
 
     for (size_t i = 0; i < t.n_columns; i++)
         table_add_text(&t, heads[i]);
@@ -260,6 +263,7 @@ static void print_queues(const struct fleet *f, FILE *out)
         add_decimal(&t, q->completed_per_s);
         add_decimal(&t, q->failed_per_s);
         table_add_text(&t, q->version);
+        table_add_text(&t, *q->config ? q->config : NULL);
         text_add_age(&seen, q->seen_ms);
         buf_add_text(&seen, " ago");
         table_add(&t, buf_slice(&seen));
@@ -371,6 +375,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {HOST, "host", false},
                                                   {NUMBER, "number", true},
                                                   {VERSION, "version", false},
+                                                  {CONFIG, "config", false},
                                                   {SEEN_MS, "seen_ms", true},
                                                   {QUEUE, "queue", false},
                                                   {CONSUMER, "consumer", false},

@@ -20,7 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RELOADS "ONCEWARD_RELOADS" /* how many there were, and when the last one began */
+/* The number of reloads, the time at which the last one began, and the digest of the configuration before it. */
+#define RELOADS "ONCEWARD_RELOADS"
 
 enum { OUTCOME_LINES = 50, LOG_STOP_MS = 2000 };
 
@@ -145,7 +146,8 @@ void reload_carry_out(struct sidecar *s, char **argv)
 
     if (!check(s))
         return;
-    snprintf(text, sizeof(text), "%lld:%lld", (long long)s->reload.begun, (long long)s->reload_began_ms);
+    snprintf(text, sizeof(text), "%lld:%lld:%s", (long long)s->reload.begun, (long long)s->reload_began_ms,
+             s->config->digest);
     setenv(RELOADS, text, 1);
     keep_only(s->file.lock.fd);
     log_stop(LOG_STOP_MS);
@@ -178,9 +180,10 @@ static void keep_ready(struct sidecar *s)
     state_deinit(&before);
 }
 
-static void report_reloaded(struct sidecar *s, int64_t took_ms)
+static void report_reloaded(struct sidecar *s, int64_t took_ms, bool unchanged)
 {
     const struct config *c = s->config;
+    const char *digest = config_public_digest(c);
     struct texts names = {0};
     struct buf line = {0};
     struct log_line l;
@@ -194,8 +197,15 @@ static void report_reloaded(struct sidecar *s, int64_t took_ms)
     log_begin(&l, EVENT_RELOADED, NULL);
     log_int(&l, "took_ms", took_ms);
     log_texts(&l, "queues", &names);
+    if (digest)
+        log_text(&l, "config", digest);
+    log_bool(&l, "unchanged", unchanged);
     log_end(&l);
     outcome_begin(s, false);
+    texts_add(&s->reload.outcome, buf_text(&line));
+    buf_reset(&line);
+    buf_printf(&line, "configuration %s%s%s", digest ? digest : "", digest ? ", " : "",
+               unchanged ? "unchanged: the file is the same as before" : "changed");
     texts_add(&s->reload.outcome, buf_text(&line));
     texts_deinit(&names);
     buf_deinit(&line);
@@ -211,8 +221,9 @@ void reload_take_over(struct sidecar *s)
     if (!text)
         return;
     s->reload.begun = strtoll(text, &end, 10);
-    s->reload_began_ms = *end == ':' ? strtoll(end + 1, NULL, 10) : s->now_ms;
+    s->reload_began_ms = *end == ':' ? strtoll(end + 1, &end, 10) : s->now_ms;
+    bool unchanged = *end == ':' && !strcmp(end + 1, s->config->digest);
     unsetenv(RELOADS);
     keep_ready(s);
-    report_reloaded(s, s->now_ms - s->reload_began_ms);
+    report_reloaded(s, s->now_ms - s->reload_began_ms, unchanged);
 }

@@ -78,6 +78,8 @@ static void add_queue(struct buf *b, struct lane *l)
     buf_add_json(b, slice_of(l->config->queue));
     add_text(b, "consumer", l->config->consumer);
     add_text(b, "state", queue_states[state].name);
+    if (config_public_digest(l->sidecar->config))
+        add_text(b, "config", config_public_digest(l->sidecar->config));
     if (may_consume)
         buf_add_text(b, ", \"may_consume\": true");
     if (l->sidecar->ending == ENDING_DRAIN && l->core.drain == DRAIN_DONE)

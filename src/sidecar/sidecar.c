@@ -312,6 +312,8 @@ static void log_started(const struct config *c)
     log_text(&l, "instance", c->instance);
     log_int(&l, "pid", getpid());
     log_int(&l, "queues", (int64_t)c->n_queues);
+    if (config_public_digest(c))
+        log_text(&l, "config", config_public_digest(c));
     log_end(&l);
 }
 

@@ -1,6 +1,7 @@
 """`onceward drain` and `onceward reload`: they ask the process that has the state file locked, and nobody else. A sidecar that was drained
 stays, idle and healthy, until SIGTERM: in a container that is what lets a preStop hook end before its container does."""
 
+import hashlib
 import json
 import os
 import signal
@@ -350,19 +351,44 @@ def test_reload_says_how_it_went_and_what_is_wrong(bed):
     sidecar = bed.sidecar()
     state = sidecar.config["state_file"]
     name = bed.queue.name
-    assert good("reload", "--state", state).splitlines()[1:] == ["reloaded", f"  queues: {name}"]
+    assert good("reload", "--state", state).splitlines()[1:3] == ["reloaded", f"  queues: {name}"]
     write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": 77}}, "instance": "other"}))
     out = good("reload", "--now", "--state", state).splitlines()
-    assert out[1:] == ["reloaded", f"  queues: {name}"], out
+    assert out[1:3] == ["reloaded", f"  queues: {name}"], out
     sidecar.wait_for("consuming", prefetch=77)
     assert told(sidecar)["instance"] == "other"
     write(sidecar, merge(sidecar.config, {"queues": {name: {"prefetch": 0, "brake": "x"}}}))
     done = run("reload", "--state", state)
     assert done.status == 1 and "\nconfig_error\n" in done.out, done.text
     assert f"  queues.{name}.prefetch: " in done.out and f"  queues.{name}.brake: " in done.out and "old configuration stays" in done.out
-    assert len(sidecar.find("reloaded")) == 2 and len(sidecar.find("reload_refused")) == 1 and healthy(sidecar)
+    assert [line["unchanged"] for line in sidecar.find("reloaded")] == [True, False] and len(sidecar.find("reload_refused")) == 1 and healthy(sidecar)
     good("drain", "--state", state)
     assert "was drained" in run("reload", "--state", state).out
+
+
+def test_logs_reload_and_status_name_the_digest_of_the_file_unless_it_holds_passwords(bed):
+    def digest(s):
+        with open(s.config_path, "rb") as f:
+            return hashlib.sha256(f.read()).hexdigest()[:12]
+
+    def shown():
+        found = json.loads(good("status", "--config", sidecar.config_path, "--json"))["replicas"]
+        return [r["config"] for r in found if r["queue"] == bed.queue.name and r["instance"] == told(sidecar)["instance"]]
+
+    holds = bed.sidecar(top={"database": {"password": "secret"}})
+    assert "config" not in holds.find("started")[0]
+    said = good("reload", "--state", holds.config["state_file"])
+    assert said.splitlines()[-1] == "  configuration unchanged: the file is the same as before"
+    assert holds.term() == 0
+    sidecar = bed.sidecar()
+    first = digest(sidecar)
+    assert sidecar.find("started")[0]["config"] == first
+    wait_until(lambda: shown() == [first], "status shows it", 20, 0.2)
+    assert good("reload", "--state", sidecar.config["state_file"]).splitlines()[-1] == \
+        f"  configuration {first}, unchanged: the file is the same as before"
+    write(sidecar, merge(sidecar.config, {"shutdown_grace": "6s"}))
+    assert good("reload", "--state", sidecar.config["state_file"]).splitlines()[-1] == f"  configuration {digest(sidecar)}, changed"
+    assert [line["config"] for line in sidecar.find("reloaded")] == [first, digest(sidecar)] and first != digest(sidecar)
 
 
 def test_reload_of_a_sidecar_that_is_drained_meanwhile_is_refused(bed):

@@ -35,6 +35,8 @@ struct config_tls {
  * together. */
 enum { CONFIG_DELIVERY_LIMIT_MIN = 5, CONFIG_ORDERED_LIMIT_MIN = 20 };
 
+enum { CONFIG_DIGEST_LEN = 12 };
+
 struct config_broker {
     struct config_text url; /* where the broker is: given, or made of host, port and vhost */
     struct config_text given_url;
@@ -142,6 +144,7 @@ struct config_outbox {
 };
 
 struct config {
+    char digest[CONFIG_DIGEST_LEN + 1]; /* hex: the first digits of the file's SHA-256 */
     char *instance;
     bool instance_is_set; /* given in the file, so it may come back under the same name */
     bool holds_secrets;   /* the file itself has passwords, not by way of other files or the environment */
@@ -203,6 +206,9 @@ int config_parse(const char *text, size_t len, const char *name, config_database
                  struct config **ret_config, struct config_report *report);
 
 void config_free(struct config *c);
+
+/* The digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */
+const char *config_public_digest(const struct config *c);
 
 /* Gives the sidecar the name that was found for it where the file gives none. Before anybody reads it. */
 void config_set_instance(struct config *c, const char *name);

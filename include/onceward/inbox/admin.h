@@ -60,6 +60,7 @@ int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, 
  * are not known are -1. */
 struct fleet_queue {
     const char *instance, *version;
+    const char *config;      /* the digest of its configuration; empty: the file holds passwords */
     const char *host;        /* the name of its machine, or pod; empty: not known */
     bool is_foreign;         /* no consumer of the configuration that was asked with */
     int64_t number, seen_ms; /* of the instance's life; how long ago it was written */
