@@ -2,6 +2,7 @@
 
 #include "config/checks.h"
 
+#include "onceward/config/pattern.h"
 #include "onceward/core/media_type.h"
 
 #include <arpa/inet.h>
@@ -236,4 +237,13 @@ const char *check_consumer(const char *text)
     if (!strncmp(text, "onceward-try.", 13))
         return "another name: `onceward try` deletes the rows of consumers that begin with onceward-try.";
     return strcmp(text, "onceward-outbox") ? NULL : "another name: this one is the outbox's";
+}
+
+const char *check_queue_name(const char *text)
+{
+    struct pattern p;
+    const char *wrong;
+
+    pattern_read(text, &p, &wrong);
+    return wrong;
 }

@@ -7,6 +7,7 @@
 
 /* "onceward-outbox" is the outbox's. */
 const char *check_consumer(const char *text);
+const char *check_queue_name(const char *text); /* a range in it is well-formed */
 const char *check_broker_url(const char *text);
 const char *check_host(const char *text);
 const char *check_database_url(const char *text);

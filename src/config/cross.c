@@ -9,6 +9,7 @@
 #include "config/report.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/config/pattern.h"
 #include "onceward/core/identity.h"
 #include "onceward/core/row.h"
 #include "onceward/core/token.h"
@@ -223,10 +224,15 @@ static void check_retry(const struct reading *r, const struct config_queue *q)
 
 static void check_amounts(const struct reading *r, const struct config_queue *q)
 {
-    if (q->prefetch < q->forward.concurrency)
+    if (q->prefetch < q->forward.concurrency && q->n_partitions == 1)
         cross_report(r, false, "prefetch", "forward.concurrency",
                      "prefetch (%d) is below forward.concurrency (%d); expected at least as much",
                      q->prefetch, q->forward.concurrency);
+    else if ((size_t)q->prefetch * q->n_partitions < (size_t)q->forward.concurrency)
+        cross_report(
+            r, false, "prefetch", "forward.concurrency",
+            "prefetch (%d) of %zu partitions is below forward.concurrency (%d); expected at least as much in all",
+            q->prefetch, q->n_partitions, q->forward.concurrency);
     check_delivery_limit(r, "delivery_limit", q->delivery_limit);
     if (q->store_response_bytes > q->forward.max_response_bytes)
         cross_report(r, false, "store_response", "forward.max_response",
@@ -339,6 +345,38 @@ static bool same_vhost(const char *a, const char *b, const char *of_url)
     return a == b || (a && b && !strcmp(a, b));
 }
 
+/* Is there a queue of that name among those of q? */
+static bool has_queue(const struct config_queue *q, const char *name)
+{
+    struct pattern p;
+    const char *wrong;
+
+    if (!q->pattern)
+        return !strcmp(q->queue, name);
+    pattern_read(q->pattern, &p, &wrong);
+    return pattern_has(&p, name);
+}
+
+/* The first queue that stands in both, into *ret. */
+static bool queue_in_both(const struct config_queue *a, const struct config_queue *b, struct buf *ret)
+{
+    struct pattern p;
+    const char *wrong;
+
+    if (!b->pattern) {
+        buf_add_text(ret, b->queue);
+        return has_queue(a, b->queue);
+    }
+    pattern_read(b->pattern, &p, &wrong);
+    for (size_t i = 0; i < pattern_count(&p); i++) {
+        buf_reset(ret);
+        pattern_add_name(ret, &p, i);
+        if (has_queue(a, buf_text(ret)))
+            return true;
+    }
+    return false;
+}
+
 static void check_pair(const struct queue_reading *first, const struct queue_reading *second,
                        const char *vhost)
 {
@@ -346,10 +384,15 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
 
     if (!strcmp(first->path, second->path)) /* given twice, which was reported */
         return;
-    bool same_queue = !strcmp(first->queue.queue, second->queue.queue) &&
-                      same_vhost(first->queue.vhost, second->queue.vhost, vhost);
+    struct buf shared = {0};
+    bool same_queue = same_vhost(first->queue.vhost, second->queue.vhost, vhost) &&
+                      queue_in_both(&first->queue, &second->queue, &shared);
 
-    if (same_queue && reading_origin(r, "vhost") != ORIGIN_BAD)
+    if (same_queue && reading_origin(r, "vhost") != ORIGIN_BAD &&
+        (first->queue.pattern || second->queue.pattern))
+        cross_report(r, false, "queue", NULL, "%s is a queue of %s, too; expected each queue once",
+                     buf_text(&shared), first->path);
+    else if (same_queue && reading_origin(r, "vhost") != ORIGIN_BAD)
         cross_report(r, false, "queue", NULL, "the same queue and vhost as %s; expected each queue once",
                      first->path);
     else if (!strcmp(first->queue.consumer, second->queue.consumer))
@@ -359,6 +402,7 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
             "count as "
             "completed in the other",
             first->path);
+    buf_deinit(&shared);
 }
 
 void cross_check_queues(const struct reading *root, const struct queue_reading *queues, size_t n)

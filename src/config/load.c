@@ -18,6 +18,7 @@
 #include "onceward/base/runtime_folder.h"
 #include "onceward/base/sha256.h"
 #include "onceward/config/config.h"
+#include "onceward/config/pattern.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +27,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { QUEUES_MAX = 256, QUEUE_NAME_MAX = 255, MESSAGE_DEFAULT = 16 << 20, ORDERED_PREFETCH = 256 };
+/* PARTITIONED_MAX: below the 2047 channels that RabbitMQ allows on a connection by default. */
+enum {
+    QUEUES_MAX = 256,
+    PARTITIONED_MAX = 1024,
+    QUEUE_NAME_MAX = 255,
+    MESSAGE_DEFAULT = 16 << 20,
+    ORDERED_PREFETCH = 256
+};
 
 /* --- JSON --- */
 
@@ -242,9 +250,66 @@ static void settle_order(struct queue_reading *q)
     if (reading_origin(&q->reading, "prefetch") == ORIGIN_NONE)
         c->prefetch = ORDERED_PREFETCH;
     if (!c->max_message_bytes)
-        c->max_message_bytes = c->max_bytes / (size_t)c->prefetch;
+        c->max_message_bytes = c->max_bytes / (size_t)c->prefetch / c->n_partitions;
     if (c->max_message_bytes > MESSAGE_DEFAULT && reading_origin(&q->reading, "max_message") == ORIGIN_NONE)
         c->max_message_bytes = MESSAGE_DEFAULT;
+}
+
+/* The keys are known by now: is it one queue, or several? */
+static void pattern_settle(struct queue_reading *q)
+{
+    struct pattern p;
+    const char *wrong;
+
+    q->queue.n_partitions = 1;
+    if (!pattern_read(q->queue.queue, &p, &wrong)) {
+        if (strpbrk(q->queue.queue, "{}"))
+            report_warning(q->reading.report, q->path,
+                           "the queue name %s has a brace, and no range such as {0..15}: it is one queue",
+                           q->queue.queue);
+        return;
+    }
+    if (wrong) { /* of the entry's name: that of a key was reported */
+        report_error(q->reading.report, q->path, "expected %s", wrong);
+        return;
+    }
+    q->queue.pattern = q->queue.queue;
+    q->queue.n_partitions = pattern_count(&p);
+    if (!q->queue.consumer && reading_origin(&q->reading, "consumer") != ORIGIN_BAD)
+        report_error(
+            q->reading.report, q->path,
+            "missing consumer; expected a name for messages of all queues of %s, since the range may "
+            "change",
+            q->queue.pattern);
+}
+
+/* An entry as its queues. */
+static void queues_expand(struct config *c, const struct queue_reading *entries, size_t n)
+{
+    struct config_queue *q;
+    size_t n_queues = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_queues += entries[i].queue.n_partitions;
+    q = c->queues = arena_alloc(c->arena, n_queues, sizeof(*c->queues));
+    c->n_queues = n_queues;
+    c->n_entries = n;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < entries[i].queue.n_partitions; k++, q++) {
+            struct buf name = {0};
+            struct pattern p;
+            const char *wrong;
+
+            *q = entries[i].queue;
+            q->entry = i;
+            q->partition = k;
+            if (!q->pattern)
+                continue;
+            pattern_read(q->pattern, &p, &wrong);
+            pattern_add_name(&name, &p, k);
+            q->queue = arena_copy(c->arena, name.data, name.len);
+            buf_deinit(&name);
+        }
 }
 
 static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name,
@@ -272,13 +337,14 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         report_error(defaults->report, q->path, "expected an object of queue keys, got %s",
                      kind_name(object));
     }
+    if (!q->queue.queue)
+        q->queue.queue = q->queue.name;
+    pattern_settle(q);
     if (q->queue.order.key.n)
         settle_order(q);
     if (!q->queue.max_message_bytes)
         q->queue.max_message_bytes =
             q->queue.max_bytes < MESSAGE_DEFAULT ? q->queue.max_bytes : MESSAGE_DEFAULT;
-    if (!q->queue.queue)
-        q->queue.queue = q->queue.name;
     if (!q->queue.consumer)
         q->queue.consumer = q->queue.queue;
 }
@@ -337,10 +403,10 @@ static void read_queues(struct reading *root_reading, json_t *root)
         }
     }
     cross_check_queues(root_reading, queues, n);
-    c->queues = arena_alloc(c->arena, n, sizeof(*c->queues));
-    c->n_queues = n;
-    for (size_t i = 0; i < n; i++)
-        c->queues[i] = queues[i].queue;
+    queues_expand(c, queues, n);
+    if (c->n_queues > PARTITIONED_MAX)
+        report_error(report, "queues", "expected at most %d queues with all partitions, got %zu",
+                     PARTITIONED_MAX, c->n_queues);
     free(queues);
 }
 

@@ -16,7 +16,7 @@ static uint64_t sum_of(const struct config *c)
     uint64_t sum = 0;
 
     for (size_t i = 0; i < c->n_queues; i++)
-        sum += c->queues[i].max_bytes;
+        sum += c->queues[i].partition ? 0 : c->queues[i].max_bytes; /* the partitions of an entry share it */
     return sum;
 }
 

@@ -8,6 +8,7 @@
 #include "onceward/base/mem.h"
 #include "onceward/config/config.h"
 #include "onceward/config/keys.h"
+#include "onceward/config/pattern.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -261,6 +262,52 @@ static void test_ordered_defaults(void **state)
     assert_int_equal(q->prefetch, 256);
     assert_int_equal(q->max_message_bytes, q->max_bytes / 256);
     config_free(c);
+}
+
+static void test_range_expands(void **state)
+{
+    struct config *c =
+        parse("{\"broker\": {\"url\": \"amqp://h\"}, \"database\": {\"url\": \"host=h\"}, \"defaults\": "
+              "{\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"one\": {}, \"orders\": {\"queue\": "
+              "\"orders-{08..11}.v2\", \"consumer\": \"shop\"}, \"two\": {}}}");
+    static const char *const names[] = {"one",          "orders-08.v2", "orders-09.v2",
+                                        "orders-10.v2", "orders-11.v2", "two"};
+    static const size_t entries[] = {0, 1, 1, 1, 1, 2}, places[] = {0, 0, 1, 2, 3, 0};
+
+    assert_int_equal(c->n_queues, 6);
+    assert_int_equal(c->n_entries, 3);
+    for (size_t i = 0; i < c->n_queues; i++) {
+        const struct config_queue *q = &c->queues[i];
+
+        assert_string_equal(q->queue, names[i]);
+        assert_int_equal(q->entry, entries[i]);
+        assert_int_equal(q->partition, places[i]);
+        assert_int_equal(q->n_partitions, q->entry == 1 ? 4 : 1);
+        assert_int_equal(!!q->pattern, q->entry == 1);
+        assert_string_equal(q->consumer, q->entry == 1 ? "shop" : names[i]);
+        assert_string_equal(q->name, q->entry == 1 ? "orders" : names[i]);
+    }
+    assert_string_equal(c->queues[1].pattern, "orders-{08..11}.v2");
+    config_free(c);
+}
+
+static void test_pattern_has(void **state)
+{
+    struct pattern plain, zeros;
+    const char *wrong;
+
+    assert_true(pattern_read("q{0..12}x", &plain, &wrong));
+    assert_null(wrong);
+    assert_true(pattern_read("q{00..12}x", &zeros, &wrong));
+    assert_null(wrong);
+    assert_int_equal(pattern_count(&plain), 13);
+    assert_true(pattern_has(&plain, "q0x") && pattern_has(&plain, "q12x"));
+    assert_false(pattern_has(&plain, "q13x") || pattern_has(&plain, "q03x") || pattern_has(&plain, "qx"));
+    assert_false(pattern_has(&plain, "q1xx") || pattern_has(&plain, "qqx") || pattern_has(&plain, "x"));
+    assert_true(pattern_has(&zeros, "q03x") && pattern_has(&zeros, "q12x"));
+    assert_false(pattern_has(&zeros, "q3x") || pattern_has(&zeros, "q003x"));
+    assert_false(pattern_read("q{a}", &plain, &wrong));
+    assert_null(wrong);
 }
 
 static void test_full_is_valid(void **state)
@@ -583,6 +630,8 @@ int main(void)
         cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_full_lists_every_key),
         cmocka_unit_test(test_ordered_defaults),
+        cmocka_unit_test(test_range_expands),
+        cmocka_unit_test(test_pattern_has),
         cmocka_unit_test(test_full_is_valid),
         cmocka_unit_test(test_minimal_and_defaults),
         cmocka_unit_test(test_broker_host),

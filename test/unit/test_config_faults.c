@@ -140,6 +140,60 @@ static void test_json(void **state)
     CHECK_ALL(cases, false);
 }
 
+/* Queue names with a range. */
+static void test_ranges(void **state)
+{
+    static const struct fault_case cases[] = {
+        {'Q', "\"queue\": \"o-{0..3}\", \"consumer\": \"o\"", NULL, NULL},
+        {'Q', "\"queue\": \"o-{00..15}-x\", \"consumer\": \"o\", \"prefetch\": 1", NULL, NULL},
+        {'Q', "\"queue\": \"o-{7..262}\", \"consumer\": \"o\"", NULL, NULL},
+        {'Q', "\"queue\": \"o-{7..263}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected a range of at most 256 queues"},
+        {'Q', "\"queue\": \"o-{3..0}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected a range whose first number is not above its last one"},
+        {'Q', "\"queue\": \"o-{0..}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected a range of two whole numbers in the braces, such as {0..15}"},
+        {'Q', "\"queue\": \"o-{-1..3}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected a range of two whole numbers in the braces, such as {0..15}"},
+        {'Q', "\"queue\": \"o-{0..9999999999}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected a range of two whole numbers in the braces, such as {0..15}"},
+        {'Q', "\"queue\": \"o-{00..150}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected as many digits in both numbers of a range with leading zeros, such as {00..15}"},
+        {'Q', "\"queue\": \"o-{0..3}-{0..3}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected one range, and no other braces in the name"},
+        {'Q', "\"queue\": \"{o}-{0..3}\", \"consumer\": \"o\"", "queues.q.queue",
+         "expected one range, and no other braces in the name"},
+        {'Q', "\"queue\": \"o-{0..3}\"", "queues.q",
+         "missing consumer; expected a name for messages of all queues of o-{0..3}, since the range may change"},
+        {'S', "\"queues\": {\"o-{0..x}\": {\"consumer\": \"o\", \"forward\": {\"url\": \"http://h\"}}}",
+         "queues.\"o-{0..x}\"", "expected a range of two whole numbers in the braces, such as {0..15}"},
+        {'F',
+         "\"queue\": \"o-{0..3}\", \"consumer\": \"o\", \"prefetch\": 2, \"forward\": {\"url\": "
+         "\"http://h\", \"concurrency\": 9}",
+         "queues.q.prefetch",
+         "prefetch (2) of 4 partitions is below forward.concurrency (9); expected at least as much in all"},
+        {'S',
+         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"o-2\": {}, \"o\": {\"queue\": "
+         "\"o-{1..3}\", \"consumer\": \"o\"}}",
+         "queues.o.queue", "o-2 is a queue of queues.o-2, too; expected each queue once"},
+        {'S',
+         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": \"o-{3..9}\", "
+         "\"consumer\": \"p\"}, \"o\": {\"queue\": \"o-{1..3}\", \"consumer\": \"o\"}}",
+         "queues.o.queue", "o-3 is a queue of queues.p, too; expected each queue once"},
+        {'S',
+         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": \"o-{03..09}\", "
+         "\"consumer\": \"p\"}, \"o\": {\"queue\": \"o-{1..3}\", \"consumer\": \"o\"}}",
+         NULL, NULL},
+    };
+    static const struct fault_case warnings[] = {
+        {'Q', "\"queue\": \"o-{0-3}\"", "queues.q",
+         "the queue name o-{0-3} has a brace, and no range such as {0..15}: it is one queue"},
+    };
+
+    CHECK_ALL(cases, false);
+    CHECK_ALL(warnings, true);
+}
+
 static void test_structure(void **state)
 {
     static const struct fault_case cases[] = {
@@ -989,21 +1043,14 @@ static void test_file_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_structure),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_broker_host),
-        cmocka_unit_test(test_forward),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_combinations),
-        cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_defaults_once),
-        cmocka_unit_test(test_twice_hides_nothing),
-        cmocka_unit_test(test_no_secrets),
-        cmocka_unit_test(test_huge_and_deep),
+        cmocka_unit_test(test_json),          cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_structure),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_long_names),    cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_broker_host),   cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_lists),         cmocka_unit_test(test_combinations),
+        cmocka_unit_test(test_warnings),      cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_defaults_once), cmocka_unit_test(test_twice_hides_nothing),
+        cmocka_unit_test(test_no_secrets),    cmocka_unit_test(test_huge_and_deep),
         cmocka_unit_test(test_file_faults),
     };
 

@@ -98,9 +98,12 @@ struct config_order {
 };
 
 struct config_queue {
-    char *name;  /* the entry's name: for the log */
-    char *queue; /* the broker's name of it */
-    char *vhost; /* NULL: the URL's */
+    char *name;    /* the entry's name: for the log */
+    char *queue;   /* the broker's name of it */
+    char *pattern; /* `queue` as the entry has it, where that has a range; NULL: the entry is one queue */
+    size_t entry;  /* the number of its entry; the queues of one entry are adjacent */
+    size_t partition, n_partitions; /* its place among them, and how many they are; 0 of 1 without a range */
+    char *vhost;                    /* NULL: the URL's */
     char *consumer, *takes_over;
     struct config_forward forward;
     bool transaction; /* completion */
@@ -155,8 +158,8 @@ struct config {
     bool state_file_is_set; /* given in the file, not the default that sidecars of one user share */
     int64_t shutdown_grace_ms;
     struct config_outbox outbox;
-    struct config_queue *queues; /* none: only with an outbox */
-    size_t n_queues;
+    struct config_queue *queues; /* none: only with an outbox. One for each partition */
+    size_t n_queues, n_entries;
     struct config_arena *arena;
 };
 
