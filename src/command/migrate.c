@@ -1,45 +1,75 @@
-/* onceward migrate: brings the schema up to date, and says what it did. */
+/* onceward migrate: brings the schema up to date and prints what it did. */
 
 #include "command/common.h"
 #include "onceward/inbox/admin.h"
 
 #include <getopt.h>
+#include <stdlib.h>
 
 static const char help[] =
-    "usage: onceward migrate --config FILE [--database URL]\n"
-    "Brings the schema `onceward` in the configured database up to date: makes it where there is none, runs "
-    "the migrations\n"
+    "usage: onceward migrate --config FILE | --database URL | --database-file FILE\n"
+    "Brings the schema `onceward` in the database up to date: makes it where there is none, runs the "
+    "migrations\n"
     "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app, which "
     "cannot log in\n"
     "themselves: give the sidecar and the application logins that are IN ROLE of them.\n"
     "Safe to run again, by several at once, and while sidecars run.\n"
-    "  --database URL   the same database by another login: the sidecar's own may not do this. A password is "
-    "better given\n"
-    "                   in PGPASSWORD or in ~/.pgpass\n"
+    "  --database URL        the database, with a login that owns the schema; the sidecar's own may not do "
+    "this.\n"
+    "                        A password is better given in PGPASSWORD or in ~/.pgpass\n"
+    "  --database-file FILE  the same, with the URL and its password in a file\n"
+    "  --config FILE         only for its timeouts beside one of these; alone: the database that it names\n"
     "The login must own the schema, or the first time may CREATE in the database (its owner may). Where it "
     "may not make\n"
     "roles (CREATEROLE), the statements for an administrator are printed, and it has succeeded all the "
     "same.\n";
 
 struct migrate_options {
-    const char *config, *database;
+    const char *config;
+    struct config_text database;
 };
+
+static bool is_database_named(const struct migrate_options *o)
+{
+    return o->database.value || o->database.file;
+}
+
+/* The URL is checked before anything connects. -1: good; else the exit status. */
+static int check_database(const struct config_text *database)
+{
+    struct fault f = {0};
+    char *url;
+
+    if (config_text_read(database, &url, &f)) {
+        fprintf(stderr, "onceward migrate: --database-file: %s\n", f.text);
+        return STATUS_USAGE;
+    }
+    bool good = admin_check_url(url, &f) >= 0;
+
+    free(url);
+    if (good)
+        return -1;
+    fprintf(stderr, "onceward migrate: --database%s: %s\n", database->file ? "-file" : "", f.text);
+    return command_see_help("migrate");
+}
 
 /* -1: go on; else the exit status. */
 static int read_options(int argc, char **argv, struct migrate_options *o)
 {
     static const struct option options[] = {{"config", required_argument, NULL, 'c'},
                                             {"database", required_argument, NULL, 'd'},
+                                            {"database-file", required_argument, NULL, 'f'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
-    struct fault f = {0};
     int option;
 
     while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
         if (option == 'c') {
             o->config = optarg;
         } else if (option == 'd') {
-            o->database = optarg;
+            o->database = (struct config_text){.value = optarg};
+        } else if (option == 'f') {
+            o->database = (struct config_text){.file = optarg};
         } else {
             if (option != 'h')
                 return command_see_help(argv[0]);
@@ -47,12 +77,10 @@ static int read_options(int argc, char **argv, struct migrate_options *o)
             return STATUS_DONE;
         }
     }
-    if (command_config_named(argc, argv, &o->config) == 0) {
-        if (!o->database || admin_check_url(o->database, &f) >= 0)
-            return -1;
-        fprintf(stderr, "onceward migrate: --database: %s\n", f.text);
-    }
-    return command_see_help(argv[0]);
+    o->config = command_config_default(o->config);
+    if ((o->config || !is_database_named(o) || optind < argc) && command_config_named(argc, argv, &o->config))
+        return command_see_help(argv[0]);
+    return is_database_named(o) ? check_database(&o->database) : -1;
 }
 
 static int migrate(const struct config_database *c)
@@ -85,13 +113,13 @@ int command_migrate(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    c = command_config(o.config);
+    c = o.config ? command_config(o.config) : config_defaults();
     if (!c)
         return STATUS_USAGE;
     struct config_database database = c->database;
 
-    if (o.database) {
-        database.url = (struct config_text){.value = (char *)o.database};
+    if (is_database_named(&o)) {
+        database.url = o.database;
         database.password = (struct config_text){0};
     }
     status = migrate(&database);

@@ -513,6 +513,19 @@ static int parse(struct slice text, const char *name, config_database_check *che
     return 0;
 }
 
+struct config *config_defaults(void)
+{
+    struct config_arena *arena = arena_new();
+    struct config *c = arena_alloc(arena, 1, sizeof(*c));
+    struct config_report report = {0};
+    struct reading r = {.config = c, .report = &report, .scope = SCOPE_ROOT, .target = c, .prefix = ""};
+
+    c->arena = arena;
+    read_fallbacks(&r);
+    config_report_deinit(&report);
+    return c;
+}
+
 int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
                  struct config **ret_config, struct config_report *report)
 {

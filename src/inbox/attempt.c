@@ -88,7 +88,7 @@ static int connection_check(struct attempt *a, const struct connection *c)
     if (result == 0)
         result = connection_check_schema(c->conn, timeout_ms, &a->fault);
     if (result)
-        return result < 0 ? result : INBOX_SCHEMA;
+        return result == 1 ? INBOX_SCHEMA : -1;
     return queues_register(a, c->conn);
 }
 

@@ -524,23 +524,25 @@ int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f
     return good ? 0 : 1;
 }
 
-/* What the database says when there is no schema of ours, or not for this role. */
-static bool schema_fault(PGconn *conn, struct fault *f)
+/* The result of a check that failed with f: without the schema, without permission, or for another reason. */
+static int schema_fault(PGconn *conn, struct fault *f, const char *reading)
 {
     char code[sizeof(f->code)];
+    int result = 1;
 
     memcpy(code, f->code, sizeof(code));
-    if (strcmp(code, "3F000") == 0 || strcmp(code, "42883") == 0 || strcmp(code, "42P01") == 0)
+    if (strcmp(code, "3F000") == 0 || strcmp(code, "42883") == 0 || strcmp(code, "42P01") == 0) {
+        result = CONNECTION_UNMIGRATED;
         fault_set(
             f, "database \"%s\" has no schema \"onceward\" that this program can use: run `onceward migrate`",
             PQdb(conn));
-    else if (strcmp(code, "42501") == 0)
+    } else if (strcmp(code, "42501") == 0)
         fault_set(f, "role \"%s\" may not use the schema \"onceward\": GRANT onceward_sidecar TO %s",
                   PQuser(conn), PQuser(conn));
     else
-        return false;
+        return fault_wrap(f, "%s", reading);
     memcpy(f->code, code, sizeof(code));
-    return true;
+    return result;
 }
 
 /* A table of another shape under the same version: changed by hand, or half restored. Claims would fail, or
@@ -598,7 +600,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
     PGresult *result;
 
     if (connection_query(conn, timeout_ms, sql, 0, NULL, &result, f))
-        return schema_fault(conn, f) ? 1 : fault_wrap(f, "reading the schema's columns");
+        return schema_fault(conn, f, "reading the schema's columns");
     bool fits = PQgetisnull(result, 0, 0);
 
     if (!fits)
@@ -616,11 +618,8 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
     PGresult *result;
 
     if (connection_query(conn, timeout_ms, "SELECT version, oldest_compatible FROM onceward.sidecar_schema()",
-                         0, NULL, &result, f)) {
-        if (schema_fault(conn, f))
-            return 1;
-        return fault_wrap(f, "reading the schema's version");
-    }
+                         0, NULL, &result, f))
+        return schema_fault(conn, f, "reading the schema's version");
     bool there = PQntuples(result) == 1 && !PQgetisnull(result, 0, 0) && !PQgetisnull(result, 0, 1);
     long version = there ? strtol(PQgetvalue(result, 0, 0), NULL, 10) : 0;
     long oldest = there ? strtol(PQgetvalue(result, 0, 1), NULL, 10) : 0;
@@ -629,7 +628,7 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
     if (version < sql_newest()) {
         fault_set(f, "the schema has version %ld, this program needs %d: run `onceward migrate`", version,
                   sql_newest());
-        return 1;
+        return CONNECTION_UNMIGRATED;
     }
     if (oldest > sql_newest()) {
         fault_set(f,

@@ -43,5 +43,8 @@ int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f);
 /* 0; 1: the sessions are not READ COMMITTED, and it cannot be pinned: f; -1: f. */
 int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f);
 
-/* Does the schema suit this program? 0; 1: f says what to do; -1: f. */
+enum { CONNECTION_UNMIGRATED = 2 };
+
+/* Does the schema suit this program? 0; 1: f says what to do; CONNECTION_UNMIGRATED: the same, and a migration
+ * is all that is missing; -1: f. */
 int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f);

@@ -733,9 +733,9 @@ static void test_connecting(void **state)
     assert_int_equal(bed_try(b), INBOX_CONNECTED);
     bed_disconnect(b);
     bed_sql(b, "UPDATE onceward.schema_version SET version = version - 100, oldest_compatible = -200");
-    connect_is(b, INBOX_SCHEMA, "onceward migrate");
+    connect_is(b, -1, "onceward migrate");
     bed_sql(b, "DROP SCHEMA onceward CASCADE");
-    connect_is(b, INBOX_SCHEMA, "onceward migrate");
+    connect_is(b, -1, "onceward migrate");
 }
 
 /* Of several hosts one refuses, one accepts and says nothing, one is good: it is found in bounded time. */

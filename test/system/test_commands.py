@@ -174,6 +174,8 @@ def test_the_program_itself_has_help_and_a_version():
     (["migrate", "--config", "x", "y"], '"y"'),
     (["migrate", "--config", "x", "--database", "postgresql://u@h/d?nothing=1"], 'the parameter "nothing"'),
     (["migrate", "--config", "/nonexistent/config.json", "--database", "host=h"], "config.json"),
+    (["migrate", "--database", "host=h", "y"], '"y"'),
+    (["migrate", "--database-file", "/nonexistent/uri"], "/nonexistent/uri"),
     (["status", "--config", "/nonexistent/config.json"], "config.json"),
     (["dead", "list", "--config", "/nonexistent/config.json"], "config.json"),
 ])
@@ -572,6 +574,12 @@ def test_migrate_makes_the_schema_and_a_second_time_changes_nothing(tmp_path, em
     assert empty.query("SELECT queue FROM onceward.consumer") == [("q",)]
     assert empty.query("SELECT has_function_privilege('onceward_app', 'onceward.complete(text)', 'EXECUTE'),"
                        " has_table_privilege('onceward_app', 'onceward.inbox', 'SELECT')") == [(True, False)]
+
+
+def test_migrate_needs_no_configuration_where_the_database_is_named(tmp_path, empty):
+    assert "was made, version" in good("migrate", "--database", empty.dsn())
+    (tmp_path / "uri").write_text(empty.dsn() + "\n")
+    assert "is at version" in good("migrate", "--database-file", tmp_path / "uri")
 
 
 def test_migrate_puts_a_function_right_that_was_changed(tmp_path, empty):

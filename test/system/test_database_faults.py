@@ -370,9 +370,31 @@ def test_one_claim_that_is_refused_stops_nobody(bed_on, private_postgres, code):
 
 # another schema
 
-@pytest.mark.parametrize("change, undo, said", [
+@pytest.mark.parametrize("change, undo", [
+    ("ALTER SCHEMA onceward RENAME TO later", "ALTER SCHEMA later RENAME TO onceward"),
     ("UPDATE onceward.schema_version SET version = version - 100, oldest_compatible = -200",
-     "UPDATE onceward.schema_version SET version = version + 100, oldest_compatible = 1", "onceward migrate"),
+     "UPDATE onceward.schema_version SET version = version + 100, oldest_compatible = 1"),
+], ids=["missing", "too-old"])
+def test_a_migration_is_waited_for_without_an_error(bed_on, private_postgres, change, undo):
+    """Sidecars and the migration may be started at once."""
+    server = private_postgres
+    bed = bed_on(server)
+    bed.app.handler = bed.answer
+    bed.queue.publish("m1")
+    server.query("TRUNCATE onceward.inbox; " + change)
+    try:
+        sidecar = bed.sidecar(wait=False, completion="response")
+        assert "onceward migrate" in sidecar.wait_for("waiting", reason="database_down")["detail"]
+        hold_true(lambda: bed.queue.n_consumers == 0, "it does not consume", 0.5)
+        assert bed.queue.n_ready == 1
+    finally:
+        server.query(undo)
+    wait_for_all(bed, sidecar, ["m1"])
+    assert not [e for e in sidecar.events if e["level"] == "error"] and not sidecar.find("paused")
+    assert_no_charge(bed, ["m1"])
+
+
+@pytest.mark.parametrize("change, undo, said", [
     ("INSERT INTO onceward.schema_version (version, oldest_compatible) VALUES (999, 998)",
      "DELETE FROM onceward.schema_version WHERE version = 999", "update onceward"),
     ("ALTER TABLE onceward.inbox ALTER alive_since SET NOT NULL", "ALTER TABLE onceward.inbox ALTER alive_since DROP NOT NULL",
@@ -380,7 +402,7 @@ def test_one_claim_that_is_refused_stops_nobody(bed_on, private_postgres, code):
     ("ALTER TABLE onceward.dead_letter RENAME digest TO hash", "ALTER TABLE onceward.dead_letter RENAME hash TO digest",
      "onceward.dead_letter.digest is missing"),
     ("ALTER TABLE onceward.inbox ADD more text NOT NULL", "ALTER TABLE onceward.inbox DROP more", "onceward.inbox.more may not be NULL"),
-], ids=["too-old", "too-new", "not-null", "renamed", "added"])
+], ids=["too-new", "not-null", "renamed", "added"])
 def test_a_schema_that_does_not_fit_is_waited_for(bed_on, private_postgres, change, undo, said):
     server = private_postgres
     bed = bed_on(server)

@@ -208,6 +208,9 @@ int config_load_values(const char *path, config_database_check *check, struct co
 int config_parse(const char *text, size_t len, const char *name, config_database_check *check,
                  struct config **ret_config, struct config_report *report);
 
+/* Defaults alone, for a command that needs no file. The caller frees it with config_free. */
+struct config *config_defaults(void);
+
 void config_free(struct config *c);
 
 /* The digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */

@@ -70,11 +70,11 @@ struct job *inbox_connect(const struct config_database *c, const struct inbox_qu
 
 enum inbox_attempt_result {
     INBOX_CONNECTED = 0,
-    INBOX_SCHEMA = 1, /* too old, missing, or too new for this program: f says what to do. For all queues */
+    INBOX_SCHEMA = 1, /* the schema does not fit, and a migration does not help: f. For all queues */
 };
 
 /* 0 and *ret_inbox, though some queues may not be registered; 1 with f: connected, but not usable (try again
- * later, slowly); -1: not connected, f. */
+ * later, slowly); -1: not connected, or the schema is not migrated yet, f. */
 int inbox_attempt_take(void *result, struct inbox **ret_inbox, struct fault *f);
 
 void inbox_free(struct inbox *i);
