@@ -2,8 +2,7 @@
 # A whole Kubernetes on this machine: etcd, kube-apiserver, controller-manager, scheduler, kubelet and kube-proxy built from Go's module
 # proxy at pinned versions, containerd, runc and the CNI plugins from Debian. No registry, no systemd.
 #
-#   cluster.sh build        into $CLUSTER/bin; what is there stays
-#   cluster.sh build-logs   the same for Loki and the OpenTelemetry collector
+#   cluster.sh build NAME…     programs into $CLUSTER/bin, unless they are there: control, node, etcd, helm, rules, loki, collector
 #   cluster.sh image NAME FOLDER|ARCHIVE    localhost/NAME:1 and :2, from FOLDER/Containerfile or an OCI archive; imported at the next up
 #   cluster.sh up | down
 #   cluster.sh restart-node    kubelet and containerd, ten seconds away
@@ -13,10 +12,12 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 CLUSTER=$(mkdir -p "$CLUSTER" && cd "$CLUSTER" && pwd)
-V=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
+# The control plane has MutatingAdmissionPolicy. The node is older, since kubelet 1.36 refuses Debian's containerd 1.6.
+CONTROL=1.36.3 KUBELET=1.34.4 ETCD=3.6.16 NODE=node1 PODNET=10.85.0.0/16 NODE_IP=${NODE_IP:-10.99.0.1}
 HELM=3.22.0 LOKI=3.7.8 COLLECTOR=0.149.0 JOBS=${JOBS:-$(nproc)}
 # The modules' checksums; those of what they need are in their own go.sum.
-KUBERNETES_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=
+CONTROL_SUM=h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=
+KUBELET_SUM=h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=
 ETCD_SUM=h1:sLkpvz3RFtiNd/yPrZBKz5kT+XO1ZJkhmuUJeqc7OmA=
 HELM_SUM=h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=
 LOKI_SUM=h1:bJ0WFWVOjgvG/jYmT9fIX15SYXXDwuEu/IMgTwMA97U=
@@ -24,7 +25,7 @@ COLLECTOR_SUM=h1:ITeN3IiQT6Kiqc+Mo7M40Uh3B3yVhKOfugEiV9osauQ=
 P=$CLUSTER/pki CRI=$CLUSTER/run/containerd/containerd.sock
 CTR="ctr -a $CRI -n k8s.io"
 export KUBECONFIG=$P/admin.kubeconfig PATH=$CLUSTER/bin:$PATH
-mkdir -p "$CLUSTER"/{bin,src/kube,src/etcd,src/loki,src/collector,etc/cni,img,log,run,var,manifests}
+mkdir -p "$CLUSTER"/{bin,src/etcd,src/loki,src/collector,etc/cni,img,log,run,var,manifests}
 
 start() { # NAME COMMAND…
     local name=$1
@@ -79,16 +80,21 @@ go_build() { # LINKER'S-FLAGS OUTPUT PACKAGE…
     go build -mod=mod -p "$JOBS" -trimpath -pgo=off -ldflags "-s -w $flags" -o "$output" "$@"
 }
 
-build_kubernetes() {
-    local want=(kubelet kubectl kube-apiserver kube-scheduler kube-controller-manager kube-proxy) missing=() c flags=
-    for c in "${want[@]}"; do [ -x "$CLUSTER/bin/$c" ] || missing+=("k8s.io/kubernetes/cmd/$c"); done
+build_kubernetes() { # VERSION CHECKSUM PROGRAM…
+    local v=$1 sum=$2 missing=() c flags=
+    shift 2
+    for c in "$@"; do
+        [ "$(cat "$CLUSTER/bin/$c.version" 2>/dev/null)" = "$v" ] || missing+=("k8s.io/kubernetes/cmd/$c")
+    done
     [ ${#missing[@]} -gt 0 ] || return 0
-    cd "$CLUSTER/src/kube"
-    main_module k8s.io/kubernetes "$V" "$KUBERNETES_SUM" 's#=> ./staging/src/\(k8s.io/[a-z0-9-]*\)#=> \1 v0.'"${V#1.}#"
-    for c in gitVersion=v$V gitMajor=1 gitMinor="$(cut -d. -f2 <<<"$V")" gitCommit=local gitTreeState=clean buildDate=1970-01-01T00:00:00Z; do
+    mkdir -p "$CLUSTER/src/kube-$v"
+    cd "$CLUSTER/src/kube-$v"
+    main_module k8s.io/kubernetes "$v" "$sum" 's#=> ./staging/src/\(k8s.io/[a-z0-9-]*\)#=> \1 v0.'"${v#1.}#"
+    for c in gitVersion=v$v gitMajor=1 gitMinor="$(cut -d. -f2 <<<"$v")" gitCommit=local gitTreeState=clean buildDate=1970-01-01T00:00:00Z; do
         flags="$flags -X k8s.io/component-base/version.$c"
     done
     go_build "$flags" "$CLUSTER/bin/" "${missing[@]}"
+    for c in "${missing[@]}"; do echo "$v" >"$CLUSTER/bin/${c##*/}.version"; done
 }
 
 build_etcd() {
@@ -133,18 +139,18 @@ C
     mv out/otelcol "$CLUSTER/bin/otelcol"
 }
 
-build() {
+build() { # NAME…
     export CGO_ENABLED=0
-    build_kubernetes
-    build_etcd
-    build_helm
-    [ "$CLUSTER/bin/rules" -nt "$HERE/rules.go" ] || build_loki rules ./rules # its engine alone
-}
-
-build_logs() {
-    export CGO_ENABLED=0
-    [ -x "$CLUSTER/bin/loki" ] || build_loki loki github.com/grafana/loki/v3/cmd/loki
-    build_collector
+    for name in "$@"; do
+        case $name in
+        control) build_kubernetes $CONTROL $CONTROL_SUM kubectl kube-apiserver kube-scheduler kube-controller-manager ;;
+        node) build_kubernetes $KUBELET $KUBELET_SUM kubelet kube-proxy ;;
+        rules) [ "$CLUSTER/bin/rules" -nt "$HERE/rules.go" ] || build_loki rules ./rules ;; # the rule engine alone
+        loki) [ -x "$CLUSTER/bin/loki" ] || build_loki loki github.com/grafana/loki/v3/cmd/loki ;;
+        etcd | helm | collector) "build_$name" ;;
+        *) echo "cluster.sh build: no $name" >&2 && exit 2 ;;
+        esac
+    done
 }
 
 image() { # NAME FOLDER|ARCHIVE
@@ -340,9 +346,9 @@ down() {
 }
 
 case ${1:-} in
-build | up | down) "$1" ;;
-build-logs) build_logs ;;
+up | down) "$1" ;;
+build) build "${@:2}" ;;
 image) image "$2" "$3" ;;
 restart-node) restart_node ;;
-*) sed -n 2,14p "$0" && exit 2 ;;
+*) sed -n 2,13p "$0" && exit 2 ;;
 esac
