@@ -3,39 +3,75 @@
 #include "command/common.h"
 #include "onceward/inbox/admin.h"
 
+#include <getopt.h>
 #include <stdbool.h>
 
 static const char help[] =
-    "usage: onceward status --config FILE [--json]\n"
-    "Shows the replicas that are alive and what each of their queues does, as they wrote it within the last "
-    "five seconds; what\n"
-    "operators want (pause, give-up); how many rows each consumer has in each state, the ten oldest "
-    "unfinished messages (state, "
-    "attempt, when it goes on,\n"
-    "who holds it, the last error, who locks the row), how many ids each consumer has in the compact history, and the\n"
-    "dead letters by reason. Changes nothing.\n"
-    "  --json   one JSON object instead\n";
+    "usage: onceward status --config FILE [--id ID] [--json]\n"
+    "Shows the live replicas and the state of each of their queues, as written within the last five seconds, pauses\n"
+    "and give-ups that operators asked for, the number of rows per consumer and state, the ten oldest unfinished\n"
+    "messages (state, attempt, next attempt, claim owner, last error, holder of the row's lock), the number of ids in\n"
+    "the compact history, and the dead letters by reason. Changes nothing.\n"
+    "  --id ID  show everything that is kept of one message id instead: its row, its entry in the compact history and\n"
+    "           its dead letters, for each consumer\n"
+    "  --json   print one JSON object\n";
+
+struct status_options {
+    const char *config, *id;
+    int json;
+};
+
+/* -1: go on; else the exit status. */
+static int read_options(int argc, char **argv, struct status_options *o)
+{
+    const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                     {"id", required_argument, NULL, 'i'},
+                                     {"json", no_argument, &o->json, 1},
+                                     {"help", no_argument, NULL, 'h'},
+                                     {0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+        if (option == 'c') {
+            o->config = optarg;
+        } else if (option == 'i') {
+            o->id = optarg;
+        } else if (option == 'h') {
+            fputs(help, stdout);
+            return STATUS_DONE;
+        } else if (option) {
+            return command_see_help(argv[0]);
+        }
+    }
+    return command_config_named(argc, argv, &o->config) ? command_see_help(argv[0]) : -1;
+}
+
+static int show(struct admin *a, const struct config *c, const struct status_options *o, struct fault *f)
+{
+    return o->id ? admin_status_id(a, o->id, o->json, stdout, f) : admin_status(a, c, o->json, stdout, f);
+}
 
 int command_status(int argc, char **argv)
 {
-    const char *path = NULL;
-    int json = 0, status = command_parse(argc, argv, help, "json", &path, &json);
+    struct status_options o = {0};
+    int status = read_options(argc, argv, &o);
     struct fault f = {0};
     struct config *c;
     struct admin *a;
 
     if (status >= 0)
         return status;
-    status = command_open(path, ADMIN_READS, &c, &a);
+    status = command_open(o.config, ADMIN_READS, &c, &a);
     if (status)
         return status;
-    if (admin_status(a, c, json, stdout, &f))
+    if (show(a, c, &o, &f))
         status = command_fail(&f);
-    else if (!json)
+    else if (!o.json && !o.id)
         printf("\nNext:\n"
-               "  onceward dead list --config %s          the letters\n"
+               "  onceward status --config %s --id ID     everything about one message\n"
+               "  onceward dead list --config %s          the dead letters\n"
                "  onceward check --config %s --connect    does everything answer?\n",
-               path, path);
+               o.config, o.config, o.config);
     command_close(c, a);
     return status;
 }

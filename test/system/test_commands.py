@@ -798,6 +798,26 @@ def test_status_of_an_empty_inbox(place):
     assert seen["oldest_unfinished"] == [] and seen["dead_letters"] == []
 
 
+def test_status_of_one_id_shows_its_row_its_history_entry_and_its_dead_letter(place):
+    consumer = place.queue.name
+    place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue, number) VALUES (%s, 'b', '/', %s, 31000)"
+                         " ON CONFLICT (consumer) DO UPDATE SET number = 31000", (consumer, consumer))
+    place.postgres.query("INSERT INTO onceward.inbox (token, status, received_at, token_expires_at, max_expires_at, next_attempt_at, attempt, fingerprint,"
+                         " message_id, consumer, claimed_by, last_error) VALUES (gen_random_uuid(), 'failed', now(), now(), now(), now() + interval '1 hour', 2,"
+                         " '\\x00', 'tried', %s, 'me', 'HTTP 500')", (consumer,))
+    place.postgres.query("INSERT INTO onceward.history SELECT onceward.history_hash(%s, 'moved'), 0, 31000, 8000", (consumer,))
+    place.postgres.query("INSERT INTO onceward.dead_letter (consumer, vhost, queue, message_id, rowless, reason, attempts, last_error, body, exchange, routing_key,"
+                         " deaths, died_at, digest) VALUES (%s, '/', %s, 'moved', true, 'mismatch', 0, 'another body', '', '', '', 0, now(), '')", (consumer,) * 2)
+    shown = {id: good("status", "--config", place.path, "--id", id) for id in ("tried", "moved", "new")}
+    assert re.search(rf"^{consumer} +failed +2 .* in (59|60) min +HTTP 500", shown["tried"], re.M), shown["tried"]
+    assert re.search(rf"^{consumer} +completed, compacted .* 2021-11-26", shown["moved"], re.M), shown["moved"]
+    assert re.search(rf"^{consumer} +dead letter \d+: mismatch", shown["moved"], re.M), shown["moved"]
+    assert "No consumer has a row" in shown["new"]
+    row, = json.loads(good("status", "--config", place.path, "--id", "tried", "--json"))["kept"]
+    assert (row["kept_as"], row["state"], row["attempt"], row["last_error"]) == ("row", "failed", 2, "HTTP 500")
+    place.postgres.query("DELETE FROM onceward.history WHERE consumer = 31000")
+
+
 def test_status_names_paused_replicas_and_depth_before_it_calls_anything_finished(place):
     queue = place.queue.name
     for instance, depth in (("pod-1", 1867), ("pod-2", 1868)):

@@ -56,6 +56,9 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
 /* Writes the answer of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
 
+/* Writes everything that is kept of the message id, of all consumers: row, entry of the history, dead letters. */
+int admin_status_id(struct admin *a, const char *id, bool json, FILE *out, struct fault *f);
+
 /* What a queue of a replica does, as that has written it some seconds ago. Texts are never NULL; numbers that
  * are not known are -1. */
 struct fleet_queue {
