@@ -430,7 +430,7 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
     if (!o->sent.len)
         group_next(o, row);
     if (!row || o->link.alone || o->sent.len >= OUTBOX_OUT_MAX ||
-        (o->link.group_until && !o->link.group_left))
+        (o->link.group_until && !o->link.group_left) || (row->alone && o->sent.len))
         return NULL;
     if (sent_find(o, row->exchange, row->routing_key, row->message_id, row->body.len) &&
         !MUTANT(OUTBOX_TWINS_TOGETHER))
@@ -467,7 +467,7 @@ void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint6
     row->was_sent = true;
     row->returned = false;
     row->tag = tag;
-    o->link.alone = !is_proven(o, row);
+    o->link.alone = !is_proven(o, row) || row->alone;
     if (o->link.group_left)
         o->link.group_left--;
     exchange_of(o, now_ms, row->exchange);
@@ -500,6 +500,16 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     histogram_add(&o->lag_us, (row->age_ms + now_ms - row->came_ms) * 1000);
     o->lag_ms = row->age_ms + now_ms - row->came_ms;
     move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
+}
+
+/* Rows in flight beside a nack go one by one. A stopped exchange may hold one of them back until the groups
+ * have grown past its number. */
+static void send_alone(struct outbox *o)
+{
+    list_each(&o->sent, k)
+    {
+        row_of(k)->alone = true;
+    }
 }
 
 /* The highest number that is out. */
@@ -540,6 +550,8 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     counter_add(&o->counts.nacked, 1);
     row->returned = false;
     row->n_closed = 0;
+    if (!MUTANT(OUTBOX_NACKED_IN_COMPANY))
+        send_alone(o);
     move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) && !row->parked ? OUTBOX_SETTLED : OUTBOX_WANTED);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;

@@ -128,6 +128,7 @@ struct outbox_row {
     uint64_t tag; /* of its channel; SENT */
     int n_closed; /* connections that the broker closed while it was out alone, and gave no other answer */
     bool returned, was_sent, buried, mandatory;
+    bool alone;   /* in flight beside a nack before: nothing is sent beside it */
     bool parked;  /* read from the table of the parked rows: no part of a batch */
     bool parking; /* a letter that is to be parked instead */
     bool barred;  /* its exchange is not in outbox.exchanges */
