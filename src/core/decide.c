@@ -64,7 +64,7 @@ void decide_claim(struct queue *q, int64_t now_ms, struct delivery *d)
 void decide_release(struct queue *q, int64_t now_ms, struct delivery *d, int64_t delay_ms, int crashes,
                     int unproven)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     if (crashes >= 0)
         d->claim.crashes = crashes;
@@ -78,7 +78,7 @@ void decide_release(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
 
 void decide_renew(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     if (d->leader != d)
         held_step_down(q, now_ms, d);
@@ -100,7 +100,7 @@ void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_renew(q, now_ms, d);
         return;
     }
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     held_step_down(q, now_ms, d);
     held_want(q, now_ms, d, OP_REQUEUE);
@@ -110,8 +110,10 @@ void decide_requeue(struct queue *q, int64_t now_ms, struct delivery *d)
 
 void decide_success(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
+    const struct request *r = d->request;
+
     /* What was sent before everything failed says nothing about now. */
-    if (q->brake.on && (!d->request.probation || d->request.sent_ms < q->brake.since_ms))
+    if (q->brake.on && (!r || !r->probation || r->sent_ms < q->brake.since_ms))
         return;
     if (brake_succeeded(&q->brake))
         decide_brake_off(q, now_ms);
@@ -121,7 +123,7 @@ void decide_ack(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct delivery *f;
 
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     while (d->leader == d && (f = held_first_follower(d))) {
         counter_add(&q->counts.duplicates, 1);
@@ -134,7 +136,7 @@ void decide_ack(struct queue *q, int64_t now_ms, struct delivery *d)
 
 void decide_reject(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     held_step_down(q, now_ms, d);
     held_want(q, now_ms, d, OP_REJECT);
@@ -189,7 +191,7 @@ void decide_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
 
 void decide_bury(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     d->outcome.dead = why;
     d->outcome.rowless = rowless;
@@ -341,7 +343,7 @@ void decide_window_failed(struct queue *q, int64_t now_ms, struct delivery *d)
 
 bool decide_is_tainted(const struct queue *q, const struct delivery *d)
 {
-    return (!q->database->linked || d->request.life != q->database->life) && !MUTANT(LOSS_FORGOTTEN);
+    return request_is_tainted(q, d) && !MUTANT(LOSS_FORGOTTEN);
 }
 
 void decide_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death, int crashes,

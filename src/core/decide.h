@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/held.h"
+#include "core/request.h"
 
 /* Where a delivery goes next, when a fact has told how it stands. Private to the core. */
 

@@ -2,6 +2,7 @@
 #include "core/held.h"
 
 #include "core/notes.h"
+#include "core/request.h"
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
@@ -23,6 +24,8 @@ void held_init(struct queue *q)
     for (int i = 0; i < N_WAITS; i++)
         list_init(&h->waiting[i]);
     list_init(&h->unacked);
+    list_init(&h->in_flight);
+    list_init(&h->overdue);
     list_init(&h->ended);
 }
 
@@ -80,7 +83,7 @@ bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 
 bool held_is_idle(const struct delivery *d)
 {
-    return d->phase == PHASE_WANTED && !d->request.out && !d->request.accepted_until_ms &&
+    return d->phase == PHASE_WANTED && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms &&
            operation_info(d->op)->idle;
 }
 
@@ -91,10 +94,10 @@ bool held_is_parked(const struct delivery *d)
     if (d->ended || d->phase != PHASE_WANTED)
         return false;
     if (d->wait == WAIT_NONE)
-        return d->request.put_off && operation_info(d->op)->idle;
+        return d->answer.put_off && operation_info(d->op)->idle;
     if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* a death, too: others must come to lift it */
         return true;
-    return operation_info(d->op)->idle || d->request.accepted_until_ms;
+    return operation_info(d->op)->idle || d->answer.accepted_until_ms;
 }
 
 bool held_can_renew(const struct queue *q, const struct delivery *d)
@@ -135,7 +138,7 @@ static bool takes_slot(const struct delivery *d)
 /* Has it, or waits for, the application for itself? */
 static bool keeps_place(const struct delivery *d)
 {
-    return !d->ended && (d->request.out || d->request.accepted_until_ms ||
+    return !d->ended && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
                          (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
 
@@ -161,7 +164,7 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     count_parked(q, d, -1);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
-    timers_clear(&q->held.timers, d);
+    timers_clear(&q->held.timers, &d->timer);
     d->op = op;
     d->phase = phase;
     d->wait = wait;
@@ -191,7 +194,8 @@ static bool waits_to_die(const struct queue *q, const struct delivery *d)
  * end nor is charged for it. */
 static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || d->request.out || d->request.accepted_until_ms)
+    if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || delivery_is_in_flight(d) ||
+        d->answer.accepted_until_ms)
         return false;
     if (operation_info(d->op)->link == LINK_BROKER ||
         ((operation_info(d->op)->idle || waits_to_die(q, d)) && !d->claim.has_token)) {
@@ -220,7 +224,7 @@ void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
 {
     held_move(q, now_ms, d, op, PHASE_WANTED, wait);
     if (!leave_if_lost(q, now_ms, d))
-        timers_set(&q->held.timers, d, until_ms);
+        timers_set(&q->held.timers, &d->timer, until_ms);
 }
 
 void held_put_behind(struct queue *q, struct delivery *d)
@@ -238,60 +242,42 @@ void held_sent(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- its request --- */
 
-void held_out(struct queue *q, int64_t now_ms, struct delivery *d)
+void held_send_request(struct queue *q, int64_t now_ms, struct request *r)
 {
-    held_sent(q, now_ms, d);
-    application_sent(q->application, d->claim.alone, &d->request.application);
-    d->request.out = true;
-    d->request.mark = limiter_mark(&q->limiter);
-    d->request.life = q->database->life;
-    d->request.sent_ms = d->tried_ms = now_ms;
-    d->request.kept_verdict = -1;
-    d->request.put_off = false;
-    q->held.n_out++;
-    timers_set(&q->held.timers, d,
-               d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + LOCK_FIRST_MS);
+    list_each(&r->members, k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_request);
+
+        held_sent(q, now_ms, d);
+        d->tried_ms = now_ms;
+        d->answer.kept_verdict = -1;
+        d->answer.put_off = false;
+    }
+    request_send(q, now_ms, r);
 }
 
-void held_stays_out(struct queue *q, int64_t now_ms, struct delivery *d)
+void held_is_extended(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     held_move(q, now_ms, d, OP_FORWARD, PHASE_SENT, WAIT_NONE);
-    timers_set(&q->held.timers, d, d->claim.window_ends_ms);
+    request_is_extended(q, d);
 }
 
-void held_returned(struct queue *q, int64_t now_ms, struct delivery *d)
+void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (!d->request.out)
+    if (!d->in_request.next)
         return;
-    d->request.out = false;
-    q->held.n_out--;
-    application_returned(q->application);
+    request_leave(q, d);
     account(q, now_ms, d);
-}
-
-void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    struct queue_abandons *a = &q->abandons;
-
-    if (!d->request.out)
-        return;
-    held_returned(q, now_ms, d);
-    if (a->n == a->cap) {
-        a->cap = a->cap ? a->cap * 2 : 16;
-        a->refs = mem_realloc(a->refs, a->cap * sizeof(*a->refs));
-    }
-    a->refs[a->n++] = d->ref;
-    q->application->n_abandoned++;
 }
 
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
 {
     count_parked(q, d, -1);
-    if (!d->request.accepted_until_ms != !until_ms && !MUTANT(ACCEPT_UNCOUNTED)) {
+    if (!d->answer.accepted_until_ms != !until_ms && !MUTANT(ACCEPT_UNCOUNTED)) {
         q->held.n_accepted += until_ms ? 1 : (size_t)-1;
         q->application->n_accepted += until_ms ? 1 : -1;
     }
-    d->request.accepted_until_ms = until_ms;
+    d->answer.accepted_until_ms = until_ms;
     count_parked(q, d, 1);
     account(q, now_ms, d);
 }
@@ -427,7 +413,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     d->id_len = a->id.len;
     memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
     d->claim.unproven_at_ms = -1;
-    d->request.kept_verdict = -1;
+    d->answer.kept_verdict = -1;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
     d->outcome.dead = DEAD_NONE;
     list_init(&d->followers);
@@ -452,12 +438,12 @@ void held_drop_tag(struct queue *q, struct delivery *d)
 
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     held_drop_tag(q, d);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
-    timers_clear(&q->held.timers, d);
+    timers_clear(&q->held.timers, &d->timer);
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
@@ -467,6 +453,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
 static void delivery_free(struct queue *q, struct delivery *d)
 {
     hash_remove(&q->held.by_ref, &d->by_ref);
+    request_forget(d);
     if (d->message)
         q->held.n_bytes -= d->copy.n_bytes;
     message_free(d->message);
@@ -522,6 +509,7 @@ void held_deinit(struct queue *q)
     reap(q);
     hash_deinit(&h->by_ref);
     hash_deinit(&h->by_id);
+    hash_deinit(&h->requests);
     timers_deinit(&h->timers);
     notes_deinit(q);
     free(q->abandons.refs);

@@ -31,13 +31,14 @@ void held_sent(struct queue *q, int64_t now_ms, struct delivery *d);
 /* It is over here. Its followers go on: the first of them stands for the id. */
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Its request: on its way; over; over, with nobody interested in its answer. */
-void held_out(struct queue *q, int64_t now_ms, struct delivery *d);
-void held_returned(struct queue *q, int64_t now_ms, struct delivery *d);
-void held_abandon(struct queue *q, int64_t now_ms, struct delivery *d); /* no-op when it is not out */
+/* The operations of the members are sent, with their request: see request.h. */
+void held_send_request(struct queue *q, int64_t now_ms, struct request *r);
 
-/* The token was extended: its request is out as before, until its new window ends. */
-void held_stays_out(struct queue *q, int64_t now_ms, struct delivery *d);
+/* The token was extended while it was being revoked: in flight as before. */
+void held_is_extended(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* No answer of its request is awaited any more; no-op when none is. */
+void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Answered 202: it counts as out at the application until the row is settled; 0: it is. */
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms);

@@ -32,31 +32,50 @@ static int64_t overload_wait_most_ms(bool first_try)
     return first_try ? LIMITER_WAIT_UNTRIED_MS : LIMITER_WAIT_LAST_MS;
 }
 
-static void tell_limiters(struct queue *q, int64_t now_ms, const struct delivery *d, const struct answer *a)
+static bool all_are_new(const struct request *r)
 {
-    bool first_try = d->claim.attempt <= 1 && !d->n_given_back;
+    list_each(&r->members, k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_request);
 
+        if (d->claim.attempt > 1 || d->n_given_back)
+            return false;
+    }
+    return true;
+}
+
+static void tell_limiters(struct queue *q, int64_t now_ms, const struct request *r, const struct answer *a)
+{
     if (a->kind == ANSWER_UNREACHABLE) {
         application_unreachable(q->application, now_ms, a->refused);
         pause_begin(q, now_ms, PAUSE_APPLICATION, a->brief);
     } else if (a->kind == ANSWER_STATUS && is_overload(a->status)) {
-        application_refused_politely(q->application, &d->request.application, a->status);
-        limiter_bad(&q->limiter, now_ms, d->request.mark, overload_wait_most_ms(first_try), a->retry_after_ms,
+        application_refused_politely(q->application, &r->application, a->status);
+        limiter_bad(&q->limiter, now_ms, r->mark, overload_wait_most_ms(all_are_new(r)), a->retry_after_ms,
                     held_random(q));
         if (q->limiter.slow_since_ms)
             pause_begin(q, now_ms, PAUSE_OVERLOADED, a->brief);
     } else if (a->kind == ANSWER_STATUS && !is_crash(a)) {
-        application_answered(q->application, now_ms, &d->request.application);
-        limiter_good(&q->limiter, d->request.mark);
+        application_answered(q->application, now_ms, &r->application);
+        limiter_good(&q->limiter, r->mark);
     }
+}
+
+/* The application hears of a crash once per request, when the first member is dealt with. */
+static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, int64_t retry_after_ms)
+{
+    if (!r->crashed)
+        r->whose =
+            application_crashed(q->application, now_ms, &r->application, retry_after_ms, held_random(q));
+    r->crashed = true;
+    return r->whose;
 }
 
 /* --- what it says of the message --- */
 
 static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t retry_after_ms)
 {
-    enum crash whose =
-        application_crashed(q->application, now_ms, &d->request.application, retry_after_ms, held_random(q));
+    enum crash whose = crash_of(q, now_ms, d->request, retry_after_ms);
     int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
     int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
 
@@ -89,7 +108,7 @@ static void not_now(struct queue *q, int64_t now_ms, struct delivery *d, int64_t
 {
     int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
 
-    d->request.put_off = true;
+    d->answer.put_off = true;
     decide_release(q, now_ms, d, retry_after_ms >= 0 ? retry_after_ms : backoff, -1, -1);
 }
 
@@ -111,7 +130,7 @@ static void apply(struct queue *q, int64_t now_ms, struct delivery *d, enum verd
             decide_ack(q, now_ms, d);
             break;
         }
-        d->request.commit_until_ms = now_ms + q->rules.commit_grace_ms;
+        d->answer.commit_until_ms = now_ms + q->rules.commit_grace_ms;
         d->n_waits = 0;
         held_want(q, now_ms, d, OP_CHECK);
         break;
@@ -155,19 +174,10 @@ static void keep_result(struct queue *q, struct delivery *d, struct slice body)
     d->outcome.result_len = body.len;
 }
 
-void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct answer *a)
+/* The answer is that of one member. */
+static void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
+                            const struct answer *a)
 {
-    const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
-                                        q->rules.n_permanent_status};
-    struct delivery *d = (struct delivery *)queue_find(q, ref);
-    enum verdict v = outcome_of(a->kind, a->status, &rules);
-
-    if (!d || !d->request.out)
-        return;
-    held_returned(q, now_ms, d);
-    tell_limiters(q, now_ms, d, a);
-    if (a->kind == ANSWER_STATUS)
-        q->flow.service_us += ((double)a->took_us - q->flow.service_us) / 16;
     if (v == VERDICT_COMPLETE)
         keep_result(q, d, a->body);
     words_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
@@ -179,22 +189,44 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct 
         return;
     }
     /* The database is just being asked whether its window is over. */
-    d->request.kept_verdict = (int)v;
-    d->request.kept_retry_after_ms = a->retry_after_ms;
+    d->answer.kept_verdict = (int)v;
+    d->answer.kept_retry_after_ms = a->retry_after_ms;
     if (d->phase == PHASE_WANTED) { /* not asked yet */
-        d->request.kept_verdict = -1;
+        d->answer.kept_verdict = -1;
         apply(q, now_ms, d, v, a->retry_after_ms);
     }
 }
 
+void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a)
+{
+    const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
+                                        q->rules.n_permanent_status};
+    struct request *r = request_find(q, request);
+    enum verdict v = outcome_of(a->kind, a->status, &rules);
+    struct delivery *d;
+
+    if (!r)
+        return;
+    request_end(q, r);
+    tell_limiters(q, now_ms, r, a);
+    if (a->kind == ANSWER_STATUS)
+        q->flow.service_us += ((double)a->took_us - q->flow.service_us) / 16;
+    request_keep(r);
+    while ((d = request_first(r))) {
+        held_leave_request(q, now_ms, d);
+        member_answered(q, now_ms, d, v, a);
+    }
+    request_unkeep(r);
+}
+
 void queue_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    int v = d->request.kept_verdict;
+    int v = d->answer.kept_verdict;
 
     if (v < 0 || d->ended || d->phase == PHASE_SENT)
         return;
-    d->request.kept_verdict = -1;
+    d->answer.kept_verdict = -1;
     /* Its token lives, or nothing was learnt: then the answer counts. */
     if (d->op == OP_FORWARD || d->op == OP_REVOKE)
-        apply(q, now_ms, d, (enum verdict)v, d->request.kept_retry_after_ms);
+        apply(q, now_ms, d, (enum verdict)v, d->answer.kept_retry_after_ms);
 }

@@ -188,7 +188,7 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
             continue;
         if (operation_info(d->op)->link == LINK_BROKER || held_is_idle(d) || d->wait == WAIT_BRAKE ||
             d->op == OP_BURY)
-            held_wait(q, now_ms, d, d->op, d->wait, d->timer_slot ? d->timer_ms : INT64_MAX);
+            held_wait(q, now_ms, d, d->op, d->wait, d->timer.slot ? d->timer.at_ms : INT64_MAX);
     }
     free(all);
 }

@@ -98,7 +98,7 @@ static bool may_begin(const struct queue *q)
 
 static int n_busy(const struct queue *q)
 {
-    return (int)(q->held.n_out + q->held.n_reserved + q->held.n_accepted);
+    return (int)(queue_n_in_flight(q) + q->held.n_reserved + q->held.n_accepted);
 }
 
 /* One at a time is tried: then each try takes another message, in the order of their last tries. */
@@ -154,8 +154,8 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     d->outcome.then_requeue = d->outcome.died = d->outcome.unanswered = false;
     d->outcome.write_crashes = d->outcome.write_unproven = -1;
     d->outcome.http_status = 0;
-    d->request.kept_verdict = -1;
-    d->request.commit_until_ms = 0;
+    d->answer.kept_verdict = -1;
+    d->answer.commit_until_ms = 0;
 }
 
 static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alone, struct action *ret)
@@ -351,7 +351,7 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
 static bool may_forward(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms), taken = (int)(q->held.n_out + q->held.n_accepted);
+    int room = limiter_room(&q->limiter, now_ms), taken = (int)(queue_n_in_flight(q) + q->held.n_accepted);
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
@@ -366,18 +366,26 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
                                            a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms));
 }
 
-/* One that crashed the application, perhaps, has it for itself for a window at first, and for twice that with
- * each crash: so a killer that takes long is found all the same. */
-static void share_place(struct queue *q, int64_t now_ms, const struct delivery *d)
+/* A quarantined request has the application for itself for a window at first, and for twice that with each crash
+ * of its members: so a killer that takes long is found, too. */
+static void share_place(struct queue *q, int64_t now_ms, const struct request *r)
 {
     int64_t patience = q->rules.token_window_ms;
+    int n_crashes = 0;
 
-    if (!d->claim.alone || d->claim.takeovers >= N_ALONE_TAKEOVERS)
-        return;
-    for (int i = 1; i < d->claim.crashes && patience < q->rules.max_window_ms; i++)
+    list_each(&r->members, k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_request);
+
+        if (!d->claim.alone || d->claim.takeovers >= N_ALONE_TAKEOVERS)
+            return;
+        if (d->claim.crashes > n_crashes)
+            n_crashes = d->claim.crashes;
+    }
+    for (int i = 1; i < n_crashes && patience < q->rules.max_window_ms; i++)
         patience *= 2;
     /* What only hangs has been revoked by then. */
-    application_share_place(q->application, held_holder(q, d), now_ms + patience + REVOKED_MS);
+    application_share_place(q->application, held_holder(q, request_first(r)), now_ms + patience + REVOKED_MS);
 }
 
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
@@ -410,10 +418,12 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
                 n->ms = left;
         }
         d->claim.n_reclaims = 0;
-        share_place(q, now_ms, d);
-        d->request.probation = q->brake.on;
-        held_out(q, now_ms, d);
-        *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .ref = d->ref};
+        struct request *r = request_new(q);
+
+        request_add(r, d);
+        share_place(q, now_ms, r);
+        held_send_request(q, now_ms, r);
+        *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .request = r, .ref = r->ref};
         return true;
     }
     return false;
@@ -427,14 +437,14 @@ bool queue_wants_slot(const struct queue *q)
 /* The list of requests is in the order of their starts: a request that was extended goes behind the others. */
 bool queue_may_hang(const struct queue *q, int64_t now_ms)
 {
-    const struct list *sent = &q->held.sent[OP_FORWARD];
+    const struct list *l = &q->held.in_flight;
 
-    if (q->held.n_out > sent->len) /* its window is over, and being ended */
+    if (q->held.overdue.len)
         return true;
-    if (!sent->len)
+    if (!l->len)
         return false;
-    const struct delivery *oldest = action_at(sent->head.next);
-    return now_ms - oldest->request.sent_ms > oldest->claim.window_ends_ms - now_ms;
+    const struct request *oldest = container_of(l->head.next, struct request, in_list);
+    return now_ms - oldest->sent_ms > oldest->window_ends_ms - now_ms;
 }
 
 /* --- when to look again --- */

@@ -34,7 +34,7 @@ static void drain_out(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || !(d->request.out || d->op == OP_CHECK) || d->op == OP_REVOKE)
+        if (d->ended || !(delivery_is_in_flight(d) || d->op == OP_CHECK) || d->op == OP_REVOKE)
             continue;
         words_say(d, "the sidecar stopped before it was answered", NULL);
         decide_release(q, now_ms, d, q->rules.transaction ? 0 : -TAKEOVER_GRACE_MS, -1, -1);

@@ -135,7 +135,7 @@ static bool is_held_by_brake(const struct delivery *d)
 {
     if (d->wait == WAIT_BRAKE)
         return true;
-    if (!d->tried_ms || d->request.out || d->request.accepted_until_ms)
+    if (!d->tried_ms || delivery_is_in_flight(d) || d->answer.accepted_until_ms)
         return false;
     if (d->wait != WAIT_NONE)
         return d->wait == WAIT_DUE;

@@ -103,7 +103,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 static bool is_starved(const struct queue *q)
 {
     return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
-           (int)(q->held.n_out + q->held.n_reserved + q->held.n_accepted) < q->rules.concurrency;
+           (int)(queue_n_in_flight(q) + q->held.n_reserved + q->held.n_accepted) < q->rules.concurrency;
 }
 
 /* The oldest delivery is parked: no prefix can be acked for as long as it waits. */
@@ -197,7 +197,7 @@ static size_t n_open(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
 
-    return h->n_out + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
+    return queue_n_in_flight(q) + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
            h->sent[OP_LOOK].len + h->wanted[OP_CHECK].len + h->sent[OP_CHECK].len +
            h->waiting[WAIT_WATCHING].len;
 }

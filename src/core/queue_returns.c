@@ -24,7 +24,7 @@ static void tell_returned(struct queue *q, int64_t n, const char *why)
  * out. */
 static bool may_leave(const struct queue *q, const struct delivery *d)
 {
-    if (d->request.out || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
+    if (delivery_is_in_flight(d) || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
         return d->wait == WAIT_ROOM;
     return held_is_idle(d) || d->wait == WAIT_LOCKED || d->wait == WAIT_BRAKE ||
            (d->op == OP_BURY && d->outcome.rowless && !database_is_up(q->database));
@@ -138,7 +138,7 @@ static int by_due(const void *a, const void *b)
 {
     const struct delivery *x = *(struct delivery *const *)a, *y = *(struct delivery *const *)b;
 
-    return x->timer_ms < y->timer_ms ? 1 : x->timer_ms > y->timer_ms ? -1 : 0;
+    return x->timer.at_ms < y->timer.at_ms ? 1 : x->timer.at_ms > y->timer.at_ms ? -1 : 0;
 }
 
 /* What waits for longer than pause_hold may fill half of max_parked: beyond that the latest due go back, so
@@ -163,7 +163,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        if (d->timer_slot && d->timer_ms - now_ms > q->rules.pause_hold_ms && held_is_idle(d) &&
+        if (d->timer.slot && d->timer.at_ms - now_ms > q->rules.pause_hold_ms && held_is_idle(d) &&
             !decide_is_near(q, d))
             late[n++] = d;
     }

@@ -14,12 +14,12 @@
 
 static void not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    struct delivery_request *req = &d->request;
-    int64_t until = req->accepted_until_ms ? req->accepted_until_ms : req->commit_until_ms;
-    bool crashed = q->application->n_crashes != req->application.n_crashes;
+    bool accepted = d->answer.accepted_until_ms != 0;
+    int64_t until = accepted ? d->answer.accepted_until_ms : d->answer.commit_until_ms;
+    bool crashed = q->application->n_crashes != d->request->application.n_crashes;
     char text[96];
 
-    if (req->accepted_until_ms && now_ms + r->wait_ms > until) { /* extended */
+    if (accepted && now_ms + r->wait_ms > until) { /* extended */
         until = now_ms + r->wait_ms;
         held_accept(q, now_ms, d, until);
     }
@@ -29,9 +29,8 @@ static void not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *
         held_wait(q, now_ms, d, OP_CHECK, WAIT_WATCHING, now_ms + wait < until ? now_ms + wait : until);
         return;
     }
-    d->outcome.only_expired = req->accepted_until_ms != 0;
-    d->outcome.unanswered = req->accepted_until_ms != 0;
-    if (req->accepted_until_ms) {
+    d->outcome.only_expired = d->outcome.unanswered = accepted;
+    if (accepted) {
         words_say(d, "accepted with 202, and not completed within the window", NULL);
     } else {
         snprintf(text, sizeof(text), "answered %d without completing the token", d->outcome.http_status);
@@ -56,7 +55,7 @@ static void check_row(struct queue *q, int64_t now_ms, struct delivery *d, const
 {
     switch (r->answer) {
     case ROW_COMPLETED:
-        if (d->n_waits && !d->request.accepted_until_ms)
+        if (d->n_waits && !d->answer.accepted_until_ms)
             row_answered_early(q, now_ms, d, true);
         row_completed(q, now_ms, d);
         break;
@@ -129,13 +128,22 @@ static void tell_failed(struct queue *q, int64_t now_ms, struct delivery *d, boo
 /* Failed, or given back: what is next waits for its time. */
 static void row_waits(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     d->claim.has_token = d->claim.alone = false;
-    d->request.kept_verdict = -1;
+    d->answer.kept_verdict = -1;
     d->n_waits = 0;
     d->outcome.charged = d->outcome.give_back = false;
     held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + (d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0));
+}
+
+/* The window of a member ended without an answer, and its row failed: a bad mark for the limiter, once per request. */
+static void request_unanswered(struct queue *q, int64_t now_ms, struct request *r)
+{
+    if (r->unanswered)
+        return;
+    r->unanswered = true;
+    limiter_bad(&q->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 
 static void fail_row(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -147,7 +155,7 @@ static void fail_row(struct queue *q, int64_t now_ms, struct delivery *d, const 
     case ROW_RELEASED:
         tell_failed(q, now_ms, d, r->answer == ROW_RELEASED);
         if (revoked) { /* nobody answered within the window */
-            limiter_bad(&q->limiter, now_ms, d->request.mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
+            request_unanswered(q, now_ms, d->request);
             if (r->answer == ROW_FAILED)
                 decide_window_failed(q, now_ms, d);
         }
@@ -159,8 +167,8 @@ static void fail_row(struct queue *q, int64_t now_ms, struct delivery *d, const 
     case ROW_EXTENDED:
         d->claim.window_ends_ms = now_ms + r->wait_ms + LOCK_LOOK_MS;
         d->n_waits = 0;
-        if (revoked && d->request.out) {
-            held_stays_out(q, now_ms, d);
+        if (revoked && delivery_is_in_flight(d)) {
+            held_is_extended(q, now_ms, d);
         } else if (revoked) { /* answered meanwhile */
             held_want(q, now_ms, d, OP_REVOKE);
         } else {

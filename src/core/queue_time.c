@@ -46,12 +46,24 @@ static void room_timer(struct queue *q, int64_t now_ms, struct delivery *d)
         held_wait(q, now_ms, d, OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
 }
 
-static void timer_fires(struct queue *q, int64_t now_ms, struct delivery *d)
+static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
+{
+    if (MUTANT(WINDOW_WITHOUT_END))
+        return;
+    request_is_overdue(q, r);
+    list_each(&r->members, k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_request);
+
+        if (d->op == OP_FORWARD) /* the others are being revoked already */
+            window_over(q, now_ms, d);
+    }
+}
+
+static void delivery_timer(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     switch (d->wait) {
     case WAIT_NONE:
-        if (d->op == OP_FORWARD && d->phase == PHASE_SENT && !MUTANT(WINDOW_WITHOUT_END))
-            window_over(q, now_ms, d);
         break;
     case WAIT_ROOM:
         room_timer(q, now_ms, d);
@@ -75,6 +87,14 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct delivery *d)
         held_want(q, now_ms, d, d->op);
         break;
     }
+}
+
+static void timer_fires(struct queue *q, int64_t now_ms, struct timer *t)
+{
+    if (t->owner == TIMER_OF_REQUEST)
+        request_timer(q, now_ms, container_of(t, struct request, timer));
+    else
+        delivery_timer(q, now_ms, container_of(t, struct delivery, timer));
 }
 
 /* --- bounds --- */
@@ -251,12 +271,12 @@ static void update_database(struct queue *q, int64_t now_ms)
 
 void queue_time(struct queue *q, int64_t now_ms)
 {
-    struct delivery *d;
+    struct timer *t;
 
     update_database(q, now_ms);
-    while ((d = timers_take_due(&q->held.timers, now_ms)))
-        timer_fires(q, now_ms, d);
-    limiter_busy(&q->limiter, now_ms, (int)(q->held.n_out + q->held.n_accepted), queue_wants_slot(q),
+    while ((t = timers_take_due(&q->held.timers, now_ms)))
+        timer_fires(q, now_ms, t);
+    limiter_busy(&q->limiter, now_ms, (int)(queue_n_in_flight(q) + q->held.n_accepted), queue_wants_slot(q),
                  queue_may_hang(q, now_ms));
     update_parked(q, now_ms);
     update_bytes(q, now_ms);

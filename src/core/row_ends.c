@@ -69,7 +69,7 @@ void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struc
 
 void row_again(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    held_abandon(q, now_ms, d);
+    held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     d->claim.has_token = d->claim.row_is_ours = false;
     held_wait(q, now_ms, d, OP_CLAIM, WAIT_AGAIN, now_ms + held_lock_wait_ms(d));

@@ -11,63 +11,63 @@ void timers_deinit(struct timers *t)
     *t = (struct timers){0};
 }
 
-static void place(struct timers *t, size_t i, struct delivery *d)
+static void place(struct timers *t, size_t i, struct timer *one)
 {
-    t->heap[i] = d;
-    d->timer_slot = i;
+    t->heap[i] = one;
+    one->slot = i;
 }
 
-static void sift(struct timers *t, size_t i, struct delivery *d)
+static void sift(struct timers *t, size_t i, struct timer *one)
 {
-    for (; i > 1 && t->heap[i / 2]->timer_ms > d->timer_ms; i /= 2)
+    for (; i > 1 && t->heap[i / 2]->at_ms > one->at_ms; i /= 2)
         place(t, i, t->heap[i / 2]);
     for (size_t child; (child = i * 2) <= t->n; i = child) {
-        if (child < t->n && t->heap[child + 1]->timer_ms < t->heap[child]->timer_ms)
+        if (child < t->n && t->heap[child + 1]->at_ms < t->heap[child]->at_ms)
             child++;
-        if (t->heap[child]->timer_ms >= d->timer_ms)
+        if (t->heap[child]->at_ms >= one->at_ms)
             break;
         place(t, i, t->heap[child]);
     }
-    place(t, i, d);
+    place(t, i, one);
 }
 
-void timers_clear(struct timers *t, struct delivery *d)
+void timers_clear(struct timers *t, struct timer *one)
 {
-    size_t i = d->timer_slot;
+    size_t i = one->slot;
 
     if (!i)
         return;
-    struct delivery *last = t->heap[t->n--];
-    d->timer_slot = 0;
-    if (last != d)
+    struct timer *last = t->heap[t->n--];
+    one->slot = 0;
+    if (last != one)
         sift(t, i, last);
 }
 
-void timers_set(struct timers *t, struct delivery *d, int64_t at_ms)
+void timers_set(struct timers *t, struct timer *one, int64_t at_ms)
 {
-    timers_clear(t, d);
+    timers_clear(t, one);
     if (at_ms == INT64_MAX)
         return;
     if (t->n + 2 > t->cap) {
         t->cap = t->cap ? t->cap * 2 : 64;
-        t->heap = mem_realloc(t->heap, t->cap * sizeof(struct delivery *));
+        t->heap = mem_realloc(t->heap, t->cap * sizeof(struct timer *));
     }
-    d->timer_ms = at_ms;
+    one->at_ms = at_ms;
     t->n++;
-    sift(t, t->n, d);
+    sift(t, t->n, one);
 }
 
 int64_t timers_next_ms(const struct timers *t)
 {
-    return t->n ? t->heap[1]->timer_ms : INT64_MAX;
+    return t->n ? t->heap[1]->at_ms : INT64_MAX;
 }
 
-struct delivery *timers_take_due(struct timers *t, int64_t now_ms)
+struct timer *timers_take_due(struct timers *t, int64_t now_ms)
 {
-    struct delivery *d = t->n ? t->heap[1] : NULL;
+    struct timer *one = t->n ? t->heap[1] : NULL;
 
-    if (!d || d->timer_ms > now_ms)
+    if (!one || one->at_ms > now_ms)
         return NULL;
-    timers_clear(t, d);
-    return d;
+    timers_clear(t, one);
+    return one;
 }

@@ -85,7 +85,7 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
         batches_add(s, l, a->d);
         break;
     case ACTION_FORWARD:
-        requests_send(s, l, a->d);
+        requests_send(s, l, a->request);
         break;
     case ACTION_PUBLISH:
         renewals_send(s, l, a->d);

@@ -147,7 +147,7 @@ void figures_read(const struct lane *l, struct figures *ret)
     set_counter(ret, STATS_RETRIED, &counts->retried);
     set_counter(ret, STATS_GIVEN_BACK, &counts->given_back);
     set_counter(ret, STATS_DEAD, &counts->dead);
-    set_int(ret, STATS_IN_FLIGHT, (int64_t)l->core.held.n_out);
+    set_int(ret, STATS_IN_FLIGHT, (int64_t)queue_n_in_flight(&l->core));
     set_int(ret, STATS_ACCEPTED, (int64_t)l->core.held.n_accepted);
     set_int(ret, STATS_LIMIT, queue_limit(&l->core));
     set_int(ret, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
@@ -224,7 +224,7 @@ static struct figures_told told_now(const struct lane *l)
     for (int r = 0; r < N_PAUSE_REASONS; r++)
         paused |= q->pauses[r].since_ms != 0;
     return (struct figures_told){
-        .busy = paused || q->held.n_out || queue_n_held(q) || q->consumer.watch.depth > 0 ||
+        .busy = paused || queue_n_in_flight(q) || queue_n_held(q) || q->consumer.watch.depth > 0 ||
                 !l->link->broker || !l->sidecar->database.inbox,
         .sum = c->received.total + c->completed.total + c->duplicates.total + c->retried.total +
                c->given_back.total + c->dead.total + c->suppressed.total + log_dropped() +

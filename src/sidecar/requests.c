@@ -46,8 +46,9 @@ static int64_t exchange_limit_ms(const struct config_queue *q)
     return q->max_window_ms + q->token_window_ms + TAKEOVER_GRACE_MS;
 }
 
-void requests_send(struct sidecar *s, struct lane *l, struct delivery *d)
+void requests_send(struct sidecar *s, struct lane *l, const struct request *sent)
 {
+    const struct delivery *d = request_first(sent);
     const struct config_queue *q = l->config;
 
     buf_reset(&s->token);
@@ -58,17 +59,17 @@ void requests_send(struct sidecar *s, struct lane *l, struct delivery *d)
         .consumer = slice_of(q->consumer),
         .token = buf_slice(&s->token),
         .content_type = slice_of(q->forward.content_type),
-        .window_ms = d->claim.window_ends_ms - s->now_ms,
+        .window_ms = sent->window_ends_ms - s->now_ms,
         .attempt = d->claim.attempt + d->claim.takeovers,
     };
     headers_write(&s->headers, d->message, &facts);
     struct forward_request r = {
         .queue = l->index,
-        .ref = d->ref,
+        .ref = sent->ref,
         .headers = &s->headers,
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(q),
-        .send_by_ms = d->claim.window_ends_ms, /* from then on another holder's token may live */
+        .send_by_ms = sent->window_ends_ms, /* from then on another holder's token may live */
         .fresh = d->claim.crashes > 0, /* its crash is to be its own, not that of a connection at its end */
     };
     FAILPOINT(FORWARD_BEFORE);

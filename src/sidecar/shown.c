@@ -86,7 +86,7 @@ static void add_queue(struct buf *b, struct lane *l)
         buf_add_text(
             b, ", \"terminating\": true"); /* the last that is written: nothing is connected from then on */
     add_pause(b, l);
-    buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", l->core.held.n_out,
+    buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&l->core),
                queue_limit(&l->core), queue_n_held(&l->core));
     add_int(b, "accepted", (int64_t)l->core.held.n_accepted);
     add_int(b, "parked", (int64_t)queue_n_parked(&l->core));

@@ -375,7 +375,7 @@ void letters_close(struct sidecar *s);
 /* --- requests.c --- */
 
 int requests_init(struct sidecar *s, struct fault *f);
-void requests_send(struct sidecar *s, struct lane *l, struct delivery *d);
+void requests_send(struct sidecar *s, struct lane *l, const struct request *sent);
 void requests_step(struct sidecar *s);
 void requests_probe(struct sidecar *s);
 

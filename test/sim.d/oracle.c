@@ -579,8 +579,8 @@ static void check_bounds(struct world *w, const struct sidecar *s)
                           r->prefetch, r->max_parked);
         if (q->held.n_bytes > r->max_bytes + r->max_message_bytes)
             oracle_broken(w, "bound", "%zu bytes are held, max_bytes is %zu", q->held.n_bytes, r->max_bytes);
-        if (q->held.n_out > (size_t)r->concurrency)
-            oracle_broken(w, "bound", "%zu requests are out", q->held.n_out);
+        if (queue_n_in_flight(q) > (size_t)r->concurrency)
+            oracle_broken(w, "bound", "%zu requests are out", queue_n_in_flight(q));
     }
     if (s->application.n_out < 0 || s->application.n_reserved < 0 || s->application.n_accepted < 0)
         oracle_broken(w, "bound", "the application's counts: out %d, reserved %d, accepted %d",
@@ -677,7 +677,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
-    if (!d || d->request.out || d->request.accepted_until_ms ||
+    if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
         d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
         w->database->retries)
         return;
@@ -697,7 +697,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         {
             const struct delivery *d = container_of(k, struct delivery, in_list);
 
-            if (d->copy.generation != q->generation && !d->timer_slot)
+            if (d->copy.generation != q->generation && !d->timer.slot && !delivery_is_in_flight(d))
                 oracle_broken(w, "hold", "ref %llu (%.*s) waits for ever: its channel is lost",
                               (unsigned long long)d->ref, (int)d->id_len, d->id);
         }

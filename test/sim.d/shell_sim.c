@@ -248,8 +248,9 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 
 /* --- requests --- */
 
-static void forward(struct world *w, struct sidecar *s, int queue, struct delivery *d)
+static void forward(struct world *w, struct sidecar *s, int queue, const struct request *r)
 {
+    const struct delivery *d = request_first(r);
     struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
     struct post *p;
 
@@ -263,7 +264,7 @@ static void forward(struct world *w, struct sidecar *s, int queue, struct delive
                        .sidecar = s,
                        .life = s->life,
                        .queue = queue,
-                       .ref = d->ref,
+                       .ref = r->ref,
                        .attempt = d->claim.attempt + d->claim.takeovers,
                        .sent_us = w->now_us,
                        .n_losses = s->n_losses,
@@ -435,7 +436,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         add_item(w, s, queue, a->d);
         break;
     case ACTION_FORWARD:
-        forward(w, s, queue, a->d);
+        forward(w, s, queue, a->request);
         break;
     case ACTION_PUBLISH:
         publish(w, s, queue, a->d);

@@ -113,11 +113,11 @@ static void at_database(struct world *w, struct delivery *d)
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
-static void at_application(struct world *w, struct delivery *d)
+static void at_application(struct world *w, const struct request *r)
 {
-    int n = number_of(d), status = w->status(w, n, ++w->n_posts[n]);
+    int n = number_of(request_first(r)), status = w->status(w, n, ++w->n_posts[n]);
 
-    w->last_out = d->ref;
+    w->last_out = r->ref;
     if (status == UNANSWERED)
         return;
     struct answer a = {.kind = status == UNSENT ? ANSWER_UNREACHABLE
@@ -129,7 +129,7 @@ static void at_application(struct world *w, struct delivery *d)
                        .error = "answered",
                        .took_us = 1000};
 
-    queue_answered(&w->q, w->now, d->ref, &a);
+    queue_answered(&w->q, w->now, r->ref, &a);
 }
 
 static void carry_out(struct world *w, const struct action *a)
@@ -139,7 +139,7 @@ static void carry_out(struct world *w, const struct action *a)
         at_database(w, a->d);
         break;
     case ACTION_FORWARD:
-        at_application(w, a->d);
+        at_application(w, a->request);
         break;
     case ACTION_ACK:
         w->n_acks++;

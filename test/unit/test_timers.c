@@ -1,4 +1,4 @@
-/* Timers: each delivery comes out when it is due, in the order of their times, and once. */
+/* Timers: each comes out when it is due, in the order of their times, and once. */
 #include "cmocka_all.h"
 #include "onceward/core/timers.h"
 
@@ -9,7 +9,7 @@ enum { N = 200, N_STEPS = 20000, MOST_MS = 1000 };
 static void test_they_come_in_the_order_of_their_times(void **state)
 {
     static const int64_t at[] = {50, 10, 40, 10, 30, 20};
-    struct delivery d[6];
+    struct timer d[6];
     struct timers t = {0};
     int64_t last = 0;
 
@@ -19,11 +19,11 @@ static void test_they_come_in_the_order_of_their_times(void **state)
     assert_int_equal(timers_next_ms(&t), 10);
     assert_null(timers_take_due(&t, 9));
     for (int i = 0; i < 6; i++) {
-        struct delivery *due = timers_take_due(&t, 50);
+        struct timer *due = timers_take_due(&t, 50);
 
         assert_non_null(due);
-        assert_true(due->timer_ms >= last);
-        last = due->timer_ms;
+        assert_true(due->at_ms >= last);
+        last = due->at_ms;
     }
     assert_null(timers_take_due(&t, INT64_MAX));
     assert_true(timers_next_ms(&t) == INT64_MAX);
@@ -32,7 +32,7 @@ static void test_they_come_in_the_order_of_their_times(void **state)
 
 static void test_one_has_one_timer(void **state)
 {
-    struct delivery d;
+    struct timer d;
     struct timers t = {0};
 
     memset(&d, 0, sizeof(d));
@@ -45,14 +45,14 @@ static void test_one_has_one_timer(void **state)
     assert_int_equal(t.n, 0);
     timers_set(&t, &d, 30);
     assert_ptr_equal(timers_take_due(&t, 30), &d);
-    assert_int_equal(d.timer_slot, 0);
+    assert_int_equal(d.slot, 0);
     timers_deinit(&t);
 }
 
 /* Beside a table that is searched. */
 static void test_any_order_of_calls(void **state)
 {
-    static struct delivery d[N];
+    static struct timer d[N];
     static int64_t at[N]; /* 0: none */
     struct timers t = {0};
     uint32_t random = 1;
@@ -69,7 +69,7 @@ static void test_any_order_of_calls(void **state)
             timers_clear(&t, &d[i]);
             at[i] = 0;
         } else {
-            struct delivery *due = timers_take_due(&t, ms);
+            struct timer *due = timers_take_due(&t, ms);
 
             for (int k = 0; k < N; k++)
                 assert_false(!due && at[k] && at[k] <= ms);

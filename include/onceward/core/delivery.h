@@ -3,9 +3,10 @@
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
-#include "onceward/core/application.h"
 #include "onceward/core/operation.h"
 #include "onceward/core/reasons.h"
+#include "onceward/core/request.h"
+#include "onceward/core/timers.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,14 +47,8 @@ struct delivery_claim {
     int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
 };
 
-/* Its request. */
-struct delivery_request {
-    struct application_request application;
-    uint64_t mark;  /* of the queue's limiter */
-    bool out;       /* it is with the application */
-    bool probation; /* sent while everything fails: it tries */
-    int64_t sent_ms;
-    uint32_t life;             /* of the database, when it went */
+/* The application's answer, where the row is still to be asked about it. */
+struct delivery_answer {
     int64_t accepted_until_ms; /* 202: watched until then; 0: not accepted */
     int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
     bool put_off;              /* its latest answer was "not now" */
@@ -92,7 +87,8 @@ struct delivery_outcome {
 struct delivery {
     struct link in_list; /* of its operation and phase, or of its wait */
     struct link in_tags; /* ascending, while its channel lives and nothing was said to the broker about it */
-    struct link in_leader; /* leader->followers */
+    struct link in_leader;  /* leader->followers */
+    struct link in_request; /* request->members: its answer is awaited */
     struct hash_link by_ref, by_id;
     struct list followers;
     struct delivery *leader; /* itself: it stands for its id; another: it follows that; NULL: neither */
@@ -106,8 +102,7 @@ struct delivery {
     bool given_up; /* an operator lets it die */
     enum renewal renewal;
     const char *not_renewed; /* RENEWAL_REFUSED: why, of static memory */
-    size_t timer_slot;       /* 0: no timer */
-    int64_t timer_ms;
+    struct timer timer;
     int64_t ready_ms; /* since when what is wanted may be sent */
     int64_t tried_ms; /* when it was last sent to the application; 0: never */
     int64_t locked_since_ms;
@@ -118,11 +113,24 @@ struct delivery {
     uint8_t fingerprint[16];
     struct delivery_copy copy;
     struct delivery_claim claim;
-    struct delivery_request request;
+    struct request *request; /* the latest; NULL: none. A member of it while it is linked by in_request */
+    struct delivery_answer answer;
     struct delivery_outcome outcome;
 };
 
 static inline struct slice delivery_slice(const struct delivery *d)
 {
     return (struct slice){d->id, d->id_len};
+}
+
+/* Is it with the application, its answer awaited? */
+static inline bool delivery_is_in_flight(const struct delivery *d)
+{
+    return d->in_request.next && d->request->in_flight;
+}
+
+/* The first member of a request; NULL: none is left. */
+static inline struct delivery *request_first(const struct request *r)
+{
+    return r->members.len ? container_of(r->members.head.next, struct delivery, in_request) : NULL;
 }

@@ -71,12 +71,15 @@ struct queue {
         struct list wanted[N_OPERATIONS], sent[N_OPERATIONS], waiting[N_WAITS];
         struct list unacked, ended;
         struct hash by_ref, by_id;
+        struct list
+            in_flight; /* requests, in the order of their starts; an extended one goes behind the others */
+        struct list overdue;  /* requests in flight whose window is over */
+        struct hash requests; /* all in flight, by their ref */
         struct timers timers;
         size_t n_bytes;
-        size_t n_out;      /* requests that are out */
         size_t n_accepted; /* messages answered 202 and not ended: each keeps its slot */
         size_t n_reserved; /* claims on their way */
-        uint64_t next_ref;
+        uint64_t next_ref, next_request;
     } held;
     struct limiter limiter;
     struct brake brake;
@@ -184,7 +187,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
 /* How long a batch of claims took: for claims ahead of free slots. */
 void queue_claim_took(struct queue *q, int64_t took_us);
 
-/* The application's answer. */
+/* The application's answer to a request: a fact about each of its members. */
 struct answer {
     enum answer_kind kind;
     int status;
@@ -195,7 +198,7 @@ struct answer {
     const char *brief, *error; /* in words; without and with what the application wrote */
     int64_t took_us;
 };
-void queue_answered(struct queue *q, int64_t now_ms, uint64_t ref, const struct answer *a);
+void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a);
 
 /* The channel is open, and its tags carry this generation; or it is gone, with its connection or without.
  * code: of the broker, 0: none. */
@@ -270,11 +273,11 @@ enum action_kind {
     ACTION_NONE,
     ACTION_DATABASE, /* send d->op; of a claim that is `fresh`, or a letter that is new, make the token first
                       */
-    ACTION_FORWARD,  /* POST it; what cannot be begun is told by queue_answered as unreachable */
-    ACTION_PUBLISH,  /* a copy to its own queue, mandatory, on a connection that does not consume. Answered by
+    ACTION_FORWARD, /* POST `request`, with its members; one that cannot be begun is answered as unreachable */
+    ACTION_PUBLISH, /* a copy to its own queue, mandatory, on a connection that does not consume. Answered by
                        queue_published */
-    ACTION_ABANDON, /* end the request `ref`, if it is still out: no answer is wanted. Before anything of d is
-                       freed */
+    ACTION_ABANDON, /* end the request `ref`, if it is still in flight: no answer is wanted. Before anything of
+                       its members is freed */
     ACTION_ACK,     /* the tag, or with `multiple` all up to it */
     ACTION_REJECT,  /* requeue=false */
     ACTION_REQUEUE, /* nack, requeue=true */
@@ -301,7 +304,8 @@ struct note {
 struct action {
     enum action_kind kind;
     struct delivery *d;
-    uint64_t ref;
+    struct request *request;
+    uint64_t ref; /* of the delivery; of the request for FORWARD and ABANDON */
     bool multiple;
     uint64_t generation, tag;
     uint32_t number;
@@ -351,6 +355,10 @@ bool queue_may_consume(const struct queue *q);
 uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
 int queue_limit(const struct queue *q);    /* of requests that may be out now */
 size_t queue_n_parked(const struct queue *q);
+static inline size_t queue_n_in_flight(const struct queue *q) /* requests */
+{
+    return q->held.in_flight.len + q->held.overdue.len;
+}
 size_t queue_n_held(const struct queue *q);
 int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms);
 const struct delivery *queue_find(const struct queue *q, uint64_t ref);

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "onceward/base/hash.h"
+#include "onceward/base/list.h"
+#include "onceward/core/application.h"
+#include "onceward/core/timers.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A request to the application, and the deliveries that it carries: its *members*. The window, the marks of the two
+ * limiters and the application's bookkeeping are those of the request, and so is its answer, which becomes one
+ * fact per member.
+ *
+ *   begun ──send──▶ in flight ──answer───────────────────────────────▶ over
+ *                    │    ▲  └──last member leaves: ACTION_ABANDON ──▶ over
+ *          window    ▼    │ every token was extended
+ *           ends    overdue: each member is revoked; an answer may still come
+ *
+ * A member leaves when its answer is dealt with, or when it goes another way meanwhile; the others stay. A delivery
+ * remembers its latest request until it joins another: how long its transaction may have lasted, and whether it
+ * was sent on probation, count until its row is written. The request is freed with the last delivery that does. */
+struct request {
+    uint64_t ref; /* of the process, never used twice: answers and ACTION_ABANDON name it */
+    struct hash_link by_ref;
+    struct link in_list; /* queue_held.in_flight or .overdue */
+    struct list members; /* delivery.in_request, in the order in which they were added */
+    size_t n_deliveries; /* members, and deliveries that have left it and remember it */
+    struct timer timer;  /* the end of the window */
+    int64_t sent_ms;
+    int64_t window_ends_ms; /* the earliest of its members' */
+    struct application_request application;
+    uint64_t mark;           /* of the queue's limiter */
+    uint32_t database_epoch; /* when it was sent */
+    bool in_flight;          /* with the application */
+    bool overdue;            /* its window is over, and the tokens are being revoked */
+    bool probation;          /* sent while the circuit breaker is on: a trial */
+    bool unanswered;         /* the limiter has its mark for a window without an answer */
+    bool crashed;            /* the application was told of its crash, and said whose it is: */
+    enum crash whose;
+};
