@@ -49,7 +49,7 @@ static struct {
     int64_t stop_at_ms;
     int fd;
     atomic_int level, format;
-    _Atomic uint64_t dropped;
+    _Atomic uint64_t dropped, lines[N_EVENTS][N_LOG_LEVELS];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .level = LOG_INFO, .fd = -1};
 
 /* What collectors want to have under names of their own. In ECS `error` and `trace` are objects: a text in
@@ -87,6 +87,11 @@ static const char *name_of(const char *key, enum log_format format)
 uint64_t log_dropped(void)
 {
     return atomic_load(&state.dropped);
+}
+
+uint64_t log_lines(enum event e, enum log_level level)
+{
+    return atomic_load(&state.lines[e][level]);
 }
 
 /* Appends bytes while there is room; TAIL_ROOM stays for what closes the line. */
@@ -351,6 +356,7 @@ static void begin_json(struct log_line *l, enum log_level level, const char *que
 void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue)
 {
     l->event = e;
+    l->level = level;
     l->len = 0;
     memset(l->fields, 0, sizeof(l->fields));
     l->format = (enum log_format)atomic_load(&state.format);
@@ -496,6 +502,7 @@ void log_end(struct log_line *l)
     state.end = &q->next;
     pthread_cond_signal(&state.wake);
     pthread_mutex_unlock(&state.lock);
+    atomic_fetch_add(&state.lines[l->event][l->level], 1);
 }
 
 void log_print(struct log_line *l, FILE *out)

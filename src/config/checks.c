@@ -2,6 +2,7 @@
 
 #include "config/checks.h"
 
+#include "onceward/base/ip_address.h"
 #include "onceward/config/pattern.h"
 #include "onceward/core/media_type.h"
 
@@ -127,6 +128,15 @@ const char *check_host(const char *text)
         if ((unsigned char)*p <= ' ' || *p == 0x7F || strchr(":/?#@%[]", *p))
             return "the name or address of a server, without a scheme, a user and a port (broker.port)";
     return NULL;
+}
+
+const char *check_listen(const char *text)
+{
+    struct ip_address address;
+
+    return ip_address_parse(text, &address)
+               ? NULL
+               : "an address and a port, as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:9464";
 }
 
 const char *check_http_url(const char *text)

@@ -11,6 +11,9 @@ const char *check_queue_name(const char *text); /* a range in it is well-formed 
 const char *check_broker_url(const char *text);
 const char *check_host(const char *text);
 const char *check_database_url(const char *text);
+/* A numeric address with its port. */
+const char *check_listen(const char *text);
+
 const char *check_http_url(const char *text);
 const char *check_socket_path(const char *text);
 

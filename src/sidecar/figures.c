@@ -190,18 +190,25 @@ void figures_log(struct log_line *l, const struct figures *g, enum stats_field f
         log_figure(l, (enum stats_field)i, &g->fields[i]);
 }
 
+void figures_keep(struct interval *i, const struct figure *f, int64_t now_ms)
+{
+    if (f->is == FIGURE_NUMBER)
+        *i = (struct interval){*f, now_ms};
+}
+
 /* The next line counts from here. */
 static void begin_interval(struct lane *l, const struct figures *g)
 {
+    int64_t now_ms = l->sidecar->now_ms;
     struct queue_counts *c = &l->core.counts;
     struct counter *counters[] = {&c->received,   &c->completed, &c->duplicates, &c->retried,
                                   &c->given_back, &c->dead,      &c->suppressed};
-    const struct figure *forward = &g->fields[STATS_FORWARD_MS], *whole = &g->fields[STATS_END_TO_END_MS];
 
     for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
         counter_take(counters[i]);
-    l->shown.forward = (struct latency){forward->is == FIGURE_NUMBER, forward->n[0], forward->n[1]};
-    l->shown.end_to_end = (struct latency){whole->is == FIGURE_NUMBER, whole->n[0], whole->n[1]};
+    figures_keep(&l->forward, &g->fields[STATS_FORWARD_MS], now_ms);
+    figures_keep(&l->end_to_end, &g->fields[STATS_END_TO_END_MS], now_ms);
+    figures_keep(&l->batch, &g->fields[STATS_CLAIM_BATCH], now_ms);
     histogram_reset(&l->forward_us);
     histogram_reset(&l->end_to_end_us);
     histogram_reset(&l->claim_batch);

@@ -21,6 +21,7 @@ struct sidecar_outbox {
         bool asked, known;
         struct inbox_outbox_gauge latest;
         int64_t stats_at_ms, said_ms;
+        struct interval relay;
         uint64_t sum; /* of what the latest line told */
     } figures;
 };

@@ -82,6 +82,7 @@ static void say(struct sidecar *s)
     log_end(&l);
     for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
         counter_take(counters[i]);
+    figures_keep(&x->figures.relay, &g.fields[OUTBOX_FIELD_RELAY_MS], s->now_ms);
     histogram_reset(&x->core.lag_us);
     x->figures.said_ms = s->now_ms;
 }

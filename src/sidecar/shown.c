@@ -24,15 +24,18 @@ static void add_rate(struct buf *b, const char *key, uint64_t grown, int64_t in_
         buf_printf(b, ", \"%s\": %.1f", key, (double)grown * 1000 / (double)in_ms);
 }
 
-/* Of this stats interval; where nothing has come in it yet, of the one before. */
-static void add_latency(struct buf *b, const char *key, const struct histogram *h, struct latency told)
+/* Latency of the current interval, or of the previous one while the current has no value. */
+static void add_latency(struct buf *b, const char *key, const struct histogram *h,
+                        const struct interval *last, int64_t previous_ms)
 {
-    if (h->n)
-        told = (struct latency){true, histogram_quantile(h, 500), histogram_quantile(h, 990)};
-    if (!told.known)
+    const struct figure *v = &last->value;
+    bool is_new = h->n > 0;
+
+    if (!is_new && (!last->at_ms || last->at_ms != previous_ms))
         return;
-    buf_printf(b, ", \"%s_p50\": %.1f, \"%s_p99\": %.1f", key, (double)told.p50_us / 1000, key,
-               (double)told.p99_us / 1000);
+    buf_printf(b, ", \"%s_p50\": %.1f, \"%s_p99\": %.1f", key,
+               (double)(is_new ? histogram_quantile(h, 500) : v->n[0]) / 1000, key,
+               (double)(is_new ? histogram_quantile(h, 990) : v->n[1]) / 1000);
 }
 
 /* The first of the reasons for which it stands still: the one that the stats line names. */
@@ -94,8 +97,8 @@ static void add_queue(struct buf *b, struct lane *l)
     if (l->link->broker && l->core.consumer.watch.depth >= 0)
         buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
     add_rates(b, l);
-    add_latency(b, "forward_ms", &l->forward_us, l->shown.forward);
-    add_latency(b, "end_to_end_ms", &l->end_to_end_us, l->shown.end_to_end);
+    add_latency(b, "forward_ms", &l->forward_us, &l->forward, l->stats_said_ms);
+    add_latency(b, "end_to_end_ms", &l->end_to_end_us, &l->end_to_end, l->stats_said_ms);
     buf_add_char(b, '}');
 }
 

@@ -175,6 +175,7 @@ static void turn(struct sidecar *s)
     store_step(s);
     days_step(s);
     figures_step(s);
+    metrics_step(s);
     waits_step(s);
     database_ask(s);
     tell_state(s);
@@ -335,7 +336,10 @@ static int begin(struct sidecar *s, struct fault *f)
     database_init(&s->database.core, s->now_ms);
     if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
         return -1;
-    return lanes_init(s, f);
+    if (lanes_init(s, f))
+        return -1;
+    metrics_begin(s);
+    return 0;
 }
 
 static void deinit(struct sidecar *s)
@@ -343,6 +347,7 @@ static void deinit(struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].core.application)
             queue_deinit(&s->lanes[i].core);
+    metrics_free(s);
     forward_free(s->forward);
     letters_close(s);
     days_close(s);

@@ -38,6 +38,7 @@
  *   actions.c      what a queue's core wants done, carried out
  *   report.c       lines of the log
  *   figures.c      the stats line
+ *   metrics.c      the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
  *   replicas.c     who else is there
  *   levers.c       what operators want
  *   shown.c        what presence shows of the queues
@@ -131,10 +132,10 @@ struct housekeeping {
     struct tally purged, swept, orphans, compacted, expired;
 };
 
-/* Of the latest stats line. */
-struct latency {
-    bool known;
-    int64_t p50_us, p99_us;
+/* Quantiles of the latest interval that had any, and when its line was written. */
+struct interval {
+    struct figure value;
+    int64_t at_ms; /* 0: none had */
 };
 
 /* A connection to the database for what may take long; see aside.c. */
@@ -173,8 +174,8 @@ struct lane {
     struct lane_shown {                     /* in the row of presence, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
-        struct latency forward, end_to_end; /* while the present interval has none */
     } shown;
+    struct interval forward, end_to_end, batch;
     struct lane_levers {
         bool read;           /* once, at least: what was wanted before is not for this process */
         int64_t retry, held; /* the numbers that were done */
@@ -275,6 +276,7 @@ struct sidecar {
         struct buf json;
     } presence;
     struct sidecar_outbox *outbox; /* NULL: none is configured */
+    struct metrics *metrics;       /* NULL: no address is configured */
     struct state_file file;
     bool state_failed;
     int64_t state_at_ms;
@@ -401,8 +403,16 @@ struct figures {
 
 void figures_read(const struct lane *l, struct figures *ret);
 void figures_log(struct log_line *l, const struct figures *g, enum stats_field first, size_t n);
+void figures_keep(struct interval *i, const struct figure *f, int64_t now_ms);
 void figures_say(struct lane *l);
 void figures_step(struct sidecar *s);
+
+/* --- metrics.c --- */
+
+void metrics_begin(struct sidecar *s);
+void metrics_step(struct sidecar *s);
+void metrics_free(struct sidecar *s);
+void metrics_page(const struct sidecar *s, struct buf *ret); /* metrics_page.c: all of it, appended */
 
 /* --- replicas.c --- */
 

@@ -502,6 +502,18 @@ def test_mtail_in_a_cluster_is_called_as_the_page_says(tmp_path):
     assert done.returncode == 0, done.stdout.decode()
 
 
+def test_the_page_is_scraped_with_the_labels_of_the_log(tmp_path):
+    need("promtool")
+    with open(os.path.join(DEPLOY, "logs/scrape-page.yaml")) as f:
+        job, = yaml.safe_load(f)["scrape_configs"]
+    assert {r["target_label"] for r in job["relabel_configs"] if "target_label" in r} == {"namespace", "pod"}
+    del job["kubernetes_sd_configs"]  # Debian's promtool is built without it
+    with open(tmp_path / "prometheus.yml", "w") as f:
+        json.dump({"scrape_configs": [job]}, f)
+    done = subprocess.run(["promtool", "check", "config", f.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()
+
+
 def test_lnav_reads_the_log(tmp_path):
     need("lnav")
     environment = dict(os.environ, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path / "config"))

@@ -64,10 +64,14 @@ uint64_t log_dropped(void);
 
 enum { LOG_MESSAGE_FIELDS = 6 }; /* fields that a message may name */
 
+/* How many lines of an event at a level were handed to the writer since the start. */
+uint64_t log_lines(enum event e, enum log_level level);
+
 /* A line being made. On the stack; log_begin starts it, log_end hands it over. Keys are literals, in
  * snake_case. */
 struct log_line {
     enum event event;
+    enum log_level level;
     enum log_format format;
     bool off;
     size_t len, message_at; /* the message goes in last, at message_at */

@@ -65,6 +65,10 @@ struct config_log {
     int64_t stats_interval_ms;
 };
 
+struct config_metrics {
+    char *listen; /* NULL: no page */
+};
+
 struct config_header {
     char *name, *value;
     bool is_secret; /* by its name, or because it came from a file or the environment */
@@ -154,6 +158,7 @@ struct config {
     struct config_broker broker;
     struct config_database database;
     struct config_log log;
+    struct config_metrics metrics;
     char *state_file;
     bool state_file_is_set; /* given in the file, not the default that sidecars of one user share */
     int64_t shutdown_grace_ms;
