@@ -24,5 +24,6 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA onceward TO onceward_sidecar;
 
 -- The application: its functions, and nothing else.
 GRANT EXECUTE ON FUNCTION onceward.complete(text), onceward.complete(text, text), onceward.extend(text, double precision),
+    onceward.complete_all(text[]), onceward.complete_valid(text[]), onceward.extend_all(text[], double precision),
     onceward.publish(text, text, jsonb, text, text, jsonb, jsonb), onceward.publish(text, text, bytea, text, text, jsonb, jsonb)
     TO onceward_app;

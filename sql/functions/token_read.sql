@@ -8,10 +8,12 @@
 -- Every expression of a PL/pgSQL function is made ready anew in every transaction that calls it, and an application calls this once a
 -- transaction: so the usual case has three of them.
 --
+-- p_place: its place in an array of tokens, which the DETAIL then names.
+--
 -- Called by the functions for applications, in their search_path, and with the settings of the application's session: a backslash in
 -- a literal is written so that standard_conforming_strings does not matter.
 -- Locks: none. Rows: none. Repeating it: it only computes.
-CREATE OR REPLACE FUNCTION onceward.token_read(p_token text) RETURNS text[]
+CREATE OR REPLACE FUNCTION onceward.token_read(p_token text, p_place integer DEFAULT NULL) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -55,7 +57,7 @@ BEGIN
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW002',
         MESSAGE = 'not a transaction token',
-        DETAIL = CASE
+        DETAIL = coalesce('At place ' || p_place || ' of the array: ', '') || CASE
             WHEN p_token IS NULL THEN 'The token is NULL.'
             WHEN p_token = '' THEN 'The token is empty.'
             WHEN octet_length(p_token) > 720 THEN format('It has %s bytes; a token has at most 720.', octet_length(p_token))
@@ -66,4 +68,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.token_read(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.token_read(text, integer) FROM PUBLIC;

@@ -866,6 +866,7 @@ def test_an_application_may_do_nothing_else(pg, inbox, app):
         else:
             attempts.append(f"SELECT onceward.{name}({', '.join('NULL::' + t for t in types)})")
     assert allowed == {"onceward.complete(text)", "onceward.complete(text,text)", "onceward.extend(text,double precision)",
+                       "onceward.complete_all(text[])", "onceward.complete_valid(text[])", "onceward.extend_all(text[],double precision)",
                        "onceward.publish(text,text,jsonb,text,text,jsonb,jsonb)", "onceward.publish(text,text,bytea,text,text,jsonb,jsonb)"}
     for attempt in attempts:
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):

@@ -1,6 +1,7 @@
 """What must not grow or change with the size of the table: pages touched, HOT updates, and no serialization failures."""
 
 import json
+import statistics
 import threading
 import uuid
 
@@ -225,3 +226,35 @@ def test_serializable_applications_do_not_disturb_each_other(pg):
     assert failures == []
     assert answers(inbox.look(*ids)) == ["completed"] * n
     inbox.close()
+
+
+def cpu_ns(session):
+    with open(f"/proc/{session.pid}/schedstat", encoding="ascii") as f:
+        return int(f.read().split()[0])
+
+
+@pytest.mark.alone
+def test_completing_a_batch_costs_little_more_than_settling_it(pg):
+    """complete_all for 100 tokens beside sidecar_settle_many for 100 rows, in turn in one session: the server's CPU."""
+    session = Inbox(pg, "c")
+    n = 300
+    batches(session, "b", n, 100)
+    session.query("SELECT count(*) FROM b, " + CALLS[0])
+    session.query("""CREATE TEMP TABLE t AS SELECT b.k, array_agg('ow1.' || key || '.' || secret) AS tokens
+        FROM b, unnest(b.ids, b.tokens) i (id, token),
+        LATERAL (SELECT translate(encode(convert_to('c', 'UTF8') || '\\x00'::bytea || convert_to(i.id, 'UTF8'), 'base64'),
+                                  E'+/=\\n', '-_') AS key,
+                        translate(encode(uuid_send(i.token), 'base64'), '+/=', '-_') AS secret) x GROUP BY b.k""")
+    calls = {"complete_all": "SELECT onceward.complete_all(t.tokens) FROM t WHERE t.k = %s",
+             "settle": "SELECT FROM b, onceward.sidecar_settle_many('{c}', b.queues, b.ids, b.tokens, b.statuses, NULL) WHERE b.k = %s"}
+    took = {name: [] for name in calls}
+    for k in range(n):
+        name = sorted(calls)[k % 2]
+        start = cpu_ns(session)
+        session.query(calls[name], k)
+        took[name].append(cpu_ns(session) - start)
+    assert session.value("SELECT count(*) FROM onceward.inbox WHERE status = 'completed'") == n * 100
+    session.close()
+    took = {name: statistics.median(each) / 1000 for name, each in took.items()}
+    print(took, "us a batch")
+    assert took["complete_all"] <= 1.5 * took["settle"], took

@@ -67,7 +67,8 @@ def test_the_same_token_in_two_concurrent_transactions_is_one_effect(bed):
 @pytest.mark.parametrize("token", ["", "ow1", "ow1.", "ow1.x.y", "ow2.YQBi.AAAAAAAAAAAAAAAAAAAAAA", "ow1.YQBi.AAAA", "ow1.%%%.AAAAAAAAAAAAAAAAAAAAAA",
                                    "ow1._wBi.AAAAAAAAAAAAAAAAAAAAAA", "ow1.YWI.AAAAAAAAAAAAAAAAAAAAAA", "x" * 100000, None], ids=range(11))
 def test_a_malformed_token_raises_OW002(bed, token):
-    for call in ("onceward.complete(%s)", "onceward.complete(%s, 'result')", "onceward.extend(%s, 5)"):
+    for call in ("onceward.complete(%s)", "onceward.complete(%s, 'result')", "onceward.extend(%s, 5)", "onceward.complete_all(ARRAY[%s])",
+                 "onceward.complete_valid(ARRAY[%s])", "onceward.extend_all(ARRAY[%s], 5)"):
         with pytest.raises(psycopg2.Error) as e:
             bed.postgres.query("SELECT " + call, (token,), user="app_login")
         assert e.value.pgcode == "OW002"

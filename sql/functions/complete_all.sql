@@ -1,0 +1,63 @@
+-- For applications, in the transaction of their work: marks the rows of all these tokens completed and answers how many they are. Raises,
+-- as complete does for one, and then none is:
+--
+--   OW001  not all are valid any more: taken over, given up, used or unknown. DETAIL names ten of them
+--   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that is there twice
+--   OW003  all of them were used already
+--
+-- In two statements, each with a snapshot of its own under READ COMMITTED: lock the rows in one order, then change them. One
+-- statement that does both misses a row that extend changed while the statement waited for its lock. UPDATE … FROM unnest waits
+-- rightly, but its generic plan may be a walk through the whole primary key.
+--
+-- Locks: the rows, in the order of the tokens' text, until the caller's transaction ends. The text before the second dot is the row's key and the
+-- dot is in no key, so two tokens of two rows have the order of these rows in every call: one call a transaction never deadlocks. It waits for a
+-- transaction that has used one of the tokens and is still open. At REPEATABLE READ and SERIALIZABLE a row that was changed since the
+-- snapshot raises 40001. Rows: one changed for each token.
+-- Repeating it: raises OW003.
+--
+-- Rights and settings: see complete_result.sql.
+CREATE OR REPLACE FUNCTION onceward.complete_all(tokens text[]) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_n    integer := onceward.tokens_check(tokens);
+    v_tids tid[];
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    SELECT array_agg(f.tid) INTO v_tids
+    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key
+          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM onceward.inbox r
+        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        LIMIT 1 FOR UPDATE OF r) f;
+    IF coalesce(cardinality(v_tids), 0) < v_n THEN
+        PERFORM onceward.tokens_refuse(tokens,
+            'Roll back and answer with an error: each message is delivered again unless it is done. Or call onceward.complete_valid() and do the work of the tokens that it answers.');
+    END IF;
+
+    UPDATE onceward.inbox r SET status = 'completed', completed_at = clock_timestamp()
+    WHERE r.ctid = ANY (v_tids) AND r.status = 'processing';
+    RETURN v_n;
+END
+$$;
+
+COMMENT ON FUNCTION onceward.complete_all(text[]) IS
+    'In the transaction of the work, and first in it: marks the messages of all these tokens completed, or raises. OW001, OW002, OW003: let it abort the transaction.';
+
+REVOKE ALL ON FUNCTION onceward.complete_all(text[]) FROM PUBLIC;

@@ -1,0 +1,50 @@
+-- For applications, in the transaction of their work: marks the rows of those of these tokens completed that are still valid, and answers
+-- these tokens, in the order of the array. The caller then does the work of these messages only, so that one token that was taken over
+-- does not spoil the others.
+--
+-- Raises OW002 like complete_all. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot raises 40001 here, too.
+--
+-- Locks, rows, statements, rights: see complete_all.sql.
+-- Repeating it: answers nothing, since no token is valid any more.
+CREATE OR REPLACE FUNCTION onceward.complete_valid(tokens text[]) RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_n     integer := onceward.tokens_check(tokens);
+    v_tids  tid[];
+    v_valid text[];
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    SELECT array_agg(f.tid), array_agg(i.token ORDER BY i.ord) INTO v_tids, v_valid
+    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key, s.token, s.ord
+          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM onceward.inbox r
+        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        LIMIT 1 FOR UPDATE OF r) f;
+
+    UPDATE onceward.inbox r SET status = 'completed', completed_at = clock_timestamp()
+    WHERE r.ctid = ANY (v_tids) AND r.status = 'processing';
+    RETURN QUERY SELECT v.token FROM unnest(v_valid) v (token);
+END
+$$;
+
+COMMENT ON FUNCTION onceward.complete_valid(text[]) IS
+    'In the transaction of the work, and first in it: marks the messages of those of these tokens completed that are still valid, and answers them. Do the work of these only.';
+
+REVOKE ALL ON FUNCTION onceward.complete_valid(text[]) FROM PUBLIC;

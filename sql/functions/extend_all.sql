@@ -1,0 +1,70 @@
+-- For applications: gives the long job of a whole request more time. Each token's window then ends in `seconds` from now, but never earlier
+-- than it did, and never later than max_window after its claim. Answers when the first of them ends; NULL for an empty array. To be called
+-- in a transaction of its own: it is of use only when it has committed.
+--
+-- Raises like complete_all, and OW002 for seconds that are NULL, not a number, zero or less. Then no window is extended.
+--
+-- Locks: the rows, SKIP LOCKED: one that its own application has locked by completing it keeps its end. Rows: one changed for each token.
+-- Repeating it: moves the ends a little further, within the caps.
+CREATE OR REPLACE FUNCTION onceward.extend_all(tokens text[], seconds double precision) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET enable_tidscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_n    integer := onceward.tokens_check(tokens);
+    v_to   timestamptz;
+    v_tids tid[];
+    v_seen bigint;
+    v_end  timestamptz;
+BEGIN
+    IF seconds IS NULL OR seconds <= 0 OR seconds = 'NaN' THEN
+        RAISE EXCEPTION USING ERRCODE = 'OW002',
+            MESSAGE = 'the time to extend by must be more than zero seconds',
+            DETAIL = format('It is %s.', coalesce(seconds::text, 'NULL')),
+            HINT = 'Pass how many seconds the work still needs from now.';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    -- The cap comes first in the arithmetic: 1e300 seconds are not an interval.
+    v_to := clock_timestamp() + least(seconds, 1e8) * interval '1 second';
+    SELECT array_agg(f.tid) INTO v_tids
+    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key
+          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM onceward.inbox r
+        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f;
+    UPDATE onceward.inbox r SET token_expires_at = least(r.max_expires_at, v_to)
+    WHERE r.ctid = ANY (v_tids) AND r.status = 'processing' AND least(r.max_expires_at, v_to) > r.token_expires_at;
+
+    SELECT count(*), min(f.token_expires_at) INTO v_seen, v_end
+    FROM (SELECT onceward.token_read(u.token, u.ord::integer) AS key
+          FROM unnest(tokens) WITH ORDINALITY u (token, ord) OFFSET 0) t
+    CROSS JOIN LATERAL (
+        SELECT r.token_expires_at FROM onceward.inbox r
+        WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid AND r.status = 'processing' LIMIT 1) f;
+    IF v_seen < v_n THEN
+        PERFORM onceward.tokens_refuse(tokens,
+            'Stop the work of these messages, and extend the others without them. Extend well before the window is over.');
+    END IF;
+    RETURN v_end;
+END
+$$;
+
+COMMENT ON FUNCTION onceward.extend_all(text[], double precision) IS
+    'In a transaction of its own: gives the work of all these tokens so many seconds from now. Answers when the first window ends.';
+
+REVOKE ALL ON FUNCTION onceward.extend_all(text[], double precision) FROM PUBLIC;

@@ -1,0 +1,57 @@
+-- Raises why not all of these tokens could be used: OW003 if each was used already, else OW001. The DETAIL names the first ten that are
+-- used or not valid, without anything about rows whose token the caller does not have.
+--
+-- It has the planner settings of its callers: without them its plan may be a sequential scan, which makes serializable transactions
+-- fail that have nothing to do with each other.
+--
+-- Locks: none. Rows: none changed. Repeating it: raises again.
+CREATE OR REPLACE FUNCTION onceward.tokens_refuse(p_tokens text[], p_hint text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET enable_material = off
+SET enable_nestloop = on
+SET enable_indexscan = on
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    c_named constant integer := 10;
+    v_used  bigint;
+    v_bad   bigint;
+    v_names text;
+BEGIN
+    SELECT count(*) FILTER (WHERE b.used), count(*), string_agg(b.name, '; ' ORDER BY b.ord) FILTER (WHERE b.place <= c_named)
+    INTO v_used, v_bad, v_names
+    FROM (
+        SELECT t.ord, coalesce(r.status = 'completed', false) AS used, row_number() OVER (ORDER BY t.ord) AS place,
+               format('%s of consumer %s is %s', quote_literal(onceward.error_shown(t.key[2])), quote_literal(onceward.error_shown(t.key[1])),
+                      CASE WHEN r.status IS NULL THEN 'not valid'
+                           WHEN r.status = 'completed' THEN 'used'
+                           ELSE format('given up: %s%s', r.status, coalesce(' (' || onceward.error_shown(r.last_error) || ')', ''))
+                           END) AS name
+        FROM (SELECT u.ord, onceward.token_read(u.token, u.ord::integer) AS key
+              FROM unnest(p_tokens) WITH ORDINALITY u (token, ord) OFFSET 0) t
+        LEFT JOIN LATERAL (
+            SELECT r.status, r.last_error FROM onceward.inbox r
+            WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid LIMIT 1) r ON true
+        WHERE r.status IS DISTINCT FROM 'processing') b;
+    IF v_used = cardinality(p_tokens) THEN
+        RAISE EXCEPTION USING ERRCODE = 'OW003',
+            MESSAGE = 'these transaction tokens were used already',
+            DETAIL = format('Each of the %s messages is completed by its token.', v_used),
+            HINT = 'The work is done. Roll back, and answer the request with success.';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'OW001',
+        MESSAGE = 'not all of these transaction tokens are valid',
+        DETAIL = format('%s of %s: %s%s.', v_bad, cardinality(p_tokens), v_names,
+                        CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END),
+        HINT = p_hint;
+END
+$$;
+
+REVOKE ALL ON FUNCTION onceward.tokens_refuse(text[], text) FROM PUBLIC;
