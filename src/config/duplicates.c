@@ -9,9 +9,9 @@
 
 #include "config/read.h"
 #include "config/report.h"
-#include "config/scan.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/scan.h"
 
 #include <stdlib.h>
 

@@ -4,8 +4,8 @@
 
 #include "onceward/config/json.h"
 
-#include "config/scan.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/scan.h"
 #include "onceward/base/texts.h"
 
 #include <stdint.h>

@@ -2,10 +2,10 @@
  * read is this program's own writing, but it went through a database that people can edit: every value is
  * checked. Pure; any thread. */
 
-#include "config/scan.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/scan.h"
 #include "onceward/config/json.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* One key of a file that may have faults elsewhere, or everywhere. */
 
 #include "config/expand.h"
-#include "config/scan.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/mem.h"
+#include "onceward/base/scan.h"
 #include "onceward/config/config.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 #pragma once
 
 #include "../unit/header_checks.h"
-#include "config/scan.h"
 #include "core/field_text.h"
 #include "field_compare.h"
 #include "fuzz.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/base/scan.h"
 #include "onceward/config/json.h"
 #include "onceward/core/headers.h"
 

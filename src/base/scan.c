@@ -1,7 +1,7 @@
 /* Walking JSON text. Pure; any thread. Recursion ends at SCAN_DEPTH_MAX, since the text comes from
  * publishers. */
 
-#include "config/scan.h"
+#include "onceward/base/scan.h"
 
 #include "onceward/base/buf.h"
 
