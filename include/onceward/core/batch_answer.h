@@ -1,0 +1,61 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+#include "onceward/core/outcome.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The application's answer to a request with several messages: a verdict for the request, and which of its
+ * members it names as failed. Pure. */
+
+enum batch_verdict {
+    BATCH_ANSWERED, /* 2xx with the echo of the count: the named ones failed, all others succeeded */
+    BATCH_ACCEPTED, /* the same with 202, in `transaction`: the others are accepted */
+    BATCH_BAD,      /* 2xx that does not say what became of the members: nobody's fault */
+    BATCH_UNKNOWN,  /* an application that has never answered a batch refuses the form of the request */
+    BATCH_NOT_NOW,  /* all members are released */
+    BATCH_NOT_NOW_FOR_ONE, /* the same; one member may be the cause */
+    BATCH_FAILED,          /* as a whole */
+    BATCH_TOO_LARGE,       /* 413: the same, and the application takes smaller ones */
+    BATCH_TIMEOUT,         /* no answer within the window */
+    BATCH_CRASHED,
+    N_BATCH_VERDICTS
+};
+
+struct batch_rules {
+    struct outcome_rules outcome;
+    bool knows_batches; /* this application has echoed a count before */
+};
+
+struct batch_reply {
+    enum answer_kind kind;
+    int status;
+    int64_t echo;      /* the field Onceward-Batch; -1: none, or no number */
+    struct slice body; /* whole */
+};
+
+struct batch_member {
+    struct slice id, token;
+    /* Filled in by batch_answer_read. */
+    bool failed;
+    int status;             /* as answered to it alone: 500 where the entry has none, a 2xx, 502 or 504 */
+    int64_t retry_after_ms; /* -1: none */
+    struct slice error;     /* raw text of a JSON string, without its quotes */
+    struct slice result;    /* raw JSON; empty: none */
+};
+
+struct batch_reading {
+    enum batch_verdict verdict;
+    const char *why; /* BATCH_BAD: in words, of static memory */
+    size_t n_failed; /* members named */
+};
+
+/* members: of the request, without two of one id. Slices of the answer point into the body. */
+void batch_answer_read(const struct batch_reply *a, const struct batch_rules *rules,
+                       struct batch_member *members, size_t n, struct batch_reading *ret);
+
+/* A named member as if it had been answered alone with its status. Never VERDICT_COMPLETE, VERDICT_CHECK,
+ * VERDICT_ACCEPTED or VERDICT_DIED. 424: not attempted. */
+enum verdict batch_member_verdict(const struct batch_member *m, const struct outcome_rules *rules);

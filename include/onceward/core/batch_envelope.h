@@ -1,0 +1,42 @@
+#pragma once
+
+#include "onceward/base/slice.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct buf;
+struct message;
+
+/* The body of a request with several messages: a JSON object whose "messages" are an array. Pure.
+ *
+ * A message's own body stands in it unchanged where every JSON reader takes it: its content type is JSON, it
+ * has no content encoding, and it is one JSON text in UTF-8 of at most ENVELOPE_DEPTH_MAX levels without lone
+ * surrogates. Any other body is base64, so that it cannot spoil the messages beside it. */
+
+enum { ENVELOPE_DEPTH_MAX = 64 };
+
+struct envelope_member {
+    struct slice token, id, queue;
+    struct slice content_type; /* of a message that has none; empty: it is left out */
+    int attempt;
+    bool redelivered;
+    bool body_is_json; /* envelope_takes_body said so */
+    const struct message *message;
+};
+
+/* May the body stand in the envelope as it is? content_type: as in struct envelope_member. */
+bool envelope_takes_body(const struct message *m, struct slice content_type);
+
+void envelope_begin(struct buf *out);
+
+/* Members are separated by the writer. Absent properties are left out. A property that is not text is
+ * {"!S": base64}, as in a dead letter. */
+void envelope_add(struct buf *out, const struct envelope_member *e);
+void envelope_end(struct buf *out);
+
+/* The bytes that envelope_add will append, with a comma; the content of scratch is lost. */
+size_t envelope_member_bytes(const struct envelope_member *e, struct buf *scratch);
+
+/* The bytes that envelope_begin and envelope_end append together. */
+enum { ENVELOPE_FRAME_BYTES = 15 };

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How many messages, and how many bytes of envelope, an application takes in one request: learnt from its
+ * answers. A value; no I/O, no clock.
+ *
+ * A request that was not answered within its window halves the number: the application may need so long for each
+ * message. 413 halves both. Neither counts for requests that were sent before the latest halving. Each success of
+ * a full request adds a tenth, up to what is configured. */
+struct batch_size {
+    double messages, bytes;
+    size_t most_messages, most_bytes;
+    uint64_t n_cuts; /* a request remembers it when it is sent */
+};
+
+void batch_size_init(struct batch_size *s, size_t most_messages, size_t most_bytes);
+
+/* At least 1. */
+size_t batch_size_messages(const struct batch_size *s);
+size_t batch_size_bytes(const struct batch_size *s);
+
+/* A request that was sent after n_cuts halvings succeeded. is_full: more messages would not have gone with it. */
+void batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts);
+
+/* A request was not answered within its window, or it was answered 413. Answers whether the size was halved: that of a
+ * single message teaches nothing. */
+bool batch_size_window_over(struct batch_size *s, size_t n, uint64_t n_cuts);
+bool batch_size_too_large(struct batch_size *s, size_t n, uint64_t n_cuts);

@@ -1,0 +1,54 @@
+/* The envelope of any messages is one JSON text of bounded depth in UTF-8, of the size that was counted. */
+
+#include "field_maker.h"
+#include "fuzz.h"
+#include "onceward/base/buf.h"
+#include "onceward/base/scan.h"
+#include "onceward/core/batch_envelope.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void take_body(struct byte_source *s, struct message *m)
+{
+    struct slice body = take_slice(s);
+
+    free(m->body);
+    m->body = body.len ? malloc(body.len) : NULL;
+    if (body.len)
+        memcpy(m->body, body.data, body.len);
+    m->body_len = body.len;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct byte_source s = {data, data + size};
+    struct buf out = {0}, scratch = {0};
+    size_t counted = ENVELOPE_FRAME_BYTES;
+
+    envelope_begin(&out);
+    for (int i = 0; i < 2; i++) {
+        struct envelope_member e = {
+            .token = SLICE("ow1.YwBp.AAEC"), .attempt = 1, .content_type = SLICE("application/json")};
+
+        e.id = take_slice(&s);
+        e.queue = take_slice(&s);
+        struct message *m = take_message(&s);
+
+        take_body(&s, m);
+        e.message = m;
+        e.body_is_json = envelope_takes_body(m, e.content_type);
+        counted += envelope_member_bytes(&e, &scratch);
+        envelope_add(&out, &e);
+        message_free(m);
+    }
+    envelope_end(&out);
+    struct scan walk = {.at = out.data, .end = out.data + out.len};
+
+    MUST(slice_is_utf8(buf_slice(&out)));
+    MUST(scan_skip(&walk) && scan_at_end(&walk));
+    MUST(out.len < counted);
+    buf_deinit(&out);
+    buf_deinit(&scratch);
+    return 0;
+}
