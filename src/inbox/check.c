@@ -1,6 +1,7 @@
 /* What `check --connect` asks of the database. Reads only. */
 
 #include "inbox/connect.h"
+#include "inbox/engine.h"
 #include "inbox/registration.h"
 #include "inbox/session.h"
 #include "inbox/sql.h"
@@ -61,6 +62,16 @@ static int check_server(const struct check *k, struct fault *f)
             why);
     PQclear(r);
     return 0;
+}
+
+/* 1: it is another server than PostgreSQL, and its other answers mean nothing. */
+static int check_engine(const struct check *k, struct fault *f)
+{
+    int answer = engine_refuses(k->a, f);
+
+    if (answer > 0)
+        say(k, false, "%s", f->text);
+    return answer;
 }
 
 static int check_isolation(const struct check *k, struct fault *f)
@@ -265,8 +276,10 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
                 void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f)
 {
     const struct check k = {a, tell, ctx};
-    int schema;
+    int schema, engine = check_engine(&k, f);
 
+    if (engine)
+        return engine < 0 ? -1 : 0;
     if (check_server(&k, f) || check_isolation(&k, f))
         return -1;
     schema = check_trust(&k, f);

@@ -5,6 +5,7 @@
  * whole server's: what collides there, or with somebody else's DDL, is tried again. A lock on a busy table is
  * waited for briefly only, because everybody else queues up behind the one who waits. */
 
+#include "inbox/engine.h"
 #include "inbox/session.h"
 #include "inbox/sql.h"
 #include "inbox/trust.h"
@@ -273,6 +274,8 @@ int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, str
     enum attempt answer = ATTEMPT_FAILED;
     int from = 0, to = 0;
 
+    if (engine_refuses(a, f))
+        return -1;
     for (int i = 0; i < TRIES; i++) {
         answer = migrate_once(a, &from, &to, f);
         if (answer != ATTEMPT_FAILED)

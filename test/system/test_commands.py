@@ -19,6 +19,7 @@ import pytest
 
 from rig import process, schema
 from rig.application import Gate
+from rig.proxy import Proxy
 from rig.queue import Queue
 from rig.wait import wait_until
 
@@ -548,6 +549,48 @@ def test_the_endings_of_stats_are_explained_and_case_does_not_matter():
 
 
 # migrate
+
+# version() of each begins like this; 24 bytes, as what they replace
+ENGINES = {"CockroachDB": b"CockroachDB CCL v25.2.0 ", "YugabyteDB": b"PostgreSQL 15.12-YB-2025"}
+
+
+@pytest.fixture
+def as_another(empty):
+    """The database behind a proxy that gives its version another name."""
+    proxies = []
+
+    def made(engine):
+        proxy = Proxy(empty.port).start()
+        proxies.append(proxy)
+        version = empty.query("SELECT version()")[0][0].encode()
+        proxy.rewrites = version[:24], ENGINES[engine]
+        return empty.dsn(port=proxy.port, sslmode="disable")
+    yield made
+    for proxy in proxies:
+        proxy.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_that_is_not_postgresql_is_refused_by_name(tmp_path, empty, as_another, engine):
+    path = os.path.join(str(tmp_path), "config.json")
+    with open(path, "w") as f:
+        json.dump(schema.minimal_config(as_another(engine)), f)
+    done = run("migrate", "--config", path)
+    assert done.status == 1 and f"{engine} is not supported: its advisory locks" in done.text, done.text
+    assert not empty.query("SELECT FROM pg_namespace WHERE nspname = 'onceward'"), "nothing was made"
+    done = run("check", "--config", path, "--connect")
+    fail, = [line for line in done.out.splitlines() if line.startswith("FAIL") and "database" in line]
+    assert done.status == 1 and f"{engine} is not supported" in fail, done.text
+
+
+@pytest.mark.parametrize("has_jobs, name", [(True, "Aurora DSQL"), (False, "A server without PL/pgSQL")])
+def test_a_server_without_plpgsql_is_refused(tmp_path, empty, has_jobs, name):
+    empty.query("DROP EXTENSION plpgsql")
+    if has_jobs:
+        empty.query("CREATE SCHEMA sys; CREATE TABLE sys.jobs ()")
+    done = run("migrate", "--config", config_for(tmp_path, empty))
+    assert done.status == 1 and f"{name} is not supported" in done.text, done.text
+
 
 @pytest.fixture
 def empty(raw_postgres):
