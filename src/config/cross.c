@@ -272,7 +272,7 @@ static void check_order(const struct reading *r, const struct config *c, const s
 {
     int limit = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
     static const char *const below[] = {"order.on_dead", "order.unkeyed"};
-    size_t most = q->max_bytes / (size_t)q->prefetch;
+    size_t most = q->max_bytes / (size_t)q->prefetch / q->n_partitions;
 
     if (!q->order.key.n) {
         for (size_t i = 0; i < 2; i++)
@@ -283,7 +283,19 @@ static void check_order(const struct reading *r, const struct config *c, const s
     if (reading_origin(r, "max_parked") == ORIGIN_GIVEN)
         cross_report(r, false, "max_parked", "order.key",
                      "has no effect on an ordered queue, where prefetch bounds all that is held");
-    if (q->max_message_bytes > most)
+    if (q->pattern && q->order.key.n > 1)
+        cross_report(
+            r, false, "order.key", "queue",
+            "has %zu sources; expected one with several partitions, the same that the exchange hashes on",
+            q->order.key.n);
+    if (q->max_message_bytes > most && q->pattern)
+        cross_report(
+            r, false, "max_message", "max_bytes",
+            "max_message (%s) times prefetch (%d) times %zu partitions is above max_bytes (%s): an ordered "
+            "queue gives nothing back to the broker; expected max_message of at most %s, or a larger max_bytes",
+            show_bytes(q->max_message_bytes).text, q->prefetch, q->n_partitions,
+            show_bytes(q->max_bytes).text, show_bytes(most).text);
+    else if (q->max_message_bytes > most)
         cross_report(r, false, "max_message", "max_bytes",
                      "max_message (%s) times prefetch (%d) is above max_bytes (%s): an ordered queue gives "
                      "nothing back to the broker; expected max_message of at most %s, or a larger max_bytes",

@@ -716,6 +716,17 @@ static void test_combinations(void **state)
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"257KiB\"", "queues.q.max_message",
          "max_message (257KiB) times prefetch (256) is above max_bytes (64MiB): an ordered queue gives nothing "
          "back to the broker; expected max_message of at most 256KiB, or a larger max_bytes"},
+        {'Q',
+         "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\", \"header:b\"]}",
+         "queues.q.order.key",
+         "has 2 sources; expected one with several partitions, the same that the exchange hashes on"},
+        {'Q', "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\"]}", NULL,
+         NULL},
+        {'Q',
+         "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"129KiB\"",
+         "queues.q.max_message",
+         "max_message (129KiB) times prefetch (256) times 2 partitions is above max_bytes (64MiB): an ordered queue "
+         "gives nothing back to the broker; expected max_message of at most 128KiB, or a larger max_bytes"},
         {'Q', "\"order\": {\"on_dead\": \"hold\"}", "queues.q.order.on_dead", "expected order.key beside it"},
         {'Q', "\"order\": {\"key\": []}", "queues.q.order.key", "expected 1 to 16 elements, got 0"},
         {'Q', "\"message_id\": [\"routing_key\"]", "queues.q.message_id[0]",
