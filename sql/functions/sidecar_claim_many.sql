@@ -104,7 +104,7 @@ BEGIN
     END IF;
 
     IF v_n < cardinality(p_ids) THEN
-        -- token_expires_at < v_until keeps the rows of the first statement out.
+        -- The bound of token_expires_at keeps the rows of the first statement out.
         WITH taken AS MATERIALIZED (
             SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token, f.ends_late, f.is_first,
                    (f.status = 'processing' AND f.token <> i.token) OR (f.status = 'failed' AND f.swept) AS takes_over

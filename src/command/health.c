@@ -14,7 +14,7 @@ static const char help[] =
     "  --started  its configuration is good, and its loop turns: for the startupProbe. It does not wait for "
     "broker,\n"
     "             database and application: the application may be started after it\n"
-    "  --live     each queue's loop turned within the last 30 s: for the livenessProbe\n"
+    "  --live     the loop turned within the last 30 s: for the livenessProbe\n"
     "  --ready    each queue was past its first start, whatever broker, database and application do now: for "
     "people\n"
     "             and scripts. A readinessProbe with it would keep requests from the application while the "

@@ -150,11 +150,6 @@ int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *ite
     return -1;
 }
 
-void inbox_flush(struct inbox *i)
-{
-    (void)i;
-}
-
 /* The next row of what was answered; moves batches on that are through with a range. */
 static bool row_next(struct inbox *i, struct inbox_row *row)
 {

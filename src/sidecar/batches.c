@@ -187,7 +187,6 @@ void batches_send(struct sidecar *s)
         INBOX_SETTLE,      INBOX_FAIL,  INBOX_RELEASE,           INBOX_BURY,       INBOX_LOOK, INBOX_RENEW,
         INBOX_CLAIM_ASYNC, INBOX_CLAIM, INBOX_CLAIM_STORE_ASYNC, INBOX_CLAIM_STORE};
     struct fault f = {0};
-    bool any = false;
 
     for (size_t i = 0; i < N_INBOX_OPS && s->database.inbox; i++) {
         struct batch *b = &s->database.batches[order[i]];
@@ -206,9 +205,6 @@ void batches_send(struct sidecar *s)
         if (stores(order[i]))
             s->database.stored[order[i] == INBOX_CLAIM_STORE_ASYNC].bytes = 0;
         b->n = 0;
-        any = true;
     }
-    if (any)
-        inbox_flush(s->database.inbox);
     letters_finish(&s->letters.large, s->letters.batch.n); /* letters.c sends it */
 }

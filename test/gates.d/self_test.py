@@ -36,6 +36,8 @@ BAD = [
     ("prose", "README.md", "Onceward tries the message anew.\n", "\"anew\" is a banned"),
     ("prose", "README.md", "word " * 36 + "\n", "a line of 180"),
     ("prose", "README.md", ("word " * 18 + "\n") * 2 + "end.\n", "a sentence of 37 words"),
+    ("phantoms", "src/core/second.c", "/* Called by rule_third(). */\n", "nothing is called rule_third"),
+    ("phantoms", "src/core/third.c", "void rule_last(int n)\n{\n    (void)n;\n}\n", "the body of rule_last() is empty"),
     ("tidy", "src/core/second.c", "double rule_half(int n);\n\ndouble rule_half(int n)\n{\n    return n / 2;\n}\n", "integer division"),
 ]
 

@@ -221,7 +221,6 @@ void bed_submit(struct bed *b, enum inbox_op op)
         print_error("%s\n", b->fault.text);
         fail();
     }
-    inbox_flush(b->inbox);
     /* What was submitted was copied. */
     struct inbox_item kept[1] = {b->items[0]};
     memset(&b->items[0], 0xA5, sizeof(b->items[0]));

@@ -282,7 +282,6 @@ static void batch_call(enum inbox_op op, bool rowless, size_t sidecar, char *tex
     batch_submit(sidecars[sidecar], &b, op, false);
     if (op == INBOX_CLAIM)
         batch_submit(sidecars[sidecar], &b, op, true);
-    inbox_flush(sidecars[sidecar]);
     rows_await(sidecars[sidecar], b.n, lines);
     for (size_t k = 0; k < b.n; k++)
         printf("%s%s", k ? "; " : "", lines[k]);
@@ -373,7 +372,6 @@ static void call_sweep(size_t sidecar, char *text)
         return;
     sql_do(sql, "UPDATE onceward.consumer SET keeper = NULL, kept_until = NULL, keeper_page = 0");
     inbox_ask_housekeep(sidecars[sidecar], &h);
-    inbox_flush(sidecars[sidecar]);
     while (!(got = inbox_housekept(sidecars[sidecar], &kept, &f))) {
         struct inbox_row row;
 

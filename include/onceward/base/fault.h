@@ -9,8 +9,7 @@
  * positive value is a named result that the caller must handle. Outputs are left alone on failure. */
 struct fault {
     char text[768];
-    char code[8]; /* SQLSTATE, AMQP reply code, or "stream" for a queue that is one: where there is one, else
-                     empty */
+    char code[8]; /* SQLSTATE or AMQP reply code; empty: there is none */
 };
 
 /* Sets the text, cut to fit; control characters become spaces. Always answers -1, for `return

@@ -10,8 +10,7 @@
 #include <stdint.h>
 
 /* The configuration: never changed after it was read. Every string lives until config_free. Keys, types,
- * ranges, defaults and one sentence of documentation each stand in one table (keys.def); see config_keys().
- */
+ * ranges, defaults and one sentence of documentation each stand in one table (keys.def); see keys.h. */
 
 struct fault;
 struct buf;

@@ -3,7 +3,7 @@
 /* Nobody takes a token over before it has been expired for so long: live holders may complete first. */
 enum { TAKEOVER_GRACE_MS = 2000 };
 
-/* What the inbox answers: one table for the database functions, the adapter and the delivery machine.
+/* What the inbox answers: one table for the database functions, the adapter and the core.
  * ROW(id, name in SQL) */
 #define ROW_ANSWERS(ROW)                                                                                     \
     ROW(CLAIMED, "claimed")     /* the row is processing with the offered token (claim, look) */             \

@@ -197,10 +197,6 @@ bool inbox_is_free(const struct inbox *i, enum inbox_op op);
 int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n,
                  struct fault *f);
 
-/* Sends what was handed over since the last call: once a turn, behind the last inbox_submit. Batches that may
- * share one transaction do. */
-void inbox_flush(struct inbox *i);
-
 /* Reads what has come and answers one row. 1: *row; 0: none now. -1: the connection is lost and every row was
  * answered; f says why. Only inbox_free may follow. */
 int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f);
