@@ -43,7 +43,7 @@ static void answered(struct sidecar *s)
     struct sidecar_store *t = &s->store;
     struct inbox_kept_messages kept;
     struct fault f = {0};
-    int got = inbox_kept_messages(t->aside.inbox, &kept, &f);
+    int got = inbox_kept_messages(t->side.inbox, &kept, &f);
 
     if (!got)
         return;
@@ -72,36 +72,36 @@ void days_step(struct sidecar *s)
     struct sidecar_store *t = &s->store;
     struct inbox_row row;
 
-    aside_step(s, &t->aside, wants_to_drop(s));
-    if (!t->aside.inbox)
+    side_step(s, &t->side, wants_to_drop(s));
+    if (!t->side.inbox)
         return;
-    if (aside_next(s, &t->aside, &row) < 0) {
+    if (side_next(s, &t->side, &row) < 0) {
         t->drops = false;
         return;
     }
     if (t->drops)
         answered(s);
     if (!t->drops && !wants_to_drop(s)) {
-        aside_close(s, &t->aside);
+        side_close(s, &t->side);
     } else if (!t->drops && s->now_ms >= t->drop_at_ms) {
-        inbox_ask_keep_messages(t->aside.inbox);
+        inbox_ask_keep_messages(t->side.inbox);
         t->drops = true;
-        t->aside.readable = true; /* it may be lost already */
+        t->side.readable = true; /* it may be lost already */
     }
-    if (t->aside.inbox)
-        aside_sent(s, &t->aside);
+    if (t->side.inbox)
+        side_sent(s, &t->side);
 }
 
 int64_t days_due_ms(const struct sidecar *s)
 {
     const struct sidecar_store *t = &s->store;
-    int64_t due = aside_due_ms(s, &t->aside, wants_to_drop(s));
+    int64_t due = side_due_ms(s, &t->side, wants_to_drop(s));
 
-    return t->aside.inbox && !t->drops && wants_to_drop(s) && t->drop_at_ms < due ? t->drop_at_ms : due;
+    return t->side.inbox && !t->drops && wants_to_drop(s) && t->drop_at_ms < due ? t->drop_at_ms : due;
 }
 
 void days_close(struct sidecar *s)
 {
-    aside_close(s, &s->store.aside);
+    side_close(s, &s->store.side);
     s->store.drops = false;
 }

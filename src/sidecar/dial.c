@@ -71,7 +71,7 @@ void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
     snprintf(d->reason, sizeof(d->reason), "%s", reason);
     d->is_refused = false;
     if (!somebody_was_ready(s))
-        return; /* waits.c tells it */
+        return; /* first_start.c tells it */
     log_peer(&l, EVENT_DISCONNECTED, d);
     log_text(&l, "reason", reason);
     log_int(&l, "next_try_ms", wait);

@@ -15,7 +15,7 @@ static void forget(struct sidecar *s)
 {
     struct sidecar_letters *c = &s->letters;
 
-    aside_close(s, &c->aside);
+    side_close(s, &c->side);
     c->batch.n = 0;
     buf_deinit(&c->large.properties);
     buf_deinit(&c->large.headers);
@@ -27,13 +27,13 @@ void letters_step(struct sidecar *s)
     struct inbox_row row;
     int got = 0;
 
-    aside_step(s, &c->aside, c->wanted);
-    if (!c->aside.inbox)
+    side_step(s, &c->side, c->wanted);
+    if (!c->side.inbox)
         return;
-    while ((got = aside_next(s, &c->aside, &row)) > 0)
+    while ((got = side_next(s, &c->side, &row)) > 0)
         database_answered(s, &row);
     if (got < 0 ||
-        (!c->wanted && inbox_is_free(c->aside.inbox, INBOX_BURY) && s->now_ms - c->aside.used_ms >= IDLE_MS))
+        (!c->wanted && inbox_is_free(c->side.inbox, INBOX_BURY) && s->now_ms - c->side.used_ms >= IDLE_MS))
         forget(s);
     c->wanted = false; /* whoever still waits says so again */
 }
@@ -42,8 +42,8 @@ bool letters_can(const struct sidecar *s, const struct lane *l)
 {
     const struct sidecar_letters *c = &s->letters;
 
-    return c->aside.inbox && !c->batch.n && inbox_is_free(c->aside.inbox, INBOX_BURY) &&
-           inbox_registration(c->aside.inbox, l->index, NULL) == INBOX_REGISTERED;
+    return c->side.inbox && !c->batch.n && inbox_is_free(c->side.inbox, INBOX_BURY) &&
+           inbox_registration(c->side.inbox, l->index, NULL) == INBOX_REGISTERED;
 }
 
 void letters_send(struct sidecar *s)
@@ -51,22 +51,21 @@ void letters_send(struct sidecar *s)
     struct sidecar_letters *c = &s->letters;
     struct fault f = {0};
 
-    if (!c->aside.inbox)
+    if (!c->side.inbox)
         return;
     if (c->batch.n) {
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_BEFORE);
-        inbox_submit(c->aside.inbox, INBOX_BURY, c->batch.items, c->batch.n,
-                     &f); /* a loss answers by a row */
+        inbox_submit(c->side.inbox, INBOX_BURY, c->batch.items, c->batch.n, &f); /* a loss answers by a row */
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_SENT);
         c->batch.n = 0;
-        c->aside.readable = true; /* it may be lost already */
+        c->side.readable = true; /* it may be lost already */
     }
-    aside_sent(s, &c->aside);
+    side_sent(s, &c->side);
 }
 
 int64_t letters_due_ms(const struct sidecar *s)
 {
-    return aside_due_ms(s, &s->letters.aside, s->letters.wanted);
+    return side_due_ms(s, &s->letters.side, s->letters.wanted);
 }
 
 void letters_close(struct sidecar *s)

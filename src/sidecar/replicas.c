@@ -167,7 +167,7 @@ static void ask(struct sidecar *s)
         p->holders[i].asked = true;
         holders[i] = p->holders[i].instance;
     }
-    shown_write(s, &p->json);
+    queue_states_write(s, &p->json);
     inbox_ask_registration(s->database.inbox);
     inbox_ask_presence(s->database.inbox, &(struct inbox_shown){.version = ONCEWARD_VERSION,
                                                                 .host = host,

@@ -176,9 +176,9 @@ static void turn(struct sidecar *s)
     days_step(s);
     figures_step(s);
     metrics_step(s);
-    waits_step(s);
+    first_start_step(s);
     database_ask(s);
-    tell_state(s);
+    state_step(s);
 }
 
 static bool is_drained(const struct sidecar *s)
@@ -331,7 +331,7 @@ static int begin(struct sidecar *s, struct fault *f)
 {
     s->now_ms = clock_ms();
     s->started_ms = clock_wall_ms();
-    s->database.dial.peer = s->letters.aside.dial.peer = s->store.aside.dial.peer = "database";
+    s->database.dial.peer = s->letters.side.dial.peer = s->store.side.dial.peer = "database";
     s->database.housekeeps = SIZE_MAX;
     database_init(&s->database.core, s->now_ms);
     if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
@@ -425,7 +425,7 @@ static int live(struct sidecar *s)
 int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
 {
     struct sidecar *s = sidecar_new(c, load, path);
-    int status = tell_open(s) ? 1 : 0;
+    int status = state_open(s) ? 1 : 0;
 
     if (!status)
         log_started(c);
@@ -437,7 +437,7 @@ int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **a
         s = sidecar_again(s);
     }
     if (s->file.is_locked || !status)
-        tell_end(s, status);
+        state_end(s, status);
     log_stopped(status);
     sidecar_free(s);
     return status;

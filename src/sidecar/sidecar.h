@@ -25,30 +25,30 @@
  * applications and clock say into facts, and carries out the actions that the queues' cores answer. It
  * decides nothing about a message.
  *
- *   sidecar.c      beginning and end, signals, the turn
- *   dial.c         a connection that is made again for ever
- *   brokers.c      a connection a virtual host, and what it brings
- *   arguments.c    what the queues were declared with
- *   renewals.c     copies of messages near their delivery limit, on connections that publish
- *   database.c     the connection, its answers, whether it works
- *   batches.c      operations of all queues, as batches
- *   aside.c        a connection to the database for what takes long
- *   letters.c      large letters, on a connection of their own
- *   requests.c     requests to the applications, their answers, probes
- *   actions.c      what a queue's core wants done, carried out
- *   report.c       lines of the log
- *   figures.c      the stats line
- *   metrics.c      the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
- *   replicas.c     who else is there
- *   levers.c       what operators want
- *   shown.c        what presence shows of the queues
- *   housekeeping.c the purge and the sweep
- *   store.c        the partitions of stored messages
- *   days.c         those that are past their retention, dropped on a connection of their own
- *   outbox.c       the relay of the outbox; outbox_answers.c, outbox_figures.c: what it is told, and tells
- *   waits.c        what is missing before a queue's first start
- *   tell.c         the state file
- *   reload.c       the program, started anew in its own place
+ *   sidecar.c          beginning and end, signals, the turn
+ *   dial.c             a connection that is made again indefinitely
+ *   brokers.c          a connection a virtual host, and what it brings
+ *   arguments.c        what the queues were declared with
+ *   renewals.c         copies of messages near their delivery limit, on connections that publish
+ *   database.c         the connection, its answers, whether it works
+ *   batches.c          operations of all queues, as batches
+ *   side_connection.c  a connection to the database for what takes long
+ *   letters.c          large letters, on a connection of their own
+ *   requests.c         requests to the applications, their answers, probes
+ *   actions.c          what a queue's core wants done, carried out
+ *   report.c           lines of the log
+ *   figures.c          the stats line
+ *   metrics.c          the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
+ *   replicas.c         who else is there
+ *   levers.c           what operators want
+ *   queue_states.c     what presence shows of the queues
+ *   housekeeping.c     the purge and the sweep
+ *   store.c            the partitions of stored messages
+ *   days.c             those that are past their retention, dropped on a connection of their own
+ *   outbox.c           the relay of the outbox; outbox_answers.c, outbox_figures.c: what it is told, and tells
+ *   first_start.c      what is missing before a queue's first start
+ *   state_writer.c     the state file
+ *   reload.c           the program, started anew in its own place
  *
  * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
  * → report. */
@@ -138,8 +138,8 @@ struct interval {
     int64_t at_ms; /* 0: none had */
 };
 
-/* A connection to the database for what may take long; see aside.c. */
-struct aside {
+/* A connection to the database for what may take long; see side_connection.c. */
+struct side_connection {
     struct inbox *inbox; /* NULL: not connected */
     struct dial dial;
     struct watch watch;
@@ -245,7 +245,7 @@ struct sidecar {
         uint64_t asked_holder;   /* lane and ref, as in an item; 0: nobody */
     } database;
     struct sidecar_letters { /* letters.c: those above LETTER_LARGE_BYTES */
-        struct aside aside;
+        struct side_connection side;
         bool wanted;        /* one waits for it */
         struct batch batch; /* of one */
         struct letters large;
@@ -253,7 +253,7 @@ struct sidecar {
     struct sidecar_store { /* store.c, days.c */
         bool asked;
         int64_t at_ms;
-        struct aside aside;
+        struct side_connection side;
         bool due, drops; /* something is to be dropped; that is asked for */
         int64_t drop_at_ms;
         int n_stuck;        /* tries in a row to drop what somebody holds */
@@ -357,14 +357,14 @@ enum operation batches_operation(uint64_t ref); /* of an item's ref */
 struct lane *batches_lane(struct sidecar *s, uint64_t ref);
 uint64_t batches_ref(uint64_t ref);
 
-/* --- aside.c --- */
+/* --- side_connection.c --- */
 
-void aside_step(struct sidecar *s, struct aside *a, bool wanted); /* connects, where it is wanted */
+void side_step(struct sidecar *s, struct side_connection *a, bool wanted); /* connects, where it is wanted */
 /* Reads, while it is connected. 1: a row; 0: none; -1: it was lost, which was told. */
-int aside_next(struct sidecar *s, struct aside *a, struct inbox_row *row);
-void aside_sent(struct sidecar *s, struct aside *a); /* something was handed to its inbox */
-int64_t aside_due_ms(const struct sidecar *s, const struct aside *a, bool wanted);
-void aside_close(struct sidecar *s, struct aside *a);
+int side_next(struct sidecar *s, struct side_connection *a, struct inbox_row *row);
+void side_sent(struct sidecar *s, struct side_connection *a); /* something was handed to its inbox */
+int64_t side_due_ms(const struct sidecar *s, const struct side_connection *a, bool wanted);
+void side_close(struct sidecar *s, struct side_connection *a);
 
 /* --- letters.c --- */
 
@@ -428,9 +428,9 @@ void replicas_deinit(struct sidecar *s);
 
 void levers_pull(struct sidecar *s, const struct inbox_presence *p);
 
-/* --- shown.c --- */
+/* --- queue_states.c --- */
 
-void shown_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON */
+void queue_states_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON */
 
 /* --- housekeeping.c --- */
 
@@ -452,9 +452,9 @@ void days_step(struct sidecar *s);
 int64_t days_due_ms(const struct sidecar *s);
 void days_close(struct sidecar *s);
 
-/* --- waits.c --- */
+/* --- first_start.c --- */
 
-void waits_step(struct sidecar *s);
+void first_start_step(struct sidecar *s);
 
 /* --- outbox.c --- */
 
@@ -470,11 +470,11 @@ bool outbox_is_quiet(const struct sidecar *s); /* holds nothing */
 void outbox_close(struct sidecar *s);
 void outbox_free(struct sidecar *s);
 
-/* --- tell.c --- */
+/* --- state_writer.c --- */
 
-int tell_open(struct sidecar *s);
-void tell_state(struct sidecar *s);
-void tell_end(struct sidecar *s, int status);
+int state_open(struct sidecar *s);
+void state_step(struct sidecar *s);
+void state_end(struct sidecar *s, int status);
 
 /* --- reload.c --- */
 

@@ -43,7 +43,7 @@ static void report_failure(const struct sidecar *s, enum log_level level, const 
     log_end(&l);
 }
 
-int tell_open(struct sidecar *s)
+int state_open(struct sidecar *s)
 {
     struct config *c = s->config;
     struct fault f = {0};
@@ -93,7 +93,7 @@ static void write_state(struct sidecar *s, struct state *state)
     buf_deinit(&text);
 }
 
-void tell_state(struct sidecar *s)
+void state_step(struct sidecar *s)
 {
     static char only_outbox[] = "outbox";
     struct state state;
@@ -120,7 +120,7 @@ void tell_state(struct sidecar *s)
 }
 
 /* What is left when the process ends: so `drain` can tell one that has ended from one that was killed. */
-void tell_end(struct sidecar *s, int status)
+void state_end(struct sidecar *s, int status)
 {
     struct state state = state_of(s);
     struct buf text = {0};

@@ -1,8 +1,7 @@
-/* A connection to the database beside the common one, for what may take long: on that one the claims and
- * completions of all queues would wait for it. Large letters have one, and the drop of a day of stored
- * messages.
+/* A second connection to the database, for slow work: on the common one it would delay the claims and completions of
+ * all queues. Large dead letters have one, and so does the drop of a day of stored messages.
  *
- * It is opened when somebody wants it, and closed by him; it is opened only while the common one is there. */
+ * Opened on demand while the common connection is up; its user closes it. */
 #include "sidecar/sidecar.h"
 
 enum { SILENT_MS = 500 }; /* what is silent for so long is read, so that an answer that is overdue is seen */
@@ -10,10 +9,10 @@ enum { SILENT_MS = 500 }; /* what is silent for so long is read, so that an answ
 static void socket_ready(void *owner, uint32_t events)
 {
     (void)events;
-    ((struct aside *)owner)->readable = true;
+    ((struct side_connection *)owner)->readable = true;
 }
 
-void aside_close(struct sidecar *s, struct aside *a)
+void side_close(struct sidecar *s, struct side_connection *a)
 {
     dial_deinit(s, &a->dial);
     if (!a->inbox)
@@ -23,7 +22,7 @@ void aside_close(struct sidecar *s, struct aside *a)
     a->inbox = NULL;
 }
 
-static void arrive(struct sidecar *s, struct aside *a, void *result)
+static void arrive(struct sidecar *s, struct side_connection *a, void *result)
 {
     struct fault f = {0};
 
@@ -32,7 +31,7 @@ static void arrive(struct sidecar *s, struct aside *a, void *result)
         return;
     }
     if (wait_add(s->wait, &a->watch, inbox_fd(a->inbox), EPOLLIN, socket_ready, a, &f)) {
-        aside_close(s, a);
+        side_close(s, a);
         dial_failed(s, &a->dial, f.text);
         return;
     }
@@ -41,7 +40,7 @@ static void arrive(struct sidecar *s, struct aside *a, void *result)
     a->dial.n_failures = 0;
 }
 
-void aside_step(struct sidecar *s, struct aside *a, bool wanted)
+void side_step(struct sidecar *s, struct side_connection *a, bool wanted)
 {
     void *result;
 
@@ -51,7 +50,7 @@ void aside_step(struct sidecar *s, struct aside *a, bool wanted)
         arrive(s, a, result);
 }
 
-int aside_next(struct sidecar *s, struct aside *a, struct inbox_row *row)
+int side_next(struct sidecar *s, struct side_connection *a, struct inbox_row *row)
 {
     struct fault f = {0};
     int got;
@@ -64,17 +63,17 @@ int aside_next(struct sidecar *s, struct aside *a, struct inbox_row *row)
         a->used_ms = s->now_ms;
     if (got >= 0)
         return got;
-    aside_close(s, a);
+    side_close(s, a);
     dial_failed(s, &a->dial, f.text);
     return -1;
 }
 
-void aside_sent(struct sidecar *s, struct aside *a)
+void side_sent(struct sidecar *s, struct side_connection *a)
 {
     wait_change(s->wait, &a->watch, EPOLLIN | (inbox_wants_write(a->inbox) ? EPOLLOUT : 0));
 }
 
-int64_t aside_due_ms(const struct sidecar *s, const struct aside *a, bool wanted)
+int64_t side_due_ms(const struct sidecar *s, const struct side_connection *a, bool wanted)
 {
     if (a->inbox)
         return a->readable ? s->now_ms : INT64_MAX;

@@ -102,7 +102,7 @@ static void add_queue(struct buf *b, struct lane *l)
     buf_add_char(b, '}');
 }
 
-void shown_write(struct sidecar *s, struct buf *ret)
+void queue_states_write(struct sidecar *s, struct buf *ret)
 {
     buf_reset(ret);
     buf_add_char(ret, '[');

@@ -1,4 +1,4 @@
-/* What is missing before a queue's first start: no fault of anything, so it is told in its own way. */
+/* The lines about what is missing before a queue's first start. Nothing has failed then: services start in any order. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -36,7 +36,7 @@ static void look(struct sidecar *s, struct lane *l)
         waiting_over(&l->waiting, WAITING_APPLICATION);
 }
 
-void waits_step(struct sidecar *s)
+void first_start_step(struct sidecar *s)
 {
     for (size_t i = 0; i < s->n_lanes; i++)
         if (!s->lanes[i].core.ready && !s->lanes[i].core.drain)
