@@ -72,6 +72,7 @@ CREATE TABLE onceward.inbox (
     unproven_step    integer,
     renewals         integer,
     renewals_until   timestamptz,
+    batch_cap        integer,
     PRIMARY KEY (consumer, message_id)
 ) WITH (
     fillfactor = 48,
@@ -104,6 +105,7 @@ COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its s
 COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that nobody had seen alive before.';
 COMMENT ON COLUMN onceward.inbox.unproven_step IS 'How many such charges there were in a row.';
 COMMENT ON COLUMN onceward.inbox.renewals IS 'How often a copy was published to its own queue because its delivery limit was near.';
+COMMENT ON COLUMN onceward.inbox.batch_cap IS 'How many messages the next request with it has at most, since a larger one failed. NULL: as many as configured.';
 COMMENT ON COLUMN onceward.inbox.renewals_until IS 'The pace of renewals: each moves it by 6 s, at most to a minute from then.';
 
 -- One row a death. Only discard and redrive remove a letter.

@@ -8,7 +8,8 @@
 -- allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) | due (taken over once before: only a claim that is
 -- alone may take it over again; the row is untouched) | locked | vanished | exhausted (detail: the last error; the row is untouched) |
 -- dead (detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and
--- the first body's row). With each but completed, where there is a row: attempt, takeovers, crashes, unproven_ms and unproven_step.
+-- the first body's row). With each but completed, where there is a row: attempt, takeovers, crashes, unproven_ms, unproven_step
+-- and batch_cap (0: none).
 --
 -- When a takeover is allowed: p_grace_ms after the end of the window; of a `transaction` queue at once, where the holder is gone
 -- (holder_is_gone).
@@ -44,7 +45,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_claim_many(
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
     p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[])
 RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
-               wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
+               batch_cap integer, wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -163,7 +164,8 @@ BEGIN
                 alone = nullif(t.alone, false),
                 crashes = CASE WHEN t.status <> 'dead' THEN r.crashes END,
                 unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,
-                unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END
+                unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END,
+                batch_cap = CASE WHEN t.status <> 'dead' THEN r.batch_cap END
             FROM taken t
             WHERE NOT t.ends_late AND r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
             RETURNING t.ord, t.status = 'processing' AND t.takes_over AS taken_over
@@ -179,14 +181,14 @@ BEGIN
     END IF;
 
     IF v_n = cardinality(p_ids) THEN
-        RETURN QUERY SELECT -cardinality(p_ids), 'claimed', 1, 0, 0, NULL::bigint, 0, NULL::bigint, 0::bigint, false, false, NULL::text;
+        RETURN QUERY SELECT -cardinality(p_ids), 'claimed', 1, 0, 0, NULL::bigint, 0, 0, NULL::bigint, 0::bigint, false, false, NULL::text;
         RETURN;
     END IF;
 
     RETURN QUERY
     SELECT i.ord::integer, a.answer, r.attempt, coalesce(r.takeovers, 0), coalesce(r.crashes, 0),
            CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
-           coalesce(r.unproven_step, 0),
+           coalesce(r.unproven_step, 0), coalesce(r.batch_cap, 0),
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
                    r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
@@ -209,7 +211,7 @@ BEGIN
          WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
     LEFT JOIN LATERAL (
         SELECT r.status, r.attempt, r.token, r.fingerprint, r.token_expires_at, r.max_expires_at, r.next_attempt_at, r.claimed_by,
-               r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step
+               r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step, r.batch_cap
         FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
     LEFT JOIN LATERAL (

@@ -16,7 +16,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_claim_store_many(
     p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[],
     p_arrivals bigint[], p_exchanges text[], p_routing_keys text[], p_content_headers bytea[], p_bodies bytea[])
 RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
-               wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
+               batch_cap integer, wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -37,7 +37,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     LOCK TABLE ONLY onceward.message IN ROW EXCLUSIVE MODE;
 
-    FOR ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, age_ms, taken_over, namesake, detail IN
+    FOR ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, batch_cap, wait_ms, age_ms, taken_over, namesake, detail IN
         SELECT c.* FROM onceward.sidecar_claim_many(p_transaction, p_instance, p_number, p_own, p_gone, p_grace_ms, p_consumers, p_windows,
                                                     p_max_windows, p_max_attempts, p_revives, p_queues, p_ids, p_tokens, p_fingerprints,
                                                     p_types, p_deaths, p_alone) c

@@ -3,7 +3,7 @@
 --
 -- p_give_back: the attempt is taken off again; the row waits, and the answer is 'released'.
 -- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
--- less than 0: nothing is.
+-- less than 0: nothing is. p_batch_caps: how many messages the next request with it has at most; NULL: what the row says.
 --
 -- p_only_expired: only if the window is over, so that a token which its application has extended lives on. A window that ends later
 -- than in c_most and two seconds was given out by a clock that was ahead. It counts as over: the caller, whose token it is, has waited for it by another clock.
@@ -15,7 +15,8 @@
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
-    p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[])
+    p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[],
+    p_batch_caps integer[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -43,9 +44,9 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, f.tid
-        FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired, p_give_back, p_crashes, p_unproven_steps)
-             i (queue, id, token, error, http_status, delay, only_expired, give_back, crashes, step)
+        SELECT i.token, i.error, i.http_status, i.delay, i.only_expired, i.give_back, i.crashes, i.step, i.cap, f.tid
+        FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_statuses, p_delays, p_only_expired, p_give_back, p_crashes, p_unproven_steps, p_batch_caps)
+             i (queue, id, token, error, http_status, delay, only_expired, give_back, crashes, step, cap)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
@@ -59,7 +60,8 @@ BEGIN
         last_error = onceward.error_cut(t.error),
         crashes = CASE WHEN t.crashes >= 0 THEN t.crashes ELSE r.crashes END,
         unproven_at = CASE WHEN t.step >= 0 THEN v_now ELSE r.unproven_at END,
-        unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END
+        unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END,
+        batch_cap = coalesce(t.cap, r.batch_cap)
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing'
       AND (t.only_expired IS NOT TRUE OR r.token_expires_at <= v_now OR r.token_expires_at > v_late);
@@ -87,4 +89,4 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION onceward.sidecar_fail_many(text[], integer[], text[], uuid[], text[], integer[], bigint[], boolean[], boolean[],
-                                                  integer[], integer[]) FROM PUBLIC;
+                                                  integer[], integer[], integer[]) FROM PUBLIC;

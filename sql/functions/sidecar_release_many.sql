@@ -3,7 +3,7 @@
 -- at most c_most from now: the application may still be at work. p_queues has the number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
 --
 -- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
--- less than 0: nothing is.
+-- less than 0: nothing is. p_batch_caps: how many messages the next request with it has at most; NULL: what the row says.
 --
 -- Answers, one an item: released (now, or before, with this token) | completed | locked (look again) | lost | vanished.
 --
@@ -11,7 +11,8 @@
 -- Repeating it: the row keeps the token, so the second call answers 'released' and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_release_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[],
-    p_crashes integer[], p_unproven_steps integer[])
+    p_crashes integer[], p_unproven_steps integer[],
+    p_batch_caps integer[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -37,9 +38,9 @@ BEGIN
     END IF;
 
     WITH taken AS MATERIALIZED (
-        SELECT i.token, i.error, i.delay, i.crashes, i.step, f.tid
-        FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_delays, p_crashes, p_unproven_steps)
-             i (queue, id, token, error, delay, crashes, step)
+        SELECT i.token, i.error, i.delay, i.crashes, i.step, i.cap, f.tid
+        FROM unnest(p_queues, p_ids, p_tokens, p_errors, p_delays, p_crashes, p_unproven_steps, p_batch_caps)
+             i (queue, id, token, error, delay, crashes, step, cap)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
@@ -52,7 +53,8 @@ BEGIN
         last_error = coalesce(onceward.error_cut(t.error), r.last_error),
         crashes = CASE WHEN t.crashes >= 0 THEN t.crashes ELSE r.crashes END,
         unproven_at = CASE WHEN t.step >= 0 THEN v_now ELSE r.unproven_at END,
-        unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END
+        unproven_step = CASE WHEN t.step >= 0 THEN t.step ELSE r.unproven_step END,
+        batch_cap = coalesce(t.cap, r.batch_cap)
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing';
 
@@ -72,4 +74,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_release_many(text[], integer[], text[], uuid[], text[], bigint[], integer[], integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_release_many(text[], integer[], text[], uuid[], text[], bigint[], integer[], integer[], integer[]) FROM PUBLIC;

@@ -89,6 +89,7 @@ enum answer_field {
     FIELD_CRASHES,
     FIELD_UNPROVEN_MS,
     FIELD_UNPROVEN_STEP,
+    FIELD_BATCH_CAP,
     FIELD_WAIT,
     FIELD_AGE,
     FIELD_TAKEN_OVER,
@@ -110,22 +111,23 @@ struct call {
     const char *sql;
     uint8_t params[CALL_MAX_PARAMS];
     size_t n_params;
-    enum answer_field answers[11];
+    enum answer_field answers[12];
 };
 
 #define PARAMS(...) .params = {__VA_ARGS__}, .n_params = sizeof((uint8_t[]){__VA_ARGS__})
 
 #define CLAIM_COLUMNS                                                                                        \
-    "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, wait_ms, age_ms, "         \
-    "taken_over, namesake, detail FROM onceward."
+    "SELECT ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, batch_cap, wait_ms, "      \
+    "age_ms, taken_over, namesake, detail FROM onceward."
 #define CLAIM_PARAMS                                                                                         \
     S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(WINDOWS), Q(MAX_WINDOWS),             \
         Q(MAX_ATTEMPTS), Q(REVIVES), C(OF), C(IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(DEATHS),         \
         C(ALONE)
 #define CLAIM_ANSWERS                                                                                        \
     {                                                                                                        \
-        FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP, FIELD_WAIT,   \
-            FIELD_AGE, FIELD_TAKEN_OVER, FIELD_NAMESAKE, FIELD_DETAIL, FIELD_END                             \
+        FIELD_ATTEMPT, FIELD_TAKEOVERS, FIELD_CRASHES, FIELD_UNPROVEN_MS, FIELD_UNPROVEN_STEP,               \
+            FIELD_BATCH_CAP, FIELD_WAIT, FIELD_AGE, FIELD_TAKEN_OVER, FIELD_NAMESAKE, FIELD_DETAIL,          \
+            FIELD_END                                                                                        \
     }
 
 #define CLAIM(verb, transaction)                                                                             \
@@ -172,14 +174,15 @@ static const struct call calls[N_INBOX_OPS] = {
                       {FIELD_END}},
     [INBOX_FAIL] = {"fail",
                     "SELECT ord, answer, wait_ms FROM onceward.sidecar_fail_many("
-                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
                     PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(STATUSES), C(DELAYS),
-                           C(ONLY_EXPIRED), C(GIVE_BACK), C(CRASHES), C(UNPROVEN_STEPS)),
+                           C(ONLY_EXPIRED), C(GIVE_BACK), C(CRASHES), C(UNPROVEN_STEPS), C(BATCH_CAPS)),
                     {FIELD_WAIT, FIELD_END}},
     [INBOX_RELEASE] =
         {"release",
-         "SELECT ord, answer FROM onceward.sidecar_release_many($1, $2, $3, $4, $5, $6, $7, $8)",
-         PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES), C(UNPROVEN_STEPS)),
+         "SELECT ord, answer FROM onceward.sidecar_release_many($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+         PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES), C(UNPROVEN_STEPS),
+                C(BATCH_CAPS)),
          {FIELD_END}},
     [INBOX_BURY] = {"bury",
                     "SELECT ord, answer, letter_id FROM onceward.sidecar_bury_many("
@@ -349,6 +352,9 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
         break;
     case FIELD_UNPROVEN_STEP:
         call_int4(result, at, column, &row->unproven_step);
+        break;
+    case FIELD_BATCH_CAP:
+        call_int4(result, at, column, &row->batch_cap);
         break;
     case FIELD_WAIT:
         call_int8(result, at, column, &row->wait_ms);

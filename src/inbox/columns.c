@@ -135,6 +135,11 @@ static void add_unproven_step(struct array *a, const struct inbox_item *i)
     add_count(a, i->unproven_step);
 }
 
+static void add_batch_cap(struct array *a, const struct inbox_item *i)
+{
+    add_count(a, i->batch_cap > 0 ? i->batch_cap : -1);
+}
+
 static void add_reason(struct array *a, const struct inbox_item *i)
 {
     array_add_text(a, slice_of(i->letter->reason), NAME_MAX_BYTES);
@@ -316,6 +321,7 @@ static const struct {
     [COLUMN_GIVE_BACK] = {ARRAY_BOOL, 1, add_give_back},
     [COLUMN_CRASHES] = {ARRAY_INT4, 0, add_crashes},
     [COLUMN_UNPROVEN_STEPS] = {ARRAY_INT4, 0, add_unproven_step},
+    [COLUMN_BATCH_CAPS] = {ARRAY_INT4, 0, add_batch_cap},
     [COLUMN_REASONS] = {ARRAY_TEXT, 16, add_reason},
     [COLUMN_ROWLESS] = {ARRAY_BOOL, 1, add_rowless},
     [COLUMN_LOOKED_FOR] = {ARRAY_BOOL, 1, add_looked_for},

@@ -557,7 +557,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "claimed_by}'::name[],"
         "  "
         "'{http_status,completed_at,alive_since,next_attempt_at,message_type,last_error,result,crashes,"
-        "takeovers,alone,unproven_at,unproven_step,renewals,renewals_until}'::name[]),"
+        "takeovers,alone,unproven_at,unproven_step,renewals,renewals_until,batch_cap}'::name[]),"
         " ('onceward.dead_letter',"
         "  '{id,consumer,vhost,queue,rowless,reason,attempts,body,exchange,routing_key,deaths,died_at}',"
         "  "

@@ -159,6 +159,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
         .delay_ms = d->outcome.delay_ms,
         .crashes = d->outcome.write_crashes,
         .unproven_step = d->outcome.write_unproven,
+        .batch_cap = d->outcome.write_batch_cap,
         .only_expired = d->outcome.only_expired,
         .give_back = d->outcome.give_back,
     };

@@ -45,6 +45,7 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
         .takeovers = r->takeovers,
         .unproven_ms = r->unproven_ms,
         .unproven_step = r->unproven_step,
+        .batch_cap = r->batch_cap,
         .wait_ms = r->wait_ms,
         .age_ms = r->age_ms,
         .taken_over = r->taken_over,

@@ -33,6 +33,7 @@ static void reply_row(const struct inbox_row_sim *r, int64_t now_us, struct inbo
     ret->takeovers = r->takeovers;
     ret->crashes = r->crashes;
     ret->unproven_step = r->unproven_step;
+    ret->batch_cap = r->batch_cap;
     ret->unproven_us = r->unproven_us < 0 ? -1 : not_below_0(now_us - r->unproven_us);
     ret->age_us = not_below_0(now_us - (r->alive_us ? r->alive_us : r->received_us));
 }
@@ -146,7 +147,7 @@ static void claim_take(struct inbox_row_sim *r, int64_t now_us, const struct inb
     if (r->status == INBOX_DEAD) {
         r->attempt = 1;
         r->takeovers = 0;
-        r->crashes = r->unproven_step = 0;
+        r->crashes = r->unproven_step = r->batch_cap = 0;
         r->unproven_us = -1;
         r->alive_us = now_us;
     } else if (!again && (r->status == INBOX_PROCESSING || is_swept(r))) {
@@ -309,6 +310,8 @@ static void write_marks(struct inbox_row_sim *r, int64_t now_us, const struct in
         r->unproven_step = ask->unproven_step;
         r->unproven_us = now_us;
     }
+    if (ask->batch_cap > 0)
+        r->batch_cap = ask->batch_cap;
     r->flushed = true;
 }
 
@@ -518,7 +521,7 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
         return false;
     r->status = INBOX_WAITING;
     memset(r->token, 0x11, sizeof(r->token)); /* a new one, that nobody has */
-    r->attempt = r->takeovers = r->crashes = r->unproven_step = r->renewals = 0;
+    r->attempt = r->takeovers = r->crashes = r->unproven_step = r->renewals = r->batch_cap = 0;
     r->renewals_until_us = 0;
     r->unproven_us = -1;
     r->next_us = now_us;

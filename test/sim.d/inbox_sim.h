@@ -21,6 +21,7 @@ struct inbox_row_sim {
     int64_t expires_us, max_expires_us, next_us, received_us, alive_us, completed_us;
     int attempt, takeovers, crashes, unproven_step;
     int64_t unproven_us; /* -1: never */
+    int batch_cap;       /* 0: none */
     int renewals;
     int64_t renewals_until_us; /* 0: none yet */
     bool unclaimed;            /* a renewal made it */
@@ -54,6 +55,7 @@ struct inbox_ask {
     bool near_limit; /* bury: for another reason than `attempts` */
     int64_t delay_us;
     int crashes, unproven_step; /* -1: as they are */
+    int batch_cap;              /* 0: as it is */
     int64_t deaths;
     bool looked_for; /* bury without a row: it may have been written before */
 };
@@ -62,7 +64,7 @@ struct inbox_reply {
     enum row_answer answer;
     int64_t wait_us, age_us, unproven_us; /* unproven_us -1: none */
     bool taken_over, inserted;
-    int attempt, takeovers, crashes, unproven_step;
+    int attempt, takeovers, crashes, unproven_step, batch_cap;
     uint8_t body; /* the row's */
 };
 

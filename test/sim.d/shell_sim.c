@@ -89,6 +89,7 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .delay_us = d->outcome.delay_ms * 1000,
                               .crashes = d->outcome.write_crashes,
                               .unproven_step = d->outcome.write_unproven,
+                              .batch_cap = d->outcome.write_batch_cap,
                               .deaths = d->copy.deaths,
                               .looked_for = queue_letter_is_looked_for(d)};
     memcpy(ask->token, d->claim.token, 16);
@@ -187,6 +188,7 @@ void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item
                     .crashes = reply->crashes,
                     .takeovers = reply->takeovers,
                     .unproven_step = reply->unproven_step,
+                    .batch_cap = reply->batch_cap,
                     .unproven_ms = reply->unproven_us < 0 ? -1 : reply->unproven_us / 1000,
                     .wait_ms = (reply->wait_us + 999) / 1000,
                     .age_ms = reply->age_us / 1000,

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from rig import inbox_sql
-from rig.inbox_sql import Application, Inbox
+from rig.inbox_sql import Application, Inbox, Letter
 from rig.wait import wait_until
 from test_sql import Refused, quickly
 
@@ -391,3 +391,19 @@ def test_a_parameter_without_a_type_is_inferred(app):
     """Drivers that ask the server for the types of parameters get an array of text."""
     app.query("PREPARE p AS SELECT onceward.complete_all($1), onceward.complete_valid($2), onceward.extend_all($3, $4)")
     assert app.value("SELECT parameter_types::text FROM pg_prepared_statements WHERE name = 'p'") == '{text[],text[],text[],"double precision"}'
+
+
+def test_the_cap_of_a_batch_outlives_claims(inbox, sessions):
+    other = sessions(Inbox, "b")
+    assert [row.batch_cap for row in inbox.claim("m1", "m2", "m3")] == [0, 0, 0]
+    inbox.release("m1", batch_cap=50)
+    inbox.fail("m2", delay=0, batch_cap=8)
+    inbox.fail("m3", delay=0, give_back=True, batch_cap=1)
+    assert [row.batch_cap for row in other.claim("m1", "m2", "m3")] == [50, 8, 1]
+    other.release("m1")
+    other.fail("m2", delay=0)
+    assert [row.batch_cap for row in inbox.claim("m1", "m2")] == [50, 8], "what is not written stays"
+    inbox.bury(("m2", Letter(deaths=1)))
+    pg_id = inbox.letters()[0].id
+    assert inbox.value("SELECT onceward.sidecar_redrive(%s)", pg_id) == "reset"
+    assert inbox.claim("m2")[0].batch_cap == 0, "a message that is redriven is no suspect"

@@ -43,6 +43,7 @@ struct delivery_claim {
     int crashes, takeovers;
     int unproven_step;
     int64_t unproven_at_ms; /* this side's clock; -1: never */
+    int batch_cap; /* messages in its next request, at most, since a larger one failed; 0: as many as configured */
     int n_reclaims;         /* new windows for one attempt before it goes with a short one */
     int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
 };
@@ -75,6 +76,7 @@ struct delivery_outcome {
     bool then_requeue;       /* release: and then back to the broker */
     int write_crashes;       /* fail, release: into the row; -1: as it is */
     int write_unproven;      /* the same for unproven_step */
+    int write_batch_cap;     /* fail, release: into the row; 0: as it is */
     enum dead_reason dead;   /* bury */
     bool rowless, exhausted; /* bury */
     bool unsure;             /* bury: it was sent before, and what came of that is not known */

@@ -173,6 +173,7 @@ struct row {
     enum operation op; /* that was sent */
     enum row_answer answer;
     int attempt, crashes, takeovers, unproven_step;
+    int batch_cap;       /* messages in the next request with it, at most; 0: as many as configured */
     int64_t unproven_ms; /* since the latest unproven charge; -1: none */
     int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
     int64_t age_ms;      /* claimed */

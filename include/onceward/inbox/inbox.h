@@ -146,8 +146,9 @@ struct inbox_item {
     int crashes;         /* fail, release: what the row shall say of them from now on; -1: what it says */
     int unproven_step;   /* fail, release: 0 and more: written, with the present time as unproven_at; -1:
                             nothing is written */
-    bool only_expired;   /* fail: revoke at the end of the window, unless extended */
-    bool give_back;      /* fail: the token ends, and the attempt is not charged; answered as released */
+    int batch_cap;     /* fail, release: messages in the next request with it, at most; 0: as the row says */
+    bool only_expired; /* fail: revoke at the end of the window, unless extended */
+    bool give_back;    /* fail: the token ends, and the attempt is not charged; answered as released */
     const struct inbox_letter *letter;  /* bury */
     const struct inbox_message *stored; /* claims that store; NULL: nothing of it */
 };
@@ -166,6 +167,7 @@ struct inbox_row {
     int crashes;   /* of the application, with this message */
     int64_t unproven_ms; /* since unproven_at; -1: none */
     int unproven_step;
+    int batch_cap; /* messages in the next request with it, at most; 0: as many as configured */
 
     int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window), too_often */
     int64_t age_ms;      /* claimed: since the row was first seen, or brought back from the dead */

@@ -168,20 +168,20 @@ class Inbox(Session):
         return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def fail(self, *ids, secret=None, error="answered 500", status=500, delay=60_000, only_expired=False, give_back=False, crashes=None,
-             unproven_step=None):
+             unproven_step=None, batch_cap=None):
         n = len(ids)
         return self.query(
             "SELECT * FROM onceward.sidecar_fail_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::integer[],"
-            " %s::bigint[], %s::boolean[], %s::boolean[], %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids),
+            " %s::bigint[], %s::boolean[], %s::boolean[], %s::integer[], %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids),
             self._secrets(ids, secret), [error] * n, [status] * n, [delay] * n, [only_expired] * n, [give_back or None] * n,
-            [crashes] * n, [unproven_step] * n)
+            [crashes] * n, [unproven_step] * n, [batch_cap] * n)
 
-    def release(self, *ids, secret=None, error=None, delay=0, crashes=None, unproven_step=None):
+    def release(self, *ids, secret=None, error=None, delay=0, crashes=None, unproven_step=None, batch_cap=None):
         n = len(ids)
         return self.query(
             "SELECT * FROM onceward.sidecar_release_many(%s::text[], %s::integer[], %s::text[], %s::uuid[], %s::text[], %s::bigint[],"
-            " %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids), self._secrets(ids, secret), [error] * n,
-            [delay] * n, [crashes] * n, [unproven_step] * n)
+            " %s::integer[], %s::integer[], %s::integer[])", self._consumers(), [2] * n, list(ids), self._secrets(ids, secret),
+            [error] * n, [delay] * n, [crashes] * n, [unproven_step] * n, [batch_cap] * n)
 
     def bury(self, *items, max_attempts=8, grace=2_000, error="it failed", status=500, transaction=True, window=30_000,
              max_window=60_000, own=False, gone=None):
