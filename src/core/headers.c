@@ -441,3 +441,24 @@ void headers_write(struct header_block *b, const struct message *m, const struct
         field_end(b);
     }
 }
+
+void headers_write_batch(struct header_block *b, const struct batch_facts *r)
+{
+    buf_reset(&b->text);
+    b->n = 0;
+    FIELD(b, "Content-Type");
+    buf_add_text(&b->text, "application/json");
+    field_end(b);
+    FIELD(b, "Accept-Encoding"); /* the answer is read */
+    buf_add_text(&b->text, "identity");
+    field_end(b);
+    FIELD(b, "Onceward-Batch");
+    add_number(&b->text, (int64_t)r->n);
+    field_end(b);
+    FIELD(b, "Onceward-Consumer");
+    buf_add_percent(&b->text, r->consumer);
+    field_end(b);
+    FIELD(b, "Onceward-Token-Window-Ms");
+    add_number(&b->text, r->window_ms > 0 ? r->window_ms : 0);
+    field_end(b);
+}

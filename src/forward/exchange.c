@@ -235,7 +235,7 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     a->ref = x->ref;
     a->kind = kind_of(x);
     a->status = 0;
-    a->retry_after_ms = -1;
+    a->retry_after_ms = a->batch = -1;
     a->body = (struct slice){NULL, 0};
     a->cut = false;
     a->kept = exchange_leaves_clean(x);
@@ -253,6 +253,7 @@ void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchan
     a->status = x->reply.status;
     a->cut = x->cut;
     a->body = buf_slice(&x->answer);
+    a->batch = x->reply.batch;
     if (x->reply.retry_after[0])
         a->retry_after_ms = retry_after_ms(x->reply.retry_after, clock_wall_ms(), RETRY_AFTER_MAX_MS);
     if (a->status < 200 || a->status >= 300) {

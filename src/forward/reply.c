@@ -66,6 +66,8 @@ static void status_line(struct reply *r, struct slice s)
     r->chunked = r->to_close = r->closing = r->has_length = false;
     r->left = 0;
     r->retry_after[0] = '\0';
+    r->batch = -1;
+    r->has_batch = false;
     r->state = REPLY_FIELDS;
 }
 
@@ -142,6 +144,17 @@ static void connection_field(struct reply *r, struct slice list)
     }
 }
 
+/* Two that differ are none. */
+static void batch_field(struct reply *r, struct slice value, bool again)
+{
+    enum { DIGITS_MAX = 9 };
+    int64_t n = value.len && value.len <= DIGITS_MAX ? 0 : -1;
+
+    for (size_t i = 0; i < value.len && n >= 0; i++)
+        n = value.data[i] >= '0' && value.data[i] <= '9' ? n * 10 + (value.data[i] - '0') : -1;
+    r->batch = again && n != r->batch ? -1 : n;
+}
+
 static void field(struct reply *r, struct slice s)
 {
     const char *colon = memchr(s.data, ':', s.len);
@@ -164,8 +177,12 @@ static void field(struct reply *r, struct slice s)
         }
         break;
     case 14:
-        if (IS(name, "Content-Length"))
+        if (IS(name, "Content-Length")) {
             length_field(r, value);
+        } else if (IS(name, "Onceward-Batch")) {
+            batch_field(r, value, r->has_batch);
+            r->has_batch = true;
+        }
         break;
     case 17:
         if (IS(name, "Transfer-Encoding"))

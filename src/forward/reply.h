@@ -42,10 +42,11 @@ struct reply {
     bool chunked;  /* what the fields of this head said */
     bool to_close; /* a transfer coding that is not chunked */
     bool closing;  /* Connection: close */
-    bool has_length;
+    bool has_length, has_batch;
     uint64_t left;                           /* bytes that the body or the chunk still has */
     size_t n_head;                           /* bytes of heads so far */
     char retry_after[REPLY_RETRY_AFTER_MAX]; /* the value, NUL-terminated; empty: none, or too long */
+    int64_t batch;                           /* Onceward-Batch; -1: none, or no number */
     const char *error;                       /* static; when bad */
     struct buf line;                         /* the part of a line that came so far */
 };

@@ -3,6 +3,7 @@
 #include "cmocka_all.h"
 #include "forward/reply.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { CLOSE = 1, MORE = 2 }; /* the connection is closed behind it; bytes are left over */
@@ -165,6 +166,41 @@ static void check(const struct row *row, size_t first, size_t piece)
     reply_deinit(&r);
 }
 
+static int64_t batch_of(const char *fields)
+{
+    char text[256];
+    struct reply r = {0};
+    struct slice body;
+
+    snprintf(
+        text, sizeof(text),
+        "HTTP/1.1 100 Continue\r\nOnceward-Batch: 7\r\n\r\nHTTP/1.1 200 OK\r\n%sContent-Length: 0\r\n\r\n",
+        fields);
+    reply_reset(&r);
+    for (size_t at = 0; at < strlen(text) && !reply_has_ended(&r);)
+        at += reply_feed(&r, text + at, strlen(text) - at, &body);
+    assert_int_equal(r.state, REPLY_WHOLE);
+    int64_t n = r.batch;
+    reply_deinit(&r);
+    return n;
+}
+
+static void test_the_count_of_a_batch(void **state)
+{
+    assert_int_equal(batch_of(""), -1);
+    assert_int_equal(batch_of("Onceward-Batch: 100\r\n"), 100);
+    assert_int_equal(batch_of("onceward-batch:0\r\n"), 0);
+    assert_int_equal(batch_of("Onceward-Batch: 5\r\nOnceward-Batch: 5\r\n"), 5);
+    assert_int_equal(batch_of("Onceward-Batch: 5\r\nOnceward-Batch: 6\r\n"), -1);
+    static const char *const bad[] = {"", "-1", "1e2", "5, 5", "0x5", "1234567890"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char field[64];
+
+        snprintf(field, sizeof(field), "Onceward-Batch: %s\r\n", bad[i]);
+        assert_int_equal(batch_of(field), -1);
+    }
+}
+
 static void test_rows(void **state)
 {
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -229,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_the_count_of_a_batch),
         cmocka_unit_test(test_bounds),
     };
 

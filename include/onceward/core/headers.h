@@ -23,6 +23,13 @@ struct request_facts {
     int attempt;
 };
 
+/* Of a request with several messages. */
+struct batch_facts {
+    struct slice consumer;
+    size_t n; /* messages */
+    int64_t window_ms;
+};
+
 /* The trace id of the header traceparent, 32 hex digits of the message's own; empty where there is none, or
  * none that is well-formed. */
 struct slice trace_id(const struct message *m);
@@ -48,3 +55,6 @@ enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
  * and sent in lower case; a list of codings goes into Amqp-Content-Encoding.
  * - Names that HTTP cannot tell apart (X-A and x-a) are sent once, the first; the others are counted. */
 void headers_write(struct header_block *b, const struct message *m, const struct request_facts *r);
+
+/* The block of a request with several messages; their own facts are in its body. b is reset first. */
+void headers_write_batch(struct header_block *b, const struct batch_facts *r);

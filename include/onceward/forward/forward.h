@@ -80,6 +80,7 @@ struct forward_answer {
     bool reused;  /* it went over a connection that had carried others */
     bool cut;     /* the body is longer than the queue's max_response, or broke off; its status holds */
     int64_t retry_after_ms; /* at most an hour; -1: none or not well-formed */
+    int64_t batch;          /* the field Onceward-Batch; -1: none, or no number */
     struct slice body;      /* at most max_response */
     int64_t took_us;
     const char *error; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "connection closed
