@@ -15,24 +15,16 @@
 
 static const char help[] =
     "usage: onceward check --config FILE [--connect [--sample]] [--effective] [--json]\n"
-    "Validates the configuration, and lists everything that is wrong with it at once.\n"
-    "  --connect   also tries the state file, the database (roles, schema, consumers), the broker with each "
-    "queue, and "
-    "each\n"
-    "              application\n"
-    "  --sample    also takes one message of each queue, says which id `message_id` finds in it, or what it "
-    "has and what "
-    "would\n"
-    "              find one, and gives it back. For the broker that is a delivery: the message is marked as "
-    "redelivered, "
-    "and on\n"
-    "              a quorum queue it counts towards the delivery limit\n"
-    "  --effective shows what applies: every key, its value, and whether it is given here, given in "
-    "`defaults`, or a "
-    "default;\n"
-    "              by a file or with something of the environment. Secrets are masked\n"
-    "  --json      a JSON object a line: result (ok, warn or fail), where, path (of a key), text\n"
-    "FILE may be - for standard input; without --config it is ONCEWARD_CONFIG.\n";
+    "Validates the configuration and lists all of its errors at once.\n"
+    "  --connect    also try the state file, the database (roles, schema, consumers), the broker with each queue, and each\n"
+    "               application\n"
+    "  --sample     also take one message of each queue and return it: prints the id that `message_id` finds, or the fields\n"
+    "               of the message and the settings that would find one. The broker counts this as a delivery: the message\n"
+    "               is marked as redelivered, and on a quorum queue it counts towards the delivery limit\n"
+    "  --effective  print every key with its value and its source: the file, `defaults` or the built-in default. Secrets are\n"
+    "               masked\n"
+    "  --json       print one JSON object per line: result (ok, warn or fail), where, path (of a key), text\n"
+    "FILE may be - for standard input. Without --config it is the value of ONCEWARD_CONFIG.\n";
 
 struct check_options {
     const char *path;

@@ -17,42 +17,43 @@ enum { JOBS_MS = 1000 };
 
 const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},
-    {"check", "--config FILE [--connect]", "validate the configuration; try what it names", command_check,
+    {"check", "--config FILE [--connect]", "validate the configuration and try its servers", command_check,
      "config= connect sample effective json", NULL},
     {"migrate", "--config FILE | --database URL | --database-file FILE",
-     "bring the database schema up to date", command_migrate, "config= database=", NULL},
+     "bring the database schema up to date", command_migrate, "config= database= database-file=", NULL},
     {"status", "--config FILE [--id ID] [--json]",
-     "replicas, counts, dead letters, and the oldest unfinished messages, or all that is kept of one id",
+     "show replicas, counts, dead letters and the oldest unfinished messages, or one message id",
      command_status, "config= id= json", NULL},
-    {"top", "--config FILE", "what each queue of each replica does, live", command_top, "config= once", NULL},
-    {"dead", "list|show|redrive|discard ...", "look at dead letters, bring them back, or drop them",
-     command_dead, FILTER, "list show redrive discard"},
-    {"pause", "--consumer C [--reason TEXT]", "stop taking messages of a consumer, on all replicas",
+    {"top", "--config FILE", "show each queue of each replica, live", command_top, "config= once", NULL},
+    {"dead", "list|show|redrive|discard ...", "list, show, redrive or discard dead letters", command_dead,
+     FILTER, "list show redrive discard"},
+    {"pause", "--consumer C [--reason TEXT]", "stop taking messages of a consumer on all replicas",
      command_pause, LEVER " reason=", NULL},
-    {"resume", "--consumer C", "go on, on all replicas", command_resume, LEVER, NULL},
+    {"resume", "--consumer C", "end a pause on all replicas", command_resume, LEVER, NULL},
     {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, LEVER, NULL},
-    {"give-up", "--consumer C ID...|--held", "make dead letters of messages that nobody can wait for",
+    {"give-up", "--consumer C ID...|--held", "make dead letters of messages that keep failing",
      command_give_up, LEVER " held", NULL},
-    {"forget", "--consumer C [--dead-letters]", "remove what is kept of a consumer that is not used any more",
+    {"forget", "--consumer C [--dead-letters]", "remove the data of a consumer that is no longer used",
      command_forget, "config= consumer= dead-letters json", NULL},
     {"replay", "--consumer C --to QUEUE ...", "publish stored messages again, for another consumer",
      command_replay, "config= consumer= to= since= until= type= id= rate= dry-run name= json", NULL},
-    {"export", "[--output FILE] [--since T] ...", "write rows, letters and stored messages as JSON lines",
-     command_export, "config= rows letters messages consumer= since= until= output= after= allow-compacted",
-     NULL},
+    {"export", "[--output FILE] [--since T] ...",
+     "write rows, dead letters and stored messages as JSON lines", command_export,
+     "config= rows letters messages consumer= since= until= output= after= allow-compacted", NULL},
     {"try", "--queue NAME [--effect SQL] ...", "prove that an application keeps its side of the contract",
      command_try,
      "config= queue= effect= effect-database= message= content-type= strict discard-published json markdown",
      NULL},
-    {"health", "--started|--live|--ready|--consuming", "for exec probes: how the running sidecar is",
-     command_health, "started live ready consuming " STATE, NULL},
+    {"health", "--started|--live|--ready|--consuming",
+     "for exec probes: report the state of the running sidecar", command_health,
+     "started live ready consuming " STATE, NULL},
     {"drain", "[--exit]", "for a preStop hook: drain the running sidecar and wait", command_drain,
      "exit " STATE, NULL},
-    {"reload", "[--now]", "let the running sidecar read its file anew, and say how that went", command_reload,
-     "now " STATE, NULL},
-    {"explain", "[NAME]", "what an event or figure of the log means, or a configuration key", command_explain,
+    {"reload", "[--now]", "reload the configuration of the running sidecar", command_reload, "now " STATE,
+     NULL},
+    {"explain", "[NAME]", "explain an event or figure of the log, or a configuration key", command_explain,
      "list markdown reasons stats codes keys", NULL},
-    {"example", "[--completion transaction]", "print a small configuration to begin with", command_example,
+    {"example", "[--completion transaction]", "print a small configuration to start with", command_example,
      "completion=", NULL},
     {"schema", "", "print the JSON Schema of the configuration", command_schema, "", NULL},
     {"completion", "bash|zsh|fish", "print the completion of commands for a shell", command_completion, "",
@@ -64,16 +65,15 @@ const size_t n_commands = sizeof commands / sizeof *commands;
 
 static void help_print(FILE *to)
 {
-    fputs(
-        "Onceward stands between a RabbitMQ queue and an application, and lets each message through once.\n\n"
-        "usage: onceward COMMAND [OPTIONS]\n\n",
-        to);
+    fputs("Onceward forwards the messages of a RabbitMQ queue to an application, each of them once.\n\n"
+          "usage: onceward COMMAND [OPTIONS]\n\n",
+          to);
     for (size_t i = 0; i < n_commands; i++) {
         const struct command *c = &commands[i];
 
         fprintf(to, "  %-10s %-31s %s\n", c->name, c->arguments, c->does);
     }
-    fputs("\n`onceward COMMAND --help` says more. Exit status: 0 done, 1 it failed, 2 usage or "
+    fputs("\nDetails: `onceward COMMAND --help`. Exit status: 0 done, 1 failed, 2 usage or "
           "configuration.\n",
           to);
 }

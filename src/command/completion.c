@@ -8,7 +8,7 @@
 
 static const char help[] =
     "usage: onceward completion bash|zsh|fish\n"
-    "Prints a completion of the commands and their options for that shell. For this session:\n"
+    "Prints the completion of commands and options for a shell. To use it in this session:\n"
     "  bash  source <(onceward completion bash)\n"
     "  zsh   source <(onceward completion zsh)\n"
     "  fish  onceward completion fish | source\n";

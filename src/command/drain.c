@@ -11,15 +11,13 @@
 
 static const char help[] =
     "usage: onceward drain [--exit] [--state FILE | --config FILE]\n"
-    "For a preStop hook: asks the running sidecar to stop consuming, to finish what is in flight within its\n"
-    "shutdown_grace and to give back the rest, and waits until it has. The sidecar stays, idle and healthy, "
-    "until SIGTERM.\n"
-    "  --exit    ends it, too, and waits for its end\n"
-    "  --state   the sidecar's state_file; default: where a sidecar of this user keeps it\n"
-    "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n"
-    "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was "
-    "killed,\n"
-    "hangs, or ended with another status than 0.\n";
+    "For a preStop hook: asks the running sidecar to stop consuming, to finish the requests in flight within its shutdown_grace\n"
+    "and to return the other messages, and waits for it. The sidecar stays, idle and healthy, until SIGTERM.\n"
+    "  --exit    end the sidecar as well and wait for its end\n"
+    "  --state   the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
+    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n"
+    "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was killed, hangs, or\n"
+    "ended with a status other than 0.\n";
 
 enum { EXIT };
 

@@ -66,13 +66,12 @@ static void tell_key(void *ctx, const char *path, const char *fallback, const ch
 
 static int example_usage(FILE *to, int status)
 {
-    fputs("usage: onceward example [--completion response|transaction]\n"
-          "Prints a small configuration to begin with, on standard output; and on standard error what each "
-          "of its keys means.\n"
-          "  onceward example >onceward.json    # then put in your servers, and: onceward check --connect "
-          "--config onceward.json\n"
-          "`onceward explain --keys` lists the other keys.\n",
-          to);
+    fputs(
+        "usage: onceward example [--completion response|transaction]\n"
+        "Prints a small configuration to start with, and on standard error the meaning of each of its keys.\n"
+        "  onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
+        "`onceward explain --keys` lists the other keys.\n",
+        to);
     return status;
 }
 

@@ -18,16 +18,15 @@
 static const char help[] =
     "usage: onceward explain NAME\n"
     "       onceward explain [--list | --markdown] [--reasons | --stats | --codes | --keys]\n"
-    "Says what NAME means, and what to do about it: an event of the log, a reason for which a queue is "
-    "paused\n"
-    "or a message is dead, a field of the stats and outbox lines or a value of their state, an error that\n"
-    "onceward.complete raises (OW001), a key of the configuration. In any case. Without NAME: lists all of "
-    "them.\n"
+    "Explains NAME and what to do about it: an event of the log, a reason for a pause or a dead letter, a field or state of the\n"
+    "stats and outbox lines, an error of onceward.complete (OW001), a key of the configuration. Case does not matter. Without\n"
+    "NAME it lists all of them.\n"
+    "  --list       the names with one sentence each (default)\n"
     "  --markdown   the table of events of the documentation\n"
-    "  --reasons    not the events, but the reasons\n"
-    "  --stats      not the events, but the fields of stats and outbox lines and the values of state\n"
-    "  --codes      not the events, but the errors of the functions for applications\n"
-    "  --keys       not the events, but the keys of the configuration\n";
+    "  --reasons    the reasons instead of the events\n"
+    "  --stats      the fields of the stats and outbox lines and the states\n"
+    "  --codes      the errors of the functions for applications\n"
+    "  --keys       the keys of the configuration\n";
 
 /* A table of terms, and how its parts are headed. */
 struct glossary {

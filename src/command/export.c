@@ -23,28 +23,20 @@
 #include <string.h>
 
 static const char help[] =
-    "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] "
-    "[--until "
-    "T]\n"
+    "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] [--until T]\n"
     "                       [--output FILE] [--after POSITION] [--allow-compacted]\n"
-    "Writes rows of the inbox, dead letters and stored messages (`store.retention`) as JSON, a line each, in "
-    "this "
-    "order:\n"
-    "rows by consumer and id, letters as they died, messages by consumer as they arrived. Changes nothing.\n"
+    "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per line, in this order: rows by\n"
+    "consumer and id, dead letters by time, messages by consumer and arrival. Changes nothing.\n"
     "  --rows, --letters, --messages   only these (default: all three)\n"
     "  --consumer C       of this consumer\n"
-    "  --since T          seen first, died, or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z\n"
-    "  --until T          the same, before then; never later than now: the last line says when that was, for "
-    "the "
-    "next\n"
-    "                     --since. What is not committed yet is waited for, a minute at most\n"
-    "  --output FILE      to FILE: an interrupted export goes on behind its last whole line when the same is "
-    "run "
-    "again.\n"
-    "                     Its first line says what was asked for; one of kind \"end\" that all is there\n"
-    "  --after POSITION   goes on behind the line with this \"position\"\n"
-    "  --allow-compacted  do not fail (status 1) when `compact_after` may have replaced rows of that time already\n"
-    "Tokens are left out. A body that is no text is body_base64url.\n";
+    "  --since T          first seen, dead or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z\n"
+    "  --until T          before then, and never later than now; the last line has the exact time, for the next --since.\n"
+    "                     The export waits up to a minute for open transactions\n"
+    "  --output FILE      write to FILE. An interrupted export continues behind the last whole line when the same command is\n"
+    "                     run again. The first line has the options, a last line of kind \"end\" says that the file is complete\n"
+    "  --after POSITION   continue behind the line with this \"position\"\n"
+    "  --allow-compacted  exit with status 0 even if `compact_after` may have replaced rows of that time\n"
+    "Tokens are left out. A body that is not text is written as body_base64url.\n";
 
 struct options {
     const char *config, *consumer, *since, *until, *output, *after;

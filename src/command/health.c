@@ -9,22 +9,17 @@
 
 static const char help[] =
     "usage: onceward health --started|--live|--ready|--consuming [--state FILE | --config FILE]\n"
-    "For exec probes. Exit status 0: yes, 1: no, with the reason. A sidecar that was killed, or has ended, "
-    "is neither.\n"
-    "  --started  its configuration is good, and its loop turns: for the startupProbe. It does not wait for "
-    "broker,\n"
-    "             database and application: the application may be started after it\n"
-    "  --live     the loop turned within the last 30 s: for the livenessProbe\n"
-    "  --ready    each queue was past its first start, whatever broker, database and application do now: for "
-    "people\n"
-    "             and scripts. A readinessProbe with it would keep requests from the application while the "
-    "queues start\n"
-    "  --consuming  each queue has consumed since the start, or last reload: broker, database, queue and "
-    "application\n"
-    "             were reached; stays so afterwards. For the readinessProbe of a pod without a Service, so that "
-    "a rollout waits\n"
-    "  --state    the sidecar's state_file; default: where a sidecar of this user keeps it\n"
-    "  --config   the sidecar's configuration, which names that; default ONCEWARD_CONFIG\n";
+    "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has ended is always no.\n"
+    "  --started    the configuration is valid and the loop runs: for the startupProbe. It does not wait for the broker, the\n"
+    "               database or the application, so the application may start later\n"
+    "  --live       the loop turned within the last 30 s: for the livenessProbe\n"
+    "  --ready      each queue has started once, whatever broker, database and application do now: for people and scripts.\n"
+    "               As a readinessProbe it would keep requests from the application until the queues have started\n"
+    "  --consuming  each queue has consumed since the start or the last reload, so broker, database, queue and application\n"
+    "               were reached. Stays true afterwards. As the readinessProbe of a pod without a Service it\n"
+    "               lets a rollout wait\n"
+    "  --state      the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
+    "  --config     the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n";
 
 enum { STARTED, LIVE, READY, CONSUMING, N_QUESTIONS };
 

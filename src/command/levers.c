@@ -14,40 +14,31 @@
 
 #define COMMON                                                                                               \
     "  --consumer C   the consumer: the queue's name, unless the configuration says otherwise\n"             \
-    "  --by NAME      who says so, for the log (default: your login and this machine's name)\n"              \
-    "  --json         one JSON object instead\n"
+    "  --by NAME      the name in the log (default: your login and the name of this machine)\n"              \
+    "  --json         print one JSON object\n"
 
 static const char help_pause[] =
     "usage: onceward pause --config FILE --consumer C [--reason TEXT] [--by NAME] [--json]\n"
-    "Every replica stops taking messages of this consumer within five seconds, and those that start later "
-    "do\n"
-    "not begin. What is with the application may finish; what is held stays held, and nothing is charged. "
-    "It\n"
-    "holds until `onceward resume`, whatever is restarted.\n"
-    "  --reason TEXT  why, for the log and `onceward status`\n" COMMON;
+    "Every replica stops taking messages of this consumer within five seconds. Replicas that start later do not begin. Requests\n"
+    "in flight may finish, held messages stay held, and no attempt is counted. The pause outlives restarts and ends with\n"
+    "`onceward resume`.\n"
+    "  --reason TEXT  the reason, for the log and `onceward status`\n" COMMON;
 
-static const char help_resume[] =
-    "usage: onceward resume --config FILE --consumer C [--by NAME] [--json]\n"
-    "Ends what `onceward pause` began, on every replica, within five seconds.\n" COMMON;
+static const char help_resume[] = "usage: onceward resume --config FILE --consumer C [--by NAME] [--json]\n"
+                                  "Ends a pause on every replica within five seconds.\n" COMMON;
 
 static const char help_retry[] =
     "usage: onceward retry --config FILE --consumer C [--by NAME] [--json] [ID…]\n"
-    "Makes failed and waiting messages due now: those of the IDs, or all. Every replica looks at what it "
-    "holds\n"
-    "within five seconds. No attempt is given or taken; dead ones are for `onceward dead redrive`. A "
-    "message\n"
-    "that was to be given up, and is named here, is not any more.\n" COMMON;
+    "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica retries the ones that it holds\n"
+    "within five seconds. Attempt counts stay as they are. A message that is named here is no longer given up. For dead messages\n"
+    "use `onceward dead redrive`.\n" COMMON;
 
 static const char help_give_up[] =
     "usage: onceward give-up --config FILE --consumer C [--by NAME] [--json] ID… | --held\n"
-    "Messages that nobody can wait for become dead letters with the reason `operator`, when they are next "
-    "at\n"
-    "hand: what a replica holds within five seconds, what is with the application when that has failed, "
-    "what\n"
-    "is still in the queue when it comes. What succeeds meanwhile is completed. Nothing is lost: `onceward\n"
-    "dead redrive` brings it back, `onceward retry` with its ID takes the order back before it is done.\n"
-    "  --held         what the replicas hold now because everything fails; what comes later is not "
-    "meant\n" COMMON;
+    "Makes dead letters, with the reason `operator`, of messages that keep failing: of held ones within five seconds, of those in\n"
+    "flight once their attempt has failed, of those in the queue when they arrive. A message that succeeds before is completed.\n"
+    "Nothing is lost: `onceward dead redrive` publishes it again. `onceward retry` with its ID cancels a pending give-up.\n"
+    "  --held         the messages that the replicas hold now because everything fails, and no later ones\n" COMMON;
 
 struct order {
     const char *command, *config, *consumer, *reason;

@@ -12,16 +12,14 @@
 
 static const char help[] =
     "usage: onceward reload [--now] [--state FILE | --config FILE]\n"
-    "Asks the running sidecar to stop consuming, to let requests that are out finish within their window, "
-    "and "
-    "to start\n"
-    "anew with its configuration, as the same process; waits until it has.\n"
-    "A file with faults changes nothing: they are listed.\n"
-    "  --now     requests that are out get no more than shutdown_grace\n"
-    "  --state   the sidecar's state_file; default: where a sidecar of this user keeps it\n"
-    "  --config  the sidecar's configuration, which names that; default ONCEWARD_CONFIG. The sidecar reads "
-    "its own, whatever is given here\n"
-    "Exit status 0: reloaded. 1: the file was refused, or there is no sidecar.\n";
+    "Asks the running sidecar to stop consuming, to finish the requests in flight within their window and to restart with its\n"
+    "current configuration as the same process, and waits for it. An invalid configuration changes nothing: its errors are\n"
+    "listed.\n"
+    "  --now     give the requests in flight no more than shutdown_grace\n"
+    "  --state   the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
+    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG. The sidecar reads its own\n"
+    "            file, whatever is given here\n"
+    "Exit status 0: reloaded. 1: the configuration was refused, or there is no sidecar.\n";
 
 enum { NOW };
 

@@ -105,11 +105,12 @@ static void hold_wishes(void)
 
 static int usage(FILE *to, int status)
 {
-    fputs("usage: onceward run --config FILE\n"
-          "Runs the sidecar in the foreground; its log goes to standard output, a JSON object a line.\n"
-          "SIGTERM drains and ends it, a second one ends the grace; SIGUSR1 drains, and it stays; SIGHUP "
-          "reads FILE anew.\n",
-          to);
+    fputs(
+        "usage: onceward run --config FILE\n"
+        "Runs the sidecar in the foreground. Its log goes to standard output, one JSON object per line.\n"
+        "SIGTERM drains and ends it, and a second SIGTERM ends the grace period. SIGUSR1 drains it without an end. SIGHUP reloads\n"
+        "FILE.\n",
+        to);
     return status;
 }
 

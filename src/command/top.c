@@ -21,16 +21,11 @@ enum { EVERY_MS = 2000, AGAIN_MS = 200 };
 
 static const char help[] =
     "usage: onceward top --config FILE [--once]\n"
-    "Shows what each queue of each replica does, live, until q: messages a second that came, were done, or "
-    "failed; requests that\n"
-    "are out, and how many may be; what is held here and waits in the queue (depth); how long the "
-    "application "
-    "takes, and how long\n"
-    "a message is here in total (median and 99th percentile); why a queue is paused. The figures are those "
-    "that the replicas wrote\n"
-    "within the last five seconds.\n"
-    "  --once   writes it once, without colours, as it does where standard output is no terminal\n"
-    "No colours with NO_COLOR, or on a terminal that is called dumb.\n";
+    "Shows each queue of each replica, live, until you press q: messages per second (received, completed, failed), requests in\n"
+    "flight and their limit, messages held here and waiting in the queue (depth), the application's latency, the end-to-end\n"
+    "latency (median and 99th percentile), and why a queue is paused. The replicas write these figures every five seconds.\n"
+    "  --once  print one table without colours and exit; this is the default when standard output is not a terminal\n"
+    "NO_COLOR and a dumb terminal switch colours off.\n";
 
 struct top {
     struct config *config;

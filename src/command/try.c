@@ -30,32 +30,28 @@ static const char help_head[] =
     "usage: onceward try --config FILE --queue NAME [--effect SQL [--effect-database URL]]\n"
     "                    [--message FILE] [--content-type TYPE] [--strict] [--discard-published] [--json]\n"
     "       onceward try --markdown\n"
-    "Sends messages of its own to the application of a queue, as the sidecar would, and says whether the\n"
-    "application keeps its side of the contract. No broker is needed, and no sidecar may be stopped for it; "
-    "what\n"
-    "the application writes stays: use a database for tests. Takes up to half a minute.\n"
+    "Sends test messages to the application of a queue, as the sidecar would, and reports whether the application fulfils the\n"
+    "contract. It needs no broker and runs beside sidecars. Writes of the application stay, so use a test database. Takes up to\n"
+    "half a minute.\n"
     "  --queue NAME           the queue of the configuration\n"
-    "  --effect SQL           a query that counts what the application has written, for one message where it "
-    "has\n"
-    "                         $1, the message id: 'SELECT count(*) FROM charges WHERE order_id = $1'.\n"
-    "                         Without it much cannot be seen\n"
-    "  --effect-database URL  who asks it; else the sidecar's own login, which may need GRANT SELECT\n"
-    "  --message FILE         a message that the application takes, at most 1 MiB; {{id}} in it is replaced "
-    "by the\n"
-    "                         message id. Else {\"id\": \"{{id}}\"}\n"
-    "  --content-type TYPE    of the message; else application/json\n"
-    "  --strict               exit status 1 for advice, too\n"
-    "  --discard-published    deletes what the application published during the run, if no relay has sent "
-    "it;\n"
-    "                         with completion response all that was published during the run\n"
-    "  --json                 one JSON object\n"
-    "  --markdown             the tables of the documentation: what is tried, and what can be found\n"
+    "  --effect SQL           a query that counts what the application wrote for one message; $1 is the message id:\n"
+    "                         'SELECT count(*) FROM charges WHERE order_id = $1'. Many findings need it\n"
+    "  --effect-database URL  the database for --effect; default: the sidecar's own login, which may need GRANT SELECT\n"
+    "  --message FILE         a message that the application accepts, at most 1 MiB; {{id}} stands for the message id.\n"
+    "                         Default: {\"id\": \"{{id}}\"}\n"
+    "  --content-type TYPE    the content type of the message; default: application/json\n"
+    "  --strict               exit with status 1 for advice as well\n"
+    "  --discard-published    delete the messages that the application published during the run, if no relay has sent them;\n"
+    "                         with completion response: all messages published during the run\n"
+    "  --json                 print one JSON object\n"
+    "  --markdown             print the tables of the documentation: the cases and the findings\n"
     "\n"
-    "What is tried, and what is expected:\n";
+    "Cases and expected results:\n";
 
 static const char help_tail[] =
-    "\nExit status 1: a promise would break. Advice alone is 0, with --strict 1. The rows of the test messages are deleted, "
-    "also when it is interrupted.\n";
+    "\n"
+    "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the test messages are deleted, also\n"
+    "after an interruption.\n";
 
 static int (*const runs[N_TRY_CASES])(struct try *t) = {
     [TRY_ORDINARY] = try_ordinary, [TRY_DUPLICATE] = try_duplicate, [TRY_STALE] = try_stale,
