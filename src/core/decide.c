@@ -173,6 +173,8 @@ static bool circles(struct queue *q, int64_t now_ms, struct delivery *d, enum op
     }
     if (again)
         note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
+    if (then == OP_REJECT)
+        held_drop_body(q, d);
     d->has_circled = true;
     d->claim.has_token = false; /* the row, if there is one, is not ours */
     held_step_down(q, now_ms, d);

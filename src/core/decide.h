@@ -8,7 +8,10 @@
 enum {
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
-    SURPLUS_LOOK_MS = 50,   /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database */
+    SURPLUS_LOOK_MS =
+        50, /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database; later by 1 ms for each other one */
+    SURPLUS_BYTES =
+        4096, /* of max_bytes for each such copy: more than its struct, id and first block of headers */
     ROOM_LOOK_MS = 250,     /* a body that did not fit */
     TO_TRY_WITH_MS = 30000, /* one delivery stays to try with for so long, and for so long then none */
     N_ALONE_TAKEOVERS = 2,  /* a row that was taken over so often goes alone from then on */

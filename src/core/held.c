@@ -97,6 +97,8 @@ bool held_is_parked(const struct delivery *d)
         return d->answer.put_off && operation_info(d->op)->idle;
     if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* a death, too: others must come to lift it */
         return true;
+    if (d->wait == WAIT_HELD && !d->message) /* too large to be taken */
+        return true;
     return operation_info(d->op)->idle || d->answer.accepted_until_ms;
 }
 
@@ -426,6 +428,14 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     return d;
 }
 
+void held_drop_body(struct queue *q, struct delivery *d)
+{
+    if (d->message)
+        q->held.n_bytes -= d->copy.n_bytes;
+    message_free(d->message);
+    d->message = NULL;
+}
+
 void held_drop_tag(struct queue *q, struct delivery *d)
 {
     if (!d->in_tags.next)
@@ -454,9 +464,7 @@ static void delivery_free(struct queue *q, struct delivery *d)
 {
     hash_remove(&q->held.by_ref, &d->by_ref);
     request_forget(d);
-    if (d->message)
-        q->held.n_bytes -= d->copy.n_bytes;
-    message_free(d->message);
+    held_drop_body(q, d);
     free(d->id);
     free(d->outcome.error);
     free(d->outcome.said);
@@ -521,7 +529,7 @@ size_t queue_n_parked(const struct queue *q)
     size_t n = 0;
 
     for (int w = WAIT_NONE + 1; w < N_WAITS; w++)
-        if (w != WAIT_WATCHING)
+        if (w != WAIT_WATCHING && w != WAIT_SURPLUS)
             n += q->held.waiting[w].len;
     return n;
 }

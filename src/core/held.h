@@ -51,6 +51,9 @@ void held_step_down(struct queue *q, int64_t now_ms,
                     struct delivery *d);                  /* the first follower leads the others */
 struct delivery *held_first_follower(struct delivery *d); /* taken out of them; NULL: none */
 
+/* Message freed, and its bytes given back to max_bytes. */
+void held_drop_body(struct queue *q, struct delivery *d);
+
 /* What it said to the broker, or will: no longer in the tags. */
 void held_drop_tag(struct queue *q, struct delivery *d);
 

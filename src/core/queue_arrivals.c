@@ -36,12 +36,11 @@ static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         decide_reject_again(q, now_ms, d);
         return;
     }
-    /* Nothing can be stored of it, and nothing may be lost. It goes back after max_hold and rests in the
-     * queue as long, where it can be taken out. Before returns become dear this sidecar takes nothing more
-     * from the queue: whoever has room for it then, still gets it well before the limit. */
-    if (q->too_large_until_ms != INT64_MAX)
-        q->too_large_until_ms = rests ? INT64_MAX : now_ms + 2 * q->rules.max_hold_ms;
-    pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
+    /* A body that cannot be stored, and may not be lost. The queue goes on beside it, and it is returned after
+     * max_hold. Before the delivery limit this sidecar takes nothing more from the queue: a replica with room for
+     * the message still gets it well before the limit. */
+    if (rests)
+        pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
     held_wait(q, now_ms, d, OP_REQUEUE, WAIT_HELD,
               decide_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
 }
@@ -77,7 +76,8 @@ void queue_join(struct queue *q, int64_t now_ms, struct delivery *d)
         held_wait(q, now_ms, d, OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
         break;
     case JOIN_SURPLUS:
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + SURPLUS_LOOK_MS);
+        held_wait(q, now_ms, d, OP_CLAIM, WAIT_SURPLUS,
+                  now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
         break;
     case JOIN_MISMATCH:
         mismatches_leader(q, now_ms, d, leader);
@@ -239,8 +239,6 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
         lose_list(q, now_ms, &q->held.waiting[i]);
     for (int i = 0; i < N_OPERATIONS; i++)
         lose_list(q, now_ms, &q->held.wanted[i]);
-    if (q->too_large_until_ms != INT64_MAX)
-        pause_end(q, now_ms, PAUSE_TOO_LARGE);
 }
 
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)

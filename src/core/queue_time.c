@@ -81,6 +81,7 @@ static void delivery_timer(struct queue *q, int64_t now_ms, struct delivery *d)
             held_want(q, now_ms, d, d->op);
         break;
     case WAIT_DUE:
+    case WAIT_SURPLUS:
         queue_come_due(q, now_ms, d);
         break;
     default:
@@ -99,6 +100,14 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct timer *t)
 
 /* --- bounds --- */
 
+/* Copies of messages that are held: one publisher that repeats itself must not keep others from coming. */
+static size_t surplus_bound(const struct queue *q)
+{
+    size_t fitting = q->rules.max_bytes / SURPLUS_BYTES, least = (size_t)q->rules.max_parked;
+
+    return fitting > least ? fitting : least;
+}
+
 static void update_parked(struct queue *q, int64_t now_ms)
 {
     size_t n = queue_n_parked(q), most = (size_t)q->rules.max_parked;
@@ -109,11 +118,12 @@ static void update_parked(struct queue *q, int64_t now_ms)
     const char *commonest = "waiting for their next attempt";
 
     if (pause_is_on(q, PAUSE_PARKED_FULL)) {
-        if (n + n_asked < most - most / 10)
+        if (n + n_asked < most - most / 10 &&
+            q->held.waiting[WAIT_SURPLUS].len < surplus_bound(q) - surplus_bound(q) / 10)
             pause_end(q, now_ms, PAUSE_PARKED_FULL);
         return;
     }
-    if (n < most)
+    if (n < most && q->held.waiting[WAIT_SURPLUS].len < surplus_bound(q))
         return;
     line = notes_tell(q, EVENT_PARKED_FULL, NULL);
     line->n = (int64_t)n;
@@ -138,12 +148,6 @@ static void update_bytes(struct queue *q, int64_t now_ms)
         each = q->consumer.largest.before;
     if (pause_is_on(q, PAUSE_BYTES_FULL) && (!n || (n + each <= most && n <= most / 2)))
         pause_end(q, now_ms, PAUSE_BYTES_FULL);
-}
-
-static void update_too_large(struct queue *q, int64_t now_ms)
-{
-    if (pause_is_on(q, PAUSE_TOO_LARGE) && now_ms >= q->too_large_until_ms)
-        pause_end(q, now_ms, PAUSE_TOO_LARGE);
 }
 
 /* --- pauses that others' states make --- */
@@ -280,7 +284,6 @@ void queue_time(struct queue *q, int64_t now_ms)
                  queue_may_hang(q, now_ms));
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
-    update_too_large(q, now_ms);
     renewals_time(q, now_ms);
     update_pauses(q, now_ms);
     tell_pauses(q, now_ms);

@@ -25,6 +25,7 @@ struct world {
     const char *why;
     bool too_often;      /* the rows say that it was renewed too often, */
     bool is_counted;     /* and count it */
+    bool is_dead;        /* the rows are dead */
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
 
@@ -38,6 +39,8 @@ static void at_database(struct world *w, struct delivery *d)
         queue_row(&w->q, w->now, d->ref, &r);
         return;
     }
+    if (w->is_dead)
+        r.answer = ROW_DEAD;
     if (w->works)
         r.answer = d->op == OP_RENEW ? ROW_RENEWED : ROW_CLAIMED;
     if (d->op == OP_RENEW && w->too_often) {
@@ -133,7 +136,7 @@ static void end(struct world *w)
     free(w);
 }
 
-static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
+static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delivery_count, uint64_t body_len)
 {
     static uint64_t tag;
     struct arrival a = {.generation = w->q.generation,
@@ -141,6 +144,7 @@ static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
                         .consumer = w->q.consumer.number,
                         .redelivered = delivery_count > 0,
                         .delivery_count = delivery_count,
+                        .n_rejected = n_rejected,
                         .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
                         .body_len = body_len,
                         .n_bytes = 10,
@@ -148,6 +152,11 @@ static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
                         .no_id = DEAD_NONE};
 
     queue_delivered(&w->q, w->now, &a);
+}
+
+static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
+{
+    deliver_rejected(w, 0, delivery_count, body_len);
 }
 
 static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(void **state)
@@ -316,25 +325,60 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
     }
 }
 
-/* It rests in the queue, where it can be taken out, and it is not brought near the limit. */
-static void test_what_is_too_large_goes_back_and_is_left_there_before_the_limit(void **state)
+/* Others pass it until the limit is near. Then it rests in the queue, where it can be taken out. */
+static void test_what_is_too_large_holds_up_others_only_before_the_limit(void **state)
 {
     struct world *w = world(KIND_QUORUM);
 
     deliver(w, 0, MAX_MESSAGE + 1);
     run(w, HOLD_MS - 2000);
     assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.n_parked, 1);
     run(w, HOLD_MS + 3000);
     assert_int_equal(w->n_requeued, 1);
-    run(w, 2 * HOLD_MS - 2000);
-    assert_int_equal(w->n_consumed, 1);
-    run(w, 2 * HOLD_MS + 3000);
-    assert_int_equal(w->n_consumed, 2);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
     deliver(w, 1, MAX_MESSAGE + 1);
     run(w, 20 * HOLD_MS);
     assert_int_equal(w->n_requeued, 2);
-    assert_int_equal(w->n_consumed, 2);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
     assert_int_equal(w->n_buried + w->n_rejected, 0);
+    end(w);
+}
+
+static void test_copies_of_one_message_count_as_parked_up_to_those_that_follow_it(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    const struct queue_pause *full = &w->q.pauses[PAUSE_PARKED_FULL];
+
+    for (int i = 0; i < 200; i++)
+        deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    assert_int_equal(queue_n_held(&w->q), 200);
+    assert_int_equal(queue_n_parked(&w->q), 17);
+    assert_int_equal(full->since_ms, 0);
+    for (int i = 0; i < 100; i++)
+        deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    assert_int_not_equal(full->since_ms, 0);
+    w->works = true;
+    run(w, w->now + 2000);
+    end(w);
+}
+
+static void test_what_waits_for_its_reject_keeps_no_body(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+
+    w->is_dead = true;
+    deliver_rejected(w, 9, 0, 10);
+    run(w, w->now + 1000);
+    assert_int_equal(queue_n_held(&w->q), 1);
+    assert_int_equal(w->n_rejected, 0);
+    assert_int_equal(w->q.held.n_bytes, 0);
+    run(w, w->now + HOLD_MS + 60000);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(queue_n_held(&w->q), 0);
     end(w);
 }
 
@@ -526,7 +570,9 @@ int main(void)
         cmocka_unit_test(test_a_message_that_is_renewed_too_often_pauses_its_queue),
         cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),
         cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
-        cmocka_unit_test(test_what_is_too_large_goes_back_and_is_left_there_before_the_limit),
+        cmocka_unit_test(test_what_is_too_large_holds_up_others_only_before_the_limit),
+        cmocka_unit_test(test_copies_of_one_message_count_as_parked_up_to_those_that_follow_it),
+        cmocka_unit_test(test_what_waits_for_its_reject_keeps_no_body),
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
         cmocka_unit_test(
             test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends),

@@ -29,6 +29,7 @@ enum wait_reason {
     WAIT_WATCHING,  /* answered; the row is read again */
     WAIT_AGAIN,     /* the database did not answer, or refused */
     WAIT_FOLLOWING, /* a delivery of the same message is on its way here; it shares its end. No timer */
+    WAIT_SURPLUS,   /* as many follow that delivery as may */
     WAIT_ROOM,      /* its body did not fit and was skipped */
     WAIT_CIRCLING,  /* dead, and brought back by the queue's own dead-letter exchange */
     WAIT_RENEWAL,   /* renewed too often */

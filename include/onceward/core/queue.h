@@ -98,11 +98,10 @@ struct queue {
     } lever;
     enum drain_state drain;
     int64_t drain_until_ms;
-    bool ready;                 /* it has consumed once */
-    bool database_worked;       /* when it was looked at last */
-    int64_t loop_until_ms;      /* the pause of a message that is renewed again and again ends */
-    int64_t too_large_until_ms; /* the pause that it makes ends; INT64_MAX: not any more */
-    bool limits_awaited;        /* the queue's arguments are asked for */
+    bool ready;            /* it has consumed once */
+    bool database_worked;  /* when it was looked at last */
+    int64_t loop_until_ms; /* the pause of a message that is renewed again and again ends */
+    bool limits_awaited;   /* the queue's arguments are asked for */
     bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
                             until it ends, but one at a time to try with */
     struct queue_flow {
