@@ -13,14 +13,14 @@ enum { DUPLICATES_OVER = 128 /* answers that the share of duplicates is an avera
 /* Near the delivery limit, and cannot be renewed. */
 static bool is_near(const struct queue *q, const struct delivery *d)
 {
-    return decide_is_near(q, d) && !held_can_renew(q, d);
+    return life_is_near(q, d) && !held_can_renew(q, d);
 }
 
 static void say_limit(const struct queue *q, struct delivery *d)
 {
     struct buf text = {0};
 
-    decide_limit_words(q, d, &text);
+    life_limit_words(q, d, &text);
     words_say(d, buf_text(&text), NULL);
     buf_deinit(&text);
 }
@@ -39,7 +39,7 @@ static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
     d->claim.unproven_at_ms = r->unproven_ms >= 0 ? now_ms - r->unproven_ms : -1;
 }
 
-static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     row_facts(d, now_ms, r);
     d->claim.row_is_ours = true;
@@ -47,26 +47,26 @@ static void row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, con
     if (r->taken_over)
         notes_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);
     if (d->given_up) {
-        decide_operator(q, now_ms, d);
+        return life_give_up(q, now_ms, d);
     } else if (is_near(q, d)) {
         say_limit(q, d);
-        decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
+        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
         const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
 
         words_say_last(d, "older than max_age", slice_of(last ? last : ""));
-        decide_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
+        return life_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
                application_find_place(q->application, now_ms, held_holder(q, d))) {
         d->claim.alone = true; /* its row says of a sidecar's crash only */
-        held_want(q, now_ms, d, OP_FORWARD);
+        return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
                (q->application->place.credit_ms > 0 ||
                 (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)))) {
         words_say(d, "it was with the application when that crashed: it goes alone", NULL);
-        decide_release(q, now_ms, d, 0, -1, -1);
+        return life_release(d, 0, -1, -1);
     } else {
-        held_want(q, now_ms, d, OP_FORWARD);
+        return step_want(OP_FORWARD);
     }
 }
 
@@ -91,7 +91,7 @@ static int parked_text_len(const struct row *r)
     return (int)(len < 200 ? len : 200);
 }
 
-static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool held = r->answer == ROW_HELD;
     struct note *n = notes_tell_limited(q, now_ms, EVENT_PARKED, d);
@@ -103,74 +103,64 @@ static void row_parked(struct queue *q, int64_t now_ms, struct delivery *d, cons
         note_text(n, "%.*s", parked_text_len(r), r->detail.len ? r->detail.data : "");
     }
     if (held && MUTANT(HELD_IS_SENT)) {
-        held_want(q, now_ms, d, OP_FORWARD);
-        return;
+        return step_want(OP_FORWARD);
     }
     d->claim.has_token = false;
     d->n_waits = 0;
     if (!held && d->given_up) {
         d->outcome.exhausted = true;
         d->claim.attempt = r->attempt;
-        decide_operator(q, now_ms, d);
-        return;
+        return life_give_up(q, now_ms, d);
     }
     if (!held && is_near(q, d)) {
         struct buf text = {0};
 
-        decide_limit_words(q, d, &text);
+        life_limit_words(q, d, &text);
         words_say_last(d, buf_text(&text), r->detail);
         buf_deinit(&text);
         d->outcome.exhausted = true;
         d->claim.attempt = r->attempt;
-        decide_bury(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
-        return;
+        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     }
     if (!held) {
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE,
-                  now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
-        return;
+        return step_wait(OP_CLAIM, WAIT_DUE, now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
     }
     if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count) &&
         !MUTANT(HELD_AT_THE_LIMIT)) {
-        decide_bury_held(q, now_ms, d);
-        return;
+        return life_dead_letter_held(q, now_ms, d);
     }
     /* Its holder may be a dead life of this instance, whose token outlives the next two crashes. */
-    if (held_can_renew(q, d) && decide_is_near(q, d) &&
-        returns_is_last(&q->returns, d->copy.delivery_count)) {
-        decide_renew(q, now_ms, d);
-        return;
+    if (held_can_renew(q, d) && life_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
+        return life_renew(d);
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;
-    held_wait(q, now_ms, d, d->op == OP_RENEW ? OP_RENEW : OP_LOOK, WAIT_HELD,
-              now_ms + (wait < LOCK_LOOK_MS   ? LOCK_LOOK_MS
-                        : wait < HELD_LOOK_MS ? wait
-                                              : HELD_LOOK_MS));
+    return step_wait(d->op == OP_RENEW ? OP_RENEW : OP_LOOK, WAIT_HELD,
+                     now_ms + (wait < LOCK_LOOK_MS   ? LOCK_LOOK_MS
+                               : wait < HELD_LOOK_MS ? wait
+                                                     : HELD_LOOK_MS));
 }
 
-static void row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static struct step row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     d->claim.row_is_ours = true;
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
     if (q->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_BRAKE, INT64_MAX);
-        return;
+        return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)
         words_say_last(d, "", r->detail);
     else if (!d->outcome.error)
         words_say(d, "all attempts failed", NULL);
     if (MUTANT(EXHAUSTED_AGAIN)) {
-        row_again(q, now_ms, d);
-        return;
+        return row_again(now_ms, d);
     }
     d->outcome.exhausted = true;
     if (d->given_up)
-        decide_operator(q, now_ms, d);
+        return life_give_up(q, now_ms, d);
     else
-        decide_bury(q, now_ms, d, DEAD_ATTEMPTS, false);
+        return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, false);
 }
 
 /* With on_body_mismatch: duplicate this copy stands for the first body: its fingerprint is taken from the
@@ -191,87 +181,71 @@ static bool adopt_fingerprint(struct delivery *d, struct slice detail)
     return true;
 }
 
-static void row_mismatch(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static struct step row_mismatch(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     char text[1024];
 
     if (MUTANT(MISMATCH_ACKED)) {
-        decide_ack(q, now_ms, d);
-        return;
+        return life_ack();
     }
     if (q->rules.mismatch_is_duplicate && adopt_fingerprint(d, r->detail)) {
-        row_again(q, now_ms, d);
-        return;
+        return row_again(now_ms, d);
     }
     snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 1000 ? r->detail.len : 1000),
              r->detail.len ? r->detail.data : "");
     note_text(notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d), "%s", text);
-    decide_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, text);
+    return life_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, text);
 }
 
-void row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     char text[512];
 
     count_duplicates(q, r->answer == ROW_COMPLETED);
     switch (r->answer) {
     case ROW_CLAIMED:
-        row_claimed(q, now_ms, d, r);
-        break;
+        return row_claimed(q, now_ms, d, r);
     case ROW_COMPLETED:
-        row_completed(q, now_ms, d);
-        break;
+        return row_completed(q, now_ms, d);
     case ROW_HELD:
     case ROW_NOT_DUE:
-        row_parked(q, now_ms, d, r);
-        break;
+        return row_parked(q, now_ms, d, r);
     case ROW_LOCKED:
-        row_locked(q, now_ms, d);
-        break;
+        return row_locked(now_ms, d);
     case ROW_EXHAUSTED:
-        row_exhausted(q, now_ms, d, r);
-        break;
+        return row_exhausted(q, now_ms, d, r);
     case ROW_DEAD:
-        decide_reject_again(q, now_ms, d);
-        break;
+        return life_reject_again(q, now_ms, d);
     case ROW_MISMATCH:
-        row_mismatch(q, now_ms, d, r);
-        break;
+        return row_mismatch(q, now_ms, d, r);
     case ROW_DUE: /* it may be taken over, but goes alone */
         row_facts(d, now_ms, r);
         d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* with this one */
         d->claim.has_token = false;
-        decide_claim(q, now_ms, d);
-        break;
+        return life_claim(q, d);
     case ROW_INVALID:
         row_refused(q, now_ms, d, r);
         snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 500 ? r->detail.len : 500),
                  r->detail.len ? r->detail.data : "");
-        decide_die(q, now_ms, d, DEAD_INVALID_DATA, true, text);
-        break;
+        return life_die(q, now_ms, d, DEAD_INVALID_DATA, true, text);
     default:
-        row_again(q, now_ms, d);
-        break;
+        return row_again(now_ms, d);
     }
 }
 
-void row_of_look(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+struct step row_of_look(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     count_duplicates(q, r->answer == ROW_COMPLETED);
     switch (r->answer) {
     case ROW_COMPLETED:
-        row_completed(q, now_ms, d);
-        break;
+        return row_completed(q, now_ms, d);
     case ROW_HELD:
-        row_parked(q, now_ms, d, r);
-        break;
+        return row_parked(q, now_ms, d, r);
     case ROW_MISMATCH:
-        row_mismatch(q, now_ms, d, r);
-        break;
+        return row_mismatch(q, now_ms, d, r);
     default: /* the claim decides */
         if (r->answer == ROW_DUE)
             row_facts(d, now_ms, r);
-        decide_claim(q, now_ms, d);
-        break;
+        return life_claim(q, d);
     }
 }

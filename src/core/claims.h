@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/held.h"
+#include "core/life.h"
 
 /* Which delivery may be claimed, looked at or forwarded next, and the slots of the queue and of its
  * application for it. Private to the core. Each: false: none can now; else it is taken, and *ret is to be
@@ -22,7 +22,7 @@ static inline struct delivery *action_at(struct link *k)
 static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
                                struct action *ret)
 {
-    held_sent(q, now_ms, d);
+    life_go(q, now_ms, d, FACT_TURN, step_sent(d));
     *ret = (struct action){
         .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
     return true;

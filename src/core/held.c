@@ -1,4 +1,4 @@
-/* What a queue holds: see held.h. */
+/* The deliveries that a queue holds: see held.h. */
 #include "core/held.h"
 
 #include "core/notes.h"
@@ -160,8 +160,8 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
         application_leave_place(q->application, now_ms, held_holder(q, d));
 }
 
-static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op,
-                      enum phase phase, enum wait_reason wait)
+void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
+               enum wait_reason wait)
 {
     count_parked(q, d, -1);
     if (d->in_list.next)
@@ -179,56 +179,6 @@ static void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum 
     account(q, now_ms, d);
 }
 
-/* A death that waits for the brake only waits: it may never be written, and the copy that comes again would
- * wait beside it. A letter without a row would be one of two: that copy has its own. But near the delivery
- * limit this may be the last copy. Letters with a row are written all the same: there is one, whoever does
- * it.
- */
-static bool waits_to_die(const struct queue *q, const struct delivery *d)
-{
-    if (d->wait == WAIT_BRAKE)
-        return !MUTANT(LOST_DEATHS_WAIT);
-    return d->op == OP_BURY && d->outcome.rowless && !returns_is_near(&q->returns, d->copy.delivery_count);
-}
-
-/* Its channel is gone. What lives by its tag alone has nothing left to do: the broker delivers it again. But
- * the row may hold a claim of ours, which is given back first, so that the next holder neither waits for its
- * end nor is charged for it. */
-static bool leave_if_lost(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED || delivery_is_in_flight(d) ||
-        d->answer.accepted_until_ms)
-        return false;
-    if (operation_info(d->op)->link == LINK_BROKER ||
-        ((operation_info(d->op)->idle || waits_to_die(q, d)) && !d->claim.has_token)) {
-        held_end(q, now_ms, d);
-        return true;
-    }
-    if (!operation_info(d->op)->idle)
-        return false;
-    d->outcome.delay_ms = 0;
-    d->outcome.then_requeue = true;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
-    words_say(d, "given back before it was sent", NULL);
-    held_move(q, now_ms, d, OP_RELEASE, PHASE_WANTED, WAIT_NONE);
-    return true;
-}
-
-void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op)
-{
-    d->ready_ms = now_ms;
-    held_move(q, now_ms, d, op, PHASE_WANTED, WAIT_NONE);
-    leave_if_lost(q, now_ms, d);
-}
-
-void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait_reason wait,
-               int64_t until_ms)
-{
-    held_move(q, now_ms, d, op, PHASE_WANTED, wait);
-    if (!leave_if_lost(q, now_ms, d))
-        timers_set(&q->held.timers, &d->timer, until_ms);
-}
-
 void held_put_behind(struct queue *q, struct delivery *d)
 {
     struct list *l = list_of(q, d);
@@ -237,32 +187,7 @@ void held_put_behind(struct queue *q, struct delivery *d)
     list_push(l, &d->in_list);
 }
 
-void held_sent(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    held_move(q, now_ms, d, d->op, PHASE_SENT, WAIT_NONE);
-}
-
 /* --- its request --- */
-
-void held_send_request(struct queue *q, int64_t now_ms, struct request *r)
-{
-    list_each(&r->members, k)
-    {
-        struct delivery *d = container_of(k, struct delivery, in_request);
-
-        held_sent(q, now_ms, d);
-        d->tried_ms = now_ms;
-        d->answer.kept_verdict = -1;
-        d->answer.put_off = false;
-    }
-    request_send(q, now_ms, r);
-}
-
-void held_is_extended(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    held_move(q, now_ms, d, OP_FORWARD, PHASE_SENT, WAIT_NONE);
-    request_is_extended(q, d);
-}
 
 void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 {
@@ -366,13 +291,13 @@ static void drop_id(struct queue *q, struct delivery *d)
         list_remove(&leader->followers, &d->in_leader);
 }
 
-/* The first follower stands for the id from now on, with what is known of the row, and goes its own way. */
-static void promote(struct queue *q, int64_t now_ms, struct delivery *d)
+/* The first follower leads the others from now on, with the facts that are known of the row. NULL: there is none. */
+static struct delivery *promote(struct queue *q, struct delivery *d)
 {
     struct delivery *heir = held_first_follower(d), *f;
 
     if (!heir)
-        return;
+        return NULL;
     lead(q, heir);
     while ((f = held_first_follower(d))) {
         list_push(&heir->followers, &f->in_leader);
@@ -381,16 +306,15 @@ static void promote(struct queue *q, int64_t now_ms, struct delivery *d)
     heir->claim.crashes = d->claim.crashes;
     heir->claim.takeovers = d->claim.takeovers;
     heir->tried_ms = d->tried_ms;
-    held_want(q, now_ms, heir, OP_CLAIM);
+    return heir;
 }
 
-void held_step_down(struct queue *q, int64_t now_ms, struct delivery *d)
+struct delivery *held_step_down(struct queue *q, struct delivery *d)
 {
     bool led = d->leader == d;
 
     drop_id(q, d);
-    if (led && !MUTANT(FOLLOWERS_FORGOTTEN))
-        promote(q, now_ms, d);
+    return led && !MUTANT(FOLLOWERS_FORGOTTEN) ? promote(q, d) : NULL;
 }
 
 /* --- its life --- */
@@ -457,7 +381,6 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
-    held_step_down(q, now_ms, d);
 }
 
 static void delivery_free(struct queue *q, struct delivery *d)
@@ -521,6 +444,7 @@ void held_deinit(struct queue *q)
     timers_deinit(&h->timers);
     notes_deinit(q);
     free(q->abandons.refs);
+    free(q->consequences.items);
     free(q->lever.ids);
 }
 
@@ -532,4 +456,21 @@ size_t queue_n_parked(const struct queue *q)
         if (w != WAIT_WATCHING && w != WAIT_SURPLUS)
             n += q->held.waiting[w].len;
     return n;
+}
+
+void queue_room(const struct queue *q, struct queue_room *ret)
+{
+    size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
+
+    if (MUTANT(BYTES_WITHOUT_BOUND))
+        left = SIZE_MAX;
+    *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
+    /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
+     * but for one message. The kind of the queue may be learnt by this very delivery. */
+    if (q->held.n_bytes <= q->rules.max_bytes)
+        ret->near_count = returns_renew_count(&q->returns);
+    if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
+        ret->body = q->rules.max_message_bytes;
+        ret->whole = SIZE_MAX;
+    }
 }

@@ -11,31 +11,18 @@ enum { N_FOLLOWERS_MAX = 16 }; /* copies beyond wait for the row */
 void held_init(struct queue *q);
 void held_deinit(struct queue *q);
 
-/* A new delivery, in no list yet: held_want or held_wait follows. */
+/* A new delivery, in no list yet: its first step follows. */
 struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a);
 
-/* The operation is wanted now. What lives by its tag alone ends instead when its channel is gone; so does a
- * wait for such an operation. */
-void held_want(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op);
-
-/* The operation is wanted when the wait is over, at until_ms at the latest; INT64_MAX: no timer. */
-void held_wait(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum wait_reason wait,
-               int64_t until_ms);
+/* To another list; its timer is cleared. For life.c alone. */
+void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
+               enum wait_reason wait);
 
 /* Behind the others of its list. */
 void held_put_behind(struct queue *q, struct delivery *d);
 
-/* What was wanted is on its way. */
-void held_sent(struct queue *q, int64_t now_ms, struct delivery *d);
-
-/* It is over here. Its followers go on: the first of them stands for the id. */
+/* It is over here. For life.c alone. */
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d);
-
-/* The operations of the members are sent, with their request: see request.h. */
-void held_send_request(struct queue *q, int64_t now_ms, struct request *r);
-
-/* The token was extended while it was being revoked: in flight as before. */
-void held_is_extended(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* No answer of its request is awaited any more; no-op when none is. */
 void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d);
@@ -47,8 +34,9 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
  * another body than the leader's row. */
 enum join { JOIN_LEADS, JOIN_FOLLOWS, JOIN_SURPLUS, JOIN_MISMATCH };
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader);
-void held_step_down(struct queue *q, int64_t now_ms,
-                    struct delivery *d);                  /* the first follower leads the others */
+/* It leads no others and follows none. Answers the follower that leads the others now, and has no step yet; NULL:
+ * none. For life.c alone. */
+struct delivery *held_step_down(struct queue *q, struct delivery *d);
 struct delivery *held_first_follower(struct delivery *d); /* taken out of them; NULL: none */
 
 /* Message freed, and its bytes given back to max_bytes. */

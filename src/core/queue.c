@@ -1,5 +1,6 @@
 /* A queue's beginning and end, its links, and what the stats line says of it. */
-#include "core/decide.h"
+#include "core/life.h"
+#include "core/pauses.h"
 
 #include "onceward/core/message.h"
 
@@ -38,14 +39,14 @@ void queue_database_lost(struct queue *q, int64_t now_ms)
     struct link *k;
 
     while ((k = list_first(&q->held.wanted[OP_FORWARD])))
-        held_want(q, now_ms, container_of(k, struct delivery, in_list), OP_CLAIM);
+        life_go(q, now_ms, container_of(k, struct delivery, in_list), FACT_LOST, step_want(OP_CLAIM));
     q->asks.holder = 0;
 }
 
 void queue_database_linked(struct queue *q, int64_t now_ms)
 {
     pause_end(q, now_ms, PAUSE_REFUSED);
-    decide_again(q, now_ms);
+    life_try_again(q, now_ms);
 }
 
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason)

@@ -3,8 +3,9 @@
  * Nothing is decided here against a committed completion: every statement that follows an answer (complete,
  * fail, release, bury) is conditional on the row, and answers `completed` where the application has completed
  * it. */
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 
 #include "onceward/base/mem.h"
 #include "onceward/core/mutant.h"
@@ -61,109 +62,7 @@ static void tell_limiters(struct queue *q, int64_t now_ms, const struct request 
     }
 }
 
-/* The application hears of a crash once per request, when the first member is dealt with. */
-static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, int64_t retry_after_ms)
-{
-    if (!r->crashed)
-        r->whose =
-            application_crashed(q->application, now_ms, &r->application, retry_after_ms, held_random(q));
-    r->crashed = true;
-    return r->whose;
-}
-
-/* --- what it says of the message --- */
-
-static void crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t retry_after_ms)
-{
-    enum crash whose = crash_of(q, now_ms, d->request, retry_after_ms);
-    int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
-    int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
-
-    d->outcome.died = true;
-    if (q->application->limiter.slow_since_ms)
-        pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
-    switch (whose) {
-    case CRASH_CHARGED:
-        decide_fail(q, now_ms, d, crashes, -1);
-        break;
-    case CRASH_UNPROVEN:
-        if (unproven_may_charge(since, step, q->rules.max_backoff_ms) &&
-            application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
-            decide_fail(q, now_ms, d, crashes, step + 1);
-        else
-            decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), crashes, -1);
-        break;
-    case CRASH_QUARANTINED:
-        if (!d->claim.crashes)
-            notes_tell_limited(q, now_ms, EVENT_ALONE, d);
-        decide_release(q, now_ms, d, held_delay_ms(q, d, d->claim.attempt), crashes, -1);
-        break;
-    case CRASH_NOT_ITS_OWN:
-        decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
-        break;
-    }
-}
-
-static void not_now(struct queue *q, int64_t now_ms, struct delivery *d, int64_t retry_after_ms)
-{
-    int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
-
-    d->answer.put_off = true;
-    decide_release(q, now_ms, d, retry_after_ms >= 0 ? retry_after_ms : backoff, -1, -1);
-}
-
-/* It answered: what follows is not a crash of it, so it need not be alone any more. */
-static int crashes_after_answer(const struct delivery *d)
-{
-    return d->claim.crashes > 0 && d->claim.alone ? 0 : -1;
-}
-
-static void apply(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v, int64_t retry_after_ms)
-{
-    d->outcome.only_expired = d->outcome.give_back = false;
-    switch (v) {
-    case VERDICT_COMPLETE:
-        held_want(q, now_ms, d, OP_COMPLETE);
-        break;
-    case VERDICT_CHECK:
-        if (MUTANT(ACK_ON_ANSWER)) {
-            decide_ack(q, now_ms, d);
-            break;
-        }
-        d->answer.commit_until_ms = now_ms + q->rules.commit_grace_ms;
-        d->n_waits = 0;
-        held_want(q, now_ms, d, OP_CHECK);
-        break;
-    case VERDICT_ACCEPTED:
-        d->n_waits = 0;
-        held_accept(q, now_ms, d, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + 1);
-        held_wait(q, now_ms, d, OP_CHECK, WAIT_WATCHING,
-                  MUTANT(ACCEPTED_FORGOTTEN) ? INT64_MAX : now_ms + LOCK_LOOK_MS);
-        break;
-    case VERDICT_NOT_NOW:
-    case VERDICT_UNAVAILABLE:
-        if (MUTANT(NOT_NOW_CHARGED)) {
-            decide_fail(q, now_ms, d, -1, -1);
-            break;
-        }
-        if (d->outcome.http_status)
-            not_now(q, now_ms, d, retry_after_ms);
-        else /* nobody was there: the limiter knows when somebody is */
-            decide_release(q, now_ms, d, 0, -1, -1);
-        break;
-    case VERDICT_PERMANENT:
-        decide_charge(q, now_ms, d, DEAD_PERMANENT, crashes_after_answer(d), -1);
-        break;
-    case VERDICT_DIED:
-        crashed(q, now_ms, d, retry_after_ms);
-        break;
-    case VERDICT_FAILED:
-    case VERDICT_REVOKE:
-    case N_VERDICTS:
-        decide_fail(q, now_ms, d, crashes_after_answer(d), -1);
-        break;
-    }
-}
+/* --- the message --- */
 
 static void keep_result(struct queue *q, struct delivery *d, struct slice body)
 {
@@ -184,17 +83,14 @@ static void member_answered(struct queue *q, int64_t now_ms, struct delivery *d,
     d->outcome.http_status = a->status;
     /* A proxy says 504 when its patience ends: the application works on. */
     d->outcome.unanswered = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504);
-    if (d->op == OP_FORWARD) {
-        apply(q, now_ms, d, v, a->retry_after_ms);
+    if (d->op == OP_FORWARD ||
+        d->phase == PHASE_WANTED) { /* else the row is being asked whether the window is over */
+        d->answer.kept_verdict = -1;
+        life_go(q, now_ms, d, FACT_ANSWER, life_answered(q, now_ms, d, v, a->retry_after_ms));
         return;
     }
-    /* The database is just being asked whether its window is over. */
     d->answer.kept_verdict = (int)v;
     d->answer.kept_retry_after_ms = a->retry_after_ms;
-    if (d->phase == PHASE_WANTED) { /* not asked yet */
-        d->answer.kept_verdict = -1;
-        apply(q, now_ms, d, v, a->retry_after_ms);
-    }
 }
 
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a)
@@ -217,16 +113,4 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const str
         member_answered(q, now_ms, d, v, a);
     }
     request_unkeep(r);
-}
-
-void queue_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    int v = d->answer.kept_verdict;
-
-    if (v < 0 || d->ended || d->phase == PHASE_SENT)
-        return;
-    d->answer.kept_verdict = -1;
-    /* Its token lives, or nothing was learnt: then the answer counts. */
-    if (d->op == OP_FORWARD || d->op == OP_REVOKE)
-        apply(q, now_ms, d, (enum verdict)v, d->answer.kept_retry_after_ms);
 }

@@ -1,6 +1,7 @@
 /* What comes from the broker: deliveries, and what becomes of them when their channel is gone. */
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -14,15 +15,14 @@
 
 /* One whose body was not taken: it comes again when there is room for it; one that can never be taken is
  * rejected, or held where nothing may be lost. */
-static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
+static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
     bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2);
 
     if (d->copy.body_len <= q->rules.max_message_bytes) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
-        held_wait(q, now_ms, d, OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
-        return;
+        return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
     }
     n = notes_tell(q, EVENT_TOO_LARGE, NULL);
     note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s", d->copy.body_len,
@@ -33,66 +33,14 @@ static void skipped(struct queue *q, int64_t now_ms, struct delivery *d)
                   : "");
     if (q->rules.too_large_is_reject) {
         counter_add(&q->counts.dead, 1);
-        decide_reject_again(q, now_ms, d);
-        return;
+        return life_reject_again(q, now_ms, d);
     }
     /* A body that cannot be stored, and may not be lost. The queue goes on beside it, and it is returned after
      * max_hold. Before the delivery limit this sidecar takes nothing more from the queue: a replica with room for
      * the message still gets it well before the limit. */
     if (rests)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
-    held_wait(q, now_ms, d, OP_REQUEUE, WAIT_HELD,
-              decide_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
-}
-
-static void mismatches_leader(struct queue *q, int64_t now_ms, struct delivery *d,
-                              const struct delivery *leader)
-{
-    struct buf text = {0};
-    struct note *n = notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d);
-
-    if (n)
-        n->reason = "in flight here";
-    buf_add_text(&text, "{\"fingerprint\" : \"");
-    buf_add_hex(&text, d->fingerprint, sizeof(d->fingerprint));
-    buf_add_text(&text, "\", \"first_fingerprint\" : \"");
-    buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
-    buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
-               now_ms - leader->copy.received_ms);
-    decide_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, buf_text(&text));
-    buf_deinit(&text);
-}
-
-/* Beside others of its id: it leads them, or follows, or waits. */
-void queue_join(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    const struct delivery *leader;
-
-    switch (held_join(q, d, &leader)) {
-    case JOIN_LEADS:
-        decide_claim(q, now_ms, d);
-        break;
-    case JOIN_FOLLOWS:
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
-        break;
-    case JOIN_SURPLUS:
-        held_wait(q, now_ms, d, OP_CLAIM, WAIT_SURPLUS,
-                  now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
-        break;
-    case JOIN_MISMATCH:
-        mismatches_leader(q, now_ms, d, leader);
-        break;
-    }
-}
-
-void queue_come_due(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    if (d->op != OP_CLAIM)
-        held_want(q, now_ms, d, d->op);
-    else if (!d->leader)
-        queue_join(q, now_ms, d);
-    else
-        decide_claim(q, now_ms, d);
+    return step_wait(OP_REQUEUE, WAIT_HELD, life_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
 }
 
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
@@ -119,35 +67,14 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
         note_text(n, "a quorum queue has delivered a message again: %s", buf_text(&text));
         buf_deinit(&text);
     }
-    if (!decide_is_near(q, d))
+    if (!life_is_near(q, d))
         queue_caution_end(q, CAUTION_LIMIT);
-    if (!d->message) {
-        skipped(q, now_ms, d);
-        return;
-    }
-    if (a->no_id != DEAD_NONE) {
-        decide_die(q, now_ms, d, a->no_id, true, a->no_id_text);
-        return;
-    }
-    d->given_up = decide_is_given_up(q, d);
-    queue_join(q, now_ms, d);
-}
-
-void queue_room(const struct queue *q, struct queue_room *ret)
-{
-    size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
-
-    if (MUTANT(BYTES_WITHOUT_BOUND))
-        left = SIZE_MAX;
-    *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
-    /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
-     * but for one message. The kind of the queue may be learnt by this very delivery. */
-    if (q->held.n_bytes <= q->rules.max_bytes)
-        ret->near_count = returns_renew_count(&q->returns);
-    if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
-        ret->body = q->rules.max_message_bytes;
-        ret->whole = SIZE_MAX;
-    }
+    if (d->message && a->no_id == DEAD_NONE)
+        d->given_up = life_is_given_up(q, d);
+    life_go(q, now_ms, d, FACT_DELIVERED,
+            !d->message             ? skipped(q, now_ms, d)
+            : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, true, a->no_id_text)
+                                    : life_join(q, now_ms, d));
 }
 
 /* --- the channel --- */
@@ -188,7 +115,8 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
             continue;
         if (operation_info(d->op)->link == LINK_BROKER || held_is_idle(d) || d->wait == WAIT_BRAKE ||
             d->op == OP_BURY)
-            held_wait(q, now_ms, d, d->op, d->wait, d->timer.slot ? d->timer.at_ms : INT64_MAX);
+            life_go(q, now_ms, d, FACT_LOST,
+                    step_wait(d->op, d->wait, d->timer.slot ? d->timer.at_ms : INT64_MAX));
     }
     free(all);
 }

@@ -2,7 +2,7 @@
 #include "core/claims.h"
 #include "core/notes.h"
 
-#include "core/decide.h"
+#include "core/pauses.h"
 #include "onceward/core/mutant.h"
 
 enum {
@@ -66,7 +66,7 @@ static void want_looks(struct queue *q, int64_t now_ms)
             break;
         }
         d->claim.looked = true;
-        held_want(q, now_ms, d, OP_LOOK);
+        life_go(q, now_ms, d, FACT_TURN, step_want(OP_LOOK));
     }
     q->flow.look_ms = next;
 }
@@ -174,11 +174,11 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
         /* A message that can be renewed is not claimed for its letter. */
-        if (decide_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
+        if (life_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
             continue;
         /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other.
          */
-        if (decide_is_near(q, action_at(k)) || action_at(k)->given_up)
+        if (life_is_near(q, action_at(k)) || action_at(k)->given_up)
             return claim(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
     q->flow.last_chances = false;
@@ -271,8 +271,12 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
 
-    if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || !decide_leave(q, now_ms, d))
+    struct step s =
+        now_ms - d->copy.received_ms < q->rules.max_hold_ms ? step_stay() : life_leave(q, now_ms, d);
+
+    if (s.kind == STEP_STAY)
         return false;
+    life_go(q, now_ms, d, FACT_LEAVE, s);
     n = notes_tell_limited(q, now_ms, EVENT_RETURNED, NULL);
     if (n)
         n->n = 1;
@@ -306,7 +310,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         int64_t others_first_ms = alone && q->brake.on ? application_others_first_ms(q->application) : 0;
 
         if (now_ms < others_first_ms && !q->application->gone) {
-            held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, others_first_ms);
+            life_go(q, now_ms, d, FACT_TURN, step_wait(OP_CLAIM, WAIT_DUE, others_first_ms));
             continue;
         }
         /* The place is asked for before the slots: while somebody has it there are none for others. */
@@ -321,7 +325,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         }
         alone = alone && place == PLACE_TAKEN;
         if (!alone && needs_to_be_alone(d) && goes_only_alone(d)) {
-            held_wait(q, now_ms, d, OP_CLAIM, WAIT_DUE, now_ms + ALONE_LOOK_MS);
+            life_go(q, now_ms, d, FACT_TURN, step_wait(OP_CLAIM, WAIT_DUE, now_ms + ALONE_LOOK_MS));
             continue;
         }
         if (!alone && !has_slot(q, now_ms))
@@ -398,9 +402,8 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         if (is_unsendable(q, now_ms, d)) {
             words_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
                       NULL);
-            decide_release(q, now_ms, d, 0, -1, -1);
-            if (q->drain && !d->ended)
-                d->outcome.then_requeue = true;
+            life_go(q, now_ms, d, FACT_TURN,
+                    q->drain ? life_release_to_requeue(d, 0) : life_release(d, 0, -1, -1));
             continue;
         }
         if (!may_forward(q, now_ms, d))
@@ -408,7 +411,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         /* A slot has to be free, or the new window would wait as the old one did. */
         if (left < q->rules.token_window_ms / 10 * 9 && d->claim.n_reclaims < N_RECLAIMS_MAX) {
             d->claim.n_reclaims++;
-            held_want(q, now_ms, d, OP_CLAIM);
+            life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
             continue;
         }
         if (left < q->rules.token_window_ms / 10 * 9) {
@@ -422,7 +425,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
 
         request_add(r, d);
         share_place(q, now_ms, r);
-        held_send_request(q, now_ms, r);
+        life_send(q, now_ms, r);
         *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .request = r, .ref = r->ref};
         return true;
     }

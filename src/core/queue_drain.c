@@ -1,7 +1,7 @@
 /* A drain: nothing new is taken, what only waits goes back, what is out may finish within the grace. */
 #include "core/steps.h"
 
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
 
 #include "onceward/core/mutant.h"
@@ -17,11 +17,11 @@ static void drain_idle(struct queue *q, int64_t now_ms)
             continue; /* it may yet be acked with the one that is in flight */
         if (operation_info(d->op)->link == LINK_BROKER) {
             if (d->wait != WAIT_NONE)
-                held_want(q, now_ms, d, d->op);
+                life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));
             continue;
         }
         if (held_is_idle(d) || d->wait == WAIT_BRAKE)
-            decide_leave(q, now_ms, d);
+            life_go(q, now_ms, d, FACT_LEAVE, life_leave(q, now_ms, d));
     }
 }
 
@@ -37,9 +37,8 @@ static void drain_out(struct queue *q, int64_t now_ms)
         if (d->ended || !(delivery_is_in_flight(d) || d->op == OP_CHECK) || d->op == OP_REVOKE)
             continue;
         words_say(d, "the sidecar stopped before it was answered", NULL);
-        decide_release(q, now_ms, d, q->rules.transaction ? 0 : -TAKEOVER_GRACE_MS, -1, -1);
-        if (!d->ended)
-            d->outcome.then_requeue = true;
+        life_go(q, now_ms, d, FACT_LEAVE,
+                life_release_to_requeue(d, q->rules.transaction ? 0 : -TAKEOVER_GRACE_MS));
     }
 }
 
@@ -53,14 +52,14 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || d->phase != PHASE_WANTED || !d->message || !decide_is_near(q, d) ||
+        if (d->ended || d->phase != PHASE_WANTED || !d->message || !life_is_near(q, d) ||
             !database_is_up(q->database) || MUTANT(DRAIN_DROPS_LOCKED))
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
-            decide_renew(q, now_ms, d);
+            life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
         else if (d->wait == WAIT_LOCKED ||
                  (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS))
-            decide_bury_held(q, now_ms, d);
+            life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }
 }
 
@@ -76,7 +75,7 @@ static void drain_asks(struct queue *q, int64_t now_ms)
     {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!d->message || !decide_is_near(q, d))
+        if (!d->message || !life_is_near(q, d))
             continue;
         database_hurry(q->database, now_ms, ASK_MS);
         return;
@@ -92,7 +91,7 @@ static void drain_all(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (!d->ended && operation_info(d->op)->link != LINK_BROKER)
-            decide_requeue(q, now_ms, d);
+            life_go(q, now_ms, d, FACT_LEAVE, life_requeue(q, d));
     }
 }
 

@@ -2,8 +2,9 @@
  *
  * A pause and the ids to give up are states, told as they were read, again and again; the others are told
  * once each time that somebody wants them. */
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 
 #include "onceward/base/mem.h"
 
@@ -69,9 +70,9 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
     while (n--) {
         struct delivery *d = container_of(list_first(l), struct delivery, in_list);
 
-        queue_come_due(q, now_ms, d);
+        life_go(q, now_ms, d, FACT_COMMAND, life_next_attempt(q, now_ms, d));
     }
-    decide_again(q, now_ms);
+    life_try_again(q, now_ms);
 }
 
 /* --- give up --- */
@@ -81,9 +82,9 @@ static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
     if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: its letter is all that is missing */
-        decide_operator(q, now_ms, d);
+        life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d));
     else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
-        held_want(q, now_ms, d, d->op == OP_LOOK ? OP_CLAIM : d->op);
+        life_go(q, now_ms, d, FACT_COMMAND, step_want(d->op == OP_LOOK ? OP_CLAIM : d->op));
 }
 
 static bool may_be_given_up(const struct delivery *d)
@@ -120,7 +121,7 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const 
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!may_be_given_up(d) || !decide_is_given_up(q, d))
+        if (!may_be_given_up(d) || !life_is_given_up(q, d))
             continue;
         give_up(q, now_ms, d);
         n++;

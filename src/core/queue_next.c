@@ -3,8 +3,8 @@
  * Whatever is wanted stays wanted until the shell can carry it out: that is how batches grow by themselves,
  * without a timer. */
 #include "core/claims.h"
-#include "core/decide.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 #include "core/renewals.h"
 
 #include "onceward/core/message.h"
@@ -95,7 +95,8 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
                            .tag = last->copy.number,
                            .n = (int64_t)n};
     while (n--)
-        held_end(q, now_ms, container_of(list_first(&q->held.unacked), struct delivery, in_tags));
+        life_go(q, now_ms, container_of(list_first(&q->held.unacked), struct delivery, in_tags), FACT_TURN,
+                step_end());
     return true;
 }
 
@@ -148,7 +149,7 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
                            .generation = first->copy.generation,
                            .tag = first->copy.number,
                            .n = 1};
-    held_end(q, now_ms, first);
+    life_go(q, now_ms, first, FACT_TURN, step_end());
     return true;
 }
 
@@ -162,7 +163,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
     struct delivery *d = action_at(k);
     *ret = (struct action){
         .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
-    held_end(q, now_ms, d);
+    life_go(q, now_ms, d, FACT_TURN, step_end());
     return true;
 }
 
@@ -182,13 +183,13 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
     struct link *k = list_first(&q->held.wanted[OP_REVOKE]);
 
     if (k) { /* a window's end is charged like any other failure, or not */
-        action_at(k)->outcome.give_back = q->brake.on || decide_is_tainted(q, action_at(k));
+        action_at(k)->outcome.give_back = q->brake.on || life_is_tainted(q, action_at(k));
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);
     if (!k)
         return false;
-    action_at(k)->outcome.give_back |= action_at(k)->outcome.charged && decide_is_tainted(q, action_at(k));
+    action_at(k)->outcome.give_back |= action_at(k)->outcome.charged && life_is_tainted(q, action_at(k));
     return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
 
@@ -241,8 +242,8 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
             return false;
         if (identity_waits(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
-        if (d->outcome.charged && d->claim.has_token && decide_is_tainted(q, d)) {
-            decide_release(q, now_ms, d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
+        if (d->outcome.charged && d->claim.has_token && life_is_tainted(q, d)) {
+            life_go(q, now_ms, d, FACT_TURN, life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1));
             continue;
         }
         if (letter_can_go(q, d, can))
@@ -294,7 +295,7 @@ static struct consumer_load load_of(const struct queue *q)
  * tell that the application is well again. */
 static bool may_try_another(const struct queue *q, int64_t now_ms)
 {
-    return decide_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS &&
+    return pause_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS &&
            !MUTANT(TRIED_ONCE);
 }
 

@@ -2,8 +2,9 @@
  * what keeps others from coming. */
 #include "core/steps.h"
 
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 
 #include "onceward/core/mutant.h"
 
@@ -20,6 +21,14 @@ static void tell_returned(struct queue *q, int64_t n, const char *why)
     note_text(note, "%s", why);
 }
 
+static bool leaves(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct step s = life_leave(q, now_ms, d);
+
+    life_go(q, now_ms, d, FACT_LEAVE, s);
+    return s.kind != STEP_STAY;
+}
+
 /* It only waits here, or its letter cannot be begun, or an application keeps its row locked: no request is
  * out. */
 static bool may_leave(const struct queue *q, const struct delivery *d)
@@ -34,22 +43,21 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
  * whole, and does not count as returned. */
 static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    bool near = decide_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
+    bool near = life_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
+    struct step s;
 
-    if (near && held_can_renew(q, d)) {
-        if (locked)
-            decide_renew(q, now_ms, d);
-        else
-            decide_leave(q, now_ms, d);
-        return false;
-    }
-    if (locked && near && d->message && database_is_up(q->database))
-        decide_bury_held(q, now_ms, d);
+    if (near && held_can_renew(q, d))
+        s = locked ? life_renew(d) : life_leave(q, now_ms, d);
+    else if (locked && near && d->message && database_is_up(q->database))
+        s = life_dead_letter_held(q, now_ms, d);
     else if (locked && !near && !held_is_idle(d))
-        decide_requeue(q, now_ms, d);
+        s = life_requeue(q, d);
     else if (!locked || !near)
-        return decide_leave(q, now_ms, d) && !near;
-    return !near;
+        s = life_leave(q, now_ms, d);
+    else
+        s = step_stay();
+    life_go(q, now_ms, d, FACT_LEAVE, s);
+    return !near && s.kind != STEP_STAY;
 }
 
 static void return_old(struct queue *q, int64_t now_ms)
@@ -84,7 +92,7 @@ static int64_t paused_since_ms(const struct queue *q)
 /* It may go to somebody else. */
 static bool is_left(const struct queue *q, const struct delivery *d)
 {
-    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !decide_is_near(q, d);
+    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !life_is_near(q, d);
 }
 
 /* One stays to try with, where only a message can tell how the application is: one that may be tried soon.
@@ -93,7 +101,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
 {
     const struct delivery *first = NULL;
 
-    if (!decide_needs_message(q))
+    if (!pause_needs_message(q))
         return NULL;
     for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
@@ -127,7 +135,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (d != stays && is_left(q, d))
-            n += decide_leave(q, now_ms, d);
+            n += leaves(q, now_ms, d);
     }
     if (n)
         q->flow.left_ms = now_ms;
@@ -164,13 +172,13 @@ static void return_crowded(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         if (d->timer.slot && d->timer.at_ms - now_ms > q->rules.pause_hold_ms && held_is_idle(d) &&
-            !decide_is_near(q, d))
+            !life_is_near(q, d))
             late[n++] = d;
     }
     if (n > most) {
         qsort(late, n, sizeof(*late), by_due);
         for (size_t i = 0; i < n - most; i++)
-            decide_leave(q, now_ms, late[i]);
+            leaves(q, now_ms, late[i]);
         q->flow.crowded_ms = now_ms;
         tell_returned(q, (int64_t)(n - most), "not due for long, and they would keep others from coming");
     }

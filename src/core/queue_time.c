@@ -1,6 +1,7 @@
 /* The clock of a queue: timers, and once a second its bounds, what goes back to the broker, what is told. */
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
+#include "core/pauses.h"
 #include "core/renewals.h"
 #include "core/steps.h"
 
@@ -17,35 +18,6 @@ enum {
 
 /* --- timers --- */
 
-/* What is written if the database agrees that the window has ended. */
-static void window_over(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    char text[80];
-
-    snprintf(text, sizeof(text), "no answer within the window of %lld ms",
-             (long long)q->rules.token_window_ms);
-    words_say(d, text, NULL);
-    d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
-    d->outcome.http_status = 0;
-    d->outcome.unanswered = true;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
-    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
-    held_want(q, now_ms, d, OP_REVOKE);
-}
-
-/* One that did not fit goes back when there is room for it, to come again. */
-static void room_timer(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    struct queue_room room;
-
-    queue_room(q, &room);
-    if (!q->held.n_bytes ||
-        (!decide_is_near(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
-        decide_requeue(q, now_ms, d);
-    else
-        held_wait(q, now_ms, d, OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
-}
-
 static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
 {
     if (MUTANT(WINDOW_WITHOUT_END))
@@ -56,46 +28,19 @@ static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
         struct delivery *d = container_of(k, struct delivery, in_request);
 
         if (d->op == OP_FORWARD) /* the others are being revoked already */
-            window_over(q, now_ms, d);
-    }
-}
-
-static void delivery_timer(struct queue *q, int64_t now_ms, struct delivery *d)
-{
-    switch (d->wait) {
-    case WAIT_NONE:
-        break;
-    case WAIT_ROOM:
-        room_timer(q, now_ms, d);
-        break;
-    case WAIT_HELD:
-        if (d->message)
-            held_want(q, now_ms, d, d->op);
-        else /* too large: held for max_hold */
-            decide_leave(q, now_ms, d);
-        break;
-    case WAIT_CIRCLING:
-        if (d->op == OP_REJECT)
-            decide_reject(q, now_ms, d);
-        else
-            held_want(q, now_ms, d, d->op);
-        break;
-    case WAIT_DUE:
-    case WAIT_SURPLUS:
-        queue_come_due(q, now_ms, d);
-        break;
-    default:
-        held_want(q, now_ms, d, d->op);
-        break;
+            life_go(q, now_ms, d, FACT_WINDOW, life_window_over(q, d));
     }
 }
 
 static void timer_fires(struct queue *q, int64_t now_ms, struct timer *t)
 {
-    if (t->owner == TIMER_OF_REQUEST)
+    if (t->owner == TIMER_OF_REQUEST) {
         request_timer(q, now_ms, container_of(t, struct request, timer));
-    else
-        delivery_timer(q, now_ms, container_of(t, struct delivery, timer));
+        return;
+    }
+    struct delivery *d = container_of(t, struct delivery, timer);
+
+    life_go(q, now_ms, d, FACT_DUE, life_due(q, now_ms, d));
 }
 
 /* --- bounds --- */
@@ -269,7 +214,7 @@ static void update_database(struct queue *q, int64_t now_ms)
     bool works = database_is_up(q->database);
 
     if (works && !q->database_worked)
-        decide_again(q, now_ms);
+        life_try_again(q, now_ms);
     q->database_worked = works;
 }
 

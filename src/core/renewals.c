@@ -2,6 +2,7 @@
 #include "core/renewals.h"
 
 #include "core/claims.h"
+#include "core/pauses.h"
 #include "core/rows.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/mutant.h"
@@ -43,7 +44,7 @@ void queue_limits_known(struct queue *q, const struct queue_limits *limits)
 
 bool renewal_is_next(const struct queue *q, const struct delivery *d)
 {
-    return d->renewal == RENEWAL_OPEN && !d->claim.has_token && held_can_renew(q, d) && decide_is_near(q, d);
+    return d->renewal == RENEWAL_OPEN && !d->claim.has_token && held_can_renew(q, d) && life_is_near(q, d);
 }
 
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
@@ -54,7 +55,8 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
         list_each(&q->held.wanted[OP_CLAIM], c)
         {
             if (renewal_is_next(q, action_at(c)))
-                held_want(q, now_ms, action_at(c), MUTANT(RENEWED_UNCOUNTED) ? OP_PUBLISH : OP_RENEW);
+                life_go(q, now_ms, action_at(c), FACT_TURN,
+                        step_want(MUTANT(RENEWED_UNCOUNTED) ? OP_PUBLISH : OP_RENEW));
         }
     }
     if (q->database->linked && database_is_up(q->database) && can & 1u << OP_RENEW &&
@@ -68,7 +70,7 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
 
 /* Beyond its pace it is renewed, since the broker goes on counting its deliveries, and the queue pauses. With no
  * renewal left it is held. */
-static void told_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+static struct step renewed_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool is_counted = r->wait_ms > 0;
     int64_t wait = is_counted ? r->wait_ms : LOOP_LOOK_MS;
@@ -82,9 +84,8 @@ static void told_too_often(struct queue *q, int64_t now_ms, struct delivery *d, 
     if (now_ms + wait > q->loop_until_ms)
         q->loop_until_ms = now_ms + wait;
     if (is_counted)
-        held_want(q, now_ms, d, OP_PUBLISH);
-    else
-        held_wait(q, now_ms, d, OP_RENEW, WAIT_RENEWAL, now_ms + wait);
+        return step_want(OP_PUBLISH);
+    return step_wait(OP_RENEW, WAIT_RENEWAL, now_ms + wait);
 }
 
 void renewals_time(struct queue *q, int64_t now_ms)
@@ -93,52 +94,43 @@ void renewals_time(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_RENEWAL_LOOP);
 }
 
-void row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    if (MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD) {
-        held_want(q, now_ms, d, OP_PUBLISH);
-        return;
-    }
+    if (MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD)
+        return step_want(OP_PUBLISH);
     switch (r->answer) {
     case ROW_RENEWED:
         d->n_waits = 0;
-        held_want(q, now_ms, d, OP_PUBLISH);
-        break;
+        return step_want(OP_PUBLISH);
     case ROW_TOO_OFTEN:
-        told_too_often(q, now_ms, d, r);
-        break;
+        return renewed_too_often(q, now_ms, d, r);
     case ROW_DEAD:
         if (d->copy.deaths) { /* brought back by a dead-letter exchange: the claim knows whether it lives */
             d->renewal = RENEWAL_AFTER_CLAIM;
-            held_want(q, now_ms, d, OP_CLAIM);
-        } else {
-            decide_reject_again(q, now_ms, d);
+            return step_want(OP_CLAIM);
         }
-        break;
+        return life_reject_again(q, now_ms, d);
     case ROW_COMPLETED:
     case ROW_HELD:
     case ROW_LOCKED:
     case ROW_MISMATCH:
     case ROW_INVALID:
-        row_of_claim(q, now_ms, d, r);
-        break;
+        return row_of_claim(q, now_ms, d, r);
     default:
-        row_again(q, now_ms, d);
-        break;
+        return row_again(now_ms, d);
     }
 }
 
 /* --- the copy --- */
 
-static void published(struct queue *q, int64_t now_ms, struct delivery *d)
+static struct step published(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     counter_add(&q->counts.renewed, 1);
     notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
-    held_step_down(q, now_ms, d);
-    held_want(q, now_ms, d, OP_ACK);
+    return step_with(step_want(OP_ACK), EFFECT_RELEASE_FOLLOWERS);
 }
 
-static void not_published(struct queue *q, int64_t now_ms, struct delivery *d, const char *why)
+static struct step not_published(struct queue *q, int64_t now_ms, struct delivery *d, const char *why)
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_NOT_RENEWED, d);
     int64_t wait = backoff_ms(PUBLISH_FIRST_MS, PUBLISH_LAST_MS, ++d->n_waits, held_random(q));
@@ -147,7 +139,7 @@ static void not_published(struct queue *q, int64_t now_ms, struct delivery *d, c
     if (n)
         n->ms = wait;
     note_text(n, "%s", why);
-    held_wait(q, now_ms, d, OP_PUBLISH, WAIT_DUE, now_ms + wait);
+    return step_wait(OP_PUBLISH, WAIT_DUE, now_ms + wait);
 }
 
 void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publication what, const char *why)
@@ -160,24 +152,18 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
     }
     if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
         return; /* the delivery went another way meanwhile */
-    switch (what) {
-    case PUBLICATION_CONFIRMED:
-        published(q, now_ms, d);
-        break;
-    case PUBLICATION_FAILED:
-        if (MUTANT(FAILED_RENEWAL_ACKED))
-            published(q, now_ms, d);
-        else
-            not_published(q, now_ms, d, why);
-        break;
-    case PUBLICATION_REFUSED:
-    case PUBLICATION_FORBIDDEN:
+    bool confirmed =
+        what == PUBLICATION_CONFIRMED || (what == PUBLICATION_FAILED && MUTANT(FAILED_RENEWAL_ACKED));
+    struct step s;
+
+    if (confirmed) {
+        s = published(q, now_ms, d);
+    } else if (what == PUBLICATION_FAILED) {
+        s = not_published(q, now_ms, d, why);
+    } else { /* refused, forbidden */
         d->renewal = RENEWAL_REFUSED;
         d->not_renewed = why;
-        if (d->leader)
-            held_want(q, now_ms, d, OP_CLAIM);
-        else
-            queue_join(q, now_ms, d);
-        break;
+        s = d->leader ? step_want(OP_CLAIM) : life_join(q, now_ms, d);
     }
+    life_go(q, now_ms, d, FACT_PUBLISHED, s);
 }

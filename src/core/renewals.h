@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
 
 /* Renewal: a quorum queue drops what it delivered too often. Before that a copy of the message is published to
@@ -24,4 +24,4 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
 /* The pause of a message that is renewed again and again ends. */
 void renewals_time(struct queue *q, int64_t now_ms);
 
-void row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

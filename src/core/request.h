@@ -3,11 +3,11 @@
 #include "onceward/core/queue.h"
 
 /* Requests to the application and their members: see onceward/core/request.h. Only these functions change which
- * delivery is in flight; held.c calls them. Private to the core.
+ * delivery is in flight; life.c and held.c call them. Private to the core.
  *
  *     struct request *r = request_new(q);
  *     request_add(r, d);                     once per member, in the order of the body
- *     held_send_request(q, now_ms, r);       and ACTION_FORWARD carries r
+ *     life_send(q, now_ms, r);               and ACTION_FORWARD carries r
  *
  * queue_answered ends it: request_end, then the answer for each member (queue_answers.c). */
 

@@ -1,31 +1,32 @@
 #pragma once
 
-#include "core/decide.h"
+#include "core/life.h"
 #include "core/notes.h"
 
-/* What queue_row does with an answer of the database. Private to the core.
- *
- * row_ends.c: what is the same for all operations. */
+/* Rules for an answer of the database, by the operation that was sent. Private to the core. */
 
-/* The same again: at once after a lost connection (there is none to send it on), else with a growing wait. */
-void row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+/* life.c: the same for all operations. The same again: at once after a lost connection (there is none to send it
+ * on), else with a growing wait. */
+struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+
+/* The token is not the row's any more, or the row is gone: a new claim decides. */
+struct step row_again(int64_t now_ms, struct delivery *d);
+
+/* The row is locked: asked again, at growing intervals. */
+struct step row_locked(int64_t now_ms, struct delivery *d);
+
+/* Completed: acked, and counted as its operation demands. */
+struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* The statement was refused: a line for the log. */
 void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r);
 
-/* The token is not the row's any more, or the row is gone: a new claim decides. */
-void row_again(struct queue *q, int64_t now_ms, struct delivery *d);
+struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
 
-/* Somebody has it locked: asked again, ever more rarely. */
-void row_locked(struct queue *q, int64_t now_ms, struct delivery *d);
-
-/* It is completed, by whomever: acked, and said what it means here. */
-void row_completed(struct queue *q, int64_t now_ms, struct delivery *d);
-
-/* Answered 2xx before its commit (completed), or without one: said at most once a minute, since it is a
- * matter of how the application is built. */
-void row_answered_early(struct queue *q, int64_t now_ms, const struct delivery *d, bool completed);
-
-/* claim_rows.c: answers to a claim and to a look. */
-void row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
-void row_of_look(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+/* claim_rows.c */
+struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
+struct step row_of_look(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

@@ -126,6 +126,14 @@ struct queue {
         uint64_t *refs;
         size_t n, cap;
     } abandons;
+    struct queue_consequences { /* of a step, for other deliveries: none between two facts */
+        struct consequence {
+            struct delivery *d;
+            enum operation op;
+        } * items;
+        size_t at, n, cap;
+        bool breaker_set, breaker_reset;
+    } consequences;
     struct queue_asks {
         bool depth;
         const char *reopen; /* why; NULL: not asked */

@@ -1,0 +1,1348 @@
+/* The life of a delivery: see life.h.
+ *
+ *                              ┌───────────────── released, failed: due ──────────────────┐
+ *                              ▼                                                          │
+ *   delivered ─▶ (follows) ─▶ CLAIM ─▶ FORWARD ─▶ answer ─▶ COMPLETE, CHECK ─▶ ACK ─▶ end │
+ *                  │  ▲        │ ▲        │          ├────▶ FAIL, RELEASE ────────────────┤
+ *       near the   │  └ LOOK ◀─┤ │        │          └────▶ BURY ─▶ REJECT ─▶ end         │
+ *       delivery   ▼           │ └ again  └ window over ──▶ REVOKE ──────────────────────┘
+ *       limit:   RENEW ─▶ PUBLISH ─▶ ACK                       │ ▲
+ *                                                     extended └▶ FORWARD, as before
+ *
+ * Every operation but ACK, REJECT and REQUEUE is wanted, sent and answered. A wanted one may wait: for its time, for
+ * a lock, for a leader. A request that times out: its operation becomes REVOKE, while the request is in flight.
+ * While the row is locked, REVOKE waits (LOCKED) and is sent again; an answer that comes before REVOKE is sent is
+ * dealt with at once, and one that comes while it is sent is kept until the row has answered. Then the attempt is
+ * failed and waits for its time, or is completed, or the token was extended and the request is in flight as before.
+ *
+ * The table of steps: a fact about a delivery whose operation is wanted or sent may be followed by these operations.
+ * When its channel is gone, `end` and `release` may follow every fact. A test compares this table with that of the
+ * code.
+ *
+ *   none     wanted delivered ─▶ claim bury reject requeue
+ *   claim    wanted turn      ─▶ claim look renew
+ *   claim    wanted due       ─▶ claim bury
+ *   claim    wanted leave     ─▶ release publish bury reject requeue
+ *   claim    wanted command   ─▶ claim bury
+ *   claim    wanted breaker   ─▶ claim
+ *   claim    wanted lost      ─▶ claim
+ *   claim    wanted leader    ─▶ claim ack
+ *   claim    sent   row       ─▶ claim look renew publish forward release bury ack reject
+ *   claim    sent   leave     ─▶ release requeue
+ *   look     wanted turn      ─▶ look
+ *   look     wanted due       ─▶ look
+ *   look     wanted leave     ─▶ publish bury requeue
+ *   look     wanted command   ─▶ claim
+ *   look     wanted lost      ─▶ look
+ *   look     sent   row       ─▶ claim look publish bury ack
+ *   look     sent   leave     ─▶ requeue
+ *   renew    wanted turn      ─▶ renew
+ *   renew    wanted due       ─▶ renew
+ *   renew    wanted leave     ─▶ publish bury requeue
+ *   renew    wanted command   ─▶ renew
+ *   renew    wanted lost      ─▶ renew
+ *   renew    sent   row       ─▶ claim renew publish bury ack reject
+ *   renew    sent   leave     ─▶ requeue
+ *   publish  wanted turn      ─▶ publish
+ *   publish  wanted due       ─▶ publish
+ *   publish  wanted leave     ─▶ publish bury requeue
+ *   publish  wanted command   ─▶ publish
+ *   publish  wanted lost      ─▶ publish
+ *   publish  sent   published ─▶ claim publish bury ack
+ *   publish  sent   leave     ─▶ requeue
+ *   forward  wanted turn      ─▶ claim forward release
+ *   forward  wanted leave     ─▶ requeue
+ *   forward  wanted lost      ─▶ claim
+ *   forward  sent   answer    ─▶ check complete fail release bury
+ *   forward  sent   window    ─▶ revoke
+ *   forward  sent   leave     ─▶ release requeue
+ *   check    wanted turn      ─▶ check
+ *   check    wanted due       ─▶ check
+ *   check    wanted leave     ─▶ release publish bury requeue
+ *   check    sent   row       ─▶ claim check fail release bury ack
+ *   check    sent   leave     ─▶ release requeue
+ *   complete wanted turn      ─▶ complete
+ *   complete wanted due       ─▶ complete
+ *   complete wanted leave     ─▶ publish bury requeue
+ *   complete sent   row       ─▶ claim complete ack
+ *   complete sent   leave     ─▶ requeue
+ *   fail     wanted turn      ─▶ fail
+ *   fail     wanted due       ─▶ fail
+ *   fail     wanted leave     ─▶ publish bury requeue
+ *   fail     sent   row       ─▶ claim check fail ack
+ *   fail     sent   leave     ─▶ requeue
+ *   revoke   wanted turn      ─▶ revoke
+ *   revoke   wanted due       ─▶ revoke
+ *   revoke   wanted answer    ─▶ check complete fail release bury
+ *   revoke   wanted leave     ─▶ publish bury requeue
+ *   revoke   sent   row       ─▶ claim forward revoke ack
+ *   revoke   sent   leave     ─▶ requeue
+ *   release  wanted turn      ─▶ release
+ *   release  wanted due       ─▶ release
+ *   release  wanted leave     ─▶ publish bury requeue
+ *   release  wanted lost      ─▶ release
+ *   release  sent   row       ─▶ claim publish release ack requeue
+ *   release  sent   leave     ─▶ requeue
+ *   bury     wanted turn      ─▶ release bury
+ *   bury     wanted due       ─▶ bury
+ *   bury     wanted leave     ─▶ release publish bury reject requeue
+ *   bury     wanted command   ─▶ bury
+ *   bury     wanted breaker   ─▶ release bury
+ *   bury     wanted lost      ─▶ bury
+ *   bury     sent   row       ─▶ claim bury ack reject
+ *   bury     sent   leave     ─▶ requeue
+ *   ack      wanted turn      ─▶ end
+ *   ack      wanted due       ─▶ ack
+ *   ack      wanted leave     ─▶ ack
+ *   reject   wanted turn      ─▶ end
+ *   reject   wanted due       ─▶ reject
+ *   reject   wanted leave     ─▶ reject
+ *   requeue  wanted turn      ─▶ end
+ *   requeue  wanted due       ─▶ requeue publish
+ *   requeue  wanted leave     ─▶ publish requeue
+ */
+#include "core/life.h"
+#include "core/notes.h"
+#include "core/pauses.h"
+#include "core/rows.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/core/backoff.h"
+#include "onceward/core/message.h"
+#include "onceward/core/mutant.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    AGAIN_LAST_MS = 300000
+}; /* between two tries of an item that the database refuses while it works for others */
+
+/* --- the table --- */
+
+#define TO(op) (1u << OP_##op)
+
+/* clang-format off */
+static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
+    [OP_NONE][PHASE_WANTED][FACT_DELIVERED] = TO(CLAIM) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
+    [OP_CLAIM][PHASE_WANTED][FACT_TURN] = TO(CLAIM) | TO(LOOK) | TO(RENEW),
+    [OP_CLAIM][PHASE_WANTED][FACT_DUE] = TO(CLAIM) | TO(BURY),
+    [OP_CLAIM][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
+    [OP_CLAIM][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(BURY),
+    [OP_CLAIM][PHASE_WANTED][FACT_BREAKER] = TO(CLAIM),
+    [OP_CLAIM][PHASE_WANTED][FACT_LOST] = TO(CLAIM),
+    [OP_CLAIM][PHASE_WANTED][FACT_LEADER] = TO(CLAIM) | TO(ACK),
+    [OP_CLAIM][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(RENEW) | TO(PUBLISH) | TO(FORWARD) | TO(RELEASE) | TO(BURY) | TO(ACK) | TO(REJECT),
+    [OP_CLAIM][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
+    [OP_LOOK][PHASE_WANTED][FACT_TURN] = TO(LOOK),
+    [OP_LOOK][PHASE_WANTED][FACT_DUE] = TO(LOOK),
+    [OP_LOOK][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_LOOK][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
+    [OP_LOOK][PHASE_WANTED][FACT_LOST] = TO(LOOK),
+    [OP_LOOK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(PUBLISH) | TO(BURY) | TO(ACK),
+    [OP_LOOK][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_RENEW][PHASE_WANTED][FACT_TURN] = TO(RENEW),
+    [OP_RENEW][PHASE_WANTED][FACT_DUE] = TO(RENEW),
+    [OP_RENEW][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_RENEW][PHASE_WANTED][FACT_COMMAND] = TO(RENEW),
+    [OP_RENEW][PHASE_WANTED][FACT_LOST] = TO(RENEW),
+    [OP_RENEW][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(RENEW) | TO(PUBLISH) | TO(BURY) | TO(ACK) | TO(REJECT),
+    [OP_RENEW][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_PUBLISH][PHASE_WANTED][FACT_TURN] = TO(PUBLISH),
+    [OP_PUBLISH][PHASE_WANTED][FACT_DUE] = TO(PUBLISH),
+    [OP_PUBLISH][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_PUBLISH][PHASE_WANTED][FACT_COMMAND] = TO(PUBLISH),
+    [OP_PUBLISH][PHASE_WANTED][FACT_LOST] = TO(PUBLISH),
+    [OP_PUBLISH][PHASE_SENT][FACT_PUBLISHED] = TO(CLAIM) | TO(PUBLISH) | TO(BURY) | TO(ACK),
+    [OP_PUBLISH][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_FORWARD][PHASE_WANTED][FACT_TURN] = TO(CLAIM) | TO(FORWARD) | TO(RELEASE),
+    [OP_FORWARD][PHASE_WANTED][FACT_LEAVE] = TO(REQUEUE),
+    [OP_FORWARD][PHASE_WANTED][FACT_LOST] = TO(CLAIM),
+    [OP_FORWARD][PHASE_SENT][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(BURY),
+    [OP_FORWARD][PHASE_SENT][FACT_WINDOW] = TO(REVOKE),
+    [OP_FORWARD][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
+    [OP_CHECK][PHASE_WANTED][FACT_TURN] = TO(CHECK),
+    [OP_CHECK][PHASE_WANTED][FACT_DUE] = TO(CHECK),
+    [OP_CHECK][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_CHECK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(RELEASE) | TO(BURY) | TO(ACK),
+    [OP_CHECK][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
+    [OP_COMPLETE][PHASE_WANTED][FACT_TURN] = TO(COMPLETE),
+    [OP_COMPLETE][PHASE_WANTED][FACT_DUE] = TO(COMPLETE),
+    [OP_COMPLETE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_COMPLETE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(COMPLETE) | TO(ACK),
+    [OP_COMPLETE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_FAIL][PHASE_WANTED][FACT_TURN] = TO(FAIL),
+    [OP_FAIL][PHASE_WANTED][FACT_DUE] = TO(FAIL),
+    [OP_FAIL][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_FAIL][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(ACK),
+    [OP_FAIL][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_REVOKE][PHASE_WANTED][FACT_TURN] = TO(REVOKE),
+    [OP_REVOKE][PHASE_WANTED][FACT_DUE] = TO(REVOKE),
+    [OP_REVOKE][PHASE_WANTED][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(BURY),
+    [OP_REVOKE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_REVOKE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(FORWARD) | TO(REVOKE) | TO(ACK),
+    [OP_REVOKE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_RELEASE][PHASE_WANTED][FACT_TURN] = TO(RELEASE),
+    [OP_RELEASE][PHASE_WANTED][FACT_DUE] = TO(RELEASE),
+    [OP_RELEASE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_RELEASE][PHASE_WANTED][FACT_LOST] = TO(RELEASE),
+    [OP_RELEASE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(PUBLISH) | TO(RELEASE) | TO(ACK) | TO(REQUEUE),
+    [OP_RELEASE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_BURY][PHASE_WANTED][FACT_TURN] = TO(RELEASE) | TO(BURY),
+    [OP_BURY][PHASE_WANTED][FACT_DUE] = TO(BURY),
+    [OP_BURY][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
+    [OP_BURY][PHASE_WANTED][FACT_COMMAND] = TO(BURY),
+    [OP_BURY][PHASE_WANTED][FACT_BREAKER] = TO(RELEASE) | TO(BURY),
+    [OP_BURY][PHASE_WANTED][FACT_LOST] = TO(BURY),
+    [OP_BURY][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(BURY) | TO(ACK) | TO(REJECT),
+    [OP_BURY][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_ACK][PHASE_WANTED][FACT_TURN] = LIFE_END,
+    [OP_ACK][PHASE_WANTED][FACT_DUE] = TO(ACK),
+    [OP_ACK][PHASE_WANTED][FACT_LEAVE] = TO(ACK),
+    [OP_REJECT][PHASE_WANTED][FACT_TURN] = LIFE_END,
+    [OP_REJECT][PHASE_WANTED][FACT_DUE] = TO(REJECT),
+    [OP_REJECT][PHASE_WANTED][FACT_LEAVE] = TO(REJECT),
+    [OP_REQUEUE][PHASE_WANTED][FACT_TURN] = LIFE_END,
+    [OP_REQUEUE][PHASE_WANTED][FACT_DUE] = TO(REQUEUE) | TO(PUBLISH),
+    [OP_REQUEUE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
+};
+/* clang-format on */
+
+unsigned life_allows(enum operation op, enum phase phase, enum fact fact)
+{
+    assert(op < N_OPERATIONS && phase <= PHASE_SENT && fact < N_FACTS);
+    return allowed[op][phase][fact];
+}
+
+const char *life_fact_name(enum fact fact)
+{
+    static const char *const names[N_FACTS] = {
+        [FACT_DELIVERED] = "delivered",
+        [FACT_TURN] = "turn",
+        [FACT_ROW] = "row",
+        [FACT_ANSWER] = "answer",
+        [FACT_WINDOW] = "window",
+        [FACT_PUBLISHED] = "published",
+        [FACT_DUE] = "due",
+        [FACT_LEAVE] = "leave",
+        [FACT_COMMAND] = "command",
+        [FACT_BREAKER] = "breaker",
+        [FACT_LOST] = "lost",
+        [FACT_LEADER] = "leader",
+    };
+
+    return names[fact];
+}
+
+/* --- carrying a step out --- */
+
+/* A consequence for another delivery, taken in the next round. */
+static void life_follows(struct queue *q, struct delivery *d, enum operation op)
+{
+    struct queue_consequences *c = &q->consequences;
+
+    if (c->n == c->cap) {
+        c->cap = c->cap ? c->cap * 2 : 16;
+        c->items = mem_realloc(c->items, c->cap * sizeof(*c->items));
+    }
+    c->items[c->n++] = (struct consequence){.d = d, .op = op};
+}
+
+/* A death that waits for the circuit breaker only waits: it may never be written, and the copy that is redelivered
+ * would wait beside it. A dead letter without a row would be one of two: that copy has its own. But near the delivery
+ * limit this may be the last copy. Dead letters with a row are written in any case: there is one, by whichever
+ * replica. */
+static bool waits_to_die(const struct queue *q, const struct delivery *d, enum operation op,
+                         enum wait_reason wait)
+{
+    if (wait == WAIT_BRAKE)
+        return !MUTANT(LOST_DEATHS_WAIT);
+    return op == OP_BURY && d->outcome.rowless && !returns_is_near(&q->returns, d->copy.delivery_count);
+}
+
+/* The channel is gone: a delivery that lives by its tag alone has nothing left to do, since the broker delivers it
+ * again. But its row may hold a claim of ours, which is released first, so that the next owner neither waits for its
+ * end nor is charged for it. */
+static struct step life_without_channel(const struct queue *q, struct delivery *d, struct step s)
+{
+    bool leaves = s.effects & EFFECT_LEAVE_REQUEST;
+    bool accepted = s.effects & EFFECT_ACCEPT ? s.accepted_until_ms : d->answer.accepted_until_ms && !leaves;
+    bool has_token = d->claim.has_token && !(s.effects & EFFECT_DROP_TOKEN);
+
+    if ((s.kind != STEP_WANT && s.kind != STEP_WAIT) || !held_tag_is_lost(q, d))
+        return s;
+    if ((delivery_is_in_flight(d) && !leaves) || accepted)
+        return s;
+    bool idle = operation_info(s.op)->idle;
+    if (operation_info(s.op)->link == LINK_BROKER ||
+        ((idle || waits_to_die(q, d, s.op, s.kind == STEP_WAIT ? s.wait : WAIT_NONE)) && !has_token))
+        return step_with(step_end(), s.effects);
+    if (!idle)
+        return s;
+    words_say(d, "given back before it was sent", NULL);
+    return step_with(life_release_to_requeue(d, 0), s.effects);
+}
+
+static bool life_is_allowed(const struct queue *q, const struct delivery *d, enum fact fact,
+                            const struct step *s)
+{
+    unsigned to = s->kind == STEP_END ? (unsigned)LIFE_END : 1u << s->op;
+    unsigned more = held_tag_is_lost(q, d) ? LIFE_END | TO(RELEASE) : 0;
+
+    return (life_allows(d->op, d->phase, fact) | more) & to;
+}
+
+/* The table does not allow the step: the delivery is requeued. */
+static struct step life_bug(struct queue *q, const struct delivery *d, enum fact fact, struct step s)
+{
+#ifdef ONCEWARD_FAILPOINTS /* builds for tests; in the simulator the event breaks a promise */
+    assert(!"the table of life.c does not allow this step");
+#endif
+    struct note *n = notes_tell(q, EVENT_BUG, d);
+
+    note_text(n, "%s %s, %s: %s", operation_info(d->op)->name, d->phase == PHASE_SENT ? "sent" : "wanted",
+              life_fact_name(fact), s.kind == STEP_END ? "end" : operation_info(s.op)->name);
+    return step_with(step_want(OP_REQUEUE),
+                     EFFECT_LEAVE_REQUEST | EFFECT_DROP_TOKEN | EFFECT_RELEASE_FOLLOWERS);
+}
+
+static void life_effects(struct queue *q, int64_t now_ms, struct delivery *d, const struct step *s)
+{
+    struct delivery *f;
+
+    if (s->effects & EFFECT_LEAVE_REQUEST) {
+        held_leave_request(q, now_ms, d);
+        held_accept(q, now_ms, d, 0);
+    }
+    if (s->effects & EFFECT_ACCEPT)
+        held_accept(q, now_ms, d, s->accepted_until_ms);
+    if (s->effects & EFFECT_DROP_TOKEN)
+        d->claim.has_token = false;
+    while (s->effects & EFFECT_ACK_FOLLOWERS && d->leader == d && (f = held_first_follower(d)))
+        life_follows(q, f, OP_ACK);
+    if (s->effects & EFFECT_RELEASE_FOLLOWERS && (f = held_step_down(q, d)))
+        life_follows(q, f, OP_CLAIM);
+}
+
+/* Carries one step out. The only place where operation, phase and wait of a delivery change, and where it ends. */
+static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
+{
+    assert(!d->ended && s.op < N_OPERATIONS && fact < N_FACTS);
+    if (s.kind == STEP_STAY)
+        return;
+    if (!life_is_allowed(q, d, fact, &s))
+        s = life_bug(q, d, fact, s);
+    life_effects(q, now_ms, d, &s);
+    switch (s.kind) {
+    case STEP_STAY:
+        break;
+    case STEP_WANT:
+        d->ready_ms = now_ms;
+        held_move(q, now_ms, d, s.op, PHASE_WANTED, WAIT_NONE);
+        break;
+    case STEP_WAIT:
+        held_move(q, now_ms, d, s.op, PHASE_WANTED, s.wait);
+        timers_set(&q->held.timers, &d->timer, s.until_ms);
+        break;
+    case STEP_SENT:
+        held_move(q, now_ms, d, s.op, PHASE_SENT, WAIT_NONE);
+        if (s.effects & EFFECT_EXTEND)
+            request_is_extended(q, d);
+        break;
+    case STEP_END: {
+        struct delivery *heir;
+
+        held_end(q, now_ms, d);
+        if ((heir = held_step_down(q, d)))
+            life_follows(q, heir, OP_CLAIM);
+        break;
+    }
+    }
+}
+
+static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
+{
+    life_apply(q, now_ms, d, fact, life_without_channel(q, d, s));
+}
+
+/* --- the circuit breaker, and operators --- */
+
+/* Place of its id in the list of ids that are given up; NULL: none. */
+static char *find_given_up(const struct queue *q, const struct delivery *d)
+{
+    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
+        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->lever.ids + at)))
+            return q->lever.ids + at;
+    return NULL;
+}
+
+bool life_is_given_up(const struct queue *q, const struct delivery *d)
+{
+    return find_given_up(q, d) != NULL;
+}
+
+void life_given_up_is_dead(struct queue *q, const struct delivery *d)
+{
+    char *id = find_given_up(q, d);
+
+    if (!id)
+        return;
+    size_t len = strlen(id) + 1, behind = q->lever.ids_len - (size_t)(id - q->lever.ids) - len;
+
+    memmove(id, id + len, behind);
+    q->lever.ids_len -= len;
+}
+
+/* Identity for the circuit breaker. A message without an id that a dead-letter exchange redelivers is the same each
+ * time, as far as its body tells. */
+static uint64_t brake_id(const struct delivery *d)
+{
+    if (d->id_len)
+        return hash_bytes(d->id, d->id_len);
+    return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : hash_number(d->ref);
+}
+
+static void brake_says(struct queue *q, int64_t now_ms)
+{
+    enum pause_reason why = q->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
+    char text[sizeof(q->pauses[why].text)];
+
+    brake_tell(&q->brake, text, sizeof(text));
+    pause_begin(q, now_ms, why, text);
+    if (!q->brake.no_ids && pause_is_on(q, PAUSE_NO_MESSAGE_IDS))
+        pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
+}
+
+/* Counts a failure of a message. Answers whether the circuit breaker is set now. */
+static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
+{
+    bool set = brake_failed(&q->brake, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
+
+    if (q->brake.on)
+        brake_says(q, now_ms);
+    q->consequences.breaker_set |= set;
+    return q->brake.on;
+}
+
+/* --- steps that several facts lead to --- */
+
+bool life_is_near(const struct queue *q, const struct delivery *d)
+{
+    return held_is_near(q, d) && !MUTANT(LIMIT_IS_FAR);
+}
+
+bool life_is_tainted(const struct queue *q, const struct delivery *d)
+{
+    return request_is_tainted(q, d) && !MUTANT(LOSS_FORGOTTEN);
+}
+
+struct step life_claim(const struct queue *q, const struct delivery *d)
+{
+    if (q->brake.on && d->tried_ms && !life_is_near(q, d) && !d->given_up)
+        return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
+    return step_want(OP_CLAIM);
+}
+
+struct step life_release(struct delivery *d, int64_t delay_ms, int crashes, int unproven)
+{
+    if (crashes >= 0)
+        d->claim.crashes = crashes;
+    d->outcome.delay_ms = delay_ms;
+    d->outcome.write_crashes = crashes;
+    d->outcome.write_unproven = unproven;
+    d->outcome.then_requeue = false;
+    d->outcome.charged = false;
+    return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
+}
+
+struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
+{
+    struct step s = life_release(d, delay_ms, -1, -1);
+
+    d->outcome.then_requeue = true;
+    return s;
+}
+
+struct step life_renew(struct delivery *d)
+{
+    d->n_waits = 0;
+    return step_with(step_want(OP_PUBLISH), EFFECT_LEAVE_REQUEST |
+                                                EFFECT_DROP_TOKEN | /* its window ends by itself */
+                                                (d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0));
+}
+
+/* Would the broker count its return, and is that one too many? */
+static bool is_renewed_instead(const struct queue *q, const struct delivery *d)
+{
+    return life_is_near(q, d) && held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+           q->drain < DRAIN_LEAVING;
+}
+
+struct step life_requeue(const struct queue *q, struct delivery *d)
+{
+    if (is_renewed_instead(q, d))
+        return life_renew(d);
+    return step_with(step_want(OP_REQUEUE), EFFECT_LEAVE_REQUEST | EFFECT_RELEASE_FOLLOWERS);
+}
+
+struct step life_ack(void)
+{
+    return step_with(step_want(OP_ACK),
+                     EFFECT_LEAVE_REQUEST | EFFECT_ACK_FOLLOWERS | EFFECT_RELEASE_FOLLOWERS);
+}
+
+struct step life_reject(void)
+{
+    return step_with(step_want(OP_REJECT), EFFECT_LEAVE_REQUEST | EFFECT_RELEASE_FOLLOWERS);
+}
+
+/* A wait is all that keeps a message from going round thousands of times a minute: each round waits for longer, as
+ * the broker counts them. */
+static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
+{
+    enum { FIRST_MS = 2000, LAST_MS = 300000, CROWDED_MS = 1000 };
+    int64_t most = q->rules.max_hold_ms < LAST_MS ? q->rules.max_hold_ms : LAST_MS;
+    int64_t round = d->copy.n_rejected > q->rules.revive ? d->copy.n_rejected - q->rules.revive : 1;
+
+    if (queue_n_parked(q) >= (size_t)q->rules.max_parked / 2 && most > CROWDED_MS)
+        most = CROWDED_MS;
+    return backoff_ms(FIRST_MS, most, round < 32 ? (int)round : 32, held_random(q));
+}
+
+/* A dead message that the queue's own dead-letter exchange redelivers waits once before it is rejected again;
+ * others of its id do not wait for it. STEP_STAY: it is none. */
+static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery *d, enum operation then)
+{
+    static const char why[] = "the queue's dead-letter exchange leads back to it";
+
+    if (!d->copy.n_rejected || d->has_circled || q->drain || life_is_near(q, d))
+        return step_stay();
+    int64_t wait = circle_wait_ms(q, d);
+    bool again = d->was_dead && d->message;
+    struct note *n = notes_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
+
+    if (n) {
+        n->ms = wait;
+        n->reason = why;
+    }
+    if (again)
+        note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
+    if (then == OP_REJECT)
+        held_drop_body(q, d);
+    d->has_circled = true;
+    return step_with(step_wait(then, WAIT_CIRCLING, now_ms + wait),
+                     EFFECT_DROP_TOKEN |
+                         EFFECT_RELEASE_FOLLOWERS); /* the row, if there is one, is not ours */
+}
+
+struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    d->was_dead = true;
+    struct step s = life_circle(q, now_ms, d, OP_REJECT);
+
+    if (s.kind != STEP_STAY)
+        return s;
+    notes_tell_limited(q, now_ms, EVENT_DEAD_AGAIN, d);
+    return life_reject();
+}
+
+struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
+                             bool rowless)
+{
+    struct step s;
+
+    d->outcome.dead = why;
+    d->outcome.rowless = rowless;
+    if (rowless)
+        d->claim.has_token = false;
+    if (MUTANT(REJECT_FIRST))
+        return life_reject();
+    if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
+        return step_with(s, EFFECT_LEAVE_REQUEST);
+    return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
+}
+
+bool queue_letter_is_new(const struct delivery *d)
+{
+    return d->op == OP_BURY && d->outcome.rowless && !d->outcome.unsure && !MUTANT(LETTER_OF_ANOTHER);
+}
+
+bool queue_letter_is_looked_for(const struct delivery *d)
+{
+    return d->outcome.unsure || (d->copy.redelivered && MUTANT(LETTER_OF_ANOTHER));
+}
+
+struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    const char *by = q->lever.give_up_by;
+    char text[sizeof(q->lever.give_up_by) + 32];
+
+    snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
+    if (!d->outcome.error)
+        words_say(d, text, NULL);
+    return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, d->outcome.rowless);
+}
+
+/* A failure that is the message's own, as far as can be known: it is charged; or released where everything fails, or
+ * the database's connection broke meanwhile. death: DEAD_NONE, or why it dies of it. */
+static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
+                               int crashes, int unproven)
+{
+    bool spared = life_is_tainted(q, d) || failed(q, now_ms, d, false);
+
+    if (crashes >= 0)
+        d->claim.crashes = crashes;
+    d->outcome.write_crashes = crashes;
+    d->outcome.write_unproven = unproven;
+    d->outcome.charged = !spared;
+    if (!spared) {
+        d->outcome.give_back = false;
+        d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+        if (death == DEAD_NONE)
+            return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
+        return life_dead_letter(q, now_ms, d, death, false);
+    }
+    d->outcome.delay_ms = held_delay_ms(q, d, ++d->n_given_back);
+    if (d->outcome.only_expired) { /* the token may have been extended since */
+        d->outcome.give_back = true;
+        return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
+    }
+    return life_release(d, d->outcome.delay_ms, crashes, -1);
+}
+
+/* The attempt failed: charged, and dead when it was the last. */
+static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, int crashes, int unproven)
+{
+    /* A token that may still be extended is failed by the database's clock; attempts that are used up are then seen
+     * by the next claim. */
+    bool last =
+        d->claim.attempt + MUTANT(ONE_ATTEMPT_LESS) >= q->rules.max_attempts && !d->outcome.only_expired;
+
+    return life_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, crashes, unproven);
+}
+
+struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
+                     const char *text)
+{
+    bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
+
+    if (text)
+        words_say(d, text, NULL);
+    d->outcome.dead = why;
+    d->outcome.rowless = rowless;
+    if (rowless)
+        d->claim.has_token = false;
+    if ((life_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
+        return life_dead_letter(q, now_ms, d, why, rowless);
+    if (!failed(q, now_ms, d, no_id)) {
+        d->outcome.charged = true;
+        return life_dead_letter(q, now_ms, d, why, rowless);
+    }
+    if (d->claim.has_token)
+        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
+    return step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX);
+}
+
+/* A message went through. */
+static void life_success(struct queue *q, const struct delivery *d)
+{
+    const struct request *r = d->request;
+
+    /* A request from before everything failed says nothing about now. */
+    if (q->brake.on && (!r || !r->probation || r->sent_ms < q->brake.since_ms))
+        return;
+    q->consequences.breaker_reset |= brake_succeeded(&q->brake);
+}
+
+/* --- the words of a letter --- */
+
+void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret)
+{
+    const char *why = d->not_renewed ? d->not_renewed : q->returns.no_renewal;
+
+    buf_printf(ret, "delivered %lld times before; ", (long long)d->copy.delivery_count);
+    returns_limit_words(&q->returns, ret);
+    if (why)
+        buf_printf(ret, "; not published to its queue again: %s", why);
+    else if (d->op == OP_PUBLISH && d->outcome.error)
+        buf_printf(ret, "; not published to its queue again: %.200s", d->outcome.error);
+}
+
+/* --- leaving --- */
+
+struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    /* The application is not at work on it: it dies of its own reason. */
+    if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || d->outcome.rowless))
+        return life_dead_letter(q, now_ms, d, d->outcome.dead, d->outcome.rowless);
+    bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
+    struct buf text = {0};
+
+    life_limit_words(q, d, &text);
+    if (elsewhere)
+        buf_add_text(&text,
+                     "; its row is at work elsewhere: see whether it was completed before it is redriven");
+    words_say(d, buf_text(&text), NULL);
+    buf_deinit(&text);
+    d->claim.has_token = false; /* its window ends by itself */
+    return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, true),
+                     d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0);
+}
+
+/* A copy that could not be published until now: the message is stored whole. A drain keeps trying. */
+static struct step life_leave_renewed(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    enum { PUBLISH_MS = 30000 };
+    bool failed = d->op == OP_PUBLISH && (d->wait != WAIT_NONE || now_ms - d->ready_ms >= PUBLISH_MS);
+
+    if (d->op != OP_PUBLISH && d->wait != WAIT_RENEWAL)
+        return life_renew(d);
+    if (q->drain || !database_is_up(q->database) || (d->op == OP_PUBLISH && !failed))
+        return step_stay();
+    return life_dead_letter_held(q, now_ms, d);
+}
+
+struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->was_dead) /* its dead letter is committed, and no delivery is counted */
+        return life_reject();
+    if (is_renewed_instead(q, d) && !d->claim.has_token)
+        return life_leave_renewed(q, now_ms, d);
+    if (life_is_near(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+        q->drain < DRAIN_LEAVING) {
+        if (!d->message || !database_is_up(q->database) || d->claim.has_token)
+            return step_stay(); /* a message that cannot be stored is held; a claim decides about its own */
+        if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
+            return step_stay(); /* the claim, which is next, decides */
+        return life_dead_letter_held(q, now_ms, d);
+    }
+    if (!d->claim.has_token)
+        return life_requeue(q, d);
+    words_say(d, "given back before it was sent", NULL);
+    return life_release_to_requeue(d, 0);
+}
+
+/* --- rows: nothing was learnt, or it is completed --- */
+
+static void note_code(struct note *n, const char *code)
+{
+    if (n)
+        snprintf(n->code, sizeof(n->code), "%s", code ? code : "");
+}
+
+/* Up to AGAIN_LAST_MS, and well below max_hold: what is refused for its last time before that is not held on.
+ */
+static int64_t again_last_ms(const struct queue *q)
+{
+    return q->rules.max_hold_ms / 4 < AGAIN_LAST_MS ? q->rules.max_hold_ms / 4 : AGAIN_LAST_MS;
+}
+
+void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r)
+{
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
+
+    if (n)
+        n->reason = operation_info(d->op)->name;
+    note_code(n, r->sqlstate);
+    note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
+              r->detail.len ? r->detail.data : "");
+}
+
+struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    int64_t wait = 0;
+
+    if (r->answer == ROW_RETRY) {
+        char text[200];
+
+        row_refused(q, now_ms, d, r);
+        snprintf(text, sizeof(text), "%.*s (%s)", (int)(r->detail.len < 180 ? r->detail.len : 180),
+                 r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate ? r->sqlstate : "");
+        database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_BURY);
+        wait = held_lock_wait_ms(d);
+        /* An item that is refused while the database works for others is tried at growing intervals, up to
+         * AGAIN_LAST_MS. */
+        for (int i = 8; i < d->n_waits && wait < again_last_ms(q); i++)
+            wait *= 2;
+        if (wait > again_last_ms(q))
+            wait = again_last_ms(q);
+        /* Items that were refused in one statement do not come due together: in a few rounds the item at fault is
+         * alone. */
+        wait -= (int64_t)(held_random(q) % (uint64_t)(wait / 2 + 1));
+    }
+    if (d->op == OP_BURY)
+        d->outcome.unsure = true;
+    return wait ? step_wait(d->op, WAIT_AGAIN, now_ms + wait) : step_want(d->op);
+}
+
+struct step row_again(int64_t now_ms, struct delivery *d)
+{
+    d->claim.has_token = d->claim.row_is_ours = false;
+    return step_with(step_wait(OP_CLAIM, WAIT_AGAIN, now_ms + held_lock_wait_ms(d)), EFFECT_LEAVE_REQUEST);
+}
+
+struct step row_locked(int64_t now_ms, struct delivery *d)
+{
+    if (!d->locked_since_ms)
+        d->locked_since_ms = now_ms;
+    return step_wait(d->op, WAIT_LOCKED, now_ms + (MUTANT(LOCKED_AT_ONCE) ? 0 : held_lock_wait_ms(d)));
+}
+
+/* --- the row is completed --- */
+
+static void row_answered_early(struct queue *q, int64_t now_ms, const struct delivery *d, bool completed)
+{
+    enum { EARLY_ANSWER_MS = 60000 };
+
+    if (q->notes.early_answer_ms && now_ms - q->notes.early_answer_ms < EARLY_ANSWER_MS)
+        return;
+    q->notes.early_answer_ms = now_ms ? now_ms : 1;
+    notes_tell(q, EVENT_ANSWERED_BEFORE_COMMIT, d)->flag = completed;
+}
+
+struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_BURY || d->op == OP_REVOKE;
+
+    if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
+        counter_add(&q->counts.duplicates, 1);
+        notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
+        return life_ack();
+    }
+    /* Its claim was never answered: the row may be that of another body. */
+    if (!d->claim.row_is_ours && !MUTANT(BODY_NOT_COMPARED))
+        return row_again(now_ms, d);
+    if (failed && d->outcome.http_status / 100 == 2)
+        row_answered_early(q, now_ms, d, true);
+    else if (failed && !d->outcome.only_expired && (d->outcome.http_status || d->outcome.died)) {
+        struct note *n = notes_tell_limited(q, now_ms, EVENT_ANSWER_CONTRADICTS_ROW, d);
+
+        note_text(n, "%s", d->outcome.error ? d->outcome.error : "");
+    }
+    counter_add(&q->counts.completed, 1);
+    notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->copy.received_ms;
+    life_success(q, d);
+    return life_ack();
+}
+/* --- answered, and the row is read --- */
+
+static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    bool accepted = d->answer.accepted_until_ms != 0;
+    int64_t until = accepted ? d->answer.accepted_until_ms : d->answer.commit_until_ms;
+    bool crashed = q->application->n_crashes != d->request->application.n_crashes;
+    char text[96];
+
+    if (accepted && now_ms + r->wait_ms > until) /* extended */
+        until = now_ms + r->wait_ms;
+    if (now_ms < until) {
+        int64_t wait = held_lock_wait_ms(d);
+        struct step s = step_wait(OP_CHECK, WAIT_WATCHING, now_ms + wait < until ? now_ms + wait : until);
+
+        s.accepted_until_ms = until;
+        return accepted ? step_with(s, EFFECT_ACCEPT) : s;
+    }
+    d->outcome.only_expired = d->outcome.unanswered = accepted;
+    if (accepted) {
+        words_say(d, "accepted with 202, and not completed within the window", NULL);
+    } else {
+        snprintf(text, sizeof(text), "answered %d without completing the token", d->outcome.http_status);
+        words_say(d, text, NULL);
+        row_answered_early(q, now_ms, d, false);
+    }
+    if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
+        if (d->outcome.only_expired) {
+            d->outcome.give_back = true;
+            d->outcome.write_crashes = d->claim.crashes + 1;
+            d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+            return step_want(OP_FAIL);
+        }
+        return life_release(d, held_delay_ms(q, d, d->claim.attempt), d->claim.crashes + 1, -1);
+    }
+    return life_fail(q, now_ms, d, -1, -1);
+}
+
+struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    switch (r->answer) {
+    case ROW_COMPLETED:
+        if (d->n_waits && !d->answer.accepted_until_ms)
+            row_answered_early(q, now_ms, d, true);
+        return row_completed(q, now_ms, d);
+    case ROW_CLAIMED:
+        return not_completed_yet(q, now_ms, d, r);
+    case ROW_LOCKED:
+        return row_locked(now_ms, d);
+    default:
+        return row_again(now_ms, d);
+    }
+}
+
+/* --- rows: a write is answered --- */
+
+struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    if (MUTANT(LOST_IS_DONE) && r->answer == ROW_LOST) {
+        return life_ack();
+    }
+    switch (r->answer) {
+    case ROW_COMPLETED:
+        return row_completed(q, now_ms, d);
+    case ROW_LOCKED:
+        return row_locked(now_ms, d);
+    case ROW_INVALID: /* only the stored answer can be at fault: the completion matters more */
+        row_refused(q, now_ms, d, r);
+        mem_clear(&d->outcome.result);
+        d->outcome.result_len = 0;
+        return step_wait(OP_COMPLETE, WAIT_AGAIN, now_ms + held_lock_wait_ms(d));
+    default:
+        return row_again(now_ms, d);
+    }
+}
+
+static void tell_given_back(struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_GIVEN_BACK, d);
+
+    counter_add(&q->counts.given_back, 1);
+    if (n)
+        n->ms = d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0;
+}
+
+static void tell_failed(struct queue *q, int64_t now_ms, struct delivery *d, bool released)
+{
+    struct note *n;
+
+    if (d->outcome.only_expired)
+        notes_tell_limited(q, now_ms, EVENT_TOKEN_EXPIRED, d);
+    if (released) {
+        tell_given_back(q, now_ms, d);
+    } else if (d->claim.attempt >= q->rules.max_attempts) {
+        d->outcome.delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
+    } else {
+        counter_add(&q->counts.retried, 1);
+        n = notes_tell_limited(q, now_ms, EVENT_RETRY, d);
+        if (n)
+            n->ms = d->outcome.delay_ms;
+    }
+}
+
+/* Failed, or given back: what is next waits for its time. */
+static struct step row_waits(int64_t now_ms, struct delivery *d)
+{
+    d->claim.has_token = d->claim.alone = false;
+    d->answer.kept_verdict = -1;
+    d->n_waits = 0;
+    d->outcome.charged = d->outcome.give_back = false;
+    return step_with(
+        step_wait(OP_CLAIM, WAIT_DUE, now_ms + (d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0)),
+        EFFECT_LEAVE_REQUEST);
+}
+
+/* The window of a member ended without an answer, and its row failed: a bad mark for the limiter, once per request. */
+static void request_unanswered(struct queue *q, int64_t now_ms, struct request *r)
+{
+    if (r->unanswered)
+        return;
+    r->unanswered = true;
+    limiter_bad(&q->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
+}
+
+/* Accepted with 202: the row is read again and again, until then. */
+static struct step life_watch(int64_t now_ms, int64_t until_ms)
+{
+    struct step s =
+        step_wait(OP_CHECK, WAIT_WATCHING, MUTANT(ACCEPTED_FORGOTTEN) ? INT64_MAX : now_ms + LOCK_LOOK_MS);
+
+    s.accepted_until_ms = until_ms;
+    return step_with(s, EFFECT_ACCEPT);
+}
+
+struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    bool revoked = d->op == OP_REVOKE;
+
+    switch (r->answer) {
+    case ROW_FAILED:
+    case ROW_RELEASED:
+        tell_failed(q, now_ms, d, r->answer == ROW_RELEASED);
+        if (revoked) { /* no answer within the window */
+            request_unanswered(q, now_ms, d->request);
+            if (r->answer == ROW_FAILED)
+                failed(q, now_ms, d, false);
+        }
+        return row_waits(now_ms, d);
+    case ROW_COMPLETED:
+        return row_completed(q, now_ms, d);
+    case ROW_EXTENDED:
+        d->claim.window_ends_ms = now_ms + r->wait_ms + LOCK_LOOK_MS;
+        d->n_waits = 0;
+        if (revoked && delivery_is_in_flight(d))
+            return (struct step){.kind = STEP_SENT, .op = OP_FORWARD, .effects = EFFECT_EXTEND};
+        if (revoked) /* answered meanwhile */
+            return step_want(OP_REVOKE);
+        return life_watch(now_ms, d->claim.window_ends_ms);
+    case ROW_LOCKED:
+        return row_locked(now_ms, d);
+    case ROW_INVALID: /* the words are at fault, not the failure */
+        row_refused(q, now_ms, d, r);
+        words_say(d, "failed, with an error text that the database refuses", NULL);
+        return step_wait(d->op, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
+    default:
+        return row_again(now_ms, d);
+    }
+}
+
+struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    switch (r->answer) {
+    case ROW_RELEASED:
+        tell_given_back(q, now_ms, d);
+        if (d->outcome.then_requeue || q->drain >= DRAIN_RELEASING) {
+            d->claim.has_token = false;
+            return life_requeue(q, d);
+        }
+        return row_waits(now_ms, d);
+    case ROW_COMPLETED:
+        return row_completed(q, now_ms, d);
+    case ROW_LOCKED:
+        return row_locked(now_ms, d);
+    case ROW_INVALID:
+        row_refused(q, now_ms, d, r);
+        words_say(d, "given back, with a text that the database refuses", NULL);
+        return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
+    default: /* the row is not ours any more: nothing is left to give back */
+        if (d->outcome.then_requeue) {
+            d->claim.has_token = false;
+            return life_requeue(q, d);
+        }
+        return row_again(now_ms, d);
+    }
+}
+
+struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
+{
+    struct note *n;
+
+    switch (r->answer) {
+    case ROW_BURIED:
+        counter_add(&q->counts.dead, 1);
+        n = notes_tell(q, EVENT_DEAD, d);
+        n->reason = dead_reasons[d->outcome.dead].name;
+        n->n = r->letter;
+        life_given_up_is_dead(q, d);
+        return life_reject();
+    case ROW_DEAD:
+        return life_reject_again(q, now_ms, d);
+    case ROW_COMPLETED:
+        return row_completed(q, now_ms, d);
+    case ROW_LOCKED:
+        return row_locked(now_ms, d);
+    case ROW_INVALID: /* not even the letter can be written: it stays unacked, and is tried again later */
+        row_refused(q, now_ms, d, r);
+        return step_wait(OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
+    default:
+        d->outcome.exhausted = d->outcome.rowless = d->outcome.unsure = false;
+        return row_again(now_ms, d);
+    }
+}
+
+/* --- the application's answer --- */
+
+/* The application hears of a crash once per request, when the first member is dealt with. */
+static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, int64_t retry_after_ms)
+{
+    if (!r->crashed)
+        r->whose =
+            application_crashed(q->application, now_ms, &r->application, retry_after_ms, held_random(q));
+    r->crashed = true;
+    return r->whose;
+}
+
+static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t retry_after_ms)
+{
+    enum crash whose = crash_of(q, now_ms, d->request, retry_after_ms);
+    int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
+    int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
+
+    d->outcome.died = true;
+    if (q->application->limiter.slow_since_ms)
+        pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
+    switch (whose) {
+    case CRASH_CHARGED:
+        return life_fail(q, now_ms, d, crashes, -1);
+    case CRASH_UNPROVEN:
+        if (unproven_may_charge(since, step, q->rules.max_backoff_ms) &&
+            application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
+            return life_fail(q, now_ms, d, crashes, step + 1);
+        else
+            return life_release(d, held_delay_ms(q, d, ++d->n_given_back), crashes, -1);
+    case CRASH_QUARANTINED:
+        if (!d->claim.crashes)
+            notes_tell_limited(q, now_ms, EVENT_ALONE, d);
+        return life_release(d, held_delay_ms(q, d, d->claim.attempt), crashes, -1);
+    case CRASH_NOT_ITS_OWN:
+        break;
+    }
+    return life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
+}
+
+static struct step life_not_now(struct queue *q, struct delivery *d, int64_t retry_after_ms)
+{
+    int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
+
+    d->answer.put_off = true;
+    return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, -1, -1);
+}
+
+/* The application answered, so this message did not crash it: it need not be alone any more. */
+static int crashes_after_answer(const struct delivery *d)
+{
+    return d->claim.crashes > 0 && d->claim.alone ? 0 : -1;
+}
+
+struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
+                          int64_t retry_after_ms)
+{
+    d->outcome.only_expired = d->outcome.give_back = false;
+    switch (v) {
+    case VERDICT_COMPLETE:
+        return step_want(OP_COMPLETE);
+    case VERDICT_CHECK:
+        if (MUTANT(ACK_ON_ANSWER))
+            return life_ack();
+        d->answer.commit_until_ms = now_ms + q->rules.commit_grace_ms;
+        d->n_waits = 0;
+        return step_want(OP_CHECK);
+    case VERDICT_ACCEPTED:
+        d->n_waits = 0;
+        return life_watch(now_ms, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + 1);
+    case VERDICT_NOT_NOW:
+    case VERDICT_UNAVAILABLE:
+        if (MUTANT(NOT_NOW_CHARGED))
+            return life_fail(q, now_ms, d, -1, -1);
+        if (d->outcome.http_status)
+            return life_not_now(q, d, retry_after_ms);
+        return life_release(d, 0, -1, -1); /* not sent: the limiter knows when to go on */
+    case VERDICT_PERMANENT:
+        return life_charge(q, now_ms, d, DEAD_PERMANENT, crashes_after_answer(d), -1);
+    case VERDICT_DIED:
+        return life_crashed(q, now_ms, d, retry_after_ms);
+    case VERDICT_FAILED:
+    case VERDICT_REVOKE:
+    case N_VERDICTS:
+        break;
+    }
+    return life_fail(q, now_ms, d, crashes_after_answer(d), -1);
+}
+
+struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    int v = d->answer.kept_verdict;
+
+    if (v < 0 || d->ended || d->phase == PHASE_SENT)
+        return step_stay();
+    d->answer.kept_verdict = -1;
+    /* Its token lives, or nothing was learnt: then the answer counts. */
+    if (d->op != OP_FORWARD && d->op != OP_REVOKE)
+        return step_stay();
+    return life_answered(q, now_ms, d, (enum verdict)v, d->answer.kept_retry_after_ms);
+}
+
+/* --- time --- */
+
+struct step life_window_over(struct queue *q, struct delivery *d)
+{
+    char text[80];
+
+    snprintf(text, sizeof(text), "no answer within the window of %lld ms",
+             (long long)q->rules.token_window_ms);
+    words_say(d, text, NULL);
+    d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
+    d->outcome.http_status = 0;
+    d->outcome.unanswered = true;
+    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+    return step_want(OP_REVOKE);
+}
+
+/* A body that did not fit is requeued when there is room for it, to be delivered again. */
+static struct step life_room_due(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct queue_room room;
+
+    queue_room(q, &room);
+    if (!q->held.n_bytes ||
+        (!life_is_near(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
+        return life_requeue(q, d);
+    return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
+}
+
+/* --- beside others of its id --- */
+
+static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struct delivery *d,
+                                          const struct delivery *leader)
+{
+    struct buf text = {0};
+    struct note *n = notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d);
+
+    if (n)
+        n->reason = "in flight here";
+    buf_add_text(&text, "{\"fingerprint\" : \"");
+    buf_add_hex(&text, d->fingerprint, sizeof(d->fingerprint));
+    buf_add_text(&text, "\", \"first_fingerprint\" : \"");
+    buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
+    buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
+               now_ms - leader->copy.received_ms);
+    struct step s = life_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, buf_text(&text));
+    buf_deinit(&text);
+    return s;
+}
+
+struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    const struct delivery *leader;
+
+    switch (held_join(q, d, &leader)) {
+    case JOIN_LEADS:
+        return life_claim(q, d);
+    case JOIN_FOLLOWS:
+        return step_wait(OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
+    case JOIN_SURPLUS:
+        return step_wait(OP_CLAIM, WAIT_SURPLUS,
+                         now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
+    case JOIN_MISMATCH:
+        break;
+    }
+    return life_mismatches_leader(q, now_ms, d, leader);
+}
+
+struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->op != OP_CLAIM)
+        return step_want(d->op);
+    if (!d->leader)
+        return life_join(q, now_ms, d);
+    return life_claim(q, d);
+}
+
+struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    switch (d->wait) {
+    case WAIT_NONE:
+        return step_stay();
+    case WAIT_ROOM:
+        return life_room_due(q, now_ms, d);
+    case WAIT_HELD: /* a message without its body is too large, and was held for max_hold */
+        return d->message ? step_want(d->op) : life_leave(q, now_ms, d);
+    case WAIT_CIRCLING:
+        return d->op == OP_REJECT ? life_reject() : step_want(d->op);
+    case WAIT_DUE:
+    case WAIT_SURPLUS:
+        return life_next_attempt(q, now_ms, d);
+    default:
+        return step_want(d->op);
+    }
+}
+
+/* --- from a step to the next round --- */
+
+/* The circuit breaker is set: deaths that were waiting to be written are spared, since it is not the messages. */
+static void life_spare_deaths(struct queue *q, int64_t now_ms)
+{
+    list_each(&q->held.wanted[OP_BURY], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        if (!d->outcome.charged)
+            continue;
+        d->outcome.charged = false;
+        life_take(q, now_ms, d, FACT_BREAKER,
+                  d->claim.has_token
+                      ? life_release(d, held_delay_ms(q, d, ++d->n_given_back), d->outcome.write_crashes, -1)
+                      : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
+    }
+}
+
+/* The circuit breaker is reset. Those that would die count again: after a breaker's worth of them the rest waits for
+ * the next success. */
+static void life_breaker_reset(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    pause_end(q, now_ms, PAUSE_EVERYTHING_FAILS);
+    pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
+    for (size_t n = q->held.waiting[WAIT_BRAKE].len; n && (k = list_first(&q->held.waiting[WAIT_BRAKE]));
+         n--) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        life_take(q, now_ms, d, FACT_BREAKER,
+                  d->op == OP_BURY ? life_die(q, now_ms, d, d->outcome.dead, d->outcome.rowless, NULL)
+                                   : step_want(d->op));
+    }
+}
+
+/* A follower leads the others, or is completed with its leader. */
+static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence c)
+{
+    if (c.op == OP_ACK) {
+        counter_add(&q->counts.duplicates, 1);
+        notes_tell_limited(q, now_ms, EVENT_DUPLICATE, c.d);
+    }
+    life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
+}
+
+/* The consequences of a step, and theirs. */
+static void life_rounds(struct queue *q, int64_t now_ms)
+{
+    struct queue_consequences *c = &q->consequences;
+
+    while (c->at < c->n || c->breaker_set || c->breaker_reset) {
+        if (c->at < c->n) {
+            life_of_follower(q, now_ms, c->items[c->at++]);
+        } else if (c->breaker_set) {
+            c->breaker_set = false;
+            life_spare_deaths(q, now_ms);
+        } else {
+            c->breaker_reset = false;
+            life_breaker_reset(q, now_ms);
+        }
+    }
+    c->at = c->n = 0;
+}
+
+void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
+{
+    life_take(q, now_ms, d, fact, s);
+    life_rounds(q, now_ms);
+}
+
+void life_send(struct queue *q, int64_t now_ms, struct request *r)
+{
+    list_each(&r->members, k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_request);
+
+        life_go(q, now_ms, d, FACT_TURN, step_sent(d));
+        d->tried_ms = now_ms;
+        d->answer.kept_verdict = -1;
+        d->answer.put_off = false;
+    }
+    request_send(q, now_ms, r);
+}
+
+void life_try_again(struct queue *q, int64_t now_ms)
+{
+    struct link *k;
+
+    while ((k = list_first(&q->held.waiting[WAIT_AGAIN]))) {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+
+        d->n_waits = 0;
+        life_go(q, now_ms, d, FACT_DUE, step_want(d->op));
+    }
+}

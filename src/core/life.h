@@ -1,0 +1,187 @@
+#pragma once
+
+#include "core/held.h"
+#include "core/request.h"
+#include "onceward/core/outcome.h"
+
+/* The life of a delivery. A rule takes a fact about one delivery and returns a step; life_go carries it out. Rules
+ * change no delivery's operation, phase or wait, and no other delivery. Private to the core. */
+
+enum {
+    HELD_LOOK_MS = 1000,
+    LOCK_LOOK_MS = 20,
+    SURPLUS_LOOK_MS =
+        50, /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database; later by 1 ms for each other copy */
+    SURPLUS_BYTES =
+        4096, /* of max_bytes for each such copy: more than its struct, id and first block of headers */
+    ROOM_LOOK_MS = 250,     /* a body that did not fit */
+    TO_TRY_WITH_MS = 30000, /* a probe message stays for so long, and for so long then none */
+    N_ALONE_TAKEOVERS = 2,  /* a row that was taken over so often goes alone from then on */
+    N_ALONE_CRASHES = 2, /* a message at so many crashes never goes beside others; at one it may be chance */
+};
+
+/* A fact about a delivery. */
+enum fact {
+    FACT_DELIVERED, /* by the broker */
+    FACT_TURN,      /* its turn has come: an action, or another operation in its place */
+    FACT_ROW,       /* the database answered */
+    FACT_ANSWER,    /* the application answered its request */
+    FACT_WINDOW,    /* the window of its request is over */
+    FACT_PUBLISHED, /* the broker answered about its copy */
+    FACT_DUE,       /* its wait is over */
+    FACT_LEAVE,     /* told to leave: max_hold, another replica, a drain */
+    FACT_COMMAND,   /* of an operator */
+    FACT_BREAKER,   /* the circuit breaker was set, or reset */
+    FACT_LOST,      /* the channel or the database is gone */
+    FACT_LEADER,    /* its leader is completed, or leaves it to lead */
+    N_FACTS
+};
+
+enum step_kind { STEP_STAY, STEP_WANT, STEP_WAIT, STEP_SENT, STEP_END };
+
+/* Effects of a step, in the order in which they take place. */
+enum {
+    EFFECT_LEAVE_REQUEST = 1 << 0,     /* no answer is awaited; 202 is forgotten */
+    EFFECT_ACCEPT = 1 << 1,            /* 202: accepted_until_ms */
+    EFFECT_DROP_TOKEN = 1 << 2,        /* the row is not ours, or its window ends by itself */
+    EFFECT_ACK_FOLLOWERS = 1 << 3,     /* copies of a completed message are completed */
+    EFFECT_RELEASE_FOLLOWERS = 1 << 4, /* the first of them leads the others; a follower leaves its leader */
+    EFFECT_EXTEND = 1 << 5,            /* its request is in flight as before */
+};
+
+struct step {
+    enum step_kind kind;
+    enum operation op;     /* WANT, WAIT, SENT */
+    enum wait_reason wait; /* WAIT */
+    int64_t until_ms;      /* WAIT; INT64_MAX: no timer */
+    unsigned effects;
+    int64_t accepted_until_ms; /* EFFECT_ACCEPT */
+};
+
+/* The operation is wanted now; or when the wait is over, at until_ms at the latest; it is sent; the delivery ends. */
+static inline struct step step_want(enum operation op)
+{
+    return (struct step){.kind = STEP_WANT, .op = op};
+}
+
+static inline struct step step_wait(enum operation op, enum wait_reason wait, int64_t until_ms)
+{
+    return (struct step){.kind = STEP_WAIT, .op = op, .wait = wait, .until_ms = until_ms};
+}
+
+static inline struct step step_sent(const struct delivery *d)
+{
+    return (struct step){.kind = STEP_SENT, .op = d->op};
+}
+
+static inline struct step step_end(void)
+{
+    return (struct step){.kind = STEP_END};
+}
+
+static inline struct step step_stay(void)
+{
+    return (struct step){.kind = STEP_STAY};
+}
+
+static inline struct step step_with(struct step s, unsigned effects)
+{
+    s.effects |= effects;
+    return s;
+}
+
+/* Carries the step out after the fact, and then its consequences for other deliveries. */
+void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s);
+
+/* All members of the request were added: their operations are sent with it. */
+void life_send(struct queue *q, int64_t now_ms, struct request *r);
+
+/* The table: the operations that may follow, a bit for each, and LIFE_END. */
+enum { LIFE_END = 1 << N_OPERATIONS };
+unsigned life_allows(enum operation op, enum phase phase, enum fact fact);
+const char *life_fact_name(enum fact fact);
+
+/* --- rules --- */
+
+/* Beside others of its id: it leads them, follows, or waits. */
+struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Its wait is over. */
+struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* The time of its next attempt has come. */
+struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* The window of its request is over, and its operation is FORWARD. */
+struct step life_window_over(struct queue *q, struct delivery *d);
+
+/* The application's answer to its request. STEP_STAY: it is kept until the row has answered. */
+struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
+                          int64_t retry_after_ms);
+
+/* An answer that was kept, after the row has answered. */
+struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Ready to be claimed: now, or in turn with the trials while everything fails. */
+struct step life_claim(const struct queue *q, const struct delivery *d);
+
+/* The attempt is released: the failure is not its own. crashes, unproven: to be written into the row, -1: as they
+ * are. */
+struct step life_release(struct delivery *d, int64_t delay_ms, int crashes, int unproven);
+
+/* The same, and then it is requeued. */
+struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);
+
+/* A death without an attempt of its own being at fault (no id, mismatch, too old …), unless everything fails: then
+ * it is held. */
+struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
+                     const char *text);
+
+/* An operator has given it up, by an answer about its row. */
+struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Row and dead letter are to be written, whatever else happens. */
+struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
+                             bool rowless);
+
+/* The claim of another owner would have to be waited for, and the broker could drop the message meanwhile: it is
+ * stored whole, and rejected. A death that waits because everything fails is stored with its own reason. */
+struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Completed: it and its followers are acked. */
+struct step life_ack(void);
+
+/* Its dead letter is committed, or it is not wanted whole. */
+struct step life_reject(void);
+
+/* Dead before: rejected again, after a wait where the queue's dead-letter exchange leads back to it. */
+struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Back to the broker; near the delivery limit a copy is published instead. */
+struct step life_requeue(const struct queue *q, struct delivery *d);
+
+/* A copy is published to its own queue, whatever its row is doing. */
+struct step life_renew(struct delivery *d);
+
+/* A delivery leaves at max_hold or for another replica: requeued, or stored whole where a return could be its end.
+ * STEP_STAY: neither is safe now. */
+struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d);
+
+/* Appends what is known of its limit, and why it was not renewed. */
+struct buf;
+void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret);
+
+/* Has an operator given it up by its id; and it is dead of that: a copy that is redriven lives. */
+bool life_is_given_up(const struct queue *q, const struct delivery *d);
+void life_given_up_is_dead(struct queue *q, const struct delivery *d);
+
+/* Near the broker's delivery limit? */
+bool life_is_near(const struct queue *q, const struct delivery *d);
+
+/* The database connection broke during its request: that may have aborted the application's transaction. */
+bool life_is_tainted(const struct queue *q, const struct delivery *d);
+
+/* --- of all deliveries that wait for the same --- */
+
+/* The database works again, or an operator has asked for it: refused statements are sent again now. */
+void life_try_again(struct queue *q, int64_t now_ms);
