@@ -66,10 +66,11 @@ packages_install() {
     return "$packages_status"
 }
 
-# build_tree FOLDER OPTIONS… : configures (again, when the options changed) and builds; shows the output only when it fails.
+# build_tree FOLDER [TARGET] OPTIONS… : configures (again, when the options changed) and builds; shows the output only when it fails.
 build_tree() {
-    build_folder=$1
+    build_folder=$1 build_target=
     shift
+    case $1 in -*) ;; *) build_target=$1 && shift ;; esac
     build_log=$build_folder.log
     if [ -f "$build_folder/build.ninja" ]; then
         meson setup --reconfigure "$@" "$build_folder" "$root" >"$build_log" 2>&1 || rm -rf "$build_folder"
@@ -77,6 +78,6 @@ build_tree() {
     if [ ! -f "$build_folder/build.ninja" ]; then
         meson setup "$@" "$build_folder" "$root" >"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
     fi
-    ninja -C "$build_folder" >>"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
+    ninja -C "$build_folder" $build_target >>"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
     rm -f "$build_log"
 }
