@@ -14,7 +14,7 @@ void buf_deinit(struct buf *b)
 
 char *buf_reserve(struct buf *b, size_t n)
 {
-    if (b->cap - b->len < n || !b->data) { /* also for nothing: a null pointer has no place behind it */
+    if (b->cap - b->len < n || !b->data) { /* also when n is 0: NULL + 0 must not be returned */
         size_t cap = b->cap < 64 ? 64 : b->cap;
 
         while (cap - b->len < n)
@@ -118,7 +118,7 @@ void buf_add_base64url(struct buf *b, const void *data, size_t len)
     b->len += (size_t)(p - at);
 }
 
-/* Bytes that stand for themselves in a JSON string, and in no longer UTF-8 sequence. */
+/* Bytes that a JSON string holds unescaped, single-byte UTF-8 only. */
 static const char json_plain[256] = {
     [' ' ... '!'] = 1,
     ['#' ... '['] = 1,

@@ -9,7 +9,7 @@
 
 enum { PATH_SIZE = 4096 };
 
-/* A limit this large is version 1's word for none. */
+/* Version 1 reports "no limit" as a value at least this large. */
 static const uint64_t UNLIMITED = UINT64_C(1) << 60;
 
 static void file_limit(const char *path, uint64_t *least)
@@ -29,8 +29,8 @@ static void file_limit(const char *path, uint64_t *least)
     fclose(f);
 }
 
-/* The group's own limit, and those of the groups around it. In a container without a namespace of its own the
- * path is the host's, and only the mount's root is there. */
+/* The limits of the group and of its ancestors. In a container without a cgroup namespace the path is the
+ * host's, and only the mount's root exists. */
 static void group_limit(const char *root, const char *mount, const char *group, const char *file,
                         uint64_t *least)
 {
@@ -73,7 +73,7 @@ bool cgroup_memory_limit(const char *root, uint64_t *ret)
     f = fopen(path, "re");
     if (!f)
         return false;
-    while (fgets(line, sizeof(line), f)) { /* number:controllers:path */
+    while (fgets(line, sizeof(line), f)) { /* format: number:controllers:path */
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
 
         if (!group)

@@ -20,7 +20,7 @@ int64_t clock_ms(void)
     return clock_us() / 1000;
 }
 
-/* pthread_cond_clockwait knows no other than this one that never jumps. */
+/* CLOCK_MONOTONIC is the only clock of pthread_cond_clockwait that never jumps. */
 struct timespec clock_until(int64_t ms)
 {
     int64_t us = clock_read_us(CLOCK_MONOTONIC) + ms * 1000;

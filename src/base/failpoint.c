@@ -1,7 +1,7 @@
-/* What happens at failpoints, and the times that a test has shortened. Set once before there are threads;
- * then only the counts change, atomically.
+/* The actions at failpoints, and the times that a test has shortened. They are set once before there are
+ * threads; afterwards only the counts change, atomically.
  *
- * Nothing of this is in a build without ONCEWARD_FAILPOINTS. */
+ * A build without ONCEWARD_FAILPOINTS contains none of this. */
 #include "onceward/base/failpoint.h"
 
 #ifdef ONCEWARD_FAILPOINTS
@@ -18,7 +18,7 @@ enum action { ACTION_NONE, ACTION_KILL, ACTION_STOP, ACTION_DELAY };
 
 static struct {
     enum action action;
-    long n; /* the first time that counts */
+    long n; /* first occurrence at which the action happens */
     long delay_ms;
     atomic_long count;
 } points[N_FAILPOINTS];
@@ -61,7 +61,7 @@ static long number(const char *text, const char *all)
     return n;
 }
 
-/* In both, item is taken apart; all is it as it came. */
+/* Both parsers overwrite item; all is the unchanged text, for error messages. */
 static void set_time(char *item, const char *all)
 {
     char *value = strchr(item, '=');

@@ -1,4 +1,4 @@
-/* Addresses as texts. */
+/* Numeric addresses with a port. */
 
 #include "onceward/base/ip_address.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 1..65535, digits alone; 0: it is none. */
+/* 1..65535, digits only; 0: not a port. */
 static int port_of(const char *text)
 {
     size_t len = strlen(text);

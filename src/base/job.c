@@ -1,7 +1,7 @@
-/* A job: the thread and the waiting side share one block, freed by whoever is done last.
+/* A job. The thread and the waiting side share one block; the last one to finish frees it.
  *
- * A thread that ends joins the one that ended before it, and job_wait_all the last one: so none is left
- * behind, and what libraries keep for a thread is gone before the process ends. */
+ * Each ending thread joins the one that ended before it, and job_wait_all joins the last one. So no thread is
+ * left behind, and the libraries' per-thread data is freed before the process ends. */
 #include "onceward/base/job.h"
 
 #include "onceward/base/clock.h"
@@ -22,7 +22,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     size_t n;
-    pthread_t last; /* that ended, not joined yet */
+    pthread_t last; /* ended, not joined yet */
     bool has_last;
 } running = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
@@ -71,8 +71,8 @@ static void *job_main(void *p)
         job_free(j);
         return NULL;
     }
-    /* From here on the other side may take and free the job at any time; only the descriptor's number is
-     * still ours. */
+    /* From here on the other side may take and free the job at any time; only the descriptor number still
+     * belongs to this thread. */
     return NULL;
 }
 
@@ -89,7 +89,7 @@ static void *job_thread(void *p)
     job_main(info.job);
     uint64_t one = 1;
     if (write(info.wake, &one, sizeof(one)) < 0)
-        one = 0; /* nobody looks any more */
+        one = 0; /* the job was abandoned */
     close(info.wake);
     last_join(true);
     running_add(-1);
@@ -109,7 +109,7 @@ struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void 
     j->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     info->job = j;
     info->wake =
-        j->fd < 0 ? -1 : dup(j->fd); /* the thread's own, so that it never writes to a reused number */
+        j->fd < 0 ? -1 : dup(j->fd); /* the thread's own copy, so that it never writes to a reused number */
     if (info->wake < 0)
         goto no;
     pthread_attr_init(&attr);

@@ -1,5 +1,4 @@
-/* Locked files. No state of its own; lock_take changes the environment, so it is called before there are
- * threads. */
+/* Locked files. Stateless. lock_take changes the environment, so it is called before there are threads. */
 
 #include "onceward/base/lock.h"
 
@@ -23,8 +22,8 @@ static bool is_file_at(int fd, const char *path)
            open_one.st_dev == there.st_dev;
 }
 
-/* The descriptor that the program before this one has left, or -1. A number that means another file now is
- * not touched. */
+/* The descriptor that the previous program passed on, or -1. A number that now belongs to another file is not
+ * touched. */
 static int inherited(const char *path, const char *keeper)
 {
     const char *text = keeper ? getenv(keeper) : NULL;
@@ -36,7 +35,7 @@ static int inherited(const char *path, const char *keeper)
     return !*end && fd > 2 && fd <= INT32_MAX && is_file_at((int)fd, path) ? (int)fd : -1;
 }
 
-/* Never through a link, and never something else than a file, that somebody may have put there. */
+/* Refuses links and anything but a regular file, which another user may have put there. */
 static int open_file(const char *path, int flags, struct fault *f)
 {
     struct stat st;
@@ -91,7 +90,7 @@ int lock_take(struct lock *l, const char *path, const char *keeper, int64_t *ret
         if (answer) {
             close(fd);
             return answer;
-        } /* it ended between the two questions */
+        } /* the owner ended between the two calls */
     }
     if (!is_file_at(fd, path)) {
         close(fd);

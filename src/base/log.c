@@ -1,7 +1,7 @@
-/* The log: lines are built on the caller's stack and queued as one block each for a single writer thread.
+/* The log. Callers build lines on their stacks and queue each as one block for a single writer thread.
  *
- * Bounds: each class of lines has a room of so many bytes in the queue; what does not fit is dropped and
- * counted. The lock is held for pointer work only, never during a write. */
+ * Bounds: each class of lines has room for a fixed number of bytes in the queue; lines that do not fit are
+ * dropped and counted. The lock is held for pointer work only, never during a write. */
 #include "onceward/base/log.h"
 
 #include "onceward/base/clock.h"
@@ -22,7 +22,7 @@
 enum {
     VALUE_MAX = 1024,
     MESSAGE_MAX = 640,       /* escapes included */
-    MESSAGE_VALUE_MAX = 240, /* of each value; the field has more of it */
+    MESSAGE_VALUE_MAX = 240, /* per value in the message; the field has more of it */
     TAIL_ROOM = MESSAGE_MAX + 48,
 };
 
@@ -52,10 +52,10 @@ static struct {
     _Atomic uint64_t dropped, lines[N_EVENTS][N_LOG_LEVELS];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .level = LOG_INFO, .fd = -1};
 
-/* What collectors want to have under names of their own. In ECS `error` and `trace` are objects: a text in
- * their place makes Elasticsearch refuse the line. */
+/* Fields that log collectors expect under other names. In ECS `error` and `trace` are objects: Elasticsearch
+ * refuses a line with a text in their place. */
 static const struct {
-    const char *name, *as[N_LOG_FORMATS]; /* NULL: as it is */
+    const char *name, *as[N_LOG_FORMATS]; /* NULL: unchanged */
 } renamed[] = {
     {"ts", {[LOG_ECS] = "@timestamp", [LOG_GCP] = "time"}},
     {"level", {[LOG_ECS] = "log.level", [LOG_GCP] = "severity"}},
@@ -94,7 +94,7 @@ uint64_t log_lines(enum event e, enum log_level level)
     return atomic_load(&state.lines[e][level]);
 }
 
-/* Appends bytes while there is room; TAIL_ROOM stays for what closes the line. */
+/* Appends bytes while there is room. TAIL_ROOM is reserved for the end of the line. */
 static void line_add(struct log_line *l, const char *data, size_t len)
 {
     size_t left = LOG_LINE_MAX - TAIL_ROOM - l->len;
@@ -105,7 +105,7 @@ static void line_add(struct log_line *l, const char *data, size_t len)
     l->len += len;
 }
 
-/* How many bytes a value may take so that key, quotes and comma surely fit; 0: the field is left out. */
+/* Is there room for a value of that many bytes with key, quotes and comma? Otherwise the field is left out. */
 static bool line_has_room(const struct log_line *l, size_t need)
 {
     return l->len + need + TAIL_ROOM + 8 < LOG_LINE_MAX;
@@ -132,7 +132,7 @@ static bool line_key(struct log_line *l, const char *key, size_t value_need)
     return true;
 }
 
-/* Whoever reads the log may do so at a terminal: what would act there is written as an escape. */
+/* Operators read the log at a terminal, so characters that act there are written as escapes. */
 static void line_string(struct log_line *l, struct slice s)
 {
     char escaped[8];
@@ -170,7 +170,7 @@ static bool is_plain(struct slice s)
     return s.len > 0;
 }
 
-/* As text, in quotes only where it would be misread without. */
+/* In LOG_TEXT, quotes are written only around values that would be misread without them. */
 static void line_value(struct log_line *l, struct slice s)
 {
     if (l->format == LOG_TEXT && is_plain(s) && line_has_room(l, s.len))
@@ -181,8 +181,8 @@ static void line_value(struct log_line *l, struct slice s)
 
 /* --- the message --- */
 
-/* A piece of an event's template: text, then a field. In brackets it has text behind the field, too, and is
- * optional. */
+/* A piece of an event's template: text, then a field. An optional piece, in brackets, also has text after the
+ * field. */
 struct message_part {
     struct slice before, key, after;
     bool optional;
@@ -220,7 +220,7 @@ static bool message_next(const char **at, struct message_part *ret)
     return true;
 }
 
-/* Notes where a value that the message names was written; its quotes are no part of it. */
+/* Records the place of a value that the message names, without its quotes. */
 static void message_keep(struct log_line *l, const char *key, size_t start)
 {
     const char *template = event_info(l->event)->message;
@@ -243,7 +243,7 @@ static void message_keep(struct log_line *l, const char *key, size_t start)
     }
 }
 
-/* How much of a value fits: it is cut neither in an escape nor in a character. */
+/* The number of bytes that fit without cutting an escape or a character. */
 static size_t message_value_len(const char *data, size_t len, size_t most)
 {
     size_t n = 0;
@@ -297,7 +297,7 @@ static size_t message_make(const struct log_line *l, char message[MESSAGE_MAX])
     return len;
 }
 
-/* The fields come first while a line is made: they are what the message says. */
+/* Inserts the message last, because it is made from the fields. */
 static void message_insert(struct log_line *l)
 {
     char message[MESSAGE_MAX], text[MESSAGE_MAX + 24];
@@ -378,7 +378,7 @@ void log_slice(struct log_line *l, const char *key, struct slice value)
 {
     size_t len = value.len < VALUE_MAX ? value.len : VALUE_MAX;
 
-    /* Never cut in the middle of a character: it would read as a replacement character. */
+    /* Cut only at a character boundary: half a character would read as U+FFFD. */
     while (len < value.len && len && ((uint8_t)value.data[len] & 0xC0) == 0x80)
         len--;
     if (!line_key(l, key, 16))
@@ -461,7 +461,7 @@ void log_texts(struct log_line *l, const char *key, const struct texts *value)
     line_add(l, "]", 1);
 }
 
-/* TAIL_ROOM was kept for it. */
+/* TAIL_ROOM was reserved for this. */
 static void line_close(struct log_line *l)
 {
     message_insert(l);
@@ -522,8 +522,8 @@ static uint64_t n_lines(const char *data, size_t len)
     return n;
 }
 
-/* Writes all of it. Answers how much was written when the descriptor is broken, or the time that log_stop
- * allows is over. */
+/* Writes all of it, or less when the descriptor is broken or the time limit of log_stop has passed. Returns
+ * the number of bytes written. */
 static size_t write_all(const char *data, size_t len)
 {
     size_t done = 0;
@@ -551,8 +551,7 @@ static size_t write_all(const char *data, size_t len)
     return done;
 }
 
-/* Writes whole lines. A line that breaks off, as on a full disk, does not spoil the one that is written next.
- */
+/* Writes whole lines. After a line that was torn, as on a full disk, the next one starts on a new line. */
 static void write_lines(const char *data, size_t len)
 {
     size_t done;
@@ -567,8 +566,7 @@ static void write_lines(const char *data, size_t len)
     atomic_fetch_add(&state.dropped, n_lines(data + done, len - done));
 }
 
-/* Takes what is queued, up to what one write carries well, and joins it: under load one write holds many
- * lines. */
+/* Joins queued lines up to a good write size: under load one write carries many lines. */
 static void *writer(void *unused)
 {
     static char block[64 * 1024];

@@ -1,4 +1,4 @@
-/* What /proc says of a process. Pure reading; any thread. */
+/* Process information from /proc. Read-only; any thread. */
 
 #include "onceward/base/process.h"
 
@@ -20,11 +20,11 @@ int64_t process_started(int64_t pid)
     snprintf(path, sizeof(path), "/proc/%" PRId64 "/stat", pid);
     FILE *file = fopen(path, "re");
     if (!file)
-        return -1; /* there is no /proc here */
+        return -1; /* this system has no /proc */
     size_t len = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[len] = '\0';
-    /* The second field is the program's name in parentheses, and may hold anything. */
+    /* The second field is the program's name in parentheses, which may contain anything. */
     const char *rest = strrchr(text, ')');
     if (!rest ||
         sscanf(rest, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNd64,

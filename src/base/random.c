@@ -19,7 +19,7 @@ void random_bytes(void *out, size_t len)
             while (got < sizeof(pool)) {
                 ssize_t n = getrandom(pool + got, sizeof(pool) - got, 0);
 
-                assert(n > 0 || errno == EINTR); /* up to 256 bytes it cannot fail otherwise: random(7) */
+                assert(n > 0 || errno == EINTR); /* no other failure up to 256 bytes: random(7) */
                 if (n > 0)
                     got += (size_t)n;
             }
@@ -42,5 +42,5 @@ uint64_t random_below(uint64_t bound)
     if (!bound)
         return 0;
     random_bytes(&r, sizeof(r));
-    return r % bound; /* the bias is below 2^-30 for every bound in use: jitter, nothing else */
+    return r % bound; /* for jitter only: the bias is below 2^-30 for every bound in use */
 }

@@ -1,4 +1,4 @@
-/* The default folder of the state file: see runtime_folder.h. No state of its own; any thread. */
+/* The default folder of the state file: see runtime_folder.h. Stateless; any thread. */
 
 #include "onceward/base/runtime_folder.h"
 
@@ -31,7 +31,7 @@ static bool is_own_folder(const char *path)
            access(path, W_OK | X_OK) == 0;
 }
 
-/* An existing folder decides by its rights; otherwise the parent does. */
+/* An existing folder counts by its own rights, otherwise the parent's rights count. */
 static bool has_run_folder(void)
 {
     struct stat st;
@@ -65,7 +65,7 @@ char *runtime_path(void)
     return path;
 }
 
-/* The folder of a path, or NULL: it has none of its own. The caller owns it. */
+/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -109,7 +109,7 @@ static void add_utf8(struct buf *out, uint32_t c)
     buf_add_char(out, (char)(0x80 | (c & 0x3F)));
 }
 
-/* p is behind "\u". Answers how many bytes were used. */
+/* Decodes the escape at p, which is behind "\u". Returns the number of bytes used. */
 static size_t decode_unicode(struct buf *out, const char *p, size_t left)
 {
     uint32_t c = hex4(p);
@@ -225,7 +225,7 @@ bool scan_open(struct scan *s)
     return true;
 }
 
-/* Steps over the separator before the next element. */
+/* Skips the separator before the next element. */
 static int next(struct scan *s, bool first, char close)
 {
     skip_space(s);

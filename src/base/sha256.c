@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_MD *algorithm; /* looked up once: that costs more than a short digest */
+static EVP_MD *algorithm; /* looked up once: a lookup costs more than a short digest */
 
 static void algorithm_fetch(void)
 {

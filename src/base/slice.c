@@ -13,7 +13,7 @@ int slice_compare(struct slice a, struct slice b)
 }
 
 /* The length of the well-formed sequence at p, or 0. The bounds of the second byte exclude overlong forms,
- * surrogates and what lies above U+10FFFF (RFC 3629, section 4). */
+ * surrogates and code points above U+10FFFF (RFC 3629, section 4). */
 static size_t utf8_sequence(const uint8_t *p, size_t left)
 {
     uint8_t low = 0x80, high = 0xBF;

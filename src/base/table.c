@@ -1,4 +1,4 @@
-/* Tables and other text for people. Used by commands only; one thread. */
+/* Tables and other text for people. For commands only; one thread. */
 
 #include "onceward/base/table.h"
 
@@ -11,7 +11,7 @@
 
 enum { CELL_MAX = 200 };
 
-/* One character; answers how many bytes it took. */
+/* Adds one character; returns its number of bytes. */
 static size_t add_safe_one(struct buf *out, struct slice s, size_t at)
 {
     size_t step = slice_utf8_step(s, at);
@@ -149,7 +149,7 @@ static struct slice cell_at(const struct table *t, size_t i)
     return (struct slice){t->text.data + start, t->ends[i] - start};
 }
 
-/* Characters, not bytes. Wide and combining characters are taken for ordinary ones. */
+/* Counts characters, not bytes. Wide and combining characters count as ordinary ones. */
 static size_t width_of(struct slice s)
 {
     size_t n = 0;
@@ -176,7 +176,7 @@ static void add_row(struct buf *line, const struct table *t, size_t row, const s
     }
 }
 
-/* Cuts at a number of characters, with an ellipsis as the last one. */
+/* Cuts to a number of characters; the last one becomes an ellipsis. */
 static void cut_line(struct buf *line, size_t width)
 {
     size_t n = 0, at = 0;

@@ -1,4 +1,4 @@
-/* A list of texts: copies, in the order in which they came. */
+/* A list of texts: copies, in the order of their addition. */
 #include "onceward/base/texts.h"
 
 #include "onceward/base/mem.h"

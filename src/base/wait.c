@@ -1,6 +1,6 @@
-/* See wait.h. The kernel is given numbers, not addresses: an event names a descriptor and the generation of
- * its slot, and a slot gets a new generation with each watch. So an event that was read before its watch went
- * away speaks of nobody, also when the same turn has put another watch on the same number. */
+/* See wait.h. Events carry numbers, not addresses: a descriptor and the generation of its slot, which changes
+ * with each watch. So an event that was read before its watch was removed is ignored, even when the same turn
+ * has put another watch on the same number. */
 
 #include "onceward/base/wait.h"
 
@@ -18,18 +18,18 @@
 #include <unistd.h>
 
 enum {
-    EVENTS_MAX = 64,     /* taken in one turn */
-    REFUSED_WAIT_MS = 20 /* between tries, when the kernel has no memory to wait with */
+    EVENTS_MAX = 64,     /* per turn */
+    REFUSED_WAIT_MS = 20 /* between tries, when the kernel has no memory for waiting */
 };
 
 struct slot {
-    struct watch *watch; /* NULL: nobody watches this descriptor */
+    struct watch *watch; /* NULL: the descriptor is not watched */
     uint32_t generation;
 };
 
 struct wait {
     int epoll, wakeup;
-    struct slot *slots; /* by descriptor */
+    struct slot *slots; /* indexed by descriptor */
     size_t n_slots;
     struct watch wakes;
 };
@@ -53,7 +53,7 @@ static void woken(void *owner, uint32_t events)
 
     (void)events;
     if (read(w->wakeup, &count, sizeof(count)) < 0)
-        return; /* it was read already */
+        return; /* already read */
 }
 
 int wait_new(struct wait **ret, struct fault *f)
@@ -116,7 +116,7 @@ int wait_add(struct wait *w, struct watch *k, int fd, uint32_t events, wait_read
     s->generation++;
     e.data.u64 = event_name(w, fd);
     r = epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e);
-    if (r < 0 && errno == EEXIST) /* the number is watched because the descriptor was not closed after all */
+    if (r < 0 && errno == EEXIST) /* the old watch's descriptor is still open */
         r = epoll_ctl(w->epoll, EPOLL_CTL_MOD, fd, &e);
     if (r < 0)
         return fault_set(f, "a descriptor cannot be watched: %s", strerror(errno));
@@ -125,8 +125,8 @@ int wait_add(struct wait *w, struct watch *k, int fd, uint32_t events, wait_read
     return 0;
 }
 
-/* A change of what is watched takes no memory; it fails only for a descriptor that a library has closed,
- * whose end its owner is about to be told by that library. */
+/* A change takes no memory. It fails only for a descriptor that a library has closed, and that library is
+ * about to report the end to the descriptor's owner. */
 void wait_change(struct wait *w, struct watch *k, uint32_t events)
 {
     struct epoll_event e = {.events = events};
@@ -168,7 +168,7 @@ int wait_turn(struct wait *w, int64_t until_ms)
     int timeout_ms = until_ms <= 0 ? 0 : milliseconds_until(until_ms);
     int n = epoll_wait(w->epoll, events, EVENTS_MAX, timeout_ms), n_called = 0;
 
-    if (n < 0 && errno != EINTR) /* no memory: not worse than a short nap */
+    if (n < 0 && errno != EINTR) /* out of memory: a short sleep avoids a busy loop */
         usleep(REFUSED_WAIT_MS * 1000);
     for (int i = 0; i < n; i++) {
         struct watch *k = watch_of(w, events[i].data.u64);
@@ -187,6 +187,6 @@ void wait_wake(struct wait *w)
     uint64_t one = 1;
 
     if (write(w->wakeup, &one, sizeof(one)) < 0)
-        errno = EAGAIN; /* full: it is awake already */
+        errno = EAGAIN; /* counter full: the thread is awake already */
     errno = was;
 }

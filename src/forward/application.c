@@ -1,4 +1,4 @@
-/* The connections of an application: kept, made and closed. Which exchange gets which is forward.c's. */
+/* The connections of an application: kept, made and closed. forward.c assigns them to exchanges. */
 
 #include "forward/application.h"
 
@@ -35,7 +35,7 @@ static struct connector *connector_make(struct application *a, struct fault *f)
     return connector_new(a->multi, a, &a->target, a->question.tls, a->question.connect_timeout_ms, f);
 }
 
-/* The first connector shows whether libcurl takes all options, while somebody can still be told. */
+/* The first connector is made now, so that an option that libcurl refuses is reported at the start. */
 int application_new(const struct config_queue *q, struct target *target, struct multi *m, wait_ready *ready,
                     struct application **ret, struct fault *f)
 {
@@ -104,7 +104,7 @@ void application_join(struct application *a, const struct config_queue *q)
 
 /* ---- connections ---- */
 
-/* The one used last: the others may grow old. */
+/* Takes the one used last, so that surplus connections grow old and are closed. */
 struct connection *application_take(struct application *a)
 {
     while (a->idle.len) {
@@ -198,7 +198,8 @@ static void retire(struct application *a, struct connector *k)
         connector_free(k);
 }
 
-/* The connector's connection as our own, idle. The connector is gone, or stays with it. */
+/* Turns the connector's connection into an idle one. A plain connector becomes free; one with TLS stays with
+ * it. */
 static int take_over(struct application *a, struct connector *k, char *error)
 {
     struct connection *c;
@@ -221,12 +222,12 @@ static int take_over(struct application *a, struct connector *k, char *error)
     if (a->idle.len < a->waiting.len || a->busy.len + a->idle.len < a->max_connections)
         list_push(&a->idle, &c->link);
     else
-        connection_free(c); /* nobody waits for it any more */
+        connection_free(c); /* no exchange waits for it any more */
     return 0;
 }
 
-/* A Unix socket takes no more connections at once than its backlog has room for, and says no to the others.
- * While the application has others of ours, it lives. */
+/* A Unix socket accepts no more connections at once than its backlog holds, and refuses the others. The
+ * application is alive as long as it keeps other connections of ours. */
 static bool is_crowded(const struct application *a, const struct connector *k, CURLcode code)
 {
     int number;

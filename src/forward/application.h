@@ -15,63 +15,61 @@
 struct config_queue;
 struct fault;
 
-/* An application: the exchanges that wait for a connection to it, its connections, and those that are being
- * made.
+/* An application: the exchanges that wait for a connection to it, its connections, and those under
+ * construction.
  *
- * An exchange that waits gets the first connection that is there, whoever asked for it. After
- * application_connect there are at least as many connectors at work as exchanges waiting, unless
- * connect_at_ms is set. */
+ * A waiting exchange gets the first connection that becomes available, whichever exchange asked for it. After
+ * application_connect at least as many connectors are at work as exchanges wait, unless connect_at_ms is set. */
 struct application {
     size_t number;
     struct target target;
-    struct probe_question question; /* how it is probed, and connected to */
+    struct probe_question question; /* the target of probes and connects */
     struct probe probe;
-    size_t max_connections; /* the concurrency of its queues together */
+    size_t max_connections; /* the sum of its queues' concurrency */
     struct wait *wait;
     struct multi *multi;
-    wait_ready *ready; /* something happened on a connection */
+    wait_ready *ready; /* called for an event on a connection */
 
-    struct list waiting;    /* exchanges without a connection, by their `queue` */
-    struct list busy, idle; /* connections with and without an exchange; idle: the one used last is last */
+    struct list waiting;    /* exchanges without a connection, linked by their `queue` */
+    struct list busy, idle; /* connections with and without an exchange; idle ends with the one used last */
     struct list connecting, spare; /* connectors */
-    char refusal[100]; /* what it said of this side's certificate, and has answered nothing since; or empty */
-    int64_t connect_at_ms; /* when those that wait get connectors again; INT64_MAX: they have them */
+    char refusal[100];             /* its refusal of our certificate, until it answers; or empty */
+    int64_t connect_at_ms; /* when waiting exchanges get connectors again; INT64_MAX: they have them */
 };
 
-/* For q, which must outlive it. *target becomes its own when it succeeds. ready is called with a struct
- * connection. -1: f says why. */
+/* Creates the application of q, which must outlive it, and takes *target on success. ready is called with a
+ * struct connection. -1: f says why. */
 int application_new(const struct config_queue *q, struct target *target, struct multi *m, wait_ready *ready,
                     struct application **ret, struct fault *f);
 
-/* Closes all connections; exchanges that had one have none. */
+/* Closes all connections, and detaches their exchanges. */
 void application_free(struct application *a);
 
 /* Would q, whose URL leads to *t, reach the same listener in the same way? */
 bool application_is_for(const struct application *a, const struct config_queue *q, const struct target *t);
 
-/* q sends to it, too, or is the first to. */
+/* Adds another queue, or the first, to the application. */
 void application_join(struct application *a, const struct config_queue *q);
 
-/* Takes an idle connection that can be used; it is in no list afterwards. NULL: there is none. */
+/* Takes a usable idle connection out of its list. NULL: none is idle. */
 struct connection *application_take(struct application *a);
 
-/* A connection that was taken carries x. */
+/* Lists a taken connection as busy once it carries an exchange. */
 void application_carries(struct application *a, struct connection *c);
 
-/* A connection's exchange is over: it is idle where that left it clean, else closed. It is in busy, and x has
- * none afterwards. */
+/* Ends the connection's exchange, which is in busy: the connection becomes idle if clean, else it is closed. */
 void application_release(struct application *a, struct connection *c, bool is_clean);
 
-/* Closes idle connections: one on which something happened, all of them, or those that are too old. The last
- * answers when the next one will be: INT64_MAX: none. */
+/* Close idle connections: one with an event, all, or those too old. The last returns when the next one grows
+ * too old; INT64_MAX: none will. */
 void application_close_idle(struct application *a, struct connection *c);
 void application_close_all_idle(struct application *a);
 int64_t application_close_old(struct application *a, int64_t now_ms);
 
-/* Begins to make connections for what waits, where connect_at_ms is not set. -1: f says why no more can be
- * made. */
+/* Starts to make connections for waiting exchanges, unless connect_at_ms is set. -1: f says why no more can
+ * be made. */
 int application_connect(struct application *a, struct fault *f);
 
-/* A connector has ended. 0: there is one more idle connection, or it is tried again at connect_at_ms. -1: no
- * connection, error (CURL_ERROR_SIZE bytes) says why. */
+/* Handles the end of a connector. 0: one more connection is idle, or the next try is at connect_at_ms. -1: no
+ * connection; error (CURL_ERROR_SIZE bytes) says why. */
 int application_connected(struct application *a, struct connector *k, CURLcode code, char *error);

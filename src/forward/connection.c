@@ -1,8 +1,7 @@
-/* Connections to the application: reading, writing, and which exchange each carries.
+/* Connections to the application: reading, writing, and the exchange of each.
  *
- * A request is never sent twice: once a single byte of it was taken, an exchange has seen its only
- * connection. It goes to another one only when the kept connection that it was given turns out to be closed
- * before that. */
+ * A request is never sent twice. Once the kernel took a single byte of it, its exchange never gets another
+ * connection. It gets one only when its kept connection turns out to have been closed before that. */
 
 #include "forward/connection.h"
 
@@ -21,12 +20,12 @@
 #include <unistd.h>
 
 enum {
-    IDLE_MAX_MS = 3000, /* below the 5 s after which common servers close an idle connection */
+    IDLE_MAX_MS = 3000, /* below 5 s, after which common servers close an idle connection */
     RECEIVE_SIZE = 16 * 1024,
-    LINGER_MS = 1000, /* for the rest of a request, or of a text, when the answer is known */
+    LINGER_MS = 1000, /* for the rest of a request or a text, once the answer is known */
 };
 
-/* TLS has things to say on a connection at rest, so there only its end counts. */
+/* TLS sends records on an idle connection too, so only its end counts there. */
 static uint32_t events_idle(const struct connection *c)
 {
     return c->tls ? EPOLLRDHUP : EPOLLIN | EPOLLRDHUP;
@@ -66,7 +65,7 @@ void connection_free(struct connection *c)
     free(c);
 }
 
-/* The socket says nothing about what is decrypted already. */
+/* poll does not see bytes that TLS has decrypted already. */
 static bool tls_has_more(struct connection *c)
 {
     char byte;
@@ -80,8 +79,8 @@ int64_t connection_stale_ms(const struct connection *c)
     return c->idle_ms + IDLE_MAX_MS;
 }
 
-/* Was it closed, or did it say something unasked, since its last exchange? That would be taken for the next
- * answer. Over TLS not all that comes is for us: session tickets, for one. */
+/* Was the connection closed, or did it send bytes unasked, since its last exchange? Such bytes would be taken
+ * for the next answer. Over TLS some bytes are not part of an answer: session tickets, for example. */
 bool connection_is_stale(struct connection *c)
 {
     struct pollfd p = {.fd = c->fd, .events = POLLIN | POLLRDHUP};
@@ -103,7 +102,7 @@ static void error_set(struct exchange *x, const char *text, bool reset)
     x->reset = reset;
 }
 
-/* How many bytes more were taken, or IO_. */
+/* Returns the number of bytes taken, or IO_. */
 static ssize_t tls_send(struct connection *c, const char *data, size_t len)
 {
     size_t n = 0;
@@ -130,7 +129,7 @@ static ssize_t plain_send(struct connection *c, struct iovec *parts, size_t n_pa
     return IO_FAILED;
 }
 
-/* Head and body in one piece where that is small, so that it becomes one record. */
+/* Sends head and body together when they are small, so that they become one record. */
 static ssize_t tls_send_some(struct connection *c, struct slice head, struct slice body)
 {
     struct exchange *x = c->x;
@@ -144,7 +143,7 @@ static ssize_t tls_send_some(struct connection *c, struct slice head, struct sli
     return head.len ? tls_send(c, head.data, head.len) : tls_send(c, body.data, body.len);
 }
 
-/* Writes what the socket takes. False: it broke. */
+/* Writes as much as the socket takes. False: writing failed. */
 static bool send_all(struct connection *c, struct slice whole_head)
 {
     struct exchange *x = c->x;
@@ -194,7 +193,7 @@ static ssize_t plain_receive(struct connection *c, char *data, size_t size)
     return IO_FAILED;
 }
 
-/* Reads what is there. */
+/* Reads the available bytes. */
 static enum ending receive_all(struct connection *c)
 {
     struct exchange *x = c->x;
@@ -215,7 +214,7 @@ static enum ending receive_all(struct connection *c)
                  : n == 0                                  ? ENDING_CLOSED
                                                            : ENDING_RECEIVE;
         if (n > 0 && (used < (size_t)n || (c->tls && ending == ENDING_REPLY && tls_has_more(c))))
-            x->reply.keep = false; /* bytes that nobody asked for */
+            x->reply.keep = false; /* bytes behind the end of the answer */
         /* A plain socket that gave less than there was room for is empty. */
         if (!c->tls && n > 0 && (size_t)n < sizeof(received))
             break;
@@ -228,7 +227,7 @@ static enum ending receive_all(struct connection *c)
     return ENDING_NONE;
 }
 
-/* The request cannot be sent to its end. The other side may have said why before it closed. */
+/* The rest of the request cannot be sent. The application may have sent its reason before it closed. */
 static enum ending send_broke(struct connection *c)
 {
     struct exchange *x = c->x;
@@ -245,8 +244,7 @@ static enum ending send_broke(struct connection *c)
     return ending == ENDING_NONE || !x->reply.begun ? ENDING_SEND : ending;
 }
 
-/* An idle connection gets an exchange, and sends what it can. The process may have been stopped meanwhile:
- * what nobody waits for is not sent. */
+/* The process may have been stopped meanwhile, so a request whose time is over is not sent. */
 enum ending connection_carry(struct connection *c, struct exchange *x, struct slice head)
 {
     int64_t now_ms = clock_ms();
@@ -255,7 +253,7 @@ enum ending connection_carry(struct connection *c, struct exchange *x, struct sl
     x->c = c;
     if (now_ms >= x->deadline_ms || (x->send_by_ms && now_ms >= x->send_by_ms))
         return ENDING_TIME;
-    if (c->tls && !x->request.len) { /* where the body joins it */
+    if (c->tls && !x->request.len) { /* a small body is joined to it */
         buf_add_slice(&x->request, head);
         head = buf_slice(&x->request);
     }

@@ -1,4 +1,4 @@
-/* Making connections: by libcurl, which resolves names, connects, does TLS and knows Unix sockets. */
+/* Makes connections through libcurl, which resolves names, connects, does TLS and supports Unix sockets. */
 
 #include "forward/connector.h"
 

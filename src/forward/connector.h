@@ -11,36 +11,35 @@ struct config_tls;
 struct fault;
 struct target;
 
-/* A libcurl handle that makes connections: name resolution, connect, TLS, the Unix socket. Once the
- * connection is there, a plain one is taken from it, and it is free again; one with TLS stays with its
- * connection. */
+/* A libcurl handle that makes connections: name resolution, connect, TLS, the Unix socket. A plain connection
+ * is taken out of the handle, which is then free again; a TLS connection keeps its handle. */
 struct connector {
     struct transfer transfer;
     struct multi *multi;
-    struct application *application; /* whose it is; opaque here */
+    struct application *application; /* its application; opaque here */
     struct link link; /* in its application's connecting or spare; with TLS in neither once connected */
     CURL *easy;
     bool is_tls;
-    int taken; /* the socket that libcurl must not close; -1: none */
+    int taken; /* socket that libcurl must not close; -1: none */
     char error[CURL_ERROR_SIZE];
 };
 
-/* t and tls must outlive it. NULL: f says why. The caller owns it (connector_free). */
+/* t and tls must outlive the connector. NULL: f says why. The caller owns it (connector_free). */
 struct connector *connector_new(struct multi *m, struct application *application, const struct target *t,
                                 const struct config_tls *tls, int64_t connect_timeout_ms, struct fault *f);
 
-/* With the connection that it made, where that is still its own. */
+/* Closes its connection too, unless that was taken. */
 void connector_free(struct connector *k);
 
-/* Begins to make a connection. -1: f says why not. */
+/* Starts to make a connection. -1: f says why not. */
 int connector_start(struct connector *k, struct fault *f);
 
-/* libcurl is done with it: with what result, multi_next has told. */
+/* Takes the handle from libcurl after multi_next has returned its result. */
 void connector_stop(struct connector *k);
 
-/* The connection that it has made: its socket; a plain one belongs to the caller from now on. -1: libcurl has
- * lost it. */
+/* The socket of the finished connection. A plain one belongs to the caller from now on. -1: libcurl has lost
+ * it. */
 int connector_take(struct connector *k);
 
-/* Why it made no connection, as an errno; 0: for another reason. */
+/* The errno of a failed connection; 0: it failed for another reason. */
 int connector_errno(const struct connector *k);

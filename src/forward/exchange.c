@@ -1,5 +1,5 @@
-/* One POST and its answer: what was sent, what came, and what the end of it means. No I/O: connection.c moves
- * the bytes. */
+/* One POST and its answer: the bytes sent and received, and the meaning of its end. No I/O: connection.c
+ * moves the bytes. */
 
 #include "forward/exchange.h"
 
@@ -16,8 +16,8 @@
 
 enum {
     QUOTE_MAX = 256,
-    REQUEST_KEEP_MAX = 8192, /* a larger buffer is given back when the exchange is over */
-    BODY_KEEP_MAX = 4096,    /* the same for what was answered */
+    REQUEST_KEEP_MAX = 8192, /* a larger buffer is freed after the exchange */
+    BODY_KEEP_MAX = 4096,    /* the same for the answer's body */
     RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
 };
 
@@ -75,9 +75,9 @@ void exchange_hurry(struct exchange *x, int64_t within_ms)
         x->deadline_ms = deadline_ms;
 }
 
-/* Over TLS a failed write may have sent whole records before the one that failed. So there that holds where
- * the first write (the head, with a small body joined to it) is one record: part of one means nothing to
- * anybody. */
+/* Over TLS a failed write may have sent whole records before the one that failed. So there the exchange is
+ * unsent only if the first write (the head, with a small body joined to it) is one record: the application
+ * cannot decrypt part of a record. */
 bool exchange_is_unsent(const struct exchange *x)
 {
     return !x->offered ||
@@ -90,8 +90,9 @@ bool exchange_leaves_clean(const struct exchange *x)
            exchange_is_sent(x);
 }
 
-/* An error before the request was sent whole: the application does not want the rest. Some of its text, where
- * there is any, is waited for. A success goes on being sent to the end, as whoever reads it expects. */
+/* An error before the whole request was sent: the application does not want the rest. Onceward stops sending
+ * and waits a little for the error's text. After a success the rest of the request is still sent, because its
+ * reader expects it. */
 static bool refusal_notice(struct exchange *x)
 {
     x->early = x->early || (x->reply.final && x->reply.status >= 300 && !exchange_is_sent(x));
@@ -127,21 +128,21 @@ static enum answer_kind kind_of(struct exchange *x)
 {
     if (x->reply.final && (x->reply.state == REPLY_WHOLE || x->cut))
         return ANSWER_STATUS;
-    /* (libcurl does not tell how TLS ended, so a body that goes on to the close is whole there, too, however
-     * it closed.) An error was said in full; that the text behind it broke off changes nothing. A success
-     * counts when it is whole. */
+    /* (libcurl does not report how TLS ended, so over TLS a body without a length is always taken as whole
+     * when the connection closes.) An error's status is complete even if its text broke off. A success counts
+     * only when it is whole. */
     if (x->reply.final && x->reply.status >= 300) {
         x->cut = true;
         return ANSWER_STATUS;
     }
-    /* With TLS 1.3 the server judges the client's certificate after the client's first record has left, and
-     * its alert about it says that the handshake failed: nothing was handed to the application. */
+    /* With TLS 1.3 the server checks the client's certificate after the client has sent its first record. An
+     * alert about it means that the handshake failed: the application got nothing. */
     if (exchange_is_unsent(x) || (x->certificate && !x->reply.begun))
         return ANSWER_UNREACHABLE;
     return x->ending == ENDING_TIME ? ANSWER_TIMEOUT : ANSWER_DIED;
 }
 
-/* Is the letter at `at` fit for a log line? C1 control characters hide in two bytes of UTF-8. */
+/* Is the byte at `at` part of a control character? C1 control characters take two bytes in UTF-8. */
 static bool is_control(struct slice s, size_t at, size_t len)
 {
     unsigned char c = (unsigned char)s.data[at];
@@ -149,8 +150,8 @@ static bool is_control(struct slice s, size_t at, size_t len)
     return len == 1 ? c < ' ' || c == 0x7F : c == 0xC2 && (unsigned char)s.data[at + 1] < 0xA0;
 }
 
-/* Adds the start of a body in quotes when it is text. Runs of blanks and control characters become one blank.
- * cut: the body may end within a letter. */
+/* Adds the start of a textual body in quotes. Runs of blanks and control characters become one blank. cut:
+ * the body may end within a character. */
 static void quote_add(char *out, size_t size, struct slice body, bool cut)
 {
     char text[QUOTE_MAX + 1];
@@ -162,7 +163,7 @@ static void quote_add(char *out, size_t size, struct slice body, bool cut)
     for (size_t at = 0, len; at < body.len && n < QUOTE_MAX; at += len) {
         len = slice_utf8_step(body, at);
         if (!len) {
-            /* a letter that the cut went through is no sign of binary content */
+            /* a character cut in two is no sign of binary content */
             if (cut && body.len - at < 4 && at)
                 break;
             return;
@@ -186,7 +187,8 @@ static void quote_add(char *out, size_t size, struct slice body, bool cut)
         snprintf(out + used, size - used, ": \"%s\"", text);
 }
 
-/* "certificate required", of "... routines::tlsv13 alert certificate required, errno 0". */
+/* The alert's name, such as "certificate required" in "... routines::tlsv13 alert certificate required, errno
+ * 0". */
 static struct slice alert_of(const char *error)
 {
     const char *alert = strstr(error, "alert ");
@@ -195,10 +197,10 @@ static struct slice alert_of(const char *error)
     return (struct slice){alert, strcspn(alert, ",")};
 }
 
-/* Why there is no answer. */
+/* Writes why there is no answer. */
 static void reason_write(const struct exchange *x, char *out, size_t size)
 {
-    char name[101]; /* the reason behind it is to have room, too */
+    char name[101]; /* short, to leave room for the reason behind it */
 
     snprintf(name, sizeof(name), "%.100s", x->target->name);
     switch (x->ending) {

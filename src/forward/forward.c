@@ -1,8 +1,8 @@
-/* The adapter as a whole: queues and their applications, the requests that are out, and what becomes of them.
+/* The adapter as a whole: queues and their applications, the requests in flight, and their outcomes.
  *
- * Only here something is done about the end of an exchange: its connection becomes free or is closed, and it
- * lies in `ended` until forward_step hands its answer out. Exchanges that wait for a connection get one in
- * forward_send, and in the first forward_step of a turn. */
+ * Only this file handles the end of an exchange: it releases or closes the connection, and puts the exchange
+ * into `ended` until forward_step returns its answer. Waiting exchanges get a connection in forward_send, and
+ * in the first forward_step of a turn. */
 
 #include "onceward/forward/forward.h"
 
@@ -42,16 +42,16 @@ struct forward {
     size_t n_applications;
 
     struct list out, idle; /* exchanges */
-    size_t max_idle;       /* what the queues may have out together */
-    struct list ended;     /* out, and to be answered */
+    size_t max_idle;       /* the sum of the queues' concurrency */
+    struct list ended;     /* ended, answer not returned yet */
     struct list probed;    /* probes with a result */
     struct hash by_ref;
-    int64_t next_deadline_ms;    /* no exchange that is out is due earlier */
-    int64_t applications_due_ms; /* no application has to be looked at earlier */
-    bool undrained;              /* forward_step has not answered FORWARD_NOTHING since it last looked */
+    int64_t next_deadline_ms;    /* no exchange in flight is due earlier */
+    int64_t applications_due_ms; /* no application is due earlier */
+    bool undrained;              /* forward_step has not returned FORWARD_NOTHING since the last check */
 
-    struct buf scratch;  /* the head being written */
-    struct buf answered; /* the body of the last answer */
+    struct buf scratch;  /* the head under construction */
+    struct buf answered; /* the last answer's body */
     struct exchange_words words;
 };
 
@@ -116,7 +116,7 @@ static void deadline_note(struct forward *w, const struct exchange *x)
         w->next_deadline_ms = due_ms;
 }
 
-/* It needs its connection, or its place among those that wait for one, no more. */
+/* Detaches an exchange from its connection, or from the list of those that wait for one. */
 static void let_go(struct exchange *x)
 {
     struct application *a = x->route->application;
@@ -131,7 +131,7 @@ static void let_go(struct exchange *x)
     application_release(a, c, exchange_leaves_clean(x));
 }
 
-/* x waits for a connection, or had one. */
+/* Ends an exchange that waits for a connection or had one. */
 static void over(struct exchange *x, enum ending ending)
 {
     assert(x->ending == ENDING_NONE);
@@ -233,7 +233,8 @@ static struct exchange *find(const struct forward *w, size_t queue, uint64_t ref
     return NULL;
 }
 
-/* Out no more, and back among the idle ones, of which no more are kept than can be out. */
+/* Moves an exchange from the requests in flight to the idle ones. As many idle ones are kept as can be in
+ * flight. */
 static void retire(struct forward *w, struct exchange *x)
 {
     hash_remove(&w->by_ref, &x->by_ref);
@@ -248,7 +249,7 @@ static void retire(struct forward *w, struct exchange *x)
     list_push(&w->idle, &x->link);
 }
 
-/* The one used last: its memory is warm. */
+/* Takes the one used last, because its memory is warm. */
 static struct exchange *idle_take(struct forward *w)
 {
     struct exchange *x;
@@ -260,7 +261,7 @@ static struct exchange *idle_take(struct forward *w)
     return x;
 }
 
-/* The head is in x->request. */
+/* Requires the head in x->request. */
 static void wait_for_connection(struct exchange *x)
 {
     list_push(&x->route->application->waiting, &x->queue);
@@ -300,7 +301,7 @@ static void connect_failed(struct application *a, const char *error, enum ending
     over(x, ending);
 }
 
-/* Gives connections to those that wait for one, and begins to make what is missing. */
+/* Gives connections to waiting exchanges, and starts to make missing ones. */
 static void serve(struct application *a)
 {
     struct connection *c;
@@ -384,10 +385,10 @@ static void probe_tell(struct forward *w, struct probe *p, struct forward_probed
                                    .error = p->error};
 }
 
-/* ---- time, and what came ---- */
+/* ---- time and answers ---- */
 
-/* An answer that lies there when the process was stopped for long, or was slow, is an answer: what came is
- * taken before a deadline counts. */
+/* An answer that arrived before this check counts, even if the process was stopped or slow. So received bytes
+ * are read before a deadline is checked. */
 static void deadlines_check(struct forward *w, int64_t now_ms)
 {
     if (now_ms < w->next_deadline_ms)
@@ -453,8 +454,8 @@ static void look(struct forward *w)
     }
 }
 
-/* Who does not accept this side's certificate says so and closes: where the close is seen first, libcurl does
- * not tell the rest. Then it is said as before. */
+/* A server that refuses our certificate sends an alert and closes. When libcurl sees the close first, it does
+ * not report the alert; then the earlier refusal is reported again. */
 static void explain(struct application *a, const struct exchange *x, const struct forward_answer *said,
                     struct exchange_words *words)
 {

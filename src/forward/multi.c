@@ -1,5 +1,4 @@
-/* libcurl turned by the wait of the thread: curl_multi_socket_action for the sockets that it names, and for
- * its timer. */
+/* Runs libcurl on the thread's wait: curl_multi_socket_action for its sockets and its timer. */
 
 #include "forward/multi.h"
 
@@ -12,13 +11,13 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-/* A socket that libcurl wants to be watched. */
+/* A socket that libcurl wants watched. */
 struct socket {
     struct multi *m;
     struct watch watch;
 };
 
-/* Errors of the whole multi handle are misuse or the end of memory; every connection would be in doubt. */
+/* An error of the whole multi handle is misuse or out of memory, and every connection would be in doubt. */
 static void action(struct multi *m, curl_socket_t fd, int what)
 {
     int n;
@@ -38,7 +37,7 @@ static void socket_ready(void *owner, uint32_t events)
                (events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0));
 }
 
-/* A socket that the kernel refuses to watch goes unwatched: what it is for ends at its time. */
+/* A socket that the kernel refuses to watch stays unwatched: its transfer ends by timeout. */
 static int socket_set(CURL *easy, curl_socket_t fd, int what, void *p, void *known)
 {
     struct multi *m = p;

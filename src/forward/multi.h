@@ -7,31 +7,31 @@
 struct fault;
 struct wait;
 
-/* libcurl's multi handle on the wait: its sockets are watched, its timer is kept here. It is turned by what
- * happens on its sockets and by multi_turn, and tells what has ended by multi_next, never by a call. */
+/* libcurl's multi handle on the wait: its sockets are watched, its timer is kept here. Socket events and
+ * multi_turn drive it. Callers get finished transfers from multi_next, never by a callback. */
 struct multi {
     CURLM *curl;
     struct wait *wait;
-    int64_t due_ms; /* when multi_turn is to be called; INT64_MAX: not */
+    int64_t due_ms; /* when multi_turn is due; INT64_MAX: never */
     bool was_turned;
 };
 
-/* What is done by a handle of libcurl: part of whoever owns the handle. */
+/* The purpose of a libcurl handle; a member of the handle's owner. */
 struct transfer {
     enum transfer_kind { TRANSFER_CONNECT, TRANSFER_PROBE } kind;
 };
 
-/* -1: f says why; call multi_deinit all the same. wait must outlive it. */
+/* wait must outlive m. -1: f says why; multi_deinit is needed even then. */
 int multi_init(struct multi *m, struct wait *wait, struct fault *f);
 
-/* After all its handles. */
+/* Call it after all its handles are removed. */
 void multi_deinit(struct multi *m);
 
-/* Starts a handle. t must stay until the handle was removed from m->curl. -1: f says why. */
+/* Starts a handle. t must stay until the handle is removed from m->curl. -1: f says why. */
 int multi_add(struct multi *m, CURL *easy, struct transfer *t, struct fault *f);
 
-/* At due_ms, and when it is not due: nothing. */
+/* Call it at due_ms. No-op before that. */
 void multi_turn(struct multi *m, int64_t now_ms);
 
-/* What has ended, one by one: its result in *ret_code. Its handle is still in m->curl. NULL: nothing more. */
+/* The next finished transfer, with its result in *ret_code. Its handle is still in m->curl. NULL: no more. */
 struct transfer *multi_next(struct multi *m, CURLcode *ret_code);

@@ -1,4 +1,4 @@
-/* See probe.h. The handle is made at the first question and kept. */
+/* See probe.h. The handle is created by the first probe and kept. */
 
 #include "forward/probe.h"
 
@@ -17,7 +17,7 @@ static int prereq_seen(void *p, char *ip, char *local_ip, int port, int local_po
     return CURL_PREREQFUNC_OK;
 }
 
-/* The status is all that counts; an endless body ends the probe. */
+/* Only the status counts; an endless body ends the probe. */
 static size_t bytes_seen(char *data, size_t one, size_t len, void *p)
 {
     struct probe *probe = p;
@@ -98,7 +98,7 @@ bool probe_start(struct probe *p, struct multi *m, const struct probe_question *
     return false;
 }
 
-/* Why there is no answer. The texts of libcurl know no URL. */
+/* Writes why there is no answer. libcurl's texts contain no URL. */
 static void reason_write(struct probe *p, CURLcode code)
 {
     const char *name = p->target.name;
@@ -114,7 +114,7 @@ static void reason_write(struct probe *p, CURLcode code)
                  p->curl_error[0] ? p->curl_error : curl_easy_strerror(code));
 }
 
-/* Removing a handle that only connected closes its connection. */
+/* Removing a handle that only connected also closes its connection. */
 void probe_end(struct probe *p, struct multi *m, CURLcode code)
 {
     long status = 0;

@@ -1,5 +1,5 @@
-/* See reply.h. The state says what the next byte belongs to. Lines are read in place where they came whole;
- * the start of one that did not is kept in r->line. */
+/* See reply.h. The state names the element that the next byte belongs to. Complete lines are read in place;
+ * the start of an incomplete one is kept in r->line. */
 
 #include "forward/reply.h"
 
@@ -71,7 +71,7 @@ static void status_line(struct reply *r, struct slice s)
     r->state = REPLY_FIELDS;
 }
 
-/* Takes the next element off a comma-separated list (RFC 9110, section 5.6.1). */
+/* Removes the next element of a comma-separated list (RFC 9110, section 5.6.1). */
 static bool element_take(struct slice *list, struct slice *element)
 {
     const char *comma;
@@ -144,7 +144,7 @@ static void connection_field(struct reply *r, struct slice list)
     }
 }
 
-/* Two that differ are none. */
+/* Two fields with different values count as none. */
 static void batch_field(struct reply *r, struct slice value, bool again)
 {
     enum { DIGITS_MAX = 9 };
@@ -160,7 +160,7 @@ static void field(struct reply *r, struct slice s)
     const char *colon = memchr(s.data, ':', s.len);
     struct slice name, value;
 
-    /* Continued lines (obsolete) and lines without a name say nothing that is looked for here. */
+    /* Continued lines (obsolete) and lines without a name are ignored. */
     if (!colon || s.data[0] == ' ' || s.data[0] == '\t')
         return;
     name = trim(s.data, (size_t)(colon - s.data));
@@ -193,7 +193,7 @@ static void field(struct reply *r, struct slice s)
     }
 }
 
-/* Which body follows (RFC 9112, section 6.3). */
+/* Determines which body follows (RFC 9112, section 6.3). */
 static void head_end(struct reply *r)
 {
     if (r->status < 200 && r->status != 101) {
@@ -202,10 +202,10 @@ static void head_end(struct reply *r)
         return;
     }
     r->final = true;
-    r->keep = r->keep && !r->closing && !(r->chunked && r->has_length); /* somebody was confused */
+    r->keep = r->keep && !r->closing && !(r->chunked && r->has_length); /* contradictory framing */
     if (r->status == 101 || r->status == 204 || r->status == 304) {
-        /* These have no body. Where one is announced, it may come late and would be taken for the next
-         * answer. */
+        /* These have no body. If a length is announced nevertheless, the bytes may come late and would be
+         * taken for the next answer. */
         r->keep = r->keep && r->status != 101 && !r->left && !r->chunked && !r->to_close;
         r->state = REPLY_WHOLE;
     } else if (r->chunked) {
@@ -273,7 +273,7 @@ static void line(struct reply *r, struct slice s)
     }
 }
 
-/* Is it certain, from these bytes of a status line, that it will be none? */
+/* Do these bytes exclude a status line for certain? */
 static bool is_no_status(const struct reply *r, const char *data, size_t len)
 {
     size_t known = r->line.len;

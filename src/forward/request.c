@@ -1,4 +1,4 @@
-/* The head of a request: one run of bytes, of which the ends are the same for every request. */
+/* The head of a request: one run of bytes, whose beginning and end are the same for every request of a queue. */
 
 #include "forward/request.h"
 
@@ -46,8 +46,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_ino == b->st_ino && a->st_size == b->st_size;
 }
 
-/* Reads the mounted secret again when it was replaced. While it cannot be read, as in the middle of a
- * rotation, what is known stays. */
+/* Reads the mounted secret again after it was replaced. While it cannot be read, as in the middle of a
+ * rotation, the previous value stays. */
 void request_form_refresh(struct request_form *form)
 {
     const char *file = form->q->forward.authorization.file;

@@ -1,6 +1,6 @@
-/* Dates are read by libcurl, which is generous: a day that does not exist is one of the next month, small
- * letters are fine. So only what is said in GMT, or is asctime's form, is given to it: a date that is nearly
- * right is more likely another time zone than a wish to wait. */
+/* libcurl reads the dates, and is generous: a day that does not exist becomes one of the next month, lower
+ * case is accepted. So it is given only dates in GMT or in asctime's form: a date that is almost right
+ * probably means another time zone. */
 
 #include "forward/retry_after.h"
 
@@ -20,7 +20,7 @@ static bool is_date(const char *text, size_t len)
 
 static int64_t seconds_ms(const char *text, int64_t cap_ms)
 {
-    int64_t s = strtoll(text, NULL, 10); /* too many: the largest */
+    int64_t s = strtoll(text, NULL, 10); /* overflow: the largest */
 
     return s > cap_ms / 1000 ? cap_ms : s * 1000;
 }

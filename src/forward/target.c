@@ -1,5 +1,5 @@
-/* Where requests go: the URL taken apart, the options that every handle of libcurl has, and why it made no
- * connection, in plain words. No state. */
+/* The destination of requests: the parts of the URL, the common options of all libcurl handles, and why
+ * libcurl made no connection, in plain words. Stateless. */
 
 #include "forward/target.h"
 
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A part of a URL as a copy of our own, or NULL. */
+/* Copies a part of a URL; NULL: it has none. */
 static char *part_of(CURLU *u, CURLUPart which, unsigned flags)
 {
     char *text = NULL, *copy;
@@ -41,7 +41,7 @@ static char *name_of(CURLU *u)
     return name.data;
 }
 
-/* The Host field: without the port where it is the scheme's own (RFC 9110, section 7.2). */
+/* The Host field, without the scheme's default port (RFC 9110, section 7.2). */
 static char *host_of(CURLU *u)
 {
     struct buf name = {0};
@@ -133,10 +133,10 @@ static int tls_setup(CURL *easy, const struct config_tls *tls, struct fault *f)
     SET(CURLOPT_SSL_VERIFYPEER, tls->verify ? 1L : 0L);
     SET(CURLOPT_SSL_VERIFYHOST, tls->verify ? 2L : 0L);
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    SET(CURLOPT_CA_CACHE_TIMEOUT, 0L); /* a file that was replaced counts from the next connection on */
+    SET(CURLOPT_CA_CACHE_TIMEOUT, 0L); /* a replaced file counts from the next connection on */
     if (tls->ca_file) {
         SET(CURLOPT_CAINFO, tls->ca_file);
-        SET(CURLOPT_CAPATH, NULL); /* this file alone is trusted, not the system's store beside it */
+        SET(CURLOPT_CAPATH, NULL); /* trust only this file, not the system's store */
     }
     if (tls->cert_file)
         SET(CURLOPT_SSLCERT, tls->cert_file);
@@ -150,12 +150,12 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_tls *
 {
     SET(CURLOPT_ERRORBUFFER, error);
     SET(CURLOPT_NOSIGNAL, 1L);
-    SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server when the handle goes away */
+    SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server when the handle is freed */
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
     SET(CURLOPT_URL, t->url);
     if (t->unix_socket)
         SET(CURLOPT_UNIX_SOCKET_PATH, t->unix_socket);
-    SET(CURLOPT_PROXY, ""); /* whatever the environment says */
+    SET(CURLOPT_PROXY, ""); /* ignore the environment's proxies */
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_USERAGENT, "onceward/" ONCEWARD_VERSION);
@@ -163,8 +163,8 @@ int transfer_setup(CURL *easy, const struct target *t, const struct config_tls *
     return t->tls ? tls_setup(easy, tls, f) : 0;
 }
 
-/* libcurl keeps to itself why it got no socket, whether for the connection or to ask for a name: the next one
- * tells. */
+/* libcurl does not report why it got no socket, for the connection or for the name lookup. A socket opened
+ * here fails for the same reason. */
 static int socket_errno(void)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -7,32 +7,33 @@
 struct config_tls;
 struct fault;
 
-/* Where a URL leads, and how it is called in messages. */
+/* The destination of a URL, and its name in messages. */
 struct target {
     char *url;
-    const char *unix_socket; /* NULL: TCP; the configuration's */
+    const char *unix_socket; /* NULL: TCP; belongs to the configuration */
     char *name;              /* "127.0.0.1:8080", or the socket's path */
     char *host;              /* the Host field */
-    char *path;              /* with the query */
+    char *path;              /* includes the query */
     bool tls;
 };
 
-/* unix_socket (may be NULL) must outlive *t. -1: f says what is wrong with the URL; nothing to free then. */
+/* unix_socket (may be NULL) must outlive *t. -1: f says what is wrong with the URL, and nothing needs to be
+ * freed. */
 int target_init(struct target *t, const char *url, const char *unix_socket, struct fault *f);
 void target_deinit(struct target *t);
 
-/* Does the same listener answer at both: scheme, host and port, or the Unix socket, and with https the host's
- * name, which the certificate bears? */
+/* Do both lead to the same listener? Scheme, host and port, or the Unix socket, must be equal; with https
+ * also the host name, which the certificate contains. */
 bool target_is_same(const struct target *a, const struct target *b);
 
-/* Scheme, host and port alone. */
+/* Compares scheme, host and port only. */
 bool target_same_host(const char *url_a, const char *url_b);
 
-/* What every handle of libcurl has in common. error: CURL_ERROR_SIZE bytes that outlive the handle, as *t and
- * *tls do. -1: libcurl refused an option, f says which. */
+/* Sets the common options of all libcurl handles. error (CURL_ERROR_SIZE bytes), *t and *tls must outlive the
+ * handle. -1: libcurl refused an option, f says which. */
 int transfer_setup(CURL *easy, const struct target *t, const struct config_tls *tls,
                    int64_t connect_timeout_ms, char *error, struct fault *f);
 
-/* Why no connection was made, in words. error: what libcurl wrote there. */
+/* Writes in words why no connection was made. error: libcurl's own text. */
 void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
                   const char *error);

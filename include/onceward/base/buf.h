@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* A growing run of bytes. {0} is an empty one; buf_deinit frees it. Never fails: see mem.h. */
+/* A growing byte buffer. {0} is an empty one; buf_deinit frees it. Adding never fails: see mem.h. */
 struct buf {
     char *data;
     size_t len;
@@ -13,13 +13,13 @@ struct buf {
 
 void buf_deinit(struct buf *b);
 
-/* Forgets the content and keeps the memory. */
+/* Empties the buffer and keeps its memory. */
 static inline void buf_reset(struct buf *b)
 {
     b->len = 0;
 }
 
-/* Makes room for n more bytes, and answers where they start. len is not changed. */
+/* Makes room for n more bytes and returns the address of the first. len does not change. */
 char *buf_reserve(struct buf *b, size_t n);
 
 void buf_add(struct buf *b, const void *data, size_t len);
@@ -42,7 +42,7 @@ void buf_add_percent(struct buf *b, struct slice s);
 /* base64url without padding (RFC 4648, section 5). */
 void buf_add_base64url(struct buf *b, const void *data, size_t len);
 
-/* A JSON string with its quotes (RFC 8259). What is not well-formed UTF-8 becomes U+FFFD. */
+/* A JSON string with its quotes (RFC 8259). Malformed UTF-8 becomes U+FFFD. */
 void buf_add_json(struct buf *b, struct slice s);
 
 /* Lower-case hex. */

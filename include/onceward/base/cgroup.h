@@ -3,6 +3,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The memory limit of this process's control group, version 1 or 2, with that of the groups around it. root:
- * what stands before /proc and /sys, "" outside tests. False: there is none, or it cannot be read. */
+/* The smallest memory limit of this process's control group (version 1 or 2) and the groups above it. root:
+ * prefix of /proc and /sys, "" outside tests. False: no limit is set, or none can be read. */
 bool cgroup_memory_limit(const char *root, uint64_t *ret);

@@ -2,14 +2,14 @@
 
 /* Failpoints: places where a test can end, stop or slow the program. See failpoint.def for the list.
  *
- * They exist only in a build with -DONCEWARD_FAILPOINTS; in others FAILPOINT is nothing, and none of the
- * names is in the program. ONCEWARD_FAILPOINT="name:action[:n]" says what happens where:
+ * Failpoints exist only in a build with -DONCEWARD_FAILPOINTS. In other builds FAILPOINT expands to nothing,
+ * and the names are not in the program. ONCEWARD_FAILPOINT="name:action[:n]" selects a point and an action:
  *
  *   kill       SIGKILL to itself when the point is reached for the n-th time (1: the first)
  *   stop       SIGSTOP to itself then
  *   delay=MS   waits there, from the n-th time on
  *
- * Several are separated by commas. An item "name=MS" sets one of the list's times. */
+ * Commas separate several items. An item "name=MS" sets one of the list's times. */
 
 enum failpoint {
 #define OUTCOME(id, sentence)
@@ -29,7 +29,7 @@ enum failpoint_time {
     N_TIMES
 };
 
-/* As they are when nobody sets them. */
+/* The times when no test sets them. */
 enum failpoint_time_default {
 #define TIME(id, name, ms, what) TIME_##id##_MS = (ms),
 #include "onceward/base/failpoint.def"
@@ -42,7 +42,7 @@ enum failpoint_time_default {
 enum failpoint_step { FAILPOINT_STEP_BEFORE, FAILPOINT_STEP_SENT, FAILPOINT_STEP_ANSWERED };
 
 #ifdef ONCEWARD_FAILPOINTS
-/* Reads the environment. Writes to standard error and exits with 2 when it cannot be understood. Before there
+/* Reads the environment. Prints an error and exits with 2 when the value is malformed. Call it before there
  * are threads. */
 void failpoint_init(void);
 void failpoint_reached(enum failpoint p);

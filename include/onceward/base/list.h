@@ -43,7 +43,7 @@ static inline struct link *list_first(struct list *l)
     return l->len ? l->head.next : NULL;
 }
 
-/* Walks a list; the body may remove the element it is at. */
+/* Walks a list; the body may remove the current element. */
 #define list_each(l, k)                                                                                      \
     for (struct link *k = (l)->head.next, *k##_next = k->next; k != &(l)->head;                              \
          k = k##_next, k##_next = k->next)

@@ -2,8 +2,8 @@
 
 #include <stddef.h>
 
-/* Memory. The process does not survive running out of it: every promise holds across a crash, and no
- * half-made state can be kept without memory. These print one line to standard error and abort. */
+/* Memory. The process ends when it runs out of memory: every promise holds across a crash, and no half-made
+ * state can be kept without memory. These functions print one line to standard error and abort. */
 
 /* calloc; aborts when memory is exhausted. The caller owns the result and frees it with free(). */
 void *mem_zalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull));

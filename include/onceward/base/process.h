@@ -2,8 +2,8 @@
 
 #include <stdint.h>
 
-/* Whether a process still is the one that it was: a number alone is given again. */
+/* The identity of a process. Its number alone is not enough, since the kernel reuses numbers. */
 
-/* When the process started, in clock ticks since the machine did; 0: there is no such process, or only what
- * it leaves until its parent looks; -1: it cannot be told. */
+/* Start time of the process, in clock ticks since the machine started. 0: no such process, or only a zombie;
+ * -1: unknown. */
 int64_t process_started(int64_t pid);

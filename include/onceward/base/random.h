@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Unguessable bytes from the kernel (getrandom), buffered a thread. For tokens. */
+/* Unguessable bytes from the kernel (getrandom), buffered per thread. For tokens. */
 void random_bytes(void *out, size_t len);
 
 /* A number in [0, bound); 0 when bound is 0. For jitter. */

@@ -6,9 +6,9 @@
 
 struct buf;
 
-/* A strict reader of JSON text (RFC 8259) that builds nothing: it walks. It takes integers of any size and
- * leaves numbers as they are written, so what another program could publish can be read here. UTF-8 is
- * checked by the caller, once. */
+/* A strict reader of JSON text (RFC 8259) that walks the text and builds nothing. It takes integers of any
+ * size and keeps numbers as written, so that it can read everything another program can publish. The caller
+ * checks UTF-8, once. */
 
 enum { SCAN_DEPTH_MAX = 1000 };
 
@@ -28,32 +28,32 @@ enum scan_kind {
     SCAN_NULL
 };
 
-/* Steps over white space and tells what kind of value starts there. */
+/* Skips white space and returns the kind of the next value. */
 enum scan_kind scan_peek(struct scan *s);
 
-/* Reads a string; *raw is what stands between its quotes, escapes checked and not undone. */
+/* Reads a string; *raw is the text between its quotes, with escapes checked but not decoded. */
 bool scan_string(struct scan *s, struct slice *raw);
 
-/* Appends a raw string with its escapes undone. A lone surrogate becomes U+FFFD. */
+/* Appends a raw string with its escapes decoded. A lone surrogate becomes U+FFFD. */
 void scan_decode(struct buf *out, struct slice raw);
 
-/* Is the raw string this text? */
+/* Does the raw string equal this text? */
 bool scan_equal(struct slice raw, struct slice text);
 
-/* Reads a number as it is written. *integer: it has neither a fraction nor an exponent. */
+/* Reads a number as written. *integer: it has neither a fraction nor an exponent. */
 bool scan_number(struct scan *s, struct slice *raw, bool *integer);
 
 /* Reads true, false or null. */
 bool scan_literal(struct scan *s);
 
-/* Steps over any one value. */
+/* Skips any one value. */
 bool scan_skip(struct scan *s);
 
-/* Walking an object or an array: open, then next until it answers something else than 1: 0 at its end, -1
- * when malformed. After 1 the caller reads exactly one value. */
+/* Walks an object or an array: open, then next until it returns something other than 1 (0: end; -1:
+ * malformed). After each 1 the caller reads exactly one value. */
 bool scan_open(struct scan *s);
 int scan_next_member(struct scan *s, bool first, struct slice *raw_key);
 int scan_next_item(struct scan *s, bool first);
 
-/* True when nothing but white space is left. */
+/* True when only white space is left. */
 bool scan_at_end(struct scan *s);

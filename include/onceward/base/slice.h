@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A run of bytes that somebody else owns. May hold NUL; is not terminated by one. */
+/* A borrowed run of bytes. It may contain NUL and is not terminated by one. */
 struct slice {
     const char *data;
     size_t len;
@@ -23,26 +23,25 @@ static inline bool slice_equal(struct slice a, struct slice b)
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
-/* Byte order, as PostgreSQL's COLLATE "C" has it: <0, 0, >0. */
+/* Compares in byte order, like PostgreSQL's COLLATE "C": <0, 0, >0. */
 int slice_compare(struct slice a, struct slice b);
 
-/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL counts as
- * well-formed. */
+/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL is allowed. */
 bool slice_is_utf8(struct slice s);
 
-/* Can PostgreSQL's text hold it: well-formed UTF-8 without NUL? */
+/* Can PostgreSQL's type text hold it: well-formed UTF-8 without NUL? */
 bool slice_is_text(struct slice s);
 
-/* Its first bytes, at most so many, and no piece of a character at the end. */
+/* At most that many of its first bytes, ending at a character boundary. */
 struct slice slice_cut(struct slice s, size_t most);
 
 /* The length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
 size_t slice_utf8_step(struct slice s, size_t at);
 
-/* The code point there, of so many bytes as slice_utf8_step answered (above 0). */
+/* The code point there; step is the result of slice_utf8_step (above 0). */
 uint32_t slice_code_point(struct slice s, size_t at, size_t step);
 
-/* Does it act on a terminal, or turn the direction of what is shown, instead of being shown? C0, DEL, C1,
+/* Does the character act on a terminal or change the text direction instead of being displayed? C0, DEL, C1,
  * line separators, directional marks, embeddings, overrides and isolates, the byte order mark. All are below
  * U+10000. */
 bool code_point_acts(uint32_t c);

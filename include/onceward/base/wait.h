@@ -6,23 +6,23 @@
 
 struct fault;
 
-/* The place where a thread waits: for descriptors, for a time, and for somebody who wakes it.
+/* The place where a thread waits: for descriptors, for a time, and for a wake-up by another thread.
  *
- * An epoll set whose entries stay from turn to turn. A descriptor costs a system call when it is added,
- * changed or removed; a turn costs one, however many are watched. Level-triggered: what a callback leaves
- * undone is told again in the next turn. One thread, but for wait_wake. */
+ * An epoll set that keeps its entries from turn to turn. A descriptor costs one system call when it is added,
+ * changed or removed; a turn costs one call for all of them. Level-triggered: the next turn reports again
+ * what a callback leaves undone. All functions belong to one thread, except wait_wake. */
 struct wait;
 
-/* Something happened on a descriptor: events are epoll's (EPOLLIN, EPOLLOUT, EPOLLRDHUP; EPOLLERR and
- * EPOLLHUP always come unasked). Called from wait_turn. May add, change and remove any watch, its own too,
- * and free the memory that holds its own. */
+/* An event on a descriptor, called from wait_turn: EPOLLIN, EPOLLOUT or EPOLLRDHUP as requested; EPOLLERR and
+ * EPOLLHUP always. The callback may add, change and remove any watch, including its own, and may free the
+ * memory that holds its own. */
 typedef void wait_ready(void *owner, uint32_t events);
 
-/* A descriptor that is watched: part of whoever owns the descriptor, at an address that stays the same
- * meanwhile. {0}, and one that was removed, is not watched. Its fields are written by wait.c. */
+/* A watched descriptor. The watch is a member of the descriptor's owner, at an address that stays the same
+ * while it is active. {0} and a removed one are inactive. Only wait.c writes its fields. */
 struct watch {
     wait_ready *ready; /* NULL: not watched */
-    void *owner;       /* comes back in ready */
+    void *owner;       /* passed to ready */
     int fd;
     uint32_t events;
 };
@@ -30,22 +30,21 @@ struct watch {
 /* -1: f says why. The caller owns *ret (wait_free). */
 int wait_new(struct wait **ret, struct fault *f);
 
-/* Watches must not be used afterwards, nor need they be removed before. NULL is fine. */
+/* No watch may be used afterwards; watches need not be removed before. NULL is allowed. */
 void wait_free(struct wait *w);
 
-/* Begins to watch fd. k is not watched yet. An fd is watched by one watch at a time: what still watches that
- * number is taken to speak of a descriptor that was closed meanwhile, and is not told anything more. -1: the
- * kernel refused (no memory, too many), f says why, and k is not watched. */
+/* Starts to watch fd by k, which must be inactive. A descriptor has one watch: an older watch of the same
+ * number must be of a descriptor that was closed, so it gets no more events. -1: the kernel refused (no
+ * memory, too many), f says why, and k is inactive. */
 int wait_add(struct wait *w, struct watch *k, int fd, uint32_t events, wait_ready *ready, void *owner,
              struct fault *f);
 
-/* Other events from now on; 0: only EPOLLERR and EPOLLHUP. No system call when they are the same as before.
- * No-op when k is not watched. */
+/* Changes the requested events; 0: only EPOLLERR and EPOLLHUP. No system call when nothing changes. No-op
+ * when k is inactive. */
 void wait_change(struct wait *w, struct watch *k, uint32_t events);
 
-/* Its callback is not called any more, not even for what the turn at hand has read already. Call it before
- * the descriptor is closed where that is in one's hands; where a library closed it before, call it then.
- * No-op when k is not watched. */
+/* Stops the callbacks, including events that the current turn has read already. Call it before the descriptor
+ * is closed; where a library closes the descriptor, call it right afterwards. No-op when k is inactive. */
 void wait_remove(struct wait *w, struct watch *k);
 
 static inline bool watch_is_on(const struct watch *k)
@@ -53,11 +52,11 @@ static inline bool watch_is_on(const struct watch *k)
     return k->ready != NULL;
 }
 
-/* Waits until something happens, until_ms (clock_ms(); in the past: does not wait, INT64_MAX: for ever) or a
- * wake, and then calls back what is ready, at most some dozens; the others come first in the next turn.
- * Returns how many were called. */
+/* Waits for an event, a wake, or until_ms (clock_ms(); in the past: does not wait; INT64_MAX: no limit), and
+ * then calls some dozens of ready callbacks at most; the others come first in the next turn. Returns the
+ * number of callbacks called. */
 int wait_turn(struct wait *w, int64_t until_ms);
 
-/* Ends the present wait_turn, or the next one. Any thread, and signal handlers; never blocks; errno is kept.
- */
+/* Ends the current wait_turn, or the next one. For any thread and for signal handlers; never blocks; keeps
+ * errno. */
 void wait_wake(struct wait *w);

@@ -12,61 +12,61 @@ struct config_queue;
 struct fault;
 struct wait;
 
-/* The applications of the process, over HTTP/1.1. One thread. libcurl makes the connections and the GETs of
- * the probes; requests and answers are written and read here.
+/* The applications of the process, over HTTP/1.1. One thread. libcurl makes the connections and the probes'
+ * GETs; requests and answers are written and read here.
  *
- * An application is what listens behind one scheme, host and port, or one Unix socket. Queues that forward to
- * it share its connections. A queue brings its path, its headers, its Authorization, its bounds.
+ * An application is the listener behind one scheme, host and port, or one Unix socket. Queues that forward to
+ * it share its connections. Each queue has its own path, headers, Authorization and bounds.
  *
- * What happens on the sockets is done in wait_turn, what time asks for in forward_step; neither calls anybody
- * back: answers and results of probes lie here until forward_step hands them out. Nothing here blocks.
+ * wait_turn handles socket events; forward_step handles time. Neither calls back: answers and probe results
+ * are kept until forward_step returns them. Nothing here blocks.
  *
- * Never sends a request twice by itself: once the kernel took one byte of it, it has seen its only
+ * This module never sends a request twice: once the kernel took one byte of it, it never gets another
  * connection. Redirects are not followed, proxies of the environment are not used. */
 struct forward;
 
-/* wait must outlive it. -1: f says why. The caller owns *ret (forward_free). */
+/* wait must outlive the result. -1: f says why. The caller owns *ret (forward_free). */
 int forward_new(struct wait *wait, struct forward **ret, struct fault *f);
 
-/* Ends what is out without an answer, and frees. NULL is fine. */
+/* Ends requests in flight without an answer, and frees. NULL is allowed. */
 void forward_free(struct forward *w);
 
-/* Adds a queue: the first is number 0, the next 1. *ret_application is the number of its application, from 0
- * in the order in which they appear: that of an earlier queue with the same scheme, host and port (or Unix
- * socket) and the same TLS settings. An application keeps at most as many connections as its queues have
- * concurrency together; it has the longest of their connect timeouts, and the first ready.url among them. q
- * must outlive w. -1: f says what is wrong with it, and nothing was added. */
+/* Adds a queue; the first is number 0, the next 1. *ret_application is the number of its application, from 0
+ * in order of appearance. Queues with the same scheme, host and port (or Unix socket) and the same TLS
+ * settings share an application. It keeps at most as many connections as the sum of its queues' concurrency;
+ * it has their longest connect timeout and their first ready.url. q must outlive w. -1: f says what is wrong
+ * with q, and nothing was added. */
 int forward_add(struct forward *w, const struct config_queue *q, size_t *ret_application, struct fault *f);
 
-/* How messages call the application: "127.0.0.1:8080", or the path of its Unix socket. */
+/* The application's name in messages: "127.0.0.1:8080", or the path of its Unix socket. */
 const char *forward_application_name(const struct forward *w, size_t application);
 
 struct forward_request {
     size_t queue; /* its number */
-    uint64_t ref; /* comes back in the answer; unique among those that the queue has out */
+    uint64_t ref; /* returned with the answer; unique among the queue's requests in flight */
     const struct header_block *headers; /* copied */
-    struct slice body;                  /* must stay until the answer, or forward_abandon */
-    int64_t timeout_ms;                 /* from now, the whole exchange */
-    int64_t send_by_ms; /* clock_ms() from which on it must not be sent any more, 0: none. What waits for a
-                           connection until then is ANSWER_UNREACHABLE */
-    bool fresh; /* not over a kept connection, which the application may close at this very moment; ends those
-                   of the application that are idle */
+    struct slice body;                  /* must stay until the answer or forward_abandon */
+    int64_t timeout_ms;                 /* from now, for the whole exchange */
+    int64_t send_by_ms; /* clock_ms() from which on it must not be sent, 0: none. A request that still
+                           waits for a connection then ends as ANSWER_UNREACHABLE */
+    bool fresh;         /* use a new connection: the application may be closing a kept one. Closes
+                           its idle connections */
 };
 
-/* Sends a POST. Whatever comes of it is told by forward_step once, but for forward_abandon: also that it
- * could not even be begun, as ANSWER_UNREACHABLE. */
+/* Sends a POST. forward_step returns exactly one answer, unless the request is abandoned. A request that
+ * could not even be begun is answered with ANSWER_UNREACHABLE. */
 void forward_send(struct forward *w, const struct forward_request *r);
 
-/* Ends a request without an answer, and closes its connection. No-op when it was answered already. */
+/* Ends a request without an answer, and closes its connection. No-op when it has been answered. */
 void forward_abandon(struct forward *w, size_t queue, uint64_t ref);
 
-/* How many requests are out, of all queues: sent, and not answered by forward_step or abandoned. */
+/* The number of requests in flight, of all queues: sent, and neither answered by forward_step nor abandoned. */
 size_t forward_in_flight(const struct forward *w);
 
-/* Starts a probe of an application: GET ready.url where configured (2xx is ready), else a connect to it: TCP,
- * Unix socket, with https up to the end of the handshake. Always over a new connection, closed afterwards.
- * One that is under way goes on. At most connect_timeout, for a GET another 2 s. Its result is told by
- * forward_step once. */
+/* Starts a probe of an application: GET ready.url if configured (2xx is ready), else a connect to it by TCP
+ * or Unix socket, with https including the handshake. It uses a new connection, closed afterwards. A running
+ * probe goes on. It takes at most connect_timeout, and 2 s more for a GET. forward_step returns its result
+ * once. */
 void forward_probe(struct forward *w, size_t application);
 
 struct forward_answer {
@@ -74,25 +74,25 @@ struct forward_answer {
     uint64_t ref;
     enum answer_kind kind; /* never ANSWER_ABANDONED */
     int status;            /* 0: none */
-    bool refused; /* unreachable, since no connection could be made: refused, no route, name not found, TLS
-                     failure. False: there was none in time, or it broke before anything was sent */
-    bool kept;    /* its connection stays open for the next */
-    bool reused;  /* it went over a connection that had carried others */
-    bool cut;     /* the body is longer than the queue's max_response, or broke off; its status holds */
-    int64_t retry_after_ms; /* at most an hour; -1: none or not well-formed */
-    int64_t batch;          /* the field Onceward-Batch; -1: none, or no number */
+    bool refused; /* unreachable because the connection failed: refused, no route, name not found, TLS
+                     failure. False: it took too long, or broke before anything was sent */
+    bool kept;    /* the connection stays open for the next request */
+    bool reused;  /* sent over a connection that had carried others */
+    bool cut;     /* the body exceeds the queue's max_response, or broke off; the status counts */
+    int64_t retry_after_ms; /* at most an hour; -1: absent or malformed */
+    int64_t batch;          /* the field Onceward-Batch; -1: absent, or no number */
     struct slice body;      /* at most max_response */
     int64_t took_us;
     const char *error; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "connection closed
                           by 127.0.0.1:8080 before an answer"; where the queue's error_body wants it, the
                           first 256 bytes of a textual error body are added in quotes, control characters
                           removed. Empty for 2xx */
-    const char *brief; /* the same without anything that the application wrote: for the log */
+    const char *brief; /* the same without the application's own text: for the log */
 };
 
 enum forward_probe_result {
     PROBE_READY,
-    PROBE_NOT_READY,   /* something listens: ready.url answered another status, or not in HTTP, or closed */
+    PROBE_NOT_READY,   /* ready.url answered another status, or not in HTTP, or closed */
     PROBE_SILENT,      /* no connection, or no answer of ready.url, in time */
     PROBE_UNREACHABLE, /* refused, no route, name not found, TLS failure */
 };
@@ -101,7 +101,7 @@ struct forward_probed {
     size_t application;
     enum forward_probe_result result;
     int status;        /* of ready.url; 0: none */
-    const char *error; /* why it is not ready, in words, without query and user of the URL; empty: ready */
+    const char *error; /* why it is not ready, in words, without the URL's query and user; empty: ready */
 };
 
 enum forward_event_kind { FORWARD_NOTHING, FORWARD_ANSWER, FORWARD_PROBE };
@@ -115,13 +115,13 @@ struct forward_event {
     };
 };
 
-/* One thing that has come, and its kind (also in *e); FORWARD_NOTHING: none now. Call it until then in each
- * turn, and by forward_due_ms. An answer that lies in a socket when its time is over is an answer. */
+/* Returns the next event's kind (also in *e); FORWARD_NOTHING: no more. Call it until then in each turn, and
+ * at forward_due_ms. An answer that is in a socket when its time is over still counts. */
 enum forward_event_kind forward_step(struct forward *w, struct forward_event *e);
 
-/* clock_ms() at which forward_step wants to be called, whether something happens on a socket or not; in the
- * past: it has something to tell. INT64_MAX: when something happens. */
+/* clock_ms() at which forward_step must be called even without a socket event; in the past: it has an event
+ * now. INT64_MAX: only socket events matter. */
 int64_t forward_due_ms(const struct forward *w);
 
-/* curl_global_init and the wish that OpenSSL is set up once. Before any thread. */
+/* Calls curl_global_init, and has OpenSSL set up once. Call it before any thread exists. */
 void forward_global_init(void);
