@@ -287,8 +287,13 @@ static int take(struct attempt *a, struct arguments_found **ret, size_t *ret_n, 
         *f = a->fault;
         r = -1;
     } else {
-        for (size_t i = 0; i < a->queues.n; i++)
-            a->found[i].arguments.server_major = (int)strtol(a->version, NULL, 10);
+        char *rest;
+        int major = (int)strtol(a->version, &rest, 10);
+
+        for (size_t i = 0; i < a->queues.n; i++) {
+            a->found[i].arguments.server_major = major;
+            a->found[i].arguments.server_minor = *rest == '.' ? (int)strtol(rest + 1, NULL, 10) : 0;
+        }
         *ret = a->found;
         *ret_n = a->queues.n;
         a->found = NULL;

@@ -44,6 +44,7 @@ static void queue_add(struct broker *b, size_t i, struct broker_queue *q)
     b->by_queue[q->number] = c;
     c->queue = (char *)(uintptr_t)q->name;
     c->queue_number = q->number;
+    c->timeout_ms = q->timeout_ms;
     c->kind = q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* it is looked at again */
     c->kind_ms = clock_ms();
     q->name = NULL;

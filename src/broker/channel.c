@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { GENERATION_SHIFT = 16 }; /* below it is the channel's number */
 
@@ -119,6 +120,8 @@ int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close
     fault_set_close(&why, CLOSED_CHANNEL, m->reply_code, m->reply_text);
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0});
     content_drop(&c->content);
+    if (memmem(m->reply_text.bytes, m->reply_text.len, TIMEOUT_ARGUMENT, strlen(TIMEOUT_ARGUMENT)))
+        c->timeout_ms = 0; /* a queue of a kind that has none: the next consumer comes without it */
     if (was == CHANNEL_OPENING) {
         *f = why;
         return fault_wrap(f, "opening a channel");

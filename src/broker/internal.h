@@ -74,6 +74,7 @@ struct channel {
 
     char *queue;
     uint32_t queue_number; /* the caller's */
+    int64_t timeout_ms;    /* for its consumers; 0: the broker's, or it has refused another one */
 
     enum question depth, kind_asked;
     enum broker_kind kind;
@@ -95,6 +96,9 @@ struct number {
     struct channel *given_up_for; /* the one whose close, or whose queue's question, has no answer */
     bool over_question;
 };
+
+/* Of a consumer, in milliseconds. */
+#define TIMEOUT_ARGUMENT "x-consumer-timeout"
 
 /* The first words of a fault. */
 #define CLOSED_CHANNEL "the broker closed the channel"

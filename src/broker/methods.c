@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char tag_prefix[] = "onceward.";
@@ -59,19 +60,32 @@ static struct channel *open_channel(const struct broker *b, uint32_t queue)
     return broker_channel_is_open(b, queue) ? channel_of_queue(b, queue) : NULL;
 }
 
+/* RabbitMQ 4.3 is the first whose quorum queues have a timeout of each consumer. A classic queue refuses the
+ * argument from 4.3.2 on. */
+static bool takes_timeout(const struct broker *b, const struct channel *c)
+{
+    char *rest;
+    long major = strtol(b->version, &rest, 10), minor = *rest == '.' ? strtol(rest + 1, NULL, 10) : 0;
+
+    return c->timeout_ms && c->kind != BROKER_KIND_CLASSIC && (major > 4 || (major == 4 && minor >= 3));
+}
+
 int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f)
 {
     struct channel *c = open_channel(b, queue);
     size_t len = b->wire.out.len;
     char text[TAG_SIZE];
+    amqp_table_entry_t timeout = {amqp_cstring_bytes(TIMEOUT_ARGUMENT), {.kind = AMQP_FIELD_KIND_I64}};
 
     if (!c)
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
+    timeout.value.value.i64 = c->timeout_ms;
     uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
     wire_put_method(&b->wire, c->number, AMQP_BASIC_QOS_METHOD, &(amqp_basic_qos_t){.prefetch_count = count});
     wire_put_method(&b->wire, c->number, AMQP_BASIC_CONSUME_METHOD,
                     &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(c->queue),
-                                            .consumer_tag = tag_of_consumer(b, consumer, text)});
+                                            .consumer_tag = tag_of_consumer(b, consumer, text),
+                                            .arguments = {takes_timeout(b, c), &timeout}});
     written(b, c, len);
     return out_flush(b, f);
 }

@@ -151,6 +151,23 @@ static bool check_drop(const struct broker_arguments *a, int limit, struct buf *
     return warning != NULL;
 }
 
+/* Whether the broker takes the timeout from the consumer; elsewhere an administrator sets it. */
+static bool check_timeout(const struct config_queue *q, const struct broker_arguments *a, struct buf *text)
+{
+    bool is_taken = a->kind == BROKER_KIND_QUORUM &&
+                    (a->server_major > 4 || (a->server_major == 4 && a->server_minor >= 3));
+
+    if (q->consumer_timeout_ms == CONFIG_CONSUMER_TIMEOUT_MS || is_taken)
+        return false;
+    buf_printf(
+        text,
+        "; consumer_timeout has to be set at the broker, too, since only quorum queues of RabbitMQ 4.3 "
+        "take it from a consumer: consumer_timeout = %lld in rabbitmq.conf, or from 3.12 on the policy "
+        "consumer-timeout",
+        (long long)q->consumer_timeout_ms);
+    return true;
+}
+
 /* The delivery limit as far as it is known, and whether a message near it can be renewed. */
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
@@ -195,7 +212,9 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
         }
     }
     if (answer == ARGUMENTS_READ && !a.exclusive &&
-        (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text)) && kind == FINDING_OK)
+        (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text) |
+         check_timeout(q, &a, &text)) &&
+        kind == FINDING_OK)
         kind = FINDING_WARNING;
     check_tell(s, kind, buf_text(&text));
     buf_deinit(&text);

@@ -23,7 +23,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { CONSUMER_TIMEOUT_MS = 30 * 60 * 1000, CONSUMER_MAX = 255 };
+enum { CONSUMER_MAX = 255 };
 
 /* A message is renewed two deliveries before its limit. Two crashes before that has begun cost every delivery of
  * the prefetch two more. */
@@ -137,12 +137,10 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
             r, true, "max_window", "max_hold",
             "max_window (%s) is above max_hold (%s): a job that is extended so far outlives its delivery",
             show_ms(q->max_window_ms).text, show_ms(q->max_hold_ms).text);
-    if (q->max_hold_ms > CONSUMER_TIMEOUT_MS)
-        cross_report(
-            r, true, "max_hold", NULL,
-            "max_hold (%s) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised "
-            "with it",
-            show_ms(q->max_hold_ms).text);
+    if (q->max_hold_ms > q->consumer_timeout_ms)
+        cross_report(r, true, "max_hold", "consumer_timeout",
+                     "max_hold (%s) is above consumer_timeout (%s): the broker takes the delivery back first",
+                     show_ms(q->max_hold_ms).text, show_ms(q->consumer_timeout_ms).text);
     if (q->pause_hold_ms > q->max_hold_ms)
         cross_report(r, true, "pause_hold", "max_hold",
                      "pause_hold (%s) is above max_hold (%s), which comes first",

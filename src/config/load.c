@@ -342,6 +342,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
     pattern_settle(q);
     if (q->queue.order.key.n)
         settle_order(q);
+    if (!q->queue.max_hold_ms)
+        q->queue.max_hold_ms = q->queue.consumer_timeout_ms / 6 * 5;
     if (!q->queue.max_message_bytes)
         q->queue.max_message_bytes =
             q->queue.max_bytes < MESSAGE_DEFAULT ? q->queue.max_bytes : MESSAGE_DEFAULT;

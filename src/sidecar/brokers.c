@@ -220,6 +220,15 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
         dial_failed(s, &k->dial, reason);
 }
 
+static struct broker_queue queue_of(const struct lane *l)
+{
+    int64_t timeout_ms = l->config->consumer_timeout_ms;
+
+    return (struct broker_queue){.name = l->config->queue,
+                                 .number = (uint32_t)l->index,
+                                 .timeout_ms = timeout_ms == CONFIG_CONSUMER_TIMEOUT_MS ? 0 : timeout_ms};
+}
+
 static void begin(struct sidecar *s, struct broker_link *k)
 {
     struct broker_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
@@ -229,7 +238,7 @@ static void begin(struct sidecar *s, struct broker_link *k)
 
     for (size_t i = 0; i < s->n_lanes; i++)
         if (is_on(k, &s->lanes[i]))
-            queues[n++] = (struct broker_queue){.name = s->lanes[i].config->queue, .number = (uint32_t)i};
+            queues[n++] = queue_of(&s->lanes[i]);
     job = broker_connect(&s->config->broker, k->vhost, queues, n, s->config->instance, &f);
     free(queues);
     if (job)

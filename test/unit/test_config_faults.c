@@ -817,8 +817,11 @@ static void test_warnings(void **state)
         {'Q', "\"max_window\": \"26m\"", "queues.q.max_window",
          "max_window (26m) is above max_hold (25m): a job that is extended so far outlives its delivery"},
         {'Q', "\"max_hold\": \"31m\"", "queues.q.max_hold",
-         "max_hold (31m) is above RabbitMQ's own consumer timeout of 30m; the broker's must be raised with "
-         "it"},
+         "max_hold (31m) is above consumer_timeout (30m): the broker takes the delivery back first"},
+        {'Q', "\"max_hold\": \"1h\", \"consumer_timeout\": \"2h\"", NULL, NULL},
+        {'Q', "\"max_window\": \"100m\", \"consumer_timeout\": \"2h\"", NULL, NULL},
+        {'Q', "\"consumer_timeout\": \"5m\"", "queues.q.max_window",
+         "max_window (20m) is above max_hold (250s): a job that is extended so far outlives its delivery"},
         {'Q', "\"delivery_limit\": 4", "queues.q.delivery_limit",
          "with a limit of 4 the broker drops messages after as many crashes as no sidecar can prevent; "
          "expected at least 5 (x-delivery-limit of the queue, or its policy)"},

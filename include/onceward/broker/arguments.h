@@ -23,7 +23,7 @@
 enum { ARGUMENT_ABSENT = -1 };
 
 struct broker_arguments {
-    int server_major; /* of the broker's version */
+    int server_major, server_minor; /* of the broker's version */
     enum broker_kind kind;
     bool durable, auto_delete;
     bool exclusive; /* of another connection: nothing else is known */

@@ -36,6 +36,7 @@ enum broker_kind {
 struct broker_queue {
     const char *name;      /* 1 to 255 bytes; copied */
     uint32_t number;       /* the caller's, unique on this connection, below 65536 */
+    int64_t timeout_ms;    /* the argument x-consumer-timeout, where the broker takes it; 0: none is sent */
     enum broker_kind kind; /* as learnt before, so that it is not asked again; else UNKNOWN */
 };
 

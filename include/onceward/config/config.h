@@ -32,6 +32,8 @@ struct config_tls {
 
 /* The smallest delivery limits: of a quorum queue, and of an ordered one, all of whose deliveries count
  * together. */
+enum { CONFIG_CONSUMER_TIMEOUT_MS = 30 * 60 * 1000 }; /* RabbitMQ's own */
+
 enum { CONFIG_DELIVERY_LIMIT_MIN = 5, CONFIG_ORDERED_LIMIT_MIN = 20 };
 
 enum { CONFIG_DIGEST_LEN = 12 };
@@ -113,7 +115,7 @@ struct config_queue {
     int64_t token_window_ms, max_window_ms, commit_grace_ms;
     int prefetch, max_parked;
     size_t max_bytes, max_message_bytes;
-    int64_t max_hold_ms, pause_hold_ms;
+    int64_t consumer_timeout_ms, max_hold_ms, pause_hold_ms;
     int delivery_limit; /* -1: that of the broker */
     struct config_sources message_id;
     struct config_order order;

@@ -1,0 +1,48 @@
+"""consumer_timeout: the argument goes to a broker that knows it, and to no other. The one here is 3.10: a proxy gives it another version."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from rig import schema
+from rig.wait import wait_until
+
+
+def arguments(bed):
+    """Of the queue's consumer, as the broker has them."""
+    listed = wait_until(lambda: re.findall(rf"^{re.escape(bed.queue.name)}\t(.*)$", bed.rabbitmq.rabbitmqctl("list_consumers", "-q", "queue_name", "arguments"), re.M),
+                        "it is among the consumers")
+    return listed[0]
+
+
+def as_version(bed, version):
+    proxy = bed.new_proxy(bed.rabbitmq.port)
+    proxy.rewrites = b"3.10.8", version
+    return {"broker": {"url": bed.rabbitmq.url().replace(str(bed.rabbitmq.port), str(proxy.port))}}
+
+
+@pytest.mark.parametrize("version, is_sent", [(b"4.3.10", True), (b"4.12.0", True), (b"5.0.10", True), (b"4.2.10", False), (b"3.10.8", False)])
+def test_the_timeout_goes_to_a_broker_that_takes_it(bed, version, is_sent):
+    bed.app.handler = bed.app.commit_and_answer
+    bed.sidecar(top=as_version(bed, version), consumer_timeout="2h")
+    assert ("x-consumer-timeout" in arguments(bed), "7200000" in arguments(bed)) == (is_sent, is_sent)
+    bed.queue.publish("m1")
+    bed.wait_for_effects(["m1"])
+
+
+def test_the_brokers_own_timeout_is_not_sent(bed):
+    bed.sidecar(top=as_version(bed, b"4.3.10"))
+    assert "x-consumer-timeout" not in arguments(bed)
+
+
+@pytest.mark.parametrize("timeout, warns", [("2h", True), ("30m", False)])
+def test_check_says_where_the_timeout_has_to_be_set(bed, timeout, warns):
+    path = os.path.join(bed.folder, "check.json")
+    with open(path, "w") as f:
+        json.dump(bed.config(consumer_timeout=timeout), f)
+    done = subprocess.run([schema.require_binary(), "check", "--config", path, "--connect"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    said = "consumer_timeout = 7200000 in rabbitmq.conf" in done.stdout.decode()
+    assert done.returncode == 0 and said == warns, done.stdout.decode()
