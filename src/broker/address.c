@@ -1,5 +1,5 @@
-/* Takes a broker URL apart. The library's parser is not used: it refuses percent-encoded bytes above 127, so
- * a password in UTF-8, and makes an empty path the virtual host "". Pure; any thread. */
+/* Takes a broker URL apart. rabbitmq-c's parser is not used: it refuses percent-encoded bytes above 127,
+ * hence passwords in UTF-8, and makes an empty path the virtual host "". Pure; any thread. */
 
 #include "broker/address.h"
 
@@ -19,7 +19,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The text behind percent-encoding, or NULL: malformed, or with a NUL inside. */
+/* The percent-decoded text; NULL: malformed, or with a NUL inside. */
 static char *percent_decode(struct slice s)
 {
     char *text = mem_copy(s.data, s.len), *out = text;
@@ -58,7 +58,7 @@ static int port_parse(struct slice s, int *ret_port)
     return 0;
 }
 
-/* Everything between user information and path. */
+/* Parses the part between user information and path. */
 static int host_parse(struct slice s, struct address *a, struct fault *f)
 {
     const char *host = s.data, *colon;

@@ -1,4 +1,4 @@
-/* Looking at a queue once, for commands, which may wait: on a connection as it is used for consuming. */
+/* Checks of a queue, made once, for commands, which may block, on the same kind of connection as for consuming. */
 
 #include "broker/connect.h"
 #include "broker/internal.h"

@@ -3,7 +3,7 @@
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
 
-enum { LINGER_MS = 300, CLOSE_MS = 5000 /* for the channels' answers */ };
+enum { LINGER_MS = 300, CLOSE_MS = 5000 /* for the answers of the channels */ };
 
 void connection_close(struct broker *b)
 {
@@ -37,7 +37,7 @@ void close_step(struct broker *b)
         connection_close(b);
 }
 
-/* Only the ends of the channels are of interest. */
+/* Ignores all frames but the answers that end the channels. */
 void close_frame(struct broker *b, struct channel *c, const amqp_frame_t *frame)
 {
     if (frame->frame_type != AMQP_FRAME_METHOD)

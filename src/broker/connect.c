@@ -1,6 +1,7 @@
-/* From a URL to a connection that is logged in. Everything here blocks and runs on a helper thread, which
- * owns all that it touches; the loop never waits for it. One deadline for the whole; each address of the
- * broker gets its share of what is left, so that one that swallows packets does not hide the others. */
+/* From a URL to a connection that is logged in. All functions here block and run on a helper thread, which
+ * owns its data; the loop never waits for it. One deadline covers everything. Each address of the broker gets
+ * a share of the remaining time, so that an address that swallows packets does not keep Onceward from trying
+ * the others. */
 
 #include "broker/connect.h"
 
@@ -83,7 +84,7 @@ static bool names_are_good(const char *vhost, const struct broker_queue *queues,
     return !vhost || strlen(vhost) <= SHORT_MAX;
 }
 
-/* For the broker's operators. */
+/* The connection's name, shown to the broker's operators. */
 static char *connection_name(enum purpose purpose, const struct broker_queue *queues, size_t n,
                              const char *instance)
 {
@@ -159,7 +160,7 @@ void attempt_drop(void *attempt)
     attempt_free(attempt);
 }
 
-/* An override of a part of the URL, read now. */
+/* Reads an override of a part of the URL. */
 static int override_read(const struct config_text *t, char **part, struct fault *f)
 {
     char *text = NULL;
@@ -203,7 +204,7 @@ static struct timeval timeval_of(int64_t ms)
     return (struct timeval){.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 }
 
-/* A connected, non-blocking socket; or -1 and errno. Not the library's, for the sake of its error numbers. */
+/* A connected, non-blocking socket; or -1 and errno. The library's own function does not return errno. */
 static int socket_connect(const struct addrinfo *to, int64_t timeout_ms)
 {
     int one = 1, error = 0;
@@ -241,7 +242,7 @@ failed:
     return -1;
 }
 
-/* One address. tls NULL: plain. */
+/* Opens one address. tls NULL: plain. */
 static int address_open(amqp_connection_state_t connection, struct tls *tls, const struct addrinfo *to,
                         int port, int64_t timeout_ms, struct fault *f)
 {
@@ -301,7 +302,7 @@ static int host_open(amqp_connection_state_t connection, struct tls *tls, const 
     return r;
 }
 
-/* How long sent bytes may stay unacknowledged by the other side's kernel. */
+/* Sets how long the other side's kernel may leave sent bytes unacknowledged. */
 static void set_user_timeout(int fd, int64_t heartbeat_ms, int64_t timeout_ms)
 {
     int64_t ms = heartbeat_ms ? 2 * heartbeat_ms : timeout_ms;
@@ -337,7 +338,7 @@ static int login(amqp_connection_state_t connection, const struct target *t, con
     };
     amqp_table_t properties = {sizeof(entries) / sizeof(entries[0]), entries};
     struct timeval left = timeval_of(deadline_ms - clock_ms());
-    /* Nothing answers heartbeats between two messages that a command publishes. */
+    /* A command sends no heartbeats between two messages that it publishes. */
     int64_t heartbeat_s = t->purpose == TO_PUBLISH ? 0 : (t->heartbeat_ms + 999) / 1000;
 
     amqp_set_handshake_timeout(connection, &left);

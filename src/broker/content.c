@@ -1,5 +1,6 @@
-/* A message out of its frames. They arrive on its channel in one piece, method, header, bodies, while other
- * channels' frames come between; each is copied before the next is read, so a message is never held twice. */
+/* Assembles a message from its frames. On its channel they arrive without a gap: method, header, bodies.
+ * Frames of other channels may come between. Each frame is copied before the next is read, so a message is
+ * never held twice. */
 
 #include "broker/internal.h"
 #include "core/field_text.h"
@@ -8,7 +9,7 @@
 
 #include <string.h>
 
-/* 1: ev is filled. 0: it waits. */
+/* 1: ev is filled. 0: the event is queued. */
 static int content_done(struct broker *b, struct channel *c, struct broker_event *ev)
 {
     struct content done = c->content;
@@ -36,7 +37,7 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
     return !holding;
 }
 
-/* Is there room for it beside what waits here? */
+/* Does the message fit beside those that are queued on this channel? */
 static bool fits(const struct channel *c, struct broker_room room, const struct content *t)
 {
     size_t held = c->n_held_bytes;
@@ -45,7 +46,7 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     if (room.urgent_count && may_count && t->redelivered && t->delivery_count >= room.urgent_count &&
         t->body_len <= room.urgent_body)
         return true;
-    if (held) /* it is not the only one */
+    if (held) /* other messages are queued */
         room.body = room.whole = room.body > held ? room.body - held : 0;
     return t->body_len <= room.body && t->n_bytes <= room.whole;
 }
@@ -58,8 +59,8 @@ static int64_t delivery_count(const struct message *m)
     return f && field_integer(f, &value) && value > 0 ? value : 0;
 }
 
-/* The headers come first, in one frame. They are decoded before it is known whether they fit: a frame is
- * small, and what becomes of it at most some forty times as large. */
+/* The headers come first, in one frame. They are decoded before the room is checked: a frame is small, and
+ * its decoded form is at most some forty times as large. */
 static void message_begin(struct broker *b, struct channel *c, struct slice properties, broker_room_fn *room,
                           void *context)
 {

@@ -1,10 +1,10 @@
-/* Where a field's value ends, for every kind that AMQP has. Pure. */
+/* Finds the end of a field's value, for every kind that AMQP has. Pure. */
 
 #include "broker/cursor.h"
 
 #include "onceward/core/message.h"
 
-/* Bytes of a value of fixed size; -1: of another kind, or of none that AMQP knows. */
+/* Bytes of a value of fixed size; -1: the size varies, or AMQP has no such kind. */
 static int fixed_size(char kind)
 {
     switch ((enum field_kind)kind) {

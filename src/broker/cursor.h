@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reading AMQP's encoded fields, front to back. Every function answers false where the bytes end too early,
- * and the cursor is then of no more use. */
+/* Reads AMQP's encoded fields, front to back. Every function returns false when the bytes end too early; the
+ * cursor is unusable afterwards. */
 struct cursor {
     const char *at, *end;
 };
@@ -39,7 +39,7 @@ static inline bool number_take(struct cursor *c, size_t n, uint64_t *ret)
     return true;
 }
 
-/* Bytes behind their length, which is a number of `size` bytes: 1 in a short string, 4 in everything else. */
+/* Bytes with a length prefix of `size` bytes: 1 in a short string, 4 everywhere else. */
 static inline bool bytes_take(struct cursor *c, size_t size, struct slice *ret)
 {
     uint64_t len;
@@ -51,5 +51,5 @@ static inline bool bytes_take(struct cursor *c, size_t size, struct slice *ret)
     return cursor_skip(c, (size_t)len);
 }
 
-/* Takes a field's kind and its value as it is encoded. */
+/* Takes a field's kind and its encoded value. */
 bool value_take(struct cursor *c, char *ret_kind, struct slice *ret_value);

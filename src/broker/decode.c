@@ -1,6 +1,6 @@
-/* A content header's bytes to properties and headers, without the library: it recurses into tables of any
- * depth or refuses the whole connection for them, according to its version, and wants memory of its own for
- * each channel. The bytes are copied once, whole; all that is text in the message points into that copy.
+/* Decodes a content header to properties and headers without rabbitmq-c. Depending on its version, the
+ * library recurses into tables of any depth or closes the connection over them, and it needs memory of its
+ * own for each channel. The bytes are copied once, as a whole; the message's texts point into that copy.
  * Pure. */
 
 #include "onceward/broker/decode.h"
@@ -59,7 +59,7 @@ static void fixed_decode(struct slice value, struct field *out)
     }
 }
 
-/* out is zeroed; its name is kept. */
+/* out is zeroed, except for its name. */
 static bool value_decode(struct message *m, struct cursor *c, int depth, struct field *out)
 {
     struct slice value;
@@ -84,7 +84,7 @@ static bool value_decode(struct message *m, struct cursor *c, int depth, struct 
     return true;
 }
 
-/* Items up to the first that has not AMQP's form. */
+/* Counts the items before the first malformed one. */
 static size_t list_count(struct slice list, bool has_names)
 {
     struct cursor c = cursor_of(list);

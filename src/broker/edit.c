@@ -1,5 +1,5 @@
-/* What is left out of a message before it is published again, on its encoded bytes: nothing is decoded, so
- * that no kind of field, no order and no spelling of a number is lost on the way. Pure. */
+/* Removes fields from an encoded message before it is published again. Nothing is decoded, so that no kind of
+ * field, no order and no spelling of a number is lost. Pure. */
 
 #include "broker/edit.h"
 
@@ -17,7 +17,7 @@ static void u32_write(char *at, uint32_t v)
         at[i] = (char)(v >> (24 - 8 * i));
 }
 
-/* Copies a header table but for what belonged to an earlier journey. */
+/* Copies a header table without the headers of an earlier journey. */
 static bool headers_edit(struct buf *out, struct slice table)
 {
     struct cursor c = cursor_of(table);
@@ -38,7 +38,7 @@ static bool headers_edit(struct buf *out, struct slice table)
     return true;
 }
 
-/* The value of the property of that bit, with its length where it has one. */
+/* The value of the property with that bit, including its length prefix if it has one. */
 static bool value_cut(struct cursor *c, int bit, struct slice *ret)
 {
     const char *from = c->at;
@@ -55,7 +55,7 @@ static bool value_cut(struct cursor *c, int bit, struct slice *ret)
     return ok;
 }
 
-/* The user of the connection that publishes it, and whether it may expire. */
+/* The user of the publishing connection, and whether the message keeps its expiration. */
 struct journey {
     struct slice user;
     bool keeps_expiration;
@@ -68,7 +68,7 @@ static bool is_left_out(int bit, struct slice value, const struct journey *j)
     return (bit == BIT_EXPIRATION && !j->keeps_expiration) || bit == BIT_DELIVERY_MODE;
 }
 
-/* Appends the properties; the flags of those that stay are set in *ret_flags. */
+/* Appends the properties, and sets the flags of the remaining ones in *ret_flags. */
 static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, const struct journey *j,
                             unsigned *ret_flags)
 {

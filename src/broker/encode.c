@@ -1,5 +1,5 @@
-/* Our properties and tables to the bytes of the wire, without the library: its encoder cuts strings that are
- * too long without a word, and wants a copy of every table first. Pure. */
+/* Encodes properties and tables without rabbitmq-c, whose encoder silently cuts strings that are too long,
+ * and needs a copy of every table. Pure. */
 
 #include "broker/encode.h"
 

@@ -1,4 +1,4 @@
-/* What a connection has to tell until it is asked for, and what its files need of one another beside that. */
+/* The queue of a connection's events, and the functions that its files share. */
 
 #include "broker/internal.h"
 #include "onceward/base/mem.h"
@@ -66,7 +66,7 @@ struct channel *channel_of_queue(const struct broker *b, uint32_t queue)
     return b->by_queue[queue];
 }
 
-/* --- what a channel holds --- */
+/* --- content of a channel --- */
 
 void content_drop(struct content *c)
 {

@@ -2,8 +2,8 @@
 
 #include "onceward/core/message.h"
 
-/* The property flags of a content header of class basic (AMQP 0-9-1, sections 1.8 and 4.2.6.1): from the
- * highest bit to the lowest the values follow in this order. */
+/* The property flags of a content header of class basic (AMQP 0-9-1, sections 1.8 and 4.2.6.1). The values
+ * follow in this order, from the highest bit to the lowest. */
 enum {
     BIT_CONTENT_TYPE = 15,
     BIT_CONTENT_ENCODING = 14,
@@ -20,10 +20,10 @@ enum {
     BIT_APP_ID = 3,
     BIT_CLUSTER_ID = 2,
     BIT_LAST = BIT_CLUSTER_ID,
-    BIT_MORE = 0, /* another word of flags follows; class basic has none */
+    BIT_MORE = 0, /* another word of flags follows; class basic never sets it */
 };
 
-/* The property whose value is a short string, or -1: the bit is of another kind. */
+/* The property whose value is a short string, or -1: the bit has another type. */
 static inline int property_of_bit(int bit)
 {
     switch (bit) {

@@ -1,14 +1,14 @@
-/* What the broker sends: frames to events. What is not allowed by the protocol ends the connection with a
- * reason, never the program. */
+/* Turns frames from the broker into events. A violation of the protocol ends the connection with a reason,
+ * never the program. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
 
 #include <stdio.h>
 
-enum { N_FRAMES_MAX = 128 }; /* read without an event before others get their turn */
+enum { N_FRAMES_MAX = 128 }; /* read without an event before other descriptors get their turn */
 
-/* Who asks, and what for. */
+/* The caller's function for the room of a message, and its context. */
 struct asking {
     broker_room_fn *room;
     void *context;
@@ -23,8 +23,8 @@ static void on_cancelled(struct broker *b, struct channel *c, const amqp_basic_c
     struct broker_event *ev = event_add_held(b, c, BROKER_CANCELLED);
     ev->consumer = consumer_of_tag(m->consumer_tag);
     ev->fault = why;
-    /* Older brokers end the connection when it is answered, newer ones wait for an answer: a new channel
-     * suits all. */
+    /* Older brokers close the connection when a client answers a cancel; newer ones expect an answer. A new
+     * channel suits both. */
     channel_give_up(b, c, BROKER_REASON_CANCELLED, &why);
 }
 
@@ -49,7 +49,7 @@ static int on_queue_method(struct broker *b, struct channel *c, const amqp_metho
         on_cancelled(b, c, m->decoded);
         return 0;
     default:
-        return 0; /* qos-ok, and what later brokers may add */
+        return 0; /* qos-ok, and additions of later brokers */
     }
 }
 
@@ -106,7 +106,7 @@ static int on_channel_frame(struct broker *b, struct channel *c, const amqp_fram
     return content_body(b, c, frame, a->ev, f);
 }
 
-/* The connection is over, by the broker's will. */
+/* The broker closes the connection. */
 static int on_connection_close(struct broker *b, const amqp_connection_close_t *m, struct fault *f)
 {
     struct fault ignored;
@@ -126,7 +126,7 @@ static int on_connection_close(struct broker *b, const amqp_connection_close_t *
 static int on_connection_method(struct broker *b, const amqp_method_t *m, struct fault *f)
 {
     if (b->closing == CLOSE_DONE)
-        return 0; /* the last word was said */
+        return 0; /* the connection is closed already */
     switch (m->id) {
     case AMQP_CONNECTION_CLOSE_METHOD:
         return on_connection_close(b, m->decoded, f);
@@ -156,7 +156,7 @@ static int on_frame(struct broker *b, const amqp_frame_t *frame, const struct as
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
                                                       : 0;
     if (frame->channel >= b->n_numbers || b->closing > CLOSE_CHANNELS_SENT)
-        return 0; /* nothing is said behind the connection's end */
+        return 0; /* nothing may be sent after the connection's end */
     struct number *n = &b->numbers[frame->channel];
     if (!n->user)
         number_frame(b, n, frame->channel, frame);
@@ -177,7 +177,7 @@ int broker_next(struct broker *b, broker_room_fn *room, void *context, struct br
         return 0;
     for (int n = 0;; n++) {
         bool pause = n >= N_FRAMES_MAX &&
-                     !wire_has_input(&b->wire); /* the rest is still in the socket, so polling sees it */
+                     !wire_has_input(&b->wire); /* the rest is still in the socket, where polling sees it */
         int r = pause ? 0 : wire_read(&b->wire, &frame, f);
         if (r < 0)
             return -1;

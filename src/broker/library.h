@@ -1,7 +1,7 @@
 #pragma once
 
-/* The headers of rabbitmq-c, in one place: 0.12 moved them into a folder of their own. Only src/broker
- * includes this. */
+/* The headers of rabbitmq-c, in one place: version 0.12 moved them into a folder of their own. Only
+ * src/broker includes this. */
 
 #if __has_include(<rabbitmq-c/amqp.h>)
 #include <rabbitmq-c/amqp.h>
@@ -22,7 +22,7 @@ static inline struct slice slice_of_bytes(amqp_bytes_t b)
     return (struct slice){b.bytes, b.len};
 }
 
-/* The library never writes through it. */
+/* Casts const away: the library never writes to these bytes. */
 static inline amqp_bytes_t bytes_of_slice(struct slice s)
 {
     return (amqp_bytes_t){s.len, (void *)(uintptr_t)s.data};

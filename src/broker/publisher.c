@@ -1,9 +1,8 @@
-/* Publishing with confirms, for commands, which may wait. Built on the same buffer and frames as the
- * connection that consumes, so every wait has a deadline, also that for a broker that does not read. One
- * thread.
+/* Publishing with confirms, for commands, which may block. It uses the same buffer and frames as the
+ * consuming connection, so every wait has a deadline, also when the broker does not read. One thread.
  *
- * Confirms come in any order; what counts is how many were confirmed from the first one on. A message that
- * has no queue is returned before its confirm: from then on nothing counts as confirmed. */
+ * Confirms come in any order; the count covers the confirmed messages from the first one on without a gap. A
+ * message without a queue is returned before its confirm: from then on no message counts as confirmed. */
 
 #include "onceward/broker/publisher.h"
 
@@ -24,13 +23,14 @@ struct publisher {
     struct wire wire;
     char *user;
     int64_t timeout_ms;
-    uint64_t n_published; /* of this connection: the confirm's delivery tag */
-    bool is_returned;     /* the message under way has no queue */
-    uint64_t n_settled;   /* from the first one on; those behind are in `settled`, by their tags */
-    uint64_t n_routed;    /* is_returned: what n_settled was then */
+    uint64_t n_published; /* on this connection; the confirm's delivery tag */
+    bool is_returned;     /* the message in flight has no queue */
+    uint64_t n_settled;   /* confirmed without a gap from the first one on; later ones are in `settled`, by
+                             tag */
+    uint64_t n_routed;    /* n_settled at the time of the return, if is_returned */
     bool settled[PUBLISHER_WINDOW];
-    uint64_t refused;  /* a tag; 0: none */
-    char blocked[128]; /* the broker takes no messages at present, and why */
+    uint64_t refused;  /* refused tag; 0: none */
+    char blocked[128]; /* why the broker takes no messages at present */
 };
 
 int publisher_open(const struct config_broker *c, const char *vhost, const char *instance,
@@ -50,7 +50,7 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
     return 0;
 }
 
-/* What the broker says last of a message counts. */
+/* The broker's last answer about a message counts. */
 static int on_settled(struct publisher *p, uint64_t tag, bool multiple, bool refused)
 {
     uint64_t last = tag && tag < p->n_published ? tag : p->n_published;
@@ -85,11 +85,11 @@ static int on_method(struct publisher *p, const amqp_method_t *m, struct fault *
     case AMQP_BASIC_RETURN_METHOD:
         if (!p->is_returned)
             p->n_routed = p->n_settled;
-        p->is_returned = true; /* its confirm follows */
+        p->is_returned = true; /* the confirm follows */
         return 0;
     case AMQP_CHANNEL_CLOSE_METHOD: {
         const amqp_channel_close_t *close = m->decoded;
-        p->wire.is_lost = true; /* of no more use: the next message needs a new connection */
+        p->wire.is_lost = true; /* unusable: the next message needs a new connection */
         return fault_set_close(f, "the broker closed the channel", close->reply_code, close->reply_text);
     }
     case AMQP_CONNECTION_CLOSE_METHOD: {
@@ -114,7 +114,7 @@ static int on_method(struct publisher *p, const amqp_method_t *m, struct fault *
     }
 }
 
-/* Sends and receives once, waiting until the deadline at most. */
+/* Sends and receives once, waiting no later than the deadline. */
 static int pump(struct publisher *p, int64_t deadline_ms, struct fault *f)
 {
     amqp_frame_t frame;
@@ -132,14 +132,14 @@ static int pump(struct publisher *p, int64_t deadline_ms, struct fault *f)
 
 static int late(struct publisher *p, struct fault *f)
 {
-    p->wire.is_lost = true; /* a confirm that comes later must not be taken for the next message's */
+    p->wire.is_lost = true; /* a late confirm must not be taken for the next message's */
     if (p->blocked[0])
         return fault_set(f, "the broker did not confirm within %lld ms; it takes no messages at present: %s",
                          (long long)p->timeout_ms, p->blocked);
     return fault_set(f, "the broker did not confirm within %lld ms", (long long)p->timeout_ms);
 }
 
-/* Waits until less than `most` is unsent. The deadline moves with the progress. */
+/* Waits until fewer than `most` bytes are unsent. Progress extends the deadline. */
 static int drain(struct publisher *p, size_t most, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
@@ -162,7 +162,7 @@ static int drain(struct publisher *p, size_t most, struct fault *f)
     }
 }
 
-/* Copies what may be published again; `headers` has room for all of them. */
+/* Copies the fields that may be published again; `headers` has room for all of them. */
 static struct message publishable(const struct publisher *p, const struct message *m, struct field *headers)
 {
     struct message copy = *m;
@@ -205,7 +205,7 @@ static int body_send(struct publisher *p, struct slice body, struct fault *f)
     return 0;
 }
 
-/* The deadline moves with each confirm. */
+/* Each confirm extends the deadline. */
 int publisher_settle(struct publisher *p, size_t n, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
@@ -230,7 +230,7 @@ uint64_t publisher_confirmed(const struct publisher *p)
     return p->is_returned ? p->n_routed : p->n_settled;
 }
 
-/* Where to. */
+/* The destination of a message. */
 struct address_of {
     struct slice exchange, routing_key;
 };
@@ -250,7 +250,7 @@ static int push_whole(struct publisher *p, const struct address_of *to, struct s
     return body_send(p, body, f);
 }
 
-/* One alone, of which everything is forgotten when it ends. */
+/* Publishes one message, and resets the state of its confirm afterwards. */
 static int send_whole(struct publisher *p, const struct address_of *to, struct slice header,
                       struct slice body, struct fault *f)
 {
@@ -346,7 +346,7 @@ void publisher_close(struct publisher *p)
         wire_put_method(&p->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
                         &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
                                                    .reply_text = amqp_cstring_bytes("bye")});
-        /* The answer is waited for, so that the broker does not log a connection that broke off. */
+        /* Waits for close-ok, since the broker logs a warning about a connection that breaks off. */
         int64_t deadline_ms = clock_ms() + (p->timeout_ms < 1000 ? p->timeout_ms : 1000);
         while (clock_ms() < deadline_ms && pump(p, deadline_ms, &ignored) == 0)
             ;

@@ -1,17 +1,17 @@
-/* The channel for questions: how much is in a queue, and what a queue is.
+/* The channel for questions: the depth of a queue, and its kind.
  *
- * Depths are asked by passive declares; those of many queues go out together and are answered in their order.
- * For a queue that is not there the broker closes the channel: that answers the first question, and those
- * behind it are asked again.
+ * Depths are asked by passive declares. Those of many queues are sent together and answered in order. For a
+ * missing queue the broker closes the channel: that answers the first question, and the later ones are asked
+ * again.
  *
- * What a queue is cannot be asked in AMQP. But basic.consume with an argument that is for streams is refused
- * by classic and quorum queues, with their kind in words; and by a stream for another reason, since the
- * channel has no prefetch, before a message or a consumer is touched. Every answer closes the channel and is
- * a line in the broker's log, so it is asked only where it matters, one queue at a time.
+ * AMQP has no question for a queue's kind. But classic and quorum queues refuse basic.consume with an
+ * argument for streams, and name their kind in the refusal. A stream refuses it for another reason, since the
+ * channel has no prefetch. No message or consumer is touched. Each answer closes the channel and writes a
+ * line into the broker's log, so the kind is asked only when it matters, one queue at a time.
  *
- * The broker's channel waits for the queue that it is asked about. When that does not answer, the channel is
- * left to wait, and the other questions are asked on another one; nothing more is asked about that queue
- * before the old channel has ended. */
+ * The broker's channel blocks on the queue that a question is about. When that queue does not answer, the
+ * channel is abandoned and the other questions move to a new one. No further question about that queue is
+ * sent before the old channel has ended. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- what is waited for --- */
+/* --- questions in flight --- */
 
 static void asked_add(struct broker *b, struct channel *c, bool is_kind)
 {
@@ -42,7 +42,7 @@ static struct asked asked_first(struct broker *b)
     return first;
 }
 
-/* What was asked died with its channel: it is asked again. */
+/* Puts back the questions that ended with their channel. */
 static void asked_again(struct broker *b)
 {
     for (size_t i = 0; i < b->n_asked; i++) {
@@ -81,7 +81,7 @@ static void kind_send(struct broker *b, struct channel *c)
 
 void questions_send(struct broker *b)
 {
-    /* The answer about a kind closes the channel, with everything asked behind it. */
+    /* The answer about a kind closes the channel, and with it every question sent later. */
     bool is_last = b->n_asked && b->asked[b->n_asked - 1].is_kind;
 
     if (b->ask.state != CHANNEL_OPEN || b->closing != CLOSE_NO || is_last || !b->n_wanted)
@@ -157,7 +157,7 @@ static bool ends_with(struct slice s, struct slice end)
     return s.len >= end.len && !memcmp(s.data + s.len - end.len, end.data, end.len);
 }
 
-/* Queues may have any name, so only the ends of the sentence count. */
+/* A queue's name may contain anything, so only the beginning and the end of the sentence are compared. */
 static enum broker_kind kind_of_refusal(const amqp_channel_close_t *m)
 {
     struct slice text = slice_of_bytes(m->reply_text);
@@ -211,7 +211,8 @@ static void kind_ask(struct broker *b, struct channel *c)
     questions_send(b);
 }
 
-/* What was in a stream before its consumer never comes. */
+/* A stream does not deliver messages that are older than its consumer, so a silent consumer may be one of a
+ * stream. */
 static void silence_doubt(struct broker *b, struct channel *c)
 {
     bool is_silent = c->consuming_ms && !c->has_delivered && clock_ms() - c->consuming_ms >= SILENCE_MS;
@@ -235,7 +236,7 @@ static void on_declare_ok(struct broker *b, const amqp_queue_declare_ok_t *ok)
     questions_send(b);
 }
 
-/* Only a stream takes such a consumer: where the broker was told to give channels a prefetch. */
+/* Only a stream accepts such a consumer, and only when the broker's configuration gives channels a prefetch. */
 static void on_consume_ok(struct broker *b)
 {
     if (b->n_asked == 0 || !b->asked[0].is_kind)
@@ -257,7 +258,7 @@ void questions_method(struct broker *b, const amqp_method_t *m)
 
 /* --- no answer --- */
 
-/* Another queue may be in its place. */
+/* Another queue may have replaced the stream. */
 static void streams_look(struct broker *b)
 {
     for (size_t i = 0; i < b->n_queues; i++) {
@@ -296,7 +297,7 @@ int questions_tick(struct broker *b, struct fault *f)
 
 /* --- asking --- */
 
-/* Is the answer known without asking? Then it comes at once. */
+/* Answers at once when the answer is known without asking. */
 static bool depth_is_refused(struct broker *b, struct channel *c)
 {
     struct fault why = {0};

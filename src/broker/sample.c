@@ -1,5 +1,5 @@
-/* Looking at one message of a queue, for a command: basic.get, and the message goes back. One thread; may
- * wait, each time with a deadline. */
+/* Reads one message of a queue for a command: basic.get, then requeue. One thread; may block, each time with
+ * a deadline. */
 
 #include "broker/connect.h"
 #include "onceward/base/clock.h"
@@ -20,7 +20,7 @@ struct sample {
     enum sample_state state;
     struct message *message;
     uint64_t tag, body_len, n_left;
-    size_t body_most; /* a longer body is read and thrown away */
+    size_t body_most; /* a longer body is read and discarded */
 };
 
 static int broken(struct sample *s, struct fault *f, const char *what)
@@ -72,7 +72,7 @@ static int on_header(struct sample *s, const amqp_frame_t *frame, struct fault *
 {
     if (s->state != HEADER || frame->payload.properties.class_id != AMQP_BASIC_CLASS)
         return broken(s, f, "a content header out of its place");
-    /* Of a malformed one everything before the fault is there. */
+    /* Of malformed properties, everything before the fault is decoded. */
     (void)message_decode(s->message, slice_of_bytes(frame->payload.properties.raw));
     s->body_len = s->n_left = frame->payload.properties.body_size;
     if (s->body_len && s->body_len <= s->body_most) {
@@ -111,7 +111,7 @@ static int on_frame(struct sample *s, const amqp_frame_t *frame, struct fault *f
     }
 }
 
-/* Until its state is `wanted` or later. The deadline moves with what comes: a body may be long. */
+/* Runs until the state is `wanted` or later. Each frame extends the deadline, since a body may be long. */
 static int pump(struct sample *s, enum sample_state wanted, int64_t timeout_ms, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + timeout_ms;
@@ -136,7 +136,7 @@ static int pump(struct sample *s, enum sample_state wanted, int64_t timeout_ms, 
     return 0;
 }
 
-/* Closing tells that the return before it was worked on. */
+/* The answer to the close proves that the broker has processed the requeue before it. */
 static int close_properly(struct sample *s, uint16_t channel, amqp_method_number_t id, void *method,
                           int64_t timeout_ms, struct fault *f)
 {

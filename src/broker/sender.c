@@ -1,8 +1,8 @@
 /* Publishing with confirms, for the loop. See sender.h for why it has a connection of its own.
  *
- * Invariants: after wire.is_lost nothing is sent or read. A body goes into the output buffer a piece at a
- * time, so that a large one is not held twice; until its last piece is there no other message begins. While
- * the channel is not open nothing is sent but what opens it. */
+ * Invariants: after wire.is_lost nothing is sent or read. A body goes into the output buffer piece by piece,
+ * so that a large one is not held twice; no other message begins before its last piece. While the channel is
+ * not open, only the methods that open it are sent. */
 
 #include "onceward/broker/sender.h"
 
@@ -21,12 +21,12 @@
 
 enum {
     CHANNEL = 1,
-    AHEAD_MAX = 256 * 1024, /* bytes for the socket, before no new message begins */
+    AHEAD_MAX = 256 * 1024, /* bytes pending for the socket above which no new message begins */
     FRAME_AROUND = 8,
-    HEADER_AROUND = 12, /* class, weight and size of the body */
+    HEADER_AROUND = 12, /* class, weight and body size */
     CLASS_BASIC = 60,
     SHORT_MAX = 255,
-    N_FRAMES_MAX = 256, /* read without an event before others get their turn */
+    N_FRAMES_MAX = 256, /* read without an event before other descriptors get their turn */
 };
 
 enum channel_state { OPENING, SELECTING, OPEN };
@@ -35,11 +35,11 @@ struct sender {
     struct wire wire;
     char *version, *cluster, *user;
     enum channel_state channel;
-    uint64_t n_sent;   /* on this channel: the tag of the latest */
-    struct slice rest; /* of a body that is not in the buffer yet: of `body` */
-    struct buf body;   /* its own: who gave the message may forget it while the broker takes nothing */
+    uint64_t n_sent;   /* on this channel: the latest tag */
+    struct slice rest; /* the part of `body` that is not in the buffer yet */
+    struct buf body;   /* a copy: the caller may free the message before the socket accepts it */
     struct returned {
-        struct message *message; /* being put together; NULL: none */
+        struct message *message; /* being assembled; NULL: none */
         struct slice exchange, routing_key;
         uint64_t body_len, n_left;
         bool has_header;
@@ -144,7 +144,7 @@ int sender_edit(const struct sender *s, struct buf *out, struct slice content_he
     return 0;
 }
 
-/* --- what comes --- */
+/* --- receiving --- */
 
 static int broken(struct sender *s, struct fault *f, const char *what)
 {
@@ -172,7 +172,7 @@ static int return_begins(struct sender *s, const amqp_basic_return_t *m, struct 
     return 0;
 }
 
-/* The channel is closed: it is opened again, under the same number. */
+/* Opens the closed channel again, under the same number. */
 static void channel_closed(struct sender *s, const amqp_channel_close_t *m, struct sender_event *ev)
 {
     ev->kind = SENDER_CHANNEL_LOST;
@@ -258,7 +258,7 @@ static void return_ends(struct sender *s, struct sender_event *ev)
     ev->body_len = r->body_len;
 }
 
-/* Of a returned message: nothing else has a content here. */
+/* The content of a returned message; no other content arrives here. */
 static int on_content(struct sender *s, const amqp_frame_t *frame, struct sender_event *ev, struct fault *f)
 {
     struct returned *r = &s->returned;
@@ -270,7 +270,8 @@ static int on_content(struct sender *s, const amqp_frame_t *frame, struct sender
     if (frame->frame_type == AMQP_FRAME_HEADER) {
         r->has_header = true;
         r->body_len = r->n_left = frame->payload.properties.body_size;
-        message_decode(r->message, slice_of_bytes(frame->payload.properties.raw)); /* it was ours */
+        message_decode(r->message, slice_of_bytes(frame->payload.properties.raw)); /* cannot fail: it is one
+                                                                                      of our own messages */
     } else if (frame->payload.body_fragment.len > r->n_left) {
         return broken(s, f, "a body longer than its header says");
     } else {
@@ -298,7 +299,7 @@ int sender_next(struct sender *s, struct sender_event *ev, struct fault *f)
     int r;
 
     if (s->returned.message && s->returned.has_header && !s->returned.n_left)
-        returned_drop(s); /* it was told */
+        returned_drop(s); /* reported already */
     *ev = (struct sender_event){.kind = SENDER_NOTHING};
     for (int n = 0; n < N_FRAMES_MAX; n++) {
         r = wire_read(&s->wire, &frame, f);
@@ -312,9 +313,9 @@ int sender_next(struct sender *s, struct sender_event *ev, struct fault *f)
     return 0;
 }
 
-/* --- what is sent --- */
+/* --- sending --- */
 
-/* Fills the output buffer from the body that is under way. */
+/* Fills the output buffer from the current body. */
 static void body_fill(struct sender *s)
 {
     size_t part = s->wire.frame_max - FRAME_AROUND;

@@ -1,9 +1,10 @@
-/* What the library leaves out of TLS, set on its SSL_CTX.
+/* TLS settings that rabbitmq-c lacks, made on its SSL_CTX.
  *
- * - The library opens one address at a time, in numbers, so the name for SNI and for the certificate is given
- * here. OpenSSL itself checks the name, IP addresses included, during the handshake; the library's own check
- * cannot do addresses.
- * - The session is remembered, since writing goes past the library.
+ *   - The library opens one numeric address at a time, so the name for SNI and for the certificate is
+ *     set here. OpenSSL checks the name or IP address during the handshake; the library's own check
+ *     does not support addresses.
+ *   - The session is recorded, since writing bypasses the library.
+ *
  * Used by the connecting thread only; tls_finish removes every hook. */
 
 #include "broker/tls.h"
@@ -22,7 +23,7 @@
 #if AMQP_VERSION < AMQP_VERSION_CODE(0, 13, 0, 0)
 static void keep_openssl(void)
 {
-    /* OpenSSL is shared with other libraries, and initialises itself. */
+    /* Other libraries use OpenSSL too, and it initialises itself. */
     amqp_set_initialize_ssl_library(0);
 }
 #endif
@@ -53,7 +54,7 @@ static int certificate_checked(int is_good, X509_STORE_CTX *store)
     return is_good;
 }
 
-/* A key with a passphrase is refused; the default would ask on the terminal. */
+/* Refuses a key with a passphrase; OpenSSL's default would ask on the terminal. */
 static int no_passphrase(char *out, int size, int writing, void *data)
 {
     (void)out, (void)size, (void)writing, (void)data;
@@ -106,7 +107,7 @@ int tls_start(struct tls *t, amqp_connection_state_t connection, const char *hos
     amqp_ssl_socket_set_verify_hostname(t->socket, 0);
     amqp_ssl_socket_set_verify_peer(t->socket, c->verify);
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    /* Our buffer of what is to be sent may move between two tries. */
+    /* The output buffer may move between two tries. */
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_app_data(ctx, t);
     SSL_CTX_set_info_callback(ctx, handshake_starts);

@@ -8,22 +8,22 @@
 struct fault;
 struct ssl_st;
 
-/* TLS for one connection being made. It must live until tls_finish. */
+/* TLS settings of one connection attempt. They must live until tls_finish. */
 struct tls {
     amqp_socket_t *socket;
-    const char *host; /* what the certificate must be for */
+    const char *host; /* name that the certificate must have */
     bool host_is_ip;
-    struct ssl_st *ssl; /* of the latest attempt */
-    char error[256];    /* what was wrong with the certificate, empty: nothing */
+    struct ssl_st *ssl; /* the latest attempt's */
+    char error[256];    /* why the certificate was refused; empty: it was not */
 };
 
-/* Makes the socket of the connection a TLS one: TLS 1.2 or newer, the server's certificate checked against
- * the CAs and for the host (name or IP address) unless verify is off, our certificate where there is one. */
+/* Gives the connection a TLS socket: TLS 1.2 or newer; the server's certificate is checked against the CAs
+ * and the host (name or IP address) unless verify is off; our certificate is sent if configured. */
 int tls_start(struct tls *t, amqp_connection_state_t connection, const char *host, const struct config_tls *c,
               struct fault *f);
 
-/* The reason why opening failed, in words; NULL: TLS has none to give. Valid until the next attempt. */
+/* Why opening failed, in words; NULL: not because of TLS. Valid until the next attempt. */
 const char *tls_error(struct tls *t);
 
-/* The connection stands: takes the hooks out again and answers the session. */
+/* Removes the hooks from an established connection and returns its session. */
 struct ssl_st *tls_finish(struct tls *t);

@@ -1,5 +1,4 @@
-/* Frames in and out of one connection. See wire.h for why they do not go through the library. One thread at a
- * time. */
+/* Frames in and out of one connection. See wire.h for why they bypass rabbitmq-c. One thread at a time. */
 
 #include "broker/wire.h"
 
@@ -21,15 +20,15 @@
 enum {
     METHOD_MAX = 2048,    /* our largest method: three short strings and an empty table */
     RECORD_MAX = 16384,   /* one TLS record */
-    KEEP_MAX = 64 * 1024, /* of an empty buffer */
+    KEEP_MAX = 64 * 1024, /* an empty buffer's memory */
     FRAME_HEAD = 7,       /* type, channel, length */
     FRAME_AROUND = FRAME_HEAD + 1,
     RECEIVE_MIN = 16 * 1024, /* room for one call, at least */
-    PAYLOAD_OF_METHOD = 4,   /* at least: its number */
-    PAYLOAD_OF_HEADER = 14,  /* class, weight, size of the body, flags */
-    PROPERTIES_AT = 12,      /* in that */
+    PAYLOAD_OF_METHOD = 4,   /* at least: the method's number */
+    PAYLOAD_OF_HEADER = 14,  /* class, weight, body size, flags */
+    PROPERTIES_AT = 12,      /* offset in the payload */
     POOL_PAGE = 4096,
-    POOL_PAGES_MAX = 4, /* kept */
+    POOL_PAGES_MAX = 4, /* pages kept */
 };
 
 void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st *ssl)
@@ -42,7 +41,7 @@ void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st
     w->frame_max = (size_t)amqp_get_frame_max(connection);
     w->heartbeat_ms = heartbeat_s * INT64_C(1000);
     w->sent_ms = w->received_ms = clock_ms();
-    /* From here on the library sends no heartbeats and closes nothing for want of them. */
+    /* From here on the library sends no heartbeats, and closes nothing when heartbeats are missing. */
     amqp_tune_connection(connection, amqp_get_channel_max(connection), (int)w->frame_max, 0);
 }
 
@@ -62,7 +61,7 @@ void wire_put_method(struct wire *w, uint16_t channel, amqp_method_number_t id, 
     char *frame = buf_reserve(&w->out, METHOD_MAX);
     int len = amqp_encode_method(id, decoded, (amqp_bytes_t){METHOD_MAX - 12, frame + 11});
 
-    assert(len >= 0); /* lengths are checked where they come from */
+    assert(len >= 0); /* the callers check the lengths */
     buf_add_char(&w->out, AMQP_FRAME_METHOD);
     buf_add_u16(&w->out, channel);
     buf_add_u32(&w->out, (uint32_t)len + 4);
@@ -92,7 +91,7 @@ void wire_put_frame(struct wire *w, uint8_t type, uint16_t channel, struct slice
     buf_add_char(&w->out, (char)AMQP_FRAME_END);
 }
 
-/* Bytes taken; 0: none now; -1: lost. */
+/* Bytes written; 0: the socket is full; -1: lost. */
 static ssize_t write_some(struct wire *w, const char *data, size_t len, struct fault *f)
 {
     if (!w->ssl) {
@@ -101,8 +100,8 @@ static ssize_t write_some(struct wire *w, const char *data, size_t len, struct f
             return n < 0 ? 0 : n;
         return fault_set(f, "sending to the broker: %s", strerror(errno));
     }
-    /* After "not now" TLS wants the same bytes again, at least as many: what is left only grows, so it gets
-     * them. */
+    /* After WANT_WRITE, OpenSSL requires the same bytes again, at least as many. The pending bytes only grow,
+     * so that holds. */
     ERR_clear_error();
     int n = SSL_write(w->ssl, data, (int)(len < RECORD_MAX ? len : RECORD_MAX));
     if (n > 0)
@@ -148,7 +147,7 @@ int wire_flush(struct wire *w, struct fault *f)
     return 0;
 }
 
-/* What the frame at the front says of its length; 0: not there yet. */
+/* The length that the first frame announces; 0: not received yet. */
 static size_t frame_announced(const struct wire *w)
 {
     uint32_t len;
@@ -159,7 +158,7 @@ static size_t frame_announced(const struct wire *w)
     return FRAME_AROUND + (size_t)be32toh(len);
 }
 
-/* Length of the frame at the front; 0: it is not whole. */
+/* The length of the first frame; 0: incomplete. */
 static size_t frame_len(const struct wire *w)
 {
     size_t len = frame_announced(w);
@@ -167,7 +166,7 @@ static size_t frame_len(const struct wire *w)
     return len <= w->in.len - w->n_read ? len : 0;
 }
 
-/* What came with the answers to the login lies in the library. */
+/* Bytes that arrived with the login's answers are in the library's buffer. */
 static bool library_has_input(const struct wire *w)
 {
     return amqp_frames_enqueued(w->connection) || amqp_data_in_buffer(w->connection);
@@ -178,7 +177,7 @@ bool wire_has_input(const struct wire *w)
     return library_has_input(w) || frame_len(w);
 }
 
-/* Is there something to receive? It tells when the other side was last heard of. 1, 0, -1: lost. */
+/* Is there input? Any input also proves that the other side is alive. 1, 0, -1: lost. */
 static int socket_has_input(struct wire *w, struct fault *f)
 {
     char byte;
@@ -226,7 +225,7 @@ static ssize_t read_some(struct wire *w, char *to, size_t room, struct fault *f)
                                                             : "closed by the other side");
 }
 
-/* 1: something came; 0: nothing now; -1: lost. */
+/* 1: bytes received; 0: none now; -1: lost. */
 static int receive(struct wire *w, struct fault *f)
 {
     size_t rest = w->in.len - w->n_read;
@@ -278,7 +277,7 @@ static int header_decode(struct slice payload, amqp_frame_t *frame, struct fault
     return 0;
 }
 
-/* One whole frame, taken from the front. 1: here it is; 0: it is none that matters; -1: not AMQP. */
+/* Takes a complete frame from the front. 1: *frame is set; 0: an irrelevant frame; -1: not AMQP. */
 static int frame_decode(struct wire *w, size_t len, amqp_frame_t *frame, struct fault *f)
 {
     const char *data = w->in.data + w->n_read;
@@ -306,7 +305,7 @@ static int frame_decode(struct wire *w, size_t len, amqp_frame_t *frame, struct 
     }
 }
 
-/* As wire_read, from our own buffer and the socket. */
+/* Like wire_read, from our own buffer and the socket. */
 static int frame_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
 {
     for (;;) {
@@ -327,7 +326,7 @@ static int frame_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
     }
 }
 
-/* What came with the answers to the login. 1: a frame; 0: nothing there now; -1: lost. */
+/* Reads frames that arrived with the login's answers. 1: a frame; 0: none now; -1: lost. */
 static int library_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
 {
     int r = amqp_simple_wait_frame_noblock(w->connection, frame, &(struct timeval){0, 0});
@@ -341,7 +340,7 @@ static int library_read(struct wire *w, amqp_frame_t *frame, struct fault *f)
     return 1;
 }
 
-/* Forgets the frame before. */
+/* Releases the previous frame. */
 static void frame_release(struct wire *w)
 {
     if (w->library_channel >= 0)
@@ -377,7 +376,7 @@ int wire_tick(struct wire *w, struct fault *f)
     if (wire_flush(w, f))
         return -1;
     if (w->heartbeat_ms && now - w->received_ms > 2 * w->heartbeat_ms) {
-        /* We may be the one who slept: what lies in the socket counts. */
+        /* This process may have been suspended, so bytes in the socket count as a sign of life. */
         int r = socket_has_input(w, f);
         if (r < 0)
             return -1;

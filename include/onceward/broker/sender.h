@@ -9,45 +9,51 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Publishing many messages with confirms, on a connection of its own, for a loop that never waits.
+/* Publishing many messages with confirms, on a connection of its own, for a loop that never blocks.
  *
- * The connection is its own because a broker that is short of memory or disk stops reading from connections
- * that publish (https://www.rabbitmq.com/docs/alarms): acks of the queues must not stand behind that.
+ * A broker that is short of memory or disk stops reading from connections that publish
+ * (https://www.rabbitmq.com/docs/alarms). With a connection of its own, publishing does not hold up the acks
+ * of the queues.
  *
- * One channel. It is opened again by itself when the broker closes it, and its tags begin at 1 again. One
- * thread. */
+ * The sender has one channel. When the broker closes it, the sender opens it again, and its tags begin at 1.
+ * One thread. */
 
 struct sender;
 struct buf;
 struct message;
 
 /* Starts connecting and logging in, on a helper thread; the job's result is for sender_attempt_take. vhost
- * NULL: the URL's. Everything is copied. NULL: no thread, or a name that is too long; f is set. */
-enum sender_purpose { SENDER_RELAYS, SENDER_RENEWS }; /* in its name, for the broker's operators */
+ * NULL: the URL's. Everything is copied. NULL: no thread could be started, or a name is too long; f is set. */
+enum sender_purpose {
+    SENDER_RELAYS,
+    SENDER_RENEWS
+}; /* part of the connection's name, for the broker's
+                                                         operators */
 struct job *sender_connect(const struct config_broker *c, enum sender_purpose why, const char *vhost,
                            const char *instance, struct fault *f);
 
 /* Unpacks the result and frees it: 0 and *ret, with its channel open; or -1 and the fault. */
 int sender_attempt_take(void *result, struct sender **ret, struct fault *f);
 
-/* Frees it; connection.close is sent first where it is not lost. NULL is ignored. */
+/* Frees it, after sending connection.close unless the connection is lost. NULL is allowed. */
 void sender_free(struct sender *s);
 
-/* The descriptor to poll for reading, or -1: lost. */
+/* The descriptor to poll for reading; -1: lost. */
 int sender_fd(const struct sender *s);
 
-/* "4.3.6", as the server says it. */
+/* "4.3.6", as the server reports it. */
 const char *sender_version(const struct sender *s);
 
-/* What the broker calls its cluster; its address where it does not say. */
+/* The name that the broker gives its cluster; its address if it gives none. */
 const char *sender_cluster(const struct sender *s);
 
 enum sender_event_kind {
-    SENDER_NOTHING,      /* nothing more now; poll */
-    SENDER_CONFIRMED,    /* the tag, and with `multiple` all before it; `refused`: nack */
-    SENDER_RETURNED,     /* a message that no queue is bound for; its confirm follows */
-    SENDER_CHANNEL_LOST, /* the broker closed the channel (fault, code); what was not confirmed is unknown */
-    SENDER_CHANNEL_OPEN, /* it is open again */
+    SENDER_NOTHING,      /* no more events now; poll */
+    SENDER_CONFIRMED,    /* the tag, and with `multiple` all before it; `refused`: a nack */
+    SENDER_RETURNED,     /* a message without a bound queue; its confirm follows */
+    SENDER_CHANNEL_LOST, /* the broker closed the channel (fault, code); unconfirmed messages have an unknown
+                            outcome */
+    SENDER_CHANNEL_OPEN, /* the channel is open again */
     SENDER_BLOCKED,      /* connection.blocked (its reason in fault) */
     SENDER_UNBLOCKED,
 };
@@ -56,39 +62,39 @@ struct sender_event {
     enum sender_event_kind kind;
     uint64_t tag;
     bool multiple, refused;
-    /* Of a returned message, which has no tag; valid until the next call. */
+    /* For a returned message, which has no tag; valid until the next call. */
     struct slice message_id, exchange, routing_key;
     uint64_t body_len;
     struct fault fault; /* code: AMQP's reply code */
 };
 
-/* The next event, without blocking. Call until SENDER_NOTHING. 0; or -1: the connection is lost, f says why,
- * and only sender_free may follow. */
+/* The next event, without blocking. Call it until SENDER_NOTHING. 0; or -1: the connection is lost, f says
+ * why, and only sender_free may follow. */
 int sender_next(struct sender *s, struct sender_event *ev, struct fault *f);
 
-/* Heartbeats: call at least once a second. -1: lost. */
+/* Handles heartbeats: call it at least once a second. -1: lost. */
 int sender_tick(struct sender *s, struct fault *f);
 
-/* Sends what the socket takes, and the rest of a body that did not fit. Call at the end of a turn. -1: lost.
- */
+/* Sends as much as the socket takes, and the rest of a body that did not fit. Call it at the end of a turn.
+ * -1: lost. */
 int sender_flush(struct sender *s, struct fault *f);
 
-/* Is something left for the socket? Then poll for writing, too. */
+/* Is output pending? Then poll for writing too. */
 bool sender_wants_write(const struct sender *s);
 
-/* May a message be sent now? Else after a flush, or when the channel is open. */
+/* May a message be sent now? If not, try again after a flush, or when the channel is open. */
 bool sender_can_send(const struct sender *s);
 
-/* How long the property flags and property list of a message may be: they go in one frame. */
+/* The largest size of a message's property flags and property list: they must fit into one frame. */
 size_t sender_header_max(const struct sender *s);
 
-/* Appends the property flags and list of a message. -1: it has a property or name that AMQP cannot carry. */
+/* Appends the property flags and list of a message. -1: AMQP cannot encode one of its properties or names. */
 int sender_encode(struct buf *out, const struct message *m, struct fault *f);
 
-/* Appends to out the property flags and list of a message that came from a broker (struct message's
+/* Appends to out the property flags and list of a message that a broker sent (struct message's
  * content_header), for publishing it again: persistent, with its `expiration`, without headers of an earlier
- * journey (header_is_spent) and a `user_id` that is not the connection's own. *ret points into out. -1: the
- * bytes have not AMQP's form. */
+ * journey (header_is_spent) and without a `user_id` other than the connection's own. *ret points into out.
+ * -1: malformed AMQP. */
 int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, struct slice *ret,
                 struct fault *f);
 
@@ -96,9 +102,9 @@ int sender_edit(const struct sender *s, struct buf *out, struct slice content_he
  * Exchange and routing key have at most 255 bytes each. */
 struct sender_message {
     struct slice exchange, routing_key, content_header, body;
-    bool mandatory; /* the broker returns it if no queue takes it */
+    bool mandatory; /* the broker returns the message if no queue takes it */
 };
 
-/* Publishes it; answers its tag. sender_can_send must say yes. The body is read until it is
- * confirmed, or channel or connection are lost. */
+/* Publishes the message and returns its tag. Requires sender_can_send. The body must stay until the message
+ * is confirmed, or the channel or connection is lost. */
 uint64_t sender_send(struct sender *s, const struct sender_message *m);
