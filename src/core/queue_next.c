@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum {
-    IDENTITY_WAIT_MS = 1000,
+    DEATH_WAIT_MS = 1000,
     /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
      * one for many costs the broker a fraction of many. */
     ACK_STARVED_MS = 10,
@@ -203,13 +203,12 @@ static size_t n_open(const struct queue *q)
            h->waiting[WAIT_WATCHING].len;
 }
 
-/* Others without an id may be on their way: one batch of deliveries is not everything. */
-static bool identity_waits(const struct queue *q, int64_t now_ms, const struct delivery *d)
+/* Others that fail as well may be on their way: one batch of deliveries is not everything. A success in between
+ * shows that it is the message. */
+static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    bool no_id = d->outcome.dead == DEAD_NO_MESSAGE_ID || d->outcome.dead == DEAD_INVALID_MESSAGE_ID;
-
-    return no_id && d->outcome.charged && q->brake.threshold && !q->drain &&
-           now_ms - d->ready_ms < IDENTITY_WAIT_MS;
+    return d->outcome.charged && q->brake.threshold && q->brake.n && !q->drain &&
+           now_ms - d->ready_ms < DEATH_WAIT_MS;
 }
 
 /* A death waits while others' answers will tell whether it is the message; for half a window at most, since
@@ -240,7 +239,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
 
         if (!n_left--)
             return false;
-        if (identity_waits(q, now_ms, d) || death_waits(q, now_ms, d))
+        if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
         if (d->outcome.charged && d->claim.has_token && life_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN, life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1));

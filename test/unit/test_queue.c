@@ -539,6 +539,59 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
     end(w);
 }
 
+static int refused(struct world *w, int message, int attempt)
+{
+    return 400;
+}
+
+/* The others of a bad deployment come one by one: the first is not alone because they are not here yet. */
+static void test_nothing_dies_where_everything_fails_from_the_first_message_on(void **state)
+{
+    struct world *w = world(refused);
+
+    for (int i = 0; i < 30; i++) {
+        deliver(w, i);
+        run(w, w->now + 20);
+    }
+    run(w, w->now + 20000);
+    assert_true(w->q.brake.on);
+    assert_int_equal(w->n_letters, 0);
+    w->status = good;
+    run(w, w->now + 600000);
+    assert_int_equal(w->n_acked, 30);
+    assert_int_equal(w->n_letters, 0);
+    end(w);
+}
+
+static int third_is_refused(struct world *w, int message, int attempt)
+{
+    return message == 3 ? 400 : 200;
+}
+
+static void test_a_refused_message_dies_as_soon_as_another_succeeds(void **state)
+{
+    struct world *w = world(third_is_refused);
+    int64_t start;
+
+    deliver(w, 3);
+    run(w, w->now + 500);
+    assert_int_equal(w->n_letters, 0);
+    start = w->now;
+    deliver(w, 4);
+    run(w, w->now + 100);
+    assert_int_equal(w->n_letters, 1);
+    deliver(w, 5);
+    run(w, w->now + 100);
+    assert_true(w->now - start < 500);
+    end(w);
+
+    w = world(third_is_refused);
+    deliver(w, 3);
+    run(w, w->now + 3000);
+    assert_int_equal(w->n_letters, 1);
+    end(w);
+}
+
 static void test_a_message_that_always_fails_dies_after_its_attempts(void **state)
 {
     struct world *w = world(third_fails);
@@ -1361,6 +1414,8 @@ int main(void)
         cmocka_unit_test(test_a_cautious_start_takes_one_at_a_time),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
+        cmocka_unit_test(test_nothing_dies_where_everything_fails_from_the_first_message_on),
+        cmocka_unit_test(test_a_refused_message_dies_as_soon_as_another_succeeds),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
         cmocka_unit_test(test_a_message_that_kills_the_application_dies_alone),
         cmocka_unit_test(test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go),
