@@ -64,7 +64,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
                (q->application->place.credit_ms > 0 ||
                 (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)))) {
         words_say(d, "it was with the application when that crashed: it goes alone", NULL);
-        return life_release(d, 0, -1, -1);
+        return life_release(d, 0, row_as_it_is());
     } else {
         return step_want(OP_FORWARD);
     }

@@ -340,7 +340,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
     d->claim.unproven_at_ms = -1;
     d->answer.kept_verdict = -1;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    d->outcome.changes = row_as_it_is();
     d->outcome.dead = DEAD_NONE;
     list_init(&d->followers);
     list_push(&q->held.unacked, &d->in_tags);

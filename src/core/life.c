@@ -447,13 +447,12 @@ struct step life_claim(const struct queue *q, const struct delivery *d)
     return step_want(OP_CLAIM);
 }
 
-struct step life_release(struct delivery *d, int64_t delay_ms, int crashes, int unproven)
+struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
-    if (crashes >= 0)
-        d->claim.crashes = crashes;
+    if (changes.crashes >= 0)
+        d->claim.crashes = changes.crashes;
     d->outcome.delay_ms = delay_ms;
-    d->outcome.write_crashes = crashes;
-    d->outcome.write_unproven = unproven;
+    d->outcome.changes = changes;
     d->outcome.then_requeue = false;
     d->outcome.charged = false;
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
@@ -461,7 +460,7 @@ struct step life_release(struct delivery *d, int64_t delay_ms, int crashes, int 
 
 struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
 {
-    struct step s = life_release(d, delay_ms, -1, -1);
+    struct step s = life_release(d, delay_ms, row_as_it_is());
 
     d->outcome.then_requeue = true;
     return s;
@@ -590,14 +589,13 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 /* A failure that is the message's own, as far as can be known: it is charged; or released where everything fails, or
  * the database's connection broke meanwhile. death: DEAD_NONE, or why it dies of it. */
 static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
-                               int crashes, int unproven)
+                               struct row_changes changes)
 {
     bool spared = life_is_tainted(q, d) || failed(q, now_ms, d, false);
 
-    if (crashes >= 0)
-        d->claim.crashes = crashes;
-    d->outcome.write_crashes = crashes;
-    d->outcome.write_unproven = unproven;
+    if (changes.crashes >= 0)
+        d->claim.crashes = changes.crashes;
+    d->outcome.changes = changes;
     d->outcome.charged = !spared;
     if (!spared) {
         d->outcome.give_back = false;
@@ -611,18 +609,19 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
         d->outcome.give_back = true;
         return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
     }
-    return life_release(d, d->outcome.delay_ms, crashes, -1);
+    changes.unproven_step = -1; /* not charged */
+    return life_release(d, d->outcome.delay_ms, changes);
 }
 
 /* The attempt failed: charged, and dead when it was the last. */
-static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, int crashes, int unproven)
+static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, struct row_changes changes)
 {
     /* A token that may still be extended is failed by the database's clock; attempts that are used up are then seen
      * by the next claim. */
     bool last =
         d->claim.attempt + MUTANT(ONE_ATTEMPT_LESS) >= q->rules.max_attempts && !d->outcome.only_expired;
 
-    return life_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, crashes, unproven);
+    return life_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, changes);
 }
 
 struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
@@ -643,7 +642,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
         return life_dead_letter(q, now_ms, d, why, rowless);
     }
     if (d->claim.has_token)
-        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
+        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
     return step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX);
 }
 
@@ -857,13 +856,13 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
     if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
         if (d->outcome.only_expired) {
             d->outcome.give_back = true;
-            d->outcome.write_crashes = d->claim.crashes + 1;
+            d->outcome.changes.crashes = d->claim.crashes + 1;
             d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
             return step_want(OP_FAIL);
         }
-        return life_release(d, held_delay_ms(q, d, d->claim.attempt), d->claim.crashes + 1, -1);
+        return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(d->claim.crashes + 1));
     }
-    return life_fail(q, now_ms, d, -1, -1);
+    return life_fail(q, now_ms, d, row_as_it_is());
 }
 
 struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -1074,21 +1073,22 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
         pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
     switch (whose) {
     case CRASH_CHARGED:
-        return life_fail(q, now_ms, d, crashes, -1);
+        return life_fail(q, now_ms, d, row_with_crashes(crashes));
     case CRASH_UNPROVEN:
         if (unproven_may_charge(since, step, q->rules.max_backoff_ms) &&
             application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
-            return life_fail(q, now_ms, d, crashes, step + 1);
+            return life_fail(q, now_ms, d,
+                             (struct row_changes){.crashes = crashes, .unproven_step = step + 1});
         else
-            return life_release(d, held_delay_ms(q, d, ++d->n_given_back), crashes, -1);
+            return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_with_crashes(crashes));
     case CRASH_QUARANTINED:
         if (!d->claim.crashes)
             notes_tell_limited(q, now_ms, EVENT_ALONE, d);
-        return life_release(d, held_delay_ms(q, d, d->claim.attempt), crashes, -1);
+        return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(crashes));
     case CRASH_NOT_ITS_OWN:
         break;
     }
-    return life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1);
+    return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
 }
 
 static struct step life_not_now(struct queue *q, struct delivery *d, int64_t retry_after_ms)
@@ -1096,13 +1096,13 @@ static struct step life_not_now(struct queue *q, struct delivery *d, int64_t ret
     int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
 
     d->answer.put_off = true;
-    return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, -1, -1);
+    return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, row_as_it_is());
 }
 
 /* The application answered, so this message did not crash it: it need not be alone any more. */
-static int crashes_after_answer(const struct delivery *d)
+static struct row_changes row_after_answer(const struct delivery *d)
 {
-    return d->claim.crashes > 0 && d->claim.alone ? 0 : -1;
+    return d->claim.crashes > 0 && d->claim.alone ? row_with_crashes(0) : row_as_it_is();
 }
 
 struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
@@ -1124,12 +1124,12 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case VERDICT_NOT_NOW:
     case VERDICT_UNAVAILABLE:
         if (MUTANT(NOT_NOW_CHARGED))
-            return life_fail(q, now_ms, d, -1, -1);
+            return life_fail(q, now_ms, d, row_as_it_is());
         if (d->outcome.http_status)
             return life_not_now(q, d, retry_after_ms);
-        return life_release(d, 0, -1, -1); /* not sent: the limiter knows when to go on */
+        return life_release(d, 0, row_as_it_is()); /* not sent: the limiter knows when to go on */
     case VERDICT_PERMANENT:
-        return life_charge(q, now_ms, d, DEAD_PERMANENT, crashes_after_answer(d), -1);
+        return life_charge(q, now_ms, d, DEAD_PERMANENT, row_after_answer(d));
     case VERDICT_DIED:
         return life_crashed(q, now_ms, d, retry_after_ms);
     case VERDICT_FAILED:
@@ -1137,7 +1137,7 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case N_VERDICTS:
         break;
     }
-    return life_fail(q, now_ms, d, crashes_after_answer(d), -1);
+    return life_fail(q, now_ms, d, row_after_answer(d));
 }
 
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -1165,7 +1165,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
     d->outcome.http_status = 0;
     d->outcome.unanswered = true;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    d->outcome.changes = row_as_it_is();
     d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
     return step_want(OP_REVOKE);
 }
@@ -1262,9 +1262,9 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
             continue;
         d->outcome.charged = false;
         life_take(q, now_ms, d, FACT_BREAKER,
-                  d->claim.has_token
-                      ? life_release(d, held_delay_ms(q, d, ++d->n_given_back), d->outcome.write_crashes, -1)
-                      : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
+                  d->claim.has_token ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
+                                                    row_with_crashes(d->outcome.changes.crashes))
+                                     : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
     }
 }
 

@@ -125,9 +125,8 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
 /* Ready to be claimed: now, or in turn with the trials while everything fails. */
 struct step life_claim(const struct queue *q, const struct delivery *d);
 
-/* The attempt is released: the failure is not its own. crashes, unproven: to be written into the row, -1: as they
- * are. */
-struct step life_release(struct delivery *d, int64_t delay_ms, int crashes, int unproven);
+/* The attempt is released: the failure is not its own. */
+struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes);
 
 /* The same, and then it is requeued. */
 struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);

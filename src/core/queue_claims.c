@@ -152,7 +152,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     d->outcome.exhausted = d->outcome.rowless = d->outcome.only_expired = d->outcome.give_back =
         d->outcome.charged = false;
     d->outcome.then_requeue = d->outcome.died = d->outcome.unanswered = false;
-    d->outcome.write_crashes = d->outcome.write_unproven = -1;
+    d->outcome.changes = row_as_it_is();
     d->outcome.http_status = 0;
     d->answer.kept_verdict = -1;
     d->answer.commit_until_ms = 0;
@@ -403,7 +403,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             words_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
                       NULL);
             life_go(q, now_ms, d, FACT_TURN,
-                    q->drain ? life_release_to_requeue(d, 0) : life_release(d, 0, -1, -1));
+                    q->drain ? life_release_to_requeue(d, 0) : life_release(d, 0, row_as_it_is()));
             continue;
         }
         if (!may_forward(q, now_ms, d))

@@ -242,7 +242,8 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
         if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
         if (d->outcome.charged && d->claim.has_token && life_is_tainted(q, d)) {
-            life_go(q, now_ms, d, FACT_TURN, life_release(d, held_delay_ms(q, d, ++d->n_given_back), -1, -1));
+            life_go(q, now_ms, d, FACT_TURN,
+                    life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;
         }
         if (letter_can_go(q, d, can))

@@ -157,9 +157,9 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
         .result = {d->outcome.result, d->outcome.result_len},
         .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
         .delay_ms = d->outcome.delay_ms,
-        .crashes = d->outcome.write_crashes,
-        .unproven_step = d->outcome.write_unproven,
-        .batch_cap = d->outcome.write_batch_cap,
+        .crashes = d->outcome.changes.crashes,
+        .unproven_step = d->outcome.changes.unproven_step,
+        .batch_cap = d->outcome.changes.batch_cap,
         .only_expired = d->outcome.only_expired,
         .give_back = d->outcome.give_back,
     };

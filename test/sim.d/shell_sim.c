@@ -87,9 +87,9 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .exhausted = d->outcome.exhausted,
                               .near_limit = d->outcome.dead != DEAD_ATTEMPTS,
                               .delay_us = d->outcome.delay_ms * 1000,
-                              .crashes = d->outcome.write_crashes,
-                              .unproven_step = d->outcome.write_unproven,
-                              .batch_cap = d->outcome.write_batch_cap,
+                              .crashes = d->outcome.changes.crashes,
+                              .unproven_step = d->outcome.changes.unproven_step,
+                              .batch_cap = d->outcome.changes.batch_cap,
                               .deaths = d->copy.deaths,
                               .looked_for = queue_letter_is_looked_for(d)};
     memcpy(ask->token, d->claim.token, 16);

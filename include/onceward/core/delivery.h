@@ -64,22 +64,36 @@ enum renewal {
     RENEWAL_REFUSED,     /* not at all */
 };
 
+/* Columns of the row that change with the end of an attempt. */
+struct row_changes {
+    int crashes, unproven_step; /* -1: as it is */
+    int batch_cap;              /* 0: as it is */
+};
+
+static inline struct row_changes row_as_it_is(void)
+{
+    return (struct row_changes){.crashes = -1, .unproven_step = -1};
+}
+
+static inline struct row_changes row_with_crashes(int n)
+{
+    return (struct row_changes){.crashes = n, .unproven_step = -1};
+}
+
 /* What is to be written of it, and what was said. */
 struct delivery_outcome {
     int http_status;
-    int64_t delay_ms;        /* until the next attempt; release, fail */
-    bool died;               /* the request ended in a crash */
-    bool only_expired;       /* fail: unless the token was extended */
-    bool give_back;          /* fail: not charged */
-    bool charged;            /* what is being written counts against the brake */
-    bool unanswered;         /* no answer in time, or 504: the application may still be at work */
-    bool then_requeue;       /* release: and then back to the broker */
-    int write_crashes;       /* fail, release: into the row; -1: as it is */
-    int write_unproven;      /* the same for unproven_step */
-    int write_batch_cap;     /* fail, release: into the row; 0: as it is */
-    enum dead_reason dead;   /* bury */
-    bool rowless, exhausted; /* bury */
-    bool unsure;             /* bury: it was sent before, and what came of that is not known */
+    int64_t delay_ms;           /* until the next attempt; release, fail */
+    bool died;                  /* the request ended in a crash */
+    bool only_expired;          /* fail: unless the token was extended */
+    bool give_back;             /* fail: not charged */
+    bool charged;               /* what is being written counts against the brake */
+    bool unanswered;            /* no answer in time, or 504: the application may still be at work */
+    bool then_requeue;          /* release: and then back to the broker */
+    struct row_changes changes; /* fail, release */
+    enum dead_reason dead;      /* bury */
+    bool rowless, exhausted;    /* bury */
+    bool unsure;                /* bury: it was sent before, and what came of that is not known */
     char *error;  /* what went wrong last, in words, without a word of the application: for the log. Owned */
     char *said;   /* the same with what the application wrote, for row and letter; NULL: error. Owned */
     char *result; /* to be stored with the completion. Owned */
