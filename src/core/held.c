@@ -8,6 +8,7 @@
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,7 @@ int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n)
 
 int64_t held_lock_wait_ms(struct delivery *d)
 {
+    assert(d->n_waits >= 0);
     int64_t wait = (int64_t)LOCK_FIRST_MS << (d->n_waits < 8 ? d->n_waits : 8);
 
     d->n_waits++;
@@ -127,6 +129,7 @@ static void count_parked(struct queue *q, const struct delivery *d, int by)
 {
     if (held_is_parked(d) && d->in_tags.next && d->copy.consumer == q->consumer.number)
         q->consumer.n_parked += (size_t)by;
+    assert(q->consumer.n_parked <= SIZE_MAX / 2); /* not below 0 */
 }
 
 /* A claim that will take a slot of the application. */
@@ -152,6 +155,7 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
         application_reserve(q->application);
         q->held.n_reserved++;
     } else if (!takes && d->claim.reserved) {
+        assert(q->held.n_reserved > 0);
         application_unreserve(q->application);
         q->held.n_reserved--;
     }
@@ -163,6 +167,8 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
                enum wait_reason wait)
 {
+    assert(!d->ended && op > OP_NONE && op < N_OPERATIONS && wait < N_WAITS);
+    assert(phase == PHASE_WANTED || wait == WAIT_NONE);
     count_parked(q, d, -1);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
@@ -205,6 +211,7 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
         q->application->n_accepted += until_ms ? 1 : -1;
     }
     d->answer.accepted_until_ms = until_ms;
+    assert(q->held.n_accepted <= SIZE_MAX / 2);
     count_parked(q, d, 1);
     account(q, now_ms, d);
 }
@@ -235,6 +242,7 @@ static struct delivery *leader_find(const struct queue *q, struct slice id)
 
 static void lead(struct queue *q, struct delivery *d)
 {
+    assert(!d->leader && !d->ended);
     hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
     d->leader = d;
 }
@@ -252,6 +260,7 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
 {
     struct delivery *leader = leader_find(q, delivery_slice(d));
 
+    assert(!d->leader && !d->followers.len);
     *ret_leader = leader;
     if (!leader) {
         lead(q, d);
@@ -276,6 +285,7 @@ struct delivery *held_first_follower(struct delivery *d)
         return NULL;
     list_remove(&d->followers, k);
     struct delivery *f = container_of(k, struct delivery, in_leader);
+    assert(f->leader == d && f->wait == WAIT_FOLLOWING);
     f->leader = NULL;
     return f;
 }
@@ -323,6 +333,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 {
     struct delivery *d = mem_zalloc(1, sizeof(*d));
 
+    assert(a->generation == q->generation);
     d->ref = ++q->held.next_ref;
     d->copy = (struct delivery_copy){.generation = a->generation,
                                      .number = a->number,
@@ -354,6 +365,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 
 void held_drop_body(struct queue *q, struct delivery *d)
 {
+    assert(!d->message || q->held.n_bytes >= d->copy.n_bytes);
     if (d->message)
         q->held.n_bytes -= d->copy.n_bytes;
     message_free(d->message);
@@ -365,8 +377,10 @@ void held_drop_tag(struct queue *q, struct delivery *d)
     if (!d->in_tags.next)
         return;
     count_parked(q, d, -1);
-    if (d->copy.consumer == q->consumer.number)
+    if (d->copy.consumer == q->consumer.number) {
+        assert(q->consumer.n_used > 0);
         q->consumer.n_used--;
+    }
     list_remove(&q->held.unacked, &d->in_tags);
 }
 
@@ -378,6 +392,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
     timers_clear(&q->held.timers, &d->timer);
+    assert(!d->ended && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
@@ -385,6 +400,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
 
 static void delivery_free(struct queue *q, struct delivery *d)
 {
+    assert(d->ended && !d->in_tags.next && !d->timer.slot && !d->claim.reserved);
     hash_remove(&q->held.by_ref, &d->by_ref);
     request_forget(d);
     held_drop_body(q, d);

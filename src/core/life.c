@@ -336,6 +336,10 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
         return;
     if (!life_is_allowed(q, d, fact, &s))
         s = life_bug(q, d, fact, s);
+    /* A trial is claimed from its wait for the circuit breaker. */
+    assert(s.kind != STEP_SENT || s.effects & EFFECT_EXTEND ||
+           (d->phase == PHASE_WANTED && (d->wait == WAIT_NONE || d->wait == WAIT_BRAKE)));
+    assert(!(s.effects & EFFECT_ACCEPT) || s.accepted_until_ms > 0);
     life_effects(q, now_ms, d, &s);
     switch (s.kind) {
     case STEP_STAY:
@@ -449,6 +453,7 @@ struct step life_claim(const struct queue *q, const struct delivery *d)
 
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
+    assert(changes.crashes >= -1 && changes.batch_cap >= 0);
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.delay_ms = delay_ms;
@@ -554,6 +559,7 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 {
     struct step s;
 
+    assert(why != DEAD_NONE && d->message);
     d->outcome.dead = why;
     d->outcome.rowless = rowless;
     if (rowless)
@@ -831,6 +837,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 
 static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_CHECK && d->request);
     bool accepted = d->answer.accepted_until_ms != 0;
     int64_t until = accepted ? d->answer.accepted_until_ms : d->answer.commit_until_ms;
     bool crashed = q->application->n_crashes != d->request->application.n_crashes;
@@ -945,6 +952,7 @@ static struct step row_waits(int64_t now_ms, struct delivery *d)
 /* The window of a member ended without an answer, and its row failed: a bad mark for the limiter, once per request. */
 static void request_unanswered(struct queue *q, int64_t now_ms, struct request *r)
 {
+    assert(r);
     if (r->unanswered)
         return;
     r->unanswered = true;
@@ -963,6 +971,7 @@ static struct step life_watch(int64_t now_ms, int64_t until_ms)
 
 struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_FAIL || d->op == OP_REVOKE);
     bool revoked = d->op == OP_REVOKE;
 
     switch (r->answer) {
@@ -1108,6 +1117,7 @@ static struct row_changes row_after_answer(const struct delivery *d)
 struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
                           int64_t retry_after_ms)
 {
+    assert(!delivery_is_in_flight(d) && (d->op == OP_FORWARD || d->op == OP_REVOKE) && v < N_VERDICTS);
     d->outcome.only_expired = d->outcome.give_back = false;
     switch (v) {
     case VERDICT_COMPLETE:
@@ -1157,6 +1167,7 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
 
 struct step life_window_over(struct queue *q, struct delivery *d)
 {
+    assert(d->op == OP_FORWARD && d->phase == PHASE_SENT && delivery_is_in_flight(d));
     char text[80];
 
     snprintf(text, sizeof(text), "no answer within the window of %lld ms",
@@ -1312,11 +1323,13 @@ static void life_rounds(struct queue *q, int64_t now_ms)
             life_breaker_reset(q, now_ms);
         }
     }
+    assert(c->at == c->n && !c->breaker_set && !c->breaker_reset);
     c->at = c->n = 0;
 }
 
 void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
+    assert(!q->consequences.n); /* no step is taken within another one */
     life_take(q, now_ms, d, fact, s);
     life_rounds(q, now_ms);
 }
@@ -1327,6 +1340,7 @@ void life_send(struct queue *q, int64_t now_ms, struct request *r)
     {
         struct delivery *d = container_of(k, struct delivery, in_request);
 
+        assert(d->op == OP_FORWARD && d->claim.has_token);
         life_go(q, now_ms, d, FACT_TURN, step_sent(d));
         d->tried_ms = now_ms;
         d->answer.kept_verdict = -1;

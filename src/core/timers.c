@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 void timers_deinit(struct timers *t)
@@ -37,6 +38,7 @@ void timers_clear(struct timers *t, struct timer *one)
 
     if (!i)
         return;
+    assert(i <= t->n && t->heap[i] == one);
     struct timer *last = t->heap[t->n--];
     one->slot = 0;
     if (last != one)
@@ -66,6 +68,7 @@ struct timer *timers_take_due(struct timers *t, int64_t now_ms)
 {
     struct timer *one = t->n ? t->heap[1] : NULL;
 
+    assert(!one || one->slot == 1);
     if (!one || one->at_ms > now_ms)
         return NULL;
     timers_clear(t, one);
