@@ -1,7 +1,7 @@
-/* The connection of the commands: blocking libpq, one thread, one transaction at a time.
+/* The commands' connection: blocking libpq, one thread, one transaction at a time.
  *
- * Nothing of the session is relied on, because a pooler may stand in between: isolation and timeouts are set
- * in each transaction. */
+ * Session settings are not used, because a pooler may stand in between: each transaction sets isolation and
+ * timeouts. */
 
 #include "inbox/connect.h"
 #include "inbox/session.h"
@@ -63,7 +63,7 @@ int admin_check_schema(struct admin *a, struct fault *f)
     return answer ? -1 : 0;
 }
 
-/* Says what the server said, with its hint: it was written for whoever reads this. */
+/* Reports the server's message with its hint, which is written for the reader. */
 static int fault_of_result(struct admin *a, const PGresult *r, struct fault *f)
 {
     const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
@@ -123,9 +123,9 @@ int session_begin(struct admin *a, int64_t statement_timeout_ms, int64_t lock_ti
     snprintf(lock, sizeof lock, "%" PRId64, lock_timeout_ms);
     if (session_script(a, "BEGIN ISOLATION LEVEL READ COMMITTED", f))
         return -1;
-    /* The outcome of a command is told to a person as done: it must be on disk by then. Plans with sequential
-     * scans are right here. Times, intervals and bytes are read and written as text, whose form a database or
-     * role may have set. */
+    /* A command reports its result as done, so its commit must be on disk. Sequential scans are the right
+     * plans here. The text format of times, intervals and bytes is set because a database or role may have
+     * changed it. */
     return session_query(
         a,
         "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),"

@@ -67,7 +67,7 @@ void array_add_bool(struct array *a, bool v)
     array_add(a, v ? "\1" : "", 1);
 }
 
-/* Microseconds, days, months. */
+/* Format: microseconds, days, months. */
 void array_add_interval(struct array *a, int64_t ms)
 {
     buf_add_u32(&a->buf, 16);
@@ -107,7 +107,7 @@ void array_add_text(struct array *a, struct slice s, size_t max)
     put_u32(a->buf.data + start, len);
 }
 
-/* Where the next n elements end. */
+/* The end of the next n elements. */
 static size_t array_end(const struct array *a, size_t n)
 {
     size_t end = a->at;
@@ -124,8 +124,8 @@ static size_t array_end(const struct array *a, size_t n)
 
 struct slice array_slice(struct array *a, size_t n)
 {
-    /* What lies before an element is the first header or elements that were skipped: at least one header's
-     * length of them. */
+    /* The bytes before an element belong to the first header or to skipped elements, so there is room for a
+     * header. */
     char *header = a->buf.data + a->at - ARRAY_HEADER;
 
     put_u32(header, 1);

@@ -7,13 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A one-dimensional array in PostgreSQL's binary form, as a parameter: a header of ARRAY_HEADER bytes
- * (dimensions, flags, the elements' type, their number, the lower bound), then each element as its length
- * (-1: NULL) and its bytes.
+/* A one-dimensional array parameter in PostgreSQL's binary form: a header of ARRAY_HEADER bytes (dimensions,
+ * flags, element type, number of elements, lower bound), then each element as its length (-1: NULL) and its
+ * bytes.
  *
- * It is built once and can be sent in pieces, from the front to the back, without being copied: array_slice
- * writes the header of a piece over what lies before it. So a piece may be sent any number of times, with any
- * length, until it is skipped, but what was skipped is gone. */
+ * It is built once and can be sent in pieces, from front to back, without a copy: array_slice writes a
+ * piece's header over the bytes before it. So a piece may be sent any number of times, with any length, until
+ * it is skipped. Skipped elements are lost. */
 enum { ARRAY_HEADER = 20 };
 
 enum array_type {
@@ -28,15 +28,15 @@ enum array_type {
 
 struct array {
     struct buf buf;
-    size_t at; /* the first element that was not skipped */
+    size_t at; /* the first element not skipped */
     enum array_type type;
     bool has_null;
-    bool has_value; /* not only NULLs, in all of it */
+    bool has_value; /* at least one element of the whole array is not NULL */
 };
 
 void array_deinit(struct array *a);
 
-/* Empties it, keeps its memory. bytes: room for this much content, all elements together. */
+/* Empties the array and keeps its memory. bytes: expected size of all elements together. */
 void array_start(struct array *a, enum array_type type, size_t n, size_t bytes);
 
 void array_add(struct array *a, const void *data, size_t len);
@@ -47,7 +47,7 @@ void array_add_int8(struct array *a, int64_t v);
 void array_add_bool(struct array *a, bool v);
 void array_add_interval(struct array *a, int64_t ms);
 
-/* Made fit for a text: see text_add. data NULL: NULL. */
+/* Adds s as valid text: see text_add. data NULL: NULL. */
 void array_add_text(struct array *a, struct slice s, size_t max);
 
 /* The next n elements as an array. Valid until the array is changed, skipped or sliced. */

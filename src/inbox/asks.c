@@ -1,5 +1,5 @@
-/* What is asked of the database beside the batches: whose the consumer names are, the figures of the stats
- * lines, whether it works again, housekeeping, and who holds a row's lock. One thread, the connection's. */
+/* Database questions other than batches: registration of consumer names, figures of the stats lines, whether
+ * the database works again, housekeeping, and the owner of a row's lock. One thread, the connection's. */
 #include "asks.h"
 
 #include "call.h"
@@ -49,7 +49,7 @@ void asks_read_registration(struct inbox *i)
     PGresult *rows;
     struct fault f;
 
-    /* A failure changes nothing: it is asked again. */
+    /* A failure changes nothing; the caller asks again. */
     if (answer_read(i, QUESTION_REGISTER, -1, REGISTER_COLUMNS, &rows, &f) <= 0)
         return;
     queues_registered(&i->queues, rows, &f);
@@ -72,7 +72,7 @@ void inbox_ask_figures(struct inbox *i)
     buf_deinit(&consumers);
 }
 
-/* A row a queue, in their order. */
+/* The answer has one row per queue, in their order. */
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
 {
     PGresult *rows;
@@ -167,8 +167,7 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
 
 enum {
     OID_INT8_ARRAY = 1016,
-    DROP_MS =
-        60000, /* large files take their time, a disk that is busy, and a large partition that is read */
+    DROP_MS = 60000, /* dropping a large partition takes long on a busy disk, or while it is read */
 };
 
 /* Both functions have the same parameters. */

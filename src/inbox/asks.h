@@ -2,5 +2,5 @@
 
 struct inbox;
 
-/* Takes what was answered about the registration of the queues, if anything was. */
+/* Reads the answer about the registration of the queues, if it has arrived. */
 void asks_read_registration(struct inbox *i);

@@ -78,11 +78,11 @@ static int queues_register(struct attempt *a, PGconn *conn)
     return got ? fault_wrap(&a->fault, "registering the consumers") : 0;
 }
 
-/* What must hold before a connection is of use; an enum inbox_attempt_result, or -1. */
+/* Checks that the connection is usable; returns an enum inbox_attempt_result, or -1. */
 static int connection_check(struct attempt *a, const struct connection *c)
 {
     int64_t timeout_ms = a->database.statement_timeout_ms;
-    /* Even where our settings were taken: a pooler may have been told to drop them without a word. */
+    /* Checked even if the server accepted our settings, since a pooler may drop them silently. */
     int result = connection_check_isolation(c->conn, timeout_ms, &a->fault);
 
     if (result == 0)

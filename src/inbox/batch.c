@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    KEPT_BYTES = 16 << 10, /* a buffer that grew past this is given back when the batch is over */
+    KEPT_BYTES = 16 << 10, /* a larger buffer is freed after the batch */
     KEPT_ENTRIES = 256,
     DETAIL_MAX_BYTES = 1024,
 };
@@ -173,7 +173,7 @@ static void range_done(struct batch *b)
     b->state = BATCH_FREE;
 }
 
-/* An ord that is out of range or was answered before is nobody's: ignored. */
+/* The entry with this ord. NULL: out of range, or answered before; such a row is ignored. */
 static struct batch_entry *entry_find(struct batch *b, int ord)
 {
     if (ord < 1 || (size_t)ord > batch_range(b))
@@ -183,7 +183,7 @@ static struct batch_entry *entry_find(struct batch *b, int ord)
     return e->answered ? NULL : e;
 }
 
-/* Whoever asked need not know which kind of claim it was. */
+/* Callers do not distinguish the kinds of claims. */
 static enum inbox_op row_op(const struct batch *b)
 {
     switch (b->op) {
@@ -210,7 +210,7 @@ static void entry_answer(struct batch_entry *e, struct inbox_row *row)
     e->answered = true;
 }
 
-/* The next row of the result that is somebody's. false: there is none left. */
+/* The next row of the result that names an entry. False: none left. */
 static bool named_next(struct batch *b, struct inbox_row *row)
 {
     while (b->result && b->row < PQntuples(b->result)) {
@@ -236,10 +236,10 @@ static bool named_next(struct batch *b, struct inbox_row *row)
     return false;
 }
 
-/* The next entry that no row named. false: there is none left. */
+/* The next entry that no row has named. False: none left. */
 static bool rest_next(struct batch *b, struct inbox_row *row)
 {
-    /* A row for others than those that are left over is for nobody: nothing may be acked because of it. */
+    /* The collective row counts only if the numbers add up: a wrong count must not lead to an ack. */
     bool has_rest = b->result && b->n_rest && b->n_rest + b->n_named == batch_range(b);
 
     while (b->sweep < range_end(b) && b->entries[b->sweep].answered)

@@ -18,9 +18,9 @@
  *                       ▲                │ ──refused──▶ FAILED ──all rows given──▶ the same
  *                       └── split, again ┘
  *
- * ends[] is a stack: the topmost is where the present range ends, the ones below are where later ranges end
- * at most. Splitting a range pushes its middle. Items before `at` were all answered; in the present range
- * `answered` tells. */
+ * ends[] is a stack: its top is the end of the present range, the entries below are upper bounds for the ends
+ * of later ranges. Splitting a range pushes its middle. Items before `at` are answered; in the present range
+ * `answered` marks those that are. */
 enum batch_state { BATCH_FREE, BATCH_TO_SEND, BATCH_OUT, BATCH_ANSWERING, BATCH_FAILED };
 
 struct batch_entry {
@@ -41,10 +41,10 @@ struct batch {
     struct call_data data;
     PGresult *result;      /* ANSWERING */
     int row;               /* the next one of it */
-    struct inbox_row rest; /* what it says of n_rest entries that it does not name */
+    struct inbox_row rest; /* the answer for n_rest entries that the result does not name */
     size_t n_rest, n_named;
-    size_t sweep;            /* then, and when FAILED: the next entry that may be unanswered */
-    enum row_answer failure; /* FAILED, and for what the answer left out */
+    size_t sweep;            /* ANSWERING the rest, and FAILED: the next entry that may be unanswered */
+    enum row_answer failure; /* FAILED, and for entries missing in the answer */
     char sqlstate[6];
     struct buf detail;
     char id_text[24];
@@ -53,36 +53,36 @@ struct batch {
 void batch_init(struct batch *b, enum inbox_op op);
 void batch_deinit(struct batch *b);
 
-/* FREE to TO_SEND: encodes the items in this order, in which those of one queue stand together. */
+/* FREE to TO_SEND: encodes the items in this order, grouped by queue. */
 void batch_fill(struct batch *b, const struct inbox_queue *queues, const struct inbox_item *const *items,
                 size_t n);
 
-/* The number of items in the present range, and what they weigh. */
+/* The number of items in the present range, and their size. */
 size_t batch_range(const struct batch *b);
 size_t batch_range_bytes(const struct batch *b);
 
-/* Makes the present range weigh at most max bytes, or be one item. An item above `alone` bytes is a range of
- * its own. */
+/* Shortens the present range to at most max bytes, or to one item. An item above `alone` bytes gets a range
+ * of its own. */
 void batch_range_limit(struct batch *b, size_t max, size_t alone);
 
-/* OUT to TO_SEND: the present range in two, or as it is. */
+/* OUT to TO_SEND: splits the present range in two, or keeps it. */
 void batch_split(struct batch *b);
 void batch_again(struct batch *b);
 
 /* OUT to ANSWERING: takes the result. */
 void batch_answer(struct batch *b, PGresult *result);
 
-/* OUT to FAILED: the whole range is answered alike. */
+/* OUT to FAILED: all entries of the range get the same answer. */
 void batch_fail(struct batch *b, enum row_answer answer, const char *sqlstate, const char *detail);
 
-/* Any state but FREE to FAILED: whatever was not answered yet is unknown. */
+/* Any state but FREE to FAILED: unanswered entries are unknown. */
 void batch_lose(struct batch *b, const char *detail);
 
 /* Is the present range one item, and the last? */
 bool batch_is_last_item(const struct batch *b);
 
-/* Gives back the memory of the encoded items: nothing can need them again, the last item alone is out. */
+/* Frees the encoded items: only the last item is in flight, so they are not needed again. */
 void batch_forget(struct batch *b);
 
-/* ANSWERING, FAILED: the next row. false: the range is done, and the state is TO_SEND or FREE. */
+/* ANSWERING, FAILED: the next row. False: the range is finished, and the state is TO_SEND or FREE. */
 bool batch_next(struct batch *b, struct inbox_row *row);

@@ -1,4 +1,4 @@
-/* The calls of the schema's functions: text, parameters and answers of each, as tables. No I/O, no state. */
+/* The calls of the schema's functions: text, parameters and answers of each, as tables. Stateless, no I/O. */
 #include "call.h"
 
 #include "columns.h"
@@ -81,7 +81,7 @@ static Oid array_oid(enum array_type type)
 
 /* --- the calls --- */
 
-/* What a column of an answer is. The first two are always ord and answer. */
+/* The columns of an answer. The first two are always ord and answer. */
 enum answer_field {
     FIELD_END,
     FIELD_ATTEMPT,
@@ -98,8 +98,7 @@ enum answer_field {
     FIELD_LETTER
 };
 
-/* A parameter: a scalar, or a column of the queues behind the scalars' numbers, or one of the items behind
- * those. */
+/* A parameter's number: scalars come first, then columns of the queues, then columns of the items. */
 enum { FIRST_QUEUE_COLUMN = N_CALL_SCALARS, FIRST_COLUMN = FIRST_QUEUE_COLUMN + N_QUEUE_COLUMNS };
 
 #define S(id) (SCALAR_##id)
@@ -331,7 +330,7 @@ static struct slice slice_get(const PGresult *result, int at, int column)
     return (struct slice){PQgetvalue(result, at, column), (size_t)PQgetlength(result, at, column)};
 }
 
-/* Fields that an answer does not have are NULL, and stay 0. */
+/* Fields that an answer lacks are NULL, and stay 0. */
 static void field_get(enum answer_field field, const PGresult *result, int at, int column,
                       struct inbox_row *row, char id_text[24])
 {

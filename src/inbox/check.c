@@ -1,4 +1,4 @@
-/* What `check --connect` asks of the database. Reads only. */
+/* The database part of `check --connect`. Reads only. */
 
 #include "inbox/connect.h"
 #include "inbox/engine.h"
@@ -64,7 +64,7 @@ static int check_server(const struct check *k, struct fault *f)
     return 0;
 }
 
-/* 1: it is another server than PostgreSQL, and its other answers mean nothing. */
+/* 1: the server is not PostgreSQL, so its other answers mean nothing. */
 static int check_engine(const struct check *k, struct fault *f)
 {
     int answer = engine_refuses(k->a, f);
@@ -85,7 +85,7 @@ static int check_isolation(const struct check *k, struct fault *f)
     return 0;
 }
 
-/* 1: the schema is in more than one hand. Comes before anything of it is called. */
+/* 1: the schema has more than one owner. Runs before any of its functions is called. */
 static int check_trust(const struct check *k, struct fault *f)
 {
     bool refused = false;
@@ -106,7 +106,7 @@ static int check_trust(const struct check *k, struct fault *f)
     return session_commit(k->a, f) ? -1 : refused;
 }
 
-/* Who has the schema in his hand: said when nobody else has. */
+/* Reports the owner of the schema, if it has only one. */
 static int check_owner(const struct check *k, struct fault *f)
 {
     PGresult *r;
@@ -136,7 +136,7 @@ static int check_schema(const struct check *k, struct fault *f)
     return answer;
 }
 
-/* What `run` and the commands need, by the schema's own list of functions. */
+/* Checks the rights that `run` and the commands need, by the schema's own list of functions. */
 static int check_privileges(const struct check *k, struct fault *f)
 {
     static const char sql[] =
@@ -168,7 +168,7 @@ static int check_privileges(const struct check *k, struct fault *f)
     return 0;
 }
 
-/* Every function that the program calls must be there: a half-restored dump is not. */
+/* Checks that every function that the program calls exists: a half-restored dump lacks some. */
 static int check_functions(const struct check *k, struct fault *f)
 {
     for (size_t i = 0; i < n_sql_files; i++) {
@@ -192,7 +192,7 @@ static int check_functions(const struct check *k, struct fault *f)
 
 enum { C_VHOST, C_QUEUE, C_FORMER };
 
-/* The queue of another consumer: what that has completed would be done again. */
+/* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
                        const char *former)
 {
@@ -236,7 +236,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
     }
 }
 
-/* Without the name of the broker, which only a run knows. */
+/* Does not check the broker's name, which only a running sidecar knows. */
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
 {
@@ -253,7 +253,7 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
     return 0;
 }
 
-/* Another sidecar may relay: only messages without a relay are worth a line. */
+/* Another sidecar may relay, so only messages without a relay are reported. */
 static int check_relay(const struct check *k, bool has_outbox, struct fault *f)
 {
     PGresult *r;
@@ -295,7 +295,7 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
         int answer = check_consumer(&k, &c->queues[i], vhosts[i], f);
 
         if (answer && strcmp(f->code, "42501") == 0)
-            return 0; /* said above */
+            return 0; /* reported above */
         if (answer)
             return -1;
     }

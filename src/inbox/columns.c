@@ -1,7 +1,6 @@
-/* What a batch says of its items and of their queues: one array for each thing. Pure.
+/* A batch's data about its items and their queues, as one array per property. Pure.
  *
- * What most items have nothing to say about is NULL, and an array of nothing but NULLs is sent as NULL: it
- * costs nothing there. */
+ * Properties that most items lack are NULL. An array of only NULLs is sent as NULL and costs nothing. */
 #include "columns.h"
 
 #include <assert.h>
@@ -10,10 +9,10 @@
 
 enum {
     ERROR_MAX_BYTES = 1024,
-    NAME_MAX_BYTES = 1024, /* short strings of AMQP, 255 bytes, each of which may become a U+FFFD */
+    NAME_MAX_BYTES = 1024, /* AMQP's short strings: 255 bytes, each of which may become a U+FFFD */
 };
 
-/* --- one function for each column: what an item puts into it --- */
+/* --- one function per column: adds an item's value --- */
 
 typedef void (*column_add)(struct array *, const struct inbox_item *);
 
@@ -22,7 +21,7 @@ static void add_id(struct array *a, const struct inbox_item *i)
     array_add(a, i->message_id.data, i->message_id.len);
 }
 
-/* A letter may have no id, or one that is not text: then it is in the raw ids. */
+/* A letter without an id, or with one that is not text, has its id in the raw ids. */
 static bool letter_has_id(const struct inbox_item *i)
 {
     return i->message_id.len && slice_is_text(i->message_id);
@@ -116,7 +115,7 @@ static void add_give_back(struct array *a, const struct inbox_item *i)
     add_flag(a, i->give_back);
 }
 
-/* NULL counts as less than 0. */
+/* NULL counts as negative. */
 static void add_count(struct array *a, int v)
 {
     if (v >= 0)
@@ -165,7 +164,7 @@ static void add_attempts(struct array *a, const struct inbox_item *i)
     array_add_int4(a, i->letter->attempts);
 }
 
-/* An empty body may come without an address; it is a body all the same. */
+/* An empty body may have a NULL address, but it is still a body. */
 static void add_body(struct array *a, const struct inbox_item *i)
 {
     array_add(a, i->letter->body.data, i->letter->body.len);
@@ -176,7 +175,7 @@ static void add_content_type(struct array *a, const struct inbox_item *i)
     array_add_text(a, i->letter->content_type, NAME_MAX_BYTES);
 }
 
-/* An empty text is no JSON: then there is none. */
+/* An empty text is not valid JSON, so it becomes NULL. */
 static void add_json(struct array *a, struct slice s)
 {
     array_add_text(a, s.len ? s : (struct slice){0}, INT_MAX);
@@ -218,7 +217,7 @@ static void add_content_header(struct array *a, const struct inbox_item *i)
     array_add_slice(a, i->letter->content_header);
 }
 
-/* --- of a message that is stored; where none is, all of it is NULL --- */
+/* --- columns of a stored message; all are NULL if there is none --- */
 
 static void add_arrival(struct array *a, const struct inbox_item *i)
 {
@@ -254,7 +253,7 @@ static void add_stored_body(struct array *a, const struct inbox_item *i)
         array_add_null(a);
 }
 
-/* --- the same of a queue --- */
+/* --- columns of the queues --- */
 
 typedef void (*queue_column_add)(struct array *, const struct inbox_queue *);
 
@@ -302,7 +301,7 @@ static void add_revive(struct array *a, const struct inbox_queue *q)
 
 static const struct {
     enum array_type type;
-    size_t size; /* of most elements */
+    size_t size; /* of typical elements */
     column_add add;
 } columns[N_COLUMNS] = {
     [COLUMN_OF] = {ARRAY_INT4, 4, NULL},
@@ -374,7 +373,8 @@ void column_encode(enum column c, struct array *a, const struct inbox_item *cons
     size_t bytes = n * columns[c].size;
     int32_t of = 0;
 
-    if (c == COLUMN_BODIES || c == COLUMN_STORED_BODIES) /* the only big ones: made once, in one piece */
+    if (c == COLUMN_BODIES ||
+        c == COLUMN_STORED_BODIES) /* the only large columns: allocated once, as a whole */
         for (size_t i = 0; i < n; i++)
             bytes += body_bytes(c, items[i]);
     array_start(a, columns[c].type, n, bytes);

@@ -6,10 +6,10 @@
 
 #include <stddef.h>
 
-/* What a batch says of its items and of their queues, as arrays for the functions of the schema. */
+/* A batch's data about its items and their queues, as arrays for the functions of the schema. */
 
 enum column {
-    COLUMN_OF, /* the item's queue: the place of what is said of it in the columns of queues, from 1 */
+    COLUMN_OF, /* the item's queue: its place in the columns of queues, from 1 */
     COLUMN_IDS,
     COLUMN_LETTER_IDS,
     COLUMN_TOKENS,
@@ -60,9 +60,9 @@ enum queue_column {
     N_QUEUE_COLUMNS
 };
 
-/* The items of one queue stand together. */
+/* Items must be grouped by queue. */
 void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n);
 
-/* What the items' queues have, in the order of their first items. Answers how many queues there are. */
+/* Adds the values of the items' queues, in the order of their first items. Returns the number of queues. */
 size_t column_of_queues(enum queue_column c, struct array *a, const struct inbox_queue *queues,
                         const struct inbox_item *const *items, size_t n);

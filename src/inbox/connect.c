@@ -1,7 +1,7 @@
-/* Making connections, and the few statements that are run before a connection is handed to the pipeline.
+/* Opens connections, and runs the few statements before a connection is handed to the pipeline.
  *
- * Runs in a helper thread or in a command, and owns nothing. The blocking call is used on purpose: it alone
- * goes on to the next host when one does not answer within connect_timeout. */
+ * Runs in a helper thread or in a command, and owns nothing. libpq's blocking connect is used on purpose:
+ * only that goes on to the next host when one does not answer within connect_timeout. */
 #include "connect.h"
 
 #include "inbox/sql.h"
@@ -32,8 +32,8 @@ static void option_add(struct options *o, const char *key, const char *value)
     o->keys[o->n] = o->values[o->n] = NULL;
 }
 
-/* The name that libpq's words say it does not know, or an empty slice: they say something else, or what they
- * quote may be a piece of a password that was not encoded. */
+/* The option name that libpq reports as unknown. Empty: libpq reports something else, or the quoted text may
+ * be part of a password that was not encoded. */
 static struct slice unknown_name(const char *url, const char *words)
 {
     static const char *const starts[] = {"invalid URI query parameter: \"", "invalid connection option \""};
@@ -52,7 +52,7 @@ static struct slice unknown_name(const char *url, const char *words)
     return (struct slice){0};
 }
 
-/* Is each port of the list empty, or a number? libpq and the log quote one that is none. */
+/* Is each port of the list empty or a number? libpq and the log would quote any other text. */
 static bool is_port_list(const char *list)
 {
     for (size_t len; list; list = list[len] ? list + len + 1 : NULL) {
@@ -63,7 +63,7 @@ static bool is_port_list(const char *list)
     return true;
 }
 
-/* The host or database would be the rest of a password that was not encoded, which messages quote. */
+/* Does the host or database contain the rest of a password that was not encoded? Messages quote both. */
 static bool has_at_in_path(const char *url)
 {
     const char *authority = strstr(url, "://"), *path = authority ? strchr(authority + 3, '/') : NULL;
@@ -71,7 +71,7 @@ static bool has_at_in_path(const char *url)
     return path && memchr(path, '@', strcspn(path, "?"));
 }
 
-/* 0: *ret is the caller's. libpq's own words are not repeated: they may quote the password. */
+/* 0: *ret is the caller's. libpq's own message is not repeated, because it may quote the password. */
 static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
 {
     char *words = NULL;
@@ -90,7 +90,7 @@ static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
         PQfreemem(words);
         return -1;
     }
-    /* The rest of a password with a raw '@' would be taken for a host, and repeated in the error. */
+    /* libpq takes the rest of a password with a raw '@' for a host, and quotes it in the error. */
     for (const PQconninfoOption *o = parsed; o->keyword; o++)
         if (strcmp(o->keyword, "host") == 0 && o->val && *o->val != '/' && strchr(o->val, '@'))
             host_is_bad = true;
@@ -115,7 +115,7 @@ static const char *setting(const PQconninfoOption *parsed, const char *keyword)
     return NULL;
 }
 
-/* Is one of these, separated by commas, neither a socket nor this machine? None means the socket. */
+/* Is one of these comma-separated hosts neither a socket nor this machine? An empty one means the socket. */
 static bool is_remote(const char *hosts)
 {
     char host[256];
@@ -132,7 +132,7 @@ static bool is_remote(const char *hosts)
     return false;
 }
 
-/* 1: to another machine, and how far it is trusted was left to libpq. */
+/* 1: it leads to another machine without a setting of sslmode. */
 int admin_check_url(const char *url, struct fault *f)
 {
     PQconninfoOption *parsed;
@@ -146,8 +146,7 @@ int admin_check_url(const char *url, struct fault *f)
     return answer;
 }
 
-/* The server settings of the URL, with ours behind them: the later one counts. -1: it is no connection
- * string. */
+/* The URL's server settings followed by ours, since the last setting counts. -1: not a connection string. */
 static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
 {
     PQconninfoOption *parsed;
@@ -164,26 +163,26 @@ static int settings_make(const struct config_database *c, const char *url, struc
     return 0;
 }
 
-/* A connection that nobody reads the notices of must not print them. */
+/* Discards notices, which libpq would print otherwise. */
 static void notice_ignore(void *arg, const PGresult *result)
 {
     (void)arg;
     (void)result;
 }
 
-/* What is left of the lists of a URL. Not owned. */
+/* The remaining elements of a URL's lists. Not owned. */
 struct hosts {
     char *host, *hostaddr, *port;
 };
 
-/* What a connection is made from. Not owned. */
+/* The settings of a connection attempt. Not owned. */
 struct login {
     const struct config_database *config;
     const char *url, *password;
     enum connection_use use;
 };
 
-/* hosts: instead of those of the URL; NULL: those. */
+/* hosts: used in place of the URL's; NULL: the URL's. */
 static PGconn *conn_try(const struct login *l, const char *settings, const struct hosts *hosts)
 {
     struct options o = {.n = 0};
@@ -191,7 +190,7 @@ static PGconn *conn_try(const struct login *l, const char *settings, const struc
 
     buf_printf(&timeout, "%" PRId64, (l->config->connect_timeout_ms + 999) / 1000);
     buf_printf(&tcp_timeout, "%d", TCP_TIMEOUT_MS);
-    /* What stands before the URL is a default, what stands behind it is not to be changed. */
+    /* Options before the URL are defaults; options behind it override the URL. */
     option_add(&o, "connect_timeout", buf_text(&timeout));
     option_add(&o, "application_name", "onceward");
     option_add(&o, "target_session_attrs", "read-write");
@@ -221,7 +220,7 @@ static PGconn *conn_try(const struct login *l, const char *settings, const struc
     return conn;
 }
 
-/* Does a list begin with this element? What is no list stands for all. */
+/* Does the list begin with this element? A missing list matches every element. */
 static bool list_begins(const char *list, const char *element)
 {
     size_t len = list ? strcspn(list, ",") : 0;
@@ -229,7 +228,7 @@ static bool list_begins(const char *list, const char *element)
     return len == strlen(element) && strncmp(list, element, len) == 0;
 }
 
-/* false: it has only one element. */
+/* Removes the first element. False: it is the only one. */
 static bool list_shift(char **list)
 {
     char *comma = *list ? strchr(*list, ',') : NULL;
@@ -239,7 +238,7 @@ static bool list_shift(char **list)
     return comma;
 }
 
-/* Moves on behind the host that a connection failed at. false: it was the last. */
+/* Drops the hosts up to the one that the connection failed at. False: it was the last. */
 static bool hosts_shift(struct hosts *h, const PGconn *failed)
 {
     bool found = false;
@@ -257,7 +256,7 @@ static bool hosts_shift(struct hosts *h, const PGconn *failed)
     return true;
 }
 
-/* The server itself has answered: "SEVERITY:  text", in its own language. */
+/* Did the server itself answer? Its messages have the form "SEVERITY:  text", in its own language. */
 static bool is_said_by_server(const PGconn *conn)
 {
     return strstr(PQerrorMessage(conn), ":  ") != NULL;
@@ -268,7 +267,7 @@ static bool is_sqlstate(const char *text)
     return strspn(text, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && text[5] == ':';
 }
 
-/* Of a verbose message: "FATAL:  28P01: text" and a line that ends in ".c:338" become "FATAL:  text". */
+/* Shortens a verbose message: "FATAL:  28P01: text" and a line that ends in ".c:338" become "FATAL:  text". */
 static void add_refusal(struct buf *said, const char *text, char code[8])
 {
     for (const char *line = text, *end; *line; line = end) {
@@ -293,11 +292,11 @@ static bool is_refused_by_pooler(const PGconn *conn)
     return strstr(PQerrorMessage(conn), "unsupported startup parameter");
 }
 
-/* libpq goes on to the next host when one cannot be reached, but not when one closes the connection in the
- * middle of the login, as a mesh or a balancer does whose server is gone. Then this does. What failed is
- * added to `said`.
+/* libpq goes on to the next host when one cannot be reached, but not when one closes the connection during
+ * the login, as a mesh or balancer does when its server is down. This function does so. It adds the failures
+ * to `said`.
  *
- * libpq gives the SQLSTATE of a refused login only in verbose messages, and those only from a second try on
+ * libpq reports the SQLSTATE of a refused login only in verbose messages, and those only from a second try on
  * the same object. */
 static PGconn *conn_open(const struct login *l, const char *settings, struct buf *said, char code[8])
 {
@@ -348,7 +347,7 @@ static int open_as(const struct login *l, struct connection *ret, struct fault *
         PGconn *conn = conn_open(l, buf_text(&settings), &said, code);
         bool pinned = true;
 
-        /* PgBouncer does not take settings: without them, then. */
+        /* PgBouncer refuses settings, so the connection is tried again without them. */
         if (conn && PQstatus(conn) != CONNECTION_OK && is_refused_by_pooler(conn)) {
             PQfinish(conn);
             buf_reset(&said);
@@ -369,9 +368,8 @@ static int open_as(const struct login *l, struct connection *ret, struct fault *
     return result;
 }
 
-/* libpq 15 knows "prefer-standby", and nothing that prefers the others: where the first host that answered is
- * read-only and there are more, one that can be written is looked for, and this one is good enough if there
- * is none. */
+/* libpq 15 has "prefer-standby", but no option that prefers a primary. If the first host that answered is
+ * read-only and the URL has more hosts, this looks for a writable one, and keeps the first if there is none. */
 static void prefer_writable(const struct login *l, struct connection *c)
 {
     PQconninfoOption *used = PQconninfo(c->conn);
@@ -414,7 +412,7 @@ int connection_open(const struct config_database *c, enum connection_use use, st
     return result;
 }
 
-/* Waits until a result can be taken without blocking. */
+/* Waits until a result can be read without blocking. */
 static int result_wait(PGconn *conn, int64_t deadline_ms, struct fault *f)
 {
     for (;;) {
@@ -524,7 +522,7 @@ int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f
     return good ? 0 : 1;
 }
 
-/* The result of a check that failed with f: without the schema, without permission, or for another reason. */
+/* Maps the fault of a failed check: no schema, no permission, or another reason. */
 static int schema_fault(PGconn *conn, struct fault *f, const char *reading)
 {
     char code[sizeof(f->code)];
@@ -545,8 +543,8 @@ static int schema_fault(PGconn *conn, struct fault *f, const char *reading)
     return result;
 }
 
-/* A table of another shape under the same version: changed by hand, or half restored. Claims would fail, or
- * worse. Columns that somebody added do no harm, as long as they may be left out. */
+/* Detects a table of another shape under the same version: changed by hand, or half restored. Claims would
+ * fail, or break promises. Additional columns are harmless if they have a default or allow NULL. */
 static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
 {
     static const char sql[] =
@@ -637,6 +635,6 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
                   version, oldest, sql_newest());
         return 1;
     }
-    /* A newer schema has its own functions, which know its columns. */
+    /* A newer schema's functions know the columns of their tables. */
     return version == sql_newest() ? check_columns(conn, timeout_ms, f) : 0;
 }

@@ -1,5 +1,5 @@
-/* Servers that are not PostgreSQL. They are refused by name, since some of them would take the schema: an
- * advisory lock that always succeeds, or a row lock that waits for nobody, breaks the promises in silence. */
+/* Servers that are not PostgreSQL. They are refused by name, since some of them would accept the schema: an
+ * advisory lock that always succeeds, or a row lock that never blocks, breaks the promises silently. */
 
 #include "inbox/engine.h"
 
@@ -9,7 +9,7 @@
 
 static const struct {
     const char *name;
-    const char *version; /* a part of version(); NULL: the host or the catalog tells it */
+    const char *version; /* a part of version(); NULL: the host or the catalog identifies it */
     const char *host;    /* a part of the host's name; NULL: none */
     const char *why;
 } engines[] = {
@@ -24,7 +24,7 @@ static const struct {
 
 enum { N_ENGINES = sizeof(engines) / sizeof(*engines) };
 
-/* DSQL calls itself PostgreSQL. Behind a name of the user's own it is known by its table of jobs. */
+/* DSQL reports itself as PostgreSQL. Under a custom host name, its table of jobs identifies it. */
 static const char catalog_sql[] =
     "SELECT EXISTS (SELECT 1 FROM pg_language WHERE lanname = 'plpgsql'),"
     " EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"

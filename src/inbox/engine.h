@@ -3,7 +3,7 @@
 struct admin;
 struct fault;
 
-/* Is the server one that speaks PostgreSQL's protocol, and lacks what the inbox is built on? 1: it is refused,
- * and f says which one it is and why. -1: it did not answer. Asks outside a transaction, and for nothing that
+/* Does the server speak PostgreSQL's protocol but lack a feature that the inbox relies on? 1: it is refused,
+ * and f names it and the reason. -1: it did not answer. Runs outside a transaction, and uses nothing that
  * such a server lacks. */
 int engine_refuses(struct admin *a, struct fault *f);

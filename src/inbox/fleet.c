@@ -1,4 +1,4 @@
-/* The replicas that are alive, what their queues do, the levers, and the outbox: three questions. */
+/* The live replicas, the states of their queues, operator commands, and the outbox: three queries. */
 #include "inbox/fleet.h"
 
 #include "inbox/session.h"
@@ -50,7 +50,7 @@ struct results {
     PGresult *replicas, *levers, *outbox;
 };
 
-/* --- what was answered --- */
+/* --- answers --- */
 
 static const char *text(const PGresult *r, int row, int column)
 {
@@ -134,7 +134,7 @@ static struct fleet_outbox outbox_read(const PGresult *r)
                                  .vhost = text(r, 0, O_VHOST)};
 }
 
-/* Those of an instance do not follow one another: few are many. */
+/* An instance's queues are not adjacent; replicas are few, so a quadratic loop is fine. */
 static size_t count_replicas(const struct fleet *f)
 {
     size_t n = 0;
@@ -342,7 +342,7 @@ void fleet_print(const struct fleet *f, FILE *out)
 
 /* --- status: for programs --- */
 
-/* Replicas of other teams write their states themselves: what they call a number may be any JSON. */
+/* Replicas of other teams write their own states, so a "number" may be any JSON. */
 static bool is_number(const char *text)
 {
     return *text && text[strspn(text, "0123456789+-.eE")] == '\0';

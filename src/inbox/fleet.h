@@ -9,16 +9,16 @@
 
 struct buf;
 
-/* What `status` says of the replicas. */
+/* The part of `status` about replicas. */
 void fleet_print(const struct fleet *f, FILE *out);
 void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...],"levers":[...] */
 
-/* A column of a result as a key of JSON. A number's text is JSON already. */
+/* A result's column and its JSON key. A number's text is JSON already. */
 struct json_column {
     int column;
     const char *key;
     bool number;
 };
 
-/* An array of objects, one a row. */
+/* Adds an array with one object per row. */
 void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n);

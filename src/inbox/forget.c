@@ -1,4 +1,4 @@
-/* Removing what is kept of a consumer: a slice a call, see sql/functions/consumer_forget.sql. */
+/* Removes the data of a consumer, one slice per call: see sql/functions/consumer_forget.sql. */
 
 #include "inbox/session.h"
 

@@ -1,12 +1,12 @@
-/* A moment before which everything was committed that has an earlier time: a walk in the order of time ends
- * there. What has begun and is not committed yet would be left behind by a place that is after its time.
+/* The horizon: a time before which every row with an earlier time is committed. A walk in the order of time
+ * ends there. Beyond it, a transaction that is still open could commit a row behind the walk's position.
  *
- * Writers of such times take a lock before they look at the clock and keep it until they have committed
- * (onceward.time_mark): the horizon waits for those that have it at that moment. It is recorded first, and no
- * later writer gets an earlier time, whatever the clock does (onceward.horizon).
+ * Writers of such times take a lock before they read the clock and keep it until they commit
+ * (onceward.time_mark); the horizon waits for the present lock owners. The horizon is recorded first, and
+ * later writers get no earlier time, even if the clock is set back (onceward.horizon).
  *
- * A login that only reads cannot record it: its horizon is the clock's. On a standby no locks are seen. There
- * it is so long before the last replayed transaction that nothing older can be open. */
+ * A read-only login cannot record it, so its horizon is the clock's time. A standby shows no locks. Its
+ * horizon lies so far before the last replayed transaction that no older one can be open. */
 
 #include "inbox/session.h"
 
@@ -19,7 +19,7 @@
 
 enum { HORIZON_MS = 60000, LOOK_MS = 20 };
 
-/* $1: not only those that store messages, which have both locks. */
+/* $1: all of them, not only writers of stored messages, which have both locks. */
 #define HOLDERS                                                                                              \
     "FROM pg_locks l WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = "                 \
     "current_database()) AND l.granted AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"          \
@@ -28,7 +28,7 @@ enum { HORIZON_MS = 60000, LOOK_MS = 20 };
 
 #define ON_STANDBY "coalesce(pg_last_xact_replay_timestamp() - interval '5 minutes', '0001-01-01Z')"
 
-/* 1: of those that were there somebody still is. */
+/* 1: some of the earlier lock owners are still there. */
 static int are_there(struct admin *a, const char *all, const char *holders, struct fault *f)
 {
     const char *const params[] = {all, holders};
@@ -60,7 +60,8 @@ static int wait_for(struct admin *a, const char *all, const char *holders, struc
     return answer;
 }
 
-/* The clock's time; where the horizon was moved on by others, and the clock set back since, behind theirs. */
+/* The clock's time. If the clock was set back since another process moved the horizon, a time after that
+ * horizon. */
 #define MOVE                                                                                                 \
     "UPDATE onceward.horizon h SET passed = greatest(clock_timestamp(), h.passed + interval '1 us')"         \
     " RETURNING " TIME_TEXT("h.passed")
@@ -94,7 +95,7 @@ static int horizon(struct admin *a, const char *all, char ret[MESSAGE_TIME_SIZE]
     PGresult *r;
     int answer;
 
-    /* The time first: writers that take a lock later have a later one. */
+    /* The time is read first, so that later lock owners have a later time. */
     if (move(a, moved, f) ||
         session_once(a,
                      "SELECT CASE WHEN pg_is_in_recovery() THEN " TIME_TEXT(ON_STANDBY) " ELSE " TIME_TEXT(

@@ -1,8 +1,7 @@
-/* The inbox as the loop sees it: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h
- * for the parts.
+/* The inbox for the loop: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h for the
+ * parts.
  *
- * Every item that was submitted is in exactly one batch until its row was given. One thread, that of the
- * loop. */
+ * Every submitted item is in exactly one batch until its row was returned. One thread, that of the loop. */
 #include "onceward/inbox/inbox.h"
 
 #include "asks.h"
@@ -97,7 +96,7 @@ bool inbox_is_swollen(const struct inbox *i)
     return i->swollen;
 }
 
-/* Rows are locked in the order of the primary key, the same in every sidecar. */
+/* Rows are locked in the order of the primary key, as in every sidecar. */
 static int item_compare(const void *a, const void *b, void *arg)
 {
     const struct inbox_item *const *left = a, *const *right = b;
@@ -150,7 +149,7 @@ int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *ite
     return -1;
 }
 
-/* The next row of what was answered; moves batches on that are through with a range. */
+/* The next answered row; advances batches whose range is finished. */
 static bool row_next(struct inbox *i, struct inbox_row *row)
 {
     for (int op = 0; op < N_INBOX_OPS; op++) {
@@ -176,7 +175,7 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f)
         if (row_next(i, row))
             return 1;
         if (i->lost) {
-            /* Sending may have failed behind a batch that was looked at already. */
+            /* Sending may have failed after its batch was checked above. */
             if (row_next(i, row))
                 return 1;
             *f = i->fault;

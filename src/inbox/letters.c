@@ -1,8 +1,8 @@
-/* The dead letters, as the commands see them.
+/* The dead letters, for the commands.
  *
- * A walk reads a page of letters at a time without their bodies, which may be large, and one body when its
- * letter's turn comes. Between calls nothing is open: a walk over a hundred thousand letters at one a second
- * must not keep vacuum from its work. */
+ * A walk reads a page of letters without their bodies, which may be large, and then one body at a time. No
+ * transaction is open between calls: a walk over a hundred thousand letters at one per second must not hold
+ * up vacuum. */
 
 #include "inbox/session.h"
 
@@ -17,7 +17,7 @@
 enum { PAGE = 200 };
 
 /* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids, $6 consumers as a JSON
- * list, $7 and $8 older like since; NULL: any. */
+ * list, $7 and $8 older, like since; NULL: any. */
 #define MATCHES                                                                                              \
     " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"             \
     " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                         \
@@ -35,7 +35,7 @@ struct match {
     const char *params[ANY];
 };
 
-/* The parameter at `at` is a time, the one behind it milliseconds before now. */
+/* Parameter `at` is a time, the next one milliseconds before now. */
 static void match_time(struct match *m, const char *text, size_t at, char room[static 24])
 {
     int64_t ms;
@@ -140,7 +140,7 @@ static void letter_deinit(struct dead_letter *l)
         mem_clear(owned[i]);
 }
 
-/* The body comes in binary: as text it would take twice the room. 0; 1: the letter is gone; -1. */
+/* Reads the body in binary: as text it would take twice the room. 0; 1: the letter is gone; -1. */
 static int read_body(struct admin *a, struct dead_letter *l, struct fault *f)
 {
     static const char sql[] = "SELECT body, content_header FROM onceward.dead_letter WHERE id = $1::bigint";
@@ -191,7 +191,7 @@ static int walk_one(struct walk *w, const PGresult *r, int row, struct fault *f)
     return answer;
 }
 
-/* One page. *ret_n: how many letters it had. */
+/* Walks one page. *ret_n: the number of its letters. */
 static int walk_page(struct walk *w, int *ret_n, struct fault *f)
 {
     PGresult *r;
@@ -219,7 +219,7 @@ static int walk_start(struct walk *w, const struct dead_filter *filter, struct f
     w->match.params[N_MATCH_PARAMS + 1] = w->newest;
     w->match.params[N_MATCH_PARAMS + 2] = w->limit;
     snprintf(w->after, sizeof w->after, "%" PRId64, filter->after);
-    /* What dies again while it is redriven has a newer letter, and must not be met by the same walk. */
+    /* A message that dies again during a redrive gets a newer letter, which the same walk must not meet. */
     if (session_once(w->a, "SELECT coalesce(max(id), 0) FROM onceward.dead_letter", 0, NULL, &r, f))
         return -1;
     snprintf(w->newest, sizeof w->newest, "%s", field_text(r, 0, 0));
@@ -291,7 +291,7 @@ int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char
     return ask_redrive(a, "SELECT onceward.sidecar_redrive_as($1::bigint, $2)", l->id, message_id, ret, f);
 }
 
-/* The conditions of both functions, in their order. */
+/* Checks the conditions of both functions, in their order. */
 int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
                        enum redrive_answer *ret, struct fault *f)
 {

@@ -1,5 +1,4 @@
-/* The levers of operators: a call of the database each. What they do is said at the functions lever_* of
- * sql/. */
+/* Operator commands: one database call each. The functions lever_* of sql/ document their effect. */
 
 #include "inbox/session.h"
 
@@ -8,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A literal of text[]. */
+/* Adds a literal of text[]. */
 static void add_array(struct buf *out, char *const *texts, size_t n)
 {
     buf_add_char(out, '{');

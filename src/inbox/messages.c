@@ -1,9 +1,9 @@
-/* Stored messages, as the commands see them: in the order of their first claims, one consumer's.
+/* Stored messages of one consumer, for the commands, in the order of their first claims.
  *
- * A walk reads a page of places and sizes, then the messages of as many of them as are a MiB together.
- * Between calls nothing is open, as in a walk over letters. It ends at a horizon: see horizon.c.
+ * A walk reads a page of positions and sizes, then the messages in runs of one MiB. No transaction is open
+ * between calls, as in a walk over letters. It ends at a horizon: see horizon.c.
  *
- * How far a replay has come is kept by its name, and written only where nobody else has moved it. */
+ * A replay's progress is stored under its name, and written only if no other process has moved it. */
 
 #include "inbox/session.h"
 
@@ -17,8 +17,8 @@
 
 enum { PAGE = 500, RUN_BYTES = 1 << 20 };
 
-/* $1 consumer, $2 and $3 the place behind which to begin, $4 horizon, $5 since, $6 until, $7 type, $8 ids.
- * The first time is compared alone, too: partitions are left out by that. */
+/* $1 consumer, $2 and $3 the position to start after, $4 horizon, $5 since, $6 until, $7 type, $8 ids.
+ * received_at is also compared alone, so that PostgreSQL can skip partitions. */
 #define MATCHES                                                                                              \
     " m.consumer = $1 AND m.received_at >= $2::timestamptz"                                                  \
     " AND (m.received_at, m.seq) > ($2::timestamptz, $3::bigint) AND m.received_at < $4::timestamptz"        \
@@ -29,7 +29,7 @@ enum { PAGE = 500, RUN_BYTES = 1 << 20 };
 
 enum { N_PARAMS = 8 };
 
-/* In a transaction of its own without a timeout: few that match may lie far apart. */
+/* Runs in a transaction of its own without a timeout, since matches may be few and far apart. */
 static int ask(struct admin *a, const char *sql, int n, const char *const *params, bool binary,
                PGresult **ret, struct fault *f)
 {
@@ -89,7 +89,7 @@ struct walk {
     const struct message_filter *filter;
     struct buf ids;
     const char *params[N_PARAMS + 2];
-    struct message_place at, end; /* behind what was given; the end of the present run */
+    struct message_place at, end; /* position of the last message passed on; end of the present run */
     int (*each)(void *ctx, const struct stored_message *message);
     void *ctx;
 };
@@ -135,7 +135,7 @@ static struct slice bytes_get(const PGresult *r, int row, int column)
     return (struct slice){PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column)};
 }
 
-/* The messages behind `at`, up to `end`. */
+/* Walks the messages behind `at`, up to `end`. */
 static int walk_run(struct walk *w, struct fault *f)
 {
     static const char sql[] =
@@ -164,7 +164,7 @@ static int walk_run(struct walk *w, struct fault *f)
     return answer;
 }
 
-/* One page of places; *ret_n: how many it had. */
+/* Reads one page of positions; *ret_n: their number. */
 static int walk_page(struct walk *w, int *ret_n, struct fault *f)
 {
     static const char sql[] =
@@ -245,7 +245,7 @@ int admin_consumers(struct admin *a, int (*each)(void *ctx, const char *consumer
     return answer;
 }
 
-/* --- how far a replay has come --- */
+/* --- progress of a replay --- */
 
 int admin_replay_begin(struct admin *a, const char *name, const char *what, struct replay_position *ret,
                        struct fault *f)

@@ -1,9 +1,9 @@
-/* Bringing the schema up to date: the order of things is described at the top of sql/0001_schema.sql.
+/* Brings the schema up to date: see the top of sql/0001_schema.sql for the order.
  *
- * Everything happens in one transaction that begins with an advisory lock, so that several programs may
- * migrate at once, and a failure leaves nothing behind. The advisory lock is the database's, roles are the
- * whole server's: what collides there, or with somebody else's DDL, is tried again. A lock on a busy table is
- * waited for briefly only, because everybody else queues up behind the one who waits. */
+ * Everything runs in one transaction that begins with an advisory lock, so that several programs may migrate
+ * at once, and a failure leaves nothing behind. The advisory lock covers one database, but roles belong to
+ * the whole server: a conflict there, or with other DDL, is retried. The wait for a busy table's lock is
+ * short, because all other sessions queue up behind the waiting one. */
 
 #include "inbox/engine.h"
 #include "inbox/session.h"
@@ -41,8 +41,8 @@ static int lock_schema(struct admin *a, struct fault *f)
     return -1;
 }
 
-/* A schema that is there may be somebody else's, and then nothing of it may be run, not even read by a name
- * that could be a view. after: everything was made. */
+/* An existing schema may belong to another role. Then none of it may be run, or even read by a name that
+ * could be a view. after: everything was created. */
 static int refuse_strangers(struct admin *a, bool after, struct fault *f)
 {
     PGresult *r;
@@ -66,7 +66,7 @@ static int refuse_strangers(struct admin *a, bool after, struct fault *f)
     return n ? -1 : 0;
 }
 
-/* Default privileges may let somebody in at once. */
+/* Default privileges may grant access to other roles at once. */
 static const char make_schema[] =
     "CREATE SCHEMA onceward;\n"
     "DO $$ DECLARE who text; BEGIN\n"
@@ -75,7 +75,7 @@ static const char make_schema[] =
     "  WHERE n.nspname = 'onceward' AND a.grantee <> n.nspowner\n"
     "LOOP EXECUTE 'REVOKE ALL ON SCHEMA onceward FROM ' || who; END LOOP; END $$";
 
-/* The schema is made here, so that nobody else can make it between the question and the first file. */
+/* Creates the schema here, so that no other role can create it between the check and the first file. */
 static int own_schema(struct admin *a, struct fault *f)
 {
     PGresult *r;
@@ -88,7 +88,7 @@ static int own_schema(struct admin *a, struct fault *f)
     return there ? refuse_strangers(a, false, f) : session_script(a, make_schema, f);
 }
 
-/* Version 0: there is no schema yet. */
+/* Version 0: no schema yet. */
 static int read_version(struct admin *a, int *ret_version, int *ret_oldest, struct fault *f)
 {
     PGresult *r;
@@ -131,7 +131,7 @@ static int run_files(struct admin *a, int from, struct fault *f)
 {
     bool has_record = from > 0;
 
-    for (size_t i = 0; i < n_sql_files; i++) { /* sorted, so in the order of the numbers */
+    for (size_t i = 0; i < n_sql_files; i++) { /* sorted by name, hence by number */
         int version = sql_file_version(&sql_files[i]);
         bool done = false;
 
@@ -203,8 +203,8 @@ static enum attempt migrate_once(struct admin *a, int *ret_from, int *ret_to, st
     return roles ? ATTEMPT_NO_ROLES : ATTEMPT_DONE;
 }
 
-/* Does it pass by itself? Other people's locks and DDL, and roles made from another database in the same
- * moment. */
+/* Is the failure temporary? Conflicts with other sessions' locks and DDL, and with roles created from another
+ * database at the same time. */
 static bool passes(const struct fault *f)
 {
     static const char *const codes[] = {"55P03", "40P01", "40001", "23505", "42710", "42P06"};
@@ -215,7 +215,7 @@ static bool passes(const struct fault *f)
     return strcmp(f->code, "XX000") == 0 && strstr(f->text, "tuple concurrently");
 }
 
-/* For the administrator: nothing but SQL and its comments, so that it can be given to psql as it is. */
+/* Writes only SQL and SQL comments, so that an administrator can run it with psql. */
 static void advise_roles(const struct admin *a, FILE *advice)
 {
     fprintf(advice,
@@ -225,7 +225,7 @@ static void advise_roles(const struct admin *a, FILE *advice)
             sql_file_find("roles_grant.sql")->text);
 }
 
-/* A role that nobody has is the commonest reason why an application is refused. */
+/* A role without members is the commonest reason why an application is refused. */
 static void advise_members(struct admin *a, FILE *advice)
 {
     struct fault f = {0};
@@ -234,7 +234,7 @@ static void advise_members(struct admin *a, FILE *advice)
     if (session_once(
             a,
             "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
-            /* Not the login that made the role: since PostgreSQL 16 it may administer it. */
+            /* Excludes the login that created the role: since PostgreSQL 16 it may administer it. */
             " AND NOT EXISTS (SELECT FROM pg_roles u WHERE u.rolcanlogin AND NOT u.rolsuper"
             "  AND pg_has_role(u.oid, r.oid, 'USAGE')) ORDER BY 1 DESC",
             0, NULL, &r, &f))
@@ -250,7 +250,7 @@ static void advise_members(struct admin *a, FILE *advice)
     PQclear(r);
 }
 
-/* What works, and should not stay so. */
+/* Reports settings that work but should be changed. */
 static void advise_trust(struct admin *a, FILE *advice)
 {
     struct fault f = {0};

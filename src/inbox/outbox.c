@@ -25,11 +25,11 @@ enum {
     OID_INT8_ARRAY = 1016,
     NUMBER_SIZE = 24,
     ERROR_MAX = 1024,
-    RESTORE_ROWS = 20000,     /* of a call */
-    RESTORE_MS = 600000,      /* the first one looks for numbers that are there twice, among all rows */
-    TURN_MIN_BYTES = 8 << 20, /* a turn is not begun for less than this, */
-    TURN_MIN_MS = 60000,      /* or more often */
-    SWOLLEN_BYTES = 4 << 20,  /* of an answer: libpq's buffer has grown with it */
+    RESTORE_ROWS = 20000,     /* per call */
+    RESTORE_MS = 600000,      /* the first call searches all rows for duplicate numbers */
+    TURN_MIN_BYTES = 8 << 20, /* minimum size for a turn, */
+    TURN_MIN_MS = 60000,      /* minimum time between turns */
+    SWOLLEN_BYTES = 4 << 20,  /* of an answer, above which libpq's buffer has grown */
 };
 
 static const char *const words[N_OUTBOX_WORDS] = {
@@ -62,7 +62,7 @@ static void text_copy(char *to, size_t size, const PGresult *rows, int column)
     snprintf(to, size, "%s", PQgetvalue(rows, 0, column));
 }
 
-/* An answer that is a word. */
+/* Reads an answer that is one word. */
 static int word_read(struct inbox *i, enum question q, enum outbox_word *ret, struct fault *f)
 {
     PGresult *rows;
@@ -75,7 +75,7 @@ static int word_read(struct inbox *i, enum question q, enum outbox_word *ret, st
     return 1;
 }
 
-/* --- whose it is --- */
+/* --- registration --- */
 
 void inbox_ask_outbox_register(struct inbox *i, const char *broker, const char *vhost)
 {
@@ -131,7 +131,7 @@ int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct 
 
 /* --- the rows --- */
 
-/* The snapshot up to which a batch goes: see sidecar_outbox_read.sql. */
+/* The snapshot at which a batch ends: see sidecar_outbox_read.sql. */
 static struct slice snapshot_of(const char *batch)
 {
     enum { BEFORE = 3 };
@@ -143,8 +143,8 @@ static struct slice snapshot_of(const char *batch)
     return batch ? (struct slice){batch, strcspn(batch, "/")} : (struct slice){0};
 }
 
-/* Equal snapshots see the same. Only a crash of the server in between, behind a pooler, could make two that
- * differ look equal, until the next transaction ends: the lease's, at the latest. */
+/* Equal snapshots show the same rows. Only after a crash of the server behind a pooler could two different
+ * ones look equal, until the next transaction ends: that of the lease, at the latest. */
 void inbox_ask_outbox_look(struct inbox *i, const char *batch)
 {
     struct slice snapshot = snapshot_of(batch);
@@ -180,7 +180,7 @@ void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, in
         pipeline_ask(i, QUESTION_OUTBOX_READ, 5, types, params);
 }
 
-/* Rows stay in the answer that the connection brought. */
+/* Rows stay in the connection's result. */
 static PGresult *result_of(const struct inbox_outbox_rows *r)
 {
     return (PGresult *)(uintptr_t)r;
@@ -386,7 +386,7 @@ int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *
 
 /* --- letters --- */
 
-/* One column of the letters, as an array's literal. */
+/* One column of the letters, as an array literal. */
 static void column_add(struct buf *out, const struct inbox_outbox_letter *letters, size_t n, int column)
 {
     const char *texts[INBOX_OUTBOX_LETTERS] = {0};

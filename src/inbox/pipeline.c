@@ -1,9 +1,9 @@
-/* The pipeline of one connection: sending segments, reading their answers, telling a failed statement from a
+/* The pipeline of one connection: sends segments, reads their answers, and tells a failed statement from a
  * lost connection.
  *
- * Invariants: a segment is one call and one Sync, so one transaction; its rows count only when its Sync was
- * read, for that is the commit. Segments are answered in order. Nothing here waits. One thread, that of the
- * loop. */
+ * Invariants: a segment is one call and one Sync, hence one transaction. Its rows count only after its Sync
+ * was read, which proves the commit. Segments are answered in order. Nothing here blocks. One thread, that of
+ * the loop. */
 #include "pipeline.h"
 
 #include "onceward/base/clock.h"
@@ -17,10 +17,10 @@
 #include <string.h>
 
 enum {
-    ANSWER_SPARE_MS = 5000,   /* beyond statement_timeout, before the connection counts as lost */
-    SLOW_BYTES_PER_MS = 1024, /* a link this slow is still alive */
-    BURY_MAX_BYTES = 8 << 20, /* of one call, or one letter */
-    BIG_BYTES = 1 << 20,      /* a letter above this goes alone, and is given more time */
+    ANSWER_SPARE_MS = 5000,   /* added to statement_timeout, before the connection counts as lost */
+    SLOW_BYTES_PER_MS = 1024, /* the slowest link that counts as alive */
+    BURY_MAX_BYTES = 8 << 20, /* per call, or one letter */
+    BIG_BYTES = 1 << 20,      /* a larger letter gets a call of its own, and more time */
     BIG_MS = 10000,
     SWOLLEN_BYTES = 1 << 20,
 };
@@ -68,7 +68,7 @@ void pipeline_lose(struct inbox *i, const char *code, const char *why)
     for (int op = 0; op < N_INBOX_OPS; op++) {
         struct batch *b = &i->batches[op];
 
-        /* What was answered already stays answered. */
+        /* Answered rows keep their answers. */
         if (b->state == BATCH_TO_SEND || b->state == BATCH_OUT)
             batch_lose(b, i->fault.text);
     }
@@ -96,13 +96,13 @@ static void segment_push(struct inbox *i, struct segment s)
         i->swollen = true;
 }
 
-/* Letters are rare and big, so they are not prepared. */
+/* Letters are rare and large, so their call is not prepared. */
 static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
 {
     return i->prepared != PREPARED_OFF && op != INBOX_BURY;
 }
 
-/* How long a call may take: what carries bodies has a second more for each MiB. */
+/* The time limit of a call: one second more per MiB of bodies. */
 static int64_t timeout_of(const struct inbox *i, size_t bytes)
 {
     int64_t big_ms = BIG_MS + (int64_t)(bytes * 1000 >> 20);
@@ -110,8 +110,8 @@ static int64_t timeout_of(const struct inbox *i, size_t bytes)
     return bytes > BIG_BYTES && big_ms > i->statement_timeout_ms ? big_ms : i->statement_timeout_ms;
 }
 
-/* The timeout of the statement that follows, in its transaction only: a session may not be one's own behind a
- * pooler, and a function cannot change the timeout of the call that it runs in. */
+/* Sets the timeout of the next statement for its transaction only: behind a pooler the session may be shared,
+ * and a function cannot change the timeout of its own call. */
 static bool timeout_send(struct inbox *i, int64_t ms)
 {
     char text[24];
@@ -209,14 +209,14 @@ void pipeline_ask_within(struct inbox *i, enum question q, int n, const Oid *typ
     flush(i);
 }
 
-/* --- what an error means --- */
+/* --- the meaning of an error --- */
 
 enum meaning {
-    MEANS_LOST,     /* this server is not, or no longer, the one to talk to */
-    MEANS_DRIFT,    /* the prepared statement is gone, or somebody else's */
-    MEANS_BAD_DATA, /* some item cannot be stored */
-    MEANS_ITEM,     /* perhaps of one item: the others need not wait for what an operator does about it */
-    MEANS_RETRY,    /* anything else passes, or is for an operator */
+    MEANS_LOST,     /* this server is not, or no longer, the right one */
+    MEANS_DRIFT,    /* the prepared statement is gone, or belongs to another program */
+    MEANS_BAD_DATA, /* an item cannot be stored */
+    MEANS_ITEM,     /* may concern one item: the others need not wait for the operator */
+    MEANS_RETRY,    /* temporary, or for an operator */
 };
 
 static enum meaning error_meaning(const char *code)
@@ -233,12 +233,12 @@ static enum meaning error_meaning(const char *code)
             return MEANS_DRIFT;
     if (strncmp(code, "08", 2) == 0)
         return MEANS_LOST;
-    /* A parameter in the wrong format is a mistake of this program, not of a message: no message may die of
-     * it. */
+    /* A parameter in the wrong format is a bug of this program, so no message may become a dead letter
+     * because of it. */
     if (strcmp(code, "22P03") == 0)
         return MEANS_RETRY;
-    /* A violated constraint (23) is not here: none of ours depends on what a message says, and no message
-     * may die of somebody's own. */
+    /* A violated constraint (23) is not included: none of ours depends on a message's content, and a message
+     * must not die of a constraint that a user has added. */
     if (strncmp(code, "22", 2) == 0 || strcmp(code, "21000") == 0 || strcmp(code, "54000") == 0)
         return MEANS_BAD_DATA;
     if (strncmp(code, "23", 2) == 0 || strncmp(code, "P0", 2) == 0)
@@ -253,7 +253,7 @@ static const char *error_field(const PGresult *error, int field)
     return text ? text : "";
 }
 
-/* A statement that was prepared is gone. False: with it the connection, as a new one prepares anew. */
+/* Handles a lost prepared statement. False: the connection ends, and a new one prepares again. */
 static bool prepared_failed(struct inbox *i, const char *code, const char *text)
 {
     if (i->prepared == PREPARED_ON) {
@@ -301,7 +301,7 @@ static void statement_failed(struct inbox *i, struct batch *b, const struct segm
 
 /* --- reading --- */
 
-/* Its Sync was read: the segment is over, and committed unless it failed. */
+/* The Sync was read: the segment has ended, and is committed unless it failed. */
 static void segment_end(struct inbox *i)
 {
     struct segment s = i->segments[i->first_segment];
@@ -337,7 +337,7 @@ static void segment_end(struct inbox *i)
     PQclear(error);
 }
 
-/* An error that ends the connection need not be followed by a Sync: none may be waited for. */
+/* After an error that ends the connection the server may send no Sync, so none is waited for. */
 static void error_take(struct inbox *i, PGresult *error)
 {
     const char *code = PQresultErrorField(error, PG_DIAG_SQLSTATE);
@@ -354,7 +354,7 @@ static void error_take(struct inbox *i, PGresult *error)
         i->error = error;
 }
 
-/* true: the segment is over, or the connection. */
+/* True: the segment or the connection has ended. */
 static bool result_take(struct inbox *i, PGresult *result)
 {
     struct segment *s = &i->segments[i->first_segment];
@@ -386,10 +386,10 @@ static bool result_take(struct inbox *i, PGresult *result)
     }
 }
 
-/* Takes what libpq has read. true: see pipeline_read. */
+/* Takes the results that libpq has read. True: see pipeline_read. */
 static bool results_take(struct inbox *i)
 {
-    int n_nulls = 0; /* one ends each statement; a second says that libpq waits for nothing while we do */
+    int n_nulls = 0; /* one NULL ends each statement; a second one means that libpq expects nothing more */
 
     while (!PQisBusy(i->conn) && i->n_segments) {
         PGresult *result = PQgetResult(i->conn);
@@ -427,8 +427,7 @@ bool pipeline_read(struct inbox *i)
 {
     if (results_take(i))
         return true;
-    /* A server that ends an idle connection says so first and closes then: the second is seen by reading
-     * again. */
+    /* A server that ends an idle connection sends an error and then closes: only another read sees the close. */
     while (has_input(i)) {
         bool good = PQconsumeInput(i->conn);
 

@@ -1,6 +1,6 @@
-/* Presence and levers: one call of sidecar_presence, and what it answers. One thread, the connection's.
+/* Presence and operator commands: one call of sidecar_presence, and its answer. One thread, the connection's.
  *
- * An answer is copied out of its rows: the texts into one block, to which everything else points. */
+ * An answer is copied out of its rows: its texts into one block, which everything else points into. */
 #include "presence.h"
 
 #include "call.h"
@@ -63,7 +63,7 @@ void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
 
 struct reading {
     const PGresult *rows;
-    char *text; /* where the next text goes */
+    char *text; /* the place of the next text */
     size_t n_queues, n_give_up;
 };
 
@@ -76,7 +76,7 @@ static struct slice text_keep(struct reading *r, int at, int field)
 {
     struct slice s = {r->text, (size_t)PQgetlength(r->rows, at, field)};
 
-    memcpy(r->text, PQgetvalue(r->rows, at, field), s.len + 1); /* libpq ends every value with a NUL */
+    memcpy(r->text, PQgetvalue(r->rows, at, field), s.len + 1); /* libpq terminates every value with a NUL */
     r->text += s.len + 1;
     return s;
 }
@@ -87,7 +87,7 @@ static void holder_read(struct reading *r, int at, struct inbox_holder_seen *ret
     call_int8(r->rows, at, COUNTER, &ret->counter);
 }
 
-/* The index of the queue that a row is about. -1: it is about none. */
+/* The index of the row's queue. -1: none. */
 static int64_t queue_of(const struct reading *r, int at)
 {
     int ord = 0;
@@ -118,7 +118,7 @@ static void control_read(struct reading *r, int at, struct inbox_control *ret)
     call_int8(r->rows, at, NUMBER, &ret->since_ms);
 }
 
-/* The control that a row belongs to; they came before. NULL: none. */
+/* The control that a row belongs to, which an earlier row has created. NULL: none. */
 static struct inbox_control *control_of(const struct reading *r, int at, struct presence *p)
 {
     for (size_t k = 0; k < p->n_controls; k++)
@@ -134,7 +134,7 @@ static void once_read(struct reading *r, int at, struct inbox_once *ret)
     call_int8(r->rows, at, COUNTER, &ret->ago_ms);
 }
 
-/* Those of a queue follow one another. */
+/* The rows of a queue are adjacent. */
 static void give_up_read(struct reading *r, int at, struct inbox_control *c, struct presence *p)
 {
     if (!c->n_give_up) {

@@ -6,18 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The latest answer of sidecar_presence, taken apart. */
+/* The latest answer of sidecar_presence, parsed. */
 struct presence {
-    int64_t counter; /* what it answered; 0: nothing yet */
+    int64_t counter; /* this instance's counter; 0: not answered yet */
     bool namesake;
     bool asked_count;
-    int *n_others; /* a queue */
+    int *n_others; /* one per queue */
     int64_t n_counted;
     struct inbox_holder_seen *holders;
     size_t n_holders;
     struct inbox_control *controls;
     size_t n_controls;
-    char *texts; /* what the others point into */
+    char *texts; /* memory of all texts */
     struct slice *give_up;
 };
 

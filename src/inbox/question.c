@@ -1,5 +1,5 @@
-/* What is asked beside the batches, and what is kept of the answers until somebody reads them. A question
- * that is out when the connection is lost is never answered: it goes with the inbox. */
+/* Questions other than batches, and their answers until they are read. A question in flight when the
+ * connection is lost is never answered: it ends with the inbox. */
 #include "question.h"
 
 #include "call.h"

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Questions: calls that are not about deliveries. Each is one call of one function of the schema, asked in
- * the pipeline between the batches, at most once at a time, and answered by rows or by a fault. */
+/* Questions: calls that are not about deliveries. Each is one call of one function of the schema, sent in the
+ * pipeline between the batches, at most once at a time, and answered by rows or a fault. */
 enum question {
     QUESTION_FIGURES,
     QUESTION_HOUSEKEEP,
@@ -36,22 +36,22 @@ enum question_state { QUESTION_IDLE, QUESTION_ASKED, QUESTION_ANSWERED, QUESTION
 
 struct question_answer {
     enum question_state state;
-    PGresult *rows; /* ANSWERED */
+    PGresult *rows; /* for ANSWERED */
     struct fault fault;
 };
 
 const char *question_sql(enum question q);
 
-/* The name of its prepared statement, made from its text; NULL: it is too rare to be prepared. */
+/* The name of its prepared statement, derived from its text; NULL: too rare to be prepared. */
 enum { QUESTION_NAME_SIZE = 40 };
 const char *question_name(enum question q, char room[QUESTION_NAME_SIZE]);
 
-/* ASKED to ANSWERED or FAILED. Takes rows; NULL: it failed with error, which is borrowed and may be NULL too.
- */
+/* ASKED to ANSWERED or FAILED. Takes rows; NULL: the question failed with error, which is borrowed and may be
+ * NULL too. */
 void question_take(struct question_answer *a, PGresult *rows, const PGresult *error);
 
-/* 1: answered, with *ret_rows (the caller's, PQclear) of that many columns, and n_rows of them unless that is
- * negative; 0: not; -1: it failed, or was answered in another way: f. Once. */
+/* 1: answered, with *ret_rows (the caller's, PQclear) of that many columns, and of n_rows rows unless that is
+ * negative; 0: no answer; -1: it failed, or the answer has another form: f. Once. */
 int question_read(struct question_answer *a, int n_rows, int n_columns, PGresult **ret_rows, struct fault *f);
 
 void question_deinit(struct question_answer *a);

@@ -1,4 +1,4 @@
-/* The queues that share a connection. Pure, but for what it reads of results. */
+/* The queues that share a connection. Pure, except that it reads results. */
 #include "queues.h"
 
 #include "call.h"
@@ -19,7 +19,7 @@ static char *text_copy(const char *text)
     return text ? mem_copy(text, strlen(text)) : NULL;
 }
 
-/* qsort's callbacks have no argument. */
+/* qsort's callbacks take no context argument. */
 struct named {
     const char *consumer;
     size_t queue;
@@ -132,7 +132,7 @@ static const char *result_text(const PGresult *result, int row, int column)
 
 enum { R_ANSWER = 1, R_QUEUE, R_VHOST, R_BROKER, R_FORMER };
 
-/* The name under which its rows are. Nothing of the queue is in flight: it was not registered. */
+/* Sets the consumer name of the queue's rows. Nothing of the queue is in flight, since it was not registered. */
 static void consumer_replace(struct queues *q, size_t at, const char *consumer)
 {
     free((char *)q->list[at].consumer);
@@ -168,11 +168,11 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     } else {
         registration_refuse(&r, &f);
     }
-    free(q->refusals[at]); /* two rows for one queue are none of ours */
+    free(q->refusals[at]); /* the schema never returns two rows for one queue */
     q->refusals[at] = text_copy(f.text);
 }
 
-/* The index of the queue that a row is about; -1: it is about none. */
+/* The index of the row's queue; -1: none. */
 static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
 {
     int ord = 0;
@@ -182,7 +182,7 @@ static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
 
 int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
 {
-    if (q->has_changed) { /* the answer is about what was known before */
+    if (q->has_changed) { /* the answer was made for the previous broker */
         q->has_changed = false;
         return 0;
     }

@@ -2,14 +2,14 @@
 
 struct fault;
 
-/* A queue, and the one that has its consumer name, or the consumer that has the queue. */
+/* A queue, and the other queue that has its consumer name, or the other consumer that has the queue. */
 struct registration {
     const char *consumer, *queue;
-    const char *vhost, *broker; /* NULL: not known */
+    const char *vhost, *broker; /* NULL: unknown */
     const char *other_queue, *other_vhost, *other_broker;
     const char *former;
 };
 
-/* Why the queue is refused and what to do about it, in words that `run` and `check` share. */
+/* Why the queue is refused, and the remedy, in words that `run` and `check` share. */
 void registration_refuse(const struct registration *r, struct fault *f);
 void registration_refuse_taken(const struct registration *r, struct fault *f);

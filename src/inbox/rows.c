@@ -1,5 +1,5 @@
-/* Rows of the inbox for archives: page by page in the order of the key, with nothing open between the pages.
- */
+/* Rows of the inbox for archives: page by page in the order of the key, without an open transaction between
+ * pages. */
 
 #include "inbox/session.h"
 
@@ -7,7 +7,7 @@
 
 enum { PAGE = 200 };
 
-/* The token is left out: who has it can complete the message. */
+/* The token is left out: its owner could complete the message. */
 static const char sql[] =
     "SELECT r.consumer, r.message_id, json_build_object('consumer', r.consumer, 'message_id', r.message_id,"
     " 'status', r.status, 'attempt', r.attempt, 'takeovers', r.takeovers, 'crashes', r.crashes,"
@@ -20,7 +20,7 @@ static const char sql[] =
     " AND ($5::timestamptz IS NULL OR r.received_at < $5::timestamptz)"
     " ORDER BY r.consumer, r.message_id LIMIT 200";
 
-/* Without a timeout: few that match may lie far apart. */
+/* Runs without a timeout, since matches may be few and far apart. */
 static int ask(struct admin *a, const char *const *params, PGresult **ret, struct fault *f)
 {
     PGresult *r = NULL;
@@ -52,7 +52,7 @@ int admin_rows_each(struct admin *a, const struct row_filter *filter,
         PGresult *r;
 
         answer = ask(a, params, &r, f);
-        PQclear(page); /* the place was in it */
+        PQclear(page); /* params point into the page */
         page = answer ? NULL : r;
         n = page ? PQntuples(page) : 0;
         for (int i = 0; i < n && !answer; i++) {

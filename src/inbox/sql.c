@@ -1,4 +1,4 @@
-/* Looking into the table of the compiled-in files. Any thread. */
+/* Lookups in the table of the compiled-in files. Any thread. */
 
 #include "inbox/sql.h"
 

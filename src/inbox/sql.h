@@ -13,7 +13,7 @@ struct sql_file {
 extern const struct sql_file sql_files[];
 extern const size_t n_sql_files;
 
-/* The number of a migration file, or 0: it is none. */
+/* The number of a migration file; 0: it is not one. */
 int sql_file_version(const struct sql_file *file);
 
 /* The file of that name, or NULL. */

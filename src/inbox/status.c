@@ -1,8 +1,7 @@
-/* The answer of `onceward status`: the replicas (fleet.c) and five questions, then a table for people or JSON
- * for programs.
+/* The output of `onceward status`: the replicas (fleet.c) and five queries, as a table for people or JSON for
+ * programs.
  *
- * Ages come from the database's clock. Both tables are scanned: this is for a person who asks, not for every
- * interval. */
+ * Ages come from the database's clock. Both tables are scanned: a person runs this, not every interval. */
 
 #include "inbox/connect.h"
 #include "inbox/fleet.h"
@@ -62,7 +61,7 @@ struct status {
 
 /* For people */
 
-/* Consumers whose rows no sidecar purges any more, as far as can be seen from here. */
+/* Consumers whose rows no sidecar seems to purge any more. */
 static void print_unused(const struct status *s)
 {
     const PGresult *r = s->consumers;
@@ -133,7 +132,7 @@ static void add_next(struct table *t, const PGresult *r, int row)
     buf_deinit(&text);
 }
 
-/* A prepared transaction has no session: it ends when somebody ends it. */
+/* A prepared transaction has no session: only an operator can end it. */
 static void print_prepared(const struct status *s, int row)
 {
     const PGresult *r = s->unfinished;
@@ -176,8 +175,8 @@ static void print_lock(const struct status *s, int row)
     buf_deinit(&line);
 }
 
-/* The depth of a queue as its replicas know it: the largest, told at the first of them. -1: it is none, or was
- * told. */
+/* The largest depth of a queue that its replicas report, returned for the first of them. -1: unknown, or not
+ * the first. */
 static int64_t depth_of(const struct fleet *f, size_t at)
 {
     const struct fleet_queue *q = &f->queues[at];
@@ -212,7 +211,7 @@ static void add_pause(struct buf *line, const struct fleet_queue *q)
     buf_add_text(line, ".\n");
 }
 
-/* Messages that have no row yet, and replicas that take none. Are there any? */
+/* Reports messages that have no row yet, and replicas that take none. Returns whether there are any. */
 static bool print_outside(const struct status *s)
 {
     struct buf lines = {0};

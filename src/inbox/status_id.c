@@ -1,4 +1,4 @@
-/* The answer of `onceward status --id`: everything that the database keeps of one message id. */
+/* The output of `onceward status --id`: everything that the database keeps of one message id. */
 
 #include "inbox/connect.h"
 #include "inbox/fleet.h"

@@ -1,4 +1,4 @@
-/* Text for PostgreSQL out of bytes that anybody may have sent. Pure. */
+/* Valid text for PostgreSQL from arbitrary bytes. Pure. */
 #include "text.h"
 
 #include "onceward/base/buf.h"

@@ -4,8 +4,8 @@
 
 struct buf;
 
-/* Adds s as text that PostgreSQL takes: NUL dropped, what is not well-formed UTF-8 as U+FFFD, at most max
- * bytes, cut between characters. */
+/* Adds s as text that PostgreSQL accepts: without NUL, malformed UTF-8 as U+FFFD, at most max bytes, cut
+ * between characters. */
 void text_add(struct buf *b, struct slice s, size_t max);
 
 /* Adds the literal of an array of texts: {"a","b\\"c",NULL}. */

@@ -1,8 +1,8 @@
-/* The inbox of `onceward try`: two blocking connections. One asks; the other locks rows, so that complete()
- * waits there, and changes what it holds.
+/* The inbox of `onceward try`: two blocking connections. One runs queries; the other locks rows, so that
+ * complete() blocks there, and changes the locked rows.
  *
- * Claims, failures and completions go through the sidecar's own functions. Deleting rows and giving a token
- * back are nothing that a sidecar does: they are statements here, on rows of this consumer alone. */
+ * Claims, failures and completions use the sidecar's own functions. A sidecar never deletes rows or restores
+ * a token: these are separate statements here, only on rows of this consumer. */
 
 #include "onceward/inbox/trial.h"
 
@@ -23,8 +23,8 @@ struct trial {
     bool transaction;
     bool holding;
     int64_t holder_pid;
-    int64_t outbox_floor; /* the last number that was given out before */
-    char *waiters;        /* the pids of those that waited, as an array */
+    int64_t outbox_floor; /* the last outbox number assigned before */
+    char *waiters;        /* the waiting sessions' pids, as an array */
 };
 
 /* ---- open, close ---- */
@@ -99,7 +99,7 @@ void trial_close(struct trial *t)
 
 /* ---- as the sidecar ---- */
 
-/* A uuid's text: 32 digits are one. */
+/* A uuid as text: PostgreSQL accepts 32 digits. */
 static const char *hex(const uint8_t bytes[16], char out[33])
 {
     for (size_t i = 0; i < 16; i++)
@@ -107,7 +107,7 @@ static const char *hex(const uint8_t bytes[16], char out[33])
     return out;
 }
 
-/* The holder is in its transaction already. */
+/* The holder is in a transaction already. */
 static int ask(struct trial *t, enum trial_by by, const char *sql, int n, const char *const *params,
                PGresult **ret, struct fault *f)
 {
@@ -193,7 +193,7 @@ int trial_restore(struct trial *t, const struct trial_claim *c, struct fault *f)
     return session_once(t->asker, sql, 3, params, NULL, f);
 }
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 #define THE_ROW "FROM onceward.inbox r WHERE r.consumer = $1 AND r.message_id = $2"
 
@@ -206,13 +206,13 @@ int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, str
 
     *ret = (struct trial_row){0};
     if (with_lock) {
-        /* An application that has called complete() holds a lock that FOR SHARE would wait for. */
+        /* An application that has called complete() holds a lock that conflicts with FOR SHARE. */
         if (session_once(t->asker, "SELECT r.status " THE_ROW " FOR SHARE SKIP LOCKED", 2, params, &r, f))
             return -1;
         ret->locked = PQntuples(r) == 0;
         PQclear(r);
     }
-    /* One round trip, so that little time passes between this look and the next one at the effect. */
+    /* One round trip, so that little time passes between this query and the following one at the effect. */
     if (session_query(t->asker, "SELECT r.status = 'completed', r.token = $3::uuid " THE_ROW, 3, params, &r,
                       f))
         return -1;
@@ -222,7 +222,7 @@ int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, str
     return 0;
 }
 
-/* ---- holding ---- */
+/* ---- locks ---- */
 
 int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, struct fault *f)
 {
@@ -235,7 +235,7 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 
     for (int i = 0; i < n; i++)
         buf_printf(&ids, "%c\"%s\"", i ? ',' : '{',
-                   claims[i]->message_id); /* ids of ours: nothing to quote */
+                   claims[i]->message_id); /* ids of this program: no quoting needed */
     buf_add_char(&ids, '}');
     params[1] = buf_text(&ids);
     t->holding = session_begin(t->holder, t->holder->statement_timeout_ms, 1000, f) == 0;
@@ -254,7 +254,7 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 
 int trial_waiting(struct trial *t, int *ret, struct fault *f)
 {
-    /* Who waits for the holder, and who waits behind those for the same row. */
+    /* Sessions that wait for the holder, and sessions that wait behind those for the same row. */
     static const char sql[] =
         "WITH w AS MATERIALIZED (SELECT DISTINCT l.pid, pg_blocking_pids(l.pid) AS blockers FROM pg_locks l "
         "WHERE NOT l.granted), first AS (SELECT pid FROM w WHERE $1::integer = ANY (blockers)) "
@@ -276,7 +276,8 @@ int trial_waiting(struct trial *t, int *ret, struct fault *f)
 
 int trial_at_work(struct trial *t, bool *ret, struct fault *f)
 {
-    /* Locks of a relation go when the transaction ends, or the error has ended what took them. */
+    /* A session keeps relation locks until its transaction ends, or an error undoes the statement that took
+     * them. */
     static const char sql[] = "SELECT count(*) FROM pg_locks l WHERE l.pid = ANY ($1::integer[]) AND "
                               "l.relation = 'onceward.inbox'::regclass";
     const char *const params[] = {t->waiters ? t->waiters : "{}"};
@@ -323,7 +324,7 @@ struct effects {
     bool by_id;
 };
 
-/* A number, or what a number is written like. */
+/* Reads a number, or a text in the form of a number. */
 static int read_count(const PGresult *r, int64_t *ret, struct fault *f)
 {
     const char *text = PQntuples(r) == 1 && PQnfields(r) == 1 ? field_text(r, 0, 0) : NULL;
@@ -350,7 +351,8 @@ int effects_count(struct effects *e, const char *message_id, int64_t *ret, struc
     return answer;
 }
 
-/* Once in a transaction that may not write: a mistaken statement is refused before it does anything. */
+/* Tries the query once in a read-only transaction, so that a statement that writes is refused before it does
+ * anything. */
 static int try_once(struct effects *e, struct fault *f)
 {
     int64_t n;

@@ -1,7 +1,7 @@
-/* Whether the schema is in one hand: asked before a migration runs anything in it, after it, and by `check
- * --connect`.
+/* Checks that the schema belongs to one owner: before a migration runs anything in it, after the migration,
+ * and by `check --connect`.
  *
- * The program knows which functions are its own by the REVOKE that ends each function's file. */
+ * The program recognises its own functions by the REVOKE that ends each function's file. */
 
 #include "inbox/trust.h"
 #include "inbox/sql.h"
@@ -11,14 +11,14 @@
 #include <assert.h>
 #include <string.h>
 
-/* "onceward.complete(text)" of "REVOKE ALL ON FUNCTION onceward.complete(text) FROM PUBLIC;". */
+/* Extracts "onceward.complete(text)" from "REVOKE ALL ON FUNCTION onceward.complete(text) FROM PUBLIC;". */
 static struct slice signature_of(const struct sql_file *file)
 {
     static const char head[] = "\nREVOKE ALL ON FUNCTION ";
     const char *start = strstr(file->text, head);
     const char *end = start ? strstr(start, ")") : NULL;
 
-    assert(end); /* a unit of the build: every file of sql/functions has one */
+    assert(end); /* the build guarantees it: every file of sql/functions has one */
     start += sizeof head - 1;
     return (struct slice){(char *)start, (size_t)(end + 1 - start)};
 }

@@ -2,16 +2,15 @@
 
 #include "inbox/session.h"
 
-/* May what is in the schema be run? See sql/queries/schema_trust.sql. */
+/* May the objects in the schema be run? See sql/queries/schema_trust.sql. */
 
-/* The columns of an answer, a row a fault, the worst first. */
+/* The columns of an answer: one row per fault, the worst first. */
 enum { TRUST_KIND, TRUST_WHAT, TRUST_REMEDY };
 
-/* Inside a transaction. mine: the schema and all in it must belong to the role that asks; else to one role,
- * whichever. Calls nothing of the schema. 0: *ret is the caller's (PQclear), without rows where nothing is
- * wrong, or where there is no schema. -1: f. */
+/* Call it inside a transaction. mine: the schema and everything in it must belong to the current role; else
+ * to any one role. Runs nothing of the schema. 0: *ret is the caller's (PQclear), without rows if nothing is
+ * wrong or there is no schema. -1: f. */
 int trust_ask(struct admin *a, bool mine, PGresult **ret, struct fault *f);
 
-/* Is the row a reason to leave the schema alone? after: a migration has run, which takes rights away that
- * nobody should have. */
+/* Is the fault a reason not to use the schema? after: a migration has run, which revokes excess rights. */
 bool trust_refuses(const PGresult *r, int row, bool after);

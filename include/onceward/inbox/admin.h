@@ -11,21 +11,20 @@
 struct fault;
 struct buf;
 
-/* What the commands ask of the database. Blocking, bounded by connect_timeout and statement_timeout. */
+/* Database access of the commands. Blocking, bounded by connect_timeout and statement_timeout. */
 
 struct admin;
 
-/* Is that a connection string that libpq reads? Connects to nothing. -1: f says what is wrong with it,
- * without a piece of the password. 1: it is fine, but goes to another machine and says nothing of sslmode.
- * Fits config_database_check. */
+/* Is this a connection string that libpq accepts? Does not connect. -1: f says what is wrong, without any
+ * part of the password. 1: valid, but it leads to another machine and does not set sslmode. Fits
+ * config_database_check. */
 int admin_check_url(const char *url, struct fault *f);
 
-/* What reads only is content with a standby, and with transactions that are read-only by default; of several
- * hosts it prefers one that can be written. */
+/* ADMIN_READS accepts a standby and transactions that are read-only by default; of several hosts it prefers a
+ * writable one. */
 enum admin_use { ADMIN_WRITES, ADMIN_READS };
 
-/* Connects. Each transaction pins READ COMMITTED and its own timeouts, so that a pooler may stand in between.
- */
+/* Connects. Each transaction sets READ COMMITTED and its own timeouts, since a pooler may stand in between. */
 int admin_open(const struct config_database *c, enum admin_use use, struct admin **ret, struct fault *f);
 void admin_close(struct admin *a);
 
@@ -35,76 +34,77 @@ const char *admin_where(const struct admin *a);
 /* This program's version of the schema: the number of its newest migration. */
 int admin_schema_newest(void);
 
-/* Does the schema suit this program? -1: f says what to do. */
+/* Does the schema suit this program? -1: f gives the remedy. */
 int admin_check_schema(struct admin *a, struct fault *f);
 
 /* Brings the schema up to date: each numbered file of sql/ once, in one transaction under an advisory
  * transaction lock, then the functions (each replaced), the roles, the grants. *ret_from and *ret_to are
- * versions (0: there was none). What the role may not do (CREATE ROLE) is printed to `advice` as the
- * statements an administrator must run. Safe to run twice, at once, and while a sidecar runs. */
+ * versions (0: no schema). If the role lacks a right (CREATE ROLE), the statements for an administrator are
+ * printed to `advice`. Safe to run twice, concurrently, and while a sidecar runs. */
 int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, struct fault *f);
 
-/* A line of `check`. A warning is no failure: it works, and somebody should know. */
+/* A line of `check`. A warning is not a failure: the setting works, but an operator should know about it. */
 enum finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED, FINDING_HINT };
 
-/* For `check --connect`: isolation, schema version, privileges, consumer registration (without making one).
- * vhosts: that of each queue, NULL where it is not known. Each finding is given to tell(ctx, kind,
- * text). -1: the connection broke. */
+/* For `check --connect`: isolation, schema version, privileges, consumer registration (without registering).
+ * vhosts: one per queue, NULL if unknown. Each finding is passed to tell(ctx, kind, text). -1: the connection
+ * broke. */
 int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
                 void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f);
 
-/* Writes the answer of `status`, as a table for people or as one JSON object. */
+/* Writes the output of `status`, as a table for people or as one JSON object. */
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f);
 
-/* Writes everything that is kept of the message id, of all consumers: row, entry of the history, dead letters. */
+/* Writes everything that the database keeps for the message id, for all consumers: row, history entry, dead
+ * letters. */
 int admin_status_id(struct admin *a, const char *id, bool json, FILE *out, struct fault *f);
 
-/* What a queue of a replica does, as that has written it some seconds ago. Texts are never NULL; numbers that
- * are not known are -1. */
+/* The state of a replica's queue, as the replica reported it some seconds ago. Texts are never NULL; unknown
+ * numbers are -1. */
 struct fleet_queue {
     const char *instance, *version;
     const char *config;      /* the digest of its configuration; empty: the file holds passwords */
-    const char *host;        /* the name of its machine, or pod; empty: not known */
-    bool is_foreign;         /* no consumer of the configuration that was asked with */
-    int64_t number, seen_ms; /* of the instance's life; how long ago it was written */
+    const char *host;        /* the name of its machine or pod; empty: unknown */
+    bool is_foreign;         /* its consumer is not in the configuration of this command */
+    int64_t number, seen_ms; /* of this start of the instance; age of the report */
     const char *queue, *consumer;
-    const char *state, *reason, *detail; /* why it is paused; or empty */
+    const char *state, *reason, *detail; /* why the queue is paused; may be empty */
     int64_t paused_for_ms, in_flight, accepted, limit, held, parked, depth, dead;
     double received_per_s, completed_per_s, failed_per_s;
     double forward_ms_p50, forward_ms_p99, end_to_end_ms_p50, end_to_end_ms_p99;
 };
 
-/* What operators want of a consumer that holds on. */
+/* A lasting operator command for a consumer. */
 struct fleet_lever {
     const char *consumer;
     bool paused;
     const char *reason, *by; /* of the pause */
-    int64_t since_ms;        /* ago */
-    int64_t n_give_up;       /* messages that are to be given up */
+    int64_t since_ms;        /* age */
+    int64_t n_give_up;       /* messages that operators want given up */
     const char *give_up_by;
 };
 
 /* The outbox. Texts are never NULL. */
 struct fleet_outbox {
-    bool is_used; /* a relay has been there, or something waits for one */
+    bool is_used; /* a relay has run, or messages wait for one */
     int64_t waiting, lag_ms, letters;
-    int64_t turn_waits_ms; /* for how long tables whose turn is over could not be emptied; 0: they were */
-    bool exact;            /* else waiting is at most that */
-    const char *holder;    /* of the lease; empty: nobody */
-    const char *vhost;     /* empty: it was never relayed */
+    int64_t turn_waits_ms; /* how long tables whose turn has ended could not be emptied; 0: they were */
+    bool exact;            /* false: `waiting` is an upper bound */
+    const char *holder;    /* owner of the lease; empty: no relay has it */
+    const char *vhost;     /* empty: never relayed */
 };
 
 struct fleet {
-    struct fleet_queue
-        *queues; /* by queue, then instance; a replica without a queue has one that is all empty */
+    struct fleet_queue *
+        queues; /* sorted by queue, then instance; a replica without a queue has one entry with empty fields */
     size_t n_queues, n_replicas;
     struct fleet_lever *levers;
     size_t n_levers;
     struct fleet_outbox outbox;
-    void *results; /* what the texts point into */
+    void *results; /* memory of the texts */
 };
 
-/* Who has called within fifteen seconds, and the levers. Freed by fleet_deinit. */
+/* The replicas that reported within fifteen seconds, and the operator commands. Freed by fleet_deinit. */
 int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, struct fault *f);
 void fleet_deinit(struct fleet *f);
 
@@ -114,30 +114,30 @@ void fleet_add_lever(struct buf *out, const struct fleet_lever *l);
 /* "outbox to /: 12 waiting, the oldest for 3 s; relayed by pod-1/7; 2 dead letters" */
 void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
 
-/* Levers of operators, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: who
- * says so; consumer, by and ids are text of the database. */
+/* Operator commands, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: the
+ * operator; consumer, by and ids must be valid text for the database. */
 
-/* 1: the consumer is recorded, for this queue (NULL: for any). 0: no sidecar has used it yet. *ret_n_replicas: how many
- * run with it now. */
+/* 1: the consumer is recorded, for this queue (NULL: for any). 0: no sidecar has used it yet.
+ * *ret_n_replicas: the number of replicas that run with it now. */
 int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
                      struct fault *f);
 
-/* reason: may be NULL. *ret_changed: it was not so before. */
+/* reason may be NULL. *ret_changed: the state has changed. */
 int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
                       bool *ret_changed, struct fault *f);
 
-/* n 0: all. *ret_n: rows that were not due, and are now. */
+/* n 0: all. *ret_n: rows that became due. */
 int admin_lever_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
                       int64_t *ret_n, struct fault *f);
 
-/* tell: each id, sorted, and the function's word for it. */
+/* tell gets each id, sorted, and the function's answer for it. */
 int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
                         void (*tell)(void *ctx, const char *id, const char *answer), void *ctx,
                         struct fault *f);
 int admin_lever_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
 
-/* Removes what is kept of a consumer, a slice a call: to be called again while it answers FORGET_MORE. IN_USE: the
- * replica `next` runs with it. HELD: n_held rows could not be removed yet. Begins with zeroes. */
+/* Removes a slice of a consumer's data per call; call it again while it answers FORGET_MORE. IN_USE: the
+ * replica `next` runs with the consumer. HELD: n_held rows could not be removed yet. Starts zeroed. */
 enum forget_answer { FORGET_MORE, FORGET_IN_USE, FORGET_HELD, FORGET_DONE };
 struct forgotten {
     enum forget_answer answer;
@@ -152,92 +152,93 @@ struct dead_filter {
     const char *since,
         *older;    /* died since then, before then: RFC 3339 or a duration ("2h" ago). NULL: any */
     int64_t limit; /* 0: none */
-    int64_t after; /* only those with a larger id */
+    int64_t after; /* only letters with a larger id */
     const int64_t *ids;
     size_t n_ids;
     const struct config *of; /* only letters of its consumers; NULL: any */
 };
 
-/* The consumer of the outbox's letters; their queue is empty. */
+/* The consumer of the outbox's dead letters, whose queue is empty. */
 #define DEAD_OUTBOX "onceward-outbox"
 
 struct dead_letter {
     int64_t id;
-    char *consumer, *queue, *vhost, *message_id; /* message_id NULL: it is not text or there was none */
+    char *consumer, *queue, *vhost, *message_id; /* message_id NULL: absent, or not text */
     char *raw_id_hex;
-    char *trace_id; /* of its header traceparent; NULL: there is none that is well-formed */
+    char *trace_id; /* from the header traceparent; NULL: absent or malformed */
     char *reason, *last_error, *content_type, *properties, *headers, *exchange, *routing_key, *died_at,
         *fingerprint_hex;
     int attempts;
     int http_status; /* 0: none */
-    int64_t age_ms;  /* since it died, by the database's clock */
+    int64_t age_ms;  /* since its death, by the database's clock */
     bool rowless;
     char *body;
     size_t body_len;
-    char *content_header; /* as AMQP had it, beside the body; NULL: none, or made by an older program */
+    char *
+        content_header; /* in AMQP's encoding, beside the body; NULL: absent, or written by an older program */
     size_t content_header_len;
 };
 
-/* Walks letters in id order, oldest first, up to the newest that there is at the start. each answers 0 to go
- * on, else the walk ends with that. with_body: else body is NULL, body_len set. A letter is valid during the
- * call only. No transaction is open during the call, so each may use `a` itself; a letter that is gone when
- * its turn comes is left out. */
+/* Walks letters in id order, oldest first, up to the newest at the start. each returns 0 to go on; any other
+ * value ends the walk and becomes its result. with_body false: body is NULL, body_len is set. A letter is
+ * valid only during the call. No transaction is open during the call, so each may use `a` itself. A letter
+ * deleted in the meantime is skipped. */
 int admin_dead_each(struct admin *a, const struct dead_filter *filter, bool with_body,
                     int (*each)(void *ctx, const struct dead_letter *letter), void *ctx, struct fault *f);
 
-/* How many letters the filter names (its limit is ignored). */
+/* Counts the letters that match the filter, ignoring its limit. */
 int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t *ret, struct fault *f);
 
 enum redrive_answer {
     REDRIVE_RESET,
     REDRIVE_COMPLETED,
-    REDRIVE_OTHER,    /* its row is in work, or was reset before: publish it all the same */
-    REDRIVE_MISMATCH, /* that id has a row of another body */
-    REDRIVE_HELD,     /* an attempt under the id that it died under is not over */
+    REDRIVE_OTHER,    /* its row is claimed, or was reset before: publish the message nevertheless */
+    REDRIVE_MISMATCH, /* the row of that id has another body */
+    REDRIVE_HELD,     /* an attempt under the letter's own id is not over */
     REDRIVE_GONE,
     REDRIVE_LOCKED
 };
 
-/* First half of a redrive of a letter whose message will be published under `message_id`: resets that id's
- * dead row (committed). Where that row is completed, or the one that it died under, the letter is deleted and
- * REDRIVE_COMPLETED answered. */
+/* First half of redriving a letter whose message will be published under `message_id`: resets that id's dead
+ * row (committed). If that row is completed, or the row that the letter died under is, the letter is deleted
+ * and the answer is REDRIVE_COMPLETED. */
 int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char *message_id,
                         enum redrive_answer *ret, struct fault *f);
 
-/* What admin_redrive_begin would answer now; changes nothing. (A row that is locked is not seen as such.) */
+/* The answer that admin_redrive_begin would give now; changes nothing. (It does not detect a locked row.) */
 int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
                        enum redrive_answer *ret, struct fault *f);
 
-/* Deletes that letter and no other. Second half of a redrive, after the confirm; and discard. 0; 1: it was
+/* Deletes this one letter. Second half of a redrive, after the confirm; also discard. 0; 1: the letter was
  * gone. */
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f);
 
 /* --- rows --- */
 
-/* Texts of the database; NULL: any. */
+/* Texts from the database; NULL: any. */
 struct row_filter {
-    const char *consumer, *since, *until; /* first seen since then, before then */
-    const char *after_consumer,
-        *after_id; /* behind this one in the order of the key; empty: from the first on */
+    const char *consumer, *since, *until;  /* first seen since then, before then */
+    const char *after_consumer, *after_id; /* starts after this key; empty: from the first row */
 };
 
-/* Walks the inbox in the order of consumer and id. each gets a row as a JSON object without its token, and
- * answers 0 to go on, else the walk ends with that. No transaction is open during the call. */
+/* Walks the inbox in the order of consumer and id. each gets a row as a JSON object without its token. It
+ * returns 0 to go on; any other value ends the walk and becomes its result. No transaction is open during the
+ * call. */
 int admin_rows_each(struct admin *a, const struct row_filter *filter,
                     int (*each)(void *ctx, const char *consumer, const char *message_id, const char *json),
                     void *ctx, struct fault *f);
 
 /* --- stored messages --- */
 
-/* A time as the database writes it, with microseconds. */
+/* Size of a time in the database's text form, with microseconds. */
 enum { MESSAGE_TIME_SIZE = 48 };
 
-/* A message's place in the order of the first claims. */
+/* A message's position in the order of the first claims. */
 struct message_place {
     char received_at[MESSAGE_TIME_SIZE], seq[24];
 };
 
-/* Before all others. */
+/* The position before all messages. */
 void message_place_first(struct message_place *p);
 
 struct message_filter {
@@ -246,7 +247,7 @@ struct message_filter {
     const char *const *ids;                                  /* message ids */
     size_t n_ids;                                            /* 0: any */
     char since[MESSAGE_TIME_SIZE], until[MESSAGE_TIME_SIZE]; /* arrived since then, before then; empty: any */
-    char horizon[MESSAGE_TIME_SIZE];                         /* of admin_messages_horizon */
+    char horizon[MESSAGE_TIME_SIZE];                         /* from admin_messages_horizon */
 };
 
 struct stored_message {
@@ -257,23 +258,24 @@ struct stored_message {
 
 struct message_count {
     int64_t n;
-    char first[MESSAGE_TIME_SIZE], last[MESSAGE_TIME_SIZE]; /* when they arrived; empty: none did */
+    char first[MESSAGE_TIME_SIZE], last[MESSAGE_TIME_SIZE]; /* arrival times; empty: no message arrived */
 };
 
-/* RFC 3339, or a duration, which is meant as so long before `from` (a time of the database; NULL: now): as a
- * time of the database, which is RFC 3339 with microseconds in UTC, so that such times sort as text. */
+/* Converts RFC 3339, or a duration before `from` (a time of the database; NULL: now), to a time of the
+ * database: RFC 3339 with microseconds in UTC, so that such times sort as text. */
 int admin_time(struct admin *a, const char *text, const char *from, char ret[MESSAGE_TIME_SIZE],
                struct fault *f);
 
-/* Now, when everything that arrived before now is committed: waits for that, a minute at most. */
+/* Returns the present time once every message that arrived before it is committed; waits for that, at most a
+ * minute. */
 int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
 
-/* The same for rows, letters and messages. On a standby some minutes ago. */
+/* The same for rows, letters and messages. On a standby, the result is some minutes old. */
 int admin_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
 
-/* Walks the messages behind a place, in the order of their first claims. each answers 0 to go on, else the
- * walk ends with that. A message is valid during the call only. No transaction is open during the call, so
- * each may use `a` itself. About a MiB is in memory at a time, or one message. */
+/* Walks the messages behind a position, in the order of their first claims. each returns 0 to go on; any
+ * other value ends the walk and becomes its result. A message is valid only during the call. No transaction
+ * is open during the call, so each may use `a` itself. Holds about 1 MiB in memory, or one message. */
 int admin_messages_each(struct admin *a, const struct message_filter *filter,
                         const struct message_place *from,
                         int (*each)(void *ctx, const struct stored_message *message), void *ctx,
@@ -281,28 +283,28 @@ int admin_messages_each(struct admin *a, const struct message_filter *filter,
 int admin_messages_count(struct admin *a, const struct message_filter *filter,
                          const struct message_place *from, struct message_count *ret, struct fault *f);
 
-/* The consumers that there are, by name, and the queue of each. each answers 0 to go on. */
+/* All consumers, sorted by name, and the queue of each. each returns 0 to go on. */
 int admin_consumers(struct admin *a, int (*each)(void *ctx, const char *consumer, const char *queue),
                     void *ctx, struct fault *f);
 
-/* How far a replay has come. */
+/* The progress of a replay. */
 struct replay_position {
     struct message_place place;
-    int64_t n; /* messages that it has published */
+    int64_t n; /* messages published so far */
     char began_at[MESSAGE_TIME_SIZE];
 };
 
-/* The position of that name, which is made where there is none. -1 also where the name belongs to a replay of
+/* Reads the position of that name, and creates it if needed. -1 also when the name belongs to a replay of
  * something else. */
 int admin_replay_begin(struct admin *a, const char *name, const char *what, struct replay_position *ret,
                        struct fault *f);
 
-/* The same without making or judging anything. */
+/* The same without creating or checking. */
 int admin_replay_look(struct admin *a, const char *name, struct replay_position *ret, struct fault *f);
 
-/* Moves it, n messages further. -1 also where somebody else has moved it. */
+/* Advances the position by n messages. -1 also when another process has moved it. */
 int admin_replay_move(struct admin *a, const char *name, struct replay_position *position,
                       const struct message_place *to, int64_t n, struct fault *f);
 
-/* Forgets it. */
+/* Deletes the position. */
 int admin_replay_end(struct admin *a, const char *name, struct fault *f);

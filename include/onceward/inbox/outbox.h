@@ -9,12 +9,11 @@
 struct fault;
 struct inbox;
 
-/* The outbox's questions, on the connection of the inbox (inbox.h): each asked in the pipeline unless it is
- * out already, and answered once. What the functions promise stands in sql/README.md. Answers: 1: *ret, valid
- * until the next call of the same function or inbox_free; 0: no answer yet, or nothing was asked; -1: the
- * statement failed: f. */
+/* The outbox's questions, on the inbox's connection (inbox.h): each is sent in the pipeline unless it is in
+ * flight already, and answered once. sql/README.md documents the functions. Results: 1: *ret, valid until the
+ * next call of the same function or inbox_free; 0: no answer yet, or not asked; -1: the statement failed: f. */
 
-/* The words of the functions' answers. */
+/* The functions' answers, as words. */
 enum outbox_word {
     OUTBOX_WORD_OK,
     OUTBOX_WORD_REFUSED,
@@ -35,10 +34,10 @@ enum outbox_word {
     OUTBOX_WORD_LOADING,
     OUTBOX_WORD_BURIED,
     OUTBOX_WORD_GONE,
-    N_OUTBOX_WORDS /* another one: a newer schema's */
+    N_OUTBOX_WORDS /* unknown, from a newer schema */
 };
 
-/* Whose outbox it is. */
+/* The broker and vhost that the outbox belongs to. */
 struct inbox_outbox_owner {
     enum outbox_word word; /* ok, refused, busy */
     char broker[256], vhost[256];
@@ -46,7 +45,7 @@ struct inbox_outbox_owner {
 void inbox_ask_outbox_register(struct inbox *i, const char *broker, const char *vhost);
 int inbox_outbox_registered(struct inbox *i, struct inbox_outbox_owner *ret, struct fault *f);
 
-/* lease 0: none is held. want false: it is given up. */
+/* lease 0: none is held. want false: the lease is given up. */
 struct inbox_outbox_lease {
     enum outbox_word word; /* held, other, free, busy, none */
     int64_t lease, left_ms;
@@ -56,16 +55,16 @@ struct inbox_outbox_lease {
 void inbox_ask_outbox_lease(struct inbox *i, int64_t lease, int64_t for_ms, bool want);
 int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct fault *f);
 
-/* Has a transaction ended since batch was read? *ret false: none has, so nothing is to be read. It costs the
- * database a fiftieth of a poll that finds nothing. */
+/* Has a transaction ended since the batch was read? *ret false: no, so there is nothing to read. It costs the
+ * database a fiftieth of an empty poll. */
 void inbox_ask_outbox_look(struct inbox *i, const char *batch);
 int inbox_outbox_looked(struct inbox *i, bool *ret, struct fault *f);
 
-/* batch NULL: from the position; after -1: the batch behind that one. */
+/* batch NULL: from the position; after -1: the next batch. */
 void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, int n, size_t n_bytes,
                            size_t max_message);
 
-/* What was read: taken, then asked row by row, then closed. */
+/* Rows that were read: taken, read row by row, then closed. */
 struct inbox_outbox_rows;
 struct inbox_outbox_row {
     int64_t seq, age_ms, body_len;
@@ -73,28 +72,28 @@ struct inbox_outbox_row {
 };
 int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
 
-/* The parked rows of an exchange: asked, and answered in the same way; `seq` is their number among these. */
+/* The parked rows of an exchange, asked for and answered in the same way; `seq` is their number among these. */
 void inbox_ask_outbox_parked_read(struct inbox *i, struct slice exchange, int64_t after, int n,
                                   size_t n_bytes, size_t max_message);
 int inbox_outbox_parked_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
 
-/* The exchanges that have parked rows; then inbox_outbox_close. */
+/* The exchanges that have parked rows; inbox_outbox_close follows. */
 void inbox_ask_outbox_parked(struct inbox *i);
 int inbox_outbox_parked(struct inbox *i, struct inbox_outbox_rows **ret, size_t *ret_n, struct fault *f);
 struct slice inbox_outbox_parked_exchange(const struct inbox_outbox_rows *r, size_t at);
 
-/* Parked rows that were confirmed, by their numbers. */
+/* Removes confirmed parked rows, by their numbers. */
 enum { INBOX_OUTBOX_UNPARK_MAX = 256 };
 void inbox_ask_outbox_unpark(struct inbox *i, int64_t lease, const int64_t *numbers, size_t n);
 int inbox_outbox_unparked(struct inbox *i, enum outbox_word *ret, struct fault *f);
 
-/* False: there is no position. */
+/* False: no position exists. */
 bool inbox_outbox_batch(const struct inbox_outbox_rows *r, struct slice *ret_batch, bool *ret_over);
 size_t inbox_outbox_n(const struct inbox_outbox_rows *r);
 void inbox_outbox_row(const struct inbox_outbox_rows *r, size_t at, struct inbox_outbox_row *ret);
 void inbox_outbox_close(struct inbox_outbox_rows *r);
 
-/* seq -1: all of the batch. */
+/* seq -1: the whole batch. */
 void inbox_ask_outbox_write(struct inbox *i, int64_t lease, const char *batch, int64_t seq);
 int inbox_outbox_written(struct inbox *i, enum outbox_word *ret, struct fault *f);
 
@@ -105,7 +104,7 @@ void inbox_ask_outbox_restore(struct inbox *i, int64_t lease);
 int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *f);
 
 struct inbox_outbox_letter {
-    int64_t seq; /* of a parked row its number, negative */
+    int64_t seq; /* for a parked row its number, negative */
     struct slice message_id;
     const char *reason, *error;
 };
@@ -114,18 +113,18 @@ struct inbox_outbox_buried {
     int64_t letter;
 };
 enum { INBOX_OUTBOX_LETTERS = 64 };
-/* bytes: of their bodies, which the database moves. */
+/* bytes: total size of the bodies, which the database copies. */
 void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
                            const struct inbox_outbox_letter *letters, size_t n, size_t bytes);
 
-/* ret has room for INBOX_OUTBOX_LETTERS, in the order in which they were asked for. */
+/* ret has room for INBOX_OUTBOX_LETTERS entries, in the order of the request. */
 int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t *ret_n, struct fault *f);
 
 struct inbox_outbox_gauge {
     int64_t waiting, lag_ms, letters, bytes;
     bool exact;
-    int64_t turn_waits_ms; /* -1: it does not wait */
-    char holder[300];      /* empty: nobody */
+    int64_t turn_waits_ms; /* -1: no turn is overdue */
+    char holder[300];      /* empty: no relay has the lease */
 };
 void inbox_ask_outbox_gauge(struct inbox *i);
 int inbox_outbox_gauge(struct inbox *i, struct inbox_outbox_gauge *ret, struct fault *f);
