@@ -1,6 +1,6 @@
-/* Queues that send to one application: what listens behind one authority of forward.url. They share its
- * connections, its probe, and what is known of its health; so what says how it is reached and asked must be
- * the same for all of them. */
+/* Queues that forward to one application: the listener behind one authority of forward.url. They share its
+ * connections, its probe and its health, so the settings of connections and probes must be equal for all of
+ * them. */
 
 #include "config/applications.h"
 
@@ -13,7 +13,7 @@ struct authority {
     int port;
 };
 
-/* Of a URL that was checked. */
+/* Requires a checked URL. */
 static struct authority authority_of(const char *url)
 {
     const char *host = strstr(url, "://") + 3;
@@ -66,7 +66,7 @@ void applications_check(const struct queue_reading *queues, size_t n)
             if (!url || !is_same(authority_of(url), at))
                 continue;
             compare(&queues[k], &queues[i], at);
-            break; /* the first one stands for all of them */
+            break; /* comparing with the first queue is enough */
         }
     }
 }

@@ -1,4 +1,4 @@
-/* The memory of a configuration: a list of allocations. Small, read once: no need for more. */
+/* The memory of a configuration: a list of allocations. It is small and read once, so that is enough. */
 
 #include "config/arena.h"
 

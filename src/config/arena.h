@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-/* The memory of one configuration: everything lives as long as the whole. */
+/* The memory of one configuration: all allocations are freed together. */
 
 struct config_arena;
 

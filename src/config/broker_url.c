@@ -1,5 +1,5 @@
-/* Where the broker is: a URL, or host, port and vhost, as the secrets of operators have them. Whoever
- * connects reads one URL; here it is made of the parts. */
+/* The broker's address: a URL, or host, port and vhost, as Kubernetes operators write them into secrets. The
+ * URL is made of the parts here, so that connecting needs only a URL. */
 
 #include "config/broker_url.h"
 
@@ -37,7 +37,7 @@ static char *make_url(const struct reading *root)
     return copy;
 }
 
-/* What belongs to a host has its place in a URL. */
+/* Refuses keys that are part of a URL, beside a URL. */
 static void refuse_beside_url(const struct reading *root, const char *path)
 {
     if (reading_is_set(root, path))

@@ -2,6 +2,6 @@
 
 struct reading;
 
-/* Where the broker is, when the keys of the root were read: sets broker.url, and reports what does not go
- * together. Left unset where something is wrong. */
+/* Sets broker.url after the root's keys were read, and reports conflicting keys. After an error it stays
+ * unset. */
 void broker_url_settle(const struct reading *root);

@@ -1,4 +1,4 @@
-/* Checks of single texts. Light ones: the libraries that use them have the last word. Pure. */
+/* Checks of single texts. They are light: the libraries that use the texts decide. Pure. */
 
 #include "config/checks.h"
 
@@ -17,7 +17,7 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* No white space, no control characters, and every % before two hex digits that are not those of NUL. */
+/* No white space, no control characters; every % is followed by two hex digits other than 00. */
 static bool is_url_text(const char *text)
 {
     for (const char *p = text; *p; p++) {
@@ -65,8 +65,7 @@ static bool is_host_and_port(struct slice s)
     return s.data[host] == ':' && is_port((struct slice){s.data + host + 1, s.len - host - 1});
 }
 
-/* The part between :// and the next / ? or #, and what is behind it. False: the scheme is neither of the two.
- */
+/* Splits off the part between :// and the next / ? or #. False: the scheme is neither of the two. */
 static bool split_url(const char *text, const char *plain, const char *secure, struct slice *authority,
                       const char **rest)
 {

@@ -2,12 +2,12 @@
 
 #include "onceward/base/slice.h"
 
-/* What a text of the configuration must look like beyond its length. NULL: it is fine; else what was
- * expected. None of them repeats the text: it may be a secret. */
+/* Checks of a text beyond its length. NULL: valid; else what was expected. No result repeats the text, which
+ * may be a secret. */
 
-/* "onceward-outbox" is the outbox's. */
+/* "onceward-outbox" is reserved for the outbox. */
 const char *check_consumer(const char *text);
-const char *check_queue_name(const char *text); /* a range in it is well-formed */
+const char *check_queue_name(const char *text); /* also checks a range in it */
 const char *check_broker_url(const char *text);
 const char *check_host(const char *text);
 const char *check_database_url(const char *text);
@@ -20,12 +20,11 @@ const char *check_socket_path(const char *text);
 /* A field value of HTTP (RFC 9110, 5.5) without bytes that could end it. */
 const char *check_field_value(const char *text);
 
-/* What may stand in a Content-Type field. */
+/* A valid Content-Type value. */
 const char *check_media_type(const char *text);
 
-/* A field name (RFC 9110, 5.1) that this program does not write itself. */
+/* A field name (RFC 9110, 5.1) other than those that this program writes. */
 const char *check_field_name(const char *text);
 
-/* The vhost that an AMQP URL names, percent-decoded into out (of at least 256 bytes); "/" when it names none.
- */
+/* The vhost of an AMQP URL, percent-decoded into out (at least 256 bytes); "/" when the URL names none. */
 void broker_url_vhost(const char *url, char *out, size_t size);

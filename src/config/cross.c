@@ -1,5 +1,5 @@
-/* Impossible combinations of keys. A combination is reported at the key that was given; when it was given in
- * the defaults, there, once. A key that is wrong by itself takes no part. */
+/* Impossible combinations of keys. A combination is reported once, at the key that was given, or in the
+ * defaults if it was given there. A key that is invalid by itself is ignored. */
 
 #include "config/cross.h"
 
@@ -25,10 +25,10 @@
 
 enum { CONSUMER_MAX = 255 };
 
-/* A message is renewed two deliveries before its limit. Two crashes before that has begun cost every delivery of
- * the prefetch two more. */
+/* A message is renewed two deliveries before its limit. Two crashes before the renewals begin cost every
+ * prefetched delivery two more. */
 
-/* A token holds the longest consumer name, NUL and the longest message id in base64url. */
+/* A token has room for the longest consumer name, NUL and the longest message id in base64url. */
 _Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX,
                "the longest token");
 
@@ -87,7 +87,7 @@ static bool is_secure(const char *url, const char *scheme)
     return url && !strncasecmp(url, scheme, strlen(scheme)) && url[strlen(scheme)] == ':';
 }
 
-/* A sidecar that runs goes on: it protects all messages that can be protected. */
+/* Only `check` fails: a running sidecar continues, and protects as many messages as it can. */
 static void check_delivery_limit(const struct reading *r, const char *key, int limit)
 {
     if (limit <= 0 || limit >= CONFIG_DELIVERY_LIMIT_MIN)
@@ -147,7 +147,7 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
                      show_ms(q->pause_hold_ms).text, show_ms(q->max_hold_ms).text);
 }
 
-/* All the waits between the attempts of a message, each at its longest. */
+/* The sum of all waits between a message's attempts, each at its longest. */
 static int64_t longest_retry_ms(const struct config_queue *q)
 {
     int64_t sum_ms = 0, wait_ms = q->backoff_ms;
@@ -160,8 +160,9 @@ static int64_t longest_retry_ms(const struct config_queue *q)
     return sum_ms;
 }
 
-/* What is remembered from its completion on, which a transaction may write at its start. Forgotten before the
- * transaction commits, or while a copy of the delivery is held, a message would be done twice. */
+/* Retention counts from the completion, which an application may write at the start of its transaction. If a
+ * message were forgotten before the transaction commits, or while a copy of the delivery is held, it would be
+ * processed twice. */
 static void check_retention(const struct reading *r, const struct config_queue *q)
 {
     const char *other =
@@ -178,8 +179,9 @@ static void check_retention(const struct reading *r, const struct config_queue *
         show_ms(q->max_window_ms + q->max_hold_ms).text);
 }
 
-/* A used token is recognised as used as long as its row is there. A late call of an application, or a copy of the
- * delivery that is held, comes within max_window and max_hold; the hour is for clocks and frozen machines. */
+/* A used token is reported as used as long as its row exists. A late call of an application, or a held copy
+ * of the delivery, comes within max_window and max_hold; the hour is for clock differences and suspended
+ * machines. */
 static void check_compact(const struct reading *r, const struct config_queue *q)
 {
     int64_t least_ms = q->max_window_ms + q->max_hold_ms + INT64_C(3600000);
@@ -310,7 +312,7 @@ static void check_order(const struct reading *r, const struct config *c, const s
                      "expected delivery_limit 0 (no limit), or on_dead continue");
 }
 
-/* A queue's own name as its consumer name: no key was checked, because none gives it. */
+/* Checks the queue's own name when that is the consumer name, since no key gives it. */
 static void check_default_consumer(const struct reading *r, const struct config_queue *q)
 {
     const char *wrong = check_consumer(q->consumer);
@@ -333,7 +335,8 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_forward(r, &q->queue);
     check_order(r, c, &q->queue);
     exposed_check_queue(q);
-    /* Said only when somebody chose one of the two: the defaults are what fits a pod's 30 seconds. */
+    /* Reported only when one of the two was given: the defaults fit the 30 seconds that Kubernetes grants a
+     * pod. */
     if (c->shutdown_grace_ms < q->queue.token_window_ms &&
         reading_origin(root, "shutdown_grace") != ORIGIN_BAD &&
         reading_origin(r, "token_window") != ORIGIN_BAD &&
@@ -355,7 +358,7 @@ static bool same_vhost(const char *a, const char *b, const char *of_url)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-/* Is there a queue of that name among those of q? */
+/* Does one of q's queues have that name? */
 static bool has_queue(const struct config_queue *q, const char *name)
 {
     struct pattern p;
@@ -367,7 +370,7 @@ static bool has_queue(const struct config_queue *q, const char *name)
     return pattern_has(&p, name);
 }
 
-/* The first queue that stands in both, into *ret. */
+/* The first queue that belongs to both, into *ret. */
 static bool queue_in_both(const struct config_queue *a, const struct config_queue *b, struct buf *ret)
 {
     struct pattern p;
@@ -392,7 +395,7 @@ static void check_pair(const struct queue_reading *first, const struct queue_rea
 {
     const struct reading *r = &second->reading;
 
-    if (!strcmp(first->path, second->path)) /* given twice, which was reported */
+    if (!strcmp(first->path, second->path)) /* given twice, already reported */
         return;
     struct buf shared = {0};
     bool same_queue = same_vhost(first->queue.vhost, second->queue.vhost, vhost) &&

@@ -3,7 +3,7 @@
 #include "config/origin.h"
 #include "onceward/config/config.h"
 
-/* Checks across keys, when every key alone was read. */
+/* Checks across keys, after every key was read alone. */
 
 struct queue_reading {
     struct reading reading;

@@ -1,4 +1,4 @@
-/* The documentation's tables and the JSON schema, made from the table of keys. */
+/* The documentation's tables and the JSON schema, generated from the table of keys. */
 
 #include "config/keys.h"
 #include "onceward/base/buf.h"
@@ -122,7 +122,7 @@ static void explain_key(struct buf *out, const struct key *k)
                key_takes_file(k) ? " It may be given as a file: the same name with _file behind it." : "");
 }
 
-/* Below "queues.<name>." or "defaults.", where that stands before it. */
+/* Skips "queues.<name>." or "defaults." at the start of a path. */
 static const char *below_queue(const char *name)
 {
     const char *dot = strchr(name, '.');
@@ -174,7 +174,7 @@ bool config_keys_nearest(struct buf *out, const char *name)
 
 /* --- JSON schema --- */
 
-/* Text that stands for something else until the file is read. */
+/* A text with a variable, whose value is unknown to the schema. */
 #define VARIABLE "\\$\\{[A-Za-z_]"
 
 static json_t *string_of_pattern(const char *pattern)
@@ -203,7 +203,7 @@ static json_t *schema_of_text(const struct key *k)
 
     key_bounds(k, &low, &high);
     json_t *s = json_pack("{s:s, s:I}", "type", "string", "minLength", (json_int_t)(low ? 1 : 0));
-    if (high <= 255) /* a variable's name may be longer than what it holds, but hardly so long */
+    if (high <= 255) /* a variable's name may be longer than its value, but hardly this long */
         json_object_set_new(s, "maxLength", json_integer(high));
     return s;
 }
@@ -295,7 +295,7 @@ static json_t *object_schema(void)
     return json_pack("{s:s, s:b, s:{}}", "type", "object", "additionalProperties", 0, "properties");
 }
 
-/* The schema of the object that the last name of path stands in; made on the way. *last: that name. */
+/* The schema of the object that contains the last name of path, created if needed. *last: that name. */
 static json_t *group_of(json_t *scope, const char *path, const char **last)
 {
     for (const char *dot; (dot = strchr(path, '.')); path = dot + 1) {
@@ -330,7 +330,7 @@ static void add_file_variant(json_t *group, const struct key *k, const char *nam
     json_array_append_new(json_object_get(not, "anyOf"), json_pack("{s:[s, s]}", "required", name, file));
 }
 
-/* One of those that are required here, as itself or by file. */
+/* Requires the key, as itself or by file. */
 static void require(json_t *group, const char *name)
 {
     char file[80];
@@ -358,7 +358,7 @@ static void add_key(json_t *scope, const struct key *k)
     if (key_takes_file(k))
         add_file_variant(group, k, name);
     if (k->scope == SCOPE_ROOT && (k->presence == KEY_NEEDED || k->presence == KEY_EITHER))
-        require(group, name); /* a queue's may stand in the defaults */
+        require(group, name); /* the defaults may have the queue's key */
 }
 
 void config_keys_schema(struct buf *out)

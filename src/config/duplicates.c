@@ -1,9 +1,9 @@
-/* Names that stand twice in one object. The JSON library stops at the first one and does not say where it
- * lies; here all are found, with their paths, so that they can be listed with the other faults.
+/* Names that occur twice in one object. The JSON library stops at the first one without its position; this
+ * finds all of them, with their paths, so that they are listed with the other errors.
  *
- * The library would keep the last value of a name, and what is wrong in the others would be found only when
- * this was mended. So the others get names of their own, by a mark that duplicates_plain takes off again, and
- * are read like the rest. */
+ * The library would keep a name's last value, and errors in the earlier ones would be reported only after a
+ * correction. So the earlier ones get unique names, by a mark that duplicates_plain removes, and are read
+ * like the rest. */
 
 #include "config/duplicates.h"
 
@@ -19,7 +19,7 @@ struct search {
     struct scan scan;
     const char *start;
     struct config_report *report;
-    const char **hidden; /* the names that a later one hides, behind their quotes */
+    const char **hidden; /* names that a later one hides: the places behind their quotes */
     size_t n_hidden, cap_hidden;
 };
 
@@ -46,7 +46,7 @@ static size_t line_of(const struct search *w, const char *at)
     return line;
 }
 
-enum { NAMES_MAX = 2000 }; /* in one object; comparing each with each stays short */
+enum { NAMES_MAX = 2000 }; /* per object, since each is compared with each */
 
 static void search_value(struct search *w, const char *path);
 
@@ -65,7 +65,7 @@ static void report_if_known(struct search *w, const char *path, const struct nam
         return;
     report_error(w->report, path, "given twice, in lines %zu and %zu", line_of(w, first->at),
                  line_of(w, names[n].at));
-    hide(w, last->at); /* the earlier ones were hidden before */
+    hide(w, last->at); /* the earlier ones are hidden already */
 }
 
 static void search_object(struct search *w, const char *path)

@@ -5,8 +5,8 @@
 struct buf;
 struct config_report;
 
-/* Reports each name that is given twice in one object of the text, which is well-formed but for that. *marked
- * receives the text in which each but the last of them has a mark, so that none hides another. */
+/* Reports each name that occurs twice in one object of the text, which is otherwise well-formed. *marked
+ * receives the text with a mark on all but the last of them, so that none hides another. */
 void duplicates_report(struct config_report *report, struct slice text, struct buf *marked);
 
 /* The name without its mark. Only for names of a marked text. */

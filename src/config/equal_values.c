@@ -1,4 +1,4 @@
-/* Do two queues have the same value of a key? Those that share an application must agree in some. */
+/* Compares a key's values of two queues. Queues that share an application must agree in some keys. */
 
 #include "config/keys.h"
 #include "onceward/config/config.h"

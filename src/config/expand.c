@@ -1,4 +1,4 @@
-/* ${VAR} and K_file. Nothing here repeats a value: it may be a secret. */
+/* ${VAR} and K_file. No error repeats a value, which may be a secret. */
 
 #include "config/expand.h"
 
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The length of a name of an environment variable at the start of text. */
+/* The length of an environment variable's name at the start of text. */
 static size_t name_length(struct slice text)
 {
     size_t n = 0;
@@ -29,7 +29,7 @@ static size_t name_length(struct slice text)
     return n;
 }
 
-/* text starts behind "${". *used: how much of it was read. */
+/* text begins behind "${". *used: the number of bytes read. */
 static int expand_variable(struct buf *out, struct slice text, size_t *used, struct fault *f)
 {
     size_t len = name_length(text);

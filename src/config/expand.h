@@ -5,7 +5,7 @@
 struct buf;
 struct fault;
 
-/* Texts that come from elsewhere. */
+/* Texts from the environment and from files. */
 
 enum {
     TEXT_FILE_MAX = 64 * 1024,
@@ -13,12 +13,12 @@ enum {
     FAULT_PATH_MAX = 200 /* of a path in a fault */
 };
 
-/* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. What a variable
- * holds is not expanded again. -1: f names what is missing. */
+/* Appends text with every ${VAR} replaced by that environment variable; $${ is a literal ${. A variable's
+ * value is not expanded again. -1: f names the missing variable. */
 int text_expand(struct buf *out, struct slice text, struct fault *f);
 
 /* Appends a whole file of at most max bytes. -1: f says why not. */
 int file_read(struct buf *out, const char *path, size_t max, struct fault *f);
 
-/* The same for a text: no NUL, and one line end at its end is dropped. */
+/* The same for a text: NUL is refused, and one trailing line end is dropped. */
 int text_file_read(struct buf *out, const char *path, struct fault *f);

@@ -1,6 +1,6 @@
-/* What others can read, or change, on the way: a file that everybody may read, a connection without TLS to
- * another machine. Each is a warning: it may be meant so, behind a mesh that encrypts, or on a machine that
- * nobody else has. */
+/* Warnings about exposed secrets and connections: a file that every user may read, a connection without TLS
+ * to another machine. They are only warnings, since this may be intended: a mesh may encrypt, or the machine
+ * may have no other users. */
 
 #include "config/exposed.h"
 
@@ -13,7 +13,7 @@
 
 /* --- secrets --- */
 
-/* The user information of a URL; empty where there is none. */
+/* The user information of a URL; may be empty. */
 static struct slice user_info(const char *url)
 {
     const char *start = strstr(url, "://");
@@ -68,7 +68,7 @@ bool config_host_is_local(const char *host)
     return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
-/* The host of a URL that was checked, without its brackets. */
+/* Does a checked URL lead to this machine? */
 static bool url_is_local(const char *url)
 {
     const char *start = strstr(url, "://") + 3, *end = start + strcspn(start, "/?#");

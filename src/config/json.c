@@ -1,6 +1,5 @@
 /* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id;
- * nothing of it is built. A member that stands twice counts as its last one, as most readers have it. Pure;
- * any thread. */
+ * nothing is built. The last of several members with one name counts, as in most readers. Pure; any thread. */
 
 #include "onceward/config/json.h"
 
@@ -10,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Where the search is: what is left of the pointer, and where the value goes. */
+/* The state of the search: the rest of the pointer, and the destination of the value. */
 struct search {
     struct scan scan;
     struct buf *out;
@@ -20,7 +19,7 @@ struct search {
 
 static bool find(struct search *w, struct slice pointer);
 
-/* A new value takes the place of one found before under the same name. */
+/* A new value replaces an earlier one of the same name. */
 static void forget(struct search *w)
 {
     w->out->len = w->start;
@@ -49,7 +48,7 @@ static bool find_here(struct search *w)
         return true;
     case SCAN_TRUE:
     case SCAN_FALSE:
-        if (w->of_id) /* a flag would be the id of half of all messages */
+        if (w->of_id) /* half of all messages would have the same flag as their id */
             return scan_literal(&w->scan);
         buf_add_text(w->out, *w->scan.at == 't' ? "true" : "false");
         w->found = true;
@@ -59,7 +58,7 @@ static bool find_here(struct search *w)
     }
 }
 
-/* One reference token of the pointer, ~1 and ~0 undone. False: a ~ with something else behind it. */
+/* Takes one reference token of the pointer and decodes ~1 and ~0. False: another character follows a ~. */
 static bool take_token(struct slice *pointer, struct buf *token)
 {
     size_t i = 1;
@@ -79,7 +78,7 @@ static bool take_token(struct slice *pointer, struct buf *token)
     return true;
 }
 
-/* An array index: no sign, no leading zero. SIZE_MAX: it is none. */
+/* An array index without sign or leading zero. SIZE_MAX: not an index. */
 static size_t index_of(struct slice token)
 {
     size_t index = 0;
@@ -146,7 +145,7 @@ static bool find(struct search *w, struct slice pointer)
     return well_formed;
 }
 
-/* False: it cannot be JSON. Readers may ignore a byte order mark: RFC 8259, 8.1. */
+/* False: certainly not JSON. A byte order mark is skipped, as RFC 8259, 8.1 allows. */
 static bool scan_begin(struct scan *s, struct slice body)
 {
     size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3) ? 3 : 0;
@@ -174,9 +173,9 @@ int jsonread_id(struct slice body, struct slice pointer, struct buf *out)
     return search_run(&(struct search){.out = out, .of_id = true}, body, pointer);
 }
 
-/* --- how far a pointer leads --- */
+/* --- the existing part of a pointer --- */
 
-/* The names of an object's members, and where the value of the last one called token begins. */
+/* The names of an object's members, and the position of the value of the last one called token. */
 static bool list_members(struct scan *s, struct slice token, struct texts *names, struct scan *ret_value)
 {
     struct buf name = {0};
@@ -213,7 +212,7 @@ static bool find_item(struct scan *s, size_t wanted, struct scan *ret_value)
     return more == 0;
 }
 
-/* A step along the pointer. False: the value there is no object and no array, or is malformed. */
+/* A step along the pointer. False: the value is neither object nor array, or is malformed. */
 static bool step_into(const struct scan *at, struct slice token, struct texts *names, struct scan *ret_value)
 {
     struct scan s = *at;

@@ -1,6 +1,5 @@
-/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. What is
- * read is this program's own writing, but it went through a database that people can edit: every value is
- * checked. Pure; any thread. */
+/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. The JSON
+ * is this program's own, but people can edit it in the database, so every value is checked. Pure; any thread. */
 
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
@@ -20,7 +19,7 @@ struct reader {
     struct fault *f;
 };
 
-/* Children are counted only when all were read; then they move into the message. */
+/* The number of children is known only at the end; then they move into the message. */
 struct field_list {
     struct field *items;
     size_t n, cap;
@@ -106,8 +105,7 @@ static int read_base64(struct reader *r, struct slice *out)
     return 0;
 }
 
-/* A NUL-terminated copy of a number as it is written: bare, or in a string when it is too large for other
- * readers. */
+/* A NUL-terminated copy of a number as written: bare, or in a string if it is too large for other readers. */
 static int read_number_text(struct reader *r, const char **out, bool *integer)
 {
     struct slice raw;
@@ -119,7 +117,7 @@ static int read_number_text(struct reader *r, const char **out, bool *integer)
         struct scan inner = {.at = raw.data, .end = raw.data + raw.len};
         struct slice number;
         if (!scan_number(&inner, &number, integer) || inner.at != inner.end)
-            *integer = false; /* NaN and the like */
+            *integer = false; /* NaN and infinities */
     } else if (!scan_number(&r->scan, &raw, integer)) {
         return malformed(r, "a number");
     }
@@ -171,7 +169,7 @@ static int read_double(struct reader *r, double *out)
     return end == text || *end ? malformed(r, "a number, \"NaN\" or \"Infinity\"") : 0;
 }
 
-/* As the wire will have it: a number that somebody wrote may have more digits. */
+/* Rounded to the wire's precision: an edited number may have more digits. */
 static int read_single(struct reader *r, double *out)
 {
     double wide;
@@ -182,7 +180,7 @@ static int read_single(struct reader *r, double *out)
     return isinf(*out) && !isinf(wide) ? malformed(r, "a number that 32 bits can hold") : 0;
 }
 
-/* "1.23", "-" is not possible: the wire's decimals are unsigned here. */
+/* A negative "-1.23" is impossible: the wire's decimals are unsigned here. */
 static int read_decimal(struct reader *r, struct field *out)
 {
     const char *text;
@@ -244,7 +242,7 @@ static int read_kind(struct reader *r, char kind, struct field *out)
     }
 }
 
-/* {"!l": 5} behind its tag. */
+/* Reads a tagged value such as {"!l": 5}, behind its tag. */
 static int read_tagged(struct reader *r, struct slice tag, struct field *out)
 {
     if (tag.len == 2) {
@@ -265,7 +263,7 @@ static int read_tagged(struct reader *r, struct slice tag, struct field *out)
     }
     if (slice_equal(tag, SLICE("!decimal")))
         return read_decimal(r, out);
-    if (slice_equal(tag, SLICE("!deep"))) { /* nested deeper than was stored */
+    if (slice_equal(tag, SLICE("!deep"))) { /* nested deeper than the stored levels */
         out->kind = FIELD_VOID;
         return scan_skip(&r->scan) ? 0 : malformed(r, "null");
     }
@@ -290,7 +288,7 @@ static int read_odd_names(struct reader *r, struct field_list *l)
     return more == 0 ? 0 : malformed(r, "the end of an array");
 }
 
-/* An object: a table, or a tag and its value. The list is the caller's to free, also on failure. */
+/* An object: a table, or a tag and its value. The caller frees the list, also on failure. */
 static int read_object(struct reader *r, struct field *out, struct field_list *l)
 {
     struct scan start = r->scan;
@@ -348,8 +346,8 @@ static int read_items(struct reader *r, struct field_list *l)
     return more == 0 ? 0 : malformed(r, "the end of an array");
 }
 
-/* A bare number: I where it fits, else l, else d. A database that normalises numbers may have taken a
- * double's exponent away. */
+/* A bare number: kind I if it fits, else l, else d. A database that normalises numbers may have removed a
+ * double's exponent. */
 static int read_bare_number(struct reader *r, struct field *out)
 {
     const char *text;

@@ -1,4 +1,4 @@
-/* The table of keys and questions about it. Read-only data; any thread. */
+/* The table of keys, and lookups in it. Read-only data; any thread. */
 
 #include "config/keys.h"
 
@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* The field of a scope. Some fields share their name with nothing else, so the scope chooses the struct. */
+/* The offset of a field; the scope selects its struct. */
 #define OFFSET_ROOT(field)  offsetof(struct config, field)
 #define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
 

@@ -33,15 +33,15 @@ enum key_type {
 
 enum key_presence { KEY_NEEDED, KEY_EITHER, KEY_MAY, KEY_HAS };
 
-/* NULL: fine; else what was expected. */
+/* NULL: valid; else what was expected. */
 typedef const char *key_check_fn(const char *text);
 
 struct key {
     enum key_scope scope;
-    const char *path; /* below its scope */
+    const char *path; /* relative to its scope */
     enum key_type type;
     enum key_presence presence;
-    const char *fallback; /* the default, or in words what its absence means */
+    const char *fallback; /* the default, or the consequence of its absence in words */
     const char *range;
     key_check_fn *check;
     size_t offset; /* of the field in struct config or struct config_queue */
@@ -51,20 +51,20 @@ struct key {
 extern const struct key keys[];
 extern const size_t n_keys;
 
-/* Everything that is not an index into the table is smaller than this. */
+/* Upper bound of the table's size. */
 enum { KEYS_MAX = 128 };
 
 /* The key of that path, or NULL. */
 const struct key *key_find(enum key_scope scope, struct slice path);
 
-/* Does some key lie below path ("forward" is such a group)? */
+/* Does any key lie below path (such as the group "forward")? */
 bool key_is_group(enum key_scope scope, struct slice path);
 
-/* Is its value a string, so that K_file may stand for it? */
+/* Is its value a string, so that K_file can replace it? */
 bool key_takes_file(const struct key *k);
 
-/* Has it the same value in a and b, both struct config or both struct config_queue? A secret in a file is the
- * same as long as its path is. */
+/* Is its value equal in a and b, both struct config or both struct config_queue? Secrets in files are equal
+ * if their paths are. */
 bool key_is_same(const struct key *k, const void *a, const void *b);
 
 /* The bounds of its range. Durations in ms, sizes in bytes. */
@@ -73,14 +73,14 @@ void key_bounds(const struct key *k, int64_t *low, int64_t *high);
 /* "a duration from 2s to 1d, such as \"30s\"". */
 void key_expected(struct buf *out, const struct key *k);
 
-/* The word at that place of "a|b|c", or an empty slice. */
+/* The word at that place of "a|b|c"; empty: there is none. */
 struct slice key_word(const char *words, size_t at);
 
-/* What an unknown name below prefix ("" or "forward.") may have been meant to be; false: no idea. */
+/* The key below prefix ("" or "forward.") that a misspelt name probably means; false: none is close. */
 bool key_nearest(struct buf *out, enum key_scope scope, struct slice prefix, struct slice name);
 
-/* What a text that is no value of this key may have been meant to be: "warn" warning, "5 min" 5m, "64MB"
- * 64MiB; false: no idea. */
+/* The value that an invalid text probably means: "warn" warning, "5 min" 5m, "64MB" 64MiB; false: none is
+ * close. */
 bool value_nearest(struct buf *out, const struct key *k, const char *text);
 
 /* "30s", "64KiB": the largest unit that divides it. */

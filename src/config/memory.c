@@ -1,4 +1,4 @@
-/* Bytes that queues may hold, fitted into a limit of memory: see memory.h. */
+/* Fits the bytes that queues may hold into a memory limit: see memory.h. */
 #include "onceward/config/memory.h"
 
 #include "onceward/base/fault.h"
@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 enum {
-    LETTER_COPIES = 2, /* of a body while its dead letter is written, beside the message itself */
+    LETTER_COPIES = 2, /* of a body while its dead letter is written, in addition to the message */
     MIB = 1 << 20,
 };
 
@@ -48,7 +48,7 @@ bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 
     if (sum + LETTER_COPIES * largest <= budget)
         return false;
-    if (message > budget / LETTER_COPIES / 2) /* half of it, so that max_bytes has the other half */
+    if (message > budget / LETTER_COPIES / 2) /* half of the budget, so that max_bytes has the other half */
         message = budget / LETTER_COPIES / 2;
     room = budget - LETTER_COPIES * message;
     for (size_t i = 0; i < c->n_queues; i++) {
@@ -56,7 +56,8 @@ bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 
         if (sum > room)
             q->max_bytes = (size_t)((double)q->max_bytes * (double)room / (double)sum);
-        if (q->too_large_is_reject) { /* a message above it would be lost, and one alone may exceed max_bytes */
+        if (q->too_large_is_reject) { /* lowering it would lose larger messages, and one alone may exceed
+                                         max_bytes */
             kept |= q->max_message_bytes > message || q->max_message_bytes > q->max_bytes;
             continue;
         }

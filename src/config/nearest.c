@@ -1,4 +1,4 @@
-/* What a name or a value that is none may have been meant to be. Pure. */
+/* Suggestions for unknown names and invalid values. Pure. */
 
 #include "config/keys.h"
 #include "onceward/base/buf.h"
@@ -12,8 +12,7 @@ static bool starts_with(const char *text, struct slice start)
     return strlen(text) >= start.len && (!start.len || !memcmp(text, start.data, start.len));
 }
 
-/* How many letters have to be added, dropped, changed or swapped with a neighbour (optimal string alignment).
- */
+/* The number of letters to add, drop, change or swap with a neighbour (optimal string alignment). */
 static size_t edit_distance(struct slice a, struct slice b)
 {
     enum { MAX = 40 };
@@ -115,7 +114,7 @@ static const struct unit sizes[] = {
     {"mib", "MiB"}, {"g", "GiB"},   {"gb", "GiB"},  {"gi", "GiB"}, {"gib", "GiB"},
 };
 
-/* A number with a unit that others write. */
+/* Recognises a number with a unit in another spelling. */
 static bool quantity_nearest(struct buf *out, const char *text, const struct unit *units, size_t n)
 {
     size_t start = strspn(text, " "), digits = strspn(text + start, "0123456789");

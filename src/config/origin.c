@@ -1,4 +1,4 @@
-/* Where values came from, and whose fault a combination of them is. */
+/* The origins of values, and the key to report a combination at. */
 
 #include "config/origin.h"
 

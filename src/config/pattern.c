@@ -10,7 +10,7 @@
 
 enum { DIGITS_MAX = 9 };
 
-/* The digits at the start of the text; 0: there are none, or more than an int holds. */
+/* Reads the digits at the start of the text; 0: none, or too many for an int. */
 static size_t digits_read(struct slice text, int *ret)
 {
     size_t n = 0;
@@ -26,7 +26,7 @@ static size_t digits_read(struct slice text, int *ret)
     return n;
 }
 
-/* The text between the braces. NULL: it is a range. */
+/* Reads the text between the braces. NULL: it is a range. */
 static const char *range_read(struct slice text, struct pattern *ret)
 {
     static const char numbers[] = "a range of two whole numbers in the braces, such as {0..15}";
@@ -46,7 +46,7 @@ static const char *range_read(struct slice text, struct pattern *ret)
     return ret->last - ret->first < PARTITIONS_MAX ? NULL : "a range of at most 256 queues";
 }
 
-/* Braces without two dots between them are a part of the name. */
+/* Braces without two dots between them belong to the name. */
 static bool range_find(const char *text, struct slice *ret)
 {
     for (const char *open = strchr(text, '{'); open; open = strchr(open + 1, '{')) {

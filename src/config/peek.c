@@ -1,4 +1,4 @@
-/* One key of a file that may have faults elsewhere, or everywhere. */
+/* Reads one key of a file that may have any other errors. */
 
 #include "config/expand.h"
 #include "onceward/base/buf.h"
@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* The last of that name among the root's members, as the whole file has it. False: the file is not JSON. */
+/* The last member of that name in the root, over the whole file. False: the file is not JSON. */
 static bool find_member(struct slice text, struct slice name, struct buf *out, bool *found)
 {
     struct scan s = {.at = text.data, .end = text.data + text.len};

@@ -1,6 +1,6 @@
-/* From a JSON object to a struct, by the table of keys. Goes on after every fault, so that all of them are
- * reported at once. A message repeats a value only where it stands in the file itself, and its key is one of
- * words, durations, sizes or ports: any other string may be a secret. */
+/* Fills a struct from a JSON object, by the table of keys. It continues after every error, so that all are
+ * reported at once. A message repeats a value only if the file contains it literally and its key has words,
+ * durations, sizes or ports: any other string may be a secret. */
 
 #include "config/read.h"
 
@@ -35,7 +35,7 @@ static void report_expected(struct reading *r, const struct key *k, const char *
     buf_deinit(&expected);
 }
 
-/* What was given, where that is no secret and stands in the file. */
+/* Appends the given text if it is no secret and stands in the file. */
 static void show_given(const struct reading *r, const char *text, const char *otherwise, struct buf *out)
 {
     enum { SHOWN_MAX = 40 };
@@ -79,7 +79,7 @@ static bool is_length(struct reading *r, const struct key *k, const char *path, 
     return false;
 }
 
-/* file: where the text was read from, or NULL. */
+/* file: the path that the text was read from, or NULL. */
 static bool store_text(struct reading *r, const struct key *k, const char *path, struct buf *text,
                        const char *file)
 {
@@ -174,7 +174,7 @@ static bool store_choice(struct reading *r, const struct key *k, const char *pat
         if (k->type == TYPE_FLAG)
             *(bool *)field = i == 1;
         else
-            *(int *)field = (int)i; /* every enum here is an int, in the order of its words */
+            *(int *)field = (int)i; /* every enum here is an int, numbered in the order of its words */
         return true;
     }
     report_form(r, k, path, text, "another string");
@@ -317,7 +317,7 @@ static const struct key *find_file_key(enum key_scope scope, struct slice path)
     return key_find(scope, (struct slice){path.data, path.len - end.len});
 }
 
-/* below: group and name. */
+/* below: group and name together. */
 static void report_unknown(struct reading *r, const char *path, struct slice group, const char *name,
                            struct slice below)
 {

@@ -34,7 +34,7 @@ static struct config_header *find_header(struct config_header *headers, size_t n
     return NULL;
 }
 
-/* The name of the field that NAME_file gives, or one of length 0: it is no such name. */
+/* The field's name in NAME_file; length 0: not such a name. */
 static struct slice header_of_file(const char *name)
 {
     const struct slice end = SLICE("_file");
@@ -45,7 +45,7 @@ static struct slice header_of_file(const char *name)
     return (struct slice){name, len - end.len};
 }
 
-/* The value, or what the file holds that it names. False: reported. */
+/* Reads the value, or the content of the file that it names. False: reported. */
 static bool read_header_value(struct reading *r, const char *path, json_t *value, bool from_file,
                               struct buf *out)
 {
@@ -94,7 +94,7 @@ static bool read_header(struct reading *r, const char *path, struct slice name, 
     return good;
 }
 
-/* Fields of the defaults stay, unless one of the same name (in any case) is given here. */
+/* Fields of the defaults stay unless this object has a field of the same name (in any case). */
 static bool read_headers(struct reading *r, const struct key *k, const char *path, json_t *object)
 {
     struct config_forward *forward = &((struct config_queue *)r->target)->forward;
@@ -152,7 +152,7 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
 
 /* --- message_id, order.key --- */
 
-/* A source of `k`: an order key has one more than a message id. */
+/* Parses a source of `k`. An order key allows one kind of source more than a message id. */
 static int parse_source(const struct key *k, struct slice text, struct identity_source *out, struct fault *f)
 {
     bool of_order = !strcmp(k->path, "order.key");
@@ -173,7 +173,7 @@ static bool read_source(struct reading *r, const struct key *k, const char *path
 
     if (good) {
         char *copy = arena_copy(r->config->arena, text.data, text.len); /* the source points into it */
-        /* The fault repeats the text, and what an environment variable holds may be a secret. */
+        /* The fault repeats the text, and an environment variable may hold a secret. */
         bool is_verbatim = slice_equal(buf_slice(&text), slice_of(json_string_value(value)));
 
         good = parse_source(k, (struct slice){copy, text.len}, out, &f) == 0;

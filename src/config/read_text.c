@@ -1,4 +1,4 @@
-/* What the readers of values have in common: names and kinds in messages, and strings. */
+/* Shared by the readers of values: names and kinds in messages, and strings. */
 
 #include "config/read.h"
 

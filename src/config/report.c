@@ -1,4 +1,4 @@
-/* What was found in a configuration. */
+/* Errors and warnings of a configuration. */
 
 #include "config/report.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FINDINGS_MAX = 200 }; /* nobody reads more, and the search for repetitions stays short */
+enum { FINDINGS_MAX = 200 }; /* keeps the output readable and the search for repetitions short */
 
 static void __attribute__((format(printf, 4, 0)))
 add(struct config_report *r, bool warning, const char *path, const char *format, va_list args)

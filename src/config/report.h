@@ -5,14 +5,14 @@
 struct buf;
 struct config_report;
 
-/* Adds a finding; one that is there already, word for word, is not repeated. */
+/* Adds a finding, unless the same text was added before. */
 void report_error(struct config_report *r, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void report_warning(struct config_report *r, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Makes the newest finding, a warning, a fault for `check`: a sidecar that runs with it goes on. */
+/* Makes the newest finding, a warning, fail `check`; a running sidecar continues with it. */
 void report_fails_check(struct config_report *r);
 
-/* Appends a name from the file to a path: quoted when it is not plain, and cut. */
+/* Appends a name from the file to a path: quoted unless plain, and cut. */
 void path_add(struct buf *out, const char *name);

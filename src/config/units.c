@@ -1,4 +1,4 @@
-/* Durations and sizes, read and written. Pure. */
+/* Parses and writes durations and sizes. Pure. */
 
 #include "config/keys.h"
 #include "onceward/base/buf.h"
@@ -15,7 +15,7 @@ static const struct unit duration_units[] = {
     {"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
 static const struct unit size_units[] = {{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}};
 
-/* Digits, then one of the units, then nothing. */
+/* Parses digits followed by one of the units. */
 static int read_quantity(const char *text, const struct unit *units, size_t n, int64_t *ret)
 {
     int64_t value = 0;

@@ -1,5 +1,5 @@
-/* What applies, key by key, and where it came from: for people who look for the reason of something. Secrets
- * are masked: who has them can read them where they are. */
+/* The effective values, key by key, with their origins, for people who trace a setting. Secrets are masked:
+ * people with access can read them at their source. */
 
 #include "config/values.h"
 
@@ -13,7 +13,7 @@
 
 #define MASK "***"
 
-/* A URL without its password; what else may hold one is masked whole. */
+/* Appends a URL without its password; other texts that may contain one are masked entirely. */
 static void add_url(struct buf *out, const char *url)
 {
     const char *start = strstr(url, "://"), *rest = start ? start + 3 : url;
@@ -46,7 +46,7 @@ static void add_secret(struct buf *out, const struct key *k, const struct config
         buf_add_text(out, MASK);
 }
 
-/* The query of a URL may be a key. */
+/* A URL's query may be a key. */
 static void add_text(struct buf *out, const struct key *k, const char *text)
 {
     size_t len = k->check == check_http_url ? strcspn(text, "?") : strlen(text);
@@ -199,7 +199,7 @@ void values_note(const struct reading *r)
         buf_reset(&path);
         buf_printf(&path, "%s%s%s", r->prefix, *r->prefix ? "." : "", k->path);
         buf_reset(&value);
-        /* What a queue takes from its name is there; a number that was not given is none. */
+        /* A default taken from the queue's name has been filled in; a number that was not given has no value. */
         if ((is_absent && k->type != TYPE_TEXT) || !add_value(&value, k, r->target)) {
             buf_reset(&value);
             buf_printf(&value, "(%s)", k->fallback);

@@ -2,5 +2,5 @@
 
 #include "config/read.h"
 
-/* Notes the value of every key of a reading, and where it came from, where somebody asked for that. */
+/* Records the value and origin of every key of a reading, if that was requested. */
 void values_note(const struct reading *r);

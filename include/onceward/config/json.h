@@ -7,22 +7,22 @@ struct buf;
 struct fault;
 struct texts;
 
-/* The few places outside the configuration that need to read JSON. */
+/* JSON reading for the few users outside the configuration. */
 
 enum { JSON_BODY_MAX = 256 * 1024 };
 
-/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string as it is, an integer in
+/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string unchanged, an integer in
  * decimal, true or false. 0; or 1: not JSON, larger than JSON_BODY_MAX, no such place, or not such a scalar. */
 int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out);
 
-/* The same for a message id: a string or an integer; true and false are none. Fits identity_json_fn. */
+/* The same for a message id: a string or an integer, but not true or false. Fits identity_json_fn. */
 int jsonread_id(struct slice body, struct slice pointer, struct buf *out);
 
-/* How far a pointer leads into a body: *ret_len of its bytes, to a value with these members; none: it is no
- * object. 1: the body is not JSON. The caller frees names. */
+/* How much of a pointer exists in a body: *ret_len of its bytes lead to a value with these members (none: not
+ * an object). 1: the body is not JSON. The caller frees names. */
 int jsonread_reached(struct slice body, struct slice pointer, size_t *ret_len, struct texts *names);
 
 /* The inverse of fields_to_json(exact) and properties_to_json: fills m's headers and properties from a dead
- * letter. -1: not of that form. */
+ * letter. -1: malformed. */
 int jsonread_fields(struct slice headers_json, struct message *m, struct fault *f);
 int jsonread_properties(struct slice properties_json, struct message *m, struct fault *f);

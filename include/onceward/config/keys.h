@@ -5,16 +5,16 @@
 
 struct buf;
 
-/* What is made from the table of keys. All are the same on every machine. */
+/* Texts made from the table of keys. They are the same on every machine. */
 
-/* The documentation's table, in Markdown: a row a key. */
+/* The documentation's table, in Markdown: one row per key. */
 void config_keys_markdown(struct buf *out);
 
-/* What a key is, for people, in any case: that of this path ("queues.orders.retry.backoff", "retry.backoff"),
- * or each whose last name it is ("backoff"), also as "backoff_file". Answers how many. */
+/* Explains a key, ignoring case: the key with this path ("queues.orders.retry.backoff", "retry.backoff"), or
+ * every key with this last name ("backoff"), also as "backoff_file". Returns the number of keys. */
 size_t config_keys_explain(struct buf *out, const char *name);
 
-/* A key that the name may have been meant to be; false: no idea. */
+/* The key that a misspelt name probably means; false: none is close. */
 bool config_keys_nearest(struct buf *out, const char *name);
 
 /* Calls each(ctx, path, default, sentence) for every key. */
