@@ -257,6 +257,35 @@ const char *broker_arguments_drop_warning(const struct broker_arguments *a, int 
            "lost, unless a policy sets a dead-letter exchange";
 }
 
+/* --- order per key --- */
+
+static const char *limit_refusal(int limit)
+{
+    if (limit <= 0 || limit >= CONFIG_ORDERED_LIMIT_MIN)
+        return NULL;
+    return "order per key needs a queue without a delivery limit, or with one of at least 20: the broker drops all "
+           "messages that are held after as many restarts";
+}
+
+const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit)
+{
+    if (!a->single_active_consumer)
+        return "order per key needs a single active consumer: declare the queue with x-single-active-consumer true";
+    if (a->max_priority > 0)
+        return "order per key cannot hold on a queue with x-max-priority: declare it without";
+    if (*a->delayed_retry && strcmp(a->delayed_retry, "disabled") != 0)
+        return "order per key cannot hold on a queue with delayed retry: declare it without x-delayed-retry-type";
+    return limit_refusal(limit);
+}
+
+const char *broker_arguments_order_unread(int limit)
+{
+    if (limit == LIMIT_UNKNOWN)
+        return "order per key needs to know the delivery limit: set delivery_limit (0: none), or give the user "
+               "configure permission on the queue, so that its arguments can be read";
+    return limit_refusal(limit);
+}
+
 /* --- its connection --- */
 
 struct job *arguments_start(const struct config_broker *c, const char *vhost,

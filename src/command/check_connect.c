@@ -168,6 +168,17 @@ static bool check_timeout(const struct config_queue *q, const struct broker_argu
     return true;
 }
 
+/* Can order per key hold on this queue? a NULL: its arguments are not known. */
+static void check_order(const struct broker_arguments *a, int limit, struct buf *text, enum finding *kind)
+{
+    const char *refusal = a ? broker_arguments_order_refusal(a, limit) : broker_arguments_order_unread(limit);
+
+    if (!refusal)
+        return;
+    buf_printf(text, "; %s", refusal);
+    *kind = FINDING_FAILED;
+}
+
 /* The delivery limit as far as it is known, and whether a message near it can be renewed. */
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
@@ -185,6 +196,7 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
         buf_printf(&text, "its arguments were not read: %s", f.text);
         kind = FINDING_WARNING;
     } else if (answer == ARGUMENTS_READ && (a.kind == BROKER_KIND_CLASSIC || a.exclusive)) {
+        r.kind = KIND_CLASSIC;
         buf_add_text(&text, "a classic queue, which has no delivery limit");
     } else {
         r.kind = KIND_QUORUM;
@@ -211,6 +223,8 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
             kind = FINDING_FAILED;
         }
     }
+    if (q->order.key.n)
+        check_order(answer == ARGUMENTS_READ && !a.exclusive ? &a : NULL, returns_limit(&r), &text, &kind);
     if (answer == ARGUMENTS_READ && !a.exclusive &&
         (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text) |
          check_timeout(q, &a, &text)) &&

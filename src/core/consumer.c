@@ -25,7 +25,7 @@ int consumer_prefetch(const struct consumer *c, const struct consumer_load *l)
     size_t n = fitting(c, l), room = most > l->n_waiting ? most - l->n_waiting : 0;
 
     if (l->fixed)
-        return l->prefetch;
+        return MUTANT(PREFETCH_DIFFERS) && c->number / 2 % 2 ? 1 + l->prefetch / 4 : l->prefetch;
     if (n > room)
         n = room;
     if (l->most && n > (size_t)l->most)

@@ -393,6 +393,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
         list_remove(list_of(q, d), &d->in_list);
     timers_clear(&q->held.timers, &d->timer);
     assert(!d->ended && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
+    assert(!d->place.line); /* the next of its key would never go */
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
@@ -445,6 +446,7 @@ void held_deinit(struct queue *q)
 {
     struct queue_held *h = &q->held;
 
+    keys_deinit(&q->order.keys);
     for (struct link *k = h->unacked.head.next; k != &h->unacked.head; k = k->next)
         container_of(k, struct delivery, in_tags)->leader = NULL;
     for (int i = 0; i < N_WAITS; i++)
@@ -480,6 +482,11 @@ void queue_room(const struct queue *q, struct queue_room *ret)
 
     if (MUTANT(BYTES_WITHOUT_BOUND))
         left = SIZE_MAX;
+    if (q->rules.ordered) { /* the prefetch bounds it, and no delivery is returned */
+        *ret = (struct queue_room){
+            .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX};
+        return;
+    }
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
     /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
      * but for one message. The kind of the queue may be learnt by this very delivery. */

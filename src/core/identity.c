@@ -209,6 +209,20 @@ void identity_source_add(struct buf *out, const struct identity_source *s)
     }
 }
 
+bool key_make(const struct identity_source *sources, size_t n, const struct message *m,
+              identity_json_fn *json, struct buf *room, uint8_t out[16])
+{
+    bool found = false;
+
+    for (size_t i = 0; !found && i < n; i++) {
+        buf_reset(room);
+        found = source_read(&sources[i], m, json, room) && room->len;
+    }
+    if (found)
+        fingerprint_make(room->data, room->len, out);
+    return found;
+}
+
 static void fault_missing(const struct identity_source *sources, size_t n, struct fault *f)
 {
     struct buf names = {0};

@@ -26,6 +26,7 @@
  *   claim    wanted command   ─▶ claim bury
  *   claim    wanted breaker   ─▶ claim
  *   claim    wanted lost      ─▶ claim
+ *   claim    wanted key       ─▶ claim bury
  *   claim    wanted leader    ─▶ claim ack
  *   claim    sent   row       ─▶ claim look renew publish forward release bury ack reject
  *   claim    sent   leave     ─▶ release requeue
@@ -103,6 +104,7 @@
  */
 #include "core/life.h"
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/pauses.h"
 #include "core/rows.h"
 
@@ -135,6 +137,7 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_CLAIM][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(BURY),
     [OP_CLAIM][PHASE_WANTED][FACT_BREAKER] = TO(CLAIM),
     [OP_CLAIM][PHASE_WANTED][FACT_LOST] = TO(CLAIM),
+    [OP_CLAIM][PHASE_WANTED][FACT_KEY] = TO(CLAIM) | TO(BURY),
     [OP_CLAIM][PHASE_WANTED][FACT_LEADER] = TO(CLAIM) | TO(ACK),
     [OP_CLAIM][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(RENEW) | TO(PUBLISH) | TO(FORWARD) | TO(RELEASE) | TO(BURY) | TO(ACK) | TO(REJECT),
     [OP_CLAIM][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
@@ -232,6 +235,7 @@ const char *life_fact_name(enum fact fact)
         [FACT_COMMAND] = "command",
         [FACT_BREAKER] = "breaker",
         [FACT_LOST] = "lost",
+        [FACT_KEY] = "key",
         [FACT_LEADER] = "leader",
     };
 
@@ -293,11 +297,15 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
     unsigned to = s->kind == STEP_END ? (unsigned)LIFE_END : 1u << s->op;
     unsigned more = held_tag_is_lost(q, d) ? LIFE_END | TO(RELEASE) : 0;
 
+    /* No delivery of an ordered queue is returned alone: see order.c. */
+    if (q->rules.ordered && to & (TO(REQUEUE) | TO(PUBLISH)) && !MUTANT(ORDERED_REQUEUES))
+        return false;
     return (life_allows(d->op, d->phase, fact) | more) & to;
 }
 
-/* The table does not allow the step: the delivery is requeued. */
-static struct step life_bug(struct queue *q, const struct delivery *d, enum fact fact, struct step s)
+/* The table does not allow the step: the delivery is requeued; on an ordered queue all are, with their channel. */
+static struct step life_bug(struct queue *q, int64_t now_ms, const struct delivery *d, enum fact fact,
+                            struct step s)
 {
 #ifdef ONCEWARD_FAILPOINTS /* builds for tests; in the simulator the event breaks a promise */
     assert(!"the table of life.c does not allow this step");
@@ -306,7 +314,9 @@ static struct step life_bug(struct queue *q, const struct delivery *d, enum fact
 
     note_text(n, "%s %s, %s: %s", operation_info(d->op)->name, d->phase == PHASE_SENT ? "sent" : "wanted",
               life_fact_name(fact), s.kind == STEP_END ? "end" : operation_info(s.op)->name);
-    return step_with(step_want(OP_REQUEUE),
+    if (q->rules.ordered)
+        order_stop(q, now_ms, "a step that the table of steps does not allow");
+    return step_with(q->rules.ordered ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : step_want(OP_REQUEUE),
                      EFFECT_LEAVE_REQUEST | EFFECT_DROP_TOKEN | EFFECT_RELEASE_FOLLOWERS);
 }
 
@@ -328,19 +338,32 @@ static void life_effects(struct queue *q, int64_t now_ms, struct delivery *d, co
         life_follows(q, f, OP_CLAIM);
 }
 
+/* Its row is completed or dead, and only the broker is still to be told. */
+static bool ends_its_turn(const struct step *s)
+{
+    if (s->kind != STEP_WANT && s->kind != STEP_WAIT)
+        return false;
+    return operation_info(s->op)->link == LINK_BROKER ||
+           (s->op == OP_RELEASE && MUTANT(KEY_GOES_ON_AFTER_FAILURE));
+}
+
 /* Carries one step out. The only place where operation, phase and wait of a delivery change, and where it ends. */
 static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
+    struct delivery *next;
+
     assert(!d->ended && s.op < N_OPERATIONS && fact < N_FACTS);
     if (s.kind == STEP_STAY)
         return;
     if (!life_is_allowed(q, d, fact, &s))
-        s = life_bug(q, d, fact, s);
+        s = life_bug(q, now_ms, d, fact, s);
     /* A trial is claimed from its wait for the circuit breaker. */
     assert(s.kind != STEP_SENT || s.effects & EFFECT_EXTEND ||
            (d->phase == PHASE_WANTED && (d->wait == WAIT_NONE || d->wait == WAIT_BRAKE)));
     assert(!(s.effects & EFFECT_ACCEPT) || s.accepted_until_ms > 0);
     life_effects(q, now_ms, d, &s);
+    if (d->place.line && ends_its_turn(&s) && (next = order_ended(q, d)))
+        life_follows(q, next, OP_CLAIM);
     switch (s.kind) {
     case STEP_STAY:
         break;
@@ -1005,12 +1028,17 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
     }
 }
 
+static bool returns_alone(const struct queue *q)
+{
+    return !q->rules.ordered || MUTANT(ORDERED_REQUEUES);
+}
+
 struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     switch (r->answer) {
     case ROW_RELEASED:
         tell_given_back(q, now_ms, d);
-        if (d->outcome.then_requeue || q->drain >= DRAIN_RELEASING) {
+        if ((d->outcome.then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q)) {
             d->claim.has_token = false;
             return life_requeue(q, d);
         }
@@ -1024,7 +1052,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         words_say(d, "given back, with a text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row is not ours any more: nothing is left to give back */
-        if (d->outcome.then_requeue) {
+        if (d->outcome.then_requeue && returns_alone(q)) {
             d->claim.has_token = false;
             return life_requeue(q, d);
         }
@@ -1304,7 +1332,10 @@ static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence
         counter_add(&q->counts.duplicates, 1);
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, c.d);
     }
-    life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
+    if (c.d->wait == WAIT_ORDER)
+        life_take(q, now_ms, c.d, FACT_KEY, life_join(q, now_ms, c.d));
+    else
+        life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
 }
 
 /* The consequences of a step, and theirs. */

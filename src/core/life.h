@@ -33,6 +33,7 @@ enum fact {
     FACT_COMMAND,   /* of an operator */
     FACT_BREAKER,   /* the circuit breaker was set, or reset */
     FACT_LOST,      /* the channel or the database is gone */
+    FACT_KEY,       /* the message before it of its key has ended */
     FACT_LEADER,    /* its leader is completed, or leaves it to lead */
     N_FACTS
 };

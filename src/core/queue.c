@@ -17,6 +17,7 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->number = number;
     q->random = seed;
     q->returns.configured = rules->delivery_limit;
+    q->returns.ordered = rules->ordered;
     q->returns.limits.delivery_limit = LIMIT_UNKNOWN;
     q->consumer.watch.depth = -1;
     q->tick_ms = now_ms;

@@ -1,6 +1,7 @@
 /* What comes from the broker: deliveries, and what becomes of them when their channel is gone. */
 #include "core/life.h"
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/pauses.h"
 
 #include "onceward/base/buf.h"
@@ -10,6 +11,7 @@
 #include "onceward/core/mutant.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,9 +40,32 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
     /* A body that cannot be stored, and may not be lost. The queue goes on beside it, and it is returned after
      * max_hold. Before the delivery limit this sidecar takes nothing more from the queue: a replica with room for
      * the message still gets it well before the limit. */
-    if (rests)
+    if (rests || q->rules.ordered)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
+    if (q->rules.ordered) /* its key is not known, so the whole queue waits */
+        return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     return step_wait(OP_REQUEUE, WAIT_HELD, life_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
+}
+
+/* A delivery of an ordered queue, whole and with an id. */
+static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d,
+                                    const struct arrival *a)
+{
+    char text[160];
+
+    order_watch_priority(q, now_ms, d);
+    if (order_is_near_limit(q, d) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT)) {
+        snprintf(text, sizeof(text),
+                 "a message was delivered %lld times before, and the delivery limit of the queue is %d",
+                 (long long)d->copy.delivery_count, returns_limit(&q->returns));
+        pause_begin(q, now_ms, PAUSE_DELIVERY_LIMIT, text);
+    }
+    if (!a->has_key && q->rules.unkeyed_is_dead)
+        return life_die(q, now_ms, d, DEAD_NO_KEY, true,
+                        "the message has no key where order.key looks for it");
+    if (a->has_key && !order_join(q, now_ms, d, a->key))
+        return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
+    return life_join(q, now_ms, d);
 }
 
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
@@ -74,6 +99,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     life_go(q, now_ms, d, FACT_DELIVERED,
             !d->message             ? skipped(q, now_ms, d)
             : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, true, a->no_id_text)
+            : q->rules.ordered      ? arrived_in_order(q, now_ms, d, a)
                                     : life_join(q, now_ms, d));
 }
 
@@ -137,11 +163,15 @@ static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, c
 
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
-    enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
+    enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404, SUBSCRIBE_AGAIN_MS = 1000 };
     struct link *k;
 
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
         return;
+    if (q->rules.ordered && order_channel_lost(q)) {
+        q->consumer.not_before_ms = now_ms + SUBSCRIBE_AGAIN_MS;
+        code = 0;
+    }
     if (code) {
         if (q->consumer.n_failures < 0)
             q->consumer.n_failures = 0;

@@ -1,6 +1,7 @@
 /* What is claimed, looked at and forwarded next, and whether there is a slot for it. See claims.h. */
 #include "core/claims.h"
 #include "core/notes.h"
+#include "core/order.h"
 
 #include "core/pauses.h"
 #include "onceward/core/mutant.h"
@@ -93,7 +94,7 @@ static bool may_begin(const struct queue *q)
 {
     return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused && !q->lever.awaited &&
            (database_is_up(q->database) || MUTANT(DOWN_IS_IGNORED)) && !pause_is_on(q, PAUSE_REFUSED) &&
-           !pause_is_on(q, PAUSE_STREAM);
+           !pause_is_on(q, PAUSE_STREAM) && !order_is_stopping(q) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT);
 }
 
 static int n_busy(const struct queue *q)
@@ -271,8 +272,9 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
 
-    struct step s =
-        now_ms - d->copy.received_ms < q->rules.max_hold_ms ? step_stay() : life_leave(q, now_ms, d);
+    struct step s = now_ms - d->copy.received_ms < q->rules.max_hold_ms || q->rules.ordered
+                        ? step_stay()
+                        : life_leave(q, now_ms, d);
 
     if (s.kind == STEP_STAY)
         return false;

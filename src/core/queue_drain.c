@@ -3,6 +3,7 @@
 
 #include "core/life.h"
 #include "core/notes.h"
+#include "core/order.h"
 
 #include "onceward/core/mutant.h"
 
@@ -20,7 +21,11 @@ static void drain_idle(struct queue *q, int64_t now_ms)
                 life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));
             continue;
         }
-        if (held_is_idle(d) || d->wait == WAIT_BRAKE)
+        if (q->rules.ordered && !(held_is_idle(d) && d->claim.has_token))
+            continue; /* returned with its channel */
+        if (q->rules.ordered)
+            life_go(q, now_ms, d, FACT_LEAVE, life_release_to_requeue(d, 0));
+        else if (held_is_idle(d) || d->wait == WAIT_BRAKE)
             life_go(q, now_ms, d, FACT_LEAVE, life_leave(q, now_ms, d));
     }
 }
@@ -90,7 +95,7 @@ static void drain_all(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!d->ended && operation_info(d->op)->link != LINK_BROKER)
+        if (!d->ended && operation_info(d->op)->link != LINK_BROKER && !q->rules.ordered)
             life_go(q, now_ms, d, FACT_LEAVE, life_requeue(q, d));
     }
 }
@@ -98,7 +103,9 @@ static void drain_all(struct queue *q, int64_t now_ms)
 void drain_step(struct queue *q, int64_t now_ms)
 {
     enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
-    bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation;
+    /* An ordered queue stays subscribed: a cancel would hand it on before its deliveries are back. They go back
+     * with the connection. */
+    bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation || q->rules.ordered;
 
     if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))
         return;
@@ -119,7 +126,8 @@ void drain_step(struct queue *q, int64_t now_ms)
     } else if (q->drain == DRAIN_LEAVING) {
         drain_all(q, now_ms);
     }
-    if ((stopped && !queue_n_held(q)) || (q->drain == DRAIN_LEAVING && now_ms >= q->drain_until_ms))
+    if ((stopped && (q->rules.ordered ? order_is_settled(q) : !queue_n_held(q))) ||
+        (q->drain == DRAIN_LEAVING && now_ms >= q->drain_until_ms))
         q->drain = DRAIN_DONE;
 }
 

@@ -67,6 +67,7 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
     size_t n = l->len;
 
     tell(q, "retry", by, (int64_t)n);
+    pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);
     while (n--) {
         struct delivery *d = container_of(list_first(l), struct delivery, in_list);
 
@@ -83,7 +84,7 @@ static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
     d->given_up = q->flow.last_chances = true;
     if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: its letter is all that is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d));
-    else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING)
+    else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING && d->wait != WAIT_ORDER)
         life_go(q, now_ms, d, FACT_COMMAND, step_want(d->op == OP_LOOK ? OP_CLAIM : d->op));
 }
 

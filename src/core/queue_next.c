@@ -4,12 +4,14 @@
  * without a timer. */
 #include "core/claims.h"
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/pauses.h"
 #include "core/renewals.h"
 
 #include "onceward/core/message.h"
 #include "onceward/core/mutant.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +25,7 @@ enum {
      * many queues each would have one for a few messages in each turn, which the broker writes into a log
      * each. */
     ACK_GATHER_MS = 100,
+    STOP_LOOK_MS = 20,     /* while the channel of an ordered queue is to be closed */
     N_LETTERS_PASSED = 64, /* that cannot go now, in one look: the next one begins behind them */
 };
 
@@ -64,7 +67,7 @@ static int64_t ack_gather_ms(const struct queue *q)
 {
     bool many = q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch;
 
-    return q->drain || many || !q->held.wanted[OP_CLAIM].len ? 0 : ACK_GATHER_MS;
+    return q->drain || order_is_stopping(q) || many || !q->held.wanted[OP_CLAIM].len ? 0 : ACK_GATHER_MS;
 }
 
 /* The whole prefix of tags that may be acked, at once. */
@@ -117,7 +120,8 @@ static bool is_blocked(const struct queue *q)
 
 static int64_t ack_patience_ms(const struct queue *q)
 {
-    if (q->drain || (q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch && is_blocked(q)))
+    if (q->drain || order_is_stopping(q) ||
+        (q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch && is_blocked(q)))
         return 0;
     /* Credit lasts for 100,000/s all the same. */
     if (q->held.wanted[OP_ACK].len * 4 > (size_t)q->consumer.prefetch * 3)
@@ -282,8 +286,8 @@ static struct consumer_load load_of(const struct queue *q)
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
         .max_bytes = q->rules.max_bytes,
-        .fixed = q->returns.limits.single_active,
-        .yields = pause_is_on(q, PAUSE_DATABASE) || pause_is_on(q, PAUSE_REFUSED),
+        .fixed = q->returns.limits.single_active || q->rules.ordered,
+        .yields = (pause_is_on(q, PAUSE_DATABASE) || pause_is_on(q, PAUSE_REFUSED)) && !q->rules.ordered,
         .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + n_asked(h, OP_CLAIM) +
@@ -302,8 +306,9 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
 /* Before its first start a queue waits until everything is there. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
-    if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_TOO_LARGE) ||
-        pause_is_on(q, PAUSE_RENEWAL_LOOP) || (q->left_to_others && !may_try_another(q, now_ms)))
+    if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
+        pause_is_on(q, PAUSE_TOO_LARGE) || pause_is_on(q, PAUSE_RENEWAL_LOOP) ||
+        (q->left_to_others && !may_try_another(q, now_ms)))
         return false;
     return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));
 }
@@ -317,9 +322,10 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
            !MUTANT(PARKED_WITHOUT_BOUND);
 }
 
-static bool cancel(struct consumer *c, uint32_t number, struct action *ret)
+static bool cancel(struct queue *q, uint32_t number, struct action *ret)
 {
-    c->watch.stuck_for = NULL;
+    assert(!q->rules.ordered || MUTANT(ORDERED_CANCELS)); /* a standby would begin behind what is not acked */
+    q->consumer.watch.stuck_for = NULL;
     *ret = (struct action){.kind = ACTION_CANCEL, .number = number};
     return true;
 }
@@ -363,13 +369,17 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
         return false;
     if (c->former && !c->cancels_former) {
         c->cancels_former = true;
-        return cancel(c, c->former, ret);
+        return cancel(q, c->former, ret);
     }
     if (c->former || c->state == CONSUMER_STARTING || c->state == CONSUMER_STOPPING)
         return false;
+    if (c->state == CONSUMER_ACTIVE && !want && q->rules.ordered && !MUTANT(ORDERED_CANCELS)) {
+        order_stop(q, now_ms, "the queue came to pause");
+        return false;
+    }
     if (c->state == CONSUMER_ACTIVE && !want) {
         c->state = CONSUMER_STOPPING;
-        return cancel(c, c->number, ret);
+        return cancel(q, c->number, ret);
     }
     if (!want || is_full(q, &load) || now_ms < c->not_before_ms ||
         (c->state == CONSUMER_ACTIVE && !consumer_needs_renewal(c, &load, now_ms)))
@@ -442,6 +452,8 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
             until = earlier(until, gathered);
     }
     until = earlier(until, claims_deadline(q, now_ms));
+    if (order_is_stopping(q))
+        until = earlier(until, now_ms + STOP_LOOK_MS);
     if (q->consumer.state == CONSUMER_NONE && q->generation && q->consumer.not_before_ms > now_ms)
         until = earlier(until, q->consumer.not_before_ms);
     if (q->drain && q->drain != DRAIN_DONE)

@@ -4,6 +4,7 @@
 
 #include "core/life.h"
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/pauses.h"
 
 #include "onceward/core/mutant.h"
@@ -60,6 +61,21 @@ static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
     return !near && s.kind != STEP_STAY;
 }
 
+/* The whole tail goes back, once the oldest delivery that only waits has been held for max_hold. */
+static void return_ordered(struct queue *q, int64_t now_ms)
+{
+    for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms)
+            return; /* in the order of arrival */
+        if (may_leave(q, d)) {
+            order_stop(q, now_ms, "held for max_hold");
+            return;
+        }
+    }
+}
+
 static void return_old(struct queue *q, int64_t now_ms)
 {
     int64_t n = 0;
@@ -81,9 +97,11 @@ static int64_t paused_since_ms(const struct queue *q)
 {
     static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR,
                                                PAUSE_EVERYTHING_FAILS};
+    /* A return of an ordered queue is one of all its messages, which the broker counts. */
+    size_t n_pauses = q->rules.ordered ? 1 : sizeof(pauses) / sizeof(pauses[0]);
     int64_t since = INT64_MAX;
 
-    for (size_t i = 0; i < sizeof(pauses) / sizeof(pauses[0]); i++)
+    for (size_t i = 0; i < n_pauses; i++)
         if (pause_is_on(q, pauses[i]) && q->pauses[pauses[i]].since_ms < since)
             since = q->pauses[pauses[i]].since_ms;
     return since;
@@ -119,6 +137,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
 
 static void leave_to_others(struct queue *q, int64_t now_ms)
 {
+    static const char why[] = "a pause has lasted for pause_hold, and another replica consumes";
     const struct delivery *stays;
     int64_t since = paused_since_ms(q), n = 0;
 
@@ -127,7 +146,9 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
     q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms &&
                         (q->n_others > 0 || MUTANT(RETURNED_TO_NOBODY)) && database_is_up(q->database) &&
                         !q->lever.paused && !q->drain;
-    if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE)
+    if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
+        order_stop(q, now_ms, why);
+    if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE || q->rules.ordered)
         return;
     stays = stays_to_try(q, now_ms);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -139,7 +160,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
     }
     if (n)
         q->flow.left_ms = now_ms;
-    tell_returned(q, n, "a pause has lasted for pause_hold, and another replica consumes");
+    tell_returned(q, n, why);
 }
 
 static int by_due(const void *a, const void *b)
@@ -187,6 +208,11 @@ static void return_crowded(struct queue *q, int64_t now_ms)
 
 void return_step(struct queue *q, int64_t now_ms)
 {
+    if (q->rules.ordered && !MUTANT(ORDERED_REQUEUES)) {
+        return_ordered(q, now_ms);
+        leave_to_others(q, now_ms);
+        return;
+    }
     return_old(q, now_ms);
     leave_to_others(q, now_ms);
     return_crowded(q, now_ms);

@@ -1,6 +1,7 @@
 /* The clock of a queue: timers, and once a second its bounds, what goes back to the broker, what is told. */
 #include "core/life.h"
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/pauses.h"
 #include "core/renewals.h"
 #include "core/steps.h"
@@ -205,6 +206,8 @@ static void tick(struct queue *q, int64_t now_ms)
     q->tick_ms = now_ms + TICK_MS;
     return_step(q, now_ms);
     watch_consumer(q, now_ms);
+    if (q->rules.ordered)
+        order_watch(q, now_ms);
     ask_holder(q, now_ms);
 }
 
@@ -234,4 +237,5 @@ void queue_time(struct queue *q, int64_t now_ms)
     tell_pauses(q, now_ms);
     tick(q, now_ms);
     drain_step(q, now_ms);
+    order_step(q, now_ms);
 }

@@ -15,12 +15,6 @@ static int read_limit(const struct returns *r)
     return r->limits.read ? r->limits.delivery_limit : LIMIT_UNKNOWN;
 }
 
-/* RabbitMQ 4 has a limit of its own where the queue has none; a queue that cannot be read may have a lower one. */
-static bool has_default(const struct returns *r)
-{
-    return r->limits.read && r->server_major >= LIMIT_SINCE_VERSION;
-}
-
 int returns_limit(const struct returns *r)
 {
     int told = r->configured, read = read_limit(r);
@@ -33,13 +27,13 @@ int returns_limit(const struct returns *r)
         return told > 0 ? told : read;
     if (told == LIMIT_NONE || read == LIMIT_NONE)
         return LIMIT_NONE;
-    return has_default(r) ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+    return r->server_major >= LIMIT_SINCE_VERSION ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
 }
 
 bool returns_limit_is_assumed(const struct returns *r)
 {
     return r->kind != KIND_CLASSIC && r->configured == LIMIT_UNKNOWN && read_limit(r) == LIMIT_UNKNOWN &&
-           has_default(r);
+           r->server_major >= LIMIT_SINCE_VERSION;
 }
 
 void returns_limit_words(const struct returns *r, struct buf *ret)
@@ -88,7 +82,7 @@ int64_t returns_renew_count(const struct returns *r)
 {
     int limit = limit_to_keep(r);
 
-    if (limit == LIMIT_NONE)
+    if (limit == LIMIT_NONE || r->ordered)
         return INT64_MAX;
     return limit - LIMIT_SPARE > 1 ? limit - LIMIT_SPARE : 1;
 }
@@ -97,7 +91,7 @@ int64_t returns_near_count(const struct returns *r)
 {
     int limit = limit_to_keep(r), least;
 
-    if (limit == LIMIT_NONE)
+    if (limit == LIMIT_NONE || r->ordered)
         return INT64_MAX;
     least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
     return limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least;

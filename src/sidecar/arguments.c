@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { JOB_EXTRA_MS = 15000 /* for name resolution */ };
+enum { JOB_EXTRA_MS = 15000 /* for name resolution */, REFUSED_AGAIN_MS = 15000 };
 
 void arguments_want(struct lane *l)
 {
@@ -31,6 +31,28 @@ static void warn(const struct lane *l, const struct broker_arguments *a)
         report_reason(l, EVENT_LIMITS, text);
 }
 
+/* An ordered queue is not consumed while its arguments do not allow that. It is asked again until they do. */
+static void judge_order(struct lane *l, const struct arguments_found *found)
+{
+    int64_t now_ms = l->sidecar->now_ms;
+    bool was_refused = l->core.pauses[PAUSE_NOT_ORDERED].since_ms != 0,
+         read = found && found->answer == ARGUMENTS_READ,
+         readable = !found || found->answer != ARGUMENTS_NO_QUEUE;
+    int limit = returns_limit(&l->core.returns);
+    const char *refusal = NULL;
+
+    if (!l->config->order.key.n || !readable)
+        return;
+    if (read)
+        refusal = broker_arguments_order_refusal(&found->arguments, limit);
+    else if (!l->core.returns.limits.read)
+        refusal = broker_arguments_order_unread(limit);
+    queue_refused(&l->core, now_ms, PAUSE_NOT_ORDERED, refusal);
+    if (refusal && !was_refused)
+        report_reason(l, EVENT_REFUSED, refusal);
+    l->arguments_again_ms = refusal ? now_ms + REFUSED_AGAIN_MS : 0;
+}
+
 /* found NULL: not read. What was read before stays. */
 static void tell(struct lane *l, const struct arguments_found *found)
 {
@@ -45,6 +67,7 @@ static void tell(struct lane *l, const struct arguments_found *found)
     }
     l->touched = true;
     queue_limits_known(&l->core, &limits);
+    judge_order(l, found);
     if (found && found->answer == ARGUMENTS_READ && !l->core.ready)
         warn(l, &found->arguments);
 }
@@ -121,6 +144,14 @@ static bool is_wanted(const struct sidecar *s, const struct broker_link *k)
 
 void arguments_step(struct sidecar *s)
 {
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        struct lane *l = &s->lanes[i];
+
+        if (l->arguments_again_ms && s->now_ms >= l->arguments_again_ms && l->link->broker) {
+            l->arguments_again_ms = 0;
+            arguments_want(l);
+        }
+    }
     for (size_t i = 0; i < s->n_links; i++) {
         struct broker_link *k = &s->links[i];
 

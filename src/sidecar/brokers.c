@@ -101,6 +101,9 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         a.n_rejected = message_rejections(ev->message, slice_of(l->config->queue));
         a.deaths = message_deaths(ev->message);
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
+        if (l->config->order.key.n)
+            a.has_key = key_make(l->config->order.key.items, l->config->order.key.n, ev->message, jsonread_id,
+                                 &s->id, a.key);
         a.no_id = brokers_identify(l, ev->message, &s->id, &f);
         a.no_id_text = f.text;
         a.id = buf_slice(&s->id);

@@ -67,6 +67,8 @@ static const struct note_fields {
     [EVENT_BODY_MISMATCH] = {.reason = "first", .text = "rows"},
     [EVENT_SHORT_WINDOW] = {.ms = "left_ms"},
     [EVENT_PARKED_FULL] = {.text = "reason", .n = "n"},
+    [EVENT_ORDER_BLOCKED] = {.n = "waiting"},
+    [EVENT_ORDER_PRIORITY] = {.n = "priority"},
     [EVENT_TOO_LARGE] = {.text = "reason"},
     [EVENT_LIMITS] = {.text = "reason"},
     [EVENT_DISCONNECTED] = {.reason = "peer", .text = "reason", .ms = "next_try_ms"},

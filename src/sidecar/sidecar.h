@@ -170,8 +170,9 @@ struct lane {
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
     bool arguments_wanted, arguments_asked; /* of the declare of the queue */
-    struct waiting waiting;                 /* before its first start */
-    struct lane_shown {                     /* in the row of presence, at that time */
+    int64_t arguments_again_ms; /* asked again then, since they do not allow its order; 0: they do */
+    struct waiting waiting;     /* before its first start */
+    struct lane_shown {         /* in the row of presence, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
     } shown;

@@ -130,9 +130,50 @@ static struct consumer_sim *consumer_with_credit(struct channel *c)
     return NULL;
 }
 
+static struct channel *channel_of(const struct broker_queue *q, uint64_t since, struct consumer_sim **ret)
+{
+    for (struct channel *c = q->channels; c; c = c->next)
+        for (size_t i = 0; c->open && i < c->n_consumers; i++)
+            if (c->consumers[i].since == since) {
+                *ret = &c->consumers[i];
+                return c;
+            }
+    return NULL;
+}
+
+const struct sidecar *broker_active_sidecar(const struct world *w, int queue)
+{
+    struct consumer_sim *unused;
+    const struct broker_queue *q = &w->broker->queues[queue];
+    const struct channel *c = q->active ? channel_of(q, q->active, &unused) : NULL;
+
+    return c ? c->link->sidecar : NULL;
+}
+
+/* The active consumer stays so until it is cancelled or its channel ends; then it is the one that waits longest. On
+ * classic queues the next one waits until everything of the former one is settled. */
+static struct channel *active_channel(struct broker_queue *q, struct consumer_sim **to)
+{
+    struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
+
+    if (!active) {
+        uint64_t first = 0;
+
+        for (const struct channel *c = q->channels; c; c = c->next)
+            for (size_t i = 0; c->open && i < c->n_consumers; i++)
+                if (!first || c->consumers[i].since < first)
+                    first = c->consumers[i].since;
+        q->active = first;
+        active = first ? channel_of(q, first, to) : NULL;
+    }
+    return active && (*to)->n_unacked < (*to)->prefetch ? active : NULL;
+}
+
 /* Round robin: a channel that got one goes behind the others. */
 static struct channel *next_channel(struct broker_queue *q, struct consumer_sim **to)
 {
+    if (q->plan->single_active)
+        return active_channel(q, to);
     for (struct channel **at = &q->channels; *at; at = &(*at)->next) {
         struct channel *c = *at;
 
@@ -195,6 +236,8 @@ struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int6
                        .holder = -1};
     t->n_copies++;
     t->n_open_copies++;
+    if (!t->published_as)
+        t->published_as = m->position;
     ring_insert(&q->ready, m);
     q->n_ready++;
     TRACE(w, "published %s copy %llu", t->id, (unsigned long long)m->number);
@@ -225,6 +268,13 @@ static struct copy *take_unacked(struct channel *c, uint64_t tag)
     return m;
 }
 
+/* By the end of their channel, or one by one (m->returned). Quorum queues have a line of their own for what is returned,
+ * so that a part that is returned a second time goes behind the rest. */
+static struct copy *place_behind(struct broker_queue *q, const struct copy *m)
+{
+    return m->returned && !q->plan->limit ? &q->ready : &q->returns;
+}
+
 static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bool counted)
 {
     struct copy *before = &q->ready;
@@ -238,7 +288,9 @@ static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bo
         oracle_dropped(w, m);
         return;
     }
-    if (q->plan->quorum && q->plan->version >= 430)
+    if (q->plan->quorum && q->plan->single_active)
+        before = place_behind(q, m);
+    else if (q->plan->quorum && q->plan->version >= 430)
         before = &q->returns;
     else if (!q->plan->quorum || q->plan->limit) { /* where it was */
         before = q->ready.next;
@@ -310,7 +362,8 @@ static void on_consume(struct world *w, struct channel *c, uint32_t number, int 
         oracle_broken(w, "consumers", "%d consumers on one channel", CONSUMERS_MAX);
         return;
     }
-    c->consumers[c->n_consumers++] = (struct consumer_sim){.number = number, .prefetch = prefetch};
+    c->consumers[c->n_consumers++] = (struct consumer_sim){
+        .number = number, .prefetch = prefetch, .since = ++w->broker->queues[c->queue].n_subscribed};
     sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_CONSUMING,
                   number);
 }
@@ -408,6 +461,21 @@ struct channel *broker_open(struct world *w, struct link_sim *l, int queue)
     return c;
 }
 
+/* As one tail, in the order of its tags. */
+static void tail_goes_back(struct world *w, struct channel *c)
+{
+    for (size_t i = 0; i < c->n_tags; i++) {
+        struct copy *m = c->by_tag[i];
+
+        if (m->state != COPY_UNACKED || m->channel != c || m->tag != i + 1)
+            continue;
+        m->channel = NULL;
+        put_back(w, &w->broker->queues[c->queue], m, true);
+    }
+    c->n_consumers = 0;
+    pump(w, &w->broker->queues[c->queue]);
+}
+
 /* Everything that it had goes back, the oldest first. */
 void broker_channel_ends(struct world *w, struct channel *c)
 {
@@ -417,6 +485,10 @@ void broker_channel_ends(struct world *w, struct channel *c)
     if (!c->open)
         return;
     c->open = false;
+    if (q->plan->single_active) {
+        tail_goes_back(w, c);
+        return;
+    }
     for (size_t i = 0; i < c->n_tags; i++) {
         struct copy *m = c->by_tag[i];
 

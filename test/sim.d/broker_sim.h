@@ -14,6 +14,7 @@ enum { CONSUMERS_MAX = 4 };
 
 struct consumer_sim {
     uint32_t number;
+    uint64_t since; /* its place among all consumers of the queue */
     int prefetch, n_unacked;
 };
 
@@ -45,7 +46,8 @@ struct link_sim {
 
 struct broker_queue {
     const struct plan_queue *plan;
-    struct copy ready, returns; /* rings; returns: of 4.3, served first */
+    struct copy ready, returns; /* rings; returns: of 4.3, and of a single active consumer's; served first */
+    uint64_t n_subscribed, active; /* consumers that ever were; the active one's `since`, 0: none */
     size_t n_ready;
     uint64_t next_position;
     struct channel *channels;
@@ -92,3 +94,6 @@ struct copy *channel_copy(const struct channel *c, uint64_t tag);
 
 /* A short time on a wire. */
 int64_t wire_us(struct world *w);
+
+/* The sidecar whose consumer is the active one of a queue with a single active consumer; NULL: none is. */
+const struct sidecar *broker_active_sidecar(const struct world *w, int queue);

@@ -151,8 +151,27 @@ void oracle_answered(struct world *w, struct post *p)
     s->accepted[s->n_accepted++] = p;
 }
 
+/* Published before t, of its key, and neither done nor dead. */
+static const struct truth *find_predecessor(const struct world *w, const struct truth *t)
+{
+    for (size_t i = 0; i < w->n_truths; i++) {
+        const struct truth *u = &w->truths[i];
+
+        if (u != t && u->queue == t->queue && u->key == t->key && u->published_as &&
+            u->published_as < t->published_as && !u->done_us && u->n_open_copies > 0 &&
+            u->character != CHARACTER_NO_ID)
+            return u;
+    }
+    return NULL;
+}
+
 void oracle_effect(struct world *w, struct truth *t)
 {
+    const struct truth *before =
+        rules_of(w, t->queue)->ordered && t->key >= 0 && !t->n_effects ? find_predecessor(w, t) : NULL;
+
+    if (before)
+        oracle_broken(w, "order", "%s has its effect before %s of the same key", t->id, before->id);
     t->n_effects++;
     if (!t->done_us)
         t->done_us = w->now_us;
@@ -504,10 +523,7 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
 void oracle_dropped(struct world *w, struct copy *m)
 {
     const struct inbox_row_sim *r = &m->truth->row;
-    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     enum { LEAST_US = 500000 };
-    /* The page asks for the key where a limit is below the least. */
-    bool hidden = plan_known_limit(p) == LIMIT_UNKNOWN && p->limit < LIMIT_LEAST;
     bool safe = m->renewed || m->letter_us || m->is_dead ||
                 (r->status == INBOX_COMPLETED && r->body == m->body) || r->status == INBOX_DEAD;
 
@@ -518,7 +534,7 @@ void oracle_dropped(struct world *w, struct copy *m)
     bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
                                                         w->now_us - w->database->mended_us < LEAST_US);
 
-    if (!safe && !hidden && m->returned && !m->skipped && w->database->up && !no_room)
+    if (!safe && m->returned && !m->skipped && w->database->up && !no_room)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
     if (!safe && !m->returned && could_be_stored(w, m))
         oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",
@@ -554,6 +570,7 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
         o->told_us = w->now_us;
         break;
     case EVENT_STUCK:
+    case EVENT_ORDER_BLOCKED:
     case EVENT_STANDBY:
         o->told_us = w->now_us;
         break;
@@ -637,7 +654,8 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
         since = s->frozen_until_us;
     if (since < o->told_us)
         since = o->told_us;
-    if (!w->broker->queues[queue].n_ready)
+    bool is_standby = w->plan->queues[queue].single_active && broker_active_sidecar(w, queue) != s;
+    if (!w->broker->queues[queue].n_ready || is_standby)
         o->empty_us = w->now_us;
     if (since < o->empty_us)
         since = o->empty_us;
@@ -706,6 +724,23 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         }
 }
 
+/* The first of a key does not wait for its key, and all others do. */
+static void check_lines(struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+
+    if (!q->rules.ordered || q->order.stop)
+        return;
+    for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
+
+        if (d->place.line && key_place_is_first(&d->place) == (d->wait == WAIT_ORDER))
+            oracle_broken(w, "order", "%.*s is %s of its key and %s", (int)d->id_len, d->id,
+                          key_place_is_first(&d->place) ? "the first" : "not the first",
+                          d->wait == WAIT_ORDER ? "waits for it" : "does not wait");
+    }
+}
+
 void oracle_started(struct world *w, const struct sidecar *s)
 {
     w->oracle->load[s->index] = (struct oracle_load){0};
@@ -723,6 +758,7 @@ void oracle_second(struct world *w)
                 check_pause(w, w->sidecars[i], q);
                 check_hold(w, w->sidecars[i], q);
                 check_left_behind(w, w->sidecars[i], q);
+                check_lines(w, w->sidecars[i], q);
             }
 }
 

@@ -79,7 +79,7 @@ void plan_plain(struct plan *p, uint64_t seed)
                            3600ll * SECOND, /* lives of 8 hanging attempts, each a window and a wait of one */
                        .own_rows = true};
     for (int i = 0; i < QUEUES_MAX; i++) {
-        p->queues[i] = (struct plan_queue){.quorum = true, .readable = true, .version = 400, .limit = 20};
+        p->queues[i] = (struct plan_queue){.quorum = true, .version = 400, .limit = 20};
         rules_plain(&p->queues[i].rules);
     }
     p->application = (struct plan_application){.service_us = 2000, .restart_us = 100000};
@@ -177,9 +177,7 @@ static void make_queue(uint64_t *r, struct plan_queue *q)
         q->limit = (int)ONE_OF(r, 0, 2, 3, 5, 20);
         q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
     } else if (q->quorum) {
-        uint64_t own = *r ^ 0x4c494d4954; /* r itself is left as it is: the plans of known seeds stay */
-
-        q->limit = q->version >= 400 ? (int)ONE_OF(&own, 0, 5, 20, 20) : (int)ONE_OF(r, 0, 2, 3, 5, 20);
+        q->limit = q->version >= 400 ? 20 : (int)ONE_OF(r, 0, 2, 3, 5, 20);
     }
     q->readable = random_chance(r, 5000);
     q->moved_back = random_chance(r, 800);
@@ -204,7 +202,7 @@ int plan_known_limit(const struct plan_queue *p)
         return told > 0 ? told : read;
     if (told == LIMIT_NONE || read == LIMIT_NONE)
         return LIMIT_NONE;
-    return p->version >= 400 && p->readable ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+    return p->version >= 400 ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
 }
 
 static void make_application(uint64_t *r, struct plan_application *a)
@@ -307,6 +305,34 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
             ->queue = queue;
 }
 
+/* The first queue has a single active consumer, and its messages have keys. */
+static void make_ordered(struct plan *p, uint64_t *r)
+{
+    struct plan_queue *q = &p->queues[0];
+
+    q->rules.ordered = true;
+    q->rules.transaction = random_chance(r, 9000);
+    q->n_keys = (int)ONE_OF(r, 1, 3, 10, 50);
+    q->single_active = q->readable = true;
+    q->quorum = random_chance(r, 8000);
+    q->limit = q->version >= 400 ? 0 : (int)ONE_OF(r, 0, 1000);
+    q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
+    q->moved_back = q->auto_delete = false;
+    q->max_length = 0;
+    q->rules.max_bytes = 64 << 20;
+    q->rules.max_message_bytes = 256 << 10;
+    q->rules.max_parked = q->rules.prefetch + 1;
+    for (size_t i = 0; i < p->n_messages; i++) {
+        struct plan_message *m = &p->messages[i];
+
+        /* A message that is always put off would block its key without end, and many without an id fill the prefetch. */
+        if (m->queue == 0 && (m->character == CHARACTER_503 || m->character == CHARACTER_429))
+            m->character = CHARACTER_500;
+        if (m->queue == 0 && m->character == CHARACTER_NO_ID)
+            m->character = CHARACTER_GOOD;
+    }
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     uint64_t r = random_mix(seed ^ 0x0123456789abcdef);
@@ -333,6 +359,9 @@ void plan_make(struct plan *p, uint64_t seed)
         p->application.rates[DEED_UNSENT] = (uint16_t)ONE_OF(&r, 100, 1000, 5000);
     for (int i = 0; i < p->n_queues; i++) /* quorum queues with x-expires go the same way, later */
         p->queues[i].auto_delete = random_chance(&r, 5000);
+    r = random_mix(seed ^ 0x0de8);
+    if (random_chance(&r, 1500))
+        make_ordered(p, &r);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }
@@ -353,9 +382,10 @@ void plan_print(const struct plan *p)
                "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
-               q->auto_delete  ? ", auto-delete"
-               : q->max_length ? ", drop-head"
-                               : "",
+               r->ordered       ? ", ordered"
+               : q->auto_delete ? ", auto-delete"
+               : q->max_length  ? ", drop-head"
+                                : "",
                r->transaction ? "transaction" : "response", (long long)r->token_window_ms,
                (long long)r->max_hold_ms, r->concurrency, r->prefetch, r->max_parked, r->max_attempts,
                (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake);

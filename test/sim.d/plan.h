@@ -105,12 +105,14 @@ struct plan_fault {
 
 struct plan_queue {
     bool quorum;
-    int version;      /* of the broker: 310, 400 or 430 */
-    int limit;        /* the delivery limit that the queue really has; 0: none */
-    int max_length;   /* drop-head; 0: none */
-    bool readable;    /* its arguments can be read */
-    bool moved_back;  /* what is rejected comes back by a dead letter exchange */
-    bool auto_delete; /* the broker deletes it when its last consumer is cancelled */
+    int version;        /* of the broker: 310, 400 or 430 */
+    int limit;          /* the delivery limit that the queue really has; 0: none */
+    int max_length;     /* drop-head; 0: none */
+    bool readable;      /* its arguments can be read */
+    bool moved_back;    /* what is rejected comes back by a dead letter exchange */
+    bool single_active; /* x-single-active-consumer */
+    int n_keys;         /* of an ordered queue: messages have that many keys, in turns */
+    bool auto_delete;   /* the broker deletes it when its last consumer is cancelled */
     struct queue_rules rules;
     int max_backoff_ms;
 };

@@ -58,6 +58,7 @@ static void publish_all(struct world *w)
                                     .param = m->param,
                                     .bytes = m->bytes};
                 t->row.unproven_us = -1;
+                t->key = p->queues[m->queue].n_keys ? m->number % p->queues[m->queue].n_keys : -1;
                 t->id_len = (size_t)snprintf(t->id, sizeof(t->id), "m%d", m->number);
             }
             t->n_open_copies++;

@@ -409,6 +409,8 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
     /* The broker may have given it to somebody else already, and not be heard of. */
     bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag;
 
+    if (a->kind == ACTION_REQUEUE && q->core.rules.ordered)
+        oracle_broken(w, "order", "%s of an ordered queue is requeued", m->truth->id);
     if (a->kind == ACTION_REJECT)
         oracle_reject(
             w, m, (size_t)m->bytes > q->core.rules.max_message_bytes && q->core.rules.too_large_is_reject);
@@ -455,6 +457,9 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         break;
     case ACTION_CONSUME:
     case ACTION_CANCEL:
+        if (a->kind == ACTION_CANCEL && q->core.rules.ordered && q->core.held.unacked.len)
+            oracle_broken(w, "order", "an ordered queue is cancelled while %zu deliveries are not acked",
+                          q->core.held.unacked.len);
         TRACE(w, "sidecar %d: %s %u, %lld", s->index, a->kind == ACTION_CONSUME ? "consume" : "cancel",
               a->number, (long long)a->n);
         if (q->channel)

@@ -60,7 +60,8 @@ static void open_channel(struct world *w, struct sidecar *s, int i)
                        p->quorum ? KIND_QUORUM : KIND_CLASSIC);
     queue_limits_known(&q->core, &(struct queue_limits){.read = p->readable,
                                                         .delivery_limit = plan_read_limit(p),
-                                                        .drops_head = p->max_length > 0});
+                                                        .drops_head = p->max_length > 0,
+                                                        .single_active = p->single_active});
     told(w, s);
 }
 
@@ -464,6 +465,8 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     /* Publishers may set what only a quorum queue means. */
     a.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
     memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
+    a.has_key = t->key >= 0;
+    a.key[0] = (uint8_t)t->key;
     if (t->character == CHARACTER_NO_ID) {
         a.id = (struct slice){"", 0};
         a.no_id = DEAD_NO_MESSAGE_ID;

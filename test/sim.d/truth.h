@@ -50,6 +50,8 @@ struct post {
 /* A message: what is known by its queue and id. */
 struct truth {
     int number, queue;
+    int key;               /* of an ordered queue; -1: none */
+    uint64_t published_as; /* the place of its first copy in its queue; 0: not published yet */
     char id[24];
     size_t id_len;
     enum character character;

@@ -45,6 +45,12 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
 /* A warning where the broker drops messages at the delivery limit (returns_limit), or NULL. */
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
+/* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. */
+const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit);
+
+/* The same for a queue whose arguments cannot be read. */
+const char *broker_arguments_order_unread(int limit);
+
 /* Why they are not known. */
 enum arguments_answer {
     ARGUMENTS_READ,

@@ -3,6 +3,7 @@
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
+#include "onceward/core/keys.h"
 #include "onceward/core/operation.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/request.h"
@@ -106,6 +107,7 @@ struct delivery {
     struct link in_leader;  /* leader->followers */
     struct link in_request; /* request->members: its answer is awaited */
     struct hash_link by_ref, by_id;
+    struct key_place place; /* of an ordered queue: in the line of its key, until its message has ended */
     struct list followers;
     struct delivery *leader; /* itself: it stands for its id; another: it follows that; NULL: neither */
     uint64_t ref;            /* of the process, never used twice */

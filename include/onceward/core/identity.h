@@ -3,6 +3,7 @@
 #include "onceward/base/slice.h"
 #include "onceward/core/message.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct buf;
@@ -57,6 +58,11 @@ enum identity_result {
  * says which source and what is wrong. */
 enum identity_result identity_find(const struct identity_source *sources, size_t n, const struct message *m,
                                    identity_json_fn *json, struct buf *id, struct fault *f);
+
+/* Digest of the order key that the first source finds that has one, of any length; false: none has. room: of the
+ * caller's, overwritten. */
+bool key_make(const struct identity_source *sources, size_t n, const struct message *m,
+              identity_json_fn *json, struct buf *room, uint8_t out[16]);
 
 /* The first 16 bytes of SHA-256 of the body. */
 void fingerprint_make(const void *body, size_t len, uint8_t out[16]);

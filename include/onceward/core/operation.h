@@ -20,7 +20,7 @@ enum phase {
     PHASE_SENT,   /* its answer is awaited */
 };
 
-/* Why a wanted operation is not sent yet. All but FOLLOWING end at the delivery's timer. */
+/* Why a wanted operation is not sent yet. All but FOLLOWING and ORDER end at the delivery's timer. */
 enum wait_reason {
     WAIT_NONE,
     WAIT_DUE,       /* its next attempt is not due */
@@ -33,6 +33,7 @@ enum wait_reason {
     WAIT_ROOM,      /* its body did not fit and was skipped */
     WAIT_CIRCLING,  /* dead, and brought back by the queue's own dead-letter exchange */
     WAIT_RENEWAL,   /* renewed too often */
+    WAIT_ORDER,     /* an earlier message of its key has not ended. No timer */
     WAIT_BRAKE,     /* it failed while everything fails; tried again in turn */
     N_WAITS
 };

@@ -41,6 +41,8 @@ struct queue_rules {
     size_t n_permanent_status;
     int brake, revive;
     bool mismatch_is_duplicate, too_large_is_reject;
+    bool ordered;         /* messages of one key go one after the other */
+    bool unkeyed_is_dead; /* ordered: a message without a key is dead, not unordered */
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
     int64_t stuck_ms, stuck_again_ms, stats_interval_ms;
@@ -84,6 +86,13 @@ struct queue {
     struct limiter limiter;
     struct brake brake;
     struct returns returns;
+    struct queue_order { /* of an ordered queue */
+        struct keys keys;
+        const char *stop;      /* why its channel is to be closed, of static memory; NULL: it is not */
+        int64_t stop_until_ms; /* then also with requests in flight */
+        bool closing;          /* ACTION_REOPEN is on its way */
+        int64_t blocked_ms, priority_ms; /* of the latest line of these events; 0: none */
+    } order;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
     int n_others; /* other instances that may consume this queue, as presence says; 0: none, or not known */
@@ -164,6 +173,8 @@ struct arrival {
     enum dead_reason no_id; /* DEAD_NONE: the id is good; else why not, with the words in no_id_text */
     const char *no_id_text;
     uint8_t fingerprint[16];
+    bool has_key; /* of an ordered queue: */
+    uint8_t key[KEY_BYTES];
 };
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
 

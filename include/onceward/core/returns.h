@@ -27,6 +27,8 @@ struct returns {
     int configured; /* queues.<name>.delivery_limit, else broker.delivery_limit; LIMIT_UNKNOWN: neither */
     int server_major, server_minor; /* of the broker's version; 0: not known yet */
     struct queue_limits limits;
+    bool
+        ordered; /* no message of the queue is renewed or returned alone, so none is near the limit by itself */
     const char *no_renewal; /* why no message of the queue can be renewed, of static memory; NULL: they can */
     bool told;              /* a line about an unknown or assumed limit was logged */
 };

@@ -1,0 +1,145 @@
+"""Order per key on real servers: the completions of one key commit in the order of the queue, whatever ends or restarts."""
+
+import itertools
+import threading
+
+from rig.wait import wait_until
+
+SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+ORDER = {"order": {"key": ["header:account"]}, "prefetch": 128, "max_message": "64KiB", "delivery_limit": 0}
+
+
+class Ordered:
+    """Publishes numbered messages per key, and an application that records after which number each one committed."""
+
+    def __init__(self, bed, suffix="-ordered", arguments=None):
+        self.bed = bed
+        bed.queue = bed.new_queue(suffix, arguments=arguments or SINGLE)
+        bed.app.handler = self.commit
+        self.numbers = {}
+        self.fails = lambda key, number, attempt: None  # a status in place of the commit
+
+    def publish(self, keys, n):
+        """n messages of each key, in turns."""
+        for _, key in itertools.product(range(n), keys):
+            number = self.numbers[key] = self.numbers.get(key, 0) + 1
+            self.bed.queue.publish(f"{key}:{number}", headers={"account": key})
+        self.bed.queue.sync()
+
+    def commit(self, request, reply):
+        key, number = request.message_id.split(":")
+        status = self.fails(key, int(number), request.attempt)
+        if status:
+            return status
+        app = self.bed.app
+        database = app.borrow()
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("SELECT onceward.complete(%s)", (request.token,))
+                cursor.execute("SELECT coalesce(max(split_part(message_id, ':', 2)::int), 0) FROM app.ledger "
+                               "WHERE application = %s AND message_id LIKE %s", (app.name, key + ":%"))
+                last = cursor.fetchone()[0]
+                cursor.execute("INSERT INTO app.ledger (application, message_id, note) VALUES (%s, %s, %s)",
+                               (app.name, request.message_id, str(last)))
+            database.commit()
+        except Exception:
+            database.rollback()
+            raise
+        finally:
+            app.give_back(database)
+        return 200
+
+    def ids(self):
+        return [f"{key}:{n}" for key, most in self.numbers.items() for n in range(1, most + 1)]
+
+    def rows(self):
+        return self.bed.rows("SELECT message_id, note FROM app.ledger WHERE application = %s", self.bed.app.name)
+
+    def assert_ordered(self, without=()):
+        """Each once, and each after the one before it."""
+        rows = self.rows()
+        done = [r["message_id"] for r in rows]
+        assert len(done) == len(set(done)), "doubled"
+        assert set(done) == set(self.ids()) - set(without), "gaps"
+        wrong = []
+        for r in rows:
+            key, number = r["message_id"].split(":")
+            before = [n for n in range(1, int(number)) if f"{key}:{n}" not in without]
+            if int(r["note"]) != (before[-1] if before else 0):
+                wrong.append((r["message_id"], r["note"]))
+        assert not wrong, f"{len(wrong)} inversions: {wrong[:5]}"
+
+
+def test_the_messages_of_a_key_go_one_after_the_other(bed):
+    ordered = Ordered(bed)
+    running, most = {}, {}
+    lock = threading.Lock()
+    commit = ordered.commit
+
+    def handler(request, reply):
+        key = request.message_id.split(":")[0]
+        with lock:
+            running[key] = running.get(key, 0) + 1
+            most[key] = max(most.get(key, 0), running[key])
+            most["all"] = max(most.get("all", 0), sum(running.values()))
+        try:
+            return commit(request, reply)
+        finally:
+            with lock:
+                running[key] -= 1
+
+    bed.app.handler = handler
+    ordered.publish([f"k{i}" for i in range(20)], 20)
+    bed.sidecar(**ORDER)
+    bed.wait_for_effects(ordered.ids())
+    assert most.pop("all") > 1
+    assert set(most.values()) == {1}
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def test_a_message_that_fails_keeps_its_key_waiting_and_no_other(bed):
+    ordered = Ordered(bed)
+    good = threading.Event()
+    ordered.fails = lambda key, number, attempt: 500 if (key, number) == ("bad", 1) and not good.is_set() else None
+    ordered.publish(["bad", "good"], 20)
+    bed.sidecar(retry={"max_attempts": 1000, "backoff": "50ms", "max_backoff": "50ms"}, **ORDER)
+    bed.wait_for_effects([f"good:{n}" for n in range(1, 21)])
+    assert not bed.app.posts("bad:2")
+    good.set()
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def test_after_a_dead_letter_the_key_goes_on(bed):
+    ordered = Ordered(bed)
+    ordered.fails = lambda key, number, attempt: 400 if (key, number) == ("a", 3) else None
+    ordered.publish(["a", "b"], 10)
+    bed.sidecar(**ORDER)
+    bed.wait_for_effects(set(ordered.ids()) - {"a:3"})
+    ordered.assert_ordered(without={"a:3"})
+    assert [r["reason"] for r in bed.letters()] == ["permanent"]
+    bed.assert_acked()
+
+
+def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
+    ordered = Ordered(bed)
+    keys = [f"k{i}" for i in range(30)]
+    ordered.fails = lambda key, number, attempt: 500 if attempt == 1 and number % 11 == 0 else None
+    ordered.publish(keys, 10)
+    replicas = [bed.sidecar(**ORDER) for _ in range(3)]
+    for turn in range(6):
+        ordered.publish(keys, 5)
+        n = len(bed.app.effects())
+        wait_until(lambda: len(bed.app.effects()) > n, "something is done")
+        for r in replicas[turn % 3:] + replicas[:turn % 3]:  # the active one is among them
+            if turn % 2:
+                assert r.term() == 0
+            else:
+                r.kill()
+            r.start()
+            r.wait_for("consuming", n=1, since=0)
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
