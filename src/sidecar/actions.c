@@ -1,5 +1,5 @@
-/* What the queues' cores want done, carried out. Turns are fair: each queue does at most so much in a turn,
- * and another one is first each time. */
+/* Carries out the actions of the queues' cores. Turns are fair: each queue does a limited number of actions
+ * per turn, and each turn starts with another queue. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -32,7 +32,7 @@ static void to_broker(struct lane *l, const struct action *a, enum failpoint bef
     struct fault f = {0};
 
     FAILPOINT_AT(before);
-    write(l->link->broker, tag, &f); /* a loss shows again in broker_next */
+    write(l->link->broker, tag, &f); /* broker_next reports a loss */
     FAILPOINT_AT(before + FAILPOINT_STEP_SENT);
 }
 
@@ -126,7 +126,7 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
     }
 }
 
-/* false: there may be more. */
+/* False: there may be more actions. */
 static bool run(struct sidecar *s, struct lane *l)
 {
     struct action a;
@@ -149,7 +149,7 @@ static void flush(struct sidecar *s)
 
         if (!k->broker || k->closed)
             continue;
-        broker_flush(k->broker, &f); /* a loss shows again in broker_next */
+        broker_flush(k->broker, &f); /* broker_next reports a loss */
         FAILPOINT_IF(k->wrote_ack, ACK_FLUSHED);
         FAILPOINT_IF(k->wrote_reject, REJECT_FLUSHED);
         FAILPOINT_IF(k->wrote_requeue, RETURN_FLUSHED);
@@ -158,7 +158,7 @@ static void flush(struct sidecar *s)
     }
 }
 
-/* A limiter has moved, or the database: then others of the application may go, too. */
+/* After a change of the limiter or the database, other queues of the application may continue too. */
 static bool has_work(const struct sidecar *s, const struct lane *l)
 {
     const struct queue_held *h = &l->core.held;

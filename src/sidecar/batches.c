@@ -1,6 +1,6 @@
-/* Operations of all queues, as batches: one of a kind as soon as that kind is free at the database, with all
- * that has come together since. No timers: one message alone goes at once, and under load batches grow by
- * themselves. */
+/* Operations of all queues, as batches. A batch of a kind is sent as soon as the database is free for that
+ * kind, with all items collected since. There are no timers: a single message is sent at once, and batches
+ * grow under load. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* A ref at the database: the lane, the operation, the delivery's own. So an answer that comes late is known
- * to be one to something else. */
+/* A ref at the database: the lane, the operation, the delivery's ref. So a late answer is recognised as
+ * belonging to another operation. */
 enum { LANE_SHIFT = 52, OPERATION_SHIFT = 48 };
 
 static uint64_t ref_of(const struct lane *l, const struct delivery *d)
@@ -35,7 +35,7 @@ uint64_t batches_ref(uint64_t ref)
     return ref & (((uint64_t)1 << OPERATION_SHIFT) - 1);
 }
 
-/* The batch that an operation goes with. */
+/* The kind of batch for an operation. */
 static enum inbox_op kind_of(const struct lane *l, enum operation op)
 {
     switch (op) {
@@ -112,7 +112,7 @@ static void letter_fill(struct letters *all, size_t i, const struct delivery *d)
     all->bytes += d->copy.n_bytes;
 }
 
-/* The message of a claim, to be stored where its row is new. One whose body was not taken is not. */
+/* The message of a claim, to be stored if its row is new. NULL if its body was not taken. */
 static const struct inbox_message *stored_fill(struct stored *all, size_t i, const struct delivery *d)
 {
     const struct message *m = d->message;
@@ -127,7 +127,7 @@ static const struct inbox_message *stored_fill(struct stored *all, size_t i, con
     return &all->items[i];
 }
 
-/* The buffers have stopped moving. */
+/* Sets the letters' slices, now that the buffers no longer move. */
 static void letters_finish(struct letters *all, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -180,8 +180,8 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     b->n++;
 }
 
-/* Completions go first, claims last: on a new connection what is known to be done is completed before
- * anything new is begun. */
+/* Completions are sent first, claims last: on a new connection, known results are completed before new work
+ * begins. */
 void batches_send(struct sidecar *s)
 {
     static const enum inbox_op order[N_INBOX_OPS] = {
@@ -201,7 +201,7 @@ void batches_send(struct sidecar *s)
             histogram_add(&s->lanes[b->items[0].queue].claim_batch, (int64_t)b->n);
         }
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_BEFORE);
-        inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* a loss answers all items by rows */
+        inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* on a loss, rows answer all items */
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_SENT);
         if (stores(order[i]))
             s->database.stored[order[i] == INBOX_CLAIM_STORE_ASYNC].bytes = 0;

@@ -1,5 +1,5 @@
-/* The connection to the database: made, read, lost; its answers, as facts for the queues; whether it works.
- */
+/* The connection to the database: made, read, lost. Its answers become facts for the queues; its failures
+ * decide whether it counts as working. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-    JOB_EXTRA_MS = 15000, /* beyond the connect timeout, for name resolution and the first statements */
+    JOB_EXTRA_MS = 15000, /* added to the connect timeout, for name resolution and the first statements */
     N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
-    SILENT_MS = 500,      /* what is silent for so long is read, so that an answer that is overdue is seen */
+    SILENT_MS = 500, /* a connection silent for this long is read, so that an overdue answer is noticed */
 };
 
 static void socket_ready(void *owner, uint32_t events)
@@ -178,7 +178,7 @@ void database_dial(struct sidecar *s, struct dial *d)
         dial_failed(s, d, f.text);
 }
 
-/* Tokens, presence and the log name the consumer under which the rows are. */
+/* Tokens, presence and the log use the consumer name that the rows have. */
 static void use_consumer(struct lane *l)
 {
     struct config_queue *q = &l->sidecar->config->queues[l->index];
@@ -194,7 +194,7 @@ static void use_consumer(struct lane *l)
     report_reason(l, EVENT_LIMITS, text);
 }
 
-/* A queue that is not registered stands still, and says why. */
+/* A queue that is not registered pauses with the reason. */
 static void look_at_registrations(struct sidecar *s)
 {
     struct fault f = {0};
@@ -220,7 +220,7 @@ static void look_at_registrations(struct sidecar *s)
         l->refused_told = refused;
     }
     if (s->database.registered)
-        touch_all(s); /* deliveries may have come before */
+        touch_all(s); /* deliveries may have arrived before */
 }
 
 void database_broker_is(struct sidecar *s, const struct broker_link *k)
@@ -231,7 +231,7 @@ void database_broker_is(struct sidecar *s, const struct broker_link *k)
         if (s->lanes[i].link == k)
             inbox_set_broker(s->database.inbox, i, k->cluster);
     s->database.registered = false;
-    s->presence.at_ms = 0; /* the same call registers, and reads the pauses before anything is begun */
+    s->presence.at_ms = 0; /* the same call registers, and reads the pauses before any work begins */
 }
 
 static void refused_whole(struct sidecar *s, const char *reason)
@@ -246,7 +246,7 @@ static void refused_whole(struct sidecar *s, const char *reason)
         l->touched = true;
     }
     if (!s->n_lanes)
-        dial_failed(s, &s->database.dial, reason); /* there is no queue to tell it of */
+        dial_failed(s, &s->database.dial, reason); /* no queue reports it */
     dial_later(s, &s->database.dial, FAILPOINT_MS(REFUSED));
 }
 
@@ -327,8 +327,8 @@ void database_step(struct sidecar *s)
     tell_unprepared(s);
 }
 
-/* libpq's buffers never shrink: after a large letter the connection is made anew, in a moment when nothing
- * depends on it. */
+/* libpq's buffers never shrink. After a large letter, Onceward reconnects at a moment when nothing is in
+ * flight. */
 static void slim(struct sidecar *s)
 {
     if (!inbox_is_swollen(s->database.inbox) || !outbox_is_quiet(s))
@@ -338,7 +338,7 @@ static void slim(struct sidecar *s)
             return;
     forget(s);
     database_lost(&s->database.core, s->now_ms, "the connection is made anew");
-    database_linked(&s->database.core); /* not a loss that is to be told */
+    database_linked(&s->database.core); /* not a loss to be logged */
     s->database.core.linked = false;
     s->database.dial.at_ms = s->now_ms;
 }

@@ -1,9 +1,9 @@
-/* Days of stored messages that are past their retention are dropped on a connection of their own: the commit
- * waits for large files to go, and everything behind it for the commit. On it days are made, too, where the
- * default partition is large, since that is read for each of them.
+/* Partitions of stored messages past their retention are dropped on a side connection: the commit waits for
+ * large files to be deleted, and everything later on the connection waits for the commit. When the default
+ * partition is large, new partitions are made there too, since PostgreSQL reads it for each.
  *
- * What cannot be dropped because somebody reads it is tried again when store.c has asked again, and told when
- * that has lasted. */
+ * A partition that another session reads cannot be dropped. The drop is retried after store.c has asked
+ * again, and reported when that has lasted. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -13,7 +13,7 @@
 
 enum {
     MORE_MS = 1000,
-    TRIES_MAX = 10, /* in vain, until it is told */
+    TRIES_MAX = 10, /* failed tries before the report */
 };
 
 static void tell_dropped(const char *partition)
@@ -86,7 +86,7 @@ void days_step(struct sidecar *s)
     } else if (!t->drops && s->now_ms >= t->drop_at_ms) {
         inbox_ask_keep_messages(t->side.inbox);
         t->drops = true;
-        t->side.readable = true; /* it may be lost already */
+        t->side.readable = true; /* the connection may be lost already */
     }
     if (t->side.inbox)
         side_sent(s, &t->side);

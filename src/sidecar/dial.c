@@ -1,4 +1,4 @@
-/* A connection that is made again for ever: when, and what is said about it. */
+/* A connection that is made again indefinitely: the times of the attempts, and the log lines about them. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    PROVEN_MS = 10000, /* a connection that lives for so long forgets the failures before it */
+    PROVEN_MS = 10000, /* a connection that lasts this long resets the count of failures */
     FIRST_MS = 250,
     LAST_MS = 5000,
 };
@@ -19,7 +19,7 @@ enum {
 static void job_ready(void *owner, uint32_t events)
 {
     (void)owner;
-    (void)events; /* dial_result asks */
+    (void)events; /* dial_result checks the job */
 }
 
 bool dial_is_due(const struct sidecar *s, const struct dial *d)
@@ -34,7 +34,7 @@ void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most
     d->job = job;
     d->deadline_ms = s->now_ms + most_ms;
     wait_add(s->wait, &d->watch, job_fd(job), EPOLLIN, job_ready, d,
-             &f); /* unwatched, it is asked once a second */
+             &f); /* on failure, the job is checked once a second */
 }
 
 static void log_peer(struct log_line *l, enum event e, const struct dial *d)
@@ -71,15 +71,15 @@ void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
     snprintf(d->reason, sizeof(d->reason), "%s", reason);
     d->is_refused = false;
     if (!somebody_was_ready(s))
-        return; /* first_start.c tells it */
+        return; /* first_start.c reports it */
     log_peer(&l, EVENT_DISCONNECTED, d);
     log_text(&l, "reason", reason);
     log_int(&l, "next_try_ms", wait);
     log_end(&l);
 }
 
-/* SQLSTATE: class 28 is the login, 3D000 no such database, 42501 no permission. AMQP: 403 is ACCESS_REFUSED,
- * 530 NOT_ALLOWED: no such virtual host, or not for this user. */
+/* SQLSTATE: class 28 is the login, 3D000 an unknown database, 42501 a missing permission. AMQP: 403 is
+ * ACCESS_REFUSED; 530 NOT_ALLOWED means an unknown virtual host, or one that this user may not use. */
 static bool is_refusal(const char *code)
 {
     static const char *const codes[] = {"28", "3D000", "42501", "403", "530"};

@@ -1,4 +1,5 @@
-/* The lines about what is missing before a queue's first start. Nothing has failed then: services start in any order. */
+/* Log lines about what is missing before a queue's first start. This is not a failure yet, since services
+ * start in any order. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"

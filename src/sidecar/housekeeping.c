@@ -1,9 +1,9 @@
-/* Housekeeping: the purge of what is past the retention, the sweep of tokens that nobody came back for, the
- * replacement of old completed rows by entries of the history, and the log lines about them.
+/* Housekeeping: purges rows past the retention, sweeps tokens whose owner never completed them, replaces old
+ * completed rows by history entries, and logs about these.
  *
- * One bounded call at a time for the whole process, then a rest; the calls stand in the same pipeline as the
- * claims, so each is short. Which sidecar does it is decided in the database (sidecar_keep_house); the others
- * only ask now and then. */
+ * The process makes one bounded call at a time and then rests; the calls share the pipeline with the claims,
+ * so each is short. The database decides which sidecar does it (sidecar_keep_house); the others only ask now
+ * and then. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -15,26 +15,27 @@
 #include <stdio.h>
 
 enum {
-    FIRST_MS = 1000,  /* after connecting, with as much jitter */
-    BUDGET_US = 300,  /* of a call: hardly longer than a claim */
-    BUSY_MS = 50,     /* the database answers this slowly: put off */
-    PUT_OFF_MS = 100, /* again and again, but */
+    FIRST_MS = 1000,  /* after connecting, plus as much jitter */
+    BUDGET_US = 300,  /* per call: hardly longer than a claim */
+    BUSY_MS = 50,     /* housekeeping is postponed when the database answers this slowly */
+    PUT_OFF_MS = 100, /* repeatedly, but */
     PUT_OFF_MAX_MS = 10000,
     AWAY_MIN_MS = 100,
     AWAY_MAX_MS = 60000,
-    CLOCKS_MS = 5000,       /* between two looks at clocks that differ */
-    MANY_ROWS = 100 * 1000, /* failed and waiting ones of a consumer: worth a line */
+    CLOCKS_MS = 5000,       /* between two checks while the clocks differ */
+    MANY_ROWS = 100 * 1000, /* failed and waiting rows of a consumer that deserve a warning */
     MANY_BYTES = 1 << 30,   /* of dead letters */
-    RELAYED_MS = 20000,     /* between two looks at who relays the outbox */
-    UNRELAYED_MS = 15000,   /* of the oldest message: a lease lasts as long, and may just change hands */
+    RELAYED_MS = 20000,     /* between two checks for a relay of the outbox */
+    UNRELAYED_MS = 15000,   /* age of the oldest message: a lease lasts as long, and may just be changing
+                               owners */
     UNRELAYED_AGAIN_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
 };
 
-/* A row that is processing for so long after its window is given up by its holder: a live one completes,
- * fails or extends it within the window, or has its delivery back by then. When the database has been away,
- * its holders come first. */
+/* A row that is still processing this long after its window was abandoned by its owner: a live owner completes,
+ * fails or extends it within the window, or has its delivery returned by then. After an outage of the database,
+ * owners get time to act first. */
 static int64_t late_ms(const struct sidecar *s, const struct lane *l)
 {
     int64_t ms = 10 * l->config->token_window_ms,
@@ -119,7 +120,7 @@ static int64_t between_walks_ms(const struct lane *l)
     return ms < FAILPOINT_MS(WALK) ? ms : FAILPOINT_MS(WALK);
 }
 
-/* 0: nothing is compacted. A day at most, since the sweep and the purge are part of the walk. */
+/* 0: compaction is off. At most a day, since the walk also does the sweep and the purge. */
 static int64_t walk_goal_ms(const struct lane *l)
 {
     int64_t ms = pace_goal_ms(l->config->compact_ms);
@@ -127,7 +128,7 @@ static int64_t walk_goal_ms(const struct lane *l)
     return ms < FAILPOINT_MS(WALK_GOAL) ? ms : FAILPOINT_MS(WALK_GOAL);
 }
 
-/* Once an interval, as long as a walk takes more than twice the time that it may take. */
+/* Logs once per interval while a walk takes more than twice its time limit. */
 static void tell_lag(struct lane *l)
 {
     struct sidecar *s = l->sidecar;
@@ -144,7 +145,7 @@ static void tell_lag(struct lane *l)
     log_end(&line);
 }
 
-/* The walk, of which a call has done a part. False: it keeps its time. */
+/* Records a call's part of the walk. False: the walk is on time. */
 static bool walk_is_behind(struct lane *l, const struct inbox_housekept *kept, bool ended)
 {
     struct pace_walk *w = &l->house.walk;
@@ -191,7 +192,7 @@ static void somebody_else_does(struct lane *l, const struct inbox_housekept *kep
         wait = AWAY_MAX_MS;
     if (wait < AWAY_MIN_MS)
         wait = AWAY_MIN_MS;
-    if (kept->away_ms > AWAY_MIN_MS) { /* not just another consumer's call: the walk is no longer ours */
+    if (kept->away_ms > AWAY_MIN_MS) { /* longer than another consumer's call: this walk has ended */
         h->page = -1;
         h->n_orphans = h->n_unfinished = 0;
         h->walk.began_ms = 0;
@@ -236,7 +237,8 @@ static void answered(struct sidecar *s)
         took_place(l, &kept);
 }
 
-/* Not now: the rows in flight go first. A database that is slow for ever is no reason never to purge. */
+/* Rows in flight go first, so housekeeping may be postponed; but a database that stays slow must not prevent
+ * the purge indefinitely. */
 static bool is_put_off(struct sidecar *s, struct housekeeping *h)
 {
     if (!database_is_up(&s->database.core)) {
@@ -305,7 +307,8 @@ static void relay_is(struct sidecar *s, const struct inbox_outbox_gauge *g)
     log_end(&line);
 }
 
-/* A sidecar with an outbox logs its figures by itself; of the others the one that keeps house looks. */
+/* A sidecar with an outbox logs its figures anyway. Of the others, the one that keeps house checks for a
+ * relay. */
 static void relay_look(struct sidecar *s)
 {
     struct inbox_outbox_gauge gauge;

@@ -1,8 +1,9 @@
-/* Letters above LETTER_LARGE_BYTES, one at a time, on a connection of their own: on the queues' common one
- * the claims and completions of all of them would wait for as long as a slow database takes such a letter.
+/* Letters above LETTER_LARGE_BYTES are written one at a time on a side connection. On the common connection,
+ * all claims and completions would wait while a slow database takes such a letter.
  *
- * It is opened when a letter waits for it, and closed when none has come for a moment: libpq's buffers, which
- * never shrink, go with it. What is out on it when it is lost is answered as unknown, like any other item. */
+ * The connection is opened for a waiting letter and closed when none has followed for a moment, which frees
+ * libpq's buffers (they never shrink). When it is lost, items in flight are answered as unknown, like all
+ * others. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -35,7 +36,7 @@ void letters_step(struct sidecar *s)
     if (got < 0 ||
         (!c->wanted && inbox_is_free(c->side.inbox, INBOX_BURY) && s->now_ms - c->side.used_ms >= IDLE_MS))
         forget(s);
-    c->wanted = false; /* whoever still waits says so again */
+    c->wanted = false; /* set again while a letter waits */
 }
 
 bool letters_can(const struct sidecar *s, const struct lane *l)
@@ -55,10 +56,11 @@ void letters_send(struct sidecar *s)
         return;
     if (c->batch.n) {
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_BEFORE);
-        inbox_submit(c->side.inbox, INBOX_BURY, c->batch.items, c->batch.n, &f); /* a loss answers by a row */
+        inbox_submit(c->side.inbox, INBOX_BURY, c->batch.items, c->batch.n, &f); /* on a loss, a row answers
+                                                                                    the item */
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_SENT);
         c->batch.n = 0;
-        c->side.readable = true; /* it may be lost already */
+        c->side.readable = true; /* the connection may be lost already */
     }
     side_sent(s, &c->side);
 }

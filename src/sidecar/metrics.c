@@ -1,8 +1,8 @@
-/* The metrics page over HTTP, where `metrics.listen` is set: see metrics_page.c and prometheus.h.
+/* The metrics page over HTTP, if `metrics.listen` is set: see metrics_page.c and prometheus.h.
  *
  * A client cannot stall the loop: sockets are non-blocking, at most CONNECTIONS are open, at most
- * CONNECTIONS_A_SECOND are accepted, and each ends after CONNECTION_MS. The page is made once a second at
- * most, however many clients ask. Nothing here touches a message; without an address there is no socket. */
+ * CONNECTIONS_A_SECOND are accepted, and each ends after CONNECTION_MS. The page is made at most once a
+ * second for all clients. No message is involved; without an address there is no socket. */
 #include "sidecar/prometheus.h"
 #include "sidecar/sidecar.h"
 
@@ -30,7 +30,7 @@ struct connection {
     int fd; /* -1: free */
     struct watch watch;
     int64_t ends_ms;
-    struct buf request, response; /* the response is empty until the request has come */
+    struct buf request, response; /* response is empty until the request is complete */
     size_t n_sent;
 };
 
@@ -39,11 +39,11 @@ struct metrics {
     int fd; /* -1: not listening */
     struct watch watch;
     int64_t listen_at_ms;
-    bool failed; /* and logged */
+    bool failed; /* failed, and logged */
     int64_t second_ms;
-    int n_accepted; /* since then */
+    int n_accepted; /* since the start of the second */
     struct buf page;
-    int64_t page_ms; /* when it was made; 0: never */
+    int64_t page_ms; /* time of the page; 0: none yet */
     struct connection connections[CONNECTIONS];
 };
 
@@ -76,7 +76,7 @@ static void answer(struct connection *c, enum scrape scrape)
     wait_change(m->sidecar->wait, &c->watch, EPOLLOUT);
 }
 
-/* At most one read in a turn. */
+/* At most one read per turn. */
 static void request_read(struct connection *c)
 {
     size_t room = SCRAPE_MAX - c->request.len;
@@ -94,8 +94,8 @@ static void request_read(struct connection *c)
         answer(c, scrape);
 }
 
-/* Bytes that the client sent behind its request are read before the end: closing with unread bytes resets the
- * connection, and the client may lose the response. */
+/* Bytes behind the request are read before the close: closing with unread bytes resets the connection, and
+ * the client may lose the response. */
 static void response_end(struct connection *c)
 {
     char rest[SCRAPE_MAX];
@@ -183,7 +183,7 @@ static void accept_one(struct metrics *m, struct connection *c)
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
             return;
-        failed(m, "accept"); /* no descriptor, no memory: a listener that stays ready would spin */
+        failed(m, "accept"); /* out of descriptors or memory: a listener that stays ready would spin */
         stop_listening(m);
         return;
     }
@@ -226,7 +226,7 @@ static int listen_on(const struct ip_address *address)
     return -1;
 }
 
-/* An address that is taken is tried again: a sidecar that ends may still have it. */
+/* A used address is tried again, because a sidecar that is ending may still have it. */
 static void start_listening(struct metrics *m)
 {
     struct sidecar *s = m->sidecar;

@@ -1,6 +1,6 @@
-/* The metrics page: the fields of stats.def under the names that deploy/logs/onceward.mtail gives them, so
- * that one set of alerts fits both sources. Quantiles are those of the latest interval that had any, for a
- * minute: a scraper asks more seldom than lines are written. All other fields are as they are now. */
+/* The metrics page: the fields of stats.def under the names in deploy/logs/onceward.mtail, so that one set of
+ * alerts fits both sources. Quantiles are those of the latest interval with values, for a minute, since
+ * scrapes are rarer than log lines. All other fields are current. */
 #include "sidecar/outbox.h"
 #include "sidecar/prometheus.h"
 
@@ -53,7 +53,7 @@ static void add_key(struct buf *b, enum stats_field f, size_t i, const char *nam
     }
 }
 
-/* A COUNT is its total alone: Prometheus makes the growth of it. */
+/* A COUNT is only shown as its total: Prometheus computes the rate. */
 static void add_field(struct buf *b, enum stats_field f, const struct source *sources, size_t n)
 {
     const char *prefix = (int)f >= (int)N_STATS_FIELDS ? "onceward_outbox_" : "onceward_";

@@ -1,9 +1,9 @@
-/* The relay of the outbox: its core, its connection to the broker, its questions to the database. The answers
- * are told by outbox_answers.c, the line of figures is written by outbox_figures.c.
+/* The relay of the outbox: its core, its connection to the broker, its questions to the database.
+ * outbox_answers.c handles the answers, outbox_figures.c writes the line of figures.
  *
- * It publishes on a connection of its own, since a broker that is short of memory or disk stops reading from
- * those that publish: the acks of the queues must not stand behind that. The database is asked on the
- * connection that all share. */
+ * It publishes on a connection of its own: a broker that is short of memory or disk stops reading from
+ * publishing connections, and that must not hold up the acks of the queues. Its questions to the database use
+ * the common connection. */
 #include "sidecar/outbox.h"
 
 #include "onceward/base/failpoint.h"
@@ -22,7 +22,7 @@ enum {
     JOB_EXTRA_MS = 15000, /* for name resolution */
 };
 
-/* --- what others tell it --- */
+/* --- notifications --- */
 
 void outbox_database_is(struct sidecar *s, bool there)
 {
@@ -46,7 +46,7 @@ static void socket_ready(void *owner, uint32_t events)
     ((struct sidecar_outbox *)owner)->readable = true;
 }
 
-/* f: why; NULL: nobody is at fault. */
+/* f: the failure; NULL: there was none. */
 static void disconnect(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;
@@ -345,7 +345,7 @@ static void act(struct sidecar *s)
     wait_change(s->wait, &x->watch, EPOLLIN | (sender_wants_write(x->sender) ? EPOLLOUT : 0));
 }
 
-/* --- beginning and end --- */
+/* --- start and end --- */
 
 int outbox_begin(struct sidecar *s, struct fault *f)
 {

@@ -5,7 +5,7 @@
 #include "onceward/core/outbox.h"
 #include "onceward/inbox/outbox.h"
 
-/* What the files of the outbox's relay share: see outbox.c. */
+/* Shared by the files of the outbox's relay: see outbox.c. */
 
 struct sidecar_outbox {
     struct outbox core;
@@ -15,20 +15,20 @@ struct sidecar_outbox {
     struct watch watch;
     bool readable;
     int64_t tick_ms, told_failed_ms;
-    char blocked[256]; /* why the broker takes no messages, while it does not */
+    char blocked[256]; /* why the broker takes no messages at present, else empty */
     struct buf header;
     struct {
         bool asked, known;
         struct inbox_outbox_gauge latest;
         int64_t stats_at_ms, said_ms;
         struct interval relay;
-        uint64_t sum; /* of what the latest line told */
+        uint64_t sum; /* of the counts in the latest line */
     } figures;
 };
 
 /* --- outbox_answers.c --- */
 
-void outbox_answers_take(struct sidecar *s); /* the database is connected */
+void outbox_answers_take(struct sidecar *s); /* call it when the database is connected */
 
 /* --- outbox_figures.c --- */
 

@@ -1,4 +1,4 @@
-/* What the database answers to the outbox's relay, told to its core. */
+/* Passes the database's answers for the outbox's relay to its core. */
 #include "sidecar/outbox.h"
 
 #include "onceward/base/failpoint.h"
@@ -14,8 +14,8 @@ enum {
     NAME_BYTES = 255,
 };
 
-/* A statement failed: told now and then, and asked again. One that a pooler has lost is told once, elsewhere.
- */
+/* Handles a failed statement: it is logged now and then, and repeated. A statement that a pooler has lost is
+ * logged once, elsewhere. */
 static enum outbox_answer failed(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;
@@ -84,7 +84,7 @@ static void leased(struct sidecar *s)
                   lease.left_ms, lease.restored);
 }
 
-/* As AMQP encodes them. -1: f says what does not fit. */
+/* Encodes the properties and headers for AMQP. -1: f says what cannot be encoded. */
 static int header_encode(struct buf *out, const struct inbox_outbox_row *row, struct fault *f)
 {
     struct message *m = message_new();

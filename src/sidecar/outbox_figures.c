@@ -4,7 +4,7 @@
 #include "onceward/base/log.h"
 #include "onceward/core/stats.h"
 
-/* What it does, in a word. */
+/* The relay's state in one word. */
 static const char *state_of(const struct sidecar *s)
 {
     const struct sidecar_outbox *x = s->outbox;
@@ -16,7 +16,7 @@ static const char *state_of(const struct sidecar *s)
     return outbox_holds(&x->core, s->now_ms) ? "relaying" : "standby";
 }
 
-/* Why nothing is confirmed, in the broker's words; NULL: nothing is known to hinder. */
+/* Why the broker confirms nothing, in its words; NULL: no reason is known. */
 static const char *error_of(const struct sidecar_outbox *x)
 {
     if (!x->sender)
@@ -87,7 +87,7 @@ static void say(struct sidecar *s)
     x->figures.said_ms = s->now_ms;
 }
 
-/* An idle one says so once a minute. */
+/* An idle relay logs once a minute. */
 void outbox_figures_step(struct sidecar *s)
 {
     enum { IDLE_MS = 60000 };

@@ -1,11 +1,11 @@
-/* See prometheus.h. A request is judged by its first line alone: no field of its head changes the answer, and
+/* See prometheus.h. Only the first line of a request counts: no field of its head changes the answer, and
  * each connection carries one request. */
 
 #include "sidecar/prometheus.h"
 
 #include <string.h>
 
-/* Behind the empty line that ends the head; 0: it has not come. */
+/* The length of the head including its empty line; 0: incomplete. */
 static size_t head_len(struct slice s)
 {
     const char *long_end = memmem(s.data, s.len, "\r\n\r\n", 4), *end = memmem(s.data, s.len, "\n\n", 2);
@@ -15,7 +15,7 @@ static size_t head_len(struct slice s)
     return end ? (size_t)(end - s.data) + 2 : 0;
 }
 
-/* The next word of a line; the line loses it with one space behind it. */
+/* Takes the next word off a line, with one space behind it. */
 static struct slice word_of(struct slice *line)
 {
     const char *space = line->len ? memchr(line->data, ' ', line->len) : NULL;

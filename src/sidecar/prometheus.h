@@ -17,15 +17,15 @@ enum scrape {
     SCRAPE_NOT_FOUND,
     SCRAPE_NOT_ALLOWED, /* a method other than GET and HEAD */
     SCRAPE_TOO_LONG,
-    SCRAPE_BAD, /* no HTTP/1.x */
+    SCRAPE_BAD, /* not HTTP/1.x */
     N_SCRAPES
 };
 
-/* Judges all bytes that have come on a connection so far. More bytes do not change the answer, except
+/* Classifies all bytes received on a connection so far. More bytes change the answer only after
  * SCRAPE_PARTIAL. */
 enum scrape scrape_judge(struct slice bytes);
 
-/* The response to it, without a body where `page` is not asked for. Not for SCRAPE_PARTIAL. */
+/* The response, without a body unless `page` was requested. Not for SCRAPE_PARTIAL. */
 void scrape_answer(enum scrape scrape, struct slice page, struct buf *ret);
 
 /* The lines before the samples of a metric. */

@@ -1,6 +1,6 @@
-/* What presence shows of the queues, for `onceward status` and `top`, and for other replicas: an object a
- * queue, of which the database reads "consumer" and "may_consume". What is 0, or is not known, is left out: the row
- * is written every few seconds, and read by every replica. */
+/* The states of the queues in the presence row, for `onceward status` and `top`, and for other replicas: one
+ * object per queue, of which the database reads "consumer" and "may_consume". Values of 0 and unknown ones
+ * are left out, since every few seconds the row is written, and read by every replica. */
 #include "sidecar/sidecar.h"
 
 enum { DETAIL_BYTES = 320 };
@@ -17,7 +17,7 @@ static void add_int(struct buf *b, const char *key, int64_t value)
         buf_printf(b, ", \"%s\": %lld", key, (long long)value);
 }
 
-/* What a count has grown by, for each second. */
+/* A count's growth per second. */
 static void add_rate(struct buf *b, const char *key, uint64_t grown, int64_t in_ms)
 {
     if (grown && in_ms > 0)
@@ -38,7 +38,7 @@ static void add_latency(struct buf *b, const char *key, const struct histogram *
                (double)(is_new ? histogram_quantile(h, 990) : v->n[1]) / 1000);
 }
 
-/* The first of the reasons for which it stands still: the one that the stats line names. */
+/* The first reason of the pause, as in the stats line. */
 static void add_pause(struct buf *b, const struct lane *l)
 {
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
@@ -87,7 +87,7 @@ static void add_queue(struct buf *b, struct lane *l)
         buf_add_text(b, ", \"may_consume\": true");
     if (l->sidecar->ending == ENDING_DRAIN && l->core.drain == DRAIN_DONE)
         buf_add_text(
-            b, ", \"terminating\": true"); /* the last that is written: nothing is connected from then on */
+            b, ", \"terminating\": true"); /* the last state written: no connection is made from then on */
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&l->core),
                queue_limit(&l->core), queue_n_held(&l->core));

@@ -1,8 +1,8 @@
-/* Copies of messages near their delivery limit, published to their own queues: a connection a virtual host,
- * made when a copy wants it and closed when none did for a while. It is not the consuming one: a broker that is
- * short of memory reads no acks from a connection that has published
- * (https://www.rabbitmq.com/docs/connections#flow-control). The result of a copy reaches its queue in the
- * next turn. */
+/* Copies of messages near their delivery limit, published to their own queues. Each virtual host has a
+ * connection for this, made on demand and closed after a while without copies. It is separate from the
+ * consuming connection, because a broker that is short of memory reads no acks from a connection that has
+ * published (https://www.rabbitmq.com/docs/connections#flow-control). The result of a copy reaches its queue
+ * in the next turn. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -21,7 +21,7 @@ enum {
     TICK_MS = 1000,
     N_EVENTS_A_TURN = 512,
     IDLE_MS = 30000,
-    CONFIRM_MS = 30000, /* a confirm that takes longer: the connection is given up */
+    CONFIRM_MS = 30000, /* a confirm may take this long before the connection is given up */
     JOB_EXTRA_MS = 15000,
     FORBIDDEN = 403,
     SHORT_MAX = 255,
@@ -44,7 +44,7 @@ static void socket_ready(void *owner, uint32_t events)
 
 /* --- results --- */
 
-/* Takes it out. why: as for queue_published. */
+/* Removes the copy and reports its result. why: as for queue_published. */
 static void tell(struct sidecar *s, struct link_renewals *r, size_t at, enum publication what,
                  const char *why)
 {
@@ -95,8 +95,8 @@ static void confirmed(struct sidecar *s, struct link_renewals *r, const struct s
     }
 }
 
-/* A returned message has no tag: every copy on its way to that queue is doubted. One that is in the queue all
- * the same is a duplicate, which the inbox stops. */
+/* A returned message has no tag, so every copy in flight to that queue counts as failed. If such a copy
+ * reaches the queue nevertheless, the inbox recognises it as a duplicate. */
 static void returned(struct sidecar *s, struct link_renewals *r, struct slice queue)
 {
     for (size_t i = 0; i < r->n_out; i++)
@@ -189,7 +189,7 @@ static void events_read(struct sidecar *s, struct link_renewals *r)
     }
 }
 
-/* Copies that could not be sent at all. */
+/* Reports copies that could not be sent at all. */
 static void refusals_tell(struct sidecar *s, struct link_renewals *r)
 {
     for (size_t i = 0; i < r->n_out;)
@@ -268,7 +268,7 @@ bool renewals_can(const struct lane *l)
     return r->sender && !r->blocked && r->n_out < N_RENEWALS_OUT && sender_can_send(r->sender);
 }
 
-/* Would the copy be known by the id that the message has? */
+/* Would the copy have the same message id? */
 static bool keeps_id(const struct lane *l, const struct delivery *d, struct slice properties)
 {
     struct message *copy = message_new();
@@ -282,7 +282,7 @@ static bool keeps_id(const struct lane *l, const struct delivery *d, struct slic
     copy->body_len = d->message->body_len;
     same = same && brokers_identify(l, copy, &id, &f) == DEAD_NONE &&
            slice_equal(buf_slice(&id), delivery_slice(d));
-    copy->body = NULL; /* the delivery's */
+    copy->body = NULL; /* the delivery owns it */
     copy->body_len = 0;
     message_free(copy);
     buf_deinit(&id);
@@ -332,7 +332,7 @@ void renewals_flush(struct sidecar *s)
         if (!r->sender)
             continue;
         if (sender_flush(r->sender, &f)) {
-            r->readable = true; /* the loss shows again in sender_next */
+            r->readable = true; /* sender_next reports the loss */
             continue;
         }
         FAILPOINT_IF(r->wrote, PUBLISH_SENT);

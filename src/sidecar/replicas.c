@@ -1,8 +1,8 @@
-/* Presence: every few seconds one call for all queues says what this instance does, and learns what operators
- * want, whether other instances may consume, and whether the holders of claims are still there.
+/* Presence: every few seconds one call for all queues reports this instance's state, and reads operator
+ * commands, whether other instances may consume, and whether claim owners still exist.
  *
- * A holder is an instance whose claim was in the way here. It is gone when three calls in a row, over ten seconds
- * of this side's clock, found its counter unchanged. */
+ * A claim owner is an instance whose claim was in the way here. It counts as gone when three calls in a row,
+ * over ten seconds of this side's clock, found its counter unchanged. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -15,16 +15,15 @@
 #include <unistd.h>
 
 enum {
-    /* Five seconds between two calls are promised to operators: TIME(PRESENCE) and what the call takes. */
+    /* Operators are promised five seconds between two calls: TIME(PRESENCE) plus the duration of the call. */
     GONE_MS = 10000,
     N_SAME = 3,
-    HURRY_MS = 1000, /* between two calls, the latter for a holder that was not known before */
-    COUNTED_MS =
-        50, /* for each replica, between two calls that count them: n replicas read 20 n rows a second */
+    HURRY_MS = 1000, /* between two calls, the latter for a newly met claim owner */
+    COUNTED_MS = 50, /* per replica, between two calls that count them: n replicas read 20 n rows a second */
     HOST_BYTES = 256,
 };
 
-/* --- holders --- */
+/* --- claim owners --- */
 
 static struct holder *holder_find(struct sidecar_presence *p, struct slice instance)
 {
@@ -34,7 +33,7 @@ static struct holder *holder_find(struct sidecar_presence *p, struct slice insta
     return NULL;
 }
 
-/* A place for one more; where there is none, that of the one that was met longest ago. */
+/* A free entry, or else that of the owner that was met longest ago. */
 static struct holder *holder_add(struct sidecar_presence *p)
 {
     struct holder *oldest = &p->holders[0];
@@ -68,7 +67,7 @@ void replicas_met(struct sidecar *s, struct slice claimed_by)
     h->met_ms = s->now_ms;
 }
 
-/* An instance without a row has not called for long: its counter is as it was. */
+/* An instance without a row has not called for long, so its counter counts as unchanged. */
 static int64_t counter_of(const struct inbox_presence *p, const struct holder *h)
 {
     for (size_t i = 0; i < p->n_holders; i++)
@@ -118,7 +117,7 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
 
 /* --- the call --- */
 
-/* Nothing is begun before the levers were read once: so that is said, and it is tried again. */
+/* No work begins before the operator commands were read once, so a failure is logged, and the call repeated. */
 static void failed(struct sidecar *s, const struct fault *f)
 {
     enum { AGAIN_MS = 60000 };
@@ -188,7 +187,7 @@ void replicas_step(struct sidecar *s)
     if (!s->database.inbox) {
         if (p->asked)
             for (size_t i = 0; i < s->n_lanes; i++)
-                queue_presence(&s->lanes[i].core, s->now_ms, 0); /* unsure: nobody */
+                queue_presence(&s->lanes[i].core, s->now_ms, 0); /* unknown: assume no other instance */
         p->asked = false;
         return;
     }
@@ -197,8 +196,7 @@ void replicas_step(struct sidecar *s)
     if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
         return;
     if (p->life != s->database.core.life) {
-        for (size_t i = 0; i < p->n_holders;
-             i++) /* without a database no instance could show that it lives */
+        for (size_t i = 0; i < p->n_holders; i++) /* without a database no instance can prove that it runs */
             p->holders[i].n_same = 0;
         p->count_at_ms = 0;
     }

@@ -4,7 +4,9 @@
  * Opened on demand while the common connection is up; its user closes it. */
 #include "sidecar/sidecar.h"
 
-enum { SILENT_MS = 500 }; /* what is silent for so long is read, so that an answer that is overdue is seen */
+enum {
+    SILENT_MS = 500
+}; /* a connection silent for this long is read, so that an overdue answer is noticed */
 
 static void socket_ready(void *owner, uint32_t events)
 {

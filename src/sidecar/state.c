@@ -1,6 +1,6 @@
-/* The state file's text, both ways. It is replaced whole, so a reader never sees half of it; it may be left
- * over from a sidecar that was killed. Its age is told by the clock that never jumps. Pure, but for reading
- * the file and the clocks; any thread. */
+/* Writes and reads the state file's text. The file is replaced as a whole, so a reader never sees half of it;
+ * it may come from a sidecar that was killed. Its age is measured by the clock that never jumps. Pure, except
+ * for reading the file and the clocks; any thread. */
 
 #include "onceward/sidecar/state.h"
 
@@ -97,7 +97,7 @@ void state_add_queue(struct state *s, const struct state_queue *q)
 
 struct reading {
     struct buf text;
-    struct buf value; /* of the latest question */
+    struct buf value; /* of the latest lookup */
 };
 
 static int read_file(const char *path, struct buf *out, struct fault *f)
@@ -112,7 +112,7 @@ static int read_file(const char *path, struct buf *out, struct fault *f)
     return 0;
 }
 
-/* The value at a pointer as text, or NULL. Valid until the next question. */
+/* The value at a pointer as text, or NULL. Valid until the next lookup. */
 static const char *value_at(struct reading *r, const char *pointer)
 {
     buf_reset(&r->value);
@@ -133,7 +133,7 @@ static bool flag_at(struct reading *r, const char *pointer)
     return found && strcmp(found, "true") == 0;
 }
 
-/* "/queues/3/ready": of the i-th element of a list. */
+/* "/queues/3/ready": a field of the i-th element of a list. */
 static const char *pointer_to(char *room, size_t size, const char *list, size_t i, const char *field)
 {
     snprintf(room, size, "%s/%zu%s", list, i, field);
@@ -177,7 +177,7 @@ static enum state_life read_life(struct reading *r)
     for (int i = 0; name && i < N_LIVES; i++)
         if (!strcmp(name, life_names[i]))
             return (enum state_life)i;
-    if (flag_at(r, "/ended")) /* a file of an earlier version has the flags alone */
+    if (flag_at(r, "/ended")) /* an earlier version's file has only the flags */
         return LIFE_ENDED;
     return flag_at(r, "/draining") ? LIFE_DRAINING : LIFE_RUNNING;
 }
@@ -187,7 +187,7 @@ static int64_t read_age_ms(struct reading *r)
     int64_t age_ms = clock_wall_ms() - number_at(r, "/written_ms"),
             written_ms = number_at(r, "/written_monotonic_ms");
 
-    /* One in the future is of before a restart of the machine. */
+    /* A time in the future is from before a restart of the machine. */
     return written_ms >= 0 && written_ms <= clock_ms() ? clock_ms() - written_ms : age_ms;
 }
 
@@ -209,7 +209,7 @@ static void read_state(struct reading *r, struct state *s)
         ;
 }
 
-/* A process, not a group, and not what is left of a larger number. */
+/* A positive process id (not a group) that was not truncated. */
 static bool state_is_plausible(const struct state *s)
 {
     for (size_t i = 0; i < s->n_queues; i++)
@@ -243,7 +243,7 @@ bool state_is_running(const struct state *s)
     int64_t started = process_started(s->pid);
 
     if (started < 0 || (started > 0 && s->process_started <= 0))
-        return true; /* it cannot be told, but there is a process of that number */
+        return true; /* unknown, but a process with that number exists */
     return started == s->process_started;
 }
 

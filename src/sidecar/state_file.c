@@ -1,8 +1,8 @@
-/* The sidecar's own state file. The lock is a file beside it, since the file itself is replaced. Whoever has
- * the lock writes: so the name under which the next text is prepared can be the same for all.
+/* The sidecar's own state file. The lock is a separate file, since the state file itself is replaced. Only
+ * the lock's owner writes, so one name for the next text is enough.
  *
- * The folder may be shared with others: nothing is opened through a link, and nothing that is there already
- * is written to. */
+ * The folder may be shared with other users: no file is opened through a link, and no existing file is
+ * written to. */
 
 #include "onceward/sidecar/state_file.h"
 
@@ -35,7 +35,7 @@ static char *path_with(const char *path, const char *ending)
     return b.data;
 }
 
-/* The folder of a path, or NULL: it has none of its own. The caller owns it. */
+/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -65,7 +65,7 @@ static bool is_instance(const char *name)
     return name && *name && strlen(name) <= INSTANCE_MAX && slice_is_text(slice_of(name));
 }
 
-/* What was there before this life; nothing of it is believed that is not plausible. */
+/* Reads the previous state; implausible values are ignored. */
 static void learn_instance(struct state_file *s, const char *configured)
 {
     struct state before = {0};
@@ -84,7 +84,7 @@ static void learn_instance(struct state_file *s, const char *configured)
 
 /* --- the lock --- */
 
-/* A supervisor may have started this one within the other's grace. */
+/* A supervisor may have started this process during the other's grace period. */
 static void name_other(const char *path, long long pid, struct fault *f)
 {
     struct state other = {0};
@@ -125,8 +125,7 @@ int state_file_open(struct state_file *s, const char *path, const char *instance
                              .lock_path = path_with(path, ".lock"),
                              .next_path = path_with(path, ".next"),
                              .lock = {.fd = -1}};
-    bool is_reload =
-        getenv(KEEPER) != NULL; /* this program runs in the place of the one that wrote the file */
+    bool is_reload = getenv(KEEPER) != NULL; /* this program replaced the one that wrote the file */
 
     runtime_folder_make(path);
     int answer = take(s, KEEPER, f);
@@ -148,8 +147,7 @@ void state_file_close(struct state_file *s)
 
 /* --- writing --- */
 
-/* A file that was not there before: not through a link, and not into what somebody else has open. 0, or why
- * not. */
+/* Creates a new file: not through a link, and not one that another process has open. 0, or the errno. */
 static int write_new(const char *path, struct slice text, bool sync)
 {
     int fd, failed = 0;
@@ -172,7 +170,7 @@ int state_file_replace(struct state_file *s, struct slice text, struct fault *f)
     int answer, failed;
 
     if (s->is_locked && !lock_is_at(&s->lock, s->lock_path)) {
-        lock_release(&s->lock); /* somebody removed it, and another sidecar may have locked a new one */
+        lock_release(&s->lock); /* the lock file was removed, and another sidecar may have locked a new one */
         s->is_locked = false;
     }
     if (!s->is_locked && (answer = take(s, NULL, f)))
@@ -188,7 +186,7 @@ int state_file_replace(struct state_file *s, struct slice text, struct fault *f)
     return 0;
 }
 
-/* --- for others --- */
+/* --- for other processes --- */
 
 int state_file_owner(const char *path, int64_t *ret_pid, struct fault *f)
 {

@@ -1,10 +1,10 @@
 /* The partitions of stored messages, by functions of the schema's owner.
  *
- * Days to come are made here, on the common connection: once a minute, and at once on a new connection, in
- * front of the first claims. The answer says whether a day is past its retention, or takes long to be made;
- * days.c drops it, or makes it.
+ * The partitions of coming days are made here, on the common connection: once a minute, and at once on a new
+ * connection, before the first claims. The answer reports whether a partition is past its retention, or takes
+ * long to be made; days.c then drops or makes it.
  *
- * A sidecar that stores nothing asks once an hour, so that what was stored before goes all the same. */
+ * A sidecar that stores nothing asks once an hour, so that messages stored earlier expire too. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SELDOM = 60 }; /* times rarer, where nothing is stored */
+enum { SELDOM = 60 }; /* times rarer when nothing is stored */
 
 static bool stores_any(const struct sidecar *s)
 {
@@ -48,7 +48,7 @@ void store_ask(struct sidecar *s)
     s->store.asked = true;
 }
 
-/* Told when it begins or changes: only a person ends it. */
+/* Logged when it begins or changes, since only an operator can fix it. */
 static void hindered(struct sidecar *s, const char *reason)
 {
     struct sidecar_store *t = &s->store;
@@ -60,7 +60,7 @@ static void hindered(struct sidecar *s, const char *reason)
         report_reason(&s->lanes[0], EVENT_LIMITS, reason);
 }
 
-/* The housekeeping of rows tells when clocks differ. */
+/* Differing clocks are logged by the housekeeping of rows. */
 void store_step(struct sidecar *s)
 {
     struct sidecar_store *t = &s->store;
