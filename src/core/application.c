@@ -1,4 +1,4 @@
-/* An application as the queues that share it see it: see application.h. */
+/* An application, shared by its queues: see application.h. */
 #include "onceward/core/application.h"
 
 #include "onceward/core/backoff.h"
@@ -6,10 +6,11 @@
 
 enum {
     PROBE_FIRST_MS = 50,
-    READY_LOOK_MS = 1000,   /* a ready.url is asked at least so often, also while all is well */
-    PLACE_SHARE = 10,       /* a tenth of all time may go by with slots kept idle for who goes alone */
-    PLACE_CREDIT_MS = 2000, /* what is saved up of it at the most */
-    OTHERS_FIRST_MS = 100,  /* for so long after its return, before who may not be charged goes alone */
+    READY_LOOK_MS = 1000,   /* longest interval between two calls of ready.url, also when the application is
+                               well */
+    PLACE_SHARE = 10,       /* slots may stay idle for quarantine for a tenth of all time */
+    PLACE_CREDIT_MS = 2000, /* upper bound of the saved part of that */
+    OTHERS_FIRST_MS = 100,  /* after its return, before a message that cannot be charged goes alone */
 };
 
 void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms)
@@ -34,7 +35,7 @@ int application_taken(const struct application *a)
     return busy(a) + a->n_accepted;
 }
 
-/* Is it kept free for somebody, or his alone? */
+/* Is the application kept free for a message, or running only that one? */
 static bool is_kept(const struct application *a, int64_t now_ms)
 {
     return a->place.holder && !(a->place.taken && now_ms >= a->place.until_ms);
@@ -83,7 +84,7 @@ void application_returned(struct application *a)
     a->n_out--;
 }
 
-/* --- what answers say --- */
+/* --- answers --- */
 
 static void saw_alive(struct application *a, uint64_t number)
 {
@@ -119,8 +120,8 @@ static int64_t probe_last_ms(const struct application *a)
     return a->rules.ready_interval_ms > PROBE_FIRST_MS ? a->rules.ready_interval_ms : PROBE_FIRST_MS;
 }
 
-/* Where a connect succeeds and nothing can be sent (a client certificate that is not accepted is told behind
- * the handshake), each probe would bring the next request at once. */
+/* If a connect succeeds but nothing can be sent (a refused client certificate is reported after the
+ * handshake), each successful probe would allow the next request at once. */
 static int64_t first_probe_ms(const struct application *a)
 {
     int64_t wait = PROBE_FIRST_MS;
@@ -145,7 +146,7 @@ void application_unreachable(struct application *a, int64_t now_ms, bool refused
 enum crash application_crashed(struct application *a, int64_t now_ms, const struct application_request *r,
                                int64_t retry_after_ms, uint64_t random)
 {
-    bool alone = r->alone && r->number == a->n_sent; /* nobody has joined it */
+    bool alone = r->alone && r->number == a->n_sent; /* no other request has joined it */
 
     if (r->number > a->crash_sent) {
         a->crash_sent = a->n_sent;
@@ -159,7 +160,7 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
         return CRASH_CHARGED;
     if (alone && !MUTANT(CRASH_NEVER_CHARGED))
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
-    /* The first of all that are known: nothing was seen of it before, alive or dead. */
+    /* After the first crash of all, the application was never seen before, alive or dead. */
     return (a->alive_before || a->n_crashes == 1) && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED
                                                                               : CRASH_NOT_ITS_OWN;
 }
@@ -203,7 +204,7 @@ static void probe_failed(struct application *a, int64_t now_ms, bool refused, ui
         a->probe.n_failures = 0;
         limiter_collapse(&a->limiter, now_ms);
     }
-    /* One that listens, and whose ready.url says no, is there. */
+    /* An application that listens and whose ready.url answers an error is available for connections. */
     if (refused || !a->rules.has_ready_url)
         a->gone = true;
     a->probe.failing = a->rules.has_ready_url;
@@ -212,7 +213,7 @@ static void probe_failed(struct application *a, int64_t now_ms, bool refused, ui
 
 void application_probed(struct application *a, int64_t now_ms, bool ready, bool refused, uint64_t random)
 {
-    bool is_news = a->probe.n_crashes == a->n_crashes; /* begun after the latest crash */
+    bool is_news = a->probe.n_crashes == a->n_crashes; /* sent after the latest crash */
 
     a->probe.sent = false;
     if (!ready) {
@@ -223,7 +224,8 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
         a->seen_alive = true;
         a->unproven_step = 0;
     }
-    /* A ready.url may be another port's: where this one refuses, only an answer shows that it is back. */
+    /* A ready.url may have another port. If the application refuses connections, only an answer proves its
+     * return. */
     if ((!a->reached || (a->rules.has_ready_url ? a->probe.failing && !a->gone : a->gone)) &&
         now_ms >= a->limiter.wait_until_ms && a->n_in_vain < 2)
         a->limiter.slow_since_ms = 0;
@@ -232,7 +234,7 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
     a->reached = true;
     a->gone = a->probe.failing = false;
     a->probe.n_failures = 0;
-    if (!is_news) { /* of what is there since the crash it says nothing */
+    if (!is_news) { /* the probe proves nothing about the time after the crash */
         a->probe.at_ms = now_ms;
         return;
     }
@@ -242,7 +244,7 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
                          : INT64_MAX;
 }
 
-/* --- going alone --- */
+/* --- quarantine --- */
 
 static void place_account(struct application *a, int64_t now_ms)
 {
@@ -256,14 +258,14 @@ static void place_account(struct application *a, int64_t now_ms)
         a->place.credit_ms = -a->rules.window_ms;
 }
 
-/* Remainders below PLACE_SHARE are not lost: the account is settled only when enough has passed. */
+/* Keeps remainders below PLACE_SHARE: the account is settled only after enough time. */
 static void place_settle(struct application *a, int64_t now_ms)
 {
     if (a->place.holder || now_ms - a->place.credit_at_ms >= PLACE_SHARE)
         place_account(a, now_ms);
 }
 
-/* ready.url will say within a moment whether it is back. */
+/* ready.url will soon show whether the application is back. */
 static bool awaits_news(const struct application *a)
 {
     return a->rules.has_ready_url && a->n_crashes && !a->seen_alive && !MUTANT(ALONE_BEFORE_NEWS);
@@ -282,7 +284,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
         return is_kept(a, now_ms) ? PLACE_WAIT : PLACE_BESIDE;
-    /* Nobody could be sent now: then nothing is kept free. */
+    /* No request could be sent now, so no slots are kept free. */
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || awaits_news(a)) {
         application_leave_place(a, now_ms, holder);
         return PLACE_WAIT;
@@ -296,7 +298,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     }
     if (!quiet && now_ms - a->place.since_ms < a->rules.window_ms)
         return PLACE_WAIT;
-    if (!quiet) { /* a job that is longer than any window: nobody is alone beside it */
+    if (!quiet) { /* a job longer than any window is in flight, so no message can be alone */
         application_leave_place(a, now_ms, holder);
         return PLACE_BESIDE;
     }

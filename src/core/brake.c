@@ -25,7 +25,7 @@ static bool brake_knows(const struct brake *b, uint64_t id)
     return false;
 }
 
-/* Counts what was said; what is said once the table is full counts nowhere. */
+/* Counts an error text. New texts are not counted once the table is full. */
 static void brake_count(struct brake *b, const char *text)
 {
     struct slice said = slice_cut(slice_of(text), sizeof(b->texts[0].text) - 1);

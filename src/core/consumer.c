@@ -1,4 +1,4 @@
-/* The consumer: its credit, and whether anything comes. See consumer.h. */
+/* The consumer: its credit, and the detection of missing deliveries. See consumer.h. */
 #include "onceward/core/consumer.h"
 #include "onceward/core/mutant.h"
 
@@ -9,7 +9,7 @@ static size_t largest(const struct consumer *c)
     return c->largest.seen > c->largest.before ? c->largest.seen : c->largest.before;
 }
 
-/* As many of the largest size seen lately as there is room for. */
+/* How many deliveries of the largest recent size fit. */
 static size_t fitting(const struct consumer *c, const struct consumer_load *l)
 {
     size_t each = largest(c), room = l->max_bytes > l->n_bytes ? l->max_bytes - l->n_bytes : 0;
@@ -41,7 +41,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 
     if (MUTANT(PARKED_USES_CREDIT))
         return false;
-    if (l->yields && !c->yielded) /* also at prefetch 1: the cancel of the former one hands the queue on */
+    if (l->yields && !c->yielded) /* also at prefetch 1: cancelling the former consumer hands the queue on */
         return true;
     if (l->fixed)
         return false;
@@ -51,7 +51,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;
-    /* It grows back, where it is what limits. */
+    /* A prefetch that limits the throughput grows back. */
     return now_ms - c->started_ms >= REGROW_MS && c->prefetch < l->prefetch &&
            c->n_used * 2 >= (size_t)c->prefetch && fits >= 2 * c->prefetch;
 }
@@ -75,7 +75,7 @@ void consumer_depth(struct consumer *c, int64_t depth, bool no_queue)
     c->watch.no_queue = no_queue;
 }
 
-/* Why nothing can come, though something should; NULL: all is well. */
+/* Why deliveries cannot come although they should; NULL: all is well. */
 static const char *stuck_reason(const struct consumer *c)
 {
     switch (c->state) {
@@ -105,7 +105,7 @@ enum consumer_remedy consumer_watch(struct consumer *c, int64_t now_ms, int64_t 
         w->stuck_for = reason;
         w->since_ms = now_ms;
     }
-    /* Only a depth from after the last delivery says anything. */
+    /* Only a depth measured after the last delivery counts. */
     if (may_come && w->depth_of_ms < w->since_ms) {
         bool patient = now_ms - w->since_ms < stuck_ms / 2;
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DOUBT_MS = 1000 }; /* between two tries of a database that is doubted and works */
+enum { DOUBT_MS = 1000 }; /* between two tries of a doubtful database that works */
 
 void database_init(struct database *b, int64_t now_ms)
 {
@@ -40,10 +40,10 @@ void database_lost(struct database *b, int64_t now_ms, const char *reason)
     database_down(b, now_ms, reason);
 }
 
-/* Of PostgreSQL's appendix A, what says something of the server or the session, never of an item. All else
- * may be one item's fault, be it a broken page (XX001), an unreadable file (58030), too little memory (53200)
- * or a permission that somebody's trigger lacks (42501): a try, which is sent at once, tells. A full disk is
- * not asked so: it has room for the row of a try now and then. */
+/* The codes of PostgreSQL's appendix A that are about the server or the session, never about an item. Any
+ * other error may be one item's fault: a broken page (XX001), an unreadable file (58030), too little memory
+ * (53200) or a permission that a user's trigger lacks (42501). A try, sent at once, decides. A full disk is
+ * not tested so: it has room for the row of a try now and then. */
 static bool is_lasting(const char *sqlstate)
 {
     static const char *const lasting[] = {"08", "25", "28", "3D", "53100", "57P"};
@@ -54,9 +54,7 @@ static bool is_lasting(const char *sqlstate)
     return false;
 }
 
-/* Soon after a try that worked it goes on where it was: a disk that is full has room for one row now and
- * then.
- */
+/* Soon after a successful try the backoff continues: a full disk has room for one row now and then. */
 static void database_refuse(struct database *b, int64_t now_ms, const char *reason)
 {
     int64_t wait_ms = DATABASE_TRY_FIRST_MS;

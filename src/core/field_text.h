@@ -9,16 +9,15 @@ struct buf;
 
 /* AMQP field values as text: shared by the JSON, the HTTP headers and the message id. */
 
-/* The value of an integer of any kind, saturated at INT64_MAX. False: it is no integer (a timestamp is none).
- */
+/* The value of an integer of any kind, saturated at INT64_MAX. False: not an integer (a timestamp is not). */
 bool field_integer(const struct field *f, int64_t *value);
 
-/* Appends a scalar as text: strings and bytes as they are, numbers in decimal, booleans true or false, a
+/* Appends a scalar as text: strings and bytes unchanged, numbers in decimal, booleans true or false, a
  * timestamp as seconds. False: an array, a table or void, which have no such text. */
 bool field_add_text(struct buf *out, const struct field *f);
 
 /* The shortest decimal that reads back as the same number, always with a point or an exponent. single: as a
- * float. "NaN", "Infinity", "-Infinity" for the rest. */
+ * float. Otherwise "NaN", "Infinity" or "-Infinity". */
 void add_double(struct buf *out, double value, bool single);
 
 /* value / 10^decimals, with exactly that many digits behind the point. */

@@ -33,7 +33,7 @@ static void add_string_or_base64(struct buf *out, struct slice s)
     buf_add_text(out, "\"}");
 }
 
-/* Opens {"!<kind>": when the kind would not be known from the value. */
+/* Opens {"!<kind>": if the value does not show its kind. */
 static bool open_tag(struct json_form *j, const struct field *f)
 {
     bool small = f->kind == FIELD_I64 && f->i >= INT32_MIN && f->i <= INT32_MAX;
@@ -121,7 +121,7 @@ static int named_compare(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Which fields cannot be plain members of an exact object. The caller frees the answer; NULL: none. */
+/* Marks fields that cannot be plain members of an exact object. The caller frees the result; NULL: none. */
 static bool *odd_names(const struct field *fields, size_t n)
 {
     struct named *sorted = mem_zalloc(n, sizeof(*sorted));

@@ -1,9 +1,9 @@
-/* From an AMQP delivery to HTTP request fields. Pure; any thread. Runs once a forward, so it writes into one
- * buffer and allocates nothing of its own.
+/* HTTP request fields from an AMQP delivery. Pure; any thread. Runs once per forward, so it writes into one
+ * buffer and allocates nothing.
  *
- * Every value from outside is percent-encoded or was checked letter by letter (trace_context.c,
- * media_type.c), so that no value can end its line. An optional field is written first and taken back when
- * it exceeds what optional fields may take together; what is far too large is not even written. */
+ * Every value from outside is percent-encoded or was checked byte by byte (trace_context.c, media_type.c), so
+ * that no value can end its line. An optional field is written first and removed if it exceeds the bound of
+ * all optional fields; values that are far too large are not written at all. */
 
 #include "onceward/core/headers.h"
 
@@ -16,8 +16,8 @@
 
 enum { LINE_OVERHEAD = 4 /* ": " and CR LF on the wire */ };
 
-/* Names of one kind of optional field that were sent already: a second field of the same name would be joined
- * to the first by servers. */
+/* Names of one kind of optional field already sent: servers would join a second field of the same name to the
+ * first. */
 struct names_sent {
     struct slice names[OPTIONAL_HEADERS_MAX];
     size_t n;
@@ -26,7 +26,7 @@ struct names_sent {
 struct writer {
     struct header_block *b;
     size_t n_optional, optional_bytes, n_dropped;
-    size_t start; /* of the optional field being written */
+    size_t start; /* of the current optional field */
     struct slice traceparent, tracestate, content_type;
     struct names_sent names;
 };
@@ -56,7 +56,7 @@ static void add_number(struct buf *out, int64_t value)
     buf_add(out, p, (size_t)(digits + sizeof(digits) - p));
 }
 
-/* Could a value of at least len bytes fit? Counts it when not. */
+/* Could a value of at least len bytes fit? If not, counts it. */
 static bool optional_begin(struct writer *w, size_t len)
 {
     w->start = w->b->text.len;
@@ -81,8 +81,8 @@ static bool optional_end(struct writer *w)
     return true;
 }
 
-/* An optional field with a percent-encoded value. Absent and empty values are not sent: servers and HTTP
- * libraries do not tell the two apart. */
+/* An optional field with a percent-encoded value. Absent and empty values are not sent, since servers and
+ * HTTP libraries do not tell them apart. */
 static void add_optional(struct writer *w, struct slice name, struct slice value)
 {
     if (!value.len || !optional_begin(w, name.len + value.len + LINE_OVERHEAD))
@@ -163,7 +163,7 @@ static bool is_stringlike(const struct field *f)
     return f->kind == FIELD_STRING || f->kind == FIELD_BYTES;
 }
 
-/* One look at the headers for those that decide about others. */
+/* Finds the headers that decide about others, in one pass. */
 static void find_special(struct writer *w, const struct message *m)
 {
     for (size_t i = 0; i < m->n_headers; i++) {
@@ -199,7 +199,7 @@ struct slice trace_id(const struct message *m)
         if (!is_stringlike(f) || !same_ignoring_case(f->name, SLICE("traceparent")))
             continue;
         value = trim(f->bytes);
-        if (value.len) /* the first that says something, as for the request */
+        if (value.len) /* the first non-empty value, as for the request */
             return traceparent_is_valid(value) ? (struct slice){value.data + AT, LEN} : (struct slice){0};
     }
     return (struct slice){0};
@@ -249,7 +249,7 @@ static void write_content(struct writer *w, const struct message *m, struct slic
     FIELD(b, "Content-Type");
     if (media_type_is_valid(type)) {
         buf_add_slice(&b->text, type);
-        w->content_type.len = 0; /* nothing is left to say about it */
+        w->content_type.len = 0; /* sent unchanged, so no further field is needed */
     } else {
         buf_add_text(&b->text, "application/octet-stream");
     }
@@ -285,11 +285,12 @@ static bool is_event_name(struct slice name)
     for (size_t i = 0; i < name.len; i++)
         if (!(name.data[i] >= 'a' && name.data[i] <= 'z') && !(name.data[i] >= '0' && name.data[i] <= '9'))
             return false;
-    /* Content-Type says the first; the second is the body (CloudEvents HTTP binding, 3.1.1 and 3.1.2). */
+    /* The field Content-Type has the first, the body is the second (CloudEvents HTTP binding, 3.1.1 and
+     * 3.1.2). */
     return name.len && !slice_equal(name, SLICE("datacontenttype")) && !slice_equal(name, SLICE("data"));
 }
 
-/* "<prefix><name>: " and the value, percent-encoded: a scalar of any kind. Nothing for an empty one. */
+/* "<prefix><name>: " and the percent-encoded value, a scalar of any kind. Empty values are not written. */
 static void add_scalar(struct writer *w, struct slice prefix, struct slice name, const struct field *f,
                        bool event)
 {
@@ -387,7 +388,7 @@ static void write_plain_headers(struct writer *w, const struct message *m)
     }
 }
 
-/* A bound from below for the JSON of the headers, so that a huge table is not written to be thrown away. */
+/* A lower bound for the size of the headers' JSON, so that a huge table is not written only to be removed. */
 static size_t json_at_least(const struct message *m)
 {
     size_t sum = 2;
@@ -408,7 +409,7 @@ static void write_whole_table(struct writer *w, const struct message *m)
         !optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
         return;
     FIELD(w->b, "Amqp-Headers");
-    /* The JSON is written behind, and its base64url, which is made behind it, moved over it. */
+    /* The JSON is written at the end, then its base64url behind it, which is then moved over the JSON. */
     size_t json_at = out->len;
     fields_to_json(out, m->headers, m->n_headers, false);
     size_t json_len = out->len - json_at;
@@ -449,7 +450,7 @@ void headers_write_batch(struct header_block *b, const struct batch_facts *r)
     FIELD(b, "Content-Type");
     buf_add_text(&b->text, "application/json");
     field_end(b);
-    FIELD(b, "Accept-Encoding"); /* the answer is read */
+    FIELD(b, "Accept-Encoding"); /* Onceward reads the answer */
     buf_add_text(&b->text, "identity");
     field_end(b);
     FIELD(b, "Onceward-Batch");

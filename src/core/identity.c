@@ -1,4 +1,4 @@
-/* The message id and the fingerprint. Pure but for the JSON reader it is given; any thread. */
+/* The message id and the fingerprint. Pure except for the given JSON reader; any thread. */
 
 #include "onceward/core/identity.h"
 
@@ -88,12 +88,12 @@ int identity_parse(struct slice text, struct identity_source *out, struct fault 
     return 0;
 }
 
-/* What one source holds, appended to *id. False: it is not there. */
+/* Appends one source's value to *id. False: absent. */
 static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json,
                         struct buf *id);
 
-/* All values are needed. Each is percent-encoded, so that no two lists of values give one text. empty: one of
- * them was. */
+/* All values are required. Each is percent-encoded, so that different lists of values have different texts.
+ * empty: one value was. */
 static void join_add(struct buf *id, struct slice value, bool first, bool *empty)
 {
     if (!first)

@@ -2,8 +2,8 @@
 #include "onceward/core/limiter.h"
 #include "onceward/core/mutant.h"
 
-/* What a cut leaves of the limit: CUBIC's factor (RFC 9438, section 4.6). With a half, an application that
- * takes 5 of 64 at once is used at 85 %; with this, at 94 %. */
+/* The factor of a cut: CUBIC's (RFC 9438, section 4.6). With a half, an application that takes 5 of 64 at
+ * once is used at 85 %; with this, at 94 %. */
 static const double KEPT = 0.7;
 
 void limiter_init(struct limiter *l, int most)
@@ -33,8 +33,8 @@ void limiter_good(struct limiter *l, uint64_t mark)
     limiter_raise(l, l->limit < l->threshold ? 1 : 1 / l->limit);
 }
 
-/* The next wait, with a jitter of a quarter to either side: replicas that were refused together do not come
- * back together. */
+/* Sets the next wait with a jitter of a quarter either way, so that replicas refused together do not retry
+ * together. */
 static void limiter_wait(struct limiter *l, int64_t now_ms, int64_t most_ms, int64_t retry_after_ms,
                          uint64_t random)
 {
@@ -87,7 +87,7 @@ int limiter_room(const struct limiter *l, int64_t now_ms)
     return now_ms < l->wait_until_ms ? 0 : (int)l->limit;
 }
 
-/* A bad answer takes a whole mark, and ten good ones give it back: no bad one was heard lately. */
+/* A bad answer takes a whole mark, and ten good ones restore it: were there no recent bad ones? */
 static bool limiter_is_unmarked(const struct limiter *l)
 {
     return l->budget > LIMITER_BUDGET - 0.5;

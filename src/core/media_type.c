@@ -1,4 +1,4 @@
-/* What may stand in a Content-Type field. Pure; any thread. */
+/* Checks a Content-Type value. Pure; any thread. */
 
 #include "onceward/core/media_type.h"
 
@@ -23,7 +23,7 @@ static bool is_blank(char c)
 }
 
 /* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). Bytes above 0x7E are allowed there
- * for history's sake only and mean something else to every server, so they do not pass. */
+ * only for historical reasons, and servers interpret them differently, so they are refused. */
 static bool is_field_text(struct slice s)
 {
     for (size_t i = 0; i < s.len; i++)

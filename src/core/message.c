@@ -60,7 +60,7 @@ size_t message_bytes(const struct message *m)
     return n;
 }
 
-/* A new block for at least size bytes. A large piece gets one of its own, behind the current block, which
+/* Adds a block for at least size bytes. A large piece gets a block of its own behind the current one, which
  * stays in use. */
 static char *block_add(struct message *m, size_t size)
 {
@@ -162,7 +162,7 @@ static void names_of_properties(const struct message *m, struct buf *out)
         buf_add_text(out, "no properties");
 }
 
-/* Headers that the broker adds are left out: no id is in them. */
+/* Headers that the broker adds are left out, since they contain no id. */
 void message_add_names(const struct message *m, size_t most_headers, struct buf *out)
 {
     enum { NAME_MAX_BYTES = 48 };
@@ -196,8 +196,8 @@ const struct field *message_header(const struct message *m, struct slice name)
     return field_find(m->headers, m->n_headers, name);
 }
 
-/* The value of an integer of any kind, saturated; 0 for what is none, or is negative: counts come from
- * outside. */
+/* The value of an integer of any kind, saturated; 0 for other kinds and negative values, since counts come
+ * from outside. */
 static int64_t field_count(const struct field *f)
 {
     int64_t value;
@@ -212,7 +212,7 @@ static bool field_is(const struct field *table, struct slice name, struct slice 
     return f && f->kind == FIELD_STRING && slice_equal(f->bytes, value);
 }
 
-/* The sum of the counts in x-death, of all its entries or of those of a queue's rejections. */
+/* The sum of the counts in x-death, of all entries or of one queue's rejections. */
 static int64_t deaths_of(const struct message *m, const struct slice *rejected_from)
 {
     const struct field *deaths = message_header(m, SLICE("x-death"));

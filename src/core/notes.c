@@ -1,4 +1,4 @@
-/* Lines for the log, until the shell takes them: see notes.h. */
+/* Log lines until the shell takes them: see notes.h. */
 #include "core/notes.h"
 
 #include "onceward/base/mem.h"

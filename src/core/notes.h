@@ -2,26 +2,26 @@
 
 #include "onceward/core/queue.h"
 
-/* What a queue has to say: lines for the log, which the shell writes (ACTION_TELL), and the words that a
- * delivery's row and letter get. Private to the core. */
+/* The output of a queue: log lines, which the shell writes (ACTION_TELL), and the error texts for a
+ * delivery's row and letter. Private to the core. */
 
 void notes_deinit(struct queue *q);
 
-/* A line for the log. notes_tell_limited: at most ten of an event in a second, the others are counted. NULL:
- * not said. d: whose it is, or NULL. */
+/* A log line. notes_tell_limited: at most ten of an event per second; the others are counted. NULL:
+ * suppressed. d: the delivery, or NULL. */
 struct note *notes_tell(struct queue *q, enum event e, const struct delivery *d);
 struct note *notes_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d);
-void note_clear(struct note *n); /* what it owns */
+void note_clear(struct note *n); /* frees its texts */
 void note_text(struct note *n, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What went wrong with it last: `error` without a word of the application, `said` with what it wrote (NULL:
- * the same). Both are copied. NULL clears. */
+/* The last error of a delivery: `error` without the application's own text, `said` with it (NULL: the same).
+ * Both are copied. NULL clears. */
 void words_say(struct delivery *d, const char *error, const char *said);
 
-/* "why; last: …", with the last error as it was told, or as the row has it: `error` without the words of the
- * application in it. why may be empty. */
+/* "why; last: …", with the last error as logged, or from the row: `error` without the application's own text.
+ * why may be empty. */
 void words_say_last(struct delivery *d, const char *why, struct slice last);
 
-/* What most of those that wait for their next attempt were told, three at most; the first have the most.
- * Appends to ret. */
+/* Appends the commonest errors of the messages that wait for their next attempt: at most three, the commonest
+ * first. */
 void words_commonest(struct queue *q, struct texts *ret);

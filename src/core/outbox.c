@@ -9,19 +9,19 @@
 #include <string.h>
 
 enum {
-    ANEW_MS = 100,         /* between two beginnings */
-    AGAIN_MS = 1000,       /* after a statement that failed */
-    RENEW_MS = 4500,       /* three of them in a lease */
-    WRITE_MS = 100,        /* between two positions */
-    WRITE_ROWS = 256,      /* or so many */
-    TURN_MS = 1000,        /* between two looks at the tables, while rows come */
-    TURN_IDLE_MS = 5000,   /* and while none does */
-    READ_ROWS = 256,       /* at once */
-    SOON_MS = 5,           /* to the next poll, while rows come, or */
-    READING_SHARE = 3,     /* so many times what one takes, behind whatever is before it at the database */
-    SMOOTHING = 8,         /* polls that count for how long one takes */
-    SLOWEST_POLL_MS = 250, /* unless outbox.poll is more */
-    REFUSED_MS = 5000,     /* until another virtual host's outbox is looked at again */
+    ANEW_MS = 100,         /* between two restarts */
+    AGAIN_MS = 1000,       /* after a failed statement */
+    RENEW_MS = 4500,       /* three renewals in a lease */
+    WRITE_MS = 100,        /* between two writes of the position */
+    WRITE_ROWS = 256,      /* or after this many rows */
+    TURN_MS = 1000,        /* between two checks of the tables, while rows come */
+    TURN_IDLE_MS = 5000,   /* and while none come */
+    READ_ROWS = 256,       /* per read */
+    SOON_MS = 5,           /* to the next poll while rows come, or */
+    READING_SHARE = 3,     /* this multiple of a poll's duration, for other statements on the connection */
+    SMOOTHING = 8,         /* polls in the average duration */
+    SLOWEST_POLL_MS = 250, /* unless outbox.poll is larger */
+    REFUSED_MS = 5000,     /* until the outbox of another virtual host is checked again */
 };
 
 void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now_ms)
@@ -53,7 +53,7 @@ void outbox_deinit(struct outbox *o)
         rows_drop_batch(o);
 }
 
-/* --- to begin anew --- */
+/* --- restart --- */
 
 static void stale(enum outbox_ask *ask)
 {
@@ -61,7 +61,7 @@ static void stale(enum outbox_ask *ask)
         *ask = OUTBOX_STALE;
 }
 
-/* It is answered. True: the answer is of use. */
+/* Takes an answer. True: it is still relevant. */
 static bool take(enum outbox_ask *ask)
 {
     bool good = *ask == OUTBOX_ASKED;
@@ -96,7 +96,7 @@ static void forget(struct outbox *o)
     stale(&o->lease.restoring);
 }
 
-/* The lease is not ours any more: nothing of what it was for may go on. */
+/* The lease is lost: everything that needed it stops. */
 static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char *why)
 {
     if (o->lease.number) {
@@ -163,7 +163,7 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
         return;
     switch (answer) {
     case OUTBOX_DONE:
-        if (!number) { /* given up */
+        if (!number) { /* the lease was given up */
             leave(o, now_ms, o->lease.at_ms - now_ms, o->why);
             return;
         }
@@ -223,7 +223,7 @@ void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *
     o->reading.n++;
 }
 
-/* The server has forgotten what was read, or there is no position: the lease tells which. */
+/* The server no longer knows the batch, or there is no position: the lease tells which. */
 static void anew(struct outbox *o, int64_t now_ms)
 {
     forget(o);
@@ -231,7 +231,7 @@ static void anew(struct outbox *o, int64_t now_ms)
     o->reading.at_ms = o->reading.not_before_ms = now_ms + ANEW_MS;
 }
 
-/* How long it waits though rows come. */
+/* The interval between polls while rows come. */
 static int64_t soon_ms(const struct outbox *o)
 {
     int64_t share_ms = o->reading.took_us * READING_SHARE / 1000;
@@ -240,7 +240,7 @@ static int64_t soon_ms(const struct outbox *o)
     return ms < o->rules.poll_ms ? ms : o->rules.poll_ms;
 }
 
-/* The poll after one that found nothing, each later than the one before. */
+/* Schedules the poll after one that found nothing; the intervals grow. */
 static void poll_later(struct outbox *o, int64_t now_ms)
 {
     int64_t most_ms = o->rules.poll_ms * OUTBOX_POLL_GROWTH;
@@ -250,7 +250,7 @@ static void poll_later(struct outbox *o, int64_t now_ms)
     o->reading.wait_ms = o->reading.wait_ms * 2 < most_ms ? o->reading.wait_ms * 2 : most_ms;
 }
 
-/* What was asked is answered: something was found, or one may have come meanwhile, or neither. */
+/* Schedules the poll after an answer: rows were found, a hint came meanwhile, or neither. */
 static void poll_next(struct outbox *o, int64_t now_ms, bool found)
 {
     struct outbox_reading *r = &o->reading;
@@ -363,7 +363,7 @@ void outbox_linked(struct outbox *o, int64_t now_ms)
     o->link.blocked = false;
     o->link.not_before_ms = now_ms;
     exchanges_unprove(o);
-    o->lease.registered = false; /* it may be another one, behind the same name */
+    o->lease.registered = false; /* the same name may lead to another broker */
     if (o->lease.number)
         o->lease.at_ms = now_ms;
 }
@@ -411,7 +411,7 @@ static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_acti
     return true;
 }
 
-/* Of one exchange after the other. */
+/* Reports one exchange at a time. */
 static bool tell_stopped(struct outbox *o, struct outbox_action *a)
 {
     list_each(&o->exchanges, k)
@@ -446,7 +446,7 @@ static bool tell_next(struct outbox *o, struct outbox_action *a)
     return o->to_tell[OUTBOX_TOLD_STOPPED] && tell_stopped(o, a);
 }
 
-/* What it waits for is out at the broker, or at the database: then a drain is through. */
+/* Nothing is in flight at the broker or the database: the drain is complete. */
 static bool is_through(const struct outbox *o)
 {
     return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&
@@ -540,7 +540,7 @@ static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
     return a->row;
 }
 
-/* What only the holder does. */
+/* The work of the lease's owner. */
 static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *a)
 {
     if (o->lease.restored)
@@ -597,7 +597,7 @@ int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms)
 
         earlier(&due, silent_ms > o->lease.not_before_ms ? silent_ms : o->lease.not_before_ms);
     }
-    if (o->lease.restored) { /* nothing else is done before */
+    if (o->lease.restored) { /* everything else waits for that */
         if (o->lease.restoring == OUTBOX_IDLE)
             earlier(&due, o->reading.at_ms);
         return due;

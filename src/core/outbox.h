@@ -2,25 +2,25 @@
 
 #include "onceward/core/outbox.h"
 
-/* Between the files of the outbox: outbox.c has the lease, the reading and the position; outbox_rows.c what
- * becomes of a row at the broker; outbox_exchanges.c
- * what is known of an exchange; outbox_parked.c the rows of those that are stopped. Calls go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c. */
+/* Shared by the files of the outbox: outbox.c has the lease, the reading and the position; outbox_rows.c the
+ * rows at the broker; outbox_exchanges.c the exchanges; outbox_parked.c the rows of stopped exchanges. Calls
+ * go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c. */
 
 /* --- outbox_exchanges.c --- */
 
-/* NULL: nothing is known of it. */
+/* NULL: the exchange is unknown. */
 struct outbox_exchange *exchange_find(struct outbox *o, struct slice name);
 
-/* Marks it as used last; makes it. */
+/* Finds or adds it, as the most recently used. */
 struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct slice name);
 
 /* A new connection: nothing was confirmed on it for any exchange. */
 void exchanges_unprove(struct outbox *o);
 
-/* The lease is gone, or what was read: nothing is known of what is parked. */
+/* The lease or the rows in memory are gone: the parked rows must be listed again. */
 void exchanges_unstop(struct outbox *o);
 
-/* At the end. */
+/* For the end of the relay. */
 void exchanges_free(struct outbox *o);
 
 /* The consequence of a refusal that every row of the exchange would get. */
@@ -28,56 +28,56 @@ enum exchange_verdict { EXCHANGE_LETTER, EXCHANGE_STOPS, EXCHANGE_STAYS, EXCHANG
 enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct outbox_exchange *e,
                                        enum dead_reason reason, const char *why);
 
-/* Its rows are parked from now on. */
+/* Parks its rows from now on. */
 void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e);
 
-/* Opens the exchange if nothing of it is parked any more. */
+/* Opens the exchange if it has no parked rows left. */
 void exchange_settle(struct outbox *o, struct outbox_exchange *e);
 
 /* --- outbox_parked.c --- */
 
-/* The next question about parked rows, or false. */
+/* The next question about parked rows; false: none. */
 bool parked_next(struct outbox *o, int64_t now_ms, struct outbox_action *a);
 
-/* When it is due at the latest. */
+/* The time at which the next question is due. */
 int64_t parked_due_ms(const struct outbox *o, int64_t now_ms);
 
 /* --- outbox_rows.c --- */
 
-/* Takes a row into memory: it is to be sent, or a letter already. */
+/* Adds a row: to be sent, or as a letter at once. */
 void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new);
 
-/* Forgets all rows, whatever they wait for. */
+/* Drops all rows in every phase. */
 void rows_forget(struct outbox *o);
 
-/* The broker closed the connection, with one of AMQP's codes: it may be over a row that is out. */
+/* The broker closed the connection with an AMQP code, possibly because of a row in flight. */
 void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why);
 
-/* What was sent is unknown: it is sent again. */
+/* Rows in flight have an unknown outcome: they are sent again. */
 void rows_unsent(struct outbox *o);
 
-/* The first row that may be sent now, or NULL. */
+/* The first row that may be sent now; NULL: none. */
 struct outbox_row *rows_next(struct outbox *o, int64_t now_ms);
 
-/* Rows of a stopped exchange that wait in memory are to be parked. */
+/* Marks waiting rows of a stopped exchange to be parked. */
 void rows_park(struct outbox *o, struct outbox_exchange *e);
 
-/* Confirmed parked rows move to `unparking`, and back, or are deleted. */
+/* Moves confirmed parked rows to `unparking`, moves them back, or deletes them. */
 void rows_unpark(struct outbox *o);
 void rows_unpark_again(struct outbox *o);
 void rows_unparked(struct outbox *o);
 
-/* The first letters are to be written now: they move to `burying`. */
+/* Moves the first letters to `burying`, to be written now. */
 void rows_bury(struct outbox *o);
 
-/* Those in `burying` whose letter is committed are settled. */
+/* Completes the rows in `burying` whose letter is committed. */
 void rows_settle_buried(struct outbox *o);
 
-/* Those in `burying` whose letter is not committed are to be written again. */
+/* Moves the rows in `burying` whose letter is not committed back, to be written again. */
 void rows_unbury(struct outbox *o);
 
-/* The first batch is of no use any more. */
+/* Drops the first batch. */
 void rows_drop_batch(struct outbox *o);
 
-/* What stands settled at the front is counted for the position, and freed. */
+/* Counts the completed rows at the front for the position, and frees them. */
 void rows_reap(struct outbox *o);

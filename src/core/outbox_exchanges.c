@@ -1,4 +1,4 @@
-/* Exchanges that rows go to, and when one is stopped. See outbox.h. */
+/* The exchanges that rows go to, and the decision to stop one. See outbox.h. */
 #include "core/outbox.h"
 
 #include "onceward/base/mem.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 
 enum {
-    RETRY_MS = 1000,       /* of a stopped exchange, and while too many are stopped */
-    TOLD_AGAIN_MS = 60000, /* of one that stays stopped */
-    SHOWN_MAX = 100,       /* bytes of a name, in words */
+    RETRY_MS = 1000,       /* between tries of a stopped exchange, and while too many are stopped */
+    TOLD_AGAIN_MS = 60000, /* between reports of an exchange that stays stopped */
+    SHOWN_MAX = 100,       /* bytes of a name in messages */
 };
 
 struct outbox_exchange *exchange_find(struct outbox *o, struct slice name)
@@ -34,8 +34,8 @@ static void exchange_free(struct outbox *o, struct outbox_exchange *e)
     free(e);
 }
 
-/* Makes room for one. What is refused stays until it may be asked for again: each row to it would cost the
- * channel. */
+/* Makes room for one exchange. A refused exchange stays until it may be tried again, since each row to it
+ * would cost the channel. */
 static void exchanges_evict(struct outbox *o, int64_t now_ms)
 {
     list_each(&o->exchanges, k)
@@ -136,8 +136,8 @@ static bool may_offer(const struct outbox *o, int64_t now_ms)
     return !o->offered_ms || now_ms - o->offered_ms >= OUTBOX_OFFERS_MS;
 }
 
-/* Another replica may allow it: the lease is offered, once over each exchange, and over all that wait for an
- * offer together. */
+/* Another replica may permit the exchange, so the lease is offered: once per exchange, and once for all that
+ * need an offer at the same time. */
 static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     e->n_refused = 0;

@@ -1,12 +1,12 @@
-/* The rows of stopped exchanges, on their way out of the table where they are parked. See outbox.h. */
+/* The rows of stopped exchanges, from the table where they are parked to the broker. See outbox.h. */
 #include "core/outbox.h"
 
 #include "onceward/core/mutant.h"
 
 enum {
-    AGAIN_MS = 1000,  /* after a statement that failed */
-    LOW_ROWS = 128,   /* of an exchange: then the next page is read */
-    MOST_ROWS = 1024, /* of all exchanges in memory */
+    AGAIN_MS = 1000,  /* after a failed statement */
+    LOW_ROWS = 128,   /* per exchange, below which the next page is read */
+    MOST_ROWS = 1024, /* in memory, of all exchanges */
 };
 
 static bool take(enum outbox_ask *ask)
@@ -65,7 +65,7 @@ void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answe
         e->stop.last = false;
         rows_park(o, e);
     }
-    if (!n && e->stop.retry_ms <= now_ms) /* its rows are still on their way into the table */
+    if (!n && e->stop.retry_ms <= now_ms) /* its rows are still being written to the table */
         e->stop.retry_ms = now_ms + 1;
     exchange_settle(o, e);
 }
@@ -89,8 +89,8 @@ static bool has_room(const struct outbox *o)
     return o->parked_rows.len < MOST_ROWS && o->parked.n_bytes < OUTBOX_HELD_BYTES;
 }
 
-/* Its first row is tried alone; once that is confirmed the others follow in pages. One may always be there:
- * no exchange waits for the room that another one takes. */
+/* The first row is tried alone; after its confirm the others follow in pages. One row per exchange may always
+ * be in memory, so that no exchange waits for the room of another. */
 static bool wants_page(const struct outbox *o, const struct outbox_exchange *e, int64_t now_ms)
 {
     const struct outbox_stop *s = &e->stop;

@@ -1,4 +1,4 @@
-/* What becomes of a row at the broker: sent, confirmed, returned, refused. See outbox.h for the groups. */
+/* Rows at the broker: sent, confirmed, returned, refused. See outbox.h for the groups. */
 #include "core/outbox.h"
 
 #include "onceward/base/mem.h"
@@ -9,12 +9,13 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS = 1000,       /* after a close */
-    NACKED_MS = 20,        /* until what was nacked goes again: a full queue is emptied meanwhile, */
-    NACKED_MOST_MS = 1000, /* or stands */
-    TOLD_AGAIN_MS = 60000, /* of nacks, and of one reason to close the channel */
-    SHOWN_MAX = 100,       /* bytes of a name, in words */
-    CLOSED_MAX = 3,        /* connections that are closed over a row, until it is given up */
+    AGAIN_MS = 1000,       /* after a close of the channel */
+    NACKED_MS = 20,        /* before a nacked row is sent again; a full queue gets time to empty, and the wait
+                              doubles */
+    NACKED_MOST_MS = 1000, /* up to this */
+    TOLD_AGAIN_MS = 60000, /* between reports of nacks, and of one reason to close the channel */
+    SHOWN_MAX = 100,       /* bytes of a name in messages */
+    CLOSED_MAX = 3,        /* connections closed over a row, before it is given up */
 };
 
 static struct outbox_row *row_of(struct link *k)
@@ -31,7 +32,7 @@ static struct outbox_row *first_of(struct list *l)
 
 /* --- phases --- */
 
-/* Among its like, in the order of reading: nearly always at the end, or at the front. */
+/* Inserts in the order of reading: nearly always at the end or the front. */
 static void insert(struct list *l, struct outbox_row *row)
 {
     struct link *at = l->head.prev, *k = &row->in_phase;
@@ -47,7 +48,7 @@ static void insert(struct list *l, struct outbox_row *row)
     l->len++;
 }
 
-/* The list of a phase; NULL: it has none. */
+/* The list for a phase; NULL: none. */
 static struct list *list_of(struct outbox *o, enum outbox_phase phase)
 {
     switch (phase) {
@@ -68,13 +69,13 @@ static struct list *list_of(struct outbox *o, enum outbox_phase phase)
     }
 }
 
-/* A returned message shows these, and no tag. */
+/* A returned message has these fields, and no tag. */
 static uint64_t look_hash(struct slice message_id, uint64_t body_len)
 {
     return hash_bytes(message_id.data, message_id.len) ^ hash_number(body_len);
 }
 
-/* The row in flight that a return with these would mean, or NULL. */
+/* The row in flight that a return with these fields means, or NULL. */
 static struct outbox_row *sent_find(const struct outbox *o, struct slice exchange, struct slice routing_key,
                                     struct slice message_id, uint64_t body_len)
 {
@@ -107,7 +108,7 @@ static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase pha
     unlink_row(o, row);
     row->phase = phase;
     if (phase == OUTBOX_SENT) {
-        list_push(to, &row->in_phase); /* in the order of their tags */
+        list_push(to, &row->in_phase); /* in the order of tags */
         hash_insert(&o->sent_by_look, &row->by_look, look_hash(row->message_id, row->body.len));
     } else if (to)
         insert(to, row);
@@ -120,7 +121,7 @@ static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason r
     move(o, row, OUTBOX_LETTER_WANTED);
 }
 
-/* The sum that its bytes count in: parked rows take no room of others. */
+/* The sum that its bytes count in: parked rows have room of their own. */
 static size_t *bytes_of(struct outbox *o, const struct outbox_row *row)
 {
     return row->parked ? &o->parked.n_bytes : &o->n_bytes;
@@ -179,7 +180,7 @@ bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key)
            memcmp(routing_key.data, begins.data, begins.len) == 0;
 }
 
-/* What is known before anybody is asked. */
+/* Finds faults that are known without asking the broker. */
 static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_new *new)
 {
     char text[160];
@@ -195,7 +196,7 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
     }
 }
 
-/* In its place in the table: rows are written in the order of reading. */
+/* Marks the row for the table of parked rows, which are written in the order of reading. */
 static void park(struct outbox *o, struct outbox_exchange *e, struct outbox_row *row)
 {
     if (row->parked || row->phase != OUTBOX_WANTED)
@@ -265,7 +266,7 @@ void rows_forget(struct outbox *o)
 
 void rows_unsent(struct outbox *o)
 {
-    /* The latest first: each of them comes to stand before all that wait. */
+    /* The latest first, since each goes in front of all waiting rows. */
     while (o->sent.len) {
         struct outbox_row *row = row_of(o->sent.head.prev);
 
@@ -294,7 +295,7 @@ void rows_drop_batch(struct outbox *o)
     free(b);
 }
 
-/* A batch that is over, and of which nothing is held, is settled as a whole. */
+/* A complete batch without rows in memory is done as a whole. */
 static void batches_reap(struct outbox *o)
 {
     struct outbox_writing *w = &o->writing;
@@ -338,9 +339,9 @@ void rows_reap(struct outbox *o)
     batches_reap(o);
 }
 
-/* --- what is sent next --- */
+/* --- the next row to send --- */
 
-/* Rows of a stopped exchange wait for its parked rows, and those for its next try. */
+/* Rows of a stopped exchange wait for its parked rows, and those for the exchange's next try. */
 static bool is_held_back(struct outbox *o, int64_t now_ms, const struct outbox_row *row)
 {
     const struct outbox_exchange *e = o->parked.n_stopped ? exchange_find(o, row->exchange) : NULL;
@@ -369,20 +370,20 @@ static void parked_free(struct outbox *o, struct outbox_row *row)
     exchange_settle(o, e);
 }
 
-/* Its exchange refuses it, as it would any other row. */
+/* The exchange refuses this row, and would refuse any other. */
 static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enum dead_reason reason,
                    const char *why)
 {
     struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
     enum exchange_verdict verdict = exchange_refuses(o, now_ms, e, reason, why);
 
-    o->link.quiet_since_ms = now_ms; /* another sidecar would hear the same */
+    o->link.quiet_since_ms = now_ms; /* another sidecar would get the same refusal */
     if (row->phase == OUTBOX_SENT)
         move(o, row, OUTBOX_WANTED);
     if (verdict == EXCHANGE_LETTER)
         give_up(o, row, reason, why);
     if (verdict == EXCHANGE_STAYS)
-        e->stop.last = e->stop.empty = false; /* what waits in memory would take the room of others */
+        e->stop.last = e->stop.empty = false; /* rows waiting in memory would take the room of others */
     if (verdict == EXCHANGE_STOPS || verdict == EXCHANGE_STAYS)
         rows_park(o, e);
     if (verdict == EXCHANGE_LETTER || verdict == EXCHANGE_OFFERS)
@@ -393,7 +394,7 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
     parked_free(o, row);
 }
 
-/* The group is through: the next one may go, or all as ever. */
+/* The group is complete: the next one may start, or the ordinary mode returns. */
 static void group_next(struct outbox *o, const struct outbox_row *row)
 {
     struct outbox_link *l = &o->link;
@@ -474,7 +475,7 @@ void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint6
     move(o, row, OUTBOX_SENT);
 }
 
-/* A return means one row at most: see rows_next. */
+/* A return means at most one row: see rows_next. */
 void outbox_returned(struct outbox *o, struct slice exchange, struct slice routing_key,
                      struct slice message_id, uint64_t body_len)
 {
@@ -502,8 +503,8 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
 }
 
-/* Rows in flight beside a nack go one by one. A stopped exchange may hold one of them back until the groups
- * have grown past its number. */
+/* Rows that were in flight beside a nacked one are sent one by one. A stopped exchange may hold one of them
+ * back until the groups have passed its number. */
 static void send_alone(struct outbox *o)
 {
     list_each(&o->sent, k)
@@ -512,7 +513,7 @@ static void send_alone(struct outbox *o)
     }
 }
 
-/* The highest number that is out. */
+/* The highest number in flight. */
 static uint64_t last_out(struct outbox *o)
 {
     uint64_t last = 0;
@@ -530,7 +531,7 @@ static int shown(struct slice name)
     return (int)(name.len < SHOWN_MAX ? name.len : SHOWN_MAX);
 }
 
-/* One wait for all that were out together. */
+/* Rows that were in flight together cause only one wait. */
 static void wait_longer(struct outbox_link *l, int64_t now_ms)
 {
     int64_t ms = l->nack_wait_ms ? l->nack_wait_ms * 2 : NACKED_MS;
@@ -541,7 +542,7 @@ static void wait_longer(struct outbox_link *l, int64_t now_ms)
     l->not_before_ms = now_ms + l->nack_wait_ms;
 }
 
-/* The broker says no, and not why: the same again, after a while. */
+/* The broker nacked the row without a reason: it is sent again after a wait. */
 static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
     struct outbox_link *l = &o->link;
@@ -572,7 +573,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 
 void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multiple, bool no)
 {
-    o->link.quiet_since_ms = now_ms; /* a nack, too: another sidecar would hear the same */
+    o->link.quiet_since_ms = now_ms; /* a nack counts as an answer too: another sidecar would get the same */
     list_each(&o->sent, k)
     {
         struct outbox_row *row = row_of(k);
@@ -589,7 +590,7 @@ void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multi
     rows_reap(o);
 }
 
-/* AMQP's codes that say something of a message: the others pass. */
+/* AMQP's codes that are about a message; other failures are temporary. */
 static bool is_of_message(int code)
 {
     enum { CONTENT_TOO_LARGE = 311, FORBIDDEN = 403, NO_EXCHANGE = 404, PRECONDITION = 406 };
@@ -597,14 +598,14 @@ static bool is_of_message(int code)
     return code == CONTENT_TOO_LARGE || code == FORBIDDEN || code == NO_EXCHANGE || code == PRECONDITION;
 }
 
-/* The row that the broker closed the channel over, alone. */
+/* The broker closed the channel over this row, which was alone in flight. */
 static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, int code, const char *why)
 {
     enum dead_reason reason = code == 404   ? DEAD_NO_EXCHANGE
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;
 
-    /* A topic may be forbidden, and the others of its exchange not. */
+    /* One topic may be forbidden while others of its exchange are allowed. */
     if (code == 404 || (code == 403 && !strstr(why, " topic '"))) {
         refuse(o, now_ms, row, reason, why);
         return;
@@ -613,7 +614,7 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
     give_up(o, row, reason, why);
 }
 
-/* One of those that are out is to be alone. */
+/* Halves the group, until the refused row is alone. */
 static void halve(struct outbox *o)
 {
     struct outbox_link *l = &o->link;
@@ -626,19 +627,19 @@ static void halve(struct outbox *o)
 
 void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why)
 {
-    enum { CONNECTION_FORCED = 320 }; /* somebody wants it closed */
+    enum { CONNECTION_FORCED = 320 }; /* an operator closed it */
     struct outbox_row *first = first_of(&o->sent);
 
     if (!first || code == CONNECTION_FORCED || MUTANT(OUTBOX_CRASHES_FOR_EVER))
         return;
-    o->link.quiet_since_ms = now_ms; /* another sidecar would hear the same, and begin to count anew */
+    o->link.quiet_since_ms = now_ms; /* another sidecar would get the same answer, and count from the start */
     if (o->sent.len > 1)
         halve(o);
     else if (++first->n_closed == CLOSED_MAX || MUTANT(OUTBOX_CLOSED_ONCE_IS_BLAMED))
         condemn(o, now_ms, first, code, why);
 }
 
-/* The broker has words, and they are about no message. */
+/* The broker closed the channel with a reason that is not about a message. */
 static void closed(struct outbox *o, int64_t now_ms, const char *why)
 {
     struct outbox_link *l = &o->link;
@@ -671,7 +672,7 @@ void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char 
     rows_reap(o);
 }
 
-/* Those that are committed stay in the list until the end, or their places would change. */
+/* Committed rows stay in the list until the end, so that indexes stay the same. */
 void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer)
 {
     (void)now_ms;

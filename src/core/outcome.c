@@ -1,4 +1,4 @@
-/* What an answer means, and when to come back. Pure; any thread. */
+/* The meaning of an answer. Pure; any thread. */
 
 #include "onceward/core/outcome.h"
 #include "onceward/core/mutant.h"

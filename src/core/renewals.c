@@ -13,7 +13,7 @@
 enum {
     PUBLISH_FIRST_MS = 500, /* between two tries to publish a copy */
     PUBLISH_LAST_MS = 30000,
-    LOOP_LOOK_MS = 60000, /* a row that may not be renewed at all is asked for again */
+    LOOP_LOOK_MS = 60000, /* between two questions about a row that may not be renewed */
 };
 
 static const char drops_head[] =
@@ -40,7 +40,7 @@ void queue_limits_known(struct queue *q, const struct queue_limits *limits)
     q->flow.last_chances = true;
 }
 
-/* --- beginning one --- */
+/* --- start of a renewal --- */
 
 bool renewal_is_next(const struct queue *q, const struct delivery *d)
 {
@@ -68,8 +68,8 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
 
 /* --- its row --- */
 
-/* Beyond its pace it is renewed, since the broker goes on counting its deliveries, and the queue pauses. With no
- * renewal left it is held. */
+/* A message that exceeds its pace is renewed nevertheless, since the broker continues to count its
+ * deliveries, and the queue pauses. A message without renewals left is held. */
 static struct step renewed_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool is_counted = r->wait_ms > 0;
@@ -105,7 +105,8 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
     case ROW_TOO_OFTEN:
         return renewed_too_often(q, now_ms, d, r);
     case ROW_DEAD:
-        if (d->copy.deaths) { /* brought back by a dead-letter exchange: the claim knows whether it lives */
+        if (d->copy
+                .deaths) { /* returned by a dead-letter exchange: the claim decides whether it is revived */
             d->renewal = RENEWAL_AFTER_CLAIM;
             return step_want(OP_CLAIM);
         }
@@ -151,7 +152,7 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
         q->flow.last_chances = true;
     }
     if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
-        return; /* the delivery went another way meanwhile */
+        return; /* the delivery has taken another way meanwhile */
     bool confirmed =
         what == PUBLICATION_CONFIRMED || (what == PUBLICATION_FAILED && MUTANT(FAILED_RENEWAL_ACKED));
     struct step s;

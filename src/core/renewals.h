@@ -15,13 +15,13 @@
  * is then there twice, which the inbox stops. Nothing that is returned because of max_hold or a drain is
  * counted: time bounds that. */
 
-/* Is a claim of it to be preceded by a renewal? */
+/* Must a renewal precede its claim? */
 bool renewal_is_next(const struct queue *q, const struct delivery *d);
 
-/* The next row that counts a renewal, or copy. false: none now. */
+/* The next row that counts a renewal, or the next copy. False: none now. */
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* The pause of a message that is renewed again and again ends. */
+/* Ends the pause for a message that is renewed again and again. */
 void renewals_time(struct queue *q, int64_t now_ms);
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

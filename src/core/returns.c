@@ -1,11 +1,11 @@
-/* What may go back to the broker: see returns.h. */
+/* Deliveries that may be requeued: see returns.h. */
 #include "onceward/core/returns.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/core/mutant.h"
 
 enum {
-    LIMIT_SPARE = 2,        /* deliveries that are left when a message is renewed, or stored whole */
+    LIMIT_SPARE = 2,        /* deliveries left when a message is renewed, or stored whole */
     LIMIT_SINCE_VERSION = 4 /* of RabbitMQ: from it on queues have a limit of their own (facts: quorum-queues,
                                poison messages) */
 };

@@ -5,20 +5,20 @@
 
 /* Rules for an answer of the database, by the operation that was sent. Private to the core. */
 
-/* life.c: the same for all operations. The same again: at once after a lost connection (there is none to send it
- * on), else with a growing wait. */
+/* life.c: the common rules of all operations. Repeats the operation: at once after a lost connection (it
+ * waits for the next one anyway), else with a growing wait. */
 struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
 
-/* The token is not the row's any more, or the row is gone: a new claim decides. */
+/* The token or the row is gone: a new claim decides. */
 struct step row_again(int64_t now_ms, struct delivery *d);
 
-/* The row is locked: asked again, at growing intervals. */
+/* The row is locked: the question is repeated at growing intervals. */
 struct step row_locked(int64_t now_ms, struct delivery *d);
 
-/* Completed: acked, and counted as its operation demands. */
+/* The row is completed: ack, and count as the operation requires. */
 struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The statement was refused: a line for the log. */
+/* The statement was refused: logs it. */
 void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r);
 
 struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

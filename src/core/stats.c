@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { SUB_BITS = 5, LINEAR = 2 << SUB_BITS /* values that have a bucket of their own */ };
+enum { SUB_BITS = 5, LINEAR = 2 << SUB_BITS /* values with a bucket of their own */ };
 
 static size_t bucket_of(int64_t value)
 {
@@ -16,7 +16,7 @@ static size_t bucket_of(int64_t value)
     return at < HISTOGRAM_BUCKETS ? at : HISTOGRAM_BUCKETS - 1;
 }
 
-/* The middle of a bucket: the values in it are off from this by half its width at most. */
+/* The middle of a bucket: its values differ from it by at most half the bucket's width. */
 static int64_t bucket_value(size_t at)
 {
     if (at < LINEAR)
@@ -43,7 +43,7 @@ int64_t histogram_quantile(const struct histogram *h, int permille)
         permille = 0;
     else if (permille > 1000)
         permille = 1000;
-    /* Not n * permille: that may overflow. */
+    /* n * permille could overflow. */
     uint64_t rank = h->n / 1000 * (uint64_t)permille + (h->n % 1000 * (uint64_t)permille + 999) / 1000;
     uint64_t seen = 0;
 

@@ -1,5 +1,4 @@
-/* The tables of stats.def: what the fields of the stats and outbox lines are called, and what they mean.
- * Constant. */
+/* The tables of stats.def: names and meanings of the fields of the stats and outbox lines. Constant. */
 
 #include "onceward/core/stats.h"
 

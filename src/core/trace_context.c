@@ -1,5 +1,5 @@
-/* W3C Trace Context: what is not well-formed is not passed on as such. Pure. What is valid holds visible
- * characters, blanks and tabs only, so it can stand in a field as it is. */
+/* W3C Trace Context: malformed values are not passed on as such. Pure. Valid ones contain only visible
+ * characters, blanks and tabs, so they need no encoding in a field. */
 
 #include "core/trace_context.h"
 
@@ -10,7 +10,7 @@ enum {
     VALUE_MAX = 256,
 };
 
-/* n lower-case hex digits at p; zero: they may all be zero. */
+/* n lower-case hex digits at p; zero: all zeros are allowed. */
 static bool is_hex(const char *p, size_t n, bool zero)
 {
     for (size_t i = 0; i < n; i++) {
@@ -59,7 +59,7 @@ static bool is_value(struct slice s)
     return s.len >= 1 && s.len <= VALUE_MAX;
 }
 
-/* Cuts the next member off, without the blanks around it. */
+/* Takes the next member off, without surrounding blanks. */
 static struct slice member_next(struct slice *left)
 {
     const char *comma = memchr(left->data, ',', left->len);

@@ -2,10 +2,10 @@
 
 #include "onceward/base/slice.h"
 
-/* W3C Trace Context, as far as it is passed on: https://www.w3.org/TR/trace-context-2/. */
+/* W3C Trace Context, as far as Onceward passes it on: https://www.w3.org/TR/trace-context-2/. */
 
-/* Versions above 00 are accepted by the rules for unknown ones: the known part must be right, more may follow
- * a "-". */
+/* Versions above 00 follow the rules for unknown versions: the known part must be valid, more may follow a
+ * "-". */
 bool traceparent_is_valid(struct slice s);
 
 /* A list of 1 to 32 members key=value with different keys, empty members allowed. */

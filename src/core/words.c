@@ -1,4 +1,4 @@
-/* The words of a delivery, and the commonest of those that wait: see notes.h. */
+/* The error texts of a delivery, and the commonest ones of those that wait: see notes.h. */
 #include "core/notes.h"
 
 #include "onceward/base/mem.h"
@@ -11,7 +11,7 @@ enum { LOOKED_AT = 32, TOLD = 3 };
 
 void words_say(struct delivery *d, const char *error, const char *said)
 {
-    char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* it may be the present one */
+    char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* `error` may be the present text */
     char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
 
     free(d->outcome.error);
@@ -55,7 +55,7 @@ static size_t count_error(struct list *l, const char *error)
     return n;
 }
 
-/* The commonest that is not in `told` yet; NULL: none. */
+/* The commonest error that is not in `told` yet; NULL: none. */
 static const char *next_error(struct list *l, const struct texts *told)
 {
     const char *best = NULL;

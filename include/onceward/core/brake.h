@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The circuit breaker of a queue (configuration key `brake`): when that many different messages in a row fail
- * or would die, for whatever reason, and none succeeds between, it is not the messages. Then nothing is
- * charged and nothing dies until one succeeds, and trying costs nothing. A value; no clock, no I/O. */
+/* The circuit breaker of a queue (configuration key `brake`). When that many different messages in a row fail
+ * or would be given up, for any reason, and none succeeds in between, the messages are not the cause. Then
+ * nothing is charged or given up until one succeeds, and attempts are free. A value; no clock, no I/O. */
 
 enum { BRAKE_IDS = 64, BRAKE_TEXTS = 6, BRAKE_LEAST = 5 };
 
@@ -17,37 +17,37 @@ struct brake_text {
 
 struct brake {
     int threshold; /* 0: never */
-    int n;         /* different messages in a row; of those beyond BRAKE_IDS some may count twice */
+    int n;         /* different messages in a row; beyond BRAKE_IDS some may count twice */
     bool on;
     int64_t since_ms;
     uint64_t ids[BRAKE_IDS];              /* the hashes of the first of them */
-    struct brake_text texts[BRAKE_TEXTS]; /* what was said to them */
-    bool no_ids;                          /* all of them had no usable message id */
-    int64_t second_ms;                    /* the tries of the present second */
+    struct brake_text texts[BRAKE_TEXTS]; /* their errors */
+    bool no_ids;                          /* none of them had a usable message id */
+    int64_t second_ms;                    /* attempts in the present second */
     int n_tries;
-    int64_t tried_ms; /* the last try; since_ms before the first */
+    int64_t tried_ms; /* the last attempt; since_ms before the first */
 };
 
 void brake_init(struct brake *b, int threshold);
 
-/* The configured one, or as many as `prefetch` lets come where that is less: what would be held for others
- * that cannot come would be held in vain. Not below BRAKE_LEAST: two or three may well be at fault. */
+/* The configured threshold, or `prefetch` if that is smaller, since more messages cannot arrive while they
+ * are held. At least BRAKE_LEAST: two or three messages may well be faulty themselves. */
 int brake_threshold(int configured, int prefetch);
 
-/* A message failed, or would die: `id` is a hash that tells it from others. true: the brake is on since this
- * call. */
+/* A message failed, or would be given up; `id` is a hash of its identity. True: this call has switched the
+ * circuit breaker on. */
 bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id);
 
-/* One succeeded. true: the brake was on, and is off. */
+/* A message succeeded. True: this call has switched the circuit breaker off. */
 bool brake_succeeded(struct brake *b);
 
-/* Could it still be set by n_open messages whose end is not known yet? Then a death waits for them. */
+/* Could the n_open messages with an open outcome still switch it on? Then giving up a message waits for them. */
 bool brake_may_set(const struct brake *b, size_t n_open);
 
-/* While it is on: may one more be tried in this second, of `most` a second? Counts it. */
+/* While it is on: may another attempt start in this second, of `most` per second? Counts it. */
 bool brake_try(struct brake *b, int64_t now_ms, int most);
 
-/* When brake_try may answer true again. */
+/* When brake_try may next return true. */
 int64_t brake_deadline(const struct brake *b, int64_t now_ms, int most);
 
 /* "20 different messages in a row failed; commonest, 19 times: answered 400", into ret. */

@@ -12,63 +12,65 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A delivery that is held. Only src/core/queue*.c changes it; the shell reads what it needs to carry an
- * action out, and fills in the token of a claim or a letter. It is valid from queue_delivered to the
- * queue_reap after its end. */
+/* A delivery that Onceward holds. Only src/core/queue*.c changes it. The shell reads the fields that it needs
+ * for an action, and fills in the token of a claim or a letter. Valid from queue_delivered to the queue_reap
+ * after its end. */
 
 struct message;
 
-/* As the broker gave it. */
+/* The delivery as the broker sent it. */
 struct delivery_copy {
     uint64_t generation, number; /* its tag */
-    uint32_t consumer;           /* whose credit it holds */
+    uint32_t consumer;           /* the consumer whose credit it uses */
     bool redelivered;
-    int64_t delivery_count; /* as its header has it */
-    int64_t n_rejected;     /* from this queue, before it came back to it */
+    int64_t delivery_count; /* from its header */
+    int64_t n_rejected;     /* from this queue, earlier */
     int64_t deaths;         /* message_deaths() */
     size_t n_bytes;         /* that it takes, or would take */
     uint64_t body_len;
     int64_t received_ms;
 };
 
-/* Its claim, and what the row says. */
+/* Its claim, and the values of its row. */
 struct delivery_claim {
     uint8_t token[16]; /* filled in by the shell when a claim is `fresh`, or a letter new */
     bool fresh;        /* the shell is to make a new token for this claim */
     bool has_token;    /* the token may be in the row */
-    bool row_is_ours;  /* the row has said that it holds this body */
-    bool alone;        /* claimed to go alone */
+    bool row_is_ours;  /* the row has this body's fingerprint */
+    bool alone;        /* claimed for quarantine */
     bool reserved;     /* it holds a slot of the application */
-    bool looked;       /* a read-only look was made while it waited for a slot */
+    bool looked;       /* a lookup was made while it waited for a slot */
     int attempt;       /* without takeovers */
     int crashes, takeovers;
     int unproven_step;
     int64_t unproven_at_ms; /* this side's clock; -1: never */
-    int batch_cap; /* messages in its next request, at most, since a larger one failed; 0: as many as configured */
-    int n_reclaims;         /* new windows for one attempt before it goes with a short one */
-    int64_t window_ends_ms; /* this side's clock, from before the claim was sent */
+    int batch_cap;          /* maximum of messages in its next request, because a larger request failed; 0: as
+                               configured */
+    int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
+    int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */
 };
 
-/* The application's answer, where the row is still to be asked about it. */
+/* The application's answer, when the row must still be read. */
 struct delivery_answer {
-    int64_t accepted_until_ms; /* 202: watched until then; 0: not accepted */
+    int64_t accepted_until_ms; /* 202: the row is read again until then; 0: not accepted */
     int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
     bool put_off;              /* its latest answer was "not now" */
-    int kept_verdict;          /* of an answer that came while the window was being asked about; -1: none */
+    int kept_verdict;          /* verdict of an answer that arrived during the question about the window; -1:
+                                  none */
     int64_t kept_retry_after_ms;
 };
 
-/* May it be renewed near the delivery limit? */
+/* Can it be renewed near the delivery limit? */
 enum renewal {
-    RENEWAL_OPEN,        /* when it would be claimed */
-    RENEWAL_AFTER_CLAIM, /* its row is dead, and a claim may revive it */
-    RENEWAL_REFUSED,     /* not at all */
+    RENEWAL_OPEN,        /* yes, before it is claimed */
+    RENEWAL_AFTER_CLAIM, /* its row is dead, and only a claim may revive it */
+    RENEWAL_REFUSED,     /* no */
 };
 
 /* Columns of the row that change with the end of an attempt. */
 struct row_changes {
-    int crashes, unproven_step; /* -1: as it is */
-    int batch_cap;              /* 0: as it is */
+    int crashes, unproven_step; /* -1: unchanged */
+    int batch_cap;              /* 0: unchanged */
 };
 
 static inline struct row_changes row_as_it_is(void)
@@ -81,57 +83,61 @@ static inline struct row_changes row_with_crashes(int n)
     return (struct row_changes){.crashes = n, .unproven_step = -1};
 }
 
-/* What is to be written of it, and what was said. */
+/* The outcome to be written, and the errors. */
 struct delivery_outcome {
     int http_status;
     int64_t delay_ms;           /* until the next attempt; release, fail */
     bool died;                  /* the request ended in a crash */
     bool only_expired;          /* fail: unless the token was extended */
-    bool give_back;             /* fail: not charged */
-    bool charged;               /* what is being written counts against the brake */
+    bool give_back;             /* fail: without charging the attempt */
+    bool charged;               /* the outcome being written counts for the circuit breaker */
     bool unanswered;            /* no answer in time, or 504: the application may still be at work */
-    bool then_requeue;          /* release: and then back to the broker */
+    bool then_requeue;          /* release, then requeue */
     struct row_changes changes; /* fail, release */
     enum dead_reason dead;      /* bury */
     bool rowless, exhausted;    /* bury */
-    bool unsure;                /* bury: it was sent before, and what came of that is not known */
-    char *error;  /* what went wrong last, in words, without a word of the application: for the log. Owned */
-    char *said;   /* the same with what the application wrote, for row and letter; NULL: error. Owned */
+    bool unsure;                /* bury: sent before, with an unknown outcome */
+    char *error;  /* the last error in words, without the application's own text: for the log. Owned */
+    char *said;   /* the same with the application's text, for row and letter; NULL: error. Owned */
     char *result; /* to be stored with the completion. Owned */
     size_t result_len;
 };
 
 struct delivery {
     struct link in_list; /* of its operation and phase, or of its wait */
-    struct link in_tags; /* ascending, while its channel lives and nothing was said to the broker about it */
+    struct link
+        in_tags; /* ascending, while its channel exists and it is neither acked, rejected nor requeued */
     struct link in_leader;  /* leader->followers */
-    struct link in_request; /* request->members: its answer is awaited */
+    struct link in_request; /* request->members, while the answer is awaited */
     struct hash_link by_ref, by_id;
-    struct key_place place; /* of an ordered queue: in the line of its key, until its message has ended */
+    struct key_place place; /* of an ordered queue: its place in the line of its key, until its message has
+                               ended */
     struct list followers;
-    struct delivery *leader; /* itself: it stands for its id; another: it follows that; NULL: neither */
-    uint64_t ref;            /* of the process, never used twice */
+    struct delivery *leader; /* itself: it leads the deliveries of its id; another: it follows that one; NULL:
+                                neither */
+    uint64_t ref;            /* unique in the process */
     enum operation op;
     enum phase phase;
     enum wait_reason wait;
-    bool ended;    /* over here; freed by queue_reap */
-    bool was_dead; /* its row says so: it is to be rejected again */
+    bool ended;    /* ended; freed by queue_reap */
+    bool was_dead; /* its row is dead already: it is rejected again */
     bool has_circled;
-    bool given_up; /* an operator lets it die */
+    bool given_up; /* an operator has given it up */
     enum renewal renewal;
-    const char *not_renewed; /* RENEWAL_REFUSED: why, of static memory */
+    const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;
-    int64_t ready_ms; /* since when what is wanted may be sent */
-    int64_t tried_ms; /* when it was last sent to the application; 0: never */
+    int64_t ready_ms; /* since when the wanted operation may be sent */
+    int64_t tried_ms; /* when it was last forwarded; 0: never */
     int64_t locked_since_ms;
-    int n_waits, n_given_back; /* in a row: of the database, without fault */
-    struct message *message;   /* NULL: its body was not taken */
+    int n_waits, n_given_back; /* consecutive waits for the database; consecutive releases without a charge */
+    struct message *message;   /* NULL: the body was skipped */
     char *id;
     size_t id_len;
     uint8_t fingerprint[16];
     struct delivery_copy copy;
     struct delivery_claim claim;
-    struct request *request; /* the latest; NULL: none. A member of it while it is linked by in_request */
+    struct request *request; /* the latest; NULL: none. The delivery is a member of it while it is linked by
+                                in_request */
     struct delivery_answer answer;
     struct delivery_outcome outcome;
 };
@@ -141,7 +147,7 @@ static inline struct slice delivery_slice(const struct delivery *d)
     return (struct slice){d->id, d->id_len};
 }
 
-/* Is it with the application, its answer awaited? */
+/* Is it with the application, which has not answered yet? */
 static inline bool delivery_is_in_flight(const struct delivery *d)
 {
     return d->in_request.next && d->request->in_flight;

@@ -5,10 +5,9 @@
 
 #include <stdint.h>
 
-/* From an AMQP delivery to HTTP request header fields. */
+/* HTTP request fields from an AMQP delivery. */
 
-/* Header lines, "Name: value" each ended by a NUL, one behind the other in text. Values hold no CR, LF or
- * NUL. */
+/* Header lines, each "Name: value" and a NUL, concatenated in text. Values contain no CR, LF or NUL. */
 struct header_block {
     struct buf text;
     size_t n;
@@ -18,20 +17,19 @@ void header_block_deinit(struct header_block *b);
 
 struct request_facts {
     struct slice message_id, queue, consumer, token;
-    struct slice content_type; /* of a message that has none; empty: application/octet-stream */
+    struct slice content_type; /* for a message without one; empty: application/octet-stream */
     int64_t window_ms;
     int attempt;
 };
 
-/* Of a request with several messages. */
+/* The facts of a request with several messages. */
 struct batch_facts {
     struct slice consumer;
     size_t n; /* messages */
     int64_t window_ms;
 };
 
-/* The trace id of the header traceparent, 32 hex digits of the message's own; empty where there is none, or
- * none that is well-formed. */
+/* The trace id of the header traceparent: 32 hex digits inside the message. Empty: absent or malformed. */
 struct slice trace_id(const struct message *m);
 
 enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
@@ -56,5 +54,5 @@ enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
  * - Names that HTTP cannot tell apart (X-A and x-a) are sent once, the first; the others are counted. */
 void headers_write(struct header_block *b, const struct message *m, const struct request_facts *r);
 
-/* The block of a request with several messages; their own facts are in its body. b is reset first. */
+/* The block of a request with several messages; the facts of each message are in the body. b is reset first. */
 void headers_write_batch(struct header_block *b, const struct batch_facts *r);

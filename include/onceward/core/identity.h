@@ -9,7 +9,7 @@
 struct buf;
 struct fault;
 
-/* The message id: where it is looked for, and what it must look like. */
+/* The message id: its sources and its form. */
 
 enum { MESSAGE_ID_MAX = 255 }; /* bytes */
 
@@ -29,38 +29,38 @@ enum identity_kind {
 
 struct identity_source {
     enum identity_kind kind;
-    struct slice name; /* property, header name or JSON pointer */
+    struct slice name; /* property, header or JSON pointer */
     struct identity_source *parts;
     size_t n_parts;
 };
 
-/* Reads "property:message_id" and so on. 0, or -1 with a fault that names what was expected. name points into
- * text. */
+/* Parses "property:message_id" and so on. 0, or -1 with a fault that names the expected form. name points
+ * into text. */
 int identity_parse(struct slice text, struct identity_source *out, struct fault *f);
 
 /* Appends the source as the configuration writes it; the parts of a joined one with " + " between them. */
 void identity_source_add(struct buf *out, const struct identity_source *source);
 
-/* How to look into a JSON body (config/json.h has the one implementation). 0: *out holds the scalar as text;
- * 1: not there. */
+/* Finds a value in a JSON body (config/json.h has the only implementation). 0: *out holds the scalar as text;
+ * 1: absent. */
 typedef int identity_json_fn(struct slice body, struct slice pointer, struct buf *out);
 
 enum identity_result {
     IDENTITY_FOUND,
-    IDENTITY_MISSING, /* no source gave one */
-    IDENTITY_EMPTY,   /* it is there and empty */
+    IDENTITY_MISSING, /* no source has one */
+    IDENTITY_EMPTY,   /* present and empty */
     IDENTITY_LONG,    /* over MESSAGE_ID_MAX bytes */
-    IDENTITY_BINARY,  /* NUL or invalid UTF-8: PostgreSQL's text cannot hold it */
+    IDENTITY_BINARY,  /* NUL or invalid UTF-8, which PostgreSQL's text cannot hold */
 };
 
-/* Tries the sources in order; the first that is present decides, also when what it holds is bad (then a
- * fallback would give one message two identities). *id receives the bytes found, also for the bad results. f
- * says which source and what is wrong. */
+/* Tries the sources in order. The first one that is present decides, even when its value is unusable: a
+ * fallback would give one message two identities. *id receives the bytes found, also unusable ones. f names
+ * the source and the fault. */
 enum identity_result identity_find(const struct identity_source *sources, size_t n, const struct message *m,
                                    identity_json_fn *json, struct buf *id, struct fault *f);
 
-/* Digest of the order key that the first source finds that has one, of any length; false: none has. room: of the
- * caller's, overwritten. */
+/* Digest of the order key from the first source that has one, of any length; false: none has. room: the
+ * caller's buffer, overwritten. */
 bool key_make(const struct identity_source *sources, size_t n, const struct message *m,
               identity_json_fn *json, struct buf *room, uint8_t out[16]);
 

@@ -22,28 +22,27 @@
 enum {
     LIMITER_BUDGET = 10,
     LIMITER_WAIT_FIRST_MS = 100,
-    LIMITER_WAIT_UNTRIED_MS =
-        1000, /* the longest while "not now" is said to messages that were not tried before */
+    LIMITER_WAIT_UNTRIED_MS = 1000, /* the longest wait while untried messages are answered "not now" */
     LIMITER_WAIT_LAST_MS = 10000,
     LIMITER_FIRST = 4,       /* requests at once after a fresh start, if `most` allows it */
-    LIMITER_DOUBLE_MS = 100, /* every slot taken for so long: the limit doubles (see above) */
+    LIMITER_DOUBLE_MS = 100, /* the limit doubles when every slot was taken this long (see above) */
     LIMITER_BUSY_MS = 1000,  /* or grows by 1 */
 };
 
 struct limiter {
     double limit, threshold, budget;
     int most;
-    uint64_t n_cuts;       /* a request remembers it: see limiter_mark */
+    uint64_t n_cuts;       /* a request remembers this number: see limiter_mark */
     int64_t wait_ms;       /* the present wait; 0: none */
-    int64_t wait_until_ms; /* nothing is sent before */
-    int64_t full_since_ms; /* every slot was taken without a break; 0: not now */
-    int64_t full_step_ms;  /* the limit grows when that has lasted for so long */
-    int64_t slow_since_ms; /* at 1, and has waited, without a break; 0: not now */
+    int64_t wait_until_ms; /* nothing is sent before then */
+    int64_t full_since_ms; /* since when every slot has been taken; 0: not now */
+    int64_t full_step_ms;  /* duration of that after which the limit grows */
+    int64_t slow_since_ms; /* since when the limit has been 1 with a wait; 0: not now */
 };
 
 void limiter_init(struct limiter *l, int most);
 
-/* What is remembered with a request when it is sent, and given back with its answer. */
+/* The number to remember with a request when it is sent, and to pass with its answer. */
 static inline uint64_t limiter_mark(const struct limiter *l)
 {
     return l->n_cuts;
@@ -52,21 +51,21 @@ static inline uint64_t limiter_mark(const struct limiter *l)
 /* A good answer to a request with that mark. */
 void limiter_good(struct limiter *l, uint64_t mark);
 
-/* A bad answer to a request with that mark. wait_most_ms: the longest wait that this kind of answer leads to;
- * retry_after_ms: the answer's own wish, -1: none; honoured up to wait_most_ms. random: 64 random bits, for
- * jitter. */
+/* A bad answer to a request with that mark. wait_most_ms: the longest wait for this kind of answer;
+ * retry_after_ms: from the answer, -1: none; obeyed up to wait_most_ms. random: 64 random bits, for jitter. */
 void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_most_ms,
                  int64_t retry_after_ms, uint64_t random);
 
-/* Nobody is there: the limit is 1 at once, whatever was asked for before. The wait is left to the probes. */
+/* The application is not available: the limit becomes 1 at once, whatever the marks of earlier requests. The
+ * probes decide how long to wait. */
 void limiter_collapse(struct limiter *l, int64_t now_ms);
 
-/* How many may be out in all; 0 while it waits. */
+/* The number of requests that may be in flight; 0 during a wait. */
 int limiter_room(const struct limiter *l, int64_t now_ms);
 
-/* Growth without answers, to be called in every turn. n_out: slots taken; more: a message waits for a slot;
- * hangs: the oldest request is older than half its window. */
+/* Growth without answers; call it in every turn. n_out: slots taken; more: a message waits for a slot; hangs:
+ * the oldest request is older than half its window. */
 void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more, bool hangs);
 
-/* When limiter_room or limiter_busy may next answer differently without a new fact; INT64_MAX: never. */
+/* When limiter_room or limiter_busy may next change without a new fact; INT64_MAX: never. */
 int64_t limiter_deadline(const struct limiter *l, int64_t now_ms);

@@ -8,10 +8,11 @@
 
 struct buf;
 
-/* An AMQP 0-9-1 message without any library in it. The broker adapter makes it, everybody else reads it.
+/* An AMQP 0-9-1 message, independent of any library. The broker adapter creates it; all other modules read
+ * it.
  *
- * A message is one owner's: message_new() to message_free(). Everything it points to lives in its arena and
- * dies with it, except the body, which can be given up earlier. */
+ * A message has one owner, from message_new() to message_free(). Its arena holds everything it points to,
+ * except the body, which can be freed earlier. */
 
 /* AMQP 0-9-1 field kinds, by the letter that RabbitMQ uses on the wire
  * (https://www.rabbitmq.com/amqp-0-9-1-errata.html, section 3). */
@@ -56,8 +57,7 @@ struct field {
     };
 };
 
-/* The basic properties of AMQP 0-9-1 that are strings, with their order in the property flags left to the
- * adapter. */
+/* The string properties of AMQP 0-9-1's basic class; the adapter knows their order in the property flags. */
 enum property {
     PROPERTY_CONTENT_TYPE,
     PROPERTY_CONTENT_ENCODING,
@@ -80,9 +80,8 @@ struct message {
     struct field *headers;
     size_t n_headers;
     struct slice exchange, routing_key;
-    /* Property flags and property list as they came over the wire, headers included (AMQP 0-9-1,
-     * section 4.2.6.1): nothing of a message's properties is lost in them. data NULL: the message did not
-     * come from a broker. */
+    /* Property flags and property list as received, headers included (AMQP 0-9-1, section 4.2.6.1), without
+     * any loss. data NULL: the message did not come from a broker. */
     struct slice content_header;
     bool redelivered;
     char *body; /* owned; NULL when body_len is 0 */
@@ -93,27 +92,27 @@ struct message {
 /* An empty message. */
 struct message *message_new(void);
 
-/* NULL is ignored. */
+/* NULL is allowed. */
 void message_free(struct message *m);
 
-/* Memory that dies with the message; zeroed, aligned for any type. */
+/* Memory that is freed with the message; zeroed, aligned for any type. */
 void *message_alloc(struct message *m, size_t size);
 
 /* A copy of the bytes in the message's arena. */
 struct slice message_keep(struct message *m, const void *data, size_t len);
 
-/* The memory that it takes beyond what every message takes: its body, and the blocks of an arena that has
- * grown. */
+/* Its memory beyond that of an empty message: the body, and the blocks of a grown arena. */
 size_t message_bytes(const struct message *m);
 
-/* "content_type", … as in the AMQP specification and in the configuration's property:<name>. */
+/* "content_type" and so on, as in the AMQP specification and in the configuration's property:<name>. */
 const char *property_name(enum property p);
 
 /* The property of that name; -1: there is none. */
 int property_find(struct slice name);
 
-/* "the properties type, timestamp and the headers x-id, region and 3 more": what the message has, by name, of
- * its headers at most so many. Never a value; what a terminal would act on is escaped. */
+/* Adds the names of the message's properties and of at most that many headers: "the properties type,
+ * timestamp and the headers x-id, region and 3 more". No values; characters that act on a terminal are
+ * escaped. */
 void message_add_names(const struct message *m, size_t most_headers, struct buf *out);
 
 /* The header of that name at the top level, or NULL. */
@@ -123,15 +122,15 @@ const struct field *message_header(const struct message *m, struct slice name);
  * this message. */
 int64_t message_deaths(const struct message *m);
 
-/* The same of one queue's rejections: more than none, and something brought the message back. */
+/* The same for rejections by one queue only. More than 0 means that the message was brought back. */
 int64_t message_rejections(const struct message *m, struct slice queue);
 
-/* x-delivery-count (quorum queues): how often it was delivered before; 0 when absent. */
+/* x-delivery-count (quorum queues): the number of earlier deliveries; 0 when absent. */
 int64_t message_delivery_count(const struct message *m);
 
 enum {
     FIELD_DEPTH_MAX = 100
-}; /* levels of nesting that are written; deeper arrays and tables become {"!deep": null} */
+}; /* levels of nesting written; deeper arrays and tables become {"!deep": null} */
 
 /* JSON of a header table (an object) for reading by people and applications. base64 is the one with padding
  * and "+/".
@@ -154,6 +153,6 @@ void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool 
  * string). */
 void properties_to_json(struct buf *out, const struct message *m);
 
-/* Headers that speak of an earlier journey, and would act on the next one: a high delivery count looks like
- * the broker's limit, CC and BCC make the broker send copies to other queues. */
+/* Is it a header of an earlier journey that would act on the next one? A high delivery count looks like the
+ * broker's limit; CC and BCC make the broker send copies to other queues. */
 bool header_is_spent(struct slice name);

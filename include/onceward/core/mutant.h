@@ -3,8 +3,8 @@
 #include <stdbool.h>
 
 /* Deliberate mistakes in the core, each of which test/sim must catch: terms/mutants.def. `if (MUTANT(NAME))`
- * is nothing in ordinary builds; in the simulator's, which sets ONCEWARD_MUTANTS, one of them can be switched
- * on. */
+ * compiles to nothing in ordinary builds. The simulator's build sets ONCEWARD_MUTANTS and can switch one of
+ * them on. */
 
 enum mutant {
     MUTANT_NONE,
@@ -14,7 +14,7 @@ enum mutant {
 };
 
 #ifdef ONCEWARD_MUTANTS
-extern int mutant_on; /* of test/sim */
+extern int mutant_on; /* defined in test/sim */
 #define MUTANT(name) (mutant_on == MUTANT_##name)
 #else
 #define MUTANT(name) (false)

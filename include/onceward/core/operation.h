@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* What is done about a delivery: an operation that is wanted or sent, or a wait before it. The operations and
- * their properties stand in terms/operations.def. */
+/* The next step for a delivery: an operation that is wanted or sent, or a wait before it.
+ * terms/operations.def lists the operations and their properties. */
 
 enum operation {
 #define OPERATION(id, name, link, idle, failpoint) OP_##id,
@@ -16,25 +16,25 @@ enum operation {
 enum operation_link { LINK_NOBODY, LINK_DATABASE, LINK_APPLICATION, LINK_BROKER, LINK_PUBLISHER };
 
 enum phase {
-    PHASE_WANTED, /* to be sent, unless a wait is before it */
-    PHASE_SENT,   /* its answer is awaited */
+    PHASE_WANTED, /* may be sent, unless the delivery waits */
+    PHASE_SENT,   /* not answered yet */
 };
 
-/* Why a wanted operation is not sent yet. All but FOLLOWING and ORDER end at the delivery's timer. */
+/* Why a wanted operation is not sent yet. All waits but FOLLOWING and ORDER end at the delivery's timer. */
 enum wait_reason {
     WAIT_NONE,
-    WAIT_DUE,       /* its next attempt is not due */
-    WAIT_HELD,      /* another holder's token lives */
-    WAIT_LOCKED,    /* an application holds the lock of its row */
-    WAIT_WATCHING,  /* answered; the row is read again */
-    WAIT_AGAIN,     /* the database did not answer, or refused */
-    WAIT_FOLLOWING, /* a delivery of the same message is on its way here; it shares its end. No timer */
-    WAIT_SURPLUS,   /* as many follow that delivery as may */
-    WAIT_ROOM,      /* its body did not fit and was skipped */
-    WAIT_CIRCLING,  /* dead, and brought back by the queue's own dead-letter exchange */
-    WAIT_RENEWAL,   /* renewed too often */
-    WAIT_ORDER,     /* an earlier message of its key has not ended. No timer */
-    WAIT_BRAKE,     /* it failed while everything fails; tried again in turn */
+    WAIT_DUE,      /* its next attempt is not due */
+    WAIT_HELD,     /* another claim owner's token is valid */
+    WAIT_LOCKED,   /* a transaction of the application holds the lock of its row */
+    WAIT_WATCHING, /* answered; the row is read again later */
+    WAIT_AGAIN,    /* the database did not answer, or refused */
+    WAIT_FOLLOWING, /* another delivery of the same message is in progress here, and decides its end. No timer */
+    WAIT_SURPLUS,  /* that delivery has the maximum of followers already */
+    WAIT_ROOM,     /* its body did not fit and was skipped */
+    WAIT_CIRCLING, /* dead, and returned by the queue's own dead-letter exchange */
+    WAIT_RENEWAL,  /* renewed too often */
+    WAIT_ORDER,    /* an earlier message of its key has not ended. No timer */
+    WAIT_BRAKE,    /* it failed while the circuit breaker is on; tried again in turn */
     N_WAITS
 };
 

@@ -4,27 +4,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an answer of the application means, as a pure function. */
+/* The meaning of an application's answer, as a pure function. */
 
 enum answer_kind {
-    ANSWER_STATUS,      /* a whole response came; status holds its code */
+    ANSWER_STATUS,      /* a complete response; status holds its code */
     ANSWER_UNREACHABLE, /* nothing was sent: refused, no route, name not found, TLS failure, connect timeout
-                         */
+                           */
     ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
     ANSWER_TIMEOUT,     /* the window ended first */
     ANSWER_ABANDONED,   /* this side gave up: shutdown */
 };
 
 enum verdict {
-    VERDICT_COMPLETE,    /* response completion, 2xx: settle the row */
-    VERDICT_CHECK,       /* transaction completion, 2xx: the row must say completed, within commit_grace */
-    VERDICT_ACCEPTED,    /* transaction completion, 202: watch the row for the window */
-    VERDICT_NOT_NOW,     /* given back, after retry_after_ms or backoff */
-    VERDICT_UNAVAILABLE, /* given back, and a bad mark for the limiter */
-    VERDICT_PERMANENT,   /* dead */
-    VERDICT_FAILED,      /* charged, backoff */
-    VERDICT_DIED,        /* a crash: quarantined; application.h says whom it is charged to */
-    VERDICT_REVOKE,      /* window over: fail, unless extended */
+    VERDICT_COMPLETE,    /* completion response, 2xx: complete the row */
+    VERDICT_CHECK,       /* completion transaction, 2xx: the row must become completed within commit_grace */
+    VERDICT_ACCEPTED,    /* completion transaction, 202: read the row again during the window */
+    VERDICT_NOT_NOW,     /* release the claim; retry after retry_after_ms or backoff */
+    VERDICT_UNAVAILABLE, /* release the claim, with a bad mark for the limiter */
+    VERDICT_PERMANENT,   /* give the message up */
+    VERDICT_FAILED,      /* charge the attempt; backoff */
+    VERDICT_DIED,        /* a crash: quarantine; application.h decides which message is charged */
+    VERDICT_REVOKE,      /* the window has ended: fail, unless it was extended */
     N_VERDICTS
 };
 
@@ -34,14 +34,14 @@ struct outcome_rules {
     size_t n_permanent;
 };
 
-/* kind and status (0 when there is none) to a verdict. permanent_status wins over every other row. 502 and
- * 504 are VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage); 600 and above count as 5xx
- * (RFC 9110, 15). An abandoned request is VERDICT_NOT_NOW: given back. */
+/* The verdict for a kind and a status (0: none). permanent_status outranks every other rule. 502 and 504 are
+ * VERDICT_DIED; 1xx cannot be final and counts as VERDICT_DIED (garbage); 600 and above count as 5xx (RFC
+ * 9110, 15). An abandoned request is VERDICT_NOT_NOW: its claim is released. */
 enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_rules *rules);
 
 const char *verdict_name(enum verdict v);
 
-/* How much of an error that was kept (`answered 500: "…"`, perhaps with words before it) may stand in the
- * log: all but what the application wrote. It validates with what it was sent, and logs go further than rows
- * do. */
+/* The length of the part of a stored error (`answered 500: "…"`, possibly with a prefix) that may be logged:
+ * everything but the application's own text. That text may repeat the request's data, and logs are more
+ * widely readable than rows. */
 size_t outcome_brief(const char *error, size_t len);

@@ -7,16 +7,16 @@
 
 struct buf;
 
-/* What may go back to the broker. A return is dear: quorum queues count it, and drop what was delivered too
- * often; bounded queues drop at the head. A value. */
+/* Deliveries that may be requeued. Requeueing has a price: quorum queues count it, and drop a message at
+ * their delivery limit; bounded queues drop at the head. A value. */
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
 enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_LEAST = 5, LIMIT_SINCE_4 = 20 };
 
-/* The queue's arguments, as far as they matter here. */
+/* The queue's arguments that matter here. */
 struct queue_limits {
-    bool read;          /* false: they could not be read, and the rest means nothing */
+    bool read;          /* false: they could not be read, and the rest is meaningless */
     int delivery_limit; /* x-delivery-limit; LIMIT_NONE: -1, LIMIT_UNKNOWN: absent, so a policy may set one */
     bool drops_head;    /* a full queue drops its oldest message, not the new one */
     bool single_active; /* x-single-active-consumer: a consumer that is cancelled hands the queue on */
@@ -25,53 +25,52 @@ struct queue_limits {
 struct returns {
     enum queue_kind kind;
     int configured; /* queues.<name>.delivery_limit, else broker.delivery_limit; LIMIT_UNKNOWN: neither */
-    int server_major, server_minor; /* of the broker's version; 0: not known yet */
+    int server_major, server_minor; /* the broker's version; 0: unknown */
     struct queue_limits limits;
-    bool
-        ordered; /* no message of the queue is renewed or returned alone, so none is near the limit by itself */
-    const char *no_renewal; /* why no message of the queue can be renewed, of static memory; NULL: they can */
+    bool ordered; /* messages of the queue are never renewed or requeued alone, so none gets near the limit by
+                     itself */
+    const char *no_renewal; /* why no message of the queue can be renewed, in static memory; NULL: they can */
     bool told;              /* a line about an unknown or assumed limit was logged */
 };
 
-/* The limit as far as it is known: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries;
- * the smallest of what was configured and read. */
+/* The known limit: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries, the smallest of
+ * the configured and the read ones. */
 int returns_limit(const struct returns *r);
 
-/* Is the limit RabbitMQ's own, which nobody has told? */
+/* Is the limit only assumed, from RabbitMQ's default? */
 bool returns_limit_is_assumed(const struct returns *r);
 
-/* "its x-delivery-limit is 5": what is known of the limit, and the key to set where that is too little. */
+/* Adds the known limit in words, and the key to set if that is too little: "its x-delivery-limit is 5". */
 void returns_limit_words(const struct returns *r, struct buf *ret);
 
 /* Is the limit unknown, or so small that a few crashes in a row reach it? */
 bool returns_limit_is_near(const struct returns *r);
 
-/* How often it was delivered before, as far as that is believed: x-delivery-count means something on quorum
- * queues only. */
+/* The number of earlier deliveries, if it is credible: x-delivery-count is reliable on quorum queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
 
-/* The number of earlier deliveries from which on a message is renewed, if its queue counts; INT64_MAX: never. Two
- * before the limit. An unknown limit counts as LIMIT_LEAST, the smallest that `check` accepts. */
+/* The number of earlier deliveries from which on a message is renewed, if its queue counts; INT64_MAX: never.
+ * Two before the limit. An unknown limit counts as LIMIT_LEAST, the smallest that `check` accepts. */
 int64_t returns_renew_count(const struct returns *r);
 
 /* The same for a message that cannot be renewed. */
 int64_t returns_near_count(const struct returns *r);
 
-/* Is it near the limit and cannot be renewed: not to be returned any more, and stored whole when it arrives
- * so? */
+/* Is the message near the limit without a possible renewal? Then it must not be requeued, and is stored whole
+ * if it arrives so. */
 bool returns_is_near(const struct returns *r, int64_t delivery_count);
 
-/* Deliveries so near the limit that a claim owner which ends twice more would lose them: they are renewed, or stored
- * whole, even while their rows are at work elsewhere. */
+/* Is the delivery so near the limit that two more ends of its claim owner would lose it? Such deliveries are
+ * renewed, or stored whole, even while their rows are claimed elsewhere. */
 bool returns_is_last(const struct returns *r, int64_t delivery_count);
 
 /* Does the broker count a basic.nack with requeue as a delivery? RabbitMQ before 4.3 does
  * (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). */
 bool returns_are_counted(const struct returns *r);
 
-/* Does the broker put what is returned behind what waits? RabbitMQ before 4.3 does on quorum queues without a
- * delivery limit. (Where nobody has told one there may be none.) Elsewhere it comes right back. */
+/* Does the broker put a requeued message behind the waiting ones? RabbitMQ before 4.3 does so on quorum
+ * queues without a delivery limit (unknown limits included). Elsewhere it is redelivered at once. */
 bool returns_go_behind(const struct returns *r);
 
-/* To be told once: a count came from a queue whose limit nobody has told. */
+/* True once: the queue counts deliveries, but its limit is unknown. */
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count);

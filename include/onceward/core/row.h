@@ -1,10 +1,9 @@
 #pragma once
 
-/* Nobody takes a token over before it has been expired for so long: live holders may complete first. */
+/* A token is taken over only when it expired this long ago, so that its live owner may complete first. */
 enum { TAKEOVER_GRACE_MS = 2000 };
 
-/* What the inbox answers: one table for the database functions, the adapter and the core.
- * ROW(id, name in SQL) */
+/* The inbox's answers: one table for the database functions, the adapter and the core. ROW(id, name in SQL) */
 #define ROW_ANSWERS(ROW)                                                                                     \
     ROW(CLAIMED, "claimed")     /* the row is processing with the offered token (claim, look) */             \
     ROW(COMPLETED, "completed") /* committed as completed, by whomever */                                    \

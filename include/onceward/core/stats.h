@@ -6,17 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the lines of figures say, stats and outbox: their fields and states, see stats.def, and numbers for
- * them in fixed memory. One thread; the tables are constant. */
+/* The figures of the stats and outbox lines: their fields and states, see stats.def, and numbers for them in
+ * fixed memory. One thread; the tables are constant. */
 
-/* How a field stands in the line. A key is the field's name with an ending. */
+/* The keys that a field has in the line: the field's name with endings. */
 enum stats_kind {
-    STATS_KIND_VALUE,   /* one key, the name itself: a number, a text, or null */
-    STATS_KIND_COUNT,   /* the name itself: what it grew by since the last line; "_total": since the queue was
-                           started */
-    STATS_KIND_LATENCY, /* "_p50", "_p99", "_max": milliseconds, of what ended since the last line; or null */
-    STATS_KIND_BATCH,   /* "_p50", "_max": numbers of things at once, since the last line */
-    STATS_KIND_QUANTILES, /* "_p50", "_p99": milliseconds, of what ended since the last line; or no key */
+    STATS_KIND_VALUE, /* one key, the name itself: a number, a text, or null */
+    STATS_KIND_COUNT, /* the name itself: growth since the last line; "_total": since the queue was started */
+    STATS_KIND_LATENCY,   /* "_p50", "_p99", "_max": milliseconds, of requests or operations that ended since
+                             the last line; or null */
+    STATS_KIND_BATCH,     /* "_p50", "_max": sizes, since the last line */
+    STATS_KIND_QUANTILES, /* "_p50", "_p99": milliseconds, of requests or operations that ended since the last
+                             line; or no key */
     N_STATS_KINDS
 };
 
@@ -24,7 +25,7 @@ enum stats_field {
 #define STAT(id, name, kind, sentence, advice) STATS_##id,
 #include "onceward/core/stats.def"
     N_STATS_FIELDS,
-    LAST_OF_STATS = N_STATS_FIELDS - 1, /* those of the outbox line go on from here */
+    LAST_OF_STATS = N_STATS_FIELDS - 1, /* fields of the outbox line follow */
 #define OUTBOX(id, name, kind, sentence, advice) OUTBOX_FIELD_##id,
 #include "onceward/core/stats.def"
     N_FIGURES
@@ -33,11 +34,11 @@ enum stats_field {
 struct stats_field_info {
     const char *name; /* without an ending */
     enum stats_kind kind;
-    const char *sentence; /* what is counted, and its unit */
-    const char *advice;   /* when to worry, and the command to type */
+    const char *sentence; /* the counted thing, and its unit */
+    const char *advice;   /* when to act, and the command to type */
 };
 
-/* What the endings of a kind's keys mean, in a sentence; NULL: there is none. */
+/* The meaning of a kind's endings, as a sentence; NULL: it has no endings. */
 const char *stats_kind_sentence(enum stats_kind kind);
 
 /* The row of a field. */
@@ -45,12 +46,12 @@ const struct stats_field_info *stats_field_info(enum stats_field f);
 
 enum { STATS_KEY_MAX = 48 };
 
-/* The i-th key of a field, as it stands in the line, into ret (STATS_KEY_MAX bytes); from 0, in the line's
- * order. false: the field has no more, ret is as it was. */
+/* The i-th key of a field in the line's order, from 0, into ret (STATS_KEY_MAX bytes). False: the field has
+ * no more keys, and ret is untouched. */
 bool stats_key(enum stats_field f, size_t i, char *ret);
 
-/* The first field from `from` on of that name, or with that key; -1: there is none. One of stats and one of
- * the outbox line may have the same. */
+/* The first field, starting at `from`, with that name or key; -1: none. A field of stats and one of the
+ * outbox line may share a name. */
 int stats_field_find(const char *name, int from);
 
 /* The values of the field "state". */
@@ -62,8 +63,8 @@ enum queue_state {
 
 extern const struct term queue_states[N_QUEUE_STATES];
 
-/* The value of a field at one moment. n: a COUNT has the growth since the last line and the total; a LATENCY or
- * QUANTILES its quantiles in microseconds, a BATCH its quantiles, in the order of their keys. */
+/* The value of a field at one moment. n: for a COUNT the growth since the last line and the total; for a
+ * LATENCY or QUANTILES its quantiles in microseconds, for a BATCH its quantiles, in the order of their keys. */
 struct figure {
     enum { FIGURE_ABSENT, FIGURE_NULL, FIGURE_NUMBER, FIGURE_TEXT } is;
     int64_t n[3];
@@ -72,7 +73,7 @@ struct figure {
 
 /* A log-linear histogram (the idea of http://hdrhistogram.org): 64 buckets of width 1, then 32 for each
  * doubling. So a quantile is exact below 64 and off by at most 1/64 (1.6 %) above. The unit is the caller's:
- * microseconds reach to 2^36, or 19 hours; what is longer lies in the last bucket and is reported as the
+ * microseconds reach to 2^36, or 19 hours; larger values go into the last bucket and are reported as the
  * maximum. {0} is an empty one, 4 KiB. */
 enum { HISTOGRAM_BUCKETS = 1024 };
 
@@ -82,16 +83,16 @@ struct histogram {
     uint32_t counts[HISTOGRAM_BUCKETS];
 };
 
-/* A value below 0 counts as 0. */
+/* A negative value counts as 0. */
 void histogram_add(struct histogram *h, int64_t value);
 
-/* The smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 when there
- * is none. Never above max. */
+/* The smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 without
+ * values. Never above max. */
 int64_t histogram_quantile(const struct histogram *h, int permille);
 
 void histogram_reset(struct histogram *h);
 
-/* A count with what it grew by since it was last reported. {0} is a new one. */
+/* A count, and its growth since the last report. {0} is a new one. */
 struct counter {
     uint64_t total, reported;
 };
@@ -101,7 +102,7 @@ static inline void counter_add(struct counter *c, uint64_t n)
     c->total += n;
 }
 
-/* What it grew by since the last call. */
+/* Returns the growth since the last call. */
 static inline uint64_t counter_take(struct counter *c)
 {
     uint64_t grown = c->total - c->reported;

@@ -3,12 +3,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The time at which something is to be done about a delivery or a request. A value inside its owner; zeroed it is
- * not set. */
+/* The time of the next step for a delivery or a request. A value inside its owner; zeroed it is unset. */
 enum timer_owner { TIMER_OF_DELIVERY, TIMER_OF_REQUEST };
 
 struct timer {
-    size_t slot; /* of the heap; 0: not set */
+    size_t slot; /* in the heap; 0: unset */
     int64_t at_ms;
     enum timer_owner owner;
 };
@@ -22,12 +21,12 @@ struct timers {
 
 void timers_deinit(struct timers *t);
 
-/* Replaces the time that the timer has. INT64_MAX: none. */
+/* Replaces the timer's time. INT64_MAX: unset. */
 void timers_set(struct timers *t, struct timer *one, int64_t at_ms);
-void timers_clear(struct timers *t, struct timer *one); /* no-op when it is not set */
+void timers_clear(struct timers *t, struct timer *one); /* no-op when unset */
 
-/* The first timer that is due, cleared; NULL: none is. */
+/* Clears and returns the first due timer; NULL: none. */
 struct timer *timers_take_due(struct timers *t, int64_t now_ms);
 
-/* When the first is due; INT64_MAX: none. */
+/* The time of the first timer; INT64_MAX: none. */
 int64_t timers_next_ms(const struct timers *t);
