@@ -1,4 +1,4 @@
-/* onceward check: the configuration, and with --connect everything that it names. */
+/* onceward check: checks the configuration, and with --connect everything that it names. */
 
 #include "command/check.h"
 
@@ -77,7 +77,7 @@ static void tell_key(const struct config_finding *finding, const struct check_op
                 *finding->path ? ": " : "", finding->text);
 }
 
-/* NULL: it has faults; they were listed. */
+/* NULL: it has errors, which were listed. */
 static struct config *load(const struct check_options *o, struct config_values *values)
 {
     struct config_report report = {0};
@@ -108,7 +108,7 @@ static void check_memory(struct config *c, struct findings *s)
     s->where = NULL;
 }
 
-/* A hint: where publishers set the property, no key is needed. */
+/* A hint: no key is needed if the publishers set the property. */
 static void hint_content_types(const struct config *c, struct findings *s)
 {
     char where[320];

@@ -9,24 +9,24 @@ struct config;
 struct config_queue;
 struct message;
 
-/* What the files behind `check` share. */
+/* Shared by the files behind `check`. */
 
 struct findings {
     int n_failed, n_warnings;
-    bool json;         /* a JSON object a line */
-    const char *where; /* what the lines are about */
+    bool json;         /* one JSON object per line */
+    const char *where; /* the subject of the lines */
 };
 
 /* A line on standard output. ctx: struct findings. */
 void check_tell(void *ctx, enum finding kind, const char *text);
 
-/* As a JSON object on a line. path: of a key of the configuration, or NULL. */
+/* Prints a JSON object on a line. path: of a key of the configuration, or NULL. */
 void check_tell_json(enum finding kind, const char *where, const char *path, const char *text);
 
-/* Tries everything that the configuration names; with `sample` it also looks at a message of each queue.
- * Answers the exit status. */
+/* Tries every connection that the configuration names; with `sample` it also reads a message of each queue.
+ * Returns the exit status. */
 int check_connections(const struct config *c, bool sample, struct findings *s);
 
-/* Which id does the present message_id find in this message, and where; or what the message has, by its
- * names, and what would find one. False: it finds none that can be used. */
+/* Describes the id that the configured message_id finds in this message, and its source; or the names in the
+ * message, and the sources that would find an id. False: it finds no usable id. */
 bool sample_describe(const struct config_queue *q, const struct message *m, struct buf *out);

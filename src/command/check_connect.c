@@ -1,4 +1,4 @@
-/* check --connect: everything that the configuration names, one after the other. */
+/* check --connect: tries everything that the configuration names, one thing after another. */
 
 #include "command/check.h"
 
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A GET that hangs is ended by the probe itself; this is for what must not happen. */
+/* The probe itself ends a GET that hangs; this deadline guards against a bug. */
 enum { PROBE_DEADLINE_MS = 30000 };
 
 static void say(struct findings *s, bool ok, const char *text)
@@ -75,13 +75,13 @@ static void add_server(struct buf *out, const struct config_broker *c)
     free(url);
 }
 
-/* Each sample is a delivery. One of the next two could be one too many: quorum queues drop a message beyond
- * their delivery limit. */
+/* Each sample is a delivery, and a quorum queue drops a message beyond its delivery limit. Could one of the
+ * next two be that one? */
 static bool is_near_the_limit(const struct config *c, const struct config_queue *q, const struct message *m,
                               int server_major, struct buf *out)
 {
     struct returns r = {
-        .kind = KIND_QUORUM, /* elsewhere nothing is counted */
+        .kind = KIND_QUORUM, /* other queues count no deliveries */
         .configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit,
         .server_major = server_major,
     };
@@ -101,7 +101,7 @@ static bool is_near_the_limit(const struct config *c, const struct config_queue 
     return true;
 }
 
-/* One message of the queue, which goes back. */
+/* Reads one message of the queue, and requeues it. */
 static void check_sample(const struct config *c, const struct config_queue *q, struct findings *s)
 {
     int server_major = 0;
@@ -151,7 +151,7 @@ static bool check_drop(const struct broker_arguments *a, int limit, struct buf *
     return warning != NULL;
 }
 
-/* Whether the broker takes the timeout from the consumer; elsewhere an administrator sets it. */
+/* Does the broker take the timeout from the consumer? If not, an administrator must set it. */
 static bool check_timeout(const struct config_queue *q, const struct broker_arguments *a, struct buf *text)
 {
     bool is_taken = a->kind == BROKER_KIND_QUORUM &&
@@ -168,7 +168,7 @@ static bool check_timeout(const struct config_queue *q, const struct broker_argu
     return true;
 }
 
-/* Can order per key hold on this queue? a NULL: its arguments are not known. */
+/* Does the queue support order per key? a NULL: its arguments are unknown. */
 static void check_order(const struct broker_arguments *a, int limit, struct buf *text, enum finding *kind)
 {
     const char *refusal = a ? broker_arguments_order_refusal(a, limit) : broker_arguments_order_unread(limit);
@@ -179,7 +179,7 @@ static void check_order(const struct broker_arguments *a, int limit, struct buf 
     *kind = FINDING_FAILED;
 }
 
-/* The delivery limit as far as it is known, and whether a message near it can be renewed. */
+/* Reports the delivery limit, as far as it is known, and whether a message near it can be renewed. */
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
 {
@@ -260,9 +260,9 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
     free(vhost);
 }
 
-/* May it publish to that exchange? The broker looks at permissions and at the exchange first, and at the
- * expiration last: so one that is no number comes back as 406 from an exchange that would have taken it, and
- * nothing is routed. */
+/* May the user publish to that exchange? The broker checks permissions and the exchange first, the expiration
+ * last. So an invalid expiration leads to 406 from an exchange that would accept messages, and nothing is
+ * routed. */
 static bool check_exchange(const struct config *c, const char *vhost, const char *exchange, struct fault *f)
 {
     struct message *m = message_new();
@@ -296,7 +296,7 @@ static void check_outbox(const struct config *c, struct findings *s)
         bool may = check_exchange(c, vhost, exchange, &f);
 
         if (!may && !names->n && strstr(f.text, "ACCESS_REFUSED")) {
-            /* Perhaps nothing goes there: it is only that which can be asked for when all are allowed. */
+            /* All exchanges are allowed, so only an example can be checked. */
             snprintf(
                 text, sizeof text,
                 "the outbox reaches the broker; it may not publish to the default exchange, and no other was "
@@ -315,7 +315,7 @@ static void check_outbox(const struct config *c, struct findings *s)
     free(vhost);
 }
 
-/* Until the probe has an end, or its time has. */
+/* Waits until the probe ends, or its time is over. */
 static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
 {
     int64_t until = clock_ms() + PROBE_DEADLINE_MS;
@@ -332,7 +332,7 @@ static int probe_wait(struct wait *wait, struct forward *w, struct fault *f)
     return fault_set(f, "no answer to the probe within %d s", PROBE_DEADLINE_MS / 1000);
 }
 
-/* The same question that the sidecar asks before it consumes. */
+/* Sends the probe that the sidecar sends before it consumes. */
 static int probe(const struct config_queue *q, struct fault *f)
 {
     struct wait *wait = NULL;
@@ -349,7 +349,7 @@ static int probe(const struct config_queue *q, struct fault *f)
     return r;
 }
 
-/* A query may hold a key. */
+/* The query is left out, since it may contain a key. */
 static void check_application(const struct config_queue *q, struct findings *s)
 {
     const char *url = q->ready_url ? q->ready_url : q->forward.url;
@@ -368,7 +368,7 @@ static void check_application(const struct config_queue *q, struct findings *s)
     say(s, ok, text);
 }
 
-/* Could a sidecar lock and write it here, or does one already? */
+/* Could a sidecar lock and write the file here, or does one already? */
 static void check_state_file(const struct config *c, struct findings *s)
 {
     struct fault f = {0};

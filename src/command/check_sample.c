@@ -1,5 +1,5 @@
-/* What `check --sample` says of a message: the id that the configuration finds in it, or what would find one.
- * Of what publishers sent only names are shown, and the id. */
+/* `check --sample`: reports the id that the configuration finds in a message, or the sources that would find
+ * one. Of the message only names are shown, and the id. */
 
 #include "command/check.h"
 
@@ -16,7 +16,7 @@
 
 enum { NAMES_MAX = 30, NAME_BYTES_MAX = 48 };
 
-/* Would this source find an id? Then it is added, as the configuration writes it. */
+/* Adds this source, in the configuration's form, if it would find an id. */
 static size_t propose(const struct message *m, struct slice text, size_t n, struct buf *out)
 {
     struct identity_source source;
@@ -35,7 +35,7 @@ static size_t propose(const struct message *m, struct slice text, size_t n, stru
     return n + 1;
 }
 
-/* Is that what a header with an id is called? */
+/* Does the header's name look like that of an id? */
 static bool is_id_like(struct slice name)
 {
     static const char *const ends[] = {"id", "key", "uuid", "guid"};
@@ -49,7 +49,7 @@ static bool is_id_like(struct slice name)
     return false;
 }
 
-/* What would find an id, the likeliest first. */
+/* Adds the sources that would find an id, the likeliest first. */
 static size_t add_proposals(const struct message *m, struct buf *out)
 {
     static const char *const first[] = {"property:message_id", "cloudevents"};
@@ -75,7 +75,7 @@ static size_t add_proposals(const struct message *m, struct buf *out)
     return n;
 }
 
-/* The source that found it. */
+/* Adds the source that found the id. */
 static void add_source(const struct config_queue *q, const struct message *m, struct buf *out)
 {
     struct buf id = {0}, name = {0};
@@ -89,7 +89,7 @@ static void add_source(const struct config_queue *q, const struct message *m, st
     buf_deinit(&name);
 }
 
-/* How far a JSON pointer leads in this body, and the names that it could go on with. */
+/* Adds the part of a JSON pointer that exists in this body, and the names that could follow it. */
 static void add_level(const struct identity_source *s, const struct message *m, struct buf *out)
 {
     struct texts names = {0};

@@ -1,4 +1,4 @@
-/* check: a line for each thing that was looked at. */
+/* check: prints one line per finding. */
 
 #include "command/check.h"
 
@@ -34,7 +34,7 @@ void check_tell(void *ctx, enum finding kind, const char *text)
         check_tell_json(kind, s->where, NULL, text);
     else
         printf("%s %s: %s\n", marks[kind], s->where, text);
-    fflush(stdout); /* the next server may take its time */
+    fflush(stdout); /* the next server may take a while */
     s->n_failed += kind == FINDING_FAILED;
     s->n_warnings += kind == FINDING_WARNING;
 }

@@ -1,4 +1,4 @@
-/* The table of subcommands. Runs on the main thread; commands block. What they share: common.c. */
+/* The table of subcommands. Runs on the main thread; commands may block. Shared functions: common.c. */
 
 #include "onceward/command/command.h"
 
@@ -137,6 +137,7 @@ int command_main(int argc, char **argv)
         status = status == STATUS_DONE ? STATUS_FAILED : status;
     }
     if (!job_wait_all(JOBS_MS))
-        _exit(status); /* a connection attempt that nothing can interrupt, such as name resolution */
+        _exit(status); /* a connection attempt may still be in a call that cannot be interrupted, such as name
+                          resolution */
     return status;
 }

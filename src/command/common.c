@@ -1,4 +1,4 @@
-/* What the subcommands share. */
+/* Shared by the subcommands. */
 
 #include "command/common.h"
 
@@ -14,7 +14,7 @@ struct config *command_config(const char *path)
     struct config *c = NULL;
     int failed = config_load(path, admin_check_url, &c, &report);
 
-    /* The warnings are what `check` and the log of `run` are for. */
+    /* Warnings are left to `check` and the log of `run`. */
     for (size_t i = 0; i < report.n; i++)
         if (!report.findings[i].warning)
             fprintf(stderr, "%s%s%s\n", report.findings[i].path, *report.findings[i].path ? ": " : "",

@@ -1,4 +1,4 @@
-/* onceward completion: what a shell needs to complete commands and their options, made from the table of
+/* onceward completion: prints a shell's completion of commands and options, made from the table of
  * subcommands. */
 
 #include "command/common.h"
@@ -32,7 +32,7 @@ static struct word next_word(const char **list)
     return (struct word){start, len, false};
 }
 
-/* Is its value a file? */
+/* Is the option's value a file? */
 static bool is_file(struct word w)
 {
     static const char *const files[] = {"config", "state", "message", "output"};
@@ -52,7 +52,7 @@ static void print_options(const struct command *c, const char *before)
     printf("%s--help", before);
 }
 
-/* Had no command before this one the option? */
+/* Is this the first command with the option? */
 static bool is_new(size_t n_before, struct word wanted)
 {
     for (size_t i = 0; i < n_before; i++) {
@@ -65,7 +65,7 @@ static bool is_new(size_t n_before, struct word wanted)
     return true;
 }
 
-/* The options whose values are files, or those whose values nobody knows, as a pattern of `case`. */
+/* Prints the options whose values are files, or those with other values, as a pattern of `case`. */
 static void print_values(bool files)
 {
     printf("    ");

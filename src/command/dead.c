@@ -1,4 +1,4 @@
-/* onceward dead: arguments, and discard. dead_show.c looks, redrive.c has the way back. */
+/* onceward dead: arguments, and discard. dead_show.c reads, redrive.c redrives. */
 
 #include "command/dead.h"
 
@@ -195,8 +195,7 @@ static int read_option(struct dead_options *o, int option)
     }
 }
 
-/* `--new-id NEWID` without an equals sign: ids of letters are numbers, so a word that is none is the new id.
- */
+/* Allows `--new-id NEWID` without an equals sign: letters' ids are numbers, so any other word is the new id. */
 static int read_operands(struct dead_options *o, int argc, char **argv)
 {
     size_t n = 0;
@@ -216,7 +215,7 @@ static int read_operands(struct dead_options *o, int argc, char **argv)
     return 0;
 }
 
-/* What does not fit together. */
+/* Refuses conflicting options. */
 static int check_options(const struct dead_options *o, const struct action *action)
 {
     const struct dead_filter *filter = &o->filter;
@@ -286,7 +285,7 @@ int command_dead(int argc, char **argv)
     const struct action *action = NULL;
     int option, status;
 
-    /* --help and --config may stand before the word. */
+    /* --help and --config may precede the word. */
     while ((option = getopt_long(argc, argv, "c:h", long_options, NULL)) != -1) {
         if (option == 'h')
             return usage(stdout, STATUS_DONE);

@@ -1,4 +1,4 @@
-/* onceward dead list and show: reading only. */
+/* onceward dead list and show, which only read. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -60,7 +60,7 @@ static int list_one(void *ctx, const struct dead_letter *l)
     return 0;
 }
 
-/* What stands below the table. */
+/* Prints the lines below the table. */
 static void list_end(const struct list *list, const struct dead_filter *filter, struct admin *a)
 {
     const char *path = list->options->config;
@@ -93,7 +93,7 @@ int dead_list(const struct dead_options *o, const struct config *c, struct admin
     (void)c;
     if (list.limit < 0)
         list.limit = o->json || filter.n_ids ? 0 : LIST_LIMIT;
-    filter.limit = list.limit ? list.limit + 1 : 0; /* one more tells whether there are more */
+    filter.limit = list.limit ? list.limit + 1 : 0; /* one more shows whether there are more */
     answer = admin_dead_each(a, &filter, false, list_one, &list, &f);
     table_print(&list.table, stdout, text_width(stdout));
     table_deinit(&list.table);
@@ -144,8 +144,8 @@ static void show_body(const struct dead_letter *l)
     buf_deinit(&size);
 }
 
-/* A message that was completed after its death, as its row says or the entry that has replaced it. A login that may
- * not look is shown the letter without that. */
+/* Reports that the message was completed after its death, by its row or its history entry. A login without
+ * the right to read those gets the letter only. */
 static void show_completed(const struct show *s, const struct dead_letter *l)
 {
     enum redrive_answer answer;
@@ -214,6 +214,6 @@ int dead_show(const struct dead_options *o, const struct config *c, struct admin
     if (answer < 0)
         return command_fail(&f);
     if (answer > 0)
-        return STATUS_FAILED; /* standard output takes no more, which command_main says */
+        return STATUS_FAILED; /* standard output is closed, which command_main reports */
     return !filter.limit && letters_tell_missing(o) ? STATUS_FAILED : STATUS_DONE;
 }

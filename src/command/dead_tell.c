@@ -1,4 +1,4 @@
-/* How `dead` speaks of letters: in words, or as JSON. Main thread. */
+/* Output of `dead`: text or JSON. Main thread. */
 
 #include "command/dead.h"
 #include "command/json_line.h"

@@ -1,6 +1,6 @@
-/* onceward drain: for a preStop hook. Asks the running sidecar to drain (SIGUSR1), and waits until its state
- * file says that it has. It stays after that, until SIGTERM: a container's first process that ended in its
- * hook would take the hook with it, and could be started again. */
+/* onceward drain, for a preStop hook: asks the running sidecar to drain (SIGUSR1), and waits until its state
+ * file reports the end. The sidecar stays until SIGTERM: if a container's first process ended during its
+ * hook, the hook would be killed, and the container might be restarted. */
 
 #include "command/common.h"
 #include "command/running.h"
@@ -29,7 +29,7 @@ static int judge_status(const struct running *r, struct fault *f)
                      (long long)r->state.pid, (long long)r->state.status);
 }
 
-/* 0: it has drained; RUNNING_ENDED: and ended; -1. One that was asked before is only waited for. */
+/* 0: drained; RUNNING_ENDED: drained and ended; -1. If a drain was requested before, this only waits. */
 static int drain(struct running *r, struct fault *f)
 {
     int answer = 0;
@@ -41,7 +41,7 @@ static int drain(struct running *r, struct fault *f)
     return answer == RUNNING_ENDED ? judge_status(r, f) : answer;
 }
 
-/* What has drained ends at once; signalled before that, its grace would not be its own any more. */
+/* A drained sidecar ends at once. A signal before that would cut its grace period short. */
 static int end(struct running *r, struct fault *f)
 {
     int answer = 0;

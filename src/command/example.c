@@ -1,4 +1,4 @@
-/* onceward schema and onceward example: what a configuration looks like. */
+/* onceward schema and onceward example: the form of a configuration. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -32,7 +32,7 @@ int command_schema(int argc, char **argv)
 
 /* --- example --- */
 
-/* The keys that somebody who begins has to think of. */
+/* The keys that a new user needs to consider. */
 #define QUEUE "queues.<name>."
 
 static const char head[] =

@@ -1,6 +1,5 @@
-/* onceward explain: what the log means, its events, the reasons that it names, and the fields of its stats
- * and outbox lines; the errors that applications get; and the keys of the configuration. Made from the tables
- * of these, like the documentation. */
+/* onceward explain: the events and reasons of the log, the fields of its stats and outbox lines, the errors
+ * for applications, and the keys of the configuration. Generated from their tables, like the documentation. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -28,11 +27,11 @@ static const char help[] =
     "  --codes      the errors of the functions for applications\n"
     "  --keys       the keys of the configuration\n";
 
-/* A table of terms, and how its parts are headed. */
+/* A table of terms, and its headings. */
 struct glossary {
     const struct term *terms;
     size_t n;
-    const char *what;             /* what one of them is */
+    const char *what;             /* name of the kind of term */
     const char *heading;          /* in the list */
     const char *column, *meaning; /* in the documentation */
 };
@@ -183,7 +182,7 @@ static void list_everything(void)
     list_keys();
 }
 
-/* A bar would end the cell. */
+/* Escapes bars, which would end the cell. */
 static void print_cell(const char *text)
 {
     for (; *text; text++) {
@@ -193,7 +192,7 @@ static void print_cell(const char *text)
     }
 }
 
-/* The last two cells of a row. */
+/* Prints the last two cells of a row. */
 static void print_prose(const char *sentence, const char *advice)
 {
     printf(" | ");
@@ -299,7 +298,7 @@ static bool explain_field(const char *name)
     char key[STATS_KEY_MAX] = "";
     bool known = false;
 
-    for (size_t i = 0; i + 1 < sizeof(key) && name[i]; i++) /* all of them are lower-case */
+    for (size_t i = 0; i + 1 < sizeof(key) && name[i]; i++) /* all names are lower-case */
         key[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] | 0x20) : name[i];
     if (strlen(name) >= sizeof(key))
         return false;
@@ -385,7 +384,7 @@ static void guess_terms(struct guesses *g, const char *name, const struct glossa
         guess(g, name, terms->terms[i].name);
 }
 
-/* A name may be in more than one table: then all of them are meant. */
+/* Explains every term with this name, since several tables may have it. */
 static int explain(const char *name)
 {
     bool known = explain_event(name);

@@ -1,10 +1,10 @@
-/* onceward export: rows, letters and stored messages as JSON lines, to be archived before they are purged.
+/* onceward export: rows, letters and stored messages as JSON lines, for archives before they are purged.
  *
- * It is about what has a time before it began, and waits until all of that is committed: so the next one
- * begins with that time, and nothing is left out between them. Each line says its position, and what comes
- * behind a position is always in the same order: rows by consumer and id, letters as they died, messages by
- * consumer as they arrived. So an export goes on behind the last whole line of its file, within the same
- * time. */
+ * It covers times before its start, and waits until everything from then is committed. So the next export
+ * begins at that time, and nothing between them is missed. Each line has its position, and the order behind a
+ * position never changes: rows by consumer and id, letters in the order of death, messages by consumer in the
+ * order of arrival. So an interrupted export continues behind the last complete line of its file, for the
+ * same time. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -67,7 +67,7 @@ static void line_begin(struct export *e, enum export_kind kind, struct slice fir
     buf_add_char(&e->line, '"');
 }
 
-/* 1: stop. */
+/* 1: end the export. */
 static int line_end(struct export *e, enum export_kind kind)
 {
     buf_add_char(&e->line, '\n');
@@ -80,7 +80,7 @@ static int line_end(struct export *e, enum export_kind kind)
     return pace_wait(&e->pace);
 }
 
-/* The members of an object, behind others. */
+/* Appends the members of an object to those already written. */
 static void add_members(struct buf *out, struct slice object)
 {
     buf_add_char(out, ',');
@@ -110,7 +110,7 @@ static int write_letter(void *ctx, const struct dead_letter *l)
     return line_end(e, EXPORT_LETTER);
 }
 
-/* "2026-01-31 03:00:00.5+00" of the database, whose zone is UTC in our transactions. */
+/* Converts the database's "2026-01-31 03:00:00.5+00", whose zone is UTC in our transactions. */
 static void add_time(struct buf *out, const char *time)
 {
     char text[MESSAGE_TIME_SIZE];
@@ -218,7 +218,7 @@ static int export_all(struct export *e)
     return answer;
 }
 
-/* --- what it is about --- */
+/* --- the request --- */
 
 static void asked_text(struct buf *out, const char *key, const char *value)
 {
@@ -229,7 +229,7 @@ static void asked_text(struct buf *out, const char *key, const char *value)
         buf_add_text(out, "null");
 }
 
-/* What was asked for, as a JSON object: who goes on with a file must ask for the same. */
+/* The request as a JSON object: a continued export must have the same one. */
 static void asked_write(struct buf *out, const struct options *o)
 {
     bool all = !o->rows && !o->letters && !o->messages;
@@ -241,7 +241,7 @@ static void asked_write(struct buf *out, const struct options *o)
                all || o->letters ? "true" : "false", all || o->messages ? "true" : "false");
 }
 
-/* The time is that of the first run, also when it goes on. It ends where all is committed. */
+/* Uses the time of the first run when it continues one. Ends where everything is committed. */
 static int find_time(struct export *e)
 {
     const struct options *o = e->options;
@@ -298,7 +298,7 @@ static int refuse_ended(const struct export *e)
 
 /* --- compacted rows --- */
 
-/* The smallest compact_after of the consumers that are exported; 0: none compacts. */
+/* The smallest compact_after of the exported consumers; 0: compaction is off for all. */
 static int64_t compact_ms(const struct export *e)
 {
     int64_t least = 0;
@@ -313,7 +313,7 @@ static int64_t compact_ms(const struct export *e)
     return least;
 }
 
-/* 1: rows of the time that was asked for may have been replaced by entries of the history. -1: it cannot be found out. */
+/* 1: rows of the requested time may have become history entries. -1: unknown. */
 static int is_compacted(struct export *e, struct fault *f)
 {
     const struct options *o = e->options;
@@ -328,7 +328,7 @@ static int is_compacted(struct export *e, struct fault *f)
     return strcmp(e->file.since, from) < 0;
 }
 
-/* The status of an export that is otherwise complete. */
+/* The exit status of an otherwise complete export. */
 static int tell_compacted(struct export *e)
 {
     struct fault f = {0};
@@ -422,7 +422,7 @@ static int check(const struct options *o, struct export *e)
     return STATUS_USAGE;
 }
 
-/* -1: go on. */
+/* -1: continue. */
 static int parse(int argc, char **argv, struct options *o, struct export *e)
 {
     const struct option options[] = {

@@ -1,5 +1,5 @@
-/* The file of an export. Its first line begins always the same, and is compared with what is asked for now:
- * "2h" was another time when it began, so the time that it is about is read from there. */
+/* The file of an export. Its first line has a fixed form and is compared with the present request. "2h" meant
+ * another time when the export began, so its time is read from that line. */
 
 #include "command/export_file.h"
 
@@ -20,7 +20,7 @@ static const char end_line[] = "{\"kind\":\"end\",\"position\":\"end\"}\n";
 
 /* --- reading --- */
 
-/* The offset behind the last line end before `before`; 0: there is none. -1: it cannot be read. */
+/* The offset behind the last line end before `before`; 0: none. -1: the file cannot be read. */
 static off_t line_end_before(FILE *file, off_t before)
 {
     char block[BLOCK];
@@ -57,7 +57,7 @@ static struct slice behind(struct slice text, size_t n)
     return (struct slice){(char *)text.data + n, text.len - n};
 }
 
-/* "TIME" at the beginning of a text, into ret. The length with its quotes; 0: there is none. */
+/* Reads "TIME" at the start of a text into ret. Returns its length with the quotes; 0: none. */
 static size_t time_read(struct slice text, char ret[MESSAGE_TIME_SIZE])
 {
     const char *end = text.len > 1 && *text.data == '"' ? memchr(text.data + 1, '"', text.len - 1) : NULL;
@@ -70,7 +70,7 @@ static size_t time_read(struct slice text, char ret[MESSAGE_TIME_SIZE])
     return len + 2;
 }
 
-/* line: without its end. */
+/* line: without its line end. */
 static int head_read(struct export_file *x, struct slice line, struct slice asked, struct fault *f)
 {
     size_t len;
@@ -95,7 +95,7 @@ static int head_read(struct export_file *x, struct slice line, struct slice aske
     return 0;
 }
 
-/* The last line, of which this is the beginning. */
+/* Parses the beginning of the last line. */
 static int last_read(struct export_file *x, struct slice line, struct fault *f)
 {
     static const char key[] = "\",\"position\":\"";
@@ -113,7 +113,7 @@ static int last_read(struct export_file *x, struct slice line, struct fault *f)
                : 0;
 }
 
-/* No whole line: nothing was written yet, or a part of the first one. */
+/* Handles a file without a complete line: nothing was written yet, or part of the first line. */
 static int partial_read(const struct export_file *x, off_t size, struct fault *f)
 {
     char text[sizeof head_begin];
@@ -124,7 +124,7 @@ static int partial_read(const struct export_file *x, off_t size, struct fault *f
     return memcmp(text, head_begin, len) == 0 ? 0 : no_export(x, f);
 }
 
-/* The line between two offsets, at most so many bytes of it. */
+/* Reads the line between two offsets, at most that many bytes. */
 static int part_read(const struct export_file *x, off_t from, off_t to, size_t most, struct buf *ret,
                      struct fault *f)
 {
@@ -172,7 +172,7 @@ static int file_read(struct export_file *x, struct slice asked, struct fault *f)
 
 int export_file_open(struct export_file *x, const char *path, struct slice asked, struct fault *f)
 {
-    /* Bodies are for their owner alone. */
+    /* Only the owner may read the bodies. */
     int fd = path ? open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
 
     x->path = path;
@@ -184,7 +184,7 @@ int export_file_open(struct export_file *x, const char *path, struct slice asked
     if (flock(fileno(x->out), LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return fault_set(f, "%s: another export is writing to it", path);
     if (fseeko(x->out, 0, SEEK_END))
-        return 0; /* a pipe: nothing was written before */
+        return 0; /* a pipe: it has no earlier lines */
     return file_read(x, asked, f);
 }
 
@@ -223,10 +223,10 @@ static int sync_out(const struct export_file *x, struct fault *f)
     errno = 0;
     if (fflush(x->out))
         return failed(x, f);
-    return x->path && fsync(fileno(x->out)) && errno != EINVAL ? failed(x, f) : 0; /* a pipe or a terminal */
+    return x->path && fsync(fileno(x->out)) && errno != EINVAL ? failed(x, f) : 0; /* a pipe or terminal */
 }
 
-/* What the last line speaks of is on the disk before it. */
+/* The data must be on the disk before the last line, which says that they are complete. */
 int export_file_end(struct export_file *x, bool all, struct fault *f)
 {
     if (sync_out(x, f))

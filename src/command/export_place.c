@@ -1,4 +1,4 @@
-/* Places in an export, as the lines say them. */
+/* Positions in an export, as its lines contain them. */
 
 #include "command/export_place.h"
 
@@ -36,7 +36,7 @@ static int digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* NUL is in no consumer, id, time or number. */
+/* No consumer, id, time or number contains NUL. */
 static bool field_read(struct buf *out, enum export_kind kind, struct slice text)
 {
     buf_reset(out);

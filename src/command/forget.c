@@ -1,4 +1,4 @@
-/* onceward forget: removes what the database keeps of a consumer that no sidecar runs with any more, in slices. */
+/* onceward forget: removes the data of a consumer that no sidecar uses any more, in slices. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -28,7 +28,7 @@ static int wrong(const char *what)
     return STATUS_USAGE;
 }
 
-/* -1: go on; else the exit status. */
+/* -1: continue; else the exit status. */
 static int read_options(int argc, char **argv, struct forget_options *o)
 {
     const struct option options[] = {{"config", required_argument, NULL, 'c'},
@@ -60,7 +60,7 @@ static int read_options(int argc, char **argv, struct forget_options *o)
     return -1;
 }
 
-/* Slices, until the answer is not `more`. */
+/* Removes slices until the answer is not `more`. */
 static int forget(struct admin *a, const struct forget_options *o, struct forgotten *ret, struct fault *f)
 {
     do {
@@ -106,7 +106,7 @@ static int say(const struct forget_options *o, const struct forgotten *done)
     return STATUS_FAILED;
 }
 
-/* takes_over may be the name under which the rows of a queue are. */
+/* takes_over may be the consumer name of a queue's rows. */
 static bool is_configured(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)

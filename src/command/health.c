@@ -1,4 +1,4 @@
-/* onceward health: for exec probes. Reads the running sidecar's state file; nothing is connected to. */
+/* onceward health, for exec probes: reads the running sidecar's state file, without any connection. */
 
 #include "command/common.h"
 #include "command/running.h"
@@ -109,7 +109,7 @@ int command_health(int argc, char **argv)
         fprintf(stderr, "%s: give one question: --started, --live, --ready or --consuming\n", argv[0]);
         return command_see_help(argv[0]);
     }
-    /* A file that was broken while the sidecar runs must not end it: it goes on with what it has read. */
+    /* An error in the file must not end a running sidecar, which continues with its earlier configuration. */
     if (running_path(&o, &path, &f))
         fprintf(stderr, "onceward: %s; %s is looked at\n", f.text, path);
     status = health_at(path, question);

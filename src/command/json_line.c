@@ -1,4 +1,4 @@
-/* What the commands write as JSON. */
+/* JSON output of the commands. */
 
 #include "command/json_line.h"
 

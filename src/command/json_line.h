@@ -2,10 +2,10 @@
 
 #include "onceward/base/buf.h"
 
-/* Members of a JSON object, behind others. */
+/* Adds members to a JSON object that has some already. */
 
 /* ,"KEY":"VALUE"; NULL: null. */
 void json_add_text(struct buf *out, const char *key, const char *value);
 
-/* ,"body":"TEXT"; what is no text is ,"body_base64url". */
+/* ,"body":"TEXT"; for other bytes ,"body_base64url". */
 void json_add_body(struct buf *out, struct slice body);

@@ -1,5 +1,5 @@
-/* onceward pause, resume, retry, give-up: what operators want of a consumer is written into the database, and
- * read there by each replica within five seconds. */
+/* onceward pause, resume, retry, give-up: writes an operator command for a consumer to the database, where
+ * each replica reads it within five seconds. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -46,12 +46,12 @@ struct order {
     int json, held;
     char **ids;
     size_t n_ids;
-    int n_replicas; /* that will read it */
+    int n_replicas; /* number of replicas that will read it */
 };
 
 /* --- arguments --- */
 
-/* "ann@laptop". In an image without a list of users: "65532@pod". */
+/* The operator's name: "ann@laptop"; in an image without a list of users: "65532@pod". */
 static void name_self(char *ret, size_t size)
 {
     const struct passwd *user = getpwuid(geteuid());
@@ -96,7 +96,7 @@ static int check(const struct order *o, bool wants_ids)
 
 enum { WITH_REASON = 1, WITH_IDS = 2, WITH_HELD = 4 };
 
-/* -1: go on. */
+/* -1: continue. */
 static int parse(int argc, char **argv, const char *help, int with, struct order *o)
 {
     struct option options[8] = {{"config", required_argument, NULL, 'c'},
@@ -146,13 +146,13 @@ static const struct config_queue *configured(const struct config *c, const char 
     return NULL;
 }
 
-/* A consumer that nobody knows is a typing error: nothing would ever read it. */
+/* An unknown consumer is a typing error: no replica would ever read the command. */
 static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
 {
     const struct config_queue *q = configured(c, o->consumer);
     int known = admin_lever_find(a, o->consumer, NULL, &o->n_replicas, f);
 
-    /* Sidecars use the former name, under which the queue is recorded. */
+    /* Sidecars then use the former name, under which the queue is registered. */
     if (!known && q && q->takes_over) {
         int n_replicas;
 
@@ -171,7 +171,7 @@ static int find(struct order *o, const struct config *c, struct admin *a, struct
     return STATUS_FAILED;
 }
 
-/* --- what is said --- */
+/* --- output --- */
 
 static void say_json(const struct order *o, const char *key, int64_t value)
 {
@@ -196,7 +196,7 @@ static void say_replicas(const struct order *o)
         printf("%d replica%s will have read it within 5 s.\n", o->n_replicas, o->n_replicas == 1 ? "" : "s");
 }
 
-/* --- the levers --- */
+/* --- the commands --- */
 
 static int pull_pause(struct order *o, struct admin *a, bool paused, struct fault *f)
 {

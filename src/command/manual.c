@@ -1,5 +1,4 @@
-/* The manual page, made from the tables that the help texts and the documentation are made from. For the
- * build, which installs it. */
+/* The manual page, generated from the tables of the help texts and the documentation. The build installs it. */
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -13,8 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Behind the first byte of a character that is not ASCII: as groff names it, whatever its encoding. Answers
- * its last byte. */
+/* Adds a non-ASCII character by groff's name for it, independent of the encoding. Returns its last byte. */
 static const char *add_character(struct buf *out, const char *at)
 {
     unsigned char first = (unsigned char)*at;
@@ -27,7 +25,7 @@ static const char *add_character(struct buf *out, const char *at)
     return at;
 }
 
-/* Text that is no request and has no escape of roff; what stands between backticks is bold. */
+/* Adds text without roff's requests and escapes; text between backticks becomes bold. */
 static void add_text(struct buf *out, const char *text, bool is_literal)
 {
     bool line_starts = true, bold = false;
@@ -62,7 +60,7 @@ static void add_entry(struct buf *out, const char *name, const char *first, cons
     buf_add_char(out, '\n');
 }
 
-/* What a command prints as its help: standard output goes to memory for that time. */
+/* Captures a command's help by redirecting standard output to memory. */
 static int read_help(const struct command *c, struct buf *out)
 {
     static char flag[] = "--help";

@@ -34,7 +34,7 @@ static bool is_database_named(const struct migrate_options *o)
     return o->database.value || o->database.file;
 }
 
-/* The URL is checked before anything connects. -1: good; else the exit status. */
+/* Checks the URL before connecting. -1: good; else the exit status. */
 static int check_database(const struct config_text *database)
 {
     struct fault f = {0};
@@ -53,7 +53,7 @@ static int check_database(const struct config_text *database)
     return command_see_help("migrate");
 }
 
-/* -1: go on; else the exit status. */
+/* -1: continue; else the exit status. */
 static int read_options(int argc, char **argv, struct migrate_options *o)
 {
     static const struct option options[] = {{"config", required_argument, NULL, 'c'},

@@ -1,4 +1,4 @@
-/* What changes letters or publishes, one at a time: how fast, and until when. */
+/* The rate of commands that change letters or publish one by one, and their end by a signal. */
 
 #include "command/pace.h"
 
@@ -19,7 +19,7 @@ static void on_signal(int number)
 
 void pace_catch_signals(void)
 {
-    /* Once: the second one ends the program at once, which is safe as well. */
+    /* Handled once: a second signal ends the program at once, which is safe too. */
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
     sigaction(SIGINT, &action, NULL);
@@ -31,7 +31,7 @@ int pace_wait(struct pace *p)
     int64_t now = clock_us();
 
     if (p->next_us < now)
-        p->next_us = now; /* what was lost is not made up for by a burst */
+        p->next_us = now; /* lost time is not made up for by a burst */
     while (!stop_asked && now < p->next_us) {
         int64_t us = p->next_us - now;
 

@@ -2,8 +2,8 @@
 
 #include <stdint.h>
 
-/* For whatever changes letters, one at a time: keeps to the rate, and is told by SIGINT or SIGTERM to stop
- * behind the present letter. */
+/* For commands that change letters one by one: keeps to the rate, and stops after the present letter on
+ * SIGINT or SIGTERM. */
 struct pace {
     int64_t interval_us, next_us;
 };
@@ -12,5 +12,5 @@ struct pace {
 int pace_wait(struct pace *p);
 void pace_catch_signals(void);
 
-/* "10/s", "90/m": the time between two. 1: it is none. */
+/* The interval for "10/s" or "90/m". 1: malformed. */
 int rate_read(const char *text, int64_t *ret_interval_us);

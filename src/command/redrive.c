@@ -1,13 +1,12 @@
-/* onceward dead redrive: a letter at a time, its row first, then the broker, then the letter.
+/* onceward dead redrive: one letter at a time; first its row, then the broker, then the letter.
  *
- * It may be interrupted anywhere and run again. A row that was reset is found so and left; a message that was
- * published but not confirmed is published again with the same id, and the inbox lets one of the copies
- * through; a letter is deleted only behind the broker's confirm. So that the same holds for a letter that
- * gets a new id, that id is made from the letter.
+ * It may be interrupted at any point and run again. A row that was reset stays so; a message that was
+ * published but not confirmed is published again with the same id, and the inbox lets one copy through; a
+ * letter is deleted only after the broker's confirm. A letter's new id is derived from the letter, so that
+ * the same holds for it.
  *
- * The id is looked for in the stored message, with the present configuration, as the sidecar will look for
- * it. What has one goes out as it was published, and the row of that id decides; an id that is there is never
- * replaced. */
+ * The id is searched in the stored message with the present configuration, as the sidecar will do. A message
+ * with an id is published unchanged, and the row of that id decides; an existing id is never replaced. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -42,26 +41,26 @@ struct redrive {
     const struct config *config;
     struct admin *admin;
     struct pace pace;
-    struct outlet *outlets; /* a connection to each vhost met so far */
+    struct outlet *outlets; /* one connection for each vhost so far */
     size_t n_outlets;
     struct fault fault;
     int64_t n_seen, n_done, n_completed, n_left;
 };
 
-/* Where a letter goes, how its queue finds message ids, and which one it will find. */
+/* The destination of a letter, how its queue finds message ids, and the id that it will find. */
 struct target {
     const struct config_queue *q;
     const char *queue;
     char *vhost;
     struct buf id;
-    bool is_new; /* that id was given to it here */
+    bool is_new; /* the id was added here */
 };
 
 static int target_init(struct target *t, const struct config *c, const struct config_queue *q,
                        const struct dead_letter *l, struct fault *f)
 {
     *t = (struct target){.q = q, .queue = l->queue};
-    /* The queue that it died in was renamed or rebuilt since. */
+    /* The queue that the letter died in was renamed or rebuilt since. */
     if (t->q->takes_over && strcmp(t->q->takes_over, l->queue) == 0) {
         t->queue = t->q->queue;
         return broker_vhost(&c->broker, t->q, &t->vhost, f);
@@ -70,8 +69,8 @@ static int target_init(struct target *t, const struct config *c, const struct co
     return 0;
 }
 
-/* The message as it was published, but for what belonged to its first journey. From the bytes that came; a
- * letter of an older program has them as JSON alone. */
+/* The message as published, without the headers of its first journey. Made from the original bytes; a letter
+ * of an older program has only their JSON. */
 static struct message *make_message(const struct dead_letter *l, struct fault *f)
 {
     struct message *m = message_new();
@@ -93,7 +92,7 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
         if (!header_is_spent(m->headers[i].name))
             m->headers[n++] = m->headers[i];
     m->n_headers = n;
-    /* The broker would drop it again, or refuse to take it in another user's name. */
+    /* The broker would drop the message again, or refuse another user's name. */
     m->properties[PROPERTY_EXPIRATION] = (struct slice){0};
     m->properties[PROPERTY_USER_ID] = (struct slice){0};
     m->body_len = l->body_len;
@@ -101,7 +100,7 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
     return m;
 }
 
-/* The id that the sidecar will find; -1: none that it can use, and f says why. */
+/* The id that the sidecar will find; -1: no usable one, f says why. */
 static int find_id(const struct message *m, const struct config_queue *q, struct buf *found, struct fault *f)
 {
     return identity_find(q->message_id.items, q->message_id.n, m, jsonread_id, found, f) == IDENTITY_FOUND
@@ -122,7 +121,7 @@ static void set_header(struct message *m, struct slice name, struct slice value)
     m->n_headers = n;
 }
 
-/* Puts the id where the queue looks for it. An id inside the body cannot be changed: the body is the
+/* Writes the id where the queue looks for it. An id inside the body cannot be set, since the body is the
  * publisher's. */
 static int set_id(struct message *m, const struct config_queue *q, const char *id, struct fault *f)
 {
@@ -158,7 +157,7 @@ static int set_id(struct message *m, const struct config_queue *q, const char *i
                           q->name);
 }
 
-/* UUID (RFC 9562, version 8) from what identifies the letter. */
+/* A UUID (RFC 9562, version 8) derived from the letter's identity. */
 static void make_id(const struct dead_letter *l, char out[37])
 {
     struct buf text = {0};
@@ -176,9 +175,8 @@ static void make_id(const struct dead_letter *l, char out[37])
     buf_deinit(&text);
 }
 
-/* Gives the message an id where it has none that can be used. The id of its row, when it has one, which the
- * present configuration does not find, or one made from the letter. 0, or -1: it must be left, and f says
- * why. */
+/* Adds an id to a message without a usable one: the id of its row if the present configuration does not find
+ * that, or one derived from the letter. 0, or -1: the letter must stay, f says why. */
 static int add_id(const struct redrive *r, struct target *t, const struct dead_letter *l, struct message *m,
                   struct fault *f)
 {
@@ -195,7 +193,7 @@ static int add_id(const struct redrive *r, struct target *t, const struct dead_l
     return set_id(m, t->q, buf_text(&t->id), f);
 }
 
-/* The message with the id that it will have, or NULL: it must be left, and f says why. */
+/* The message with its final id; NULL: the letter must stay, f says why. */
 static struct message *prepare(const struct redrive *r, struct target *t, const struct dead_letter *l,
                                struct fault *f)
 {
@@ -257,11 +255,11 @@ static int leave(struct redrive *r, const struct dead_letter *l, const char *rea
     return 1;
 }
 
-/* It was not confirmed. 0: the broker has said what is wrong with this one, or it cannot be sent at all, and
- * the next one may go; -1: nobody knows. */
+/* Handles a missing confirm. 0: the broker has refused this message, or it cannot be sent at all, and the
+ * next one may follow; -1: unknown outcome. */
 static int not_confirmed(struct redrive *r, struct publisher *p, const struct dead_letter *l)
 {
-    static const char connection_forced[] = "320"; /* somebody stops the broker, or its virtual host */
+    static const char connection_forced[] = "320"; /* an operator stops the broker, or its virtual host */
     bool is_answer = r->fault.code[0] && strcmp(r->fault.code, connection_forced) != 0;
 
     if (publisher_is_lost(p) && !is_answer) {
@@ -274,12 +272,12 @@ static int not_confirmed(struct redrive *r, struct publisher *p, const struct de
     return 0;
 }
 
-/* What the row says, but for "try again". 0: publish; 1: nothing more to do. */
+/* Acts on the row's answer, except for "try again". 0: publish; 1: nothing more to do. */
 static int obey_row(struct redrive *r, const struct dead_letter *l, enum redrive_answer answer)
 {
     switch (answer) {
     case REDRIVE_RESET:
-    case REDRIVE_OTHER: /* reset before, or in work by another copy: the inbox lets one of them through */
+    case REDRIVE_OTHER: /* reset before, or claimed for another copy: the inbox lets one of them through */
         return 0;
     case REDRIVE_COMPLETED:
         letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
@@ -305,7 +303,7 @@ static int obey_row(struct redrive *r, const struct dead_letter *l, enum redrive
     return 0;
 }
 
-/* The row first. 0: publish; 1: nothing more to do; -1. */
+/* Resets the row. 0: publish; 1: nothing more to do; -1. */
 static int ready_row(struct redrive *r, struct target *t, const struct dead_letter *l)
 {
     enum redrive_answer answer = REDRIVE_LOCKED;
@@ -319,7 +317,7 @@ static int ready_row(struct redrive *r, struct target *t, const struct dead_lett
     return obey_row(r, l, answer);
 }
 
-/* It goes out, or would. A new id, or one that it has beside that of the letter, is said. */
+/* Reports a redriven letter (or one that would be), with a new or additional id. */
 static void tell_redriven(struct redrive *r, struct target *t, const struct dead_letter *l, const char *words)
 {
     const char *id = buf_text(&t->id);
@@ -334,7 +332,7 @@ static void tell_redriven(struct redrive *r, struct target *t, const struct dead
     r->n_done++;
 }
 
-/* Then the broker, then the letter. */
+/* Publishes, then deletes the letter. */
 static int publish(struct redrive *r, struct target *t, const struct dead_letter *l, const struct message *m)
 {
     struct publisher *p;
@@ -388,7 +386,7 @@ static int dry_run(struct redrive *r, struct target *t, const struct dead_letter
 
 /* --- letters of the outbox --- */
 
-/* As it was published: it has not been anywhere. */
+/* The message as published: it has not been in any queue. */
 static struct message *outbox_message(const struct dead_letter *l, struct fault *f)
 {
     struct message *m = message_new();
@@ -406,7 +404,7 @@ static struct message *outbox_message(const struct dead_letter *l, struct fault 
     return m;
 }
 
-/* The broker, then the letter. */
+/* Publishes, then deletes the letter. */
 static int outbox_publish(struct redrive *r, const struct dead_letter *l, const struct message *m)
 {
     const char *exchange = l->exchange ? l->exchange : "", *key = l->routing_key ? l->routing_key : "";
@@ -467,7 +465,7 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
     return answer;
 }
 
-/* The first queue with this consumer name, or NULL: this configuration does not have it. */
+/* The first queue with this consumer name; NULL: the configuration lacks it. */
 static const struct config_queue *consumer_find(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
@@ -491,7 +489,7 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
     letter_seen(r->options, l);
     if (strcmp(l->consumer, DEAD_OUTBOX) == 0 && !*l->queue)
         return outbox_redrive(r, l);
-    /* Another configuration may mean another broker; a queue of that name there would swallow the message. */
+    /* Another configuration may use another broker, where a queue of that name would swallow the message. */
     if (!q) {
         leave(r, l, "this configuration does not have its consumer: use the one that does");
         return 0;
@@ -545,7 +543,7 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
     if (!o->json)
         summarize(&r, answer, n_others);
     if (answer == 0 && !filter.limit)
-        letters_tell_missing(o); /* no failure: they may have been redriven, when this is run again */
+        letters_tell_missing(o); /* no failure: an earlier run may have redriven them */
     for (size_t i = 0; i < r.n_outlets; i++) {
         publisher_close(r.outlets[i].publisher);
         free(r.outlets[i].vhost);

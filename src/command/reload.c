@@ -1,5 +1,5 @@
-/* onceward reload: asks the running sidecar to start anew with its file (SIGHUP, or SIGUSR2 for --now), waits
- * until its state file tells how that went, and prints it. */
+/* onceward reload: asks the running sidecar to restart with its file (SIGHUP, or SIGUSR2 for --now), waits
+ * until its state file has the result, and prints it. */
 
 #include "command/common.h"
 #include "command/running.h"
@@ -23,7 +23,7 @@ static const char help[] =
 
 enum { NOW };
 
-/* Waits for the end of a reload that this question is a part of. */
+/* Waits for the end of a reload that includes this request. */
 static int reload(struct running *r, int number, struct fault *f)
 {
     int64_t begun = r->state.reload.begun;

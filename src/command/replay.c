@@ -1,10 +1,10 @@
-/* onceward replay: stored messages are published again, in the order of their first claims, to a queue whose
- * consumer is another one.
+/* onceward replay: publishes stored messages again, in the order of their first claims, to a queue with
+ * another consumer.
  *
- * Up to PUBLISHER_WINDOW messages are on their way to the broker. The position in the database moves behind
- * what was confirmed, in order, so an interrupted replay goes on where it was. One that ends by a signal has
- * waited for its confirms; after a kill at most a window of messages goes out once more, with the same ids:
- * the inbox of their new consumer lets one of the copies through. */
+ * Up to PUBLISHER_WINDOW messages are in flight. The position in the database follows the confirmed ones, in
+ * order, so an interrupted replay continues where it stopped. A replay ended by a signal waits for its
+ * confirms. After a kill at most one window of messages is published again, with the same ids: the inbox of
+ * their new consumer lets one copy through. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -53,7 +53,7 @@ struct options {
     int dry_run, json;
 };
 
-/* Those that are on their way, and the one before them, behind which the position stands. */
+/* The messages in flight, and the one before them, which the position refers to. */
 enum { N_PLACES = PUBLISHER_WINDOW + 1 };
 
 struct replay {
@@ -64,7 +64,7 @@ struct replay {
     struct buf what, name;
     struct message_filter filter;
     struct replay_position position;
-    struct message_place places[N_PLACES]; /* of the latest that were pushed, by their numbers */
+    struct message_place places[N_PLACES]; /* of the latest published messages, by number */
     uint64_t n_pushed, n_saved;
     int64_t saved_ms;
     struct pace pace;
@@ -72,7 +72,7 @@ struct replay {
     struct fault fault;
 };
 
-/* --- whether it may be --- */
+/* --- checks --- */
 
 struct owners {
     const struct options *options;
@@ -118,7 +118,7 @@ static int check_queue(const struct options *o, const struct config *c, struct a
     return STATUS_USAGE;
 }
 
-/* --- what it is --- */
+/* --- settings --- */
 
 static int find_vhost(struct replay *r, const struct config *c)
 {
@@ -130,7 +130,7 @@ static int find_vhost(struct replay *r, const struct config *c)
     return broker_vhost(&c->broker, &unknown, &r->vhost, &r->fault);
 }
 
-/* In quotes, so that no two lists of ids look alike. */
+/* Quotes the id, so that different lists of ids have different texts. */
 static void add_id(struct buf *out, const char *id)
 {
     buf_add_char(out, '"');
@@ -142,7 +142,7 @@ static void add_id(struct buf *out, const char *id)
     buf_add_char(out, '"');
 }
 
-/* Without --name the name is what it does, and where that is long a digest of it: it is a key of the
+/* Without --name the name describes the replay; a long one is shortened by a digest, since it is a key of the
  * database. */
 static void name_it(struct replay *r)
 {
@@ -172,7 +172,7 @@ static void name_it(struct replay *r)
     buf_add_hex(&r->name, digest, sizeof digest);
 }
 
-/* Where it goes on, and which messages it is about. */
+/* Finds the position to continue from, and the range of messages. */
 static int find_place(struct replay *r)
 {
     const struct options *o = r->options;
@@ -183,7 +183,7 @@ static int find_place(struct replay *r)
     if (o->dry_run ? admin_replay_look(r->admin, name, &r->position, &r->fault)
                    : admin_replay_begin(r->admin, name, buf_text(&r->what), &r->position, &r->fault))
         return -1;
-    /* "2h" is another time by now than when it began. With a name it publishes what has come since. */
+    /* "2h" meant another time when the replay began. With a name, the replay publishes newer messages. */
     bool goes_on = strcmp(r->position.place.received_at, "-infinity") != 0;
     const char *from = goes_on && !o->name ? r->position.began_at : NULL;
 
@@ -196,7 +196,7 @@ static int find_place(struct replay *r)
 
 /* --- publishing --- */
 
-/* The position moves behind what is confirmed. */
+/* Moves the position to the last confirmed message. */
 static int save(struct replay *r)
 {
     uint64_t n = publisher_confirmed(r->publisher);
@@ -219,7 +219,7 @@ static int no_queue(struct replay *r)
 static int publish(void *ctx, const struct stored_message *m)
 {
     struct replay *r = ctx;
-    /* Without flags a content header says nothing of properties. */
+    /* A content header without flags has no properties. */
     struct slice header = m->content_header.len ? m->content_header : (struct slice){"\0\0", 2};
     int answer;
 
@@ -235,7 +235,7 @@ static int publish(void *ctx, const struct stored_message *m)
     return 0;
 }
 
-/* What is on its way is waited for, whatever ended it. */
+/* Waits for messages in flight, whatever ended the replay. */
 static int finish(struct replay *r, int answer)
 {
     struct fault f = {0};
@@ -416,7 +416,7 @@ static int read_option(struct options *o, int option)
     }
 }
 
-/* -1: go on. */
+/* -1: continue. */
 static int parse(int argc, char **argv, struct options *o)
 {
     const struct option options[] = {{"config", required_argument, NULL, 'c'},
@@ -442,7 +442,7 @@ static int parse(int argc, char **argv, struct options *o)
         if ((status = read_option(o, option)))
             return status;
     }
-    /* `--id a b c`. */
+    /* Takes further ids in `--id a b c`. */
     for (; optind < argc && o->n_ids; optind++)
         o->ids[o->n_ids++] = argv[optind];
     if (optind < argc) {

@@ -1,4 +1,4 @@
-/* onceward run: loads the configuration, starts the log, hands over to the loop. */
+/* onceward run: loads the configuration, starts the log, runs the sidecar. */
 #include "command/common.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/cgroup.h"
@@ -41,8 +41,8 @@ static void add_fault(struct texts *faults, const struct config_finding *finding
     buf_deinit(&line);
 }
 
-/* Beyond the limit of its control group the kernel would kill it, again and again, and each kill is a delivery
- * of all that it held. */
+/* The kernel kills a process above its control group's limit, again and again, and each kill costs a delivery
+ * of every message that it held. */
 static void fit_memory(struct config *c)
 {
     char path[] = "queues";
@@ -56,8 +56,8 @@ static void fit_memory(struct config *c)
     log_finding(&finding);
 }
 
-/* NULL: the log says why, and faults, where they are asked for. Warnings are told at a start alone: a reload
- * is one. */
+/* NULL: the log has the reason, and so has faults if given. Warnings are logged only at a start, which
+ * includes a reload. */
 static struct config *load(const char *path, struct texts *faults)
 {
     struct config_report report = {0};
@@ -80,8 +80,8 @@ static struct config *load(const char *path, struct texts *faults)
     return failed ? NULL : config;
 }
 
-/* Bodies come and go in all sizes on several threads: large ones go back to the system at once, and one heap
- * serves all. */
+/* Several threads allocate bodies of all sizes: large ones are returned to the system at once, and all
+ * threads share one heap. */
 static void memory_tune(void)
 {
     mallopt(M_MMAP_THRESHOLD, 128 * 1024);
@@ -89,7 +89,7 @@ static void memory_tune(void)
     mallopt(M_ARENA_MAX, 1);
 }
 
-/* A wish to reload or to drain that comes before anybody can hear it waits, instead of ending the process. */
+/* Blocks requests to reload or drain until they can be handled; they would end the process otherwise. */
 static void hold_wishes(void)
 {
     sigset_t set;
@@ -98,7 +98,7 @@ static void hold_wishes(void)
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
-    if (getpid() == 1) /* for whom the kernel has no default: one that nobody hears would be lost */
+    if (getpid() == 1) /* the kernel has no default action for process 1: an unhandled signal would be lost */
         sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
 }

@@ -1,5 +1,5 @@
-/* Who runs with a state file. It is the process that has its lock, as the kernel says, and no number that
- * stands in a file; its state file is believed when it names that process. */
+/* Finds the process that runs with a state file: the kernel reports it as the lock's owner. A number in a
+ * file is not trusted; the state file counts only if it names that process. */
 
 #include "command/running.h"
 
@@ -24,7 +24,7 @@
 
 enum { LOOK_MS = 50, FIRST_WORD_MS = 10000 };
 
-/* --- which file --- */
+/* --- file --- */
 
 static int usage(FILE *to, const char *help, int status)
 {
@@ -76,10 +76,10 @@ int running_path(const struct running_options *o, char **ret, struct fault *f)
     return answer;
 }
 
-/* --- which process --- */
+/* --- process --- */
 
-/* Does the state come from the process that is held? Its own number may be one of another namespace; when it
- * started is the same in all. */
+/* Does the state come from the process that is held? Its own number may belong to another namespace; its
+ * start time is the same in all. */
 static bool is_of(const struct state *s, int64_t pid)
 {
     int64_t started = process_started(pid);
@@ -98,7 +98,7 @@ static int read_state(struct running *r, struct fault *f)
     return 0;
 }
 
-/* Nobody has the lock: what is left of the last one? */
+/* Without an owner of the lock: evaluates the last state. */
 static int judge_last(struct running *r, struct fault *f)
 {
     if (read_state(r, f))
@@ -109,7 +109,7 @@ static int judge_last(struct running *r, struct fault *f)
                      (long long)r->state.pid, r->path);
 }
 
-/* Holds the process that has the lock: asked before and after, it is the one that the number means. */
+/* Holds the lock's owner. The lock is checked before and after, so that the number still means that process. */
 static int hold_owner(struct running *r, struct fault *f)
 {
     int64_t again = 0;
@@ -165,7 +165,7 @@ void running_name(const struct running *r, const char *doing)
         text_add_safe(&line, slice_of(s->queues[i].name));
     }
     puts(buf_text(&line));
-    fflush(stdout); /* what follows may take its time */
+    fflush(stdout); /* the following steps may take a while */
     buf_deinit(&line);
 }
 
@@ -176,8 +176,8 @@ int running_signal(const struct running *r, int number, struct fault *f)
     return 0;
 }
 
-/* It has ended; its last words are there, or nothing is, or another sidecar's are by now: then it was given
- * up by its writer. */
+/* The process has ended. Its last state is there, or no state, or another sidecar's: then its writer has
+ * given the file up. */
 static int judge_end(struct running *r, struct fault *f)
 {
     int64_t pid = r->state.pid, started = r->state.process_started;

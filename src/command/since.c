@@ -1,5 +1,5 @@
-/* What --since takes. The database reads it in the end, and takes much that nobody means; here it is strict,
- * so that a mistake is told before anything is connected to. */
+/* Checks --since. The database accepts much more than users mean, so this check is strict, and reports a
+ * mistake before any connection is made. */
 #include "command/since.h"
 
 #include "onceward/config/config.h"
@@ -8,7 +8,7 @@
 
 #define MOST_MS (3650 * INT64_C(86400000))
 
-/* Exactly n digits, and a value in between. Moves on behind them. */
+/* Exactly n digits, with a value in the range. Advances behind them. */
 static bool number(const char **at, int n, int least, int most)
 {
     int value = 0;
@@ -54,7 +54,7 @@ static bool fraction(const char **at)
     return n >= 1 && n <= 9;
 }
 
-/* No zone of the earth is as far away as 16 hours, and PostgreSQL takes none. */
+/* PostgreSQL accepts zones of less than 16 hours, which covers all that exist. */
 static bool zone(const char **at)
 {
     if (take(at, 'Z') || take(at, 'z') || !**at)

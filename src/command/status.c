@@ -21,7 +21,7 @@ struct status_options {
     int json;
 };
 
-/* -1: go on; else the exit status. */
+/* -1: continue; else the exit status. */
 static int read_options(int argc, char **argv, struct status_options *o)
 {
     const struct option options[] = {{"config", required_argument, NULL, 'c'},

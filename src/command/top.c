@@ -1,5 +1,4 @@
-/* onceward top: what `status` says of the replicas, live on a terminal. The terminal is given back as it was,
- * however it ends. */
+/* onceward top: the part of `status` about replicas, live on a terminal. The terminal is always restored. */
 
 #include "command/top_view.h"
 
@@ -76,7 +75,7 @@ static void terminal_take(struct top *t)
         raw.c_cc[VTIME] = 0;
         tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     }
-    fputs("\x1b[?1049h\x1b[?25l", stdout); /* the other screen, no cursor */
+    fputs("\x1b[?1049h\x1b[?25l", stdout); /* alternate screen, no cursor */
     fflush(stdout);
 }
 
@@ -97,7 +96,7 @@ static bool wants_colour(void)
 
 /* --- figures --- */
 
-/* Keeps the figures of before where there are no newer ones. */
+/* Reads new figures; keeps the old ones on failure. */
 static void look(struct top *t)
 {
     struct fault f = {0};
@@ -152,7 +151,7 @@ static void draw(const struct top *t)
     buf_deinit(&text);
 }
 
-/* Ctrl-Z: the shell gets its terminal, and back it is taken anew. */
+/* On Ctrl-Z the shell gets its terminal back; afterwards it is set up again. */
 static void stop_a_while(struct top *t)
 {
     stopped = 0;
@@ -162,7 +161,7 @@ static void stop_a_while(struct top *t)
     draw(t);
 }
 
-/* Until the next look is due; true: it is to end. */
+/* Waits for the next refresh; true: end. */
 static bool rest(struct top *t)
 {
     int64_t until = clock_ms() + EVERY_MS;

@@ -1,5 +1,5 @@
-/* What `top` draws: totals, levers, and a line a queue and replica. A narrow screen has fewer columns: those
- * that tell least go first. */
+/* The drawing of `top`: totals, operator commands, and one line per queue and replica. A narrow screen has
+ * fewer columns; the least important ones go first. */
 #include "command/top_view.h"
 
 #include "onceward/base/mem.h"
@@ -34,7 +34,7 @@ enum column {
 static const struct {
     const char *head;
     bool right;
-    int rank; /* what is needed first has the smallest */
+    int rank; /* the most important has the smallest */
 } columns[N_TOP_COLUMNS] = {
     [COLUMN_QUEUE] = {"QUEUE", false, 0},
     [COLUMN_REPLICA] = {"REPLICA", false, 4},
@@ -60,7 +60,7 @@ static const struct {
 /* --- cells --- */
 
 struct cells {
-    struct buf *texts; /* N_TOP_COLUMNS a row */
+    struct buf *texts; /* N_TOP_COLUMNS per row */
     size_t n_rows;
 };
 
@@ -73,7 +73,7 @@ static size_t n_chars(const char *text)
     return n;
 }
 
-/* Cut at a number of characters, the last of which says so. */
+/* Cuts to a number of characters, and marks the cut by the last one. */
 static void cut_chars(struct buf *b, size_t from, size_t most)
 {
     size_t n = 0, last = from;
@@ -119,7 +119,7 @@ static void cell_pair(struct buf *cell, double a, double b, bool fine, const cha
     buf_add_text(cell, a < 0 && b < 0 ? "" : unit);
 }
 
-/* The host's, which people know, where that is the name of one instance only. */
+/* The host name, which people know, unless several instances share it. */
 static const char *replica_name(const struct fleet *f, const struct fleet_queue *q)
 {
     if (!q->host || !*q->host)
@@ -167,10 +167,10 @@ static void cells_deinit(struct cells *c)
     free(c->texts);
 }
 
-/* --- which columns --- */
+/* --- columns --- */
 
 struct layout {
-    int widths[N_TOP_COLUMNS]; /* 0: is left out */
+    int widths[N_TOP_COLUMNS]; /* 0: left out */
 };
 
 static int width_of(const struct cells *c, int column)
@@ -185,7 +185,7 @@ static int width_of(const struct cells *c, int column)
     return (int)widest;
 }
 
-/* As many as fit, by their ranks; the first two always, with names that are cut where it must be. */
+/* Takes as many columns as fit, by rank; the first two always, with names cut if needed. */
 static void layout_make(struct layout *l, const struct cells *c, int width)
 {
     int taken = 0;
@@ -215,7 +215,7 @@ static void layout_make(struct layout *l, const struct cells *c, int width)
 struct lines {
     struct buf *out;
     const struct top_screen *screen;
-    int n, n_most; /* 0: no bound */
+    int n, n_most; /* 0: unlimited */
     size_t start;
 };
 
@@ -235,7 +235,7 @@ static void line_end(struct lines *l)
     buf_add_char(l->out, '\n');
 }
 
-/* A line of plain text, cut at the screen's width. */
+/* Adds a line of plain text, cut at the screen's width. */
 static void line_add(struct lines *l, const char *style, const char *text)
 {
     bool styled = l->screen->colour && style;
@@ -295,7 +295,7 @@ static void row_add(struct lines *l, const struct layout *layout, struct buf *ro
     line_end(l);
 }
 
-/* Why it stands still, below its line. */
+/* Adds the reason of a pause, below the queue's line. */
 static void pause_add(struct lines *l, const struct fleet_queue *q)
 {
     struct buf text = {0};

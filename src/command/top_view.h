@@ -5,12 +5,12 @@
 
 #include <stdbool.h>
 
-/* What `top` draws, as text. Pure. */
+/* The drawing of `top`, as text. Pure. */
 struct top_screen {
-    int width, height; /* in characters; width 0: as wide as it is; height 0: as many lines as there are */
+    int width, height; /* in characters; width 0: unlimited; height 0: as many lines as there are */
     bool colour;
     const char *where, *clock; /* the database; the time of day */
-    const char *fault;         /* what is in the way of newer figures; NULL: nothing */
+    const char *fault;         /* why newer figures are missing; NULL: they are not */
 };
 
 /* Appends the lines, each with a line feed. */

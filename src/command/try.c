@@ -1,7 +1,7 @@
-/* onceward try: proves in seconds that an application keeps its side of the contract, without a broker.
+/* onceward try: checks within seconds that an application fulfils its part of the contract, without a broker.
  *
- * Messages of its own are claimed under a consumer name of its own, and sent as a sidecar sends; rows and
- * effects say what came of them. Its rows are deleted at the end, however that comes. */
+ * It claims messages of its own under its own consumer name, and sends them like a sidecar; rows and effects
+ * show the result. Its rows are deleted at the end in every case. */
 
 #include "command/try.h"
 
@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum {
-    CLEAN_MS = 3000, /* for an application that is still at work on a row */
+    CLEAN_MS = 3000, /* for an application that still works on a row */
     CLEAN_AGAIN_MS = 50,
     MESSAGE_MAX = 1024 * 1024,
 };
@@ -77,7 +77,7 @@ static void on_signal(int number)
 
 static void catch_signals(void)
 {
-    /* Once: the second one ends the program at once, and leaves its rows to the next run. */
+    /* Handled once: a second signal ends the program at once, and leaves its rows to the next run. */
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
     sigaction(SIGINT, &action, NULL);
@@ -85,7 +85,7 @@ static void catch_signals(void)
     sigaction(SIGHUP, &action, NULL);
 }
 
-/* ---- what it needs ---- */
+/* ---- preparation ---- */
 
 static int read_message(struct try *t)
 {
@@ -170,9 +170,7 @@ static int run_cases(struct try *t)
     return 0;
 }
 
-/* Its rows go, whatever has happened. An application that is still at work holds the lock of one for a
- * moment.
- */
+/* Deletes the rows in every case. An application that is still at work may keep one locked for a moment. */
 static int clean_up(struct try *t, struct fault *f)
 {
     int64_t until_ms = clock_ms() + CLEAN_MS;
@@ -180,7 +178,7 @@ static int clean_up(struct try *t, struct fault *f)
 
     if (!t->inbox)
         return 0;
-    forward_free(t->forward); /* whatever is out ends here */
+    forward_free(t->forward); /* ends requests in flight */
     t->forward = NULL;
     trial_let_go(t->inbox, &ignored);
     int status = trial_published(t->inbox, t->options->discard_published, &t->published, f);
@@ -253,7 +251,7 @@ static int check_options(int argc, char **argv, struct try_options *o)
     return STATUS_DONE;
 }
 
-/* -1: go on; else the exit status. */
+/* -1: continue; else the exit status. */
 static int read_options(int argc, char **argv, struct try_options *o)
 {
     static const struct option options[] = {

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* What `onceward try` is made of. A case sends messages, looks at rows and effects, and notes findings. */
+/* The parts of `onceward try`. A case sends messages, reads rows and effects, and records findings. */
 
 struct config;
 struct config_queue;
@@ -45,11 +45,11 @@ struct try_finding_info {
 extern const struct try_case_info try_cases[N_TRY_CASES];
 extern const struct try_finding_info try_findings[N_TRY_FINDINGS];
 
-/* What was seen in a case. */
+/* The findings of a case. */
 struct try_verdict {
     bool was_run;
-    char skipped[200]; /* why it was not, or not wholly, looked at */
-    char note[200];    /* nothing to mend: what is good to know */
+    char skipped[200]; /* why it was not checked, or not completely */
+    char note[200];    /* useful information without a required action */
 };
 
 struct try_options {
@@ -57,7 +57,7 @@ struct try_options {
     bool json, strict, discard_published;
 };
 
-/* A run. One thread. */
+/* A run of `onceward try`. One thread. */
 struct
 try {
     const struct try_options *options;
@@ -67,23 +67,23 @@ try {
     struct effects *effects; /* NULL: not given */
     struct wait *wait;
     struct forward *forward;
-    struct buf message; /* as given; {{id}} is the message's id */
+    struct buf message; /* as given; {{id}} stands for the message's id */
     const char *content_type;
     unsigned n_sent;
     struct shot *shots[512];
     int n_shots;
 
-    int64_t end_ms;      /* clock_ms() at which it ends, wherever it is */
-    bool is_late;        /* that was so: the fault says nothing else */
-    int64_t ordinary_us; /* how long an answer takes */
+    int64_t end_ms;      /* clock_ms() at which the run ends in any state */
+    bool is_late;        /* the run ended for that reason; the fault says nothing else */
+    int64_t ordinary_us; /* duration of an ordinary answer */
     int64_t effect_of_one;
-    bool works; /* an ordinary message is completed: without that little else can be said */
+    bool works; /* an ordinary message is completed; otherwise few cases make sense */
 
     struct try_verdict verdicts[N_TRY_CASES];
     bool found[N_TRY_FINDINGS];
     char details[N_TRY_FINDINGS][400];
     int64_t rows_left;
-    bool is_unreachable; /* no server listens there */
+    bool is_unreachable; /* no server listens at the application's address */
     struct trial_published published;
     int64_t took_ms;
     struct fault fault;
@@ -94,7 +94,7 @@ struct shot {
     struct trial_claim claim;
     struct buf body;
     struct header_block headers;
-    int64_t before; /* --effect without $1: what it counted before */
+    int64_t before; /* --effect without $1: its count before */
     uint64_t ref;
     bool answered;
     enum answer_kind kind;
@@ -104,21 +104,21 @@ struct shot {
     char error[320];
 };
 
-/* What a shot is to be like; {0} is an ordinary one. */
+/* The properties of a shot; {0} is an ordinary one. */
 struct shot_kind {
     bool wrong_body, no_type, many_headers, large_body, fresh;
-    int64_t window_ms; /* of the row; 0: the queue's */
+    int64_t window_ms; /* of the row; 0: as configured for the queue */
 };
 
 /* Set by SIGINT and SIGTERM. */
 extern volatile sig_atomic_t try_stop_asked;
 
-/* --- try_send.c: each answers 0, or -1 with t->fault (also when it is to stop) --- */
+/* --- try_send.c: each returns 0, or -1 with t->fault (also after a signal) --- */
 
-/* A message with an id of its own, claimed. It is t's. */
+/* A claimed message with an id of its own. t owns it. */
 int shot_new(struct try *t, const struct shot_kind *kind, struct shot **ret);
 
-/* Another request for the same message, with the same token; not claimed again. */
+/* Another request for the same message with the same token, without another claim. */
 int shot_again(struct try *t, const struct shot *s, struct shot **ret);
 
 /* Takes the row over with a new token; s keeps its old one, *ret has the new one. by: see trial.h. */
@@ -127,34 +127,34 @@ int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct
 void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms);
 void shot_abandon(struct try *t, struct shot *s);
 
-/* Lets time pass, at most to until_ms, until something happened. */
+/* Handles events until one has happened, at most until until_ms. */
 int try_turn(struct try *t, int64_t until_ms);
 int try_pause(struct try *t, int64_t ms);
 
-/* Until it is answered, or timeout_ms are over (then it is abandoned). */
+/* Waits for the answer; abandons the request after timeout_ms. */
 int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms);
 
-/* The committed effects of its message; -1 in *ret: nobody can tell. */
+/* The committed effects of the message; *ret -1: unknown. */
 int shot_effect(struct try *t, const struct shot *s, int64_t *ret);
 
-/* The same as soon as there are so many, or at until_ms. */
+/* The same, as soon as that many exist, or at until_ms. */
 int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret);
 
-/* Answered: settles it where the sidecar would, waits for the commit where the answer allows it. *ret: the
- * row is completed. */
+/* For an answered shot: completes the row if the sidecar would, and waits for the commit if the answer allows
+ * that. *ret: the row is completed. */
 int shot_finish(struct try *t, struct shot *s, bool *ret);
 
-/* Sends it, waits for the answer, finishes it. */
+/* Sends the shot, waits for the answer, finishes it. */
 int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed);
 
-/* Is that an answer that says done? */
+/* Does the answer report success? */
 bool shot_says_done(const struct shot *s);
 
 /* "answered 500: \"…\" after 3 ms" */
 const char *shot_words(const struct shot *s, char *out, size_t size);
 
-/* With s's row locked: sends it, and waits until n sessions wait for the lock, or it is answered, or nothing
- * changes any more. *ret_waiting: how many do. */
+/* Sends shots while their rows are locked, and waits until `wanted` sessions wait for the locks, or the shots
+ * are answered, or nothing changes any more. *ret_waiting: the number of waiting sessions. */
 int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting);
 
 void try_shots_free(struct try *t);
@@ -172,7 +172,7 @@ bool try_advises(const struct try *t);
 void try_tell(const struct try *t, FILE *out);
 void try_tell_json(const struct try *t, FILE *out);
 
-/* What there is to be found: for --help, and for the documentation. */
+/* Lists the possible findings, for --help and the documentation. */
 void try_tell_cases(FILE *out);
 void try_tell_markdown(FILE *out);
 

@@ -1,4 +1,4 @@
-/* The cases of `onceward try` that need no fence: messages as an application meets them every day. */
+/* The cases of `onceward try` without a fence: everyday messages. */
 
 #include "command/try.h"
 
@@ -9,7 +9,7 @@
 
 enum { N_ORDINARY = 3, SLOW_US = 500 * 1000, LATE_MS = 1500, LOOK_AGAIN_MS = 10 };
 
-/* Its effect, which may be committed behind the answer: until there is one. */
+/* Waits for the effect, which may be committed after the answer. */
 static int effect_in_time(struct try *t, const struct shot *s, int64_t *ret)
 {
     return shot_effect_by(t, s, 1, clock_ms() + LATE_MS, ret);
@@ -77,7 +77,7 @@ static bool is_permanent(const struct try *t, int status)
     return false;
 }
 
-/* A 2xx to what is wrong. effect: -1, nobody can tell. */
+/* Judges a 2xx for a wrong message. effect: -1, unknown. */
 static void judge_yes(struct try *t, bool completed, int64_t effect, const char *words)
 {
     if (effect != 0 && (completed || effect > 0))
@@ -108,7 +108,7 @@ int try_wrong(struct try *t)
     return 0;
 }
 
-/* What must go like an ordinary message. */
+/* Checks a shot that must behave like an ordinary message. */
 static int same(struct try *t, const struct shot_kind *kind, enum try_finding finding)
 {
     struct shot *s;

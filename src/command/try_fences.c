@@ -1,9 +1,9 @@
 /* The cases of `onceward try` about the token and the transaction.
  *
- * Their means is the lock of the message's row: while it is held here, complete() waits, so that the
- * application stands still in the middle of its work for as long as is needed. What is seen of row and effect
- * is read one behind the other, and so proves what it says: a committed effect, and then a row that is not
- * completed, were there at one time; so were a completed row, and then no effect. */
+ * They lock the message's row: complete() waits while it is locked, so the application stops in the middle of
+ * its work for as long as needed. Row and effect are read one after the other, which proves their order: a
+ * committed effect, followed by a row that is not completed, existed at the same time; so did a completed
+ * row, followed by no effect. */
 
 #include "command/try.h"
 
@@ -11,22 +11,22 @@
 #include "onceward/config/config.h"
 
 enum {
-    SHORT_MS = 1, /* a window that is over when the next statement runs */
+    SHORT_MS = 1, /* a window that has ended when the next statement runs */
     OVER_MS = 5,
     LATE_MS = 50,
     COMMIT_MS = 2500,
     REQUEST_MS = 10000,
-    WINDOW_MS = 600, /* of the case `window`, and what its work needs before complete */
+    WINDOW_MS = 600, /* of the case `window`; the work before complete must fit in */
     LATER_MS = 100,
     N_WATCHED = 10,
-    WATCH_MS = 4000,  /* all of them together; one at least */
-    BUSY_LOOKS = 200, /* without a pause between them */
+    WATCH_MS = 4000,  /* for all messages together; at least one is watched */
+    BUSY_LOOKS = 200, /* without a pause in between */
 };
 
 static const struct shot_kind ordinary = {0};
 static const struct shot_kind expiring = {.window_ms = SHORT_MS};
 
-/* Cases about tokens are for who gets to use them. */
+/* Cases about tokens only make sense for an application that gets tokens. */
 static bool has_token(struct try *t, enum try_case which)
 {
     if (!t->q->transaction)
@@ -51,7 +51,7 @@ static void judge_stale(struct try *t, const struct shot *s, int64_t effect)
             try_found(t, TRY_FOUND_REFUSED_FOR_EVER, "It %s.", words);
 }
 
-/* The newer token's turn. */
+/* The request with the newer token. */
 static int run_next(struct try *t, struct shot *next, enum try_finding finding)
 {
     bool completed;
@@ -82,15 +82,15 @@ int try_stale(struct try *t)
 
 /* ---- taken ---- */
 
-/* How a request was met whose row is held. */
+/* The state of a request whose row is locked. */
 enum met {
-    MET_AT_COMPLETE, /* it waits there, the row is held */
-    MET_ANSWERED,    /* it was answered before it had called complete */
+    MET_AT_COMPLETE, /* it waits in complete() */
+    MET_ANSWERED,    /* it was answered before it called complete */
     MET_NOT,
 };
 
-/* Sends s with its row held, and waits until complete() is called. Where it is not, the row is let go, and
- * why is said of the case. */
+/* Sends s while its row is locked, and waits until complete() is called. If that does not happen, it unlocks
+ * the row and records the reason for the case. */
 static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
 {
     const struct trial_claim *const claims[] = {&s->claim};
@@ -112,7 +112,7 @@ static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t 
     return trial_let_go(t->inbox, &t->fault) || shot_wait(t, s, REQUEST_MS) ? -1 : 0;
 }
 
-/* Until what waited has been told that its token is not good, and its statement has ended. */
+/* Waits until the waiting session got the error about its token, and its statement has ended. */
 static int wait_told(struct try *t)
 {
     int64_t until_ms = clock_ms() + REQUEST_MS;
@@ -124,8 +124,8 @@ static int wait_told(struct try *t)
     return 0;
 }
 
-/* The token ends under the application's hands, and is good again as soon as it was told so: who uses it then
- * has asked twice in one request. *ret_again: it did. */
+/* Ends the token while the application works, and makes it valid again after the error: an application that
+ * uses it then has tried twice in one request. *ret_again: it did. */
 static int end_under_hands(struct try *t, bool *ret_again)
 {
     struct trial_row row;
@@ -176,7 +176,7 @@ int try_taken(struct try *t)
         return 0;
     if (end_under_hands(t, &again))
         return -1;
-    /* Behind a pooler somebody else's work may be taken for its own: seen twice it is so. */
+    /* Behind a pooler another application's session may look like this one's, so the result must occur twice. */
     if (again && end_under_hands(t, &again))
         return -1;
     if (again)
@@ -221,14 +221,14 @@ int try_twice(struct try *t)
 
 /* ---- early ---- */
 
-/* What may be said of one message while it is watched. */
+/* The findings about one message while it is watched. */
 struct watched {
-    int64_t effect; /* at the look before; -1: nobody can tell */
-    bool late;      /* the row was not completed behind the answer */
-    bool locked;    /* but somebody was about to */
+    int64_t effect; /* at the previous read; -1: unknown */
+    bool late;      /* the row was not completed at the answer */
+    bool locked;    /* but another session was about to complete it */
 };
 
-/* One look at the row, one at the effect behind it. */
+/* Reads the row, then the effect. */
 static int look_once(struct try *t, struct shot *s, struct watched *w, struct trial_row *row)
 {
     bool said = shot_says_done(s) && s->status != 202, first = said && !w->late;
@@ -250,7 +250,7 @@ static int look_once(struct try *t, struct shot *s, struct watched *w, struct tr
     return 0;
 }
 
-/* Looks again and again until it is answered and completed. */
+/* Reads repeatedly until the shot is answered and completed. */
 static int watch(struct try *t, struct shot *s)
 {
     struct watched w = {.effect = -1};
@@ -273,7 +273,7 @@ static int watch(struct try *t, struct shot *s)
     return 0;
 }
 
-/* With the row held, complete() cannot have been called with success, whatever the answer says. */
+/* While the row is locked, complete() cannot have succeeded, whatever the answer is. */
 static int watch_held(struct try *t)
 {
     struct shot *s;
@@ -361,7 +361,7 @@ int try_window(struct try *t)
         return -1;
     if (met != MET_AT_COMPLETE)
         return 0;
-    /* As a sidecar does it: the connection is closed, then the token is revoked. */
+    /* Like a sidecar: closes the connection, then revokes the token. */
     if (shot_wait(t, s, window_ms + WINDOW_MS) || trial_end(t->inbox, TRIAL_HOLDER, &s->claim, &t->fault) ||
         trial_let_go(t->inbox, &t->fault) || wait_told(t) || try_pause(t, LATER_MS) ||
         shot_effect(t, s, &effect))

@@ -1,4 +1,4 @@
-/* The cases of `onceward try` about connections: many at once, and many behind one another. */
+/* The cases of `onceward try` about connections: many at once, and many in sequence. */
 
 #include "command/try.h"
 
@@ -16,15 +16,15 @@ enum {
     MANY_MS = 6000,
     IDLE_MS = 1500,
     EFFECT_MS = 1500,
-    SLOW_MS = 2000, /* for an answer beside a request that does not end */
+    SLOW_MS = 2000, /* for an answer beside an unfinished request */
 };
 
 /* ---- many ---- */
 
 struct many {
     struct shot *shots[MANY_MAX];
-    int n, at_once; /* at_once 0: not seen */
-    bool met;       /* none was answered before */
+    int n, at_once; /* at_once 0: not observed */
+    bool met;       /* no shot was answered before */
     int64_t took_us;
 };
 
@@ -44,7 +44,7 @@ static int many_send(struct try *t, struct many *m)
     return 0;
 }
 
-/* Held where complete() waits, each of them is at work: they can be counted. */
+/* Locked rows stop each request in complete(), so those at work can be counted. */
 static int many_meet(struct try *t, struct many *m)
 {
     if (!t->q->transaction)
@@ -85,9 +85,9 @@ static int many_judge(struct try *t, const struct many *m)
     return 0;
 }
 
-/* ---- one at a time, where nobody is met at a lock ---- */
+/* ---- one at a time, without a lock ---- */
 
-/* A connection to where the application listens; -1: none can be made in this way. */
+/* A plain connection to the application; -1: impossible. */
 static int connect_plainly(const struct try *t)
 {
     char host[256];
@@ -113,7 +113,7 @@ static int connect_plainly(const struct try *t)
     return fd;
 }
 
-/* While a request is coming in whose body does not end, another one is to be answered. */
+/* While one request's body never ends, another request must be answered. */
 static int try_beside_slow(struct try *t)
 {
     static const char half[] = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{";
@@ -175,7 +175,7 @@ int try_many(struct try *t)
 
 /* ---- kept ---- */
 
-/* A good message that failed: does it go through on a connection of its own? */
+/* A valid message failed: does it succeed on a new connection? */
 static int judge_failed(struct try *t, const struct shot *failed)
 {
     const struct shot_kind fresh = {.fresh = true};
@@ -193,7 +193,7 @@ static int judge_failed(struct try *t, const struct shot *failed)
     return 0;
 }
 
-/* Sends one more. *last: the one before it, and then it. 1: it failed, and that was said. */
+/* Sends another shot. *last: the previous one, then this one. 1: it failed, which was reported. */
 static int one_more(struct try *t, const struct shot_kind *kind, const struct shot **last)
 {
     bool bad = kind->wrong_body || kind->no_type, completed;

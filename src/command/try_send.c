@@ -1,7 +1,7 @@
-/* Messages of `onceward try`, on their way: claimed as a sidecar claims, sent as a sidecar sends.
+/* Messages of `onceward try`: claimed and sent as by a sidecar.
  *
- * The questions to the database block for a moment; the requests that are out go on in the kernel meanwhile,
- * and their answers are read in the next turn. */
+ * Database calls block for a moment; meanwhile the kernel handles requests in flight, whose answers are read
+ * in the next turn. */
 
 #include "command/try.h"
 
@@ -20,22 +20,22 @@
 #include <string.h>
 
 enum {
-    ANSWER_MS = 10000, /* for an answer where nothing holds the application up */
+    ANSWER_MS = 10000, /* for an answer, when nothing is locked */
     MEET_MS = 5000,
-    COMMIT_MS = 1500, /* for a commit behind an answer, at least */
-    TURN_MS = 20,     /* how long a signal may go unheard */
-    STILL_MS = 700,   /* so long without change: nothing more comes to the lock */
-    LOOK_MS = 5,      /* between two looks at who waits */
+    COMMIT_MS = 1500, /* minimum wait for a commit after the answer */
+    TURN_MS = 20,     /* maximum delay of a signal */
+    STILL_MS = 700,   /* without a change for this long, no more sessions are expected at the lock */
+    LOOK_MS = 5,      /* between two checks of the waiting sessions */
     LARGE_BYTES = 1024 * 1024,
     N_HEADERS = 7,
-    HEADER_BYTES = 530, /* of a value: with their names, and the routing key, almost 4 KiB */
+    HEADER_BYTES = 530, /* of a value: with the names and the routing key, almost 4 KiB */
 };
 
 volatile sig_atomic_t try_stop_asked;
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
-/* The message with its id; where there is none in it, as it is. */
+/* Writes the message with its id, or unchanged if it has no place for one. */
 static void body_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
 {
     static const char mark[] = "{{id}}";
@@ -52,12 +52,12 @@ static void body_write(const struct try *t, struct shot *s, const struct shot_ki
     while (kind->large_body && s->body.len < LARGE_BYTES) {
         size_t n = LARGE_BYTES - s->body.len;
 
-        memset(buf_reserve(&s->body, n), ' ', n); /* JSON, XML and most others allow blanks at the end */
+        memset(buf_reserve(&s->body, n), ' ', n); /* JSON, XML and most other formats allow trailing blanks */
         s->body.len += n;
     }
 }
 
-/* Headers that fill what the optional ones may take. */
+/* Adds headers that fill the space of optional ones. */
 static void headers_add(struct message *m)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -263,7 +263,7 @@ int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms)
     return 0;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 int shot_effect(struct try *t, const struct shot *s, int64_t *ret)
 {
@@ -319,7 +319,7 @@ int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *
     return shot_wait(t, s, ANSWER_MS) || shot_finish(t, s, ret_completed) ? -1 : 0;
 }
 
-/* Without the tags of an error page, and with single blanks. */
+/* Removes the tags of an error page, and repeated blanks. */
 static void tags_strip(char *text)
 {
     char *to = text, *end;
@@ -350,7 +350,7 @@ const char *shot_words(const struct shot *s, char *out, size_t size)
     return out;
 }
 
-/* ---- meeting it at work ---- */
+/* ---- stop at the lock ---- */
 
 static int count_answered(struct shot *const *shots, int n)
 {
@@ -364,7 +364,7 @@ static int count_answered(struct shot *const *shots, int n)
 int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
 {
     int64_t changed_ms = clock_ms(), since_ms = changed_ms;
-    /* Its work may come before complete: the first one may take its time. */
+    /* The application's work may come before complete, so the first shot gets more time. */
     int64_t work_ms = STILL_MS + t->ordinary_us / 500;
     int last = -1, seen;
 

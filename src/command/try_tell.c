@@ -1,4 +1,4 @@
-/* What `onceward try` has found: as text, as JSON, and as the tables of its help and of the documentation. */
+/* Output of `onceward try`: text, JSON, and the tables of its help and the documentation. */
 
 #include "command/try.h"
 
@@ -26,14 +26,14 @@ static const char *level_name(enum try_level level)
     return level == TRY_BREAKS ? "breaks" : "advice";
 }
 
-/* ---- noting ---- */
+/* ---- recording ---- */
 
 void try_found(struct try *t, enum try_finding which, const char *format, ...)
 {
     va_list args;
 
     if (t->found[which])
-        return; /* the first time says it */
+        return; /* the first one is kept */
     t->found[which] = true;
     va_start(args, format);
     vsnprintf(t->details[which], sizeof t->details[which], format, args);
@@ -95,7 +95,7 @@ static const char *verdict_of(const struct try *t, enum try_case which)
 
 /* ---- text ---- */
 
-/* What came from the application may hold anything. */
+/* Text from the application may contain anything. */
 static void print_safe(FILE *out, const char *before, const char *text)
 {
     struct buf safe = {0};
@@ -130,14 +130,14 @@ static void tell_case(const struct try *t, enum try_case which, FILE *out)
     }
 }
 
-/* Cases that were not run, with one reason: one line. */
+/* Prints one line for several skipped cases with the same reason. */
 static void tell_not_run(const struct try *t, int first, FILE *out)
 {
     const char *why = t->verdicts[first].skipped;
 
     for (int i = 0; i < first; i++)
         if (!t->verdicts[i].was_run && strcmp(t->verdicts[i].skipped, why) == 0)
-            return; /* said */
+            return; /* printed already */
     fputs("skipped ", out);
     for (int i = first; i < N_TRY_CASES; i++)
         if (!t->verdicts[i].was_run && strcmp(t->verdicts[i].skipped, why) == 0)
