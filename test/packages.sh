@@ -31,37 +31,92 @@ packages_known() {
     done
 }
 
-# Installs what is missing of its arguments and says which; says nothing when all is there. Meanwhile a policy-rc.d, unless the
-# machine has one, keeps the new servers from being started: the tests and the demo start their own.
-packages_install() {
-    if ! command -v dpkg-query >/dev/null 2>&1; then
-        echo "This is not Debian: install what corresponds to: $*" >&2
-        return 0
-    fi
+# Lists those of its arguments that are not installed in $missing, with a space before each.
+packages_missing() {
     missing=
     for package in "$@"; do
         if ! dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed; then
             missing="$missing $package"
         fi
     done
+}
+
+# Shows a percentage, in place of the one before on a terminal, else in steps of 25. Reads lines of apt's status (KIND:NAME:PERCENT:…)
+# or of ninja ([DONE/ALL] …).
+progress() { # WHAT
+    progress_last=-25
+    while IFS= read -r line; do
+        case $line in
+        dlstatus:* | pmstatus:*)
+            percent=${line#*:*:}
+            percent=${percent%%[.:]*}
+            case $line in pm*) percent=$((50 + percent / 2)) ;; *) percent=$((percent / 2)) ;; esac
+            ;;
+        \[*/*\]*)
+            percent=${line#\[}
+            all=${percent#*/}
+            percent=$((100 * ${percent%%/*} / ${all%%\]*}))
+            ;;
+        *) continue ;;
+        esac
+        if [ -t 1 ]; then
+            printf '\r  %s %3d %%' "$1" "$percent"
+        elif [ "$percent" -ge $((progress_last + 25)) ]; then
+            echo "  $1 $percent %"
+            progress_last=$percent
+        fi
+    done
+    if [ -t 1 ]; then printf '\r\033[K'; fi
+}
+
+# Keeps new servers from being started at the next boot.
+packages_disable() {
+    for package in rabbitmq-server postgresql nginx-light pgbouncer; do
+        case " $* " in
+        *" $package "*) packages_as_root update-rc.d "${package%-light}" disable >/dev/null 2>&1 || : ;;
+        esac
+    done
+}
+
+# Installs what is missing of its arguments and says which, in $installed, too; says nothing when all is there. Meanwhile a policy-rc.d,
+# unless the machine has one, keeps the new servers from being started: the tests and the demo start their own.
+packages_install() {
+    installed=
+    if ! command -v dpkg-query >/dev/null 2>&1; then
+        echo "This is not Debian: install what corresponds to: $*" >&2
+        return 0
+    fi
+    packages_missing "$@"
     [ -n "$missing" ] || return 0
-    echo "Installing:$missing"
     if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null 2>&1; then
-        echo "Neither root nor sudo. Run as root: apt-get install$missing" >&2
+        echo "Packages are missing, and there is neither root nor sudo. Run this as root, which starts no servers, or install:$missing" >&2
         return 1
     fi
+    echo "Installing:$missing"
     if [ ! -e "$POLICY" ]; then
         policy_is_ours=1
         printf '#!/bin/sh\nexit 101\n' | packages_as_root tee "$POLICY" >/dev/null
         packages_as_root chmod 755 "$POLICY"
     fi
-    packages_status=0
+    packages_log=${TMPDIR:-/tmp}/onceward-install.$$
     # shellcheck disable=SC2086
-    { packages_as_root apt-get update -qq &&
-        packages_as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-            -o Dpkg::Options::=--force-confold $missing; } </dev/null >"${TMPDIR:-/tmp}/onceward-install.$$" 2>&1 || packages_status=$?
-    [ "$packages_status" = 0 ] || cat "${TMPDIR:-/tmp}/onceward-install.$$" >&2
-    rm -f "${TMPDIR:-/tmp}/onceward-install.$$"
+    {
+        packages_status=0
+        { packages_as_root apt-get update -qq -o APT::Update::Error-Mode=any &&
+            packages_as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+                -o APT::Status-Fd=1 -o Dpkg::Options::=--force-confold $missing; } </dev/null 2>"$packages_log" || packages_status=$?
+        echo "$packages_status" >"$packages_log.status"
+    } | tee "$packages_log.out" | progress installing
+    packages_status=$(cat "$packages_log.status")
+    if [ "$packages_status" = 0 ]; then
+        installed=$missing
+        # shellcheck disable=SC2086
+        packages_disable $missing
+    else
+        tail -n 3 "$packages_log" >&2
+        echo "The packages could not be installed: is there a network? With the packages there already, use --no-install." >&2
+    fi
+    rm -f "$packages_log" "$packages_log.out" "$packages_log.status"
     packages_cleanup
     return "$packages_status"
 }
@@ -72,12 +127,25 @@ build_tree() {
     shift
     case $1 in -*) ;; *) build_target=$1 && shift ;; esac
     build_log=$build_folder.log
+    exec 9>"$build_folder.lock" # one at a time in a folder
+    if ! flock -n 9; then
+        echo "Another build runs in $build_folder: waiting for it" >&2
+        flock 9
+    fi
     if [ -f "$build_folder/build.ninja" ]; then
         meson setup --reconfigure "$@" "$build_folder" "$root" >"$build_log" 2>&1 || rm -rf "$build_folder"
     fi
     if [ ! -f "$build_folder/build.ninja" ]; then
         meson setup "$@" "$build_folder" "$root" >"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
     fi
-    ninja -C "$build_folder" $build_target >>"$build_log" 2>&1 || { cat "$build_log" >&2; return 1; }
-    rm -f "$build_log"
+    {
+        build_status=0
+        ninja -C "$build_folder" $build_target 2>&1 || build_status=$?
+        echo "$build_status" >"$build_log.status"
+    } | tee -a "$build_log" | if [ -n "${BUILD_PROGRESS:-}" ]; then progress building; else cat >/dev/null; fi
+    build_status=$(cat "$build_log.status")
+    rm -f "$build_log.status"
+    if [ "$build_status" = 0 ]; then rm -f "$build_log"; else cat "$build_log" >&2; fi
+    exec 9>&-
+    return "$build_status"
 }

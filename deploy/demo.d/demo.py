@@ -77,6 +77,7 @@ class Demo:
         self.n_published = 0
         self.seen = (0, 0, 0, 0, 0)
         self.failure = []
+        self.news = collections.deque()  # sentences of other threads, for the screen
         self.restarts = []
         self.closing = False
         self.broker = None
@@ -166,6 +167,7 @@ class Demo:
                 process.reap(service.app)
                 self.killed["application"] += 1
                 self.start_app(service)
+                self.tell_kill(f"The application of the {service.name} has died, and is started again")
 
     def publish(self, messages):
         """In transactions of the broker: a message is published when its transaction is committed."""
@@ -196,6 +198,9 @@ class Demo:
     def kill(self, what):
         """With -9; sidecars and servers are started again at once, applications by whoever looks after them."""
         kind, _, name = what.partition(" ")
+        self.tell_kill({"sidecar": f"Sidecar {name} is killed with -9, and started again", "application": "The application of the billing is killed with -9",
+                        "database": "PostgreSQL is killed with -9, and started again; both services wait for it",
+                        "broker": "RabbitMQ is killed with -9, and started again: nothing can be booked until it is back"}[kind])
         self.killed[kind] += kind != "application"  # those are counted when they are started again
         if kind == "sidecar":
             process.kill(self.sidecars.pop(name))
@@ -203,14 +208,19 @@ class Demo:
         elif kind == "application":
             process.kill(self.billing.app)
         elif kind == "database":
-            self.restarts.append(self.beside(self.start_again, self.servers.postgres.kill, self.servers.postgres.start))
+            self.restarts.append(self.beside(self.start_again, "PostgreSQL", self.servers.postgres.kill, self.servers.postgres.start))
         else:
-            self.restarts.append(self.beside(self.start_again, self.servers.rabbitmq.stop, self.servers.rabbitmq.start))
+            self.restarts.append(self.beside(self.start_again, "RabbitMQ", self.servers.rabbitmq.stop, self.servers.rabbitmq.start))
 
-    def start_again(self, kill, start):
+    def start_again(self, name, kill, start):
+        began = time.monotonic()
         kill()
         if not self.closing:
             start()
+            self.tell_kill(f"{name} is back after {time.monotonic() - began:.0f} s")
+
+    def tell_kill(self, sentence):
+        self.news.append(f"{time.monotonic() - self.start:5.1f} s  {sentence}")
 
     # looking
 
@@ -290,6 +300,8 @@ class Demo:
             distinct = self.figures()[1]
             self.supervise_apps()
             self.step(distinct / N_DISTINCT, publisher)
+            while self.news:
+                self.screen.say(self.news.popleft())
             self.progress()
             if self.failure or self.is_over(publisher) or time.monotonic() - self.start > PATIENCE:
                 break
@@ -357,15 +369,18 @@ class Demo:
         doubled = [i for i, n in booked.items() if n > 1]
         doubled_invoices = [i for i, n in invoiced.items() if n > 1 or i not in booked]
         rows = [
-            ("orders published", self.n_published), ("distinct", len(orders)), ("POSTs", len(posts)), ("duplicates stopped", duplicates),
+            ("orders published", self.n_published), ("distinct", len(orders)), ("copies", self.n_published - len(orders)), ("POSTs", len(posts)),
+            ("duplicates stopped", duplicates),
             ("retried", len(posts) - len(set(posts))), ("orders booked", sum(booked.values())), ("dead", len(letters)),
             ("orders lost", len(lost)), ("orders doubled", len(doubled)), ("invoices booked", sum(invoiced.values())),
-            ("invoices lost", len(lost_invoices)), ("invoices doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("orders/s", f"{self.n_published / took:.0f}"),
+            ("invoices lost", len(lost_invoices)), ("invoices doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("seconds", f"{took:.0f}"),
             *((f"kill -9 of {what}", n) for what, n in sorted(self.killed.items())),
         ]
         self.screen.say("")
         for name, value in rows:
             self.screen.say(f"  {name:24}{value:>8}")
+        self.screen.say(f"  A duplicate that was stopped is one of the {self.n_published - len(orders)} copies, or a delivery that the broker\n"
+                        "  repeated after a kill. Each repetition counts.")
         for message_id, reason, attempts, error in letters:
             self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
         faults = list(self.failure)
@@ -429,10 +444,12 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--installed", default="", help="packages that were installed for this")
     parser.add_argument("--record", metavar="FILE.svg|FILE.cast")
     options = parser.parse_args()
     process.interrupt_on_signals()
-    screen = Screen(options.watch or bool(options.record), options.record)
+    screen = Screen(options.watch or bool(options.record) or (sys.stdout.isatty() and not options.plain), options.record)
     demo = Demo(options.binary, screen)
     try:
         status = demo.run()
@@ -445,6 +462,8 @@ def main():
         return status if options.keep and "status" in locals() else 130
     finally:
         demo.clean()
+        if options.installed:
+            print("To remove the packages that were installed for this: apt-get purge" + options.installed + " && apt-get autoremove --purge")
 
 
 if __name__ == "__main__":
