@@ -232,6 +232,12 @@ static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned ca
     return can & CAN_BURY_LARGE;
 }
 
+/* Death by an answer, which an aborted transaction may have caused; age needs no request. */
+static bool was_refused(const struct delivery *d)
+{
+    return d->outcome.dead != DEAD_TOO_OLD;
+}
+
 static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     int n_passed = 0;
@@ -245,7 +251,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
             return false;
         if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
-        if (d->outcome.charged && d->claim.has_token && life_is_tainted(q, d)) {
+        if (was_refused(d) && d->outcome.charged && d->claim.has_token && life_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN,
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;

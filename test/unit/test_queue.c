@@ -18,7 +18,7 @@ struct world {
     int64_t now;
     int n_rows[N_MESSAGES]; /* 0: none, 1: processing, 2: completed, 3: dead, 4: failed or waiting */
     int attempts[N_MESSAGES];
-    int64_t due[N_MESSAGES];
+    int64_t due[N_MESSAGES], age_ms;
     int n_acks, n_looks, n_claims, n_paused, n_resumed;
     int n_posts[N_MESSAGES], n_acked, n_rejected, n_requeued, n_published, n_letters, n_dead[N_MESSAGES];
     bool acked_early;
@@ -74,6 +74,7 @@ static void at_database(struct world *w, struct delivery *d)
             r.wait_ms = w->due[n] - w->now;
         } else {
             r.answer = ROW_CLAIMED;
+            r.age_ms = w->age_ms;
             w->n_rows[n] = 1;
             w->attempts[n]++;
         }
@@ -1398,9 +1399,26 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
     end(w);
 }
 
+/* Without a request of this process that could tell of a database connection that broke. */
+static void test_a_message_that_is_too_old_at_its_first_claim_dies(void **state)
+{
+    struct world *w = world(good);
+
+    w->q.rules.max_age_ms = 1000;
+    w->age_ms = 5000;
+    deliver(w, 3);
+    run(w, 60000);
+    assert_int_equal(w->n_posts[3], 0);
+    assert_int_equal(w->n_dead[3], DEAD_TOO_OLD + 1);
+    assert_int_equal(w->n_claims, 1);
+    assert_int_equal(w->n_rejected, 1);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_message_that_is_too_old_at_its_first_claim_dies),
         cmocka_unit_test(test_where_most_are_copies_what_was_looked_at_wakes_nobody),
         cmocka_unit_test(test_a_letter_without_a_row_keeps_its_reason),
         cmocka_unit_test(test_each_is_completed_and_acked_once),
