@@ -1,0 +1,110 @@
+"""deploy/kubernetes/admission in an API server: labelled pods get the component's sidecar, others stay as they are."""
+
+import copy
+import json
+import os
+
+import yaml
+
+import manifests
+from rig.wait import wait_until
+
+SPACE = "injected"
+LABEL = {"onceward.dev/inject": "true"}
+
+
+class Server:
+    """Pods as the API server would store them: a dry run."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def apply(self, thing, check=True):
+        return self.cluster.command("kubectl", "-n", thing["metadata"].get("namespace", SPACE), "apply", "-f", "-", text=json.dumps(thing), check=check)
+
+    def pod(self, spec, labels, check=True):
+        thing = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop", "labels": labels}, "spec": spec}
+        said = self.cluster.command("kubectl", "-n", SPACE, "create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-",
+                                    text=json.dumps(thing), check=check)
+        return json.loads(said)["spec"] if check else said
+
+
+def own_pod(cluster):
+    """The example's pod as the team writes it."""
+    with open(os.path.join(cluster.root, "deploy/kubernetes/examples/payments/deployment.yaml")) as f:
+        return yaml.safe_load(f)["spec"]["template"]["spec"]
+
+
+def component_pod(cluster):
+    """The same with the component's sidecar, and the names that the parameters have."""
+    things = manifests.rendered(cluster, "payments")
+    name, = [t["metadata"]["name"] for t in things if t["kind"] == "ConfigMap"]
+    spec, = [t["spec"]["template"]["spec"] for t in things if t["kind"] == "Deployment"]
+    return json.loads(json.dumps(spec).replace(name, "onceward"))
+
+
+def difference(got, wanted, path=""):
+    if isinstance(got, dict) and isinstance(wanted, dict):
+        for key in sorted(set(got) | set(wanted)):
+            yield from difference(got.get(key), wanted.get(key), f"{path}.{key}")
+    elif isinstance(got, list) and isinstance(wanted, list) and len(got) == len(wanted):
+        for i, (a, b) in enumerate(zip(got, wanted)):
+            yield from difference(a, b, f"{path}[{i}]")
+    elif got != wanted:
+        yield f"{path} is {got}, and {wanted} by the component"
+
+
+def parameters(cluster, **data):
+    with open(os.path.join(cluster.root, "deploy/kubernetes/admission/parameters.yaml")) as f:
+        thing = yaml.safe_load(f)
+    thing["data"].update(data)
+    return thing
+
+
+def start(cluster, server):
+    server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    server.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, check=False)
+    cluster.command("kubectl", "apply", "-k", os.path.join(cluster.root, "deploy/kubernetes/admission"))
+    wait_until(lambda: "forbidden" in server.pod(own_pod(cluster), LABEL, check=False).lower(), "a labelled pod is refused without parameters", 60, 0.5)
+
+
+def is_current(server, spec, image):
+    """The API server has seen the parameters that were applied last."""
+    found = server.pod(spec, LABEL, check=False)
+    return image in found
+
+
+def faults(cluster):
+    server, own = Server(cluster), own_pod(cluster)
+    if server.pod(own, {}) != server.pod(own, {"app": "payments"}):
+        yield "two unlabelled pods differ"
+    unlabelled = server.pod(own, {})
+    if "initContainers" in unlabelled or "lifecycle" in unlabelled["containers"][0]:
+        yield f"an unlabelled pod was changed: {unlabelled}"
+    server.apply(parameters(cluster, ready="consuming"))
+    wait_until(lambda: is_current(server, own, "onceward:0.1.0"), "the parameters are known", 60, 0.5)
+    labelled, wanted = server.pod(own, LABEL), server.pod(component_pod(cluster), {})
+    yield from difference(labelled, wanted)
+    yield from (f"a second time: {text}" for text in difference(server.pod(labelled, LABEL), labelled))
+    hooked = copy.deepcopy(own)
+    hooked.update(terminationGracePeriodSeconds=300, initContainers=[{**own["containers"][0], "name": "own"}], volumes=[{"name": "mine", "emptyDir": {}}])
+    hooked["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": ["/wait"]}}}
+    found = server.pod(hooked, LABEL)
+    if [c["name"] for c in found["initContainers"]] != ["onceward", "own"]:
+        yield f"the sidecar is not the first: {found['initContainers']}"
+    if found["terminationGracePeriodSeconds"] != 300 or found["containers"][0]["lifecycle"] != hooked["containers"][0]["lifecycle"]:
+        yield "a grace or a hook of the application's own was replaced"
+    if [v["name"] for v in found["volumes"]] != ["onceward-run", "onceward", "mine"]:
+        yield f"volumes: {found['volumes']}"
+    server.apply(parameters(cluster, image="localhost/onceward:9", sleep="70", ready=""))
+    wait_until(lambda: is_current(server, own, "localhost/onceward:9"), "the new parameters are known", 60, 0.5)
+    found = server.pod(own, LABEL)
+    seen = found["terminationGracePeriodSeconds"], found["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"], "readinessProbe" in found["initContainers"][0]
+    if seen != (100, 70, False):
+        yield f"grace, sleep and readiness probe are {seen}"
+
+
+def admission_holds(cluster):
+    """The admission policy: an unlabelled pod stays as it is, a labelled one equals the component's rendering, and a second time changes nothing."""
+    start(cluster, Server(cluster))
+    return list(faults(cluster))
