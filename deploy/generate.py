@@ -225,14 +225,22 @@ def values_schema():
     identity = config.pop("$id", None)
     definitions = {name: config.pop(name) for name in ("$defs", "definitions") if name in config}
     name = {"type": "string", "minLength": 1}
+    digest = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
     sidecar = {"type": "object", "required": ["image", "config"], "additionalProperties": False, "properties": {
-        "image": name, "files": {"type": "array", "items": {"type": "object"}}, "graceSeconds": {"type": "integer", "minimum": 0}, "resources": {"type": "object"},
+        "image": name, "digest": digest, "ready": {"enum": ["", "consuming"]}, "files": {"type": "array", "items": {"type": "object"}}, "graceSeconds": {"type": "integer", "minimum": 0}, "resources": {"type": "object"},
         "secrets": {"type": "object", "additionalProperties": False, "properties": {k: name for k in ("rabbitmq", "postgresql", "owner")}},
         "config": config, "global": {"type": "object"}}}  # Helm itself puts it there: a library of that name is included
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Values: an application with its sidecar ({identity or 'onceward'})",
             **definitions, "type": "object", "required": ["image", "onceward"], "additionalProperties": False, "properties": {
                 "image": name, "replicas": {"type": "integer", "minimum": 0}, "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-                "databaseSecret": name, "onceward": sidecar, "global": {"type": "object"}}}
+                "databaseSecret": name, "digest": digest, "serviceAccountName": {"type": "string"}, "priorityClassName": {"type": "string"},
+                **{key: {"type": "array"} for key in ("imagePullSecrets", "tolerations", "topologySpreadConstraints", "env")},
+                **{key: {"type": "object"} for key in (
+                    "podLabels", "podAnnotations", "nodeSelector", "affinity", "strategy", "startupProbe", "readinessProbe", "livenessProbe",
+                    "resources", "podSecurityContext", "securityContext")},
+                "networkPolicy": {"type": "object", "additionalProperties": False, "properties": {
+                    "ingress": {"type": "array"}, "egress": {"type": "array"}}},
+                "onceward": sidecar, "global": {"type": "object"}}}
     return json.dumps(made, indent=1) + "\n"
 
 

@@ -14,6 +14,7 @@ from cluster import NAMESPACE, NODE_IP
 BROKER_PORT, DATABASE_PORT = 5672, 5432
 GRACE_S = 10
 BROKER_URL = f"amqp://{NODE_IP}:{BROKER_PORT}/%2F"
+MIGRATION = "payments/migration"
 FOREIGN = {"NetworkPolicy"}  # the servers are not in the namespaces that it names, and nothing here enforces it: dry run only
 
 
@@ -77,7 +78,10 @@ def dry_run(cluster, folder):
     known = {line.split()[-1] for line in cluster.kubectl("api-resources", "--no-headers").splitlines()}
     refused, unknown, passed = [], set(), 0
     sources = {name: rendered(cluster, name) for name in sorted(os.listdir(os.path.join(cluster.root, "deploy/kubernetes/examples")))}
-    helm = cluster.command("helm", "template", "payments", chart(cluster, folder), "--namespace", NAMESPACE)
+    sources[MIGRATION] = rendered(cluster, MIGRATION)
+    for space in (t for t in sources[MIGRATION] if t["kind"] == "Namespace"):
+        cluster.command("kubectl", "apply", "-f", "-", text=json.dumps(space))
+    helm = cluster.command("helm", "template", "payments", chart(cluster, folder), "--namespace", NAMESPACE, "--kube-version", "1.36.0")
     sources["logs"] = [t for t in yaml.safe_load_all(cluster.command("kubectl", "kustomize", os.path.join(cluster.root, "deploy/logs"))) if t]
     sources["helm/service"] = [t for t in yaml.safe_load_all(helm) if t]
     cluster.kubectl("create", "namespace", "monitoring")  # where deploy/logs goes: what reads kubelet's files cannot be restricted

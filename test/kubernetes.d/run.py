@@ -4,7 +4,7 @@ Private RabbitMQ and PostgreSQL listen on this side; pods reach them at the node
 is applied as it is, but for the names of images and servers, and a shorter `shutdown_grace`. A publisher sends so many messages a second
 while one scenario after another runs; in the end each message has one charge, whatever happened, and at its first attempt, and no hook has failed.
 
-What was seen stands in deploy/kubernetes/README.md."""
+deploy/kubernetes/TESTED.md has the results."""
 
 import argparse
 import json
@@ -21,6 +21,7 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../system")]
 
+import admission  # noqa: E402
 import alerts  # noqa: E402
 import loki  # noqa: E402
 import manifests  # noqa: E402
@@ -32,7 +33,7 @@ from scenarios import SCENARIOS, Bench  # noqa: E402
 
 
 WITHOUT_CLUSTER = ("alerts", "ruler")
-WITHOUT_LOAD = ("manifests",)
+WITHOUT_LOAD = ("manifests", "admission")
 LONG = {"ruler"}  # only when it is named: each record takes minutes
 
 
@@ -67,9 +68,9 @@ def manifests_pass(cluster, folder):
 
 
 def apply_all(bench):
-    """The example, whole: the migration first, as its page says."""
-    bench.cluster.kubectl("apply", "-f", "-", text=bench.example("payments"))
-    bench.cluster.kubectl("wait", "--for=condition=complete", "job/onceward-migrate", "--timeout=120s")
+    """The example, whole, by the sequence of its page."""
+    bench.migrate()
+    bench.apply("payments")
     bench.cluster.settled()
 
 
@@ -203,6 +204,9 @@ def run_in_cluster(options, folder, cluster, running):
     if "manifests" in options.only:
         print(f"manifests: {manifests_pass.__doc__}", flush=True)
         results.append(report(manifests_pass(cluster, folder)))
+    if "admission" in options.only:
+        print(f"admission: {admission.admission_holds.__doc__}", flush=True)
+        results.append(report(admission.admission_holds(cluster)))
     bench.judge = Judge(cluster)
     if "logs" in options.only:
         bench.loki = loki.Loki(options.root, options.binaries, os.path.join(cluster.folder, "loki"))

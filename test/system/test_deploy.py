@@ -39,6 +39,9 @@ def kustomize(folder):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+MIGRATION = "payments/migration"
+
+
 def rendered(example):
     """The objects of an example, as kustomize makes them."""
     status, output, errors = kustomize(os.path.join(EXAMPLES, example))
@@ -47,7 +50,7 @@ def rendered(example):
 
 
 def examples():
-    return sorted(name for name in os.listdir(EXAMPLES) if os.path.isdir(os.path.join(EXAMPLES, name)))
+    return sorted([name for name in os.listdir(EXAMPLES) if os.path.isdir(os.path.join(EXAMPLES, name))] + [MIGRATION])
 
 
 def pod_of(thing):
@@ -112,7 +115,7 @@ def test_a_patch_is_well_formed_and_has_a_target(path):
     said, = read(os.path.join(DEPLOY, path))
     for patch in said.get("patches", []):
         target = patch["target"]
-        if "name" in target:
+        if "name" in target and said["kind"] != "Component":
             assert (target["kind"], target["name"]) in objects_below(folder), target
         if "path" in patch:
             with open(os.path.join(folder, patch["path"])) as f:
@@ -129,11 +132,11 @@ def test_what_the_files_say_of_pods_is_restricted():
     looked = []
     for path in files("kubernetes", ".yaml"):
         for thing in read(path):
-            if isinstance(thing, dict) and thing.get("kind") in (*APPLICATIONS, "Job"):
+            if isinstance(thing, dict) and thing.get("kind") in (*APPLICATIONS, "Job") and "spec" in thing["spec"]["template"]:
                 pod = {"containers": [], **pod_of(thing)}
                 assert list(restricted_faults(pod)) == [], path
                 looked += [c["name"] for c in containers_of(pod)]
-    assert sorted(looked) == ["app", "migrate", "onceward", "pgbouncer"]
+    assert sorted(looked) == ["app", "migrate", "onceward"]
 
 
 def mebibytes(text):
@@ -155,15 +158,41 @@ def test_the_memory_limit_takes_what_the_examples_queues_may_hold():
 
 
 def test_what_the_examples_configurations_read_is_mounted_by_the_files():
-    for path in "component/sidecar.yaml", "migrate/migrate.yaml":
-        thing, = read(os.path.join(DEPLOY, "kubernetes", path))
-        sources = [v["projected"]["sources"] for v in pod_of(thing)["volumes"] if v["name"] == "onceward"][0]
-        there = {"/etc/onceward/" + item["path"] for s in sources for item in s.get("secret", {}).get("items", [])}
-        variables = {e["name"] for c in containers_of({"containers": [], **pod_of(thing)}) for e in c["env"]}
-        for name in files("kubernetes/examples", ".json"):
-            with open(name) as f:
-                text = f.read()
-            assert set(re.findall(r'"(/etc/onceward/[^"]+)"', text)) <= there and set(re.findall(r"\$\{(\w+)\}", text)) <= variables, name
+    thing, = read(os.path.join(DEPLOY, "kubernetes/component/sidecar.yaml"))
+    there = mounted(pod_of(thing))
+    variables = {e["name"] for c in containers_of({"containers": [], **pod_of(thing)}) for e in c["env"]}
+    for name in files("kubernetes/examples", ".json"):
+        with open(name) as f:
+            text = f.read()
+        assert set(re.findall(r'"(/etc/onceward/[^"]+)"', text)) <= there and set(re.findall(r"\$\{(\w+)\}", text)) <= variables, name
+
+
+def mounted(pod):
+    """The files of Secrets that the containers see."""
+    sources = [v["projected"]["sources"] for v in pod["volumes"] if v["name"] == "onceward"][0]
+    return {"/etc/onceward/" + item["path"] for s in sources for item in s.get("secret", {}).get("items", [])}
+
+
+def secrets_of(pod):
+    """The names of the Secrets that a pod mounts or has in its environment."""
+    mounts = {s["secret"]["name"] for v in pod["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s}
+    return mounts | {e["valueFrom"]["secretKeyRef"]["name"] for c in containers_of(pod) for e in c.get("env", []) if "secretKeyRef" in e.get("valueFrom", {})}
+
+
+def test_the_migration_reads_the_owners_login_and_nothing_else():
+    job, = [pod_of(t) for t in rendered(MIGRATION) if t["kind"] == "Job"]
+    assert secrets_of(job) == {"onceward-postgresql-owner"}
+    assert job["containers"][0]["args"][:2] == ["migrate", "--database-file"] and job["containers"][0]["args"][2] in mounted(job)
+    others = [pod_of(t) for t in rendered("payments") if t["kind"] in APPLICATIONS]
+    assert len(others) == 1 and "onceward-postgresql-owner" not in secrets_of(others[0])
+
+
+def test_the_owners_login_has_a_namespace_of_its_own():
+    def owners(example):
+        return {t["metadata"]["namespace"] for t in rendered(example) if t["kind"] == "Secret" and t["metadata"]["name"] == "onceward-postgresql-owner"}
+    namespace, = {t["metadata"]["name"] for t in rendered(MIGRATION) if t["kind"] == "Namespace"}
+    assert owners(MIGRATION) == {namespace} and owners("payments") == set()
+    assert {t["metadata"].get("namespace") for t in rendered("payments") if t["kind"] != "Namespace"} == {"payments"} != {namespace}
 
 
 def restricted_faults(pod):
@@ -188,7 +217,7 @@ def restricted_faults(pod):
 def test_an_example_renders_to_pods_that_a_restricted_namespace_takes(example):
     things = rendered(example)
     with_pods = [t for t in things if t["kind"] in (*APPLICATIONS, "Job")]
-    assert with_pods and "Job" in {t["kind"] for t in with_pods}
+    assert with_pods
     assert [fault for thing in with_pods for fault in restricted_faults(pod_of(thing))] == []
     names = [(t["kind"], t["metadata"]["name"]) for t in things]
     assert len(set(names)) == len(names)
@@ -200,11 +229,11 @@ def test_an_example_renders_to_pods_that_a_restricted_namespace_takes(example):
             assert {m["name"] for m in container.get("volumeMounts", [])} <= volumes
         for volume in pod.get("volumes", []):
             for source in volume.get("projected", {}).get("sources", []):
-                assert source.get("configMap", {}).get("name", next(iter(maps))) in maps, "a ConfigMap that nothing makes"
+                assert "configMap" not in source or source["configMap"]["name"] in maps, "a ConfigMap that nothing makes"
 
 
 def test_argo_brings_the_migration_after_what_it_reads_and_before_the_application():
-    things = rendered("payments")
+    things = rendered("argo-cd")
     marks = {(t["kind"], t["metadata"]["name"]): {k: v for k, v in t["metadata"].get("annotations", {}).items() if "onceward.dev" not in k} for t in things}
     assert marks.pop(("Job", "onceward-migrate")) == {"argocd.argoproj.io/hook": "Sync", "argocd.argoproj.io/hook-delete-policy": "BeforeHookCreation"}
     assert marks.pop(("Deployment", "payments")) == {"argocd.argoproj.io/sync-wave": "1"}
@@ -222,17 +251,15 @@ def test_the_annotation_brings_the_sidecar(example):
         if not sidecars:
             continue
         sidecar, = sidecars
-        old = example == "before-1.29"
-        assert sidecar.get("restartPolicy") == (None if old else "Always") and (sidecar in pod["containers"]) == old
-        assert old or pod["initContainers"][0] is sidecar, "it starts before the application's own init containers"
+        assert sidecar.get("restartPolicy") == "Always"
+        assert pod["initContainers"][0] is sidecar, "it starts before the application's own init containers"
         assert sidecar["startupProbe"]["exec"]["command"][1:] == ["health", "--started"]
         assert sidecar["livenessProbe"]["exec"]["command"][1:] == ["health", "--live"]
         assert sidecar["livenessProbe"]["terminationGracePeriodSeconds"] < pod["terminationGracePeriodSeconds"], "a frozen one is not waited for"
-        assert "readinessProbe" not in sidecar and "ports" not in sidecar
+        assert sidecar["readinessProbe"]["exec"]["command"][1:] == ["health", "--consuming"] and "ports" not in sidecar
         assert sidecar["lifecycle"]["preStop"]["exec"]["command"] == ["/usr/bin/onceward", "drain"]
         assert sidecar["securityContext"]["readOnlyRootFilesystem"] and "cpu" not in sidecar["resources"]["limits"]
-        waits = pod["containers"][0]["lifecycle"]["preStop"]
-        waits = int(waits["exec"]["command"][1]) if old else waits["sleep"]["seconds"]
+        waits = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
         grace = default_grace()
         assert grace + 5 <= waits <= pod["terminationGracePeriodSeconds"] - 30, "the application outlives the drain, and both end in time"
 
@@ -249,10 +276,13 @@ def addresses(things, thing):
     pod, texts = pod_of(thing), []
     for name in {s["configMap"]["name"] for v in pod["volumes"] for s in v.get("projected", {}).get("sources", []) if "configMap" in s}:
         config, = [json.loads(t["data"]["onceward.json"]) for t in things if t["kind"] == "ConfigMap" and t["metadata"]["name"] == name]
-        texts += [config["database"]["url"]] + ([config["broker"]["url"]] if thing["kind"] != "Job" else [])
+        texts += [config["database"]["url"], config["broker"]["url"]]
     for container in pod["containers"]:
         for reference in (e["valueFrom"]["secretKeyRef"] for e in container.get("env", []) if "secretKeyRef" in e.get("valueFrom", {})):
             texts += [t["stringData"].get(reference["key"], "") for t in things if t["kind"] == "Secret" and t["metadata"]["name"] == reference["name"]]
+    for source in (s["secret"] for v in pod["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s):
+        if thing["kind"] == "Job":
+            texts += [t["stringData"]["uri"] for t in things if t["kind"] == "Secret" and t["metadata"]["name"] == source["name"]]
     found = {(host, int(port)) for text in texts for host, port in re.findall(r"^\w+://(?:[^@/]*@)?([^:/@]+):(\d+)/", text)}
     assert found, "it goes nowhere"
     return found
@@ -285,7 +315,7 @@ def lets_through(policy, at, labels, port):
 @pytest.mark.parametrize("example", examples())
 def test_an_example_lets_its_programs_reach_what_their_urls_name(example):
     things = rendered(example)
-    for thing in (t for t in things if t["kind"] in (*APPLICATIONS, "Job") and t["metadata"]["name"] != "pgbouncer"):
+    for thing in (t for t in things if t["kind"] in (*APPLICATIONS, "Job")):
         labels = {**thing["spec"]["template"].get("metadata", {}).get("labels", {}), "batch.kubernetes.io/job-name": thing["metadata"]["name"]}
         policies = [t for t in things if t["kind"] == "NetworkPolicy" and t["spec"]["podSelector"]["matchLabels"].items() <= labels.items()]
         assert policies, thing["metadata"]["name"]
@@ -301,44 +331,82 @@ def test_an_example_lets_its_programs_reach_what_their_urls_name(example):
 STARTS, WAITS = {"exec": {"command": ["/warm"]}}, {"exec": {"command": ["/wait", "40"]}}
 
 
-def with_sidecar(folder, component, annotations, grace=None, patches=None, **of_container):
+def with_sidecar(folder, annotations, grace=None, patches=None, **of_container):
     """An application of a team's own, the component, and patches: what kustomize says."""
     pod = {"containers": [{"name": "shop", "image": "shop", **of_container}], **({"terminationGracePeriodSeconds": grace} if grace else {})}
-    thing = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": folder.name, "annotations": {"onceward.dev/inject": "true", **annotations}},
-             "spec": {"template": {"metadata": {}, "spec": pod}}}
+    return render(folder, {"apiVersion": "apps/v1", "kind": "Deployment",
+                           "metadata": {"name": folder.name, "annotations": {"onceward.dev/inject": "true", **annotations}},
+                           "spec": {"template": {"metadata": {}, "spec": pod}}}, patches)
+
+
+def render(folder, thing, patches=None):
     folder.mkdir(exist_ok=True)
     (folder / "deployment.yaml").write_text(yaml.safe_dump(thing))
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(
-        {"resources": ["deployment.yaml"], "components": [os.path.relpath(os.path.join(DEPLOY, "kubernetes", component), folder)],
+        {"resources": ["deployment.yaml"], "components": [os.path.relpath(os.path.join(DEPLOY, "kubernetes/component"), folder)],
          "patches": patches or []}))
     return kustomize(str(folder))
 
 
-COMPONENTS = ("component", "component-before-1.29")
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("where, own", [("terminationGracePeriodSeconds", {"grace": 300}), ("lifecycle", {"lifecycle": {"postStart": STARTS}}),
                                         ("lifecycle", {"lifecycle": {"preStop": WAITS}})])
-def test_the_component_replaces_nothing_in_silence(component, where, own, tmp_path):
-    status, output, errors = with_sidecar(tmp_path / "shop", component, {}, **own)
+def test_the_component_replaces_nothing_in_silence(where, own, tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", {}, **own)
     assert status != 0 and re.search(rf"testing value \S*/{where} failed", errors), output
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_an_annotation_lets_an_application_keep_its_own(component, tmp_path):
-    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/grace": "own", "onceward.dev/application-sleep": "off"},
+OBJECTS = {"CronJob": {"jobTemplate": {"spec": {"template": {"spec": {"containers": [{"name": "shop"}]}}}}},
+           "DaemonSet": {"template": {"metadata": {}, "spec": {"containers": [{"name": "shop"}]}}},
+           "Rollout": {"template": {"metadata": {}, "spec": {"containers": [{"name": "shop"}], "initContainers": [{"name": "own"}]}}}}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_annotated_object_that_gets_no_sidecar_fails(kind, tmp_path):
+    thing = {"apiVersion": "example.com/v1", "kind": kind, "metadata": {"name": "shop", "annotations": {"onceward.dev/inject": "true"}}, "spec": OBJECTS[kind]}
+    status, output, errors = render(tmp_path / "shop", thing)
+    assert status != 0 and "/spec/template/spec/initContainers/0/name" in errors, output
+    thing["metadata"].pop("annotations")
+    status, output, errors = render(tmp_path / "shop", thing)
+    assert status == 0 and "/usr/bin/onceward" not in output, errors
+
+
+def test_an_annotation_on_the_pod_template_alone_fails(tmp_path):
+    thing = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shop"}, "spec": {
+        "template": {"metadata": {"annotations": {"onceward.dev/inject": "true"}}, "spec": {"containers": [{"name": "shop"}]}}}}
+    status, output, errors = render(tmp_path / "shop", thing)
+    assert status != 0 and "testing value /spec/template/metadata/annotations/onceward.dev~1inject failed" in errors, output
+    thing["metadata"]["annotations"] = {"onceward.dev/inject": "true"}
+    assert render(tmp_path / "shop", thing)[0] == 0
+
+
+def test_every_container_outlives_the_drain(tmp_path):
+    thing = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shop", "annotations": {"onceward.dev/inject": "true"}}, "spec": {
+        "template": {"metadata": {}, "spec": {"containers": [{"name": "shipper"}, {"name": "shop", "lifecycle": {"postStart": STARTS}}]}}}}
+    status, output, errors = render(tmp_path / "shop", thing)
+    assert status == 0, errors
+    shipper, shop = pod_of(yaml.safe_load(output))["containers"]
+    assert shipper["lifecycle"] == {"preStop": {"sleep": {"seconds": 30}}} and shop["lifecycle"] == {"postStart": STARTS, **shipper["lifecycle"]}
+
+
+@pytest.mark.parametrize("said", [{}, {"onceward.dev/ready": "consuming"}])
+def test_the_readiness_probe_is_for_who_asks_for_it(said, tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", said)
+    assert status == 0 and ("readinessProbe" in output) == bool(said), errors
+
+
+def test_an_annotation_lets_an_application_keep_its_own(tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", {"onceward.dev/grace": "own", "onceward.dev/application-sleep": "off"},
                                           grace=300, lifecycle={"postStart": STARTS, "preStop": WAITS})
     assert status == 0, errors
     pod = pod_of(yaml.safe_load(output))
     assert pod["terminationGracePeriodSeconds"] == 300 and pod["containers"][0]["lifecycle"] == {"postStart": STARTS, "preStop": WAITS}
     assert "onceward" in [c["name"] for c in containers_of(pod)]
-    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/application-sleep": "beside"}, lifecycle={"postStart": STARTS})
+    status, output, errors = with_sidecar(tmp_path / "shop", {"onceward.dev/application-sleep": "beside"}, lifecycle={"postStart": STARTS})
     assert status == 0, errors
     pod = pod_of(yaml.safe_load(output))
-    sleeps = {"sleep": {"seconds": 30}} if component == "component" else {"exec": {"command": ["sleep", "30"]}}
+    sleeps = {"sleep": {"seconds": 30}}
     assert pod["terminationGracePeriodSeconds"] == 60 and pod["containers"][0]["lifecycle"] == {"postStart": STARTS, "preStop": sleeps}
-    status, output, errors = with_sidecar(tmp_path / "shop", component, {"onceward.dev/application-sleep": "beside"},
+    status, output, errors = with_sidecar(tmp_path / "shop", {"onceward.dev/application-sleep": "beside"},
                                           lifecycle={"postStart": STARTS, "preStop": WAITS})
     assert status != 0 and "lifecycle/preStop failed" in errors
 
@@ -346,7 +414,7 @@ def test_an_annotation_lets_an_application_keep_its_own(component, tmp_path):
 def test_a_patch_comes_after_the_component(tmp_path):
     patch = [{"op": "replace", "path": "/spec/template/spec/terminationGracePeriodSeconds", "value": 100},
              {"op": "replace", "path": "/spec/template/spec/containers/0/lifecycle/preStop/sleep/seconds", "value": 70}]
-    status, output, errors = with_sidecar(tmp_path / "shop", "component", {}, patches=[{"target": {"kind": "Deployment"}, "patch": yaml.safe_dump(patch)}])
+    status, output, errors = with_sidecar(tmp_path / "shop", {}, patches=[{"target": {"kind": "Deployment"}, "patch": yaml.safe_dump(patch)}])
     assert status == 0, errors
     pod = pod_of(yaml.safe_load(output))
     assert (pod["terminationGracePeriodSeconds"], pod["containers"][0]["lifecycle"]) == (100, {"preStop": {"sleep": {"seconds": 70}}})
@@ -361,14 +429,14 @@ def block(language, text):
 
 def test_an_authority_of_ones_own_is_mounted_as_the_page_says(tmp_path):
     patches = yaml.safe_load(block("yaml", "sources/-"))["patches"]
-    status, output, errors = with_sidecar(tmp_path / "shop", "component", {}, patches=[p for p in patches if "Job" not in p["target"]["kind"]])
+    status, output, errors = with_sidecar(tmp_path / "shop", {}, patches=[p for p in patches if "Job" not in p["target"]["kind"]])
     assert status == 0, errors
     sources = [v["projected"]["sources"] for v in pod_of(yaml.safe_load(output))["volumes"] if v["name"] == "onceward"][0]
     there = {f"/etc/onceward/{item['path']}" for s in sources for kind in s.values() for item in kind.get("items", [])}
     said = block("json", "ca_file")
     wanted = set(re.findall(r"/etc/onceward/ca/[\w.]+", said))
     assert wanted and wanted <= there
-    with open(os.path.join(EXAMPLES, "payments/base/onceward.json")) as f:
+    with open(os.path.join(EXAMPLES, "payments/onceward.json")) as f:
         config = json.load(f)
     for name, keys in json.loads("{" + said + "}").items():
         config[name].update(keys)
@@ -377,7 +445,7 @@ def test_an_authority_of_ones_own_is_mounted_as_the_page_says(tmp_path):
 
 def test_two_applications_with_the_component_go_into_one(tmp_path):
     for name in "one", "two":
-        assert with_sidecar(tmp_path / name, "component", {})[0] == 0
+        assert with_sidecar(tmp_path / name, {})[0] == 0
     (tmp_path / "kustomization.yaml").write_text("resources: [one, two]")
     status, output, errors = kustomize(str(tmp_path))
     assert status == 0 and output.count("/usr/bin/onceward\n") == 2 * 3, errors
@@ -407,7 +475,7 @@ def test_every_path_of_a_configuration_is_mounted():
     """What an example's configuration reads from files is projected to where it looks."""
     for example in examples():
         things = rendered(example)
-        pods = [pod_of(t) for t in things if t["kind"] in (*APPLICATIONS, "Job")]
+        pods = [pod_of(t) for t in things if t["kind"] in APPLICATIONS]
         for pod in pods:
             projected = [v for v in pod.get("volumes", []) if v["name"] == "onceward"]
             if not projected:
@@ -433,8 +501,8 @@ def charted(tmp_path):
     shutil.copytree(os.path.join(DEPLOY, "helm"), tmp_path / "helm")
     shutil.copytree(tmp_path / "helm/onceward", tmp_path / "helm/service/charts/onceward")
 
-    def render(*settings):
-        done = subprocess.run([program, "template", "payments", str(tmp_path / "helm/service"), *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def render(*settings, version="1.36.0"):
+        done = subprocess.run([program, "template", "payments", str(tmp_path / "helm/service"), "--kube-version", version, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return done.returncode, [t for t in yaml.safe_load_all(done.stdout) if t], done.stderr.decode()
     return render
 
@@ -487,15 +555,15 @@ def test_files_of_the_charts_values_are_mounted_beside_the_secrets(charted):
     assert len(pods) == 2
     for pod in pods:
         sources, = [v["projected"]["sources"] for v in pod["volumes"] if v["name"] == "onceward"]
-        assert len(sources) == 4 and sources[-1] == ca
+        assert sources[-1] == ca
 
 
 def test_the_chart_renders_to_what_the_component_adds(charted):
     status, things, errors = charted()
     assert status == 0, errors
-    expected = {t["kind"]: pod_of(t) for t in rendered("payments") if t["kind"] in ("Deployment", "Job")}
+    expected = {t["kind"]: pod_of(t) for t in rendered("payments") + rendered(MIGRATION) if t["kind"] in ("Deployment", "Job")}
     maps = {t["metadata"]["name"]: t["data"]["onceward.json"] for t in things if t["kind"] == "ConfigMap"}
-    with open(os.path.join(EXAMPLES, "payments/base/onceward.json")) as f:
+    with open(os.path.join(EXAMPLES, "payments/onceward.json")) as f:
         configuration = json.load(f)
     assert all(json.loads(text) == configuration for text in maps.values())
     for thing in things:
@@ -508,6 +576,47 @@ def test_the_chart_renders_to_what_the_component_adds(charted):
                     assert wanted is not pod or source["configMap"]["name"] in maps
                     source["configMap"]["name"] = "any"
         assert pod == wanted, thing["kind"]
+
+
+def test_the_chart_refuses_a_cluster_without_native_sidecars(charted):
+    status, _, errors = charted(version="1.27.0")
+    assert status != 0 and "kubeVersion" in errors
+
+
+def test_every_object_of_the_chart_has_the_usual_labels(charted):
+    status, things, errors = charted("--set-json", 'networkPolicy={"egress":[{}]}')
+    assert status == 0 and {"NetworkPolicy", "PodDisruptionBudget", "Deployment", "Job", "ConfigMap", "Pod"} == {t["kind"] for t in things}, errors
+    for thing in things:
+        assert thing["metadata"]["labels"]["app.kubernetes.io/instance"] == "payments", thing["kind"]
+
+
+USUAL = {"imagePullSecrets": [{"name": "pull"}], "nodeSelector": {"pool": "a"}, "tolerations": [{"key": "a", "operator": "Exists"}],
+         "affinity": {"podAntiAffinity": {}}, "serviceAccountName": "shop", "priorityClassName": "high"}
+
+
+def test_the_usual_values_of_the_chart_reach_the_pod(charted):
+    digest = "sha256:" + "a" * 64
+    values = {**USUAL, "podAnnotations": {"a": "b"}, "podLabels": {"team": "x"}, "digest": digest, "strategy": {"type": "Recreate"},
+              "env": [{"name": "A", "value": "b"}], "readinessProbe": {"exec": {"command": ["x"]}}}
+    status, things, errors = charted(*(word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")),
+                                     "--set", f"onceward.digest={digest}")
+    assert status == 0, errors
+    deployment, = [t for t in things if t["kind"] == "Deployment"]
+    template, pod = deployment["spec"]["template"], pod_of(deployment)
+    assert {key: pod[key] for key in USUAL} == USUAL and deployment["spec"]["strategy"] == values["strategy"]
+    assert template["metadata"]["labels"]["team"] == "x" and template["metadata"]["annotations"]["a"] == "b"
+    assert pod["containers"][0]["env"][-1] == values["env"][0] and pod["containers"][0]["readinessProbe"] == values["readinessProbe"]
+    assert all(c["image"].endswith("@" + digest) for c in containers_of(pod))
+
+
+def test_the_charts_test_runs_the_check_beside_the_application(charted):
+    status, things, errors = charted()
+    assert status == 0, errors
+    tested, = [t for t in things if t["kind"] == "Pod"]
+    assert tested["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    check, = tested["spec"]["containers"]
+    assert check["args"][:2] == ["check", "--connect"] and tested["spec"]["initContainers"][0]["name"] == "app"
+    assert list(restricted_faults(tested["spec"])) == [] and "app" not in tested["metadata"]["labels"], "the budget does not count it"
 
 
 def test_the_schema_of_the_charts_values_takes_them():

@@ -1,6 +1,6 @@
 {{/*
-The sidecar, for a chart of one's own. Each takes the chart's values of it, .Values.onceward: image, config, and where they differ from
-what stands here, secrets, files, resources, graceSeconds. What it makes is what deploy/kubernetes/component adds.
+The sidecar, for a chart of your own. Each template takes .Values.onceward: image and config, and as needed digest, secrets,
+files, resources, graceSeconds, ready. The result equals deploy/kubernetes/component.
 
   terminationGracePeriodSeconds: {{ include "onceward.podGraceSeconds" .Values.onceward }}
   initContainers: {{- include "onceward.container" .Values.onceward | nindent 6 }}
@@ -62,10 +62,15 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
+{{/* An image, with its digest where one is given. */}}
+{{- define "onceward.image" -}}
+{{ required "onceward.image is needed" .image }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
+
 {{/* A list of one: the native sidecar. */}}
 {{- define "onceward.container" -}}
 - name: onceward
-  image: {{ required "onceward.image is needed" .image | quote }}
+  image: {{ include "onceward.image" . | quote }}
   restartPolicy: Always
   args: [run, --config, /etc/onceward/onceward.json]
   env:
@@ -75,6 +80,9 @@ seccompProfile: {type: RuntimeDefault}
   startupProbe: {exec: {command: [/usr/bin/onceward, health, --started]}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 30}
   livenessProbe: {exec: {command: [/usr/bin/onceward, health, --live]}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6,
     terminationGracePeriodSeconds: 5}
+  {{- if eq (default "" .ready) "consuming" }}
+  readinessProbe: {exec: {command: [/usr/bin/onceward, health, --consuming]}, periodSeconds: 2, timeoutSeconds: 5}
+  {{- end }}
   lifecycle: {preStop: {exec: {command: [/usr/bin/onceward, drain]}}}
   resources: {{- include "onceward.resources" . | nindent 4 }}
   securityContext: {{- include "onceward.security" . | nindent 4 }}
@@ -84,24 +92,19 @@ seccompProfile: {type: RuntimeDefault}
   - {name: onceward, mountPath: /etc/onceward, readOnly: true}
 {{- end }}
 
-{{/* What the sidecar reads: its configuration, two Secrets, and what `files` adds. Of onceward, name (the release's), and database: which Secret. */}}
-{{- define "onceward.files" -}}
-name: onceward
-projected:
-  defaultMode: 0644
-  sources:
-  - configMap: {name: {{ .name }}-onceward}
-  - secret: {name: {{ dig "secrets" "rabbitmq" "onceward-rabbitmq" .onceward }}, items: [{key: username, path: rabbitmq/username}, {key: password, path: rabbitmq/password}]}
-  - secret: {name: {{ .database }}, items: [{key: password, path: postgresql/password}]}
-  {{- with .onceward.files }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- end }}
-
 {{- define "onceward.volumes" -}}
 - name: onceward-run
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
-- {{- include "onceward.files" (dict "onceward" .onceward "name" .name "database" (dig "secrets" "postgresql" "onceward-postgresql" .onceward)) | nindent 2 }}
+- name: onceward
+  projected:
+    defaultMode: 0644
+    sources:
+    - configMap: {name: {{ .name }}-onceward}
+    - secret: {name: {{ dig "secrets" "rabbitmq" "onceward-rabbitmq" .onceward }}, items: [{key: username, path: rabbitmq/username}, {key: password, path: rabbitmq/password}]}
+    - secret: {name: {{ dig "secrets" "postgresql" "onceward-postgresql" .onceward }}, items: [{key: password, path: postgresql/password}]}
+    {{- with .onceward.files }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/* shutdown_grace of the configuration, in whole seconds; graceSeconds, where the chart cannot read it there. */}}
@@ -146,30 +149,36 @@ data:
   onceward.json: {{ required "onceward.config is needed" .onceward.config | toPrettyJson | quote }}
 {{- end }}
 
+{{/* The schema, by the URL of its owner: Secret secrets.owner, key uri. */}}
 {{- define "onceward.migrate" -}}
 apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ .name }}-onceward-migrate
 spec:
-  backoffLimit: 10 # a database that was made just now takes a while
+  backoffLimit: 10 # a new database takes a while
   ttlSecondsAfterFinished: 3600
   template:
     spec:
       restartPolicy: Never
       automountServiceAccountToken: false
+      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
       containers:
       - name: migrate
-        image: {{ required "onceward.image is needed" .onceward.image | quote }}
-        args: [migrate, --config, /etc/onceward/onceward.json]
-        env:
-        - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
-        - {name: DATABASE_USER, valueFrom: {secretKeyRef: {name: {{ dig "secrets" "owner" "onceward-postgresql-owner" .onceward }}, key: username}}}
-        resources: {{- include "onceward.resources" .onceward | nindent 10 }}
+        image: {{ include "onceward.image" .onceward | quote }}
+        args: [migrate, --database-file, /etc/onceward/uri]
+        resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 128Mi}}
         securityContext: {{- include "onceward.security" . | nindent 10 }}
         terminationMessagePolicy: FallbackToLogsOnError
         volumeMounts:
         - {name: onceward, mountPath: /etc/onceward, readOnly: true}
       volumes:
-      - {{- include "onceward.files" (dict "onceward" .onceward "name" .name "database" (dig "secrets" "owner" "onceward-postgresql-owner" .onceward)) | nindent 8 }}
+      - name: onceward
+        projected:
+          defaultMode: 0644
+          sources:
+          - secret: {name: {{ dig "secrets" "owner" "onceward-postgresql-owner" .onceward }}, items: [{key: uri, path: uri}]}
+          {{- with .onceward.files }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
 {{- end }}

@@ -1,0 +1,12 @@
+{{- define "service.application" -}}
+name: app
+image: {{ .Values.image }}{{ with .Values.digest }}@{{ . }}{{ end }}
+env:
+- {name: PORT, value: {{ .Values.port | quote }}}
+- {name: DATABASE_URL, valueFrom: {secretKeyRef: {name: {{ .Values.databaseSecret }}, key: uri}}}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+resources: {{- toYaml .Values.resources | nindent 2 }}
+securityContext: {{- toYaml .Values.securityContext | nindent 2 }}
+{{- end }}
