@@ -1,5 +1,6 @@
--- The two roles, without login: they are granted to the login roles of the sidecar and of the application.
--- Raises 42501 where a role is missing and the caller may not create it. Safe to repeat, and from two databases at once.
+-- The two roles, without login: an administrator grants them to the login roles of the sidecar and the application.
+-- Raises 42501 if a role is missing and the caller may not create it. Safe to repeat, and to run from two databases
+-- at once.
 DO $$
 DECLARE
     v_role text;
@@ -9,7 +10,7 @@ BEGIN
             BEGIN
                 EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', v_role);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN
-                NULL; -- another database of the same server was migrated in this moment
+                NULL; -- another database of the same server is being migrated at this moment
             END;
         END IF;
     END LOOP;

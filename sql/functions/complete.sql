@@ -1,7 +1,8 @@
--- complete(token): the same as complete(token, NULL), for the usual case without an outcome to keep. See complete_result.sql.
+-- complete(token): the same as complete(token, NULL), for the usual case without a result to keep. See
+-- complete_result.sql.
 --
--- What usually happens is done here, in as little as possible: each application's transaction pays for it. All the rest, a refusal above
--- all, is left to the other one, which does everything again.
+-- This function only handles the usual case, in as few steps as possible, because each application's transaction
+-- pays for it. Everything else, refusals above all, is left to the other function, which starts again.
 --
 -- Locks, rows, repeating, rights: as there.
 CREATE OR REPLACE FUNCTION onceward.complete(token text) RETURNS text

@@ -1,18 +1,19 @@
--- For applications, in the transaction of their work: marks the rows of all these tokens completed and answers how many they are. Raises,
--- as complete does for one, and then none is:
+-- For applications, in the transaction of their work: marks the rows of all these tokens completed and returns
+-- their number. Raises like complete does for one token; then no row is completed:
 --
---   OW001  not all are valid any more: taken over, given up, used or unknown. DETAIL names ten of them
---   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that is there twice
+--   OW001  some are not valid any more: taken over, given up, used or unknown. DETAIL names ten of them
+--   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --
--- In two statements, each with a snapshot of its own under READ COMMITTED: lock the rows in one order, then change them. One
--- statement that does both misses a row that extend changed while the statement waited for its lock. UPDATE … FROM unnest waits
--- rightly, but its generic plan may be a walk through the whole primary key.
+-- Two statements, each with a snapshot of its own under READ COMMITTED: lock the rows in one order, then change
+-- them. One statement for both would miss a row that extend changed while the statement waited for its lock. UPDATE
+-- … FROM unnest waits correctly, but its generic plan may walk through the whole primary key.
 --
--- Locks: the rows, in the order of the tokens' text, until the caller's transaction ends. The text before the second dot is the row's key and the
--- dot is in no key, so two tokens of two rows have the order of these rows in every call: one call a transaction never deadlocks. It waits for a
--- transaction that has used one of the tokens and is still open. At REPEATABLE READ and SERIALIZABLE a row that was changed since the
--- snapshot raises 40001. Rows: one changed for each token.
+-- Locks: the rows, in the order of the tokens' text, until the caller's transaction ends. The text before the
+-- second dot is the row's key, and no key contains a dot, so two tokens of two rows have the order of these rows in
+-- every call: one call per transaction never deadlocks. It waits for a transaction that has used one of the tokens
+-- and is still open. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot raises 40001.
+-- Rows: one changed per token.
 -- Repeating it: raises OW003.
 --
 -- Rights and settings: see complete_result.sql.

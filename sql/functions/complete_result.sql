@@ -1,20 +1,20 @@
--- For applications, in the transaction of their work: marks the token's row completed and answers 'completed'. result is kept with
--- the row, when it is not NULL.
+-- For applications, in the transaction of their work: marks the token's row completed and returns 'completed'. A
+-- result that is not NULL is kept with the row.
 --
 --   OW001  the token is not the row's any more: taken over, given up, unknown
 --   OW002  it is not a token, or the result is longer than 64 KiB
 --   OW003  it was used already, by a transaction that committed (or by an earlier statement of this one)
 --
--- The condition of the UPDATE is the fence: under READ COMMITTED it is checked again on the newest version of the row after a
--- wait. A token past its window still completes.
+-- The condition of the UPDATE is the fence: under READ COMMITTED, PostgreSQL checks it again on the row's newest
+-- version after a wait. A token past its window still completes.
 --
--- Locks: the row, until the caller's transaction ends. It waits for a transaction that has used the same token and is still open, and for
--- nothing else that lasts. Rows: one changed.
--- Repeating it: raises OW003, so that a transaction that is run twice has no effect the second time.
+-- Locks: the row, until the caller's transaction ends. It waits for a transaction that has used the same token and
+-- is still open, and for nothing else that lasts. Rows: one changed.
+-- Repeating it: raises OW003, so that a transaction that runs twice has no effect the second time.
 --
--- The caller may be anybody with EXECUTE, so: SECURITY DEFINER with a pinned search_path, no word about rows whose token the caller does
--- not have, and no EXCEPTION block (it would cost a subtransaction). Only index scans: a sequential scan makes serializable
--- transactions fail that have nothing to do with each other.
+-- Any role with EXECUTE may call it. Hence SECURITY DEFINER with a pinned search_path, no information about rows
+-- whose token the caller does not have, and no EXCEPTION block (it would cost a subtransaction). Only index scans:
+-- a sequential scan would make unrelated serializable transactions fail.
 CREATE OR REPLACE FUNCTION onceward.complete(token text, result text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -36,7 +36,7 @@ BEGIN
             DETAIL = format('It has %s bytes; at most 65536 are kept with a completion.', octet_length(result)),
             HINT = 'Keep the outcome in a table of your own, and pass a reference to it, or nothing.';
     END IF;
-    -- The completion is a fact as soon as the caller commits: it must not be lost in a crash after that.
+    -- The completion is a fact once the caller commits: a crash after that must not lose it.
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;

@@ -1,11 +1,12 @@
--- For applications, in the transaction of their work: marks the rows of those of these tokens completed that are still valid, and answers
--- these tokens, in the order of the array. The caller then does the work of these messages only, so that one token that was taken over
--- does not spoil the others.
+-- For applications, in the transaction of their work: marks the rows of the tokens that are still valid completed,
+-- and returns these tokens, in the order of the array. The caller then does the work of these messages only, so
+-- that one token that was taken over does not spoil the others.
 --
--- Raises OW002 like complete_all. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot raises 40001 here, too.
+-- Raises OW002 like complete_all. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot
+-- raises 40001 here, too.
 --
 -- Locks, rows, statements, rights: see complete_all.sql.
--- Repeating it: answers nothing, since no token is valid any more.
+-- Repeating it: returns nothing, since no token is valid any more.
 CREATE OR REPLACE FUNCTION onceward.complete_valid(tokens text[]) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,14 +1,15 @@
--- For operators (`onceward forget`): removes the data of a consumer that no sidecar runs with any more: its rows, its
--- entries in the history, its operator commands, its name; with p_letters its dead letters, too. A slice a call: at most 10,000 rows,
--- 1,000 letters, or the entries in 1,000 pages. Stored messages go with
--- their days.
+-- For operators (`onceward forget`): removes the data of a consumer that no sidecar uses any more: its rows, its
+-- history entries, its operator commands, its name; with p_letters its dead letters, too. One slice per call: at
+-- most 10,000 rows, 1,000 letters, or the entries in 1,000 pages. Stored messages are dropped with their days.
 --
--- Answers: more (call again with what `next` says) | in_use (a replica that uses it was seen within 10 minutes: next names it; nothing was
--- removed) | held (the rest is removed, but n_rows have a token that is alive, or are locked: its name stays) | done.
+-- Answers: more (call again with the value of `next`) | in_use (a replica that uses it was seen within 10 minutes:
+-- next names it; nothing was removed) | held (the rest is removed, but n_rows have a valid token, or are locked:
+-- its name stays) | done.
 --
--- A message that still arrives is a new one: the application processes it again, even if it was completed.
+-- A message that still arrives is new: the application processes it again, even if it was completed.
 --
--- Locks: the rows and letters that it deletes, SKIP LOCKED: it never waits for one. Repeating it: what was deleted is gone.
+-- Locks: the rows and letters that it deletes, SKIP LOCKED: it never waits. Repeating it: deleted rows stay
+-- deleted.
 CREATE OR REPLACE FUNCTION onceward.consumer_forget(p_consumer text, p_letters boolean, p_after text DEFAULT '')
 RETURNS TABLE (answer text, n_rows bigint, n_letters bigint, next text)
 LANGUAGE plpgsql VOLATILE

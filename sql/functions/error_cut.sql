@@ -1,4 +1,4 @@
--- A text of at most 1,024 bytes: the longest beginning of p_text that ends with a whole character.
+-- The longest beginning of p_text of at most 1,024 bytes that ends with a whole character.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.error_cut(p_text text) RETURNS text
@@ -13,7 +13,7 @@ BEGIN
         RETURN p_text;
     END IF;
     v_bytes := convert_to(p_text, 'UTF8');
-    -- The byte behind the cut must begin a character. It is text, so this ends after three steps.
+    -- The byte behind the cut must begin a character. The input is valid text, so this ends after three steps.
     WHILE get_byte(v_bytes, v_end) & 192 = 128 LOOP
         v_end := v_end - 1;
     END LOOP;

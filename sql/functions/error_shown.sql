@@ -1,5 +1,6 @@
--- A text for the DETAIL of an error: as it is, where the session's client can be told all of it; else its bytes, with those that are not
--- ASCII as \nnn. An error that cannot be told in the client's encoding would come as another one (22P05), which says nothing of the token.
+-- A text for the DETAIL of an error: unchanged if the session's client encoding can represent it; else its bytes,
+-- with non-ASCII ones as \nnn. An error that cannot be represented would reach the client as 22P05, which says
+-- nothing about the token.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.error_shown(p_text text) RETURNS text

@@ -1,11 +1,11 @@
--- For applications: gives a long job more time. The window then ends in `seconds` from now, but never earlier than it did, and never
--- later than max_window after the claim. Answers when it ends. To be called in a transaction of its own: it is of use only when it has
--- committed.
+-- For applications: gives a long job more time. The window then ends in `seconds` from now, but never earlier than
+-- before, and never later than max_window after the claim. Returns the new end. Call it in a transaction of its
+-- own: it takes effect at the commit.
 --
 -- Raises like complete(token): OW001, OW002 (also for seconds that are NULL, not a number, zero or less), OW003.
 --
--- Locks: the row, SKIP LOCKED: a row that its own application has locked by complete() answers its present end at once.
--- Rows: one changed.
+-- Locks: the row, SKIP LOCKED: if the application itself has locked the row by complete(), its present end is
+-- returned at once. Rows: one changed.
 -- Repeating it: moves the end a little further, within the cap.
 CREATE OR REPLACE FUNCTION onceward.extend(token text, seconds double precision) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -1,10 +1,12 @@
--- For applications: gives the long job of a whole request more time. Each token's window then ends in `seconds` from now, but never earlier
--- than it did, and never later than max_window after its claim. Answers when the first of them ends; NULL for an empty array. To be called
--- in a transaction of its own: it is of use only when it has committed.
+-- For applications: gives the long job of a whole request more time. Each token's window then ends in `seconds`
+-- from now, but never earlier than before, and never later than max_window after its claim. Returns the earliest
+-- new end; NULL for an empty array. Call it in a transaction of its own: it takes effect at the commit.
 --
--- Raises like complete_all, and OW002 for seconds that are NULL, not a number, zero or less. Then no window is extended.
+-- Raises like complete_all, and OW002 for seconds that are NULL, not a number, zero or less. Then no window is
+-- extended.
 --
--- Locks: the rows, SKIP LOCKED: one that its own application has locked by completing it keeps its end. Rows: one changed for each token.
+-- Locks: the rows, SKIP LOCKED: a row that the application itself has locked by completing it keeps its end. Rows:
+-- one changed per token.
 -- Repeating it: moves the ends a little further, within the caps.
 CREATE OR REPLACE FUNCTION onceward.extend_all(tokens text[], seconds double precision) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

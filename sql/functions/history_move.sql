@@ -1,13 +1,15 @@
--- Replaces completed rows of the inbox by entries of onceward.history: of the rows at p_tids those of the consumer that were completed at
--- p_until or before. Answers how many. Called by sidecar_keep_house only, with at most 16 places.
+-- Replaces completed rows of the inbox by entries of onceward.history: the rows at p_tids that belong to the
+-- consumer and were completed at p_until or before. Returns their number. Called by sidecar_keep_house only, with
+-- at most 16 tids.
 --
--- One statement, so that every snapshot has a row or its entry. It inserts the rows that DELETE returned, never those that the SELECT found: an entry
--- without its deletion would make a claim take an unfinished message for completed. The row, its age included, is checked again once it is
--- locked, since the row that was found may have been purged and another one written in its place.
+-- One statement, so that every snapshot has either a row or its entry. It inserts the rows that DELETE returned,
+-- not those that the SELECT found: an entry without its deletion would make a claim take an unfinished message for
+-- completed. The row, including its age, is checked again after it is locked, since the row found may have been
+-- purged and another one written in its place.
 --
--- Locks: the rows, SKIP LOCKED: it never waits for one. Rows: one a place. It may commit asynchronously: a crash brings back the row and
--- takes the entry away.
--- Repeating it: rows that were moved are gone from their places.
+-- Locks: the rows, SKIP LOCKED: it never waits. Rows: one per tid. It may commit asynchronously: a crash restores
+-- the row and removes the entry.
+-- Repeating it: moved rows are no longer at their tids.
 CREATE OR REPLACE FUNCTION onceward.history_move(p_consumer text, p_number smallint, p_tids tid[], p_until timestamp with time zone) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- The part of a fingerprint that onceward.history keeps: its first 4 bytes.
+-- The part of a fingerprint kept in onceward.history: its first 4 bytes.
 --
 -- Locks, rows: none.
 CREATE OR REPLACE FUNCTION onceward.history_print(p_fingerprint bytea) RETURNS integer

@@ -1,10 +1,11 @@
--- May a claim be taken over before its window is over, because its holder is known to be gone? An earlier life of this instance
--- (p_own), or an instance of p_gone. The caller asks it for rows of `transaction` queues only, whose tokens the application itself fences.
+-- May a claim be taken over before its window ends, because its owner is known to have ended? True for an earlier
+-- start of this instance (p_own), and for an instance of p_gone. Only for rows of `transaction` queues, whose
+-- tokens the application itself fences.
 --
--- Not where the application has extended the window: it is at work. A row that was taken over before is not taken from an earlier life
--- at once: a job that is longer than the time between two crashes would never end.
+-- False if the application has extended the window: it is at work. A row that was taken over before is not taken at
+-- once from an earlier start: a job longer than the time between two crashes would never end.
 --
--- p_slack is how much earlier than max_expires_at an unextended window ends. p_holder is "instance/number"; an
+-- p_slack: how much earlier than max_expires_at an unextended window ends. p_holder is "instance/number"; an
 -- instance without a number proves nothing.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.

@@ -1,5 +1,5 @@
--- Is the holder of a claim somebody else who runs under this instance's name? p_holder is "instance/number"; a number larger than one's
--- own, or none, cannot be of an earlier life.
+-- Is the claim owner another process that runs under this instance's name? p_holder is "instance/number"; a larger
+-- number than the caller's own, or none, cannot belong to an earlier start.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.holder_is_namesake(p_holder text, p_instance text, p_number bigint) RETURNS boolean

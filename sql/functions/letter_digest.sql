@@ -1,7 +1,7 @@
--- A digest over everything that identifies one copy of a message, for deaths without a row of their own.
+-- A digest of everything that identifies one copy of a message, for dead letters without a row of their own.
 --
--- The counters that the broker itself puts on a redelivery are left out: the copy stays the same. Each part goes in with its
--- length, so that no two lists of parts look alike.
+-- The broker's own counters of redeliveries are left out, so that a redelivery has the same digest. Each part is
+-- preceded by its length, so that different lists of parts have different bytes.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.letter_digest(
@@ -13,15 +13,15 @@ AS $$
 DECLARE
     v_headers text := p_headers;
 BEGIN
-    -- An object by header name. Written again in any case, so that leaving a member out does not show in the spaces. A name
-    -- with \u0000 cannot be taken apart by json_each; such headers go in as they are.
+    -- An object by header name. It is always written again, so that a removed member leaves no trace in the spaces.
+    -- A name with \u0000 cannot be parsed by json_each; such headers are used unchanged.
     IF strpos(v_headers, E'\\u0000') = 0 AND json_typeof(v_headers::json) = 'object' THEN
         SELECT '{' || coalesce(string_agg(to_json(h.key)::text || ':' || h.value::text, ',' ORDER BY h.n), '') || '}' INTO v_headers
         FROM json_each(p_headers::json) WITH ORDINALITY h (key, value, n)
         WHERE h.key NOT IN ('x-delivery-count', 'x-acquired-count');
     END IF;
     IF v_headers = '{}' THEN
-        v_headers := NULL; -- the first delivery may have had none at all
+        v_headers := NULL; -- the first delivery may have had no headers
     END IF;
     RETURN (SELECT sha256(string_agg(coalesce(int4send(octet_length(part)) || part, E'\\xffffffff'::bytea), ''::bytea ORDER BY n))
             FROM unnest(ARRAY[convert_to(p_consumer, 'UTF8'), convert_to(p_vhost, 'UTF8'), convert_to(p_queue, 'UTF8'),

@@ -1,7 +1,8 @@
--- May a dead message be claimed afresh? When it has been dead-lettered by the broker more often than its newest letter says (somebody
--- moved it back), and not revived too often yet. A publisher can forge that header, so it revives no message that an operator gave up.
+-- May a dead message be claimed again? Yes, if the broker has dead-lettered it more often than its newest letter
+-- records (so it was moved back), and it was not revived too often yet. A publisher can forge that header, so it
+-- never revives a message that an operator gave up.
 --
--- Without a letter it may not: somebody discarded it, and the dead row stands for that.
+-- Without a letter, no: an operator discarded it, and the dead row records that.
 --
 -- Locks: none. Rows: none. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.letter_revives(p_consumer text, p_message_id text, p_deaths bigint, p_revive integer)

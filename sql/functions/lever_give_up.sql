@@ -1,10 +1,11 @@
--- For operators: messages that are to become dead letters, reason `operator`, when they are next at hand; a sidecar that holds them looks at
--- them within five seconds. At most 1,000 of a consumer at a time.
+-- For operators: these messages become dead letters, reason `operator`, as soon as a sidecar has them; a sidecar
+-- that holds them reads this within five seconds. At most 1,000 of a consumer at a time.
 --
--- Answers a row an id: at_hand (it has a row, and will die) | unseen (no row yet: it dies when it comes) | completed | dead (nothing is left
--- to give up, and the id is not noted) | full (1,000 are noted already).
+-- Answers, one row per id: at_hand (it has a row, and will be given up) | unseen (no row yet: given up when it
+-- arrives) | completed | dead (there is nothing to give up, and the id is not recorded) | full (1,000 are recorded
+-- already).
 --
--- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: an id is noted once.
+-- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: an id is recorded once.
 CREATE OR REPLACE FUNCTION onceward.lever_give_up(p_consumer text, p_ids text[], p_by text)
 RETURNS TABLE (message_id text, answer text)
 LANGUAGE plpgsql VOLATILE

@@ -1,9 +1,9 @@
--- For operators: what the replicas hold now because everything fails is to become dead letters. Each that is there does it once, within five
--- seconds, with what it had received before this call; what comes later is not meant.
+-- For operators: messages that the replicas hold because of the circuit breaker become dead letters. Each present
+-- replica does this once, within five seconds, for the messages that it received before this call.
 --
--- Answers the number of this time.
+-- Returns the number of this command.
 --
--- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: is another time.
+-- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: is another command.
 CREATE OR REPLACE FUNCTION onceward.lever_give_up_held(p_consumer text, p_by text) RETURNS bigint
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -1,9 +1,9 @@
--- For operators: pauses a consumer on all replicas, or lets it go on. Who is there reads it within five seconds, who starts later at its
--- start.
+-- For operators: pauses or resumes a consumer on all replicas. Running replicas read it within five seconds, later
+-- ones at their start.
 --
--- Answers whether that changed anything; reason and name are replaced all the same.
+-- Returns whether the state has changed; reason and name are replaced in each case.
 --
--- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: changes nothing but the time.
+-- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: changes only the time.
 CREATE OR REPLACE FUNCTION onceward.lever_pause(p_consumer text, p_paused boolean, p_reason text, p_by text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

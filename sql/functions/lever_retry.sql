@@ -1,19 +1,20 @@
--- For operators: makes the failed and waiting rows of a consumer due now, all of them or those of some ids, and tells the replicas to look
--- at what waits for its time. Ids that were to be given up are not any more.
+-- For operators: makes failed and waiting rows of a consumer due now, all of them or those of some ids, and makes
+-- the replicas look at waiting messages. Ids that were recorded to be given up no longer are.
 --
--- Answers how many rows were not due before, and are now. What a sidecar gave back in its last moment, with `completion: response`, is left
--- out: the application may still be at it until the window would have ended, to which it put the next attempt exactly.
+-- Returns the number of rows that became due. It skips attempts that a sidecar released at its end with
+-- `completion: response`: the application may still be at work until the window would have ended, which is exactly
+-- the time of the next attempt.
 --
--- Locks: the consumer's row of onceward.control, then the rows that it changes, SKIP LOCKED: it waits for no application. Reads the rows of
--- the consumer where no ids are given: for a person, not for a timer.
--- Repeating it: finds what is not due by then.
+-- Locks: the consumer's row of onceward.control, then the rows that it changes, SKIP LOCKED: it waits for no
+-- application. Reads all rows of the consumer if no ids are given: for a person, not for a timer.
+-- Repeating it: finds the rows that are not due by then.
 CREATE OR REPLACE FUNCTION onceward.lever_retry(p_consumer text, p_ids text[], p_by text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_now   timestamptz := clock_timestamp();
-    v_grace constant interval := interval '2 s'; -- as sidecars have it
+    v_grace constant interval := interval '2 s'; -- as in the sidecar
     v_n     bigint;
 BEGIN
     INSERT INTO onceward.control AS k (consumer, retry_number, retry_by) VALUES (p_consumer, 1, p_by)

@@ -1,9 +1,11 @@
--- For the owner and for operators: forgets failed and waiting rows that have been due for longer than p_older, and answers how many.
--- Their messages are in no queue any more (somebody purged it, or moved them), or the row would have been claimed. A message that comes after
--- all begins anew, with attempt 1. At most 100,000 a call: call it again until it answers 0.
+-- For the owner and for operators: deletes failed and waiting rows that have been due for longer than p_older, and
+-- returns their number. Their messages are in no queue any more (purged, or moved), or the rows would have been
+-- claimed. If such a message arrives after all, it starts with attempt 1. At most 100,000 per call: call it again
+-- until it returns 0.
 --
--- Locks: the rows it deletes, SKIP LOCKED: it never waits for one. Reads the rows of the consumer: for a person, not for a timer.
--- Repeating it: what was deleted is gone.
+-- Locks: the rows it deletes, SKIP LOCKED: it never waits. Reads the rows of the consumer: for a person, not for a
+-- timer.
+-- Repeating it: deleted rows stay deleted.
 CREATE OR REPLACE FUNCTION onceward.orphans_remove(p_consumer text, p_older interval) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -1,7 +1,9 @@
--- What publish() cannot tell at a glance: raises OW004 for anything that AMQP 0-9-1, or RabbitMQ, does not take, and answers the properties
--- as they are kept: without those that are null, expiration as text, and for JSON with a content type. NULL: persistent, application/json.
+-- The checks that publish() cannot make quickly: raises OW004 for values that AMQP 0-9-1 or RabbitMQ does not
+-- accept, and returns the properties to store: without nulls, expiration as text, and for JSON with a content type.
+-- NULL: persistent, application/json.
 --
--- Properties and headers go in one frame, with 22 bytes before them; a frame has 128 KiB, unless a broker was told otherwise.
+-- Properties and headers are sent in one frame, behind 22 bytes; a frame has 128 KiB, unless the broker is
+-- configured otherwise.
 --
 -- Called by publish(), with its search_path. Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.outbox_check(
@@ -35,7 +37,8 @@ BEGIN
         PERFORM onceward.outbox_refuse('body', format('has %s bytes: RabbitMQ takes at most 536870912', p_body_bytes), NULL);
     END IF;
 
-    -- The usual headers are few and flat, and a look at their text tells that there is nothing in them that could be wrong.
+    -- The usual headers are few and flat, and their text shows quickly that they contain nothing that could be
+    -- wrong.
     IF p_headers IS NOT NULL THEN
         IF jsonb_typeof(p_headers) <> 'object' THEN
             PERFORM onceward.outbox_refuse('headers', format('is a JSON %s, and must be an object', jsonb_typeof(p_headers)), NULL);

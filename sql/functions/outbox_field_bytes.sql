@@ -1,9 +1,10 @@
--- How many bytes a value takes in an AMQP table, its kind included. Raises OW004 for one that a table cannot have. p_where: what it is, for
--- the error.
+-- The size of a value in an AMQP table, including its kind. Raises OW004 for a value that a table cannot hold.
+-- p_where: its name in the error.
 --
--- A number is a 32-bit integer where it fits, else one of 64 bits; with a fraction it is a double. An object is a table, an array an array.
--- An object whose one name begins with '!' names the kind of its value, as the dead letters have it: {"!timestamp": 1700000000},
--- {"!bytes": "AAE="}, {"!decimal": "1.25"}, {"!double": 5}, and one for each kind that AMQP has: {"!l": 5}.
+-- A number is a 32-bit integer if it fits, else one of 64 bits; with a fraction it is a double. An object is a
+-- table, an array an array. An object whose only name begins with '!' names the kind of its value, as in dead
+-- letters: {"!timestamp": 1700000000}, {"!bytes": "AAE="}, {"!decimal": "1.25"}, {"!double": 5}, and one for each
+-- kind that AMQP has: {"!l": 5}.
 --
 -- Called by outbox_check, in its search_path. Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.outbox_field_bytes(p_value jsonb, p_where text, p_depth integer) RETURNS bigint

@@ -1,9 +1,10 @@
--- For operators, when the outbox is to go to another broker or vhost than the one that was recorded at first use: the record is
--- forgotten, and the next sidecar that starts makes it anew. What waits goes to the new one.
+-- For operators, before the outbox is sent to another broker or vhost than the one recorded at its first use:
+-- deletes the record, and the next sidecar that starts makes a new one. Waiting messages go to the new broker.
 --
--- Answers what was forgotten; NULL: nothing was recorded.
+-- Returns the deleted record; NULL: there was none.
 --
--- Locks: the row of onceward.outbox, for which it waits at most 5 s. Rows: one. Repeating it: forgets nothing more.
+-- Locks: the row of onceward.outbox, for which it waits at most 5 s. Rows: one. Repeating it: has no further
+-- effect.
 CREATE OR REPLACE FUNCTION onceward.outbox_forget_broker() RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

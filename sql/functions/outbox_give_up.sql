@@ -1,8 +1,8 @@
--- For operators: parked messages of an exchange that is abandoned become dead letters, which `onceward dead` shows, redrives and
--- discards. The relay goes on with what is published later.
+-- For operators: parked messages of an abandoned exchange become dead letters, which `onceward dead` shows,
+-- redrives and discards. The relay continues with messages published later.
 --
--- Answers how many. Locks: the row of the lease, for which it waits at most 5 s. Rows: one a message.
--- Repeating it: gives up what was parked since.
+-- Returns their number. Locks: the row of the lease, for which it waits at most 5 s. Rows: one per message.
+-- Repeating it: gives up messages parked since.
 CREATE OR REPLACE FUNCTION onceward.outbox_give_up(p_exchange text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

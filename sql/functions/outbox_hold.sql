@@ -1,8 +1,10 @@
--- Takes the lock of the outbox's lease for the rest of the transaction, and compares its number: held | lost | busy.
+-- Locks the outbox's lease for the rest of the transaction, and compares its number: held | lost | busy.
 --
--- Whoever writes a position, turns, empties or buries calls this first: so there is one at a time, and a former holder does nothing.
+-- Every function that writes a position, turns, empties or buries calls this first. So only one runs at a time, and
+-- a former owner of the lease changes nothing.
 --
--- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: none changed. Repeating it: answers the same.
+-- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: none changed. Repeating it: answers the
+-- same.
 CREATE OR REPLACE FUNCTION onceward.outbox_hold(p_lease bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

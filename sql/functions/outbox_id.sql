@@ -1,6 +1,7 @@
--- A new message id: a UUID, of version 7 where the server makes them (PostgreSQL 18) at the time of `onceward migrate`.
+-- A new message id: a UUID, of version 7 if the server could make them (PostgreSQL 18) at the time of `onceward
+-- migrate`.
 --
--- One expression, with nothing that would keep the planner from putting it into the statement that calls it.
+-- One expression that the planner can inline into the calling statement.
 --
 -- Locks: none. Rows: none. Repeating it: another one.
 DO $do$

@@ -1,5 +1,5 @@
--- publish() for all that is not usual: with headers or properties, long names, an application that does not wait for its commits, and whatever
--- is refused. The order of things is that of publish().
+-- publish() for the unusual cases: with headers or properties, long names, synchronous_commit off, and everything
+-- that is refused. The order of its steps is that of publish().
 --
 -- Called by publish(), with its rights and its search_path. Locks, rows, repeating: as there.
 CREATE OR REPLACE FUNCTION onceward.outbox_put(

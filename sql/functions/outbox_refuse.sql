@@ -1,4 +1,4 @@
--- Raises OW004: what cannot be published, and where it stands; and what would be right.
+-- Raises OW004 with the value that cannot be published, its place, and what would be valid.
 --
 -- Locks: none. Rows: none. Repeating it: raises again.
 CREATE OR REPLACE FUNCTION onceward.outbox_refuse(p_where text, p_what text, p_hint text) RETURNS void

@@ -1,14 +1,16 @@
--- After a restore: the sequence of the numbers goes on behind all that are there, and of two rows with one number, which were published
--- before it did, the later one gets a new number. A sequence that was restored, too, stays as it is.
+-- After a restore: sets the sequence of numbers behind all existing ones. If two rows have the same number because
+-- messages were published before that, the later one gets a new number. A sequence that was restored too stays
+-- unchanged.
 --
 -- Called by sidecar_outbox_restore, in its search_path and with its settings.
--- Locks: none that anybody waits for. Rows: those with a number that is there twice. Repeating it: finds nothing to do.
+-- Locks: none that another session waits for. Rows: those with a duplicate number. Repeating it: finds nothing to
+-- do.
 CREATE OR REPLACE FUNCTION onceward.outbox_renumber() RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c_apart constant bigint := 1000000; -- who publishes meanwhile draws numbers below that: the sequence is never set back
+    c_apart constant bigint := 1000000; -- concurrent publishers stay below; it is never set back
     v_max   bigint;
     v_row   record;
 BEGIN

@@ -1,4 +1,4 @@
--- What tells this server from others: its system identifier. 0 where the caller may not know it.
+-- The server's system identifier, which tells it from other servers. 0 if the caller may not read it.
 --
 -- Locks: none. Rows: none. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.outbox_system() RETURNS bigint

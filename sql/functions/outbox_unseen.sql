@@ -1,12 +1,14 @@
--- The transactions that were in progress at s1, have ended for s2, and may have messages with numbers up to p_floor: an array of their ids.
--- Those of xip(s1) as they are, and of those from xmax(s1) on, below p_by (NULL: no end), the ones that have such a row.
+-- The ids of the transactions that were in progress at s1, have ended for s2, and may have messages with numbers up
+-- to p_floor: all in xip(s1), and those from xmax(s1) on, below p_by (NULL: no end), that have such a row.
 --
--- The latter are found by going from one to the next, however many rows each has. What has higher numbers only is passed in the index. Of
--- those in progress at s2 nothing is looked through: all their rows would be tried, and none seen.
+-- The latter are found by stepping from one to the next, however many rows each has. Rows with higher numbers are
+-- skipped in the index. Transactions in progress at s2 are left out: all their rows would be tried, and none be
+-- visible.
 --
--- The plan: a row comparison fits one index and no other, and so does the order, since sorting is off (but for the few edges).
+-- The plan: only one index fits a row comparison and its order, since sorting is off (except for the few edges).
 --
--- Called by the functions for sidecars, in their search_path and with their settings. s1 and s2: taken before this is called.
+-- Called by the functions for sidecars, in their search_path and with their settings. s1 and s2 must be taken
+-- before the call.
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.outbox_unseen(s1 pg_snapshot, p_floor bigint, p_by xid8, s2 pg_snapshot) RETURNS xid8[]
 LANGUAGE plpgsql VOLATILE

@@ -1,7 +1,9 @@
--- What was committed and is not confirmed by a position, counted up to p_most, and when the oldest of that was published.
+-- The number of messages that are committed but not confirmed by a position, counted up to p_most, and when the
+-- oldest of them was published.
 --
--- s1, p_floor, p_by: the position's snapshot and what belongs to it; s_upto, p_last: of the batch that is being sent, or NULL.
--- Called by the functions for sidecars, in their search_path and with their settings; the plan is that of sidecar_outbox_read.
+-- s1, p_floor, p_by: the position's snapshot and its numbers; s_upto, p_last: of the batch that is being sent, or
+-- NULL. Called by the functions for sidecars, in their search_path and with their settings; the plan is that of
+-- sidecar_outbox_read.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.outbox_waiting(

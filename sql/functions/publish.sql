@@ -1,23 +1,25 @@
--- For applications, in the transaction of their work: a message goes to the exchange as soon as that transaction has committed, and never
--- if it has not. Answers its id: the one given, or a new UUID, of version 7 where the server makes them.
+-- For applications, in the transaction of their work: the message is sent to the exchange once that transaction has
+-- committed, and never if it rolls back. Returns its id: the given one, or a new UUID, of version 7 if the server
+-- makes them.
 --
---   OW004  AMQP cannot carry it: the message says what, and where
+--   OW004  AMQP cannot encode it: the message names the value and its place
 --
--- Persistent and application/json, unless the properties say otherwise. Of one transaction messages go in the order of the calls, and of
--- transactions that follow one another in the order of those.
+-- Persistent and application/json, unless the properties say otherwise. Messages of one transaction are sent in the
+-- order of the calls, and transactions that follow one another in their order.
 --
--- The order of things in here is what the relay relies on (0001_schema.sql): the transaction's id, then whose turn it is, then the number.
--- publish_bytes.sql is the same for a body of bytes; what one does the other does.
+-- The relay relies on the order of the steps (0001_schema.sql): the transaction's id, then the table's turn, then
+-- the number. publish_bytes.sql does the same for a body of bytes; change both together.
 --
--- What usually happens is done here, in as little as possible: PL/pgSQL makes every expression ready anew in every transaction that calls it.
--- So there is one for the checks, the id and the turn (NULL: it is not the usual case), and variables have the types that they are given.
--- All the rest is left to outbox_put.
+-- This function only handles the usual case, in as few steps as possible, because PL/pgSQL prepares every
+-- expression again in every transaction that calls it. So one expression makes the checks, the id and the turn
+-- (NULL: not the usual case), and variables have the types of their values. Everything else is left to outbox_put.
 --
--- Locks: none that anybody waits for. Rows: one. Repeating it: another message, and the same one for who receives it where message_id is
--- given.
+-- Locks: none that another session waits for. Rows: one. Repeating it: publishes another message, which its
+-- receiver recognises as the same if message_id is given.
 --
--- The caller may be anybody with EXECUTE: see complete_result.sql. Raises synchronous_commit where it is off: the relay would send what
--- a crash takes back. Whoever sets it to off behind the call is not stopped: nothing here runs at the commit.
+-- Any role with EXECUTE may call it: see complete_result.sql. Raises synchronous_commit if it is off, since
+-- otherwise the relay could send a message that a crash undoes. A session that sets it to off after the call is not
+-- stopped: nothing here runs at the commit.
 CREATE OR REPLACE FUNCTION onceward.publish(
     exchange text, routing_key text, body jsonb, message_id text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL,
     properties jsonb DEFAULT NULL) RETURNS text

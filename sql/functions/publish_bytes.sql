@@ -1,5 +1,5 @@
--- publish() for a body of bytes: as it is, and without a content type, unless the properties have one. See publish.sql; what one does the other
--- does.
+-- publish() for a body of bytes: unchanged, and without a content type, unless the properties have one. See
+-- publish.sql; change both together.
 --
 -- Locks, rows, repeating, rights: as there.
 CREATE OR REPLACE FUNCTION onceward.publish(

@@ -1,6 +1,6 @@
--- For the stats line: how many letters the consumer has (counting stops at 100,000), how many bytes all letters of the database take, and
--- how old the oldest transaction is that keeps vacuum from cleaning up; -1: the caller may not see other roles' sessions
--- (pg_read_all_stats), so nobody knows.
+-- For the stats line: the number of the consumer's letters (counted up to 100,000), the size of all letters of the
+-- database, and the age of the oldest transaction that keeps vacuum from cleaning up; -1: unknown, because the
+-- caller may not see other roles' sessions (pg_read_all_stats).
 --
 -- Locks: none. Rows: one. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_gauge(

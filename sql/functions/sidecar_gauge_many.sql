@@ -1,6 +1,7 @@
--- sidecar_gauge for several consumers: a row for each, in their order. What is not a consumer's own is the same in all of them.
+-- sidecar_gauge for several consumers: one row for each, in their order. Values of the whole database are the same
+-- in all rows.
 --
--- Locks: none. Rows: one a consumer. Repeating it: it only reads.
+-- Locks: none. Rows: one per consumer. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_gauge_many(p_consumers text[])
 RETURNS TABLE (dead_letters bigint, dead_letter_bytes bigint, oldest_snapshot_ms bigint)
 LANGUAGE plpgsql VOLATILE

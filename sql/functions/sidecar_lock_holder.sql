@@ -1,12 +1,14 @@
--- Who holds the lock of a row, for the log.
+-- The session or transaction that holds the lock of a row, for the log.
 --
---   a session                pid, application, state, and how long its transaction has been open. Without pg_read_all_stats the state
---                            and the age of another role's session are not told: state null, age_ms 0
+--   a session                pid, application, state, and how long its transaction has been open. Without
+--                            pg_read_all_stats the state and age of another role's session are hidden: state
+--                            null, age_ms 0
 --   a prepared transaction   pid 0, gid, state 'prepared', and how long ago it was prepared
---   somebody                 pid 0, state 'holder unknown': several at once, or one that cannot be seen
---   nobody, any more         pid 0, state null
+--   unknown                  pid 0, state 'holder unknown': several at once, or one that is not visible
+--   not locked any more      pid 0, state null
 --
--- Locks: the row, where nobody seems to have it, SKIP LOCKED, until the end of this call: that tells nobody from somebody.
+-- Locks: the row, if no owner is visible, SKIP LOCKED, until the end of this call: that tells "unknown" from "not
+-- locked".
 -- Rows: one. Repeating it: it changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_lock_holder(
     p_consumer text, p_id text,
@@ -21,7 +23,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     pid := 0;
     age_ms := 0;
-    -- The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax.
+    -- The version of a row that an uncommitted transaction has updated or locked has its id in xmax.
     SELECT r.xmax INTO v_holder FROM onceward.inbox r WHERE r.consumer = p_consumer AND r.message_id = p_id;
     IF NOT FOUND THEN
         RETURN;

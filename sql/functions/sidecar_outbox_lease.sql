@@ -1,21 +1,25 @@
--- Takes, keeps or gives up the right to relay the outbox. To be called with the presence.
+-- Takes, keeps or gives up the right to relay the outbox. Call it together with the presence.
 --
--- p_lease: the number that the caller holds; NULL: none. p_want false: it gives that up, and wants none.
+-- p_lease: the number of the caller's lease; NULL: none. p_want false: the caller gives its lease up, and wants
+-- none.
 --
 -- Answers
---   held   the caller holds `lease` for left_ms. Another number than p_lease: it was taken now. A lease whose time is over, and that nobody
---          else took, is kept under its number. restored: what is there came from another server: see sidecar_outbox_restore
+--   held   the caller has `lease` for left_ms. Another number than p_lease: it was taken now. A lease whose time
+--          is over, and that no other sidecar took, keeps its number. restored: the tables come from another
+--          server: see sidecar_outbox_restore
 --   other  holder has it, for left_ms more
---   free   nobody has it
---   busy   somebody is at the row: nothing was done
+--   free   no sidecar has it
+--   busy   another transaction has locked the row: nothing was done
 --   none   there is no row: the database is being restored
 --
--- A later life of the holder's instance takes it over at once; others do when its time is over, by the database's clock; or so far ahead that
--- this clock was set back since it was written.
+-- A later start of the owner's instance takes the lease over at once. Other instances take it when its time is over
+-- by the database's clock, or when its end is so far ahead that this clock must have been set back since it was
+-- written.
 --
--- Keeping it commits asynchronously: what a crash takes away of that is time only.
+-- Keeping it commits asynchronously: a crash only takes time away from it.
 --
--- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: one, by a HOT update; and the secret, after a crash of the server.
+-- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: one, by a HOT update; and the secret, after
+-- a crash of the server.
 -- Repeating it: keeps it once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_lease(
     p_instance text, p_number bigint, p_lease bigint, p_lease_ms bigint, p_want boolean,
@@ -57,7 +61,7 @@ BEGIN
         IF current_setting('synchronous_commit') = 'off' THEN
             PERFORM set_config('synchronous_commit', 'on', true);
         END IF;
-        -- Above every position, wherever those came from.
+        -- Above every position, whatever server those came from.
         SELECT greatest(v_row.lease, (SELECT max(p.lease) FROM onceward.outbox_position p)) + 1 INTO lease;
         UPDATE onceward.outbox o
         SET lease = sidecar_outbox_lease.lease, holder = p_instance, number = p_number, held_until = v_now + p_lease_ms * interval '1 ms'

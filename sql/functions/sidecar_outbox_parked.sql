@@ -1,6 +1,6 @@
--- The exchanges that have parked messages, each once: the relay asks when it takes the lease, before it reads anything.
+-- The exchanges that have parked messages. The relay asks when it takes the lease, before it reads any row.
 --
--- The index is gone through from one exchange to the next, however many messages each has.
+-- The query steps through the index from one exchange to the next, however many messages each has.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_parked() RETURNS TABLE (exchange text)

@@ -1,9 +1,10 @@
--- Records which broker and vhost the outbox goes to, at first use: what was published for one is not meant for another.
+-- Records the broker and vhost of the outbox at its first use, since messages for one must not be sent to another.
 --
--- Answers: ok (it is recorded, now or before) | refused (another one is: broker and vhost say which) | busy (somebody is at the row: ask
--- again).
+-- Answers: ok (recorded, now or before) | refused (another one is recorded: broker and vhost name it) | busy
+-- (another transaction has locked the row: ask again).
 --
--- Locks: the row of onceward.outbox, SKIP LOCKED, only at first use: it never waits. Rows: one. Repeating it: finds what was recorded.
+-- Locks: the row of onceward.outbox, SKIP LOCKED, only at first use: it never waits. Rows: one. Repeating it: finds
+-- the record.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_register(p_broker text, p_vhost text, OUT answer text, OUT broker text, OUT vhost text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -1,14 +1,16 @@
--- After a restore from a dump, or on another server: makes all that is in the tables ready to be sent again, in its order, p_rows a call.
+-- After a restore from a dump, or on another server: prepares all rows in the tables to be sent again, in their
+-- order, p_rows per call.
 --
--- Ids of transactions begin anew there, so what the position and the rows say of them means nothing. The rows get an id that every
--- snapshot sees, and the position becomes one that sees none.
+-- Transaction ids start again there, so the ids in the position and the rows are meaningless. The rows get an id
+-- that every snapshot sees, and the position becomes one that sees none.
 --
--- The position has in `last` how far it has come: what is done is not looked through again.
+-- `last` of the position records the progress, so that finished rows are not read again.
 --
--- Answers: more (call again) | done | loading (an index is missing: the restore is not over yet) | lost | busy (see sidecar_outbox_write).
+-- Answers: more (call again) | done | loading (an index is missing: the restore is not over yet) | lost | busy (see
+-- sidecar_outbox_write).
 --
 -- Locks: the row of the lease, SKIP LOCKED; rows that only this function changes. Rows: p_rows.
--- Repeating it: goes on where it was, and does nothing after 'done'.
+-- Repeating it: continues where it was, and does nothing after 'done'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_restore(p_lease bigint, p_rows integer) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -19,7 +21,7 @@ SET enable_tidscan = on
 SET jit = off
 AS $$
 DECLARE
-    c_frozen  constant xid8 := '3'; -- ended before anything else began
+    c_frozen  constant xid8 := '3'; -- ended before every other transaction began
     v_hold    text := onceward.outbox_hold(p_lease);
     v_system  bigint := onceward.outbox_system();
     p         onceward.outbox_position;

@@ -1,6 +1,6 @@
--- Deletes parked messages that the broker has confirmed: their numbers.
+-- Deletes parked messages that the broker has confirmed, by their numbers.
 --
--- Answers: done | lost (another holder has the lease) | busy (somebody is at the lease: ask again).
+-- Answers: done | lost (another relay has the lease) | busy (another transaction has locked the lease: ask again).
 --
 -- Locks: the row of the lease, SKIP LOCKED: it never waits; the rows. Repeating it: deletes nothing more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_unpark(p_lease bigint, p_numbers bigint[]) RETURNS text

@@ -1,13 +1,13 @@
--- Writes the position: all of p_batch with a number up to p_seq, and all batches before it, was confirmed, or is a dead letter. p_seq NULL:
--- the whole batch.
+-- Writes the position: all messages of p_batch with a number up to p_seq, and of all batches before it, are
+-- confirmed or dead letters. p_seq NULL: the whole batch.
 --
--- Answers: written | lost (another holder has the lease: nothing was done) | busy (somebody is at the lease: nothing was done) | stale (the
--- batch is of a life of the server that is over, or the position is another server's, as in sidecar_outbox_turn: nothing was done; begin again
--- from the written position).
+-- Answers: written | lost (another relay has the lease: nothing was done) | busy (another transaction has locked
+-- the lease: nothing was done) | stale (the batch is from before a restart of the server, or the position is
+-- another server's, as in sidecar_outbox_turn: nothing was done; start from the written position).
 --
--- It commits asynchronously: what a crash takes away of it is sent again.
+-- It commits asynchronously: messages whose position a crash loses are sent again.
 --
--- Locks: the row of the lease, SKIP LOCKED: it never waits. Rows: one. Repeating it: the same once more.
+-- Locks: the row of the lease, SKIP LOCKED: it never waits. Rows: one. Repeating it: writes the same once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_write(p_lease bigint, p_batch text, p_seq bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -30,7 +30,7 @@ BEGIN
         RETURN 'stale';
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    -- An id that is assigned now is later than any of its snapshots, too.
+    -- A newly assigned id is later than any id of its snapshots.
     INSERT INTO onceward.outbox_position AS p (lease, system_identifier, table_oid, done, floor, done_by, upto, ceiling, last, upto_floor,
                                                upto_by, turned, turned_by, turned_at, emptied)
     SELECT p_lease, p.system_identifier, p.table_oid,

@@ -1,14 +1,15 @@
--- Marks rows of several queues completed for the holders of their tokens (`completion: response`). p_queues has the number of each item's
--- queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+-- Marks rows of several queues completed for the owners of their tokens (`completion: response`). p_queues has the
+-- number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte
+-- order.
 --
--- Answers, one an item, or one with ord -n for all n of them: completed (now, or before, by whomever) | locked (look again) | lost (the
--- token is not the row's any more, or was given up) | vanished.
+-- Answers, one per item, or one with ord -n for all n of them: completed (now, or before, by any claim) | locked
+-- (read the row again) | lost (the token is not the row's any more, or the row was given up) | vanished.
 --
--- A token past its window still settles: the work is done. So does one whose row was swept meanwhile and claimed by nobody since.
--- A result of more than 64 KiB is not kept.
+-- A token past its window still completes: the work is done. So does one whose row was swept meanwhile and not
+-- claimed since. A result of more than 64 KiB is not kept.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
--- Repeating it: answers 'completed' for what the first call completed, and changes nothing.
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
+-- Repeating it: answers 'completed' for rows that the first call completed, and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_settle_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])
 RETURNS TABLE (ord integer, answer text)
@@ -27,7 +28,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_swept constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: nothing else leaves the token to its holder
+    c_swept constant text := 'token expired without an answer'; -- sidecar_keep_house leaves the token valid
     v_n bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);

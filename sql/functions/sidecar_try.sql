@@ -1,7 +1,8 @@
--- Whether rows and letters can be written, for a sidecar that has stopped because they could not: claims two rows, settles one, buries
--- the other, and takes it all back. It answers 1, or raises what the real statements would.
+-- Checks that rows and letters can be written, for a sidecar that stopped because they could not: claims two rows,
+-- completes one, buries the other, and rolls everything back. It returns 1, or raises the error of the real
+-- statements.
 --
--- Locks: none that last. Rows: none. Repeating it: it leaves nothing but dead tuples.
+-- Locks: none that last. Rows: none. Repeating it: it leaves only dead tuples.
 CREATE OR REPLACE FUNCTION onceward.sidecar_try(p_consumer text, OUT yes bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -29,7 +30,7 @@ BEGIN
                                         ARRAY[interval '60 s'], ARRAY[interval '60 s'], ARRAY[1], ARRAY[1], v_ids[2:2], v_tokens[2:2],
                                         v_prints[2:2], NULL, NULL, ARRAY['tried'], ARRAY['attempts'], NULL, NULL, NULL, ARRAY[1], NULL,
                                         ARRAY['']::bytea[], NULL, NULL, NULL, ARRAY[''], ARRAY[''], ARRAY[0]::bigint[], NULL) b;
-        RAISE EXCEPTION USING ERRCODE = 'OW000'; -- nobody outside sees it
+        RAISE EXCEPTION USING ERRCODE = 'OW000'; -- caught below
     EXCEPTION WHEN SQLSTATE 'OW000' THEN
         NULL;
     END;

@@ -1,12 +1,14 @@
--- For `onceward try`: the messages that its application has published since the number p_floor, and, with p_discard, deletes those that no
--- relay has sent.
+-- For `onceward try`: the messages that its application has published since the number p_floor. With p_discard,
+-- also deletes those that no relay has sent.
 --
--- p_transaction: only messages of transactions that completed a row of p_consumer are meant; others counts the rest, which is left. Without
--- it all are meant. A relay may send at any moment while one holds the lease (relay names it): then nothing is deleted.
+-- p_transaction: count only messages of transactions that completed a row of p_consumer; others counts the rest,
+-- which stays. Without it all are counted. While a relay has the lease (relay names it), it may send at any moment:
+-- then nothing is deleted.
 --
--- n, ids: the messages, ten ids at most. unsent: those of them that no relay has sent. discarded: deleted.
+-- n, ids: the messages, at most ten ids. unsent: those that no relay has sent. discarded: deleted.
 --
--- Locks: with p_discard the row of the lease, for which it waits at most 5 s: no relay begins meanwhile. Rows: the messages.
+-- Locks: with p_discard the row of the lease, for which it waits at most 5 s: no relay starts meanwhile. Rows: the
+-- messages.
 -- Repeating it: deletes nothing more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_try_published(
     p_consumer text, p_floor bigint, p_transaction boolean, p_discard boolean,

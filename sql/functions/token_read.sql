@@ -1,26 +1,28 @@
--- Takes a token apart: {consumer, message id, secret as 32 hex digits}. Raises OW002 for anything that is not a token, NULL included.
+-- Takes a token apart: {consumer, message id, secret as 32 hex digits}. Raises OW002 for anything that is not a
+-- token, including NULL.
 --
--- Everything is checked before it is decoded: decode() and convert_from() raise errors of their own, and catching those would cost an
--- EXCEPTION block, that is a subtransaction, in every call of complete().
+-- Everything is checked before it is decoded: decode() and convert_from() raise errors of their own, and catching
+-- those would cost an EXCEPTION block, hence a subtransaction, in every call of complete().
 --
--- Grammar: `ow1.` base64url(consumer, NUL, message id) `.` base64url(16 bytes), no padding, spare bits zero, at most 720 bytes.
+-- Grammar: `ow1.` base64url(consumer, NUL, message id) `.` base64url(16 bytes), no padding, spare bits zero, at
+-- most 720 bytes.
 --
--- Every expression of a PL/pgSQL function is made ready anew in every transaction that calls it, and an application calls this once a
--- transaction: so the usual case has three of them.
+-- PL/pgSQL prepares every expression of a function again in every transaction that calls it, and an application
+-- calls this once per transaction: so the usual case has only three expressions.
 --
--- p_place: its place in an array of tokens, which the DETAIL then names.
+-- p_place: its place in an array of tokens, for the DETAIL.
 --
--- Called by the functions for applications, in their search_path, and with the settings of the application's session: a backslash in
--- a literal is written so that standard_conforming_strings does not matter.
+-- Called by the functions for applications, in their search_path, and with the settings of the application's
+-- session: backslashes in literals are written so that standard_conforming_strings does not matter.
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.token_read(p_token text, p_place integer DEFAULT NULL) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
     v_length integer := octet_length(p_token);
-    -- The key in escape format: ASCII as it is, other bytes and NUL as \nnn, the backslash doubled. NULL: not a token.
-    -- The second dot stands before the last 22 bytes; the pattern is kept simple because each call pays for it. The last character of a
-    -- part has bits to spare: they must be zero, so that a token has one spelling.
+    -- The key in escape format: ASCII unchanged, other bytes and NUL as \nnn, the backslash doubled. NULL: not a
+    -- token. The second dot precedes the last 22 bytes; the pattern is simple because each call pays for it. The
+    -- spare bits of a part's last character must be zero, so that a token has only one spelling.
     v_text   text := CASE
         WHEN v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]+$'
              AND strpos(substr(p_token, 5), '.') = v_length - 26 AND strpos('AQgw', right(p_token, 1)) > 0
@@ -33,7 +35,7 @@ DECLARE
     v_split  integer;
     v_reason text;
 BEGIN
-    -- Nothing but one NUL was escaped: the key is there already.
+    -- Only one NUL was escaped, so this is the key already.
     IF octet_length(v_text) = (v_length - 27) * 3 / 4 + 3 AND left(v_text, 1) <> E'\\' AND split_part(v_text, E'\\', 2) LIKE '000_%' THEN
         RETURN ARRAY[split_part(v_text, E'\\', 1), substr(split_part(v_text, E'\\', 2), 4),
                      encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
@@ -43,7 +45,7 @@ BEGIN
         v_split := position(E'\\x00'::bytea IN v_key);
         IF v_split < 2 OR v_split = length(v_key) THEN
             v_reason := 'It names no consumer or no message id.';
-        -- One NUL, and UTF-8 as the standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+        -- One NUL, and standard UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
         ELSIF position(E'\\x00'::bytea IN substr(v_key, v_split + 1)) = 0
               AND encode(v_key, 'hex') COLLATE "C" ~
                   ('^(?:[0-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'

@@ -1,6 +1,6 @@
--- Checks an array of tokens for complete_all, complete_valid and extend_all, and answers how many it has. Raises OW002 for NULL, for more
--- than 10,000 tokens, and for a token that is there twice: counting that once would let an effect that was done twice commit.
--- What is no token is left to token_read, which raises for a NULL, too.
+-- Checks an array of tokens for complete_all, complete_valid and extend_all, and returns its length. Raises OW002
+-- for NULL, for more than 10,000 tokens, and for a token that occurs twice: counting it once would let an effect
+-- that was done twice commit. token_read checks each token, and raises for a NULL, too.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.tokens_check(p_tokens text[]) RETURNS integer

@@ -1,8 +1,9 @@
--- Raises why not all of these tokens could be used: OW003 if each was used already, else OW001. The DETAIL names the first ten that are
--- used or not valid, without anything about rows whose token the caller does not have.
+-- Raises the reason why not all of these tokens could be used: OW003 if each was used already, else OW001. The
+-- DETAIL names the first ten that are used or not valid, and nothing about rows whose token the caller does not
+-- have.
 --
--- It has the planner settings of its callers: without them its plan may be a sequential scan, which makes serializable transactions
--- fail that have nothing to do with each other.
+-- It has the planner settings of its callers: otherwise its plan may be a sequential scan, which makes unrelated
+-- serializable transactions fail.
 --
 -- Locks: none. Rows: none changed. Repeating it: raises again.
 CREATE OR REPLACE FUNCTION onceward.tokens_refuse(p_tokens text[], p_hint text) RETURNS void

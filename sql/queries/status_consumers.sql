@@ -1,7 +1,8 @@
--- Rows by state and letters, a row a consumer. $1: the configured consumers as a JSON array; they are shown even when nothing has come yet.
--- The last column: a replica that was seen within 10 minutes uses it.
+-- The number of rows by state and of letters, one row per consumer. $1: the configured consumers as a JSON array;
+-- they are shown even without any message. The last column: a replica that was seen within 10 minutes uses the
+-- consumer.
 --
--- Locks: none. Reads the inbox whole: for a person, not for a timer. Repeating it: only reads.
+-- Locks: none. Reads the whole inbox: for a person, not for a timer. Repeating it: only reads.
 SELECT consumer,
        g.consumer IS NOT NULL,
        coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(completed, 0), coalesce(dead, 0),

@@ -1,5 +1,6 @@
--- Entries of the compact history, a row a consumer: about how many, and the oldest day. Of a history of more than 1,000 pages (150,000
--- entries) a part is read: the numbers are estimates then, and the oldest day is that of the entries that were read.
+-- Entries of the compact history, one row per consumer: their approximate number, and the oldest day. Of a history
+-- of more than 1,000 pages (150,000 entries) only a part is read: then the numbers are estimates, and the oldest
+-- day is that of the entries read.
 --
 -- Locks: none. Repeating it: only reads.
 WITH size AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Everything that is kept of one message id ($1): its row, its entry in the compact history, and its dead letters, for each consumer. An entry
--- holds no text: its consumer is known because the hash was made with that name.
+-- Everything that is kept of one message id ($1), for each consumer: its row, its entry in the compact history, and
+-- its dead letters. An entry contains no text: its consumer follows from the hash, which includes the name.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT k.consumer, k.kept, k.state, k.attempt, to_char(k.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),

@@ -1,4 +1,4 @@
--- What operators want that holds on: pauses, and messages to give up.
+-- Lasting operator commands: pauses, and messages to give up.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT k.consumer, k.paused, coalesce(k.reason, ''), coalesce(k.by, ''), floor(1000 * extract(epoch FROM clock_timestamp() - k.since))::bigint,

@@ -1,4 +1,4 @@
--- What waits in the outbox and who relays it; a row only where a relay has been, or where something waits for one.
+-- The waiting messages of the outbox, and its relay. A row only if a relay has run, or messages wait for one.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT waiting, exact, lag_ms, letters, holder, vhost, bytes, turn_waits_ms, restored

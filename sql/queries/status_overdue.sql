@@ -1,6 +1,6 @@
--- Failed and waiting rows that have been due for more than 10 minutes, a row a consumer: a backlog, or nobody will come for them.
+-- Failed and waiting rows that have been due for more than 10 minutes, one row per consumer: a backlog, or orphans.
 --
--- Locks: none. Reads the inbox whole: for a person, not for a timer. Repeating it: only reads.
+-- Locks: none. Reads the whole inbox: for a person, not for a timer. Repeating it: only reads.
 SELECT i.consumer, count(*),
        floor(1000 * extract(epoch FROM clock_timestamp() - min(greatest(i.next_attempt_at, i.token_expires_at))))::bigint
 FROM onceward.inbox i

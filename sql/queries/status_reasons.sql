@@ -1,4 +1,4 @@
--- Letters by consumer and reason, and how long ago the newest died.
+-- The number of letters by consumer and reason, and the age of the newest.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT consumer, reason, count(*), floor(1000 * extract(epoch FROM clock_timestamp() - max(died_at)))::bigint

@@ -1,7 +1,8 @@
--- What each queue of each replica does that has called within three intervals; the values are JSON. A replica without a queue has a row of
--- its own. One that has drained and stays until it is ended calls no more: it is shown for two minutes.
+-- The state of each queue of each replica that has called within three intervals; the values are JSON. A replica
+-- without a queue has a row of its own. A replica that has drained and stays makes no more calls: it is shown for
+-- two minutes.
 --
--- Locks: none. Reads a row an instance. Repeating it: only reads.
+-- Locks: none. Reads one row per instance. Repeating it: only reads.
 SELECT r.instance, r.number, r.version, floor(1000 * extract(epoch FROM clock_timestamp() - r.seen_at))::bigint,
        q.value ->> 'queue', q.value ->> 'consumer', q.value ->> 'state', q.value ->> 'reason', q.value ->> 'detail',
        q.value -> 'paused_for_ms', q.value -> 'in_flight', coalesce(q.value -> 'accepted', '0'), q.value -> 'limit', q.value -> 'held', coalesce(q.value -> 'parked', '0'),

@@ -1,8 +1,9 @@
--- The ten oldest rows that are not settled: state, next try, what is left of the window, holder, last error, and who holds the row's lock.
+-- The ten oldest unfinished rows: state, next try, rest of the window, claim owner, last error, and the session
+-- that holds the row's lock.
 --
--- The version of a row that somebody has updated or locked, but not committed, names that transaction in xmax; pg_locks knows whose
--- it is; a prepared transaction's is in pg_prepared_xacts. Without pg_read_all_stats only the pid, the user and the application of other
--- roles' sessions are told.
+-- The version of a row that an uncommitted transaction has updated or locked has its id in xmax. pg_locks knows the
+-- session; a prepared transaction is in pg_prepared_xacts. Without pg_read_all_stats only the pid, the user and the
+-- application of other roles' sessions are visible.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT u.consumer, u.message_id, u.status, u.attempt,
