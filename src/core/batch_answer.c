@@ -84,7 +84,7 @@ static bool read_retry_after(struct batch_reader *r, int64_t *ret)
 
 struct entry {
     struct slice id, token, error;
-    bool has_id, has_token, is_strange; /* strange: an id that is no string */
+    bool has_id, has_token, is_strange; /* strange: an id that is not a string */
     int status;
     int64_t retry_after_ms;
 };
@@ -173,7 +173,7 @@ static bool read_results(struct batch_reader *r)
         return false;
     for (bool first = true; (more = scan_next_member(&r->scan, first, &key)) == 1; first = false) {
         struct batch_member *m = find_member(r, key, false);
-        scan_peek(&r->scan); /* without the blanks before it */
+        scan_peek(&r->scan); /* skip the blanks before it */
         const char *start = r->scan.at;
 
         if (!scan_skip(&r->scan))
@@ -202,7 +202,7 @@ static bool read_object(struct batch_reader *r)
     return !more && scan_at_end(&r->scan);
 }
 
-/* An array that is not empty may be a list of failures in a form that is not known. */
+/* A non-empty array may be a list of failures in an unknown form. */
 static bool read_body(struct batch_reader *r, struct slice body)
 {
     if (!body.len)

@@ -11,7 +11,7 @@ bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8
 /* Logs a message whose priority lets it overtake others. */
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d);
 
-/* Two more returns of all that is held, and the broker drops it. */
+/* Would two more returns of all held deliveries make the broker drop it? */
 bool order_is_near_limit(const struct queue *q, const struct delivery *d);
 
 /* Its row is completed or dead: it leaves its line. Answers the next of its key if that has waited for it, else
@@ -22,20 +22,20 @@ struct delivery *order_ended(struct queue *q, struct delivery *d);
  * closed. why: of static memory. */
 void order_stop(struct queue *q, int64_t now_ms, const char *why);
 
-/* Is the channel to be closed, so that nothing new is begun? */
+/* Will the channel be closed, so that no new work may begin? */
 static inline bool order_is_stopping(const struct queue *q)
 {
     return q->order.stop != NULL;
 }
 
-/* Is nothing of the held deliveries at work? Then closing the channel costs nothing but the deliveries. */
+/* Is none of the held deliveries being processed? Then closing the channel costs only the deliveries. */
 bool order_is_settled(const struct queue *q);
 
-/* The channel is gone, and its deliveries wait for nobody. true: by order_stop. */
+/* The channel is lost, and its deliveries wait for none. True: order_stop has closed it. */
 bool order_channel_lost(struct queue *q);
 
-/* In each turn of an ordered queue. */
+/* Call it in each turn of an ordered queue. */
 void order_step(struct queue *q, int64_t now_ms);
 
-/* Once a second: a partition in which nothing can go. */
+/* Call it once a second: detects a partition in which nothing can progress. */
 void order_watch(struct queue *q, int64_t now_ms);

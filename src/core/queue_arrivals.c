@@ -1,4 +1,4 @@
-/* What comes from the broker: deliveries, and what becomes of them when their channel is gone. */
+/* Events from the broker: deliveries, and the loss of their channel. */
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One whose body was not taken: it comes again when there is room for it; one that can never be taken is
- * rejected, or held where nothing may be lost. */
+/* A delivery whose body was skipped: it is requeued when there is room; one that never fits is rejected, or
+ * held if nothing may be lost. */
 static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
@@ -37,17 +37,17 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         counter_add(&q->counts.dead, 1);
         return life_reject_again(q, now_ms, d);
     }
-    /* A body that cannot be stored, and may not be lost. The queue goes on beside it, and it is returned after
-     * max_hold. Before the delivery limit this sidecar takes nothing more from the queue: a replica with room for
-     * the message still gets it well before the limit. */
+    /* A body that cannot be stored, and must not be lost. The queue continues beside it, and it is requeued
+     * after max_hold. Before the delivery limit this sidecar takes nothing more from the queue, so that a
+     * replica with room for the message still gets it well before the limit. */
     if (rests || q->rules.ordered)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
-    if (q->rules.ordered) /* its key is not known, so the whole queue waits */
+    if (q->rules.ordered) /* its key is unknown, so the whole queue waits */
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     return step_wait(OP_REQUEUE, WAIT_HELD, life_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
 }
 
-/* A delivery of an ordered queue, whole and with an id. */
+/* A complete delivery of an ordered queue, with an id. */
 static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d,
                                     const struct arrival *a)
 {
@@ -72,7 +72,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
 {
     struct note *n;
 
-    if (a->generation != q->generation) { /* of a channel that is gone: it is delivered again */
+    if (a->generation != q->generation) { /* from a lost channel: it is redelivered */
         message_free(a->message);
         return;
     }
@@ -116,7 +116,7 @@ void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, in
         q->returns.kind = kind;
     q->flow.last_chances = true;
     q->consumer.state = CONSUMER_NONE;
-    q->consumer.watch.depth = -1; /* what it was before the interruption says nothing */
+    q->consumer.watch.depth = -1; /* the depth before the interruption is outdated */
     q->consumer.watch.asked_ms = 0;
 }
 
@@ -126,8 +126,9 @@ void queue_kind_known(struct queue *q, enum queue_kind kind)
     q->flow.last_chances = true;
 }
 
-/* Of the lost channel: what lives by its tag ends, or gives its claim back first. Others may come to stand in
- * this list meanwhile (the followers of what ends), so it is taken whole before. */
+/* Handles a list after the loss of the channel: deliveries without a claim end, others release it first.
+ * Others may be added to this list meanwhile (followers of ended ones), so its deliveries are collected
+ * first. */
 static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
 {
     size_t n = 0;
@@ -147,7 +148,7 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
     free(all);
 }
 
-/* A missing queue is no fault of the connection: logged once, and shown as the state in the stats lines. */
+/* A missing queue is not a fault of the connection: logged once, and shown as the state in the stats lines. */
 static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, const char *reason)
 {
     struct note *n;
@@ -191,7 +192,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
     q->consumer.n_used = q->consumer.n_parked = 0;
     while ((k = list_first(&q->held.unacked)))
         list_remove(&q->held.unacked, k);
-    /* Followers first: a leader that leaves would promote them for nothing. */
+    /* Followers first: a leader that leaves would promote them needlessly. */
     lose_list(q, now_ms, &q->held.waiting[WAIT_FOLLOWING]);
     for (int i = 0; i < N_WAITS; i++)
         lose_list(q, now_ms, &q->held.waiting[i]);
@@ -209,7 +210,7 @@ void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)
     q->consumer.watch.stuck_for = NULL;
     q->consumer.watch.since_ms = now_ms;
     q->consumer.watch.no_queue = q->consumer.watch.no_queue_told = false;
-    if (q->consumer.n_failures >= 0) { /* the renewals of credit are not news */
+    if (q->consumer.n_failures >= 0) { /* renewed credit is not worth a line */
         n = notes_tell(q, EVENT_CONSUMING, NULL);
         n->n = q->consumer.prefetch;
     }
@@ -231,6 +232,6 @@ void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number)
 void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue)
 {
     if (q->consumer.watch.no_queue && depth >= 0)
-        q->consumer.not_before_ms = now_ms; /* it is back */
+        q->consumer.not_before_ms = now_ms; /* the queue exists again */
     consumer_depth(&q->consumer, depth, no_queue);
 }

@@ -1,4 +1,5 @@
-/* A drain: nothing new is taken, what only waits goes back, what is out may finish within the grace. */
+/* A drain: nothing new is taken, waiting deliveries are requeued, requests in flight may finish within the
+ * grace period. */
 #include "core/steps.h"
 
 #include "core/life.h"
@@ -7,7 +8,8 @@
 
 #include "onceward/core/mutant.h"
 
-/* Idle ones go back once nothing new can come; what is out may finish until the end of the grace. */
+/* Idle deliveries are requeued once nothing new can arrive; requests in flight may finish until the end of
+ * the grace period. */
 static void drain_idle(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -15,14 +17,14 @@ static void drain_idle(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (d->wait == WAIT_FOLLOWING && d->leader && !held_is_idle(d->leader) && q->drain == DRAIN_FINISHING)
-            continue; /* it may yet be acked with the one that is in flight */
+            continue; /* it may yet be acked with the one in flight */
         if (operation_info(d->op)->link == LINK_BROKER) {
             if (d->wait != WAIT_NONE)
                 life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));
             continue;
         }
         if (q->rules.ordered && !(held_is_idle(d) && d->claim.has_token))
-            continue; /* returned with its channel */
+            continue; /* requeued with its channel */
         if (q->rules.ordered)
             life_go(q, now_ms, d, FACT_LEAVE, life_release_to_requeue(d, 0));
         else if (held_is_idle(d) || d->wait == WAIT_BRAKE)
@@ -30,8 +32,8 @@ static void drain_idle(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The grace is over: the attempts are given back. With transaction completion the fence makes it safe for the
- * next holder to begin at once; with response completion it must not before the window would have ended,
+/* The grace period is over: claims are released without a charge. With transaction completion the fence
+ * allows the next owner to start at once. With response completion it must wait for the end of the window,
  * since the application may still be at work. */
 static void drain_out(struct queue *q, int64_t now_ms)
 {
@@ -47,11 +49,11 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* What the broker would drop when it is given back, and whose row somebody has locked all the time: it is
- * stored whole, and the row is left as it is. */
+/* A message that the broker would drop when requeued, and whose row stayed locked, is stored whole; the row
+ * is left unchanged. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
-    enum { UNPUBLISHED_MS = 500 }; /* before the end: a copy that was not published by then */
+    enum { UNPUBLISHED_MS = 500 }; /* before the end: copies not published by then are handled */
 
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
@@ -68,8 +70,8 @@ static void drain_near(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The database refuses, and the broker would drop what goes back: it is asked often, so that what it can take
- * again is stored before the end. */
+/* The database refuses statements, and the broker would drop requeued messages: the database is asked often,
+ * so that messages it accepts again are stored before the end. */
 static void drain_asks(struct queue *q, int64_t now_ms)
 {
     enum { ASK_MS = 250 };
@@ -87,8 +89,8 @@ static void drain_asks(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The last resort, with a database that does not answer: rows stay as they are. Closing with them unacked
- * would cost every one of them a delivery on some brokers, and a requeue on fewer. */
+/* The last resort, with a database that does not answer: rows stay unchanged. Closing the channel with
+ * unacked deliveries would count a delivery for all of them on some brokers; a requeue does so on fewer. */
 static void drain_all(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -103,8 +105,8 @@ static void drain_all(struct queue *q, int64_t now_ms)
 void drain_step(struct queue *q, int64_t now_ms)
 {
     enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
-    /* An ordered queue stays subscribed: a cancel would hand it on before its deliveries are back. They go back
-     * with the connection. */
+    /* An ordered queue stays subscribed, since a cancel would hand it on before its deliveries are back. They
+     * return with the connection. */
     bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation || q->rules.ordered;
 
     if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))

@@ -1,5 +1,5 @@
-/* Answers of the database, by the operation that was sent. An answer without a row is one, too: `completed` means
- * an ack, all others lead back to the claim; nothing is acked or rejected on it. The rules stand in life.c,
+/* Answers of the database, by the operation that was sent. An answer without a row counts too: `completed`
+ * leads to an ack, all others to a new claim; nothing is rejected because of it. The rules are in life.c,
  * claim_rows.c and renewals.c. */
 #include "core/rows.h"
 
@@ -18,7 +18,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 
     if (!d || d->ended || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
-        return; /* it went another way meanwhile */
+        return; /* the delivery has taken another way meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)
         d->locked_since_ms = 0;
     struct step s = r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY ? row_repeat(q, now_ms, d, r)

@@ -16,7 +16,7 @@ struct request *request_new(struct queue *q);
 /* d becomes the last member, and forgets its former request. */
 void request_add(struct request *r, struct delivery *d);
 
-/* All members were added: it goes. */
+/* All members were added: the request is in flight. */
 void request_send(struct queue *q, int64_t now_ms, struct request *r);
 
 /* The request in flight with that ref; NULL: it was abandoned, or never sent. */

@@ -13,7 +13,7 @@
 enum batch_verdict {
     BATCH_ANSWERED, /* 2xx with the echo of the count: the named ones failed, all others succeeded */
     BATCH_ACCEPTED, /* the same with 202, in `transaction`: the others are accepted */
-    BATCH_BAD,      /* 2xx that does not say what became of the members: nobody's fault */
+    BATCH_BAD,      /* 2xx without the members' outcomes: no member is charged */
     BATCH_UNKNOWN,  /* an application that has never answered a batch refuses the form of the request */
     BATCH_NOT_NOW,  /* all members are released */
     BATCH_NOT_NOW_FOR_ONE, /* the same; one member may be the cause */
@@ -38,7 +38,7 @@ struct batch_reply {
 
 struct batch_member {
     struct slice id, token;
-    /* Filled in by batch_answer_read. */
+    /* Set by batch_answer_read. */
     bool failed;
     int status;             /* as answered to it alone: 500 where the entry has none, a 2xx, 502 or 504 */
     int64_t retry_after_ms; /* -1: none */

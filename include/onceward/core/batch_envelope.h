@@ -18,10 +18,10 @@ enum { ENVELOPE_DEPTH_MAX = 64 };
 
 struct envelope_member {
     struct slice token, id, queue;
-    struct slice content_type; /* of a message that has none; empty: it is left out */
+    struct slice content_type; /* for a message without one; empty: left out */
     int attempt;
     bool redelivered;
-    bool body_is_json; /* envelope_takes_body said so */
+    bool body_is_json; /* the result of envelope_takes_body */
     const struct message *message;
 };
 

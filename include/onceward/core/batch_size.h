@@ -25,7 +25,7 @@ size_t batch_size_bytes(const struct batch_size *s);
 /* A request that was sent after n_cuts halvings succeeded. is_full: more messages would not have gone with it. */
 void batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts);
 
-/* A request was not answered within its window, or it was answered 413. Answers whether the size was halved: that of a
- * single message teaches nothing. */
+/* A request had no answer within its window, or the answer was 413. Returns whether the size was halved: a
+ * request with a single message does not count. */
 bool batch_size_window_over(struct batch_size *s, size_t n, uint64_t n_cuts);
 bool batch_size_too_large(struct batch_size *s, size_t n, uint64_t n_cuts);

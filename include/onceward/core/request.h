@@ -28,12 +28,12 @@ struct request {
     size_t n_deliveries; /* members, and deliveries that have left it and remember it */
     struct timer timer;  /* the end of the window */
     int64_t sent_ms;
-    int64_t window_ends_ms; /* the earliest of its members' */
+    int64_t window_ends_ms; /* the earliest of its members' windows */
     struct application_request application;
     uint64_t mark;           /* of the queue's limiter */
-    uint32_t database_epoch; /* when it was sent */
-    bool in_flight;          /* with the application */
-    bool overdue;            /* its window is over, and the tokens are being revoked */
+    uint32_t database_epoch; /* at the time of sending */
+    bool in_flight;          /* sent, not answered yet */
+    bool overdue;            /* its window has ended, and the tokens are being revoked */
     bool probation;          /* sent while the circuit breaker is on: a trial */
     bool unanswered;         /* the limiter has its mark for a window without an answer */
     bool crashed;            /* the application was told of its crash, and said whose it is: */
