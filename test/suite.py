@@ -232,17 +232,18 @@ def run_pytest(part, name, arguments, folder, patience=SYSTEM_PATIENCE):
     listed = os.path.join(folder, name + ".failed")
     first = Count()
     run_pytest_once(name, arguments, folder, first, patience, ONCEWARD_TEST_FAILED=listed)
-    failed = []
+    said = {}
     if first.failed and os.path.exists(listed):
         with open(listed) as f:
-            failed = list(dict.fromkeys(f.read().splitlines()))
+            said = dict(line.split("\t", 1) for line in f.read().splitlines())
+    failed = list(said)
     if failed and len(failed) <= AGAIN_AT_MOST and first.failed <= 2 * len(failed):
         say(f"{len(failed)} failed; once more, alone: " + ", ".join(failed))
         again = Count()
         run_pytest_once(name + "-again", failed, folder, again, patience)
         if again.passed + again.skipped == len(failed) and not again.failed:
             part.add(first.passed + len(failed), 0, first.skipped)
-            part.count.unstable += failed
+            part.count.unstable += [f"{test}: {said[test]}" for test in failed]
             return
     part.count.take(first)
 
@@ -356,9 +357,12 @@ def main():
     options = parser.parse_args()
     options.n_together = options.n_alone = None  # not known
     process.interrupt_on_signals()
-    count, start, status = Count(), time.monotonic(), 0
+    count, start, status, failed_before = Count(), time.monotonic(), 0, 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-")
     os.chmod(folder, 0o755)
+    os.environ["TMPDIR"] = os.path.join(folder, "tmp")  # what a test leaves goes with the folder
+    os.mkdir(os.environ["TMPDIR"])
+    os.chmod(os.environ["TMPDIR"], 0o1777)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "python")
     before, beside, after = parts_of(options)
@@ -373,7 +377,7 @@ def main():
             part.run(options, folder)
     except KeyboardInterrupt:
         say("Interrupted.")
-        status = 130
+        status, failed_before = 130, sum(part.count.failed for part in before + beside + after)
     finally:
         stopping.set()
         process.kill_all()
@@ -385,13 +389,15 @@ def main():
             shutil.rmtree(folder, ignore_errors=True)
     for part in before + beside + after:
         count.take(part.count)
+    if status:
+        count.failed = failed_before  # what was cut off has not failed
     show_times(before + beside + after, options.took)
     took = sum(float(text.rpartition("=")[2]) for text in options.took)
     say(f"  {took + process.seconds_since(start):6.0f}  all" + (f"; {count.skipped} skipped" if count.skipped else ""))
     if not (options.quick or options.only or options.all):
         say("Not in it, but in test/run --all: what deploy/ ships, its examples, the short chaos run, what measures.")
     if count.unstable:
-        say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone: " + ", ".join(count.unstable))
+        say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone:" + "".join(f"\n  {one}" for one in count.unstable))
         if options.strict:
             count.passed, count.failed = count.passed - len(count.unstable), count.failed + len(count.unstable)
     say(f"{count.passed} passed, {count.failed} failed")

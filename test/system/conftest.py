@@ -60,12 +60,13 @@ def pytest_unconfigure(config):
 
 
 def pytest_runtest_logreport(report):
-    """The names of those that failed, for test/suite.py; with pytest-xdist the process that was called hears of all."""
+    """The names of those that failed, each with what it said, for test/suite.py; with pytest-xdist the process that was called hears of all."""
     listed = os.environ.get("ONCEWARD_TEST_FAILED")
     if report.failed and listed and "PYTEST_XDIST_WORKER" not in os.environ:
         head, bracket, tail = report.nodeid.rpartition("]")
         with open(listed, "a") as f:
-            f.write((head + bracket if bracket else tail.rpartition("@")[0] or tail) + "\n")
+            said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").split("\n")[0][:200]
+            f.write((head + bracket if bracket else tail.rpartition("@")[0] or tail) + "\t" + said + "\n")
 
 
 @pytest.fixture(scope="session")
