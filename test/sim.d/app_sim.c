@@ -1,4 +1,4 @@
-/* The simulated application: see app_sim.h. What it does with a request is a short program of steps, one for
+/* The simulated application: see app_sim.h. It handles a request by a short program of steps, one program for
  * each deed. */
 #include "app_sim.h"
 
@@ -26,7 +26,7 @@ enum step {
     STEP_CRASH
 };
 
-/* delay before the step: thousandths of the work's time, and of the window. */
+/* Delay before the step: thousandths of the work's time, and of the window. */
 struct move {
     enum step step;
     int work, window, status;
@@ -115,7 +115,7 @@ static void leave(struct app_sim *a, const struct post *p)
         }
 }
 
-/* A handler that hangs ends when its caller is gone. */
+/* A hanging handler ends when its caller is gone. */
 static void forget_abandoned(struct app_sim *a)
 {
     for (size_t i = 0; i < a->n_busy;)
@@ -135,7 +135,7 @@ static void enter(struct app_sim *a, struct post *p)
     p->at_application = true;
 }
 
-/* --- its end and its start --- */
+/* --- crash and start --- */
 
 static void starts(struct world *w, void *object, uint64_t epoch, uint64_t unused)
 {
@@ -187,7 +187,7 @@ bool app_sim_probe(const struct world *w, const struct app_sim *a, bool *ret_ref
     return proxy && !ready_url;
 }
 
-/* --- what it does with a request --- */
+/* --- handling of a request --- */
 
 static enum deed deed_of_character(const struct world *w, const struct post *p)
 {
@@ -220,7 +220,7 @@ static bool needs_transaction(enum deed d)
     return d == DEED_EARLY || d == DEED_EARLY_NEVER || d == DEED_202 || d == DEED_202_NEVER;
 }
 
-/* By message and request, so that a plan with less in it still does the same to what is left. */
+/* Depends on message and request only, so that a reduced plan treats the remaining messages the same. */
 static enum deed choose_deed(const struct world *w, const struct post *p)
 {
     uint64_t state =
@@ -245,7 +245,7 @@ static int64_t retry_after_of(const struct post *p, int status)
 
 static void next_step(struct world *w, struct post *p);
 
-/* false: it waits for a lock, and the step comes again. */
+/* False: it waits for a lock, and the step is repeated. */
 static bool do_begin(struct world *w, struct post *p)
 {
     if (!is_transaction(w, p))

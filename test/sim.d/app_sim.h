@@ -6,31 +6,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A simulated application, beside one sidecar: it does with each request what message, plan and fault say
- * (enum deed). With completion `transaction` it completes the token in the transaction of its work, as an
- * application that keeps its side of the contract does; what it does with an old token must come to nothing.
- */
+/* A simulated application beside one sidecar. Message, plan and fault decide how it handles each request
+ * (enum deed). With completion `transaction` it completes the token in the transaction of its work, as the
+ * contract requires; work with an old token must have no effect. */
 
 struct app_sim {
     struct world *world;
     int index;
     bool up, hangs;
-    uint32_t epoch;     /* raised by each end and each start */
-    int64_t back_us;    /* it is down until then, by a fault */
-    struct post **busy; /* what it works on. Owned */
+    uint32_t epoch;     /* counts crashes and starts */
+    int64_t back_us;    /* down until then, because of a fault */
+    struct post **busy; /* requests being handled. Owned */
     size_t n_busy, busy_cap;
-    enum deed forced; /* of all requests; DEED_OK: none is */
-    int slower;       /* times; 1: not */
+    enum deed forced; /* deed for all requests; DEED_OK: none is forced */
+    int slower;       /* factor of the work's time; 1: normal */
     int64_t crashed_us;
 };
 
 void app_sim_init(struct world *w, struct app_sim *a, int index);
 void app_sim_deinit(struct app_sim *a);
 
-/* A request is sent to it. sidecar_answered follows, sooner or later or never. */
+/* A request arrives. sidecar_answered follows sooner or later, or never. */
 void app_sim_post(struct world *w, struct app_sim *a, struct post *p);
 
-/* Is anybody there? refused: nobody took the connection. */
+/* Is the application available? refused: it does not accept connections. */
 bool app_sim_probe(const struct world *w, const struct app_sim *a, bool *ret_refused);
 
 void app_sim_crash(struct world *w, struct app_sim *a, int64_t down_us);

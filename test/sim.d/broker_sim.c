@@ -71,7 +71,7 @@ void broker_sim_deinit(struct world *w)
     free(w->broker->copies);
 }
 
-/* --- delivering --- */
+/* --- deliveries --- */
 
 static void delivery_arrives(struct world *w, void *object, uint64_t tag, uint64_t unused)
 {
@@ -150,8 +150,9 @@ const struct sidecar *broker_active_sidecar(const struct world *w, int queue)
     return c ? c->link->sidecar : NULL;
 }
 
-/* The active consumer stays so until it is cancelled or its channel ends; then it is the one that waits longest. On
- * classic queues the next one waits until everything of the former one is settled. */
+/* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one
+ * gets it. On classic queues that one gets no delivery until all of the former one's are acked, rejected or
+ * requeued. */
 static struct channel *active_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
@@ -169,7 +170,7 @@ static struct channel *active_channel(struct broker_queue *q, struct consumer_si
     return active && (*to)->n_unacked < (*to)->prefetch ? active : NULL;
 }
 
-/* Round robin: a channel that got one goes behind the others. */
+/* Round robin: a channel that got a delivery moves behind the others. */
 static struct channel *next_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     if (q->plan->single_active)
@@ -246,7 +247,7 @@ struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int6
     return m;
 }
 
-/* --- what comes back --- */
+/* --- returns --- */
 
 struct copy *channel_copy(const struct channel *c, uint64_t tag)
 {
@@ -268,8 +269,8 @@ static struct copy *take_unacked(struct channel *c, uint64_t tag)
     return m;
 }
 
-/* By the end of their channel, or one by one (m->returned). Quorum queues have a line of their own for what is returned,
- * so that a part that is returned a second time goes behind the rest. */
+/* Deliveries return at the end of their channel, or one by one (m->returned). Quorum queues have a separate
+ * list for them, so that a part that returns a second time goes behind the rest. */
 static struct copy *place_behind(struct broker_queue *q, const struct copy *m)
 {
     return m->returned && !q->plan->limit ? &q->ready : &q->returns;
@@ -292,7 +293,7 @@ static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bo
         before = place_behind(q, m);
     else if (q->plan->quorum && q->plan->version >= 430)
         before = &q->returns;
-    else if (!q->plan->quorum || q->plan->limit) { /* where it was */
+    else if (!q->plan->quorum || q->plan->limit) { /* to its former place */
         before = q->ready.next;
         while (before != &q->ready && before->position < m->position)
             before = before->next;
@@ -381,7 +382,7 @@ static void on_cancel(struct world *w, struct channel *c, uint32_t number)
 {
     for (size_t i = 0; i < c->n_consumers; i++)
         if (c->consumers[i].number == number) {
-            c->consumers[i] = c->consumers[--c->n_consumers]; /* what it had stays unacked */
+            c->consumers[i] = c->consumers[--c->n_consumers]; /* its deliveries stay unacked */
             break;
         }
     if (!n_consumers(&w->broker->queues[c->queue]))
@@ -461,7 +462,7 @@ struct channel *broker_open(struct world *w, struct link_sim *l, int queue)
     return c;
 }
 
-/* As one tail, in the order of its tags. */
+/* Returns as one tail, in the order of tags. */
 static void tail_goes_back(struct world *w, struct channel *c)
 {
     for (size_t i = 0; i < c->n_tags; i++) {
@@ -476,7 +477,7 @@ static void tail_goes_back(struct world *w, struct channel *c)
     pump(w, &w->broker->queues[c->queue]);
 }
 
-/* Everything that it had goes back, the oldest first. */
+/* All its deliveries return, the oldest first. */
 void broker_channel_ends(struct world *w, struct channel *c)
 {
     struct broker_queue *q = &w->broker->queues[c->queue];

@@ -91,7 +91,7 @@ static int64_t arrival(int64_t *latest_us, int64_t now_us, int64_t takes_us)
 
 /* --- statements --- */
 
-/* Those without an id say the same, all of them; of the others the copies with one body. */
+/* Copies without an id all have the same content; of the others, those with the same body do. */
 static uint64_t what_it_says(const struct copy *m)
 {
     const struct truth *t = m->truth;

@@ -11,10 +11,10 @@
 
 /* The simulated database: the rows of inbox_sim.h behind connections that break. A batch is one statement: it
  * is executed when it arrives, and its answers travel back; either may be lost. Its clock is its own and may
- * jump. Claims that only insert are flushed later, as with synchronous_commit off: a crash may take the
- * latest of them away. */
+ * jump. Claims that only insert are flushed later, as with synchronous_commit off: a crash may lose the
+ * latest of them. */
 
-/* The kinds of batches, as the inbox adapter has them: one of each is out at a time. */
+/* The kinds of batches, as in the inbox adapter: at most one of each is in flight. */
 enum batch_kind {
     BATCH_CLAIM,
     BATCH_CLAIM_ASYNC,
@@ -53,7 +53,7 @@ struct batch {
     struct batch *next_free;
     struct base_link *link;
     enum batch_kind kind;
-    int n_owners; /* the sidecar that waits for it, and the way it travels */
+    int n_owners; /* the waiting sidecar, and the batch in transit */
     struct inbox_asker who[QUEUES_MAX];
     size_t n;
     int64_t sent_us;
@@ -68,7 +68,7 @@ struct presence_row {
 
 struct database_sim {
     bool up, full, retries;
-    int64_t mended_us; /* when it last took writes again */
+    int64_t mended_us; /* when it last accepted writes again */
     int64_t skew_us;
     uint64_t next_tx;
     struct inbox_letters_sim letters; /* without a row */
@@ -88,12 +88,12 @@ static inline int64_t database_now(const struct world *w)
 struct base_link *database_connect(struct world *w, struct sidecar *s, uint32_t life);
 struct batch *batch_new(struct world *w, enum batch_kind kind);
 void batch_release(struct world *w, struct batch *b);
-/* The batch travels, is executed and answered: sidecar_rows, or nobody hears of it. */
+/* The batch is sent, executed and answered: sidecar_rows follows, unless the answer is lost. */
 void database_send(struct world *w, struct base_link *l, struct batch *b);
 /* sidecar_presence follows. */
 void database_ask_presence(struct world *w, struct base_link *l, int sidecar, const bool *consuming);
 /* sidecar_tried follows. */
 void database_ask_try(struct world *w, struct base_link *l);
 void database_crashes(struct world *w, int64_t for_us);
-/* A synchronous commit: everything before it is on disk. */
+/* A synchronous commit, which flushes everything before it. */
 void database_flush(struct world *w);

@@ -1,8 +1,8 @@
-/* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox, and
- * asks for claims, looks, completions, failures, releases, letters (with a row and without), extensions,
- * sweeps, moves to the history and redrives of a few messages at random, from three sidecars and three application transactions,
- * while time goes by in whole seconds. All durations end in half a second, so that the few milliseconds that
- * a call takes decide nothing. */
+/* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox. Three
+ * sidecars and three application transactions make random claims, lookups, completions, failures, releases,
+ * letters (with a row and without), extensions, sweeps, moves to the history and redrives of a few messages,
+ * while time advances in whole seconds. All durations end in half a second, so that the few milliseconds of a
+ * call make no difference. */
 #include "differential.h"
 
 #include "inbox_sim.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { N_MESSAGES = 3, N_SIDECARS = 3, N_TRANSACTIONS = 3, N_CALLS = 60, TOKENS = 12, TOLERANCE_MS = 400 };
-enum { N_LETTERS = 3 /* in one batch, at most */, LETTER_TOKENS = 4, BODIES = 2 };
+enum { N_LETTERS = 3 /* per batch, at most */, LETTER_TOKENS = 4, BODIES = 2 };
 enum { LATE = 3 }; /* in place of a difference */
 enum { WINDOW_MS = 4500, MAX_WINDOW_MS = 14500, MAX_ATTEMPTS = 2, REVIVE = 2 };
 
@@ -27,14 +27,15 @@ struct asked {
     uint64_t random;
     struct inbox_row_sim rows[N_MESSAGES];
     struct inbox_letters_sim letters;
-    int64_t letter_ids[N_CALLS * N_LETTERS]; /* the real ones */
-    bool transaction;                        /* of the queue of this episode */
+    int64_t letter_ids[N_CALLS * N_LETTERS]; /* ids of the real letters */
+    bool transaction;                        /* completion of this episode's queue */
     int64_t aged_us, began_us;
-    int64_t episode_us; /* when it began, really: all times are half a second from where an answer changes */
+    int64_t episode_us; /* the episode's real start: all times are half a second away from the moment at which
+                           an answer changes */
     int64_t numbers[N_SIDECARS];
     bool own[N_SIDECARS];
     unsigned gone[N_SIDECARS];
-    int in_tx[N_TRANSACTIONS]; /* the message that its transaction has locked; -1: none */
+    int in_tx[N_TRANSACTIONS]; /* the message that each transaction has locked; -1: none */
     uint64_t n_calls;
     char call[300], answer[600];
 };
@@ -52,7 +53,7 @@ static int64_t now_us(const struct asked *a)
     return 1000000000000000 + real_us() - a->began_us + a->aged_us;
 }
 
-/* false: the driver is gone. */
+/* False: the driver is gone. */
 static bool ask(struct asked *a, const char *format, ...)
 {
     va_list args;
@@ -69,7 +70,7 @@ static bool ask(struct asked *a, const char *format, ...)
     return true;
 }
 
-/* The machine stood still: what the two say may differ since one was asked later. */
+/* The machine stood still, so the two answers may differ because one was asked for later. */
 static bool is_late(const struct asked *a)
 {
     return real_us() - a->episode_us > TOLERANCE_MS * INT64_C(1000);
@@ -143,14 +144,13 @@ static struct inbox_asker asker(const struct asked *a, int s)
                                 .revive = REVIVE};
 }
 
-/* One that the row may have, or one of a few others; 0 is nobody's. */
+/* A token that the row may have, or one of a few others; 0 belongs to no row. */
 static uint64_t some_token(struct asked *a, int m)
 {
     uint64_t n;
 
     memcpy(&n, a->rows[m].token, sizeof(n));
-    bool known =
-        n && !a->rows[m].unclaimed; /* the token of a row that a renewal made is the database's own */
+    bool known = n && !a->rows[m].unclaimed; /* a renewal's row has a token that the database chose */
 
     return known && random_chance(&a->random, 6000)
                ? n
@@ -242,8 +242,7 @@ static int do_end(struct asked *a, int m, int s, int what)
     return compare(a, m, false, &r);
 }
 
-/* The real letter must be a new one where ours is, else one that answers as well as ours: of several it may
- * be any. */
+/* The real letter must be new if the simulated one is; otherwise any of several equally good ones. */
 static bool letter_is(struct asked *a, const char *answer, const struct inbox_ask *item)
 {
     int64_t id = field(answer, "letter=");
@@ -261,7 +260,7 @@ static bool letter_is(struct asked *a, const char *answer, const struct inbox_as
     return known == n;
 }
 
-/* Without a row: a few tokens and bodies, so that some say the same, and some are repeats. */
+/* Without a row: only a few tokens and bodies, so that some are equal, and some are repeats. */
 static int do_letters(struct asked *a, int s)
 {
     size_t n = 1 + random_below(&a->random, N_LETTERS), len = 0;
@@ -335,7 +334,7 @@ static int do_time(struct asked *a)
 {
     int64_t ms = 1000 * random_between(&a->random, 1, 6);
 
-    if (random_chance(&a->random, 500)) /* the database's clock was ahead, and is set right */
+    if (random_chance(&a->random, 500)) /* the database's clock was ahead, and is corrected */
         ms = -1000 * (random_between(&a->random, 20, 100) + (random_chance(&a->random, 5000) ? 604800 : 0));
     a->aged_us += ms * 1000;
     return ask(a, "age %lld", (long long)ms) ? said_is(a, 0, "ok") : 2;
@@ -366,7 +365,7 @@ static int one_call(struct asked *a)
         return do_end(a, m, s, (int)random_below(&a->random, 4));
     if (what < 80)
         return do_application(a, m);
-    if (is_locked(a)) /* it would wait for the application */
+    if (is_locked(a)) /* the call would wait for the application */
         return 0;
     if (what < 90)
         return do_time(a);

@@ -2,7 +2,7 @@
 
 #include <stdint.h>
 
-/* Asks the simulated inbox and the real functions the same at random: driver is test/system/inbox_calls,
- * connection a migrated database, whose inbox is emptied. Runs for so many seconds. 0: they answered alike.
- */
+/* Sends the same random calls to the simulated inbox and to the real functions. driver:
+ * test/system/inbox_calls; connection: a migrated database, whose inbox is emptied. Runs for that many
+ * seconds. 0: all answers were equal. */
 int differential_run(const char *driver, const char *connection, uint64_t seed, double seconds);

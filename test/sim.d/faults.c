@@ -1,4 +1,4 @@
-/* What breaks, and how it is mended again. */
+/* Faults and their repair. */
 #include "faults.h"
 
 #include "broker_sim.h"
@@ -49,7 +49,7 @@ static void broker_cut(struct world *w, struct sidecar *s, const struct plan_fau
                        silent ? random_between(&w->random, 0, 30000000) : 500);
 }
 
-/* What stands still for longer already goes on doing so: nothing overtakes. */
+/* A longer standstill is not shortened. */
 static void until(int64_t *at_us, int64_t end_us)
 {
     if (*at_us < end_us)
@@ -219,7 +219,7 @@ void fault_begins(struct world *w, const struct plan_fault *f)
     TRACE(w, "FAULT %s, sidecar %d, for %lld ms, %lld", fault_name(f->kind), f->sidecar,
           (long long)(f->for_us / 1000), (long long)f->param);
     switch (f->kind) {
-    case FAULT_BROKER_DOWN: /* of everybody */
+    case FAULT_BROKER_DOWN: /* for all sidecars */
         w->broker->up = false;
         for (int i = 0; i < w->plan->n_sidecars; i++)
             broker_off(w, w->sidecars[i], f);

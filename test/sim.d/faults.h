@@ -3,5 +3,5 @@
 #include "plan.h"
 #include "world.h"
 
-/* Lets a fault of the plan begin; its end follows by itself. */
+/* Starts a fault of the plan; its end is scheduled. */
 void fault_begins(struct world *w, const struct plan_fault *f);

@@ -20,7 +20,7 @@ static int64_t not_below_0(int64_t us)
     return us < 0 ? 0 : us;
 }
 
-/* A row that was moved is none for all but claims. */
+/* Only claims see a row that was moved to the history. */
 static bool has_row(const struct inbox_row_sim *r)
 {
     return r->status != INBOX_NONE && !r->moved;
@@ -43,7 +43,7 @@ static int64_t max_window(const struct inbox_asker *who)
     return who->max_window_us > who->window_us ? who->max_window_us : who->window_us;
 }
 
-/* No clock but one that was ahead has given out such a window. */
+/* Only a clock that was ahead can have given such a window. */
 static bool ends_late(const struct inbox_row_sim *r, int64_t now_us)
 {
     return r->expires_us - INBOX_MOST_US > now_us + INBOX_GRACE_US;
@@ -55,8 +55,7 @@ static bool revives(const struct inbox_row_sim *r, const struct inbox_asker *who
            who->revive >= r->n_letters;
 }
 
-/* holder_is_gone: may its token be ended before its window is over? Not where the application has extended
- * it. */
+/* holder_is_gone: may its token be ended before its window ends? Not if the application has extended it. */
 static bool holder_is_gone(const struct inbox_row_sim *r, const struct inbox_asker *who)
 {
     int64_t slack_us = who->max_window_us > who->window_us ? who->max_window_us - who->window_us : 0;
@@ -73,7 +72,7 @@ static bool is_swept(const struct inbox_row_sim *r)
     return r->status == INBOX_FAILED && r->swept;
 }
 
-/* Of a row whose holder has ended without a word: what a claim comes to. */
+/* The answer to a claim of a row whose owner ended without an answer. */
 static enum row_answer takeover_answer(const struct inbox_row_sim *r, int64_t now_us,
                                        const struct inbox_asker *who, const struct inbox_ask *ask)
 {
@@ -86,7 +85,7 @@ static enum row_answer takeover_answer(const struct inbox_row_sim *r, int64_t no
     return r->takeovers >= 1 && !ask->alone ? ROW_DUE : ROW_CLAIMED;
 }
 
-/* What a claim comes to, if nobody holds the row's lock. */
+/* The answer to a claim if the row is not locked. */
 static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_us,
                                     const struct inbox_asker *who, const struct inbox_ask *ask)
 {
@@ -124,7 +123,7 @@ static int64_t wait_of(const struct inbox_row_sim *r, int64_t now_us, const stru
     return a == ROW_NOT_DUE ? r->next_us - now_us : 0;
 }
 
-/* A row of somebody else's that would be held, or put off, until a late end. */
+/* A row of another owner that would be held, or not due, until a late end. */
 static bool shorten(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask)
 {
@@ -197,7 +196,7 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
         ret->body = r->body;
         return;
     } else {
-        /* A repeat, of a token that was extended beyond a new window: nothing is to be changed. */
+        /* A repetition, with a token that was extended beyond a new window: nothing changes. */
         bool stands = r->status == INBOX_PROCESSING && has_token(r, ask->token) &&
                       r->expires_us >= now_us + who->window_us;
 
@@ -520,7 +519,7 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
     if (r->status != INBOX_DEAD)
         return false;
     r->status = INBOX_WAITING;
-    memset(r->token, 0x11, sizeof(r->token)); /* a new one, that nobody has */
+    memset(r->token, 0x11, sizeof(r->token)); /* a new one that no sidecar has */
     r->attempt = r->takeovers = r->crashes = r->unproven_step = r->renewals = r->batch_cap = 0;
     r->renewals_until_us = 0;
     r->unproven_us = -1;

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The inbox, as the functions of sql/functions are: one row, one statement, one answer. Pure: time is the
- * database's clock, in microseconds. A row that an application's open transaction has locked is skipped by
- * whatever would change it. test/sim/differential.c asks the same of a real PostgreSQL. */
+/* The inbox in the form of the functions of sql/functions: one row, one statement, one answer. Pure: time is
+ * the database's clock, in microseconds. A row that an application's open transaction has locked is skipped
+ * by every function that would change it. test/sim/differential.c compares it with a real PostgreSQL. */
 
 enum inbox_status { INBOX_NONE, INBOX_PROCESSING, INBOX_COMPLETED, INBOX_FAILED, INBOX_WAITING, INBOX_DEAD };
 
@@ -24,12 +24,12 @@ struct inbox_row_sim {
     int batch_cap;       /* 0: none */
     int renewals;
     int64_t renewals_until_us; /* 0: none yet */
-    bool unclaimed;            /* a renewal made it */
-    bool alone;                /* the newest claim was made to go alone */
+    bool unclaimed;            /* created by a renewal */
+    bool alone;                /* the newest claim was made for quarantine */
     bool swept;
     int instance; /* of the newest claim */
     int64_t number;
-    uint8_t body;       /* stands for the fingerprint */
+    uint8_t body;       /* represents the fingerprint */
     uint64_t locked_by; /* an application's transaction; 0: none */
     bool flushed;       /* its insert would survive a crash of the database */
     int n_letters;
@@ -37,12 +37,12 @@ struct inbox_row_sim {
     bool moved; /* completed, and replaced by an entry of the history */
 };
 
-/* Who asks, and how its queue is configured. */
+/* The caller, and its queue's settings. */
 struct inbox_asker {
     int instance;
     int64_t number;
-    bool own;      /* earlier lives of this instance have ended */
-    unsigned gone; /* a bit for each instance that is known to be gone */
+    bool own;      /* earlier starts of this instance have ended */
+    unsigned gone; /* one bit for each instance that is known to have ended */
     bool transaction;
     int64_t window_us, max_window_us;
     int max_attempts, revive;
@@ -52,12 +52,12 @@ struct inbox_ask {
     uint8_t token[16];
     uint8_t body;
     bool alone, only_expired, give_back, exhausted;
-    bool near_limit; /* bury: for another reason than `attempts` */
+    bool near_limit; /* bury: for a reason other than `attempts` */
     int64_t delay_us;
-    int crashes, unproven_step; /* -1: as they are */
-    int batch_cap;              /* 0: as it is */
+    int crashes, unproven_step; /* -1: unchanged */
+    int batch_cap;              /* 0: unchanged */
     int64_t deaths;
-    bool looked_for; /* bury without a row: it may have been written before */
+    bool looked_for; /* bury without a row: may have been written before */
 };
 
 struct inbox_reply {
@@ -84,10 +84,10 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
 void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);
 
-/* A letter without a row: known by its token, or where that is all zeros by what it says. */
+/* A letter without a row, identified by its token, or by its content if that is all zeros. */
 struct inbox_letter_sim {
     uint8_t token[16];
-    uint64_t says; /* stands for all that identifies a copy by its content */
+    uint64_t says; /* represents everything that identifies a copy by its content */
 };
 
 struct inbox_letters_sim {
@@ -95,14 +95,14 @@ struct inbox_letters_sim {
     size_t n, cap;
 };
 
-/* Is it the one that is looked for? */
+/* Does it match the letter in the call? */
 bool inbox_sim_is_letter(const struct inbox_letter_sim *l, const struct inbox_ask *ask, uint64_t says);
 
-/* Answers its place; *ret_inserted: it is new. */
+/* Returns its index; *ret_inserted: it is new. */
 size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *ask, uint64_t says,
                         bool *ret_inserted);
 
-/* What applications call. */
+/* The functions for applications. */
 enum inbox_said { INBOX_OK, INBOX_OW001, INBOX_OW003, INBOX_WAITS };
 enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx);
 void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx);
@@ -110,11 +110,11 @@ void inbox_sim_rollback(struct inbox_row_sim *r, uint64_t tx);
 enum inbox_said inbox_sim_extend(struct inbox_row_sim *r, int64_t now_us, const uint8_t token[16],
                                  int64_t for_us);
 
-/* Housekeeping: a token that expired late_us ago without an answer. true: the row was swept. */
+/* Housekeeping: ends a token that expired late_us ago without an answer. True: the row was swept. */
 bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us);
 
-/* Housekeeping: a completed row is replaced by an entry of the history, once it is old enough. true: it was. */
+/* Housekeeping: replaces a completed row by a history entry once it is old enough. True: it was replaced. */
 bool inbox_sim_move(struct inbox_row_sim *r);
 
-/* An operator's redrive: the row waits, with no attempt. true: it was dead. */
+/* An operator's redrive: the row waits, without attempts. True: it was dead. */
 bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us);

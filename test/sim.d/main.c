@@ -99,7 +99,7 @@ static void report(const struct options *o, struct plan *p, struct outcome *out)
         printf("Its story: test/sim --seed %llu --trace\n", (unsigned long long)p->seed);
 }
 
-/* The outbox of a seed. True: a promise broke, and it was told. */
+/* Runs the outbox with a seed. True: it broke a promise, which was printed. */
 static bool outbox_breaks(uint64_t seed, bool trace)
 {
     struct outcome out;
@@ -124,7 +124,7 @@ static int run_outbox(const struct options *o)
     return 0;
 }
 
-/* Every step-th seed. 0: all were good. */
+/* Runs every step-th seed. 0: all were good. */
 static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
 {
     double began = now_s();
@@ -224,7 +224,7 @@ static uint64_t caught_by(int mutant, struct outcome *out)
     return 0;
 }
 
-/* In a process of its own: a mutant may also be caught by an assertion, or by the sanitizers. */
+/* Runs in a process of its own: an assertion or a sanitizer may also catch a mutant. */
 static int try_mutant(int mutant)
 {
     struct outcome out;

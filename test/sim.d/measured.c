@@ -1,4 +1,4 @@
-/* Measured scenarios: see measured.h. What is asked for stands beside each. */
+/* Measured scenarios: see measured.h. The required figure stands beside each. */
 #include "measured.h"
 
 #include "measured_rig.h"
@@ -72,7 +72,7 @@ void measure(struct plan *p, struct figures *f)
     plan_deinit(p);
 }
 
-/* --- what is said of them --- */
+/* --- verdicts --- */
 
 void verdict(struct report *r, const struct figures *f, bool good, const char *name, const char *text)
 {
@@ -133,7 +133,7 @@ static void flow(struct report *r)
     }
 }
 
-/* The defaults of the configuration; the broker takes as long as one whose replicas write each ack to disk. */
+/* The defaults of the configuration; the broker is as slow as one whose replicas write each ack to disk. */
 static void defaults_plan(struct plan *p, enum deed d, unsigned per_10000, int64_t backoff_ms)
 {
     flow_plan(p, d, per_10000);
@@ -238,7 +238,7 @@ static void many_bad(struct report *r)
             "300 times 400 before 50 good ones", text);
 }
 
-/* As many as the prefetch and more: they hold no credit, and a first try makes nobody wait for more than a
+/* More messages than the prefetch: they hold no credit, and a first try delays the others by at most a
  * second. */
 static void many_busy(struct report *r)
 {
@@ -309,8 +309,8 @@ static void outage_plan(struct plan *p, const struct outage *o, int limit, bool 
     p->stop_us = (HOUR_S + 900) * (int64_t)SECOND;
 }
 
-/* What is held for max_hold goes back, and is stored whole when the limit is near: dead letters then, and
- * none of them lost. */
+/* Deliveries held for max_hold are returned, and stored whole near the limit: there are dead letters then,
+ * but none is lost. */
 static void outages(struct report *r)
 {
     static const struct outage all[] = {{FAULT_APP_DOWN, false, 2, 0, "application"},
@@ -353,7 +353,7 @@ static void outages(struct report *r)
         }
 }
 
-/* --- kills in a drain --- */
+/* --- kills during a drain --- */
 
 static void kill_plan(struct plan *p, bool transaction, int n_sidecars)
 {
@@ -372,7 +372,7 @@ static void kills(struct report *r)
 
     for (int transaction = 0; transaction < 2; transaction++) {
         struct figures none = {0}, f = {0};
-        int more_s = transaction ? 3 : 30 + 3 + 2; /* the window, and the grace of a takeover */
+        int more_s = transaction ? 3 : 30 + 3 + 2; /* the window, and the grace period of a takeover */
 
         kill_plan(&p, transaction, 1);
         measure(&p, &none);
@@ -402,7 +402,7 @@ static void kills(struct report *r)
 
 /* --- a broken replica beside a good one --- */
 
-/* For so long the application of the first of two replicas says 500 to everything. */
+/* The first of two replicas has an application that answers 500 to everything for this long. */
 static void broken_plan(struct plan *p, int for_s)
 {
     plan_plain(p, 17);
@@ -412,8 +412,8 @@ static void broken_plan(struct plan *p, int for_s)
     plan_add(p, 0, CHARACTER_GOOD, 400, 0, 0);
 }
 
-/* The good one does all, soon: pause_hold and half a minute, in which the other one tries with one, and no
- * more. And where there is more, the broken one finds out that it is well again. */
+/* The good replica soon does everything: after pause_hold and half a minute, during which the other one tries
+ * only one message. When more messages come, the broken replica detects its recovery. */
 static void broken_replica(struct report *r)
 {
     struct figures f = {0};
@@ -436,8 +436,8 @@ static void broken_replica(struct report *r)
     verdict(r, &f, f.n_done_by[0] >= 100 && !f.n_dead[CHARACTER_GOOD], "a replica that was broken", text);
 }
 
-/* Killed more often within a window than the broker delivers: each message is renewed before the broker drops
- * it, also one that waits for its own dead holder's window. */
+/* Killed more often within a window than the delivery limit allows: each message is renewed before the broker
+ * drops it, also one that waits for the window of its own dead owner. */
 static void kills_at_the_limit(struct report *r)
 {
     static const struct {
@@ -475,7 +475,7 @@ static void kills_at_the_limit(struct report *r)
     }
 }
 
-/* One at a time, and one answer in five is 503: a good one ends the wait, so each of them is a short one. */
+/* One at a time, and one answer in five is 503: a good answer ends the wait, so each wait is short. */
 static void slow_again(struct report *r)
 {
     struct figures f = {0};
@@ -493,7 +493,7 @@ static void slow_again(struct report *r)
     verdict(r, &f, f.n_done[CHARACTER_GOOD] >= 1200, "one at a time, 20 % of answers 503", text);
 }
 
-/* Seeds that once broke a promise, each of them rare. */
+/* Seeds that once broke a promise, each rarely. */
 static void found(struct report *r)
 {
     static const uint64_t seeds[] = {32749, 37329, 37589, 42519, 52932, 81747,

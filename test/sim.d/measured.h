@@ -2,10 +2,10 @@
 
 #include "run.h"
 
-/* Scenarios with a figure: each says what it measured in virtual time, and what it asks for. */
+/* Scenarios with a figure, measured in virtual time and compared with a required value. */
 
-/* All, or the one of that name (NULL: all). 0: each gave what it asks for. */
+/* Runs all scenarios, or the one with that name (NULL: all). 0: every figure was good. */
 int measured_run(const char *name);
 
-/* Does one of them fail, as it should with a mutant? */
+/* Does a scenario fail, as it should with a mutant? */
 bool measured_catches(struct outcome *ret);

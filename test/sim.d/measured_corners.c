@@ -1,10 +1,10 @@
-/* Measured scenarios that a random plan does not come to: a few messages, and faults at given moments. */
+/* Measured scenarios that random plans do not reach: a few messages, and faults at given moments. */
 #include "measured_rig.h"
 
 #include <stdio.h>
 
-/* What waits to die while the brake is on holds no credit: more than the prefetch of them, and the good ones
- * behind them come all the same. */
+/* Messages to be given up while the circuit breaker is on hold no credit: more of them than the prefetch, and
+ * the good ones behind them still arrive. */
 void no_ids(struct report *r)
 {
     struct figures f = {0};
@@ -22,8 +22,8 @@ void no_ids(struct report *r)
             "200 without an id before 50 good ones", text);
 }
 
-/* All were delivered before, the brake is on here, and the other replica consumes and has no room: one is
- * tried here each minute, which shows that the application is well again. */
+/* All were delivered before, the circuit breaker is on here, and the other replica consumes but has no room:
+ * one message is tried here every minute, which detects the application's recovery. */
 void left_to_others(struct report *r)
 {
     struct figures f = {0};
@@ -49,8 +49,8 @@ void left_to_others(struct report *r)
             "a brake, and all redelivered", text);
 }
 
-/* Its application keeps its row locked beyond the end of a drain, and one return more is its end: it is
- * renewed, or stored whole. */
+/* The application keeps the row locked beyond the end of a drain, and one more return would end the message:
+ * it is renewed, or stored whole. */
 void drain_locked(struct report *r)
 {
     struct figures f = {0};
@@ -72,8 +72,8 @@ void drain_locked(struct report *r)
     verdict(r, &f, !f.n_lost, "a drain beside locked rows at limit 2", text);
 }
 
-/* A database that refuses works again a second before the end of a drain, and one return more is the
- * message's end: it is stored whole. */
+/* A refusing database works again a second before the end of a drain, and one more return would end the
+ * message: it is stored whole. */
 void drain_refused(struct report *r)
 {
     struct figures f = {0};
@@ -95,8 +95,8 @@ void drain_refused(struct report *r)
     verdict(r, &f, !f.n_lost, "a drain, and a database that refused, at limit 2", text);
 }
 
-/* A claim whose answer is lost, and in a drain it is given back instead of being asked for again: that its
- * row is completed says nothing of this copy, whose body is another. The oracle sees the ack. */
+/* A claim whose answer is lost is released during a drain, without being repeated: its completed row proves
+ * nothing about this copy, which has another body. The oracle checks the ack. */
 void other_body(struct report *r)
 {
     struct figures f = {0};
@@ -119,8 +119,8 @@ void other_body(struct report *r)
     verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1, "another body, its claim unheard of, and a drain", text);
 }
 
-/* Answered, and its completion comes when the token is lost to the holder of another copy: that is no
- * completion. The oracle sees the ack. */
+/* Answered, but the completion comes after the token was lost to the owner of another copy: that is no
+ * completion. The oracle checks the ack. */
 void late_completion(struct report *r)
 {
     struct figures f = {0};
@@ -134,7 +134,7 @@ void late_completion(struct report *r)
 
     plan_add(&p, 0, CHARACTER_GOOD, 1, 1000, 0);
     p.messages[1].twin_of = first;
-    /* The first has its statements at last when the second has taken over. */
+    /* The first owner's statements arrive only after the second has taken over. */
     plan_break(&p, FAULT_DATABASE_SLOW, SECOND, 34 * (int64_t)SECOND)->sidecar = 0;
     p.stop_us = 200 * (int64_t)SECOND;
     measure(&p, &f);
@@ -144,9 +144,8 @@ void late_completion(struct report *r)
             "a completion that comes too late", text);
 }
 
-/* Somebody before the application always accepts, and resets: some of the connections before the request has
- * left. That says nothing of the application either: it is charged at the pace of what nothing proves, in
- * each of these. */
+/* A proxy before the application always accepts and then resets, sometimes before the request was sent. That
+ * proves nothing about the application either: a crash is charged at the unproven pace in each case. */
 void resets(struct report *r)
 {
     static const uint16_t unsent[] = {0, 500, 5000, 9500};
@@ -170,7 +169,7 @@ void resets(struct report *r)
     }
 }
 
-/* Each connect succeeds, and no request can be sent. */
+/* Each connect succeeds, but no request can be sent. */
 void in_vain(struct report *r)
 {
     struct figures f = {0};

@@ -1,5 +1,5 @@
-/* Measured scenarios of messages that end the application each time: how many crashes each costs, and what
- * becomes of the others. */
+/* Measured scenarios of messages that crash the application each time: the number of crashes each costs, and
+ * the outcome of the others. */
 #include "measured_rig.h"
 
 #include "random.h"
@@ -39,16 +39,16 @@ void killers(struct report *r)
             }
 }
 
-/* --- one after the other --- */
+/* --- one after another --- */
 
-enum way { DIRECT, READY_URL, PROXY }; /* behind a proxy that always accepts: with a ready.url, or without */
+enum way { DIRECT, READY_URL, PROXY }; /* a proxy that always accepts, with a ready.url or without */
 
-/* They keep coming for ten minutes, beside 20 ordinary messages a second, and these for 20 minutes more. */
+/* They arrive for ten minutes, beside 20 ordinary messages a second, which continue for 20 minutes more. */
 struct steady {
     int every_s, n_sidecars;
     int64_t restart_us;
     enum way way;
-    bool rough; /* short windows, long jobs, and every 10 s somebody kills an application and a sidecar */
+    bool rough; /* short windows, long jobs, and a kill of an application and a sidecar every 10 s */
 };
 
 enum {
@@ -134,7 +134,8 @@ static void steady_one(struct report *r, const struct steady *c)
     size_t n = f.n[CHARACTER_KILLER];
     double each = (double)f.n_kills / (double)n, slowest_s = (double)f.slowest_dead_us / SECOND;
     double most_s = steady_most_s(c, n);
-    /* Who was alone when somebody killed the application; or, with a proxy alone, when nobody was there. */
+    /* Messages that were quarantined when the application was killed; or, with a proxy alone, when it was
+     * down. */
     int most_blamed = c->way == PROXY ? 100 : c->rough ? 10 : 0;
 
     snprintf(name, sizeof(name), "a killer each %d s, %d replica%s, back after %.1f s%s%s", c->every_s,

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Jobs that give no answer for long, as many as may be in flight: the limit grows without answers. */
+/* Long jobs without an answer, as many as may be in flight: the limit grows without answers. */
 void long_jobs(struct report *r)
 {
     static const struct {

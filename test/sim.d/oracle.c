@@ -55,7 +55,7 @@ static bool is_over(const struct post *p)
     return r->status != INBOX_PROCESSING || memcmp(r->token, p->token, 16) != 0;
 }
 
-/* Nothing else is out at its application, and nothing that was accepted there is open. */
+/* No other request is in flight at its application, and no accepted message is open there. */
 static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
 {
     enum { LEEWAY_US = 50000 }; /* the window began before the claim was sent */
@@ -70,7 +70,8 @@ static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
         }
         const struct post *other = s->accepted[i];
         int64_t window_us = rules_of(w, other->queue)->token_window_ms * 1000;
-        bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* it is failed for that just now */
+        bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* it is being failed for that right
+                                                                           now */
 
         alone = alone && (ends || other->truth == p->truth);
         s->accepted[i++]->alone = false;
@@ -86,8 +87,8 @@ static bool has_clock_fault(const struct world *w)
     return false;
 }
 
-/* Messages of the queue that were answered 202, and neither completed nor given back, and whose window goes on.
- */
+/* The queue's messages that were answered 202, and neither completed nor released, and whose window has not
+ * ended. */
 static int n_accepted(const struct world *w, const struct sidecar *s, const struct post *p)
 {
     enum { LEEWAY_US = 50000 }; /* the window began before the claim was sent */
@@ -151,7 +152,7 @@ void oracle_answered(struct world *w, struct post *p)
     s->accepted[s->n_accepted++] = p;
 }
 
-/* Published before t, of its key, and neither done nor dead. */
+/* A message of its key published before t, neither completed nor dead. */
 static const struct truth *find_predecessor(const struct world *w, const struct truth *t)
 {
     for (size_t i = 0; i < w->n_truths; i++) {
@@ -179,7 +180,7 @@ void oracle_effect(struct world *w, struct truth *t)
         oracle_broken(w, "effect", "%s has had its effect %d times", t->id, t->n_effects);
 }
 
-/* --- what is written --- */
+/* --- statements --- */
 
 static bool is_not_now(int status)
 {
@@ -200,7 +201,7 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
         return "the database's connection broke meanwhile";
     if (item->op == OP_REVOKE && p->answered &&
         p->told_us - p->sent_us >= rules_of(w, p->queue)->token_window_ms * 900)
-        return NULL; /* the window was over before */
+        return NULL; /* the window had ended before */
     if (!p->answered)
         return item->op == OP_REVOKE || item->ask.only_expired
                    ? NULL
@@ -216,7 +217,7 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
     return is_not_now(p->status) ? "the application said not now" : NULL;
 }
 
-/* Only a clock that was ahead gives out a token that ends so late. Its holder waits by another clock. */
+/* Only a clock that was ahead gives out a token that ends so late. Its owner waits by another clock. */
 static bool was_given_out_ahead(const struct world *w, const struct inbox_row_sim *was)
 {
     return was->expires_us - INBOX_MOST_US > database_now(w) + INBOX_GRACE_US;
@@ -235,9 +236,10 @@ static void charged(struct world *w, const struct batch_item *item, const struct
         oracle_broken(w, "charge", "an attempt of %s is charged: %s", item->truth->id, why_not);
 }
 
-/* The rules of the delivery limit, written a second time. */
+/* The rules of the delivery limit, implemented a second time. */
 
-/* A message without an id cannot be counted, nor recognised; and a copy may not push another message out. */
+/* A message without an id can be neither counted nor recognised; and a copy must not push another message
+ * out. */
 static bool is_renewable(const struct plan_queue *p, const struct copy *m)
 {
     return (!p->max_length || !p->readable) && m->truth->character != CHARACTER_NO_ID;
@@ -251,7 +253,7 @@ static int limit_to_keep(const struct plan_queue *p)
     return known == LIMIT_UNKNOWN ? LIMIT_LEAST : known;
 }
 
-/* From this count on a message is renewed when it comes, or returned no more. INT_MAX: never. */
+/* From this count on a message is renewed on arrival, or never requeued. INT_MAX: never. */
 static int near_count(const struct plan_queue *p, bool renewable)
 {
     int known = limit_to_keep(p), least = renewable ? 1 : known < 2 ? known : 2;
@@ -266,14 +268,14 @@ static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
     return count >= near_count(p, is_renewable(p, m));
 }
 
-/* One delivery more, or two, and the broker drops it. */
+/* After one or two more deliveries the broker drops it. */
 static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
 {
     return is_near(p, m, count) && count >= limit_to_keep(p) - 1;
 }
 
-/* No message dies of its limit while its copy can be published: not before max_hold, but at the end of a drain.
- */
+/* No message is given up because of its limit while its copy can be published: not before max_hold, except at
+ * the end of a drain. */
 static const char *why_not_limit(const struct world *w, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
@@ -319,13 +321,13 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
 
 /* --- letters without a row --- */
 
-/* Messages without an id may all say the same: which letter is whose, nobody knows. */
+/* Messages without an id may all have the same content: then their letters cannot be assigned. */
 static struct letter_counts *letters_of(const struct world *w, struct truth *t)
 {
     return t->character == CHARACTER_NO_ID ? &w->oracle->no_id[t->queue] : &t->letters;
 }
 
-/* A letter too many is better than one too few; but there is none for which nothing was delivered. */
+/* One letter too many is better than one too few; but there must be a delivery for it. */
 static void letter_written(struct world *w, const struct batch_item *item)
 {
     struct copy *m = item->copy;
@@ -345,7 +347,7 @@ void oracle_rejected(struct world *w, const struct copy *m)
                       l->n_rejected, m->truth->id, l->n_written);
 }
 
-/* --- deaths --- */
+/* --- dead letters --- */
 
 static void buried(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
@@ -370,7 +372,7 @@ static void completed(struct world *w, const struct batch_item *item)
         oracle_broken(w, "complete", "%s is completed, and was not answered 2xx", item->truth->id);
 }
 
-/* Doubling waits, second looks and all: a few at a time, from each sidecar. */
+/* Includes doubling waits and second lookups: only a few at a time, from each sidecar. */
 void oracle_asked(struct world *w, struct truth *t)
 {
     enum { MOST = 60 };
@@ -383,7 +385,7 @@ void oracle_asked(struct world *w, struct truth *t)
         oracle_broken(w, "busy", "%d statements about %s in one second", t->n_items, t->id);
 }
 
-/* A window without an answer, or 504: the next attempt waits for a window at least. */
+/* A window without an answer, or 504: the next attempt must wait for at least a window. */
 static void put_off(struct world *w, const struct batch_item *item)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
@@ -427,13 +429,13 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     }
 }
 
-/* --- what is said to the broker --- */
+/* --- ack, reject, requeue --- */
 
 void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     bool last =
-        is_last(p, m, m->delivery_count); /* its row was at work elsewhere, and may have ended since */
+        is_last(p, m, m->delivery_count); /* its row was claimed elsewhere, and may have ended since */
     bool must_leave = last || s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
 
     w->oracle->n_checks++;
@@ -488,22 +490,22 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
     if (draining)
         return;
-    /* One whose body did not fit must come again to be stored. */
+    /* A skipped body must be redelivered to be stored. */
     if (is_near(p, m, m->delivery_count) && !m->skipped && p->version < 430)
         oracle_broken(w, "return", "%s is returned with count %d, and the limit is near", m->truth->id,
                       m->delivery_count);
-    /* Its claim is given back first, which may take a while. */
+    /* Its claim is released first, which may take a while. */
     bool others = q->n_others || w->now_us - s->queues[m->truth->queue].others_us < 90000000;
 
-    /* What is put off for long makes room, for half of max_parked, where the broker puts what comes back
-     * behind the others. */
+    /* Messages with a long wait make room, for half of max_parked, if the broker puts requeued ones behind
+     * the others. */
     others |= p->quorum && p->version < 400 && plan_known_limit(p) <= LIMIT_NONE;
     if (!others && !m->skipped && held_us < p->rules.max_hold_ms * 900)
         oracle_broken(w, "return", "%s is returned after %lld ms, and nobody else could take it",
                       m->truth->id, (long long)(held_us / 1000));
 }
 
-/* Was there a sidecar that knew, and could have stored it? */
+/* Could a sidecar that knew of it have stored it? */
 static bool could_be_stored(const struct world *w, const struct copy *m)
 {
     const struct sidecar *s = w->sidecars[m->holder];
@@ -516,7 +518,7 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
            (row->status != INBOX_PROCESSING || (is_last(p, m, m->delivery_count - 1) &&
                                                 (row->instance != s->index || row->number != s->number))) &&
            !row->locked_by && !m->skipped && s->frozen_until_us < long_ago &&
-           /* by the database's clock, which may have gone back: until then nobody may end what waits */
+           /* by the database's clock, which may have gone back: until then no replica may end a waiting row */
            (row->status != INBOX_WAITING || row->expires_us <= database_now(w) - INBOX_GRACE_US);
 }
 
@@ -529,8 +531,8 @@ void oracle_dropped(struct world *w, struct copy *m)
 
     m->truth->n_open_copies--;
     TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
-    /* At the end of a drain it goes back whatever becomes of it: nobody could store it. To see that the
-     * database works again, to claim and to store takes a moment, too. */
+    /* At the end of a drain it is requeued in any case: no replica could store it. Detecting the database's
+     * recovery, claiming and storing take a moment, too. */
     bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
                                                         w->now_us - w->database->mended_us < LEAST_US);
 
@@ -547,8 +549,8 @@ void oracle_overflowed(struct world *w, struct copy *m)
     TRACE(w, "the queue is too long: %s is dropped", m->truth->id);
 }
 
-/* The last consumer of a queue was cancelled. A drain ends with that, and what is left to other replicas is
- * consumed by them, as far as presence tells. */
+/* The last consumer of a queue was cancelled. A drain ends with that; a queue left to other replicas must
+ * have their consumers, according to presence. */
 void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue)
 {
     if (w->plan->queues[queue].auto_delete && !s->draining && !s->queues[queue].core.left_to_others)
@@ -593,7 +595,7 @@ static void check_bounds(struct world *w, const struct sidecar *s)
         size_t most = (size_t)(r->max_parked > r->prefetch ? r->max_parked : r->prefetch) +
                       3 * (size_t)r->prefetch + (size_t)r->concurrency;
 
-        /* What a lost channel brought may still have a claim to give back. */
+        /* Deliveries of a lost channel may still have a claim to release. */
         if (q->held.unacked.len > most || queue_n_held(q) > 4 * most)
             oracle_broken(w, "bound", "%zu deliveries are held, prefetch %d, max_parked %d", queue_n_held(q),
                           r->prefetch, r->max_parked);
@@ -641,7 +643,7 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
                       (unsigned long long)load->n_actions, (unsigned long long)load->n_facts);
 }
 
-/* A queue that has messages, and a sidecar that says that it consumes, and nothing comes of it. */
+/* A queue has messages, and a sidecar reports that it consumes, but nothing happens. */
 static void check_silence(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -667,14 +669,14 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
         return;
     since = since > s->link->slow_until_us ? since : s->link->slow_until_us;
     since = since > s->base->slow_until_us ? since : s->base->slow_until_us;
-    if (w->database->skew_us < 0) /* a token lives by the database's clock, which went back */
+    if (w->database->skew_us < 0) /* a token ends by the database's clock, which went back */
         patience_us -= w->database->skew_us;
     if (w->now_us - since > patience_us)
         oracle_broken(w, "silence", "nothing moves for %lld s, and its state is consuming",
                       (long long)((w->now_us - since) / 1000000));
 }
 
-/* A pause that lasts is told within a stats interval. */
+/* A lasting pause must be logged within a stats interval. */
 static void check_pause(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -682,7 +684,7 @@ static void check_pause(struct world *w, const struct sidecar *s, int queue)
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
         const struct queue_pause *p = &q->pauses[r];
 
-        /* Before its first start a queue waits, which is told in another way. */
+        /* A queue waiting for its first start is logged in another way. */
         if (q->ready && p->since_ms && !p->told && world_ms(w) - p->since_ms > w->plan->stats_interval_ms &&
             w->now_us > s->frozen_until_us + 2000000)
             oracle_broken(w, "silence", "a pause (%s) of %lld s was told to nobody", pause_reasons[r].name,
@@ -690,7 +692,7 @@ static void check_pause(struct world *w, const struct sidecar *s, int queue)
     }
 }
 
-/* Nothing is held for longer than max_hold, but what is with the application, or what a return could end. */
+/* No delivery is held longer than max_hold, except with the application, or if a requeue could end it. */
 static void check_hold(struct world *w, const struct sidecar *s, int queue)
 {
     struct queue *q = (struct queue *)&s->queues[queue].core;
@@ -707,8 +709,8 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
                       (long long)(world_ms(w) - d->copy.received_ms) / 1000);
 }
 
-/* What a lost channel has left behind is delivered again: here it ends with its request, its timer or its
- * statement. The bounds of what is unacked do not see it. */
+/* Deliveries of a lost channel are redelivered: here they end with their request, timer or statement. The
+ * bounds of unacked deliveries do not cover them. */
 static void check_left_behind(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -724,7 +726,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         }
 }
 
-/* The first of a key does not wait for its key, and all others do. */
+/* The first message of a key does not wait for its key, and all others do. */
 static void check_lines(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -764,15 +766,15 @@ void oracle_second(struct world *w)
 
 /* --- the end --- */
 
-/* By its character, by a copy with another body, or because it has no attempt left. */
+/* Bad by its character, by a copy with another body, or because no attempt is left. */
 static bool is_bad(const struct world *w, const struct truth *t)
 {
     return (t->character != CHARACTER_GOOD && t->character != CHARACTER_FLAKY) || t->other_body ||
            (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
 }
 
-/* Some messages never end by themselves: those that are always put off; and in a run of many bad ones these
- * wait for a person. */
+/* Some messages never end by themselves: those that are always answered "not now"; and in a run of many bad
+ * ones these wait for an operator. */
 static bool may_stay(const struct world *w, const struct truth *t)
 {
     size_t n_bad = 0;
@@ -781,7 +783,7 @@ static bool may_stay(const struct world *w, const struct truth *t)
         return true;
     for (size_t i = 0; i < w->n_truths; i++)
         n_bad += w->truths[i].queue == t->queue && is_bad(w, &w->truths[i]);
-    if (w->plan->queues[t->queue].moved_back) /* each comes several times */
+    if (w->plan->queues[t->queue].moved_back) /* each message arrives several times */
         n_bad *= 6;
     return is_bad(w, t) && !w->plan->nobody_waits &&
            n_bad >= (size_t)brake_threshold(rules_of(w, t->queue)->brake, rules_of(w, t->queue)->prefetch);

@@ -9,46 +9,46 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The oracle: it knows what really is, and checks after every step what was promised (README.md, "What it
- * promises"). The first promise that breaks ends the run. */
+/* The oracle knows the true state, and checks the promises after every step (README.md, "What it promises").
+ * The first broken promise ends the run. */
 
 struct oracle {
-    char check[32]; /* the name of what was broken; empty: nothing */
+    char check[32]; /* name of the broken check; empty: none */
     char text[600];
     int64_t at_us;
-    /* Of each sidecar, in the present second. */
+    /* A sidecar's load in the present second. */
     struct oracle_load {
         int64_t second;
         uint64_t n_actions, n_facts, n_turns;
-        size_t n_held; /* at the most */
+        size_t n_held; /* maximum */
     } load[SIDECARS_MAX];
     struct oracle_silence {
-        int64_t progress_us; /* when something last moved there */
-        int64_t told_us;     /* when a line last said that it stands, and why */
-        int64_t empty_us;    /* when nothing waited in the queue last */
-        int n_standing;      /* lines that said so, and none that said otherwise */
+        int64_t progress_us; /* time of the latest progress there */
+        int64_t told_us;     /* time of the latest line that reported a pause, and its reason */
+        int64_t empty_us;    /* when the queue was last without waiting messages */
+        int n_standing;      /* lines that reported it since the last one that did not */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
-    int64_t settled_us; /* since when everything is done; 0: it is not */
+    int64_t settled_us; /* since when everything is done; 0: not yet */
     uint64_t n_checks;
 };
 
 void oracle_init(struct world *w);
 
-/* A promise is broken: `check` is its short name. Only the first one counts. */
+/* Reports a broken promise; `check` is its short name. Only the first one counts. */
 void oracle_broken(struct world *w, const char *check, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The core says POST: p is what it would send. */
+/* The core forwards: p is the request. */
 void oracle_forward(struct world *w, struct post *p);
-/* The core was told how a request ended. */
+/* The core got the end of a request as a fact. */
 void oracle_answered(struct world *w, struct post *p);
-/* The core says ack, reject or requeue of one copy. */
+/* The core acks, rejects or requeues one copy. */
 /* A copy of m is published to its own queue. */
 void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m);
 void oracle_ack(struct world *w, const struct copy *m);
 void oracle_reject(struct world *w, const struct copy *m, bool too_large);
-/* The broker has heard that it is rejected. */
+/* The broker got the reject. */
 void oracle_rejected(struct world *w, const struct copy *m);
 void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining);
 /* A statement about a message is sent. */
@@ -56,22 +56,22 @@ void oracle_asked(struct world *w, struct truth *t);
 /* A statement was executed for an item; was: its row before. */
 void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
                     const struct inbox_row_sim *was);
-/* An application's work was committed. */
+/* An application has committed its work. */
 void oracle_effect(struct world *w, struct truth *t);
-/* The broker dropped a copy: delivered too often; or the queue is too long. */
+/* The broker dropped a copy: delivered too often, or the queue is too long. */
 void oracle_dropped(struct world *w, struct copy *m);
 void oracle_overflowed(struct world *w, struct copy *m);
 /* The last consumer of a queue was cancelled. */
 void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue);
-/* A sidecar begins anew. */
+/* A sidecar starts. */
 void oracle_started(struct world *w, const struct sidecar *s);
 /* A line of the log. */
 void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n);
-/* A turn of a sidecar's loop is over. */
+/* A turn of a sidecar's loop has ended. */
 void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_facts);
-/* Once a virtual second. */
+/* Called once per virtual second. */
 void oracle_second(struct world *w);
-/* true: everything that can be done is done. */
+/* True: everything possible is done. */
 bool oracle_is_settled(const struct world *w);
-/* The run is over. */
+/* The run has ended. */
 void oracle_end(struct world *w);

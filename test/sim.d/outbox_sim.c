@@ -32,46 +32,45 @@ enum {
     N_OUT_MAX = 4096,
     FAULTS_MS = 120000,
     CALM_MS = 90000,
-    ACTIONS_MAX = 20000, /* of a relay in a millisecond */
+    ACTIONS_MAX = 20000, /* of a relay per millisecond */
     LEASE_MS = OUTBOX_LEASE_MS,
-    SILENT_MS = 30000, /* with what its questions take */
+    SILENT_MS = 30000, /* including the time of its questions */
     INTERNAL_ERROR = 541,
-    CLOSED_MAX = 2, /* fewer than a row is given up after */
+    CLOSED_MAX = 2, /* fewer than lead to a letter */
 };
 
-/* What becomes of a row at the broker. */
+/* The outcome of a row at the broker. */
 enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, N_FATES };
 
 struct sim_row {
     enum fate fate;
-    size_t id;    /* message id: its own number, or that of the row before it */
-    bool stored;  /* at the broker */
-    int letter;   /* enum dead_reason + 1; 0: none */
-    bool parked;  /* now */
-    bool refused; /* on its way to a letter, which a relay may lose before it is written */
-    uint64_t careful
-        [N_RELAYS_MAX]; /* the number under which a relay had it in flight beside a nack; 0: none did */
+    size_t id;                      /* message id: its own number, or that of the previous row */
+    bool stored;                    /* the broker has it */
+    int letter;                     /* enum dead_reason + 1; 0: none */
+    bool parked;                    /* parked now */
+    bool refused;                   /* on its way to a letter, which a relay may lose before it is written */
+    uint64_t careful[N_RELAYS_MAX]; /* the number of the relay's row in flight when it got a nack; 0: none */
 };
 
-/* An entry of the table of the parked rows; its number is its place + 1. */
+/* An entry of the table of parked rows; its number is its index + 1. */
 struct sim_parked {
     size_t row;
     bool deleted;
 };
 
-/* A publish that the broker has, and has not answered. */
+/* A publish that the broker has received and not answered. */
 struct publish {
     size_t row;
     uint64_t number, tag;
     int64_t at_ms;
 };
 
-/* An answer of the database on its way. */
+/* An answer of the database in transit. */
 struct reply {
     bool is_out;
     int64_t at_ms;
-    struct outbox_action a; /* what was asked */
-    size_t from, to;        /* rows, of a read or a bury */
+    struct outbox_action a; /* the question */
+    size_t from, to;        /* the rows of a read or a bury */
     int64_t lease;
     char batch[48], exchange[16];
 };
@@ -86,9 +85,9 @@ struct relay {
     struct publish out[OUTBOX_OUT_MAX + 8];
     size_t n_out;
     struct reply replies[OUTBOX_TELL];
-    int64_t doomed_at_ms, open_at_ms, unlinked_ms, busy_ms; /* busy: it has not been frozen since */
+    int64_t doomed_at_ms, open_at_ms, unlinked_ms, busy_ms; /* busy: not frozen since then */
     bool blocked;
-    int64_t unblocked_ms, body_ms; /* body: until then a body is under way */
+    int64_t unblocked_ms, body_ms; /* body: a body is being sent until then */
 };
 
 struct sim {
@@ -97,9 +96,9 @@ struct sim {
     bool trace, calm;
     struct sim_row rows[N_ROWS_MAX];
     size_t n_rows;
-    size_t position; /* rows before it are settled, as the database has it */
+    size_t position; /* rows before it are done, according to the database */
     int64_t lease, lease_until_ms;
-    size_t holder; /* of relays; N_RELAYS_MAX: nobody */
+    size_t holder; /* index of a relay; N_RELAYS_MAX: none */
     bool restored;
     struct relay relays[N_RELAYS_MAX];
     size_t n_relays, n_lives;
@@ -109,8 +108,8 @@ struct sim {
     bool flaky_off;
     int64_t flaky_at_ms;
     bool nacked;
-    unsigned n_closed; /* connections, with a code, and over no row */
-    size_t latest;     /* the highest row + 1 that came to the broker first in its order */
+    unsigned n_closed; /* connections closed with a code, for a reason other than a row */
+    size_t latest;     /* the highest row + 1 that reached the broker first in its order */
     struct outcome *out;
     unsigned fault_chance, publish_chance;
 };
@@ -119,7 +118,7 @@ static const char *const exchanges[] = {
     [GOOD] = "good",    [UNROUTABLE] = "good", [MISSING] = "missing", [FORBIDDEN] = "forbidden",
     [REFUSED] = "good", [CRASHES] = "good",    [FLAKY] = "flaky"};
 
-/* Rows that reach a queue, sooner or later. */
+/* Will the row reach a queue sooner or later? */
 static bool is_sound(enum fate fate)
 {
     return fate == GOOD || fate == FLAKY;
@@ -295,7 +294,7 @@ static void letter_write(struct sim *s, const struct outbox_row *row)
                s->n_letters[truth->fate], exchanges[truth->fate], s->n_lives);
 }
 
-/* The letters that were asked for, by their ids at that time: kept in the reply's rows. */
+/* The requested letters by their ids at that time, kept in the reply's rows. */
 static void bury_answer(struct sim *s, size_t r, struct reply *p)
 {
     struct relay *k = &s->relays[r];
@@ -360,7 +359,7 @@ static void unpark(struct sim *s, size_t r, enum outbox_answer word)
     outbox_unparked(o, s->now_ms, word);
 }
 
-/* The statement fails; what it did may stay: the answer was lost. */
+/* The statement fails; its effect may stay, with the answer lost. */
 static void answer_failed(struct sim *s, size_t r, struct reply *p)
 {
     struct outbox *o = &s->relays[r].o;
@@ -415,7 +414,7 @@ static void answer_failed(struct sim *s, size_t r, struct reply *p)
     }
 }
 
-/* Has a transaction ended since the batch was read? Those of others end, too. */
+/* Has a transaction ended since the batch was read? Other sessions' transactions end, too. */
 static enum outbox_answer look_answer(struct sim *s, const struct reply *p)
 {
     size_t from, to;
@@ -530,7 +529,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
     if (chance(s, 20))
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
-        return; /* the broker does not look at it any more */
+        return; /* the broker ignores it from now on */
     if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES ||
         (fate == FLAKY && s->flaky_off)) {
         k->doomed = s->rows[row].refused = true;
@@ -540,7 +539,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
                          : fate == REFUSED   ? 406
                                              : INTERNAL_ERROR;
         k->doomed_at_ms = s->now_ms + random_between(&s->random, 1, 5);
-        /* What the relay has forgotten meanwhile, as over a restored dump, may still be out. */
+        /* Rows that the relay has dropped meanwhile, as over a restored dump, may still be in flight. */
         if ((fate == MISSING || fate == FORBIDDEN) && k->n_out && k->o.sent.len > 1)
             broken(s, "company", "row %zu closes the channel over %zu others", row, k->n_out);
         return;
@@ -551,7 +550,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
         (struct publish){row, a->row->number, k->tag, whole_ms + random_between(&s->random, 1, 8)};
 }
 
-/* Confirms what is due, one or many at once. */
+/* Confirms due rows, one or many at once. */
 static void confirm(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
@@ -584,7 +583,7 @@ static void confirm(struct sim *s, size_t r)
     k->n_out -= n;
 }
 
-/* What the broker has may be stored, in order, though nobody hears of it. */
+/* Rows that the broker received may be stored, in order, although their confirms are lost. */
 static void out_dropped(struct sim *s, struct relay *k)
 {
     size_t n = (size_t)random_below(&s->random, k->n_out + 1);
@@ -596,7 +595,7 @@ static void out_dropped(struct sim *s, struct relay *k)
     k->doomed = false;
 }
 
-/* It is short of memory for a while. */
+/* The broker is short of memory for a while. */
 static void block_step(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
@@ -650,7 +649,7 @@ static void broker_step(struct sim *s, size_t r)
         return;
     if (k->doomed && s->now_ms >= k->doomed_at_ms) {
         say(s, r, "channel closed", k->doomed_code, (int64_t)k->o.sent.len);
-        if (k->doomed_code != 403) /* what was before it was taken; the confirms may not come */
+        if (k->doomed_code != 403) /* earlier rows were accepted; their confirms may be lost */
             for (size_t i = 0; i < k->n_out; i++)
                 if (is_sound(s->rows[k->out[i].row].fate))
                     stored(s, k->out[i].row);
@@ -691,7 +690,7 @@ static void relay_kill(struct sim *s, size_t r)
     out_dropped(s, k);
     outbox_deinit(&k->o);
     k->alive = false;
-    k->frozen_until_ms = s->now_ms + random_between(&s->random, 1, 20000); /* until it is started again */
+    k->frozen_until_ms = s->now_ms + random_between(&s->random, 1, 20000); /* until its restart */
 }
 
 static void database_step(struct sim *s, size_t r)
@@ -708,7 +707,7 @@ static void database_step(struct sim *s, size_t r)
             struct reply *p = &k->replies[i];
 
             if (p->is_out && p->a.kind == OUTBOX_WRITE && random_chance(&s->random, 5000))
-                position_write(s, r, p); /* it was done, and nobody hears of it */
+                position_write(s, r, p); /* written, but the answer is lost */
             p->is_out = false;
         }
         k->database = false;
@@ -813,7 +812,7 @@ static bool has_parked(const struct sim *s)
     return false;
 }
 
-/* A dump of some time ago: the position goes back, what came since is gone from the database. */
+/* Restores an earlier dump: the position goes back, and later rows are gone from the database. */
 static void restore(struct sim *s)
 {
     size_t back = (size_t)random_below(&s->random, s->position + 1);
@@ -871,7 +870,8 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     s->holder = N_RELAYS_MAX;
     s->n_relays = 1 + (size_t)random_below(&s->random, N_RELAYS_MAX);
     s->fault_chance = random_chance(&s->random, 3000) ? 1 : (unsigned)random_below(&s->random, 20);
-    /* All within some seconds, of which most wait; or now and then, as long as there are faults. */
+    /* Either all rows within some seconds, most of them waiting; or now and then, as long as there are
+     * faults. */
     s->publish_chance = random_chance(&s->random, 5000) ? 100 : 5;
     for (size_t r = 0; r < s->n_relays; r++)
         relay_start(s, r);

@@ -2,6 +2,6 @@
 
 #include "run.h"
 
-/* The outbox, as a world of its own: two or three relays (the core, src/core/outbox.c) between a simulated
- * database and a simulated broker. One seed is one run. out says what broke. */
+/* The outbox as a world of its own: two or three relays (the core, src/core/outbox.c) between a simulated
+ * database and a simulated broker. One seed is one run. out: the broken promise. */
 void outbox_run(uint64_t seed, bool trace, struct outcome *out);

@@ -75,8 +75,7 @@ void plan_plain(struct plan *p, uint64_t seed)
                        .n_sidecars = 1,
                        .n_queues = 1,
                        .stats_interval_ms = 10000,
-                       .settle_us =
-                           3600ll * SECOND, /* lives of 8 hanging attempts, each a window and a wait of one */
+                       .settle_us = 3600ll * SECOND, /* 8 hanging attempts, each a window and a wait of one */
                        .own_rows = true};
     for (int i = 0; i < QUEUES_MAX; i++) {
         p->queues[i] = (struct plan_queue){.quorum = true, .version = 400, .limit = 20};
@@ -173,7 +172,7 @@ static void make_queue(uint64_t *r, struct plan_queue *q)
     make_rules(r, &q->rules);
     q->quorum = random_chance(r, 6000);
     q->version = (int)ONE_OF(r, 310, 400, 430);
-    if (q->quorum && random_chance(r, 5000)) { /* told */
+    if (q->quorum && random_chance(r, 5000)) { /* the limit is known */
         q->limit = (int)ONE_OF(r, 0, 2, 3, 5, 20);
         q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
     } else if (q->quorum) {
@@ -255,7 +254,8 @@ static void make_messages(struct plan *p, uint64_t *r, int64_t until_us)
         }
         if (m->twin_of < 0 && n_bad < most && random_chance(r, 1000)) {
             m->character = bad_character(r);
-            /* One that is put off for ever takes the bytes that another needs: told, and for a person. */
+            /* A message that is always answered "not now" takes the bytes that another needs: that is logged,
+             * and left to an operator. */
             if (p->queues[queue].rules.max_bytes < 1 << 20 &&
                 (m->character == CHARACTER_503 || m->character == CHARACTER_429))
                 m->character = CHARACTER_500;
@@ -264,7 +264,7 @@ static void make_messages(struct plan *p, uint64_t *r, int64_t until_us)
             n_killers += m->character == CHARACTER_KILLER;
         }
     }
-    if (n_killers) /* behind a proxy only ready.url shows in time that it lives */
+    if (n_killers) /* behind a proxy only ready.url detects its recovery in time */
         p->application.ready_url |= p->application.proxy;
 }
 
@@ -284,8 +284,8 @@ static void make_fault(struct plan *p, uint64_t *r, int64_t until_us)
     }
 }
 
-/* A publisher that sets no ids, so that the brake is set, and channels that are lost meanwhile. There is room
- * for all of them: else the good ones behind them would wait for a person. */
+/* A publisher without ids, so that the circuit breaker switches on, and channels are lost meanwhile. There is
+ * room for all of them: otherwise the good ones behind them would wait for an operator. */
 static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
 {
     int queue = (int)random_below(r, (uint64_t)p->n_queues);
@@ -293,10 +293,10 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
     size_t n = (size_t)ONE_OF(r, 10, 30, 60), n_losses = (size_t)ONE_OF(r, 1, 2, 4);
     int64_t at_us = random_between(r, 0, until_us);
 
-    if (rules->max_bytes < 1 << 20) /* they keep the bytes that a good one needs: that is told, too */
+    if (rules->max_bytes < 1 << 20) /* they take the bytes that a good one needs: that is logged, too */
         return;
     plan_add(p, queue, CHARACTER_NO_ID, n, at_us, 0);
-    p->settle_us *= 2; /* the brake is lifted by successes, and those may be whole windows apart */
+    p->settle_us *= 2; /* successes reset the circuit breaker, and may be whole windows apart */
     if (rules->max_parked < 200)
         rules->max_parked = 200;
     for (size_t i = 0; i < n_losses; i++)
@@ -325,7 +325,8 @@ static void make_ordered(struct plan *p, uint64_t *r)
     for (size_t i = 0; i < p->n_messages; i++) {
         struct plan_message *m = &p->messages[i];
 
-        /* A message that is always put off would block its key without end, and many without an id fill the prefetch. */
+        /* A message that is always answered "not now" would block its key indefinitely, and many without an
+         * id would fill the prefetch. */
         if (m->queue == 0 && (m->character == CHARACTER_503 || m->character == CHARACTER_429))
             m->character = CHARACTER_500;
         if (m->queue == 0 && m->character == CHARACTER_NO_ID)
@@ -351,13 +352,13 @@ void plan_make(struct plan *p, uint64_t seed)
 
     for (size_t i = 0; i < n; i++)
         make_fault(p, &r, busy_us);
-    /* Drawn apart: the other seeds are what they always were. */
+    /* A separate generator, so that other seeds keep their plans. */
     r = random_mix(seed ^ 0x1d5);
     if (random_chance(&r, 400))
         make_no_ids(p, &r, busy_us);
     if (random_chance(&r, 800))
         p->application.rates[DEED_UNSENT] = (uint16_t)ONE_OF(&r, 100, 1000, 5000);
-    for (int i = 0; i < p->n_queues; i++) /* quorum queues with x-expires go the same way, later */
+    for (int i = 0; i < p->n_queues; i++) /* quorum queues with x-expires are deleted likewise, later */
         p->queues[i].auto_delete = random_chance(&r, 5000);
     r = random_mix(seed ^ 0x0de8);
     if (random_chance(&r, 1500))

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Numbers that depend on their seed alone (splitmix64, https://prng.di.unimi.it/splitmix64.c): the same on
+/* Numbers that depend only on their seed (splitmix64, https://prng.di.unimi.it/splitmix64.c): the same on
  * every machine and in every build. */
 
 static inline uint64_t random_mix(uint64_t z)
@@ -29,7 +29,7 @@ static inline int64_t random_between(uint64_t *state, int64_t from, int64_t to)
     return from + (int64_t)random_below(state, (uint64_t)(to - from + 1));
 }
 
-/* true in n of 10,000. */
+/* True in n of 10,000 cases. */
 static inline bool random_chance(uint64_t *state, unsigned n)
 {
     return random_below(state, 10000) < n;

@@ -31,13 +31,13 @@ static void publish(struct world *w, void *object, uint64_t truth, uint64_t unus
     struct truth *t = &w->truths[truth];
 
     (void)unused;
-    t->n_open_copies--; /* it was to come */
+    t->n_open_copies--; /* it counted as open before its publish */
     if (!t->published_us)
         t->published_us = w->now_us;
     broker_publish(w, t, m->other_body, m->bytes);
 }
 
-/* Twins after those that they are twins of. */
+/* Publishes twins behind their originals. */
 static void publish_all(struct world *w)
 {
     const struct plan *p = w->plan;
@@ -100,7 +100,7 @@ static void set_up(struct world *w)
     world_at(w, w->now_us, second, NULL, 0, 0);
 }
 
-/* From now on nothing breaks: what still stands is mended. */
+/* Ends all faults. */
 static void make_quiet(struct world *w)
 {
     TRACE(w, "nothing breaks any more");
@@ -141,7 +141,7 @@ static bool run_until(struct world *w, int64_t at_us, bool stop_when_settled)
     return oracle_is_settled(w);
 }
 
-/* At last everybody drains: that ends within the grace, and leaves nothing behind. */
+/* Drains all sidecars at the end: that must end within the grace period, and leave nothing behind. */
 static void drain_all(struct world *w)
 {
     enum { GRACE_US = 40000000 };

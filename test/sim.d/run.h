@@ -8,14 +8,14 @@
 struct outcome {
     bool broken;
     char check[32], text[600];
-    int64_t at_us;      /* of what was broken, since the start */
+    int64_t at_us;      /* time of the broken promise, since the start */
     int64_t settled_us; /* when everything was done */
     struct world_counts counts;
 };
 
-/* looks: called when it has ended, before the world is taken apart; NULL: nobody is interested. */
+/* looks: called at the end of the run, before the world is freed; may be NULL. */
 typedef void looks_fn(struct world *w, void *context);
 void run_plan(const struct plan *p, bool trace, struct outcome *ret, looks_fn *looks, void *context);
 
-/* Takes away from a plan whatever it breaks the same promise without. n_tries: runs that it may take. */
+/* Reduces a plan to the parts that break the same promise. n_tries: maximum number of runs. */
 void shrink_plan(struct plan *p, struct outcome *o, int n_tries);

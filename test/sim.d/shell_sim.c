@@ -307,7 +307,7 @@ static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)
 
 /* --- copies --- */
 
-/* The answer travels back on the connection that publishes. */
+/* The answer returns on the publishing connection. */
 static void publish_answered(struct world *w, void *object, uint64_t unused, uint64_t unused2)
 {
     struct renewal_sim *p = object;
@@ -328,7 +328,7 @@ static void publish_answered(struct world *w, void *object, uint64_t unused, uin
     shell_plan_turn(w, s, w->now_us + 20);
 }
 
-/* A nack, a returned message, a lost confirm: each may be. */
+/* Includes nacks, returned messages and lost confirms. */
 static void publish_arrives(struct world *w, void *object, uint64_t unused, uint64_t unused2)
 {
     struct renewal_sim *p = object;
@@ -406,7 +406,7 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
         return;
     }
     TRACE(w, "sidecar %d: %s %s", s->index, a->kind == ACTION_REJECT ? "reject" : "requeue", m->truth->id);
-    /* The broker may have given it to somebody else already, and not be heard of. */
+    /* The broker may have delivered it to another sidecar already, without this one's knowledge. */
     bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag;
 
     if (a->kind == ACTION_REQUEUE && q->core.rules.ordered)
@@ -487,7 +487,8 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
 
 /* --- the loop --- */
 
-/* Each queue at most so many actions, then the next one's. Answers how many there were; -1: it was killed. */
+/* Takes a limited number of actions from each queue in turn. Returns their number; -1: the sidecar was
+ * killed. */
 static int64_t take_actions(struct world *w, struct sidecar *s)
 {
     enum { BUDGET = 64 };

@@ -2,22 +2,22 @@
 
 #include "sidecar_sim.h"
 
-/* The shell of a simulated sidecar: turns of its loop, in which the core's actions are carried out. */
+/* The shell of a simulated sidecar: turns of its loop, which carry out the core's actions. */
 
-/* A turn at that time, or at the one that is planned before. */
+/* Plans a turn at that time, unless one is planned earlier. */
 void shell_plan_turn(struct world *w, struct sidecar *s, int64_t at_us);
 
-/* What the database says of one item. */
+/* The database's answer for one item. */
 void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item, int64_t now_ms);
 
-/* The connection is lost: each item that is out is unknown. */
+/* The connection is lost: each item in flight is unknown. */
 void shell_forget_batches(struct world *w, struct sidecar *s);
-/* The process is gone. */
+/* The process has ended. */
 void shell_drop_batches(struct world *w, struct sidecar *s);
 
 void shell_ask_presence(struct world *w, struct sidecar *s);
 
-/* Of sidecar_sim.c. */
+/* Defined in sidecar_sim.c. */
 void sidecar_reopen(struct world *w, struct sidecar *s, int queue);
 void sidecar_exit(struct world *w, struct sidecar *s);
 void sidecar_close_post(struct sidecar *s, struct post *p);

@@ -1,4 +1,4 @@
-/* The shortest plan that breaks the same promise: see run.h. */
+/* Finds the shortest plan that breaks the same promise: see run.h. */
 #include "run.h"
 
 #include "onceward/base/mem.h"
@@ -11,7 +11,7 @@ struct shrinking {
     int n_left;
 };
 
-/* Does it break the same promise? Then it is the best one from now on. */
+/* Does it break the same promise? Then it becomes the best plan. */
 static bool accept(struct shrinking *s, struct plan *candidate)
 {
     struct outcome o;
@@ -37,7 +37,7 @@ static void remove_range(void *items, size_t size, size_t *n, size_t at, size_t 
     *n -= len;
 }
 
-/* Halves, quarters, … of the messages or the faults. */
+/* Tries without halves, quarters, … of the messages or the faults. */
 static bool without_parts(struct shrinking *s, bool faults)
 {
     bool any = false;

@@ -1,5 +1,5 @@
-/* A sidecar's life, its links and what comes in: see sidecar_sim.h. What the core says is carried out in
- * shell_sim.c. */
+/* A sidecar's start and end, its connections, and its input: see sidecar_sim.h. shell_sim.c carries out the
+ * core's actions. */
 #include "sidecar_sim.h"
 
 #include "oracle.h"
@@ -32,7 +32,7 @@ int64_t sidecar_frozen_until(const struct sidecar *s)
     return s->frozen_until_us;
 }
 
-/* A fact was told: a turn follows soon. */
+/* After a fact, a turn follows soon. */
 static void told(struct world *w, struct sidecar *s)
 {
     s->n_facts++;
@@ -201,7 +201,7 @@ static void channel_reopens(struct world *w, void *object, uint64_t life, uint64
         open_channel(w, s, (int)queue);
 }
 
-/* By the broker (code), or by the core's wish (0). */
+/* Closed by the broker (code), or by the core's action (0). */
 void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue)
 {
     struct sidecar_queue *q = &s->queues[queue];
@@ -229,7 +229,7 @@ void sidecar_reopen(struct world *w, struct sidecar *s, int queue)
     told(w, s);
 }
 
-/* --- life --- */
+/* --- start and end --- */
 
 static void presence_tick(struct world *w, void *object, uint64_t life, uint64_t unused)
 {
@@ -306,7 +306,7 @@ static void start_again(struct world *w, void *object, uint64_t life, uint64_t u
         sidecar_start(w, s);
 }
 
-/* What it was is gone; its servers find out. */
+/* Its state is lost; its servers will notice. */
 static void ends(struct world *w, struct sidecar *s)
 {
     s->alive = false;
@@ -393,7 +393,7 @@ void sidecar_destroy(struct world *w, struct sidecar *s)
     free(s->accepted);
 }
 
-/* --- what comes in --- */
+/* --- input --- */
 
 void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused)
 {
@@ -462,7 +462,7 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
                         .id = {t->id, t->id_len},
                         .no_id = DEAD_NONE};
 
-    /* Publishers may set what only a quorum queue means. */
+    /* Publishers may set a header that is meaningful on quorum queues only. */
     a.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
     memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
     a.has_key = t->key >= 0;

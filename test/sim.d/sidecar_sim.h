@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A sidecar: the real core in a small simulated shell, which turns what the simulated servers say into facts
- * and carries the core's actions out. It can be killed between any two actions, frozen, drained and started
- * again. */
+/* A sidecar: the real core in a small simulated shell, which turns the simulated servers' events into facts
+ * and carries out the core's actions. It can be killed between any two actions, frozen, drained and
+ * restarted. */
 
 enum hears { HEARS_CONSUMING, HEARS_STOPPED, HEARS_DEPTH };
 
@@ -22,12 +22,12 @@ enum link_state { SIM_LINK_DOWN, SIM_LINK_DIALLING, SIM_LINK_UP };
 struct sidecar_queue {
     struct queue core;
     struct channel *channel;      /* the present one; NULL: none */
-    struct channel *channels[64]; /* the latest ones of this life, by turns */
+    struct channel *channels[64]; /* the latest of this start, as a ring */
     size_t n_channels;
-    int64_t others_us; /* when somebody else consumed it */
+    int64_t others_us; /* when another sidecar last consumed it */
 };
 
-/* A copy on its way to its own queue. */
+/* A copy in transit to its own queue. */
 struct renewal_sim {
     struct sidecar *sidecar;
     uint32_t life;
@@ -49,11 +49,11 @@ struct sidecar {
     int index;
     bool alive, draining, drained;
     uint32_t life;
-    int64_t number; /* of this life of the instance */
-    bool own;       /* its state file named the instance */
+    int64_t number; /* of this start of the instance */
+    bool own;       /* its state file had the instance's name */
     int64_t frozen_until_us;
-    int64_t starts_us;           /* while it is dead: when it is started again */
-    int64_t drain_for_us;        /* a drain ends in a restart after that */
+    int64_t starts_us;           /* time of the next start, while it is dead */
+    int64_t drain_for_us;        /* a drain ends in a restart after this time */
     uint64_t n_actions, kill_at; /* kill_at 0: never */
     int64_t kill_for_us;
     bool kill_forgets;
@@ -65,16 +65,16 @@ struct sidecar {
     struct link_sim *link;
     struct base_link *base;
     int n_dials, n_base_dials;
-    uint32_t n_losses;            /* of the database's connection, as told to the core */
-    struct batch *out[N_BATCHES]; /* sent and not answered */
+    uint32_t n_losses;            /* losses of the database connection, as the core counts them */
+    struct batch *out[N_BATCHES]; /* in flight */
     struct batch *filling[N_BATCHES];
     struct other others[SIDECARS_MAX];
     int64_t turn_us; /* of the next turn; INT64_MAX: none is planned */
     uint64_t turn;
     size_t n_facts;
-    struct post **open; /* the requests whose answers it waits for. Owned */
+    struct post **open; /* requests in flight. Owned */
     size_t n_open, open_cap;
-    struct post **accepted; /* answered 202, perhaps neither completed nor over. Owned */
+    struct post **accepted; /* answered 202, and possibly still open. Owned */
     size_t n_accepted, accepted_cap;
     int64_t base_since_us; /* when its connection to the database was made */
     uint64_t random;
@@ -84,7 +84,7 @@ struct sidecar {
 void sidecar_create(struct world *w, int index);
 void sidecar_destroy(struct world *w, struct sidecar *s);
 void sidecar_start(struct world *w, struct sidecar *s);
-/* -9. Started again after for_us (0: never). forgets: its state file is gone. */
+/* kill -9. Restarted after for_us (0: never). forgets: its state file is lost. */
 void sidecar_kill(struct world *w, struct sidecar *s, int64_t for_us, bool forgets);
 void sidecar_freeze(struct world *w, struct sidecar *s, int64_t for_us);
 void sidecar_drain(struct world *w, struct sidecar *s, int64_t restart_us);
@@ -98,7 +98,7 @@ void sidecar_cut_base(struct world *w, struct sidecar *s, int64_t here_us);
 void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue);
 void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused);
 
-/* What comes in. */
+/* Input. */
 void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m);
 void sidecar_hears(struct world *w, struct channel *c, int64_t at_us, enum hears what, uint64_t n);
 void sidecar_rows(struct world *w, struct sidecar *s, struct batch *b);

@@ -8,9 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The world of one run: its time, what will happen next, and everybody in it. Time is virtual, in
- * microseconds. What happens at the same microsecond happens in the order in which it was asked for; so a
- * plan gives the same run every time. */
+/* The world of one run: its time, scheduled events, and participants. Time is virtual, in microseconds.
+ * Events at the same microsecond happen in the order of scheduling, so a plan gives the same run every time. */
 
 struct world;
 typedef void event_fn(struct world *w, void *object, uint64_t a, uint64_t b);
@@ -40,8 +39,8 @@ struct world_counts {
 struct world {
     const struct plan *plan;
     int64_t now_us;
-    bool quiet;   /* nothing breaks any more */
-    bool closing; /* who has ended is not started again */
+    bool quiet;   /* no more faults */
+    bool closing; /* ended sidecars are not restarted */
     bool ended;
     uint64_t random;
     struct happening *heap; /* 1-based */
@@ -49,7 +48,7 @@ struct world {
     struct happening present;
     uint64_t order;
     struct block *blocks;
-    struct truth *truths; /* one a message of the plan; twins share that of their first */
+    struct truth *truths; /* one per message of the plan; twins share their original's */
     size_t n_truths;
     struct broker_sim *broker;
     struct database_sim *database;
@@ -59,13 +58,13 @@ struct world {
     bool trace;
 };
 
-/* Calls fn at that time (not before now). */
+/* Schedules fn for that time (not before now). */
 void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t a, uint64_t b);
 
-/* What happens just now happens at that later time instead, before whatever was asked for behind it. */
+/* Postpones the present event to that time, before anything scheduled for it later. */
 void world_postpone(struct world *w, int64_t until_us);
 
-/* Takes the next happening; false: there is none. */
+/* Runs the next event; false: none left. */
 bool world_step(struct world *w);
 
 /* Zeroed memory that lives as long as the world. */
@@ -79,6 +78,6 @@ static inline int64_t world_ms(const struct world *w)
     return w->now_us / 1000;
 }
 
-/* A line of the trace, with the time before it. */
+/* Prints a line of the trace, with its time. */
 void world_tell(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define TRACE(w, ...) ((w)->trace ? world_tell(w, __VA_ARGS__) : (void)0)
