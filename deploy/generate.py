@@ -1,5 +1,5 @@
-"""Makes what follows from the program's tables: deploy/logs/onceward.mtail and deploy/dashboards/onceward.json from that of the stats and outbox
-lines, and the schema of the Helm chart's values from the schema of the configuration.
+"""Makes the files that follow from the program's tables. From the table of the stats and outbox lines: deploy/logs/onceward.mtail and
+deploy/dashboards. From the schema of the configuration: that of the chart's values. From deploy/alerts: deploy/kubernetes/monitoring/rules.yaml.
 
     generate.py [--check]      --check: changes nothing; status 1 when a file is not what this makes"""
 
@@ -118,9 +118,8 @@ def mtail():
                         elsewhere=indented(mtail_statements('[""][""]'), 4))
 
 
-# The dashboard: Grafana, on Loki.
+# The dashboards: Grafana, on Loki and on Prometheus.
 
-SOURCE = {"type": "loki", "uid": "${source}"}
 PANELS = [  # title, unit, fields; a COUNT is shown as a rate
     ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead"]),
     ("In the broker's queue", "short", ["depth"]),
@@ -160,16 +159,36 @@ def query(event, by, key, kind):
     return f"max by ({by}) (max_over_time({lines(event, key)} | unwrap {key} | __error__=\"\" [$__interval]))"
 
 
-def panel(number, title, kind, unit, targets, sentences):
-    return {"id": number, "title": title, "type": kind, "datasource": SOURCE, "description": " ".join(sentences),
+def source(type_):
+    return {"type": type_, "uid": "${source}"}
+
+
+def panel(type_, number, title, kind, unit, targets, sentences):
+    return {"id": number, "title": title, "type": kind, "datasource": source(type_), "description": " ".join(sentences),
             "gridPos": {"h": 8, "w": 12, "x": 12 * (number % 2), "y": 8 * (number // 2)},
             "fieldConfig": {"defaults": {"unit": unit, "custom": {"spanNulls": 120000}}, "overrides": []},
             "options": {"legend": {"displayMode": "list"}},
-            "targets": [{"refId": chr(65 + i), "datasource": SOURCE, "expr": expr, "legendFormat": legend, "queryType": "range"}
+            "targets": [{"refId": chr(65 + i), "datasource": source(type_), "expr": expr, "legendFormat": legend,
+                         **({"queryType": "range"} if type_ == "loki" else {"range": True})}
                         for i, (expr, legend) in enumerate(targets)]}
 
 
-def figures_panels(first, event, by, known, panels):
+def selected(event):
+    return '{namespace=~"$namespace"}' if event == "outbox" else '{namespace=~"$namespace", queue=~"$queue"}'
+
+
+def metric_query(event, by, key, kind):
+    """The same of a metrics page, or of mtail's metrics."""
+    name = f"onceward_{'outbox_' if event == 'outbox' else ''}{key}"
+    if kind == "COUNT":
+        return f"sum by ({by}) (rate({name}_total{selected(event)}[$__rate_interval]))"
+    return f"max by ({by}) ({name}{selected(event)})"
+
+
+QUERY = {"loki": query, "prometheus": metric_query}
+
+
+def figures_panels(type_, first, event, by, known, panels):
     """A panel of each row of `panels`, numbered from `first` on."""
     shown = {name for _, _, names in panels for name in names}
     left = [name for name in known if name not in TEXTS | shown]
@@ -177,29 +196,41 @@ def figures_panels(first, event, by, known, panels):
         sys.exit(f"generate.py: {sorted(shown - set(known))} are shown, and no fields of the {event} line")
     legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
     for number, (title, unit, names) in enumerate(panels + ([(f"Others of {event}", "short", left)] if left else []), first):
-        targets = [(query(event, by, key, known[name][0]), f"{legend} {key}") for name in names for key in keys(name, known[name][0])
+        targets = [(QUERY[type_](event, by, key, known[name][0]), f"{legend} {key}") for name in names for key in keys(name, known[name][0])
                    if not key.endswith("_total")]
-        yield panel(number, title, "timeseries", unit, targets, [f"{name}: {known[name][1]}" for name in names])
+        yield panel(type_, number, title, "timeseries", unit, targets, [f"{name}: {known[name][1]}" for name in names])
 
 
-def dashboard():
-    of_stats, of_outbox = ({name: (kind, sentence) for name, kind, sentence in fields(macro)} for macro in ("STAT", "OUTBOX"))
-    panels = [panel(0, "Pods in each state", "timeseries", "none",
-                    [(f"count by (namespace, queue, state) (count_over_time({lines('stats', 'state')} [2m]))", "{{namespace}} {{queue}} {{state}}")],
-                    [of_stats["state"][1], "Lines of two minutes: an idle queue says it once a minute."])]
-    panels += figures_panels(len(panels), "stats", OF_QUEUES, of_stats, PANELS)
-    panels += figures_panels(len(panels), "outbox", OF_OUTBOXES, of_outbox, OUTBOX_PANELS)
+STATES = {"loki": f"count by (namespace, queue, state) (count_over_time({lines('stats', 'state')} [2m]))",
+          "prometheus": f"sum by (namespace, queue, state) (onceward_state{selected('stats')}) > 0"}
+NAMESPACES = {"loki": {"label": "namespace", "type": 1, "stream": '{container="onceward"}'}, "prometheus": "label_values(onceward_stats_seconds, namespace)"}
+
+
+def loud_lines(type_, number):
+    if type_ == "prometheus":
+        expr = 'sum by (namespace, event, level) (rate(onceward_lines_total{namespace=~"$namespace", level=~"warning|error"}[$__rate_interval]))'
+        return panel(type_, number, "Warnings and errors", "timeseries", "ops", [(expr, "{{namespace}} {{event}} {{level}}")], ["Lines of the log, by event."])
     loud = '{container="onceward", namespace=~"$namespace"} | json | level=~"warning|error"'
-    panels.append({"id": len(panels), "title": "Warnings and errors", "type": "logs", "datasource": SOURCE,
-                   "gridPos": {"h": 12, "w": 24, "x": 0, "y": 8 * (len(panels) // 2 + 1)}, "options": {"showTime": True, "wrapLogMessage": True},
-                   "targets": [{"refId": "A", "datasource": SOURCE, "expr": loud, "queryType": "range"}]})
+    return {"id": number, "title": "Warnings and errors", "type": "logs", "datasource": source(type_),
+            "gridPos": {"h": 12, "w": 24, "x": 0, "y": 8 * (number // 2 + 1)}, "options": {"showTime": True, "wrapLogMessage": True},
+            "targets": [{"refId": "A", "datasource": source(type_), "expr": loud, "queryType": "range"}]}
+
+
+def dashboard(type_):
+    of_stats, of_outbox = ({name: (kind, sentence) for name, kind, sentence in fields(macro)} for macro in ("STAT", "OUTBOX"))
+    panels = [panel(type_, 0, "Pods in each state", "timeseries", "none", [(STATES[type_], "{{namespace}} {{queue}} {{state}}")],
+                    [of_stats["state"][1], "Lines of two minutes: an idle queue says it once a minute."][:1 if type_ == "prometheus" else 2])]
+    panels += figures_panels(type_, len(panels), "stats", OF_QUEUES, of_stats, PANELS)
+    panels += figures_panels(type_, len(panels), "outbox", OF_OUTBOXES, of_outbox, OUTBOX_PANELS)
+    panels.append(loud_lines(type_, len(panels)))
     variables = [
-        {"name": "source", "type": "datasource", "query": "loki", "label": "Loki"},
-        {"name": "namespace", "type": "query", "datasource": SOURCE, "query": {"label": "namespace", "type": 1, "stream": '{container="onceward"}'},
+        {"name": "source", "type": "datasource", "query": type_, "label": type_.capitalize()},
+        {"name": "namespace", "type": "query", "datasource": source(type_), "query": NAMESPACES[type_],
          "includeAll": True, "allValue": ".*", "multi": True, "current": {"text": "All", "value": "$__all"}, "refresh": 2},
         {"name": "queue", "type": "textbox", "query": ".+", "current": {"text": ".+", "value": ".+"}},
     ]
-    made = {"title": "Onceward", "uid": "onceward", "schemaVersion": 39, "tags": ["onceward"], "timezone": "utc", "refresh": "30s",
+    name, uid = {"loki": ("Onceward", "onceward"), "prometheus": ("Onceward, metrics", "onceward-metrics")}[type_]
+    made = {"title": name, "uid": uid, "schemaVersion": 39, "tags": ["onceward"], "timezone": "utc", "refresh": "30s",
             "time": {"from": "now-1h", "to": "now"}, "templating": {"list": variables}, "panels": panels,
             "description": "Made by deploy/generate.py from the table of the stats and outbox lines."}
     return json.dumps(made, indent=1) + "\n"
@@ -244,12 +275,30 @@ def values_schema():
     return json.dumps(made, indent=1) + "\n"
 
 
+# The Prometheus operator: the rules of deploy/alerts as its object.
+
+def prometheus_rule():
+    text = """\
+# For the Prometheus operator. Made by deploy/generate.py from deploy/alerts/prometheus.yaml and deploy/alerts/kubernetes.yaml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: onceward, namespace: monitoring}
+spec:
+  groups:
+"""
+    for name in "prometheus.yaml", "kubernetes.yaml":
+        with open(os.path.join(DEPLOY, "alerts", name)) as f:
+            text += indented(f.read().split("\ngroups:\n")[1].rstrip("\n")) + "\n"
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     status = 0
-    for path, text in (("logs/onceward.mtail", mtail()), ("dashboards/onceward.json", dashboard()),
+    for path, text in (("logs/onceward.mtail", mtail()), ("dashboards/onceward.json", dashboard("loki")),
+                       ("dashboards/onceward-metrics.json", dashboard("prometheus")), ("kubernetes/monitoring/rules.yaml", prometheus_rule()),
                        ("helm/service/values.schema.json", values_schema())):
         full = os.path.join(DEPLOY, path)
         if options.check:

@@ -3,10 +3,10 @@
 import copy
 import json
 import os
+import tempfile
 
 import yaml
 
-import manifests
 from rig.wait import wait_until
 
 SPACE = "injected"
@@ -36,11 +36,18 @@ def own_pod(cluster):
 
 
 def component_pod(cluster):
-    """The same with the component's sidecar, and the names that the parameters have."""
-    things = manifests.rendered(cluster, "payments")
-    name, = [t["metadata"]["name"] for t in things if t["kind"] == "ConfigMap"]
-    spec, = [t["spec"]["template"]["spec"] for t in things if t["kind"] == "Deployment"]
-    return json.loads(json.dumps(spec).replace(name, "onceward"))
+    """The same with the component's sidecar, by all annotations that are parameters here."""
+    deploy = os.path.join(cluster.root, "deploy/kubernetes")
+    with open(os.path.join(deploy, "examples/payments/deployment.yaml")) as f:
+        thing = yaml.safe_load(f)
+    thing["metadata"]["annotations"]["onceward.dev/metrics"] = "page"
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "deployment.yaml"), "w") as f:
+            yaml.safe_dump(thing, f)
+        with open(os.path.join(folder, "kustomization.yaml"), "w") as f:
+            yaml.safe_dump({"resources": ["deployment.yaml"], "components": [os.path.relpath(os.path.join(deploy, "component"), folder)],
+                            "images": [{"name": "onceward", "newName": "registry.example.com/onceward", "newTag": "0.1.0"}]}, f)
+        return yaml.safe_load(cluster.command("kubectl", "kustomize", folder))["spec"]["template"]["spec"]
 
 
 def difference(got, wanted, path=""):
@@ -81,7 +88,7 @@ def faults(cluster):
     unlabelled = server.pod(own, {})
     if "initContainers" in unlabelled or "lifecycle" in unlabelled["containers"][0]:
         yield f"an unlabelled pod was changed: {unlabelled}"
-    server.apply(parameters(cluster, ready="consuming"))
+    server.apply(parameters(cluster, ready="consuming", metrics="page"))
     wait_until(lambda: is_current(server, own, "onceward:0.1.0"), "the parameters are known", 60, 0.5)
     labelled, wanted = server.pod(own, LABEL), server.pod(component_pod(cluster), {})
     yield from difference(labelled, wanted)

@@ -152,6 +152,37 @@ def test_rules_fire_in_their_fault_and_rest_otherwise():
         assert done.returncode == 0, done.stdout.decode()
 
 
+def test_the_rules_of_kubernetes_fire_in_their_fault_and_rest_otherwise():
+    need("promtool")
+    with open(os.path.join(DEPLOY, "alerts/kubernetes_test.yaml")) as f:
+        tests = yaml.safe_load(f)["tests"]
+    assert {t["name"] for t in tests} == {f"{name} {does}" for name in rules("kubernetes.yaml") for does in ("fires", "rests")}
+    for command in ["check", "rules", "kubernetes.yaml"], ["test", "rules", "kubernetes_test.yaml"]:
+        done = subprocess.run(["promtool", *command], cwd=os.path.join(DEPLOY, "alerts"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout.decode()
+
+
+def test_the_operators_object_has_all_rules():
+    with open(os.path.join(DEPLOY, "kubernetes/monitoring/rules.yaml")) as f:
+        thing = yaml.safe_load(f)
+    found = {rule["alert"]: rule for group in thing["spec"]["groups"] for rule in group["rules"]}
+    assert found == {**rules("prometheus.yaml"), **rules("kubernetes.yaml")}
+
+
+def test_the_dashboard_of_metrics_asks_for_what_exists():
+    with open(os.path.join(DEPLOY, "dashboards/onceward-metrics.json")) as f:
+        panels = json.load(f)["panels"]
+    with open(os.path.join(DEPLOY, "logs/onceward.mtail")) as f:
+        declared = set(re.findall(r"^(?:gauge|counter) (\w+)", f.read(), re.M))
+    asked = {name for p in panels for t in p["targets"] for name in re.findall(r"\bonceward_\w+", t["expr"])}
+    assert asked <= declared and {"onceward_depth", "onceward_completed_total", "onceward_outbox_lag_ms", "onceward_state"} <= asked
+    need("promtool")
+    exprs = sorted({t["expr"].replace("$__rate_interval", "1m") for p in panels for t in p["targets"]})
+    group = yaml.safe_dump({"groups": [{"name": "g", "rules": [{"record": f"r{i}", "expr": expr} for i, expr in enumerate(exprs)]}]})
+    done = subprocess.run(["promtool", "check", "rules", "/dev/stdin"], input=group.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()
+
+
 # Records.
 
 def record(name):

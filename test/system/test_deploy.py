@@ -388,6 +388,15 @@ def test_every_container_outlives_the_drain(tmp_path):
     assert shipper["lifecycle"] == {"preStop": {"sleep": {"seconds": 30}}} and shop["lifecycle"] == {"postStart": STARTS, **shipper["lifecycle"]}
 
 
+@pytest.mark.parametrize("said", [{}, {"onceward.dev/metrics": "page"}])
+def test_prometheus_finds_the_port_of_a_metrics_page(said, tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", said)
+    assert status == 0, errors
+    monitor, = read(os.path.join(DEPLOY, "kubernetes/monitoring/podmonitor.yaml"))
+    named = [{"name": monitor["spec"]["podMetricsEndpoints"][0]["port"], "containerPort": 9464}]
+    assert pod_of(yaml.safe_load(output))["initContainers"][0].get("ports") == (named if said else None)
+
+
 @pytest.mark.parametrize("said", [{}, {"onceward.dev/ready": "consuming"}])
 def test_the_readiness_probe_is_for_who_asks_for_it(said, tmp_path):
     status, output, errors = with_sidecar(tmp_path / "shop", said)
@@ -545,6 +554,14 @@ def test_the_charts_resources_outrank_what_it_computes(charted):
 def test_the_chart_refuses_values_that_do_not_fit(charted, settings, says):
     status, _, errors = charted("--set", settings)
     assert status != 0 and says in errors
+
+
+@pytest.mark.parametrize("listen, port", [("0.0.0.0:9464", 9464), ("[::]:99", 99), ("127.0.0.1:9464", None), ("[::1]:9464", None)])
+def test_the_chart_names_the_port_of_a_page_that_others_reach(charted, listen, port):
+    status, things, errors = charted("--set-string", "onceward.config.metrics.listen=" + listen)
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    assert pod["initContainers"][0].get("ports") == (port and [{"name": "onceward", "containerPort": port}])
 
 
 def test_files_of_the_charts_values_are_mounted_beside_the_secrets(charted):

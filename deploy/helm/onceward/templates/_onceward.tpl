@@ -83,6 +83,10 @@ seccompProfile: {type: RuntimeDefault}
   {{- if eq (default "" .ready) "consuming" }}
   readinessProbe: {exec: {command: [/usr/bin/onceward, health, --consuming]}, periodSeconds: 2, timeoutSeconds: 5}
   {{- end }}
+  {{- $page := dig "metrics" "listen" "" (.config | default dict) }}
+  {{- if and (regexMatch ":[0-9]+$" $page) (not (regexMatch "^(127\\.|\\[::1\\])" $page)) }}
+  ports: [{name: onceward, containerPort: {{ regexFind "[0-9]+$" $page }}}]
+  {{- end }}
   lifecycle: {preStop: {exec: {command: [/usr/bin/onceward, drain]}}}
   resources: {{- include "onceward.resources" . | nindent 4 }}
   securityContext: {{- include "onceward.security" . | nindent 4 }}
