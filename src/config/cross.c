@@ -268,6 +268,27 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
                 "only one of the two");
 }
 
+static void check_batch(const struct reading *r, const struct config_queue *q)
+{
+    const struct config_forward *w = &q->forward;
+
+    if (!w->batch.max_messages) {
+        if (reading_is_set(r, "forward.batch.max_bytes") &&
+            reading_origin(r, "forward.batch.max_messages") == ORIGIN_NONE)
+            cross_report(r, false, "forward.batch.max_bytes", NULL,
+                         "expected forward.batch.max_messages beside it");
+        return;
+    }
+    if (q->order.key.n)
+        cross_report(r, false, "forward.batch.max_messages", "order.key",
+                     "an ordered queue has one message per request; expected only one of the two");
+    if (w->max_response_bytes < (size_t)w->batch.max_messages * 64)
+        cross_report(
+            r, false, "forward.max_response", "forward.batch.max_messages",
+            "forward.max_response (%s) cuts an answer that names %d messages; expected at least 64 B for each",
+            show_bytes(w->max_response_bytes).text, w->batch.max_messages);
+}
+
 static void check_order(const struct reading *r, const struct config *c, const struct config_queue *q)
 {
     int limit = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
@@ -333,6 +354,7 @@ void cross_check_queue(const struct reading *root, const struct queue_reading *q
     check_compact(r, &q->queue);
     check_amounts(r, &q->queue);
     check_forward(r, &q->queue);
+    check_batch(r, &q->queue);
     check_order(r, c, &q->queue);
     exposed_check_queue(q);
     /* Reported only when one of the two was given: the defaults fit the 30 seconds that Kubernetes grants a

@@ -255,6 +255,20 @@ static void settle_order(struct queue_reading *q)
         c->max_message_bytes = MESSAGE_DEFAULT;
 }
 
+/* Twice what all slots take, so that the next requests are claimed while the others are in flight; and an answer that
+ * names every message must not be cut. */
+static void settle_batch(struct queue_reading *q)
+{
+    enum { PREFETCH_MOST = 65535, ANSWER_PER_MESSAGE = 1024 };
+    struct config_queue *c = &q->queue;
+    int64_t prefetch = (int64_t)2 * c->forward.concurrency * c->forward.batch.max_messages;
+
+    if (reading_origin(&q->reading, "prefetch") == ORIGIN_NONE)
+        c->prefetch = prefetch < PREFETCH_MOST ? (int)prefetch : PREFETCH_MOST;
+    if (reading_origin(&q->reading, "forward.max_response") == ORIGIN_NONE)
+        c->forward.max_response_bytes += (size_t)c->forward.batch.max_messages * ANSWER_PER_MESSAGE;
+}
+
 /* The keys are known by now: is it one queue, or several? */
 static void pattern_settle(struct queue_reading *q)
 {
@@ -340,6 +354,8 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
     if (!q->queue.queue)
         q->queue.queue = q->queue.name;
     pattern_settle(q);
+    if (q->queue.forward.batch.max_messages)
+        settle_batch(q);
     if (q->queue.order.key.n)
         settle_order(q);
     if (!q->queue.max_hold_ms)

@@ -264,6 +264,31 @@ static void test_ordered_defaults(void **state)
     config_free(c);
 }
 
+static void test_batch_defaults(void **state)
+{
+    static const struct {
+        const char *forward;
+        int prefetch;
+        size_t response;
+    } cases[] = {{"", 128, 65536},
+                 {"\"batch\": {\"max_messages\": 100}", 3200, 65536 + 100 * 1024},
+                 {"\"batch\": {\"max_messages\": 1000}, \"concurrency\": 64", 65535, 65536 + 1000 * 1024},
+                 {"\"batch\": {\"max_messages\": 10}, \"max_response\": \"1MiB\"", 320, 1048576}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+
+        snprintf(text, sizeof(text),
+                 "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}, "
+                 "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"%s%s}}}}",
+                 *cases[i].forward ? ", " : "", cases[i].forward);
+        struct config *c = parse(text);
+        assert_int_equal(c->queues[0].prefetch, cases[i].prefetch);
+        assert_int_equal(c->queues[0].forward.max_response_bytes, cases[i].response);
+        config_free(c);
+    }
+}
+
 static void test_range_expands(void **state)
 {
     struct config *c =
@@ -630,6 +655,7 @@ int main(void)
         cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_full_lists_every_key),
         cmocka_unit_test(test_ordered_defaults),
+        cmocka_unit_test(test_batch_defaults),
         cmocka_unit_test(test_range_expands),
         cmocka_unit_test(test_pattern_has),
         cmocka_unit_test(test_full_is_valid),

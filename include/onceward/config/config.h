@@ -75,6 +75,12 @@ struct config_header {
     bool is_secret; /* by its name, or because it came from a file or the environment */
 };
 
+/* Requests with several messages. */
+struct config_batch {
+    int max_messages; /* 0: each request has one message */
+    size_t max_bytes; /* of the request's body */
+};
+
 struct config_forward {
     char *url;
     char *unix_socket; /* NULL: TCP */
@@ -85,6 +91,7 @@ struct config_forward {
     int64_t connect_timeout_ms;
     size_t max_response_bytes;
     int concurrency;
+    struct config_batch batch;
     char *content_type; /* NULL: application/octet-stream */
     bool error_body;    /* the text of error answers is kept */
 };
