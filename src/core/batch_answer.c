@@ -267,9 +267,11 @@ static void read_success(const struct batch_reply *a, const struct batch_rules *
     struct batch_reader r = {
         .scan = {.at = a->body.data, .end = a->body.data + a->body.len}, .members = members, .n = n};
 
-    if (a->echo != (int64_t)n)
+    if (a->echo != (int64_t)a->n_sent)
         ret->why = a->echo < 0 ? "its answer has no field Onceward-Batch"
                                : "its answer has another count in Onceward-Batch than the request";
+    else if (a->is_cut)
+        ret->why = "its answer is not whole: it is larger than forward.max_response, or broke off";
     else if (!read_body(&r, a->body))
         ret->why = "its answer is no JSON, or no list of failures";
     else if (r.unknown && !rules->outcome.transaction)

@@ -105,7 +105,6 @@ void envelope_begin(struct buf *out)
 
 void envelope_end(struct buf *out)
 {
-    _Static_assert(sizeof HEAD + sizeof TAIL - 2 == ENVELOPE_FRAME_BYTES, "both are counted");
     buf_add_text(out, TAIL);
 }
 
@@ -169,13 +168,4 @@ void envelope_add(struct buf *out, const struct envelope_member *e)
     else
         add_base64(out, body);
     buf_add_text(out, e->body_is_json ? "}" : "\"}");
-}
-
-size_t envelope_member_bytes(const struct envelope_member *e, struct buf *scratch)
-{
-    size_t len = e->message->body_len;
-
-    buf_reset(scratch);
-    add_head(scratch, e);
-    return scratch->len + (e->body_is_json ? len + 1 : (len + 2) / 3 * 4 + 2) + 1; /* with its comma */
 }

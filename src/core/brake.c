@@ -58,6 +58,16 @@ bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text
     return true;
 }
 
+bool brake_force(struct brake *b, int64_t now_ms)
+{
+    if (b->on)
+        return false;
+    b->on = true;
+    b->no_ids = false;
+    b->since_ms = b->tried_ms = now_ms;
+    return true;
+}
+
 bool brake_succeeded(struct brake *b)
 {
     bool was_on = b->on;
@@ -65,7 +75,7 @@ bool brake_succeeded(struct brake *b)
     if (MUTANT(BRAKE_STAYS))
         return false;
 
-    if (b->n)
+    if (b->n || b->on)
         brake_init(b, b->threshold);
     return was_on;
 }

@@ -35,6 +35,7 @@ static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
     d->claim.attempt = r->attempt;
     d->claim.crashes = r->crashes;
     d->claim.takeovers = r->takeovers;
+    d->claim.batch_cap = r->batch_cap;
     d->claim.unproven_step = r->unproven_step;
     d->claim.unproven_at_ms = r->unproven_ms >= 0 ? now_ms - r->unproven_ms : -1;
 }

@@ -9,6 +9,9 @@ bool next_look(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_claim(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
 
+/* Slots of the queue that are taken: requests in flight, claims on their way, messages answered 202. */
+int claims_n_slots(const struct queue *q);
+
 /* When one of them may answer otherwise without a new fact; INT64_MAX: never. */
 int64_t claims_deadline(const struct queue *q, int64_t now_ms);
 

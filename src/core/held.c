@@ -1,6 +1,7 @@
 /* The deliveries that a queue holds: see held.h. */
 #include "core/held.h"
 
+#include "core/batches.h"
 #include "core/notes.h"
 #include "core/request.h"
 #include "onceward/base/mem.h"
@@ -147,18 +148,37 @@ static bool keeps_place(const struct delivery *d)
                          (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
 
+/* Messages that share a request share a slot. */
+static void reserve(struct queue *q, struct delivery *d)
+{
+    size_t before = slots_of(q->held.reserved_units);
+
+    d->claim.slot_units = batches_share(q, d);
+    q->held.reserved_units += d->claim.slot_units;
+    q->held.n_reserved++;
+    if (slots_of(q->held.reserved_units) > before)
+        application_reserve(q->application);
+}
+
+static void unreserve(struct queue *q, const struct delivery *d)
+{
+    size_t before = slots_of(q->held.reserved_units);
+
+    assert(q->held.n_reserved > 0);
+    q->held.reserved_units -= d->claim.slot_units;
+    q->held.n_reserved--;
+    if (slots_of(q->held.reserved_units) < before)
+        application_unreserve(q->application);
+}
+
 static void account(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool takes = takes_slot(d);
 
-    if (takes && !d->claim.reserved) {
-        application_reserve(q->application);
-        q->held.n_reserved++;
-    } else if (!takes && d->claim.reserved) {
-        assert(q->held.n_reserved > 0);
-        application_unreserve(q->application);
-        q->held.n_reserved--;
-    }
+    if (takes && !d->claim.reserved)
+        reserve(q, d);
+    else if (!takes && d->claim.reserved)
+        unreserve(q, d);
     d->claim.reserved = takes;
     if (!keeps_place(d))
         application_leave_place(q->application, now_ms, held_holder(q, d));
@@ -207,8 +227,11 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
 {
     count_parked(q, d, -1);
     if (!d->answer.accepted_until_ms != !until_ms && !MUTANT(ACCEPT_UNCOUNTED)) {
+        int before = (int)slots_of(q->held.accepted_units);
+
         q->held.n_accepted += until_ms ? 1 : (size_t)-1;
-        q->application->n_accepted += until_ms ? 1 : -1;
+        q->held.accepted_units += until_ms ? d->claim.slot_units : -(size_t)d->claim.slot_units;
+        q->application->n_accepted += (int)slots_of(q->held.accepted_units) - before;
     }
     d->answer.accepted_until_ms = until_ms;
     assert(q->held.n_accepted <= SIZE_MAX / 2);

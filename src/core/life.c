@@ -103,6 +103,8 @@
  *   requeue  wanted leave     ─▶ publish requeue
  */
 #include "core/life.h"
+
+#include "core/batches.h"
 #include "core/notes.h"
 #include "core/order.h"
 #include "core/pauses.h"
@@ -428,6 +430,8 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
  * time, as far as its body tells. */
 static uint64_t brake_id(const struct delivery *d)
 {
+    if (batches_in_company(d))
+        return hash_number(d->request->origin);
     if (d->id_len)
         return hash_bytes(d->id, d->id_len);
     return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : hash_number(d->ref);
@@ -444,15 +448,34 @@ static void brake_says(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
 }
 
-/* Counts a failure of a message. Answers whether the circuit breaker is set now. */
-static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
+static bool count_failure(struct queue *q, int64_t now_ms, uint64_t id, const char *text, bool no_id)
 {
-    bool set = brake_failed(&q->brake, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
+    bool set = brake_failed(&q->brake, now_ms, id, text, no_id);
 
     if (q->brake.on)
         brake_says(q, now_ms);
     q->consequences.breaker_set |= set;
     return q->brake.on;
+}
+
+/* Counts a failure of a message. Answers whether the circuit breaker is set now. A message that was named beside others
+ * that succeeded says nothing about the application. */
+static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
+{
+    if (d->request && d->request->some_succeeded)
+        return q->brake.on;
+    return count_failure(q, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
+}
+
+void life_request_failed(struct queue *q, int64_t now_ms, const struct request *r, const char *text)
+{
+    count_failure(q, now_ms, hash_number(r->origin), text, false);
+}
+
+void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)
+{
+    q->consequences.breaker_set |= brake_force(&q->brake, now_ms);
+    pause_begin(q, now_ms, why, text);
 }
 
 /* --- steps that several facts lead to --- */
@@ -474,13 +497,20 @@ struct step life_claim(const struct queue *q, const struct delivery *d)
     return step_want(OP_CLAIM);
 }
 
+/* A message that failed in company tells its row how large its next request may be. */
+static struct row_changes row_capped(const struct delivery *d, struct row_changes changes)
+{
+    changes.batch_cap = d->claim.next_cap;
+    return changes;
+}
+
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
     assert(changes.crashes >= -1 && changes.batch_cap >= 0);
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.delay_ms = delay_ms;
-    d->outcome.changes = changes;
+    d->outcome.changes = row_capped(d, changes);
     d->outcome.then_requeue = false;
     d->outcome.charged = false;
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
@@ -624,7 +654,7 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
 
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
-    d->outcome.changes = changes;
+    d->outcome.changes = row_capped(d, changes);
     d->outcome.charged = !spared;
     if (!spared) {
         d->outcome.give_back = false;
@@ -851,6 +881,8 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 
         note_text(n, "%s", d->outcome.error ? d->outcome.error : "");
     }
+    if (d->request)
+        d->request->some_completed = true;
     counter_add(&q->counts.completed, 1);
     notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->copy.received_ms;
     life_success(q, d);
@@ -891,6 +923,10 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
             return step_want(OP_FAIL);
         }
         return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(d->claim.crashes + 1));
+    }
+    if (batches_in_company(d) && !d->request->some_completed && !accepted) {
+        batches_split(q, d);
+        return life_release(d, 0, row_as_it_is());
     }
     return life_fail(q, now_ms, d, row_as_it_is());
 }
@@ -979,6 +1015,8 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
     if (r->unanswered)
         return;
     r->unanswered = true;
+    if (batches_are_on(q))
+        batch_size_window_over(&q->batches.size, r->n_sent, r->size_mark);
     limiter_bad(&q->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 
@@ -1108,6 +1146,8 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
     d->outcome.died = true;
     if (q->application->limiter.slow_since_ms)
         pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
+    if (batches_in_company(d) && whose != CRASH_NOT_ITS_OWN)
+        whose = CRASH_QUARANTINED;
     switch (whose) {
     case CRASH_CHARGED:
         return life_fail(q, now_ms, d, row_with_crashes(crashes));
@@ -1170,6 +1210,11 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
         return life_charge(q, now_ms, d, DEAD_PERMANENT, row_after_answer(d));
     case VERDICT_DIED:
         return life_crashed(q, now_ms, d, retry_after_ms);
+    case VERDICT_SPLIT:
+        return life_release(d, d->outcome.unanswered ? held_delay_ms(q, d, d->claim.attempt) : 0,
+                            row_after_answer(d));
+    case VERDICT_BAD_ANSWER:
+        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_after_answer(d));
     case VERDICT_FAILED:
     case VERDICT_REVOKE:
     case N_VERDICTS:
@@ -1204,7 +1249,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
     d->outcome.http_status = 0;
     d->outcome.unanswered = true;
-    d->outcome.changes = row_as_it_is();
+    d->outcome.changes = row_capped(d, row_as_it_is());
     d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
     return step_want(OP_REVOKE);
 }
@@ -1315,6 +1360,8 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
 
     pause_end(q, now_ms, PAUSE_EVERYTHING_FAILS);
     pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
+    pause_end(q, now_ms, PAUSE_NO_BATCHES);
+    pause_end(q, now_ms, PAUSE_BAD_ANSWER);
     for (size_t n = q->held.waiting[WAIT_BRAKE].len; n && (k = list_first(&q->held.waiting[WAIT_BRAKE]));
          n--) {
         struct delivery *d = container_of(k, struct delivery, in_list);

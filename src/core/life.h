@@ -167,6 +167,12 @@ struct step life_renew(struct delivery *d);
  * STEP_STAY: neither is safe now. */
 struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* A request with several messages failed as a whole: that counts once for the circuit breaker, with all its halves. */
+void life_request_failed(struct queue *q, int64_t now_ms, const struct request *r, const char *text);
+
+/* An answer has told that no message can succeed: the circuit breaker is set, and the queue pauses. */
+void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text);
+
 /* Appends what is known of its limit, and why it was not renewed. */
 struct buf;
 void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret);

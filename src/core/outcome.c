@@ -80,7 +80,8 @@ const char *verdict_name(enum verdict v)
         [VERDICT_ACCEPTED] = "accepted",       [VERDICT_NOT_NOW] = "not_now",
         [VERDICT_UNAVAILABLE] = "unavailable", [VERDICT_PERMANENT] = "permanent",
         [VERDICT_FAILED] = "failed",           [VERDICT_DIED] = "died",
-        [VERDICT_REVOKE] = "revoke",
+        [VERDICT_REVOKE] = "revoke",           [VERDICT_SPLIT] = "split",
+        [VERDICT_BAD_ANSWER] = "bad_answer",
     };
 
     assert((unsigned)v < N_VERDICTS);

@@ -1,4 +1,5 @@
 /* A queue's beginning and end, its links, and what the stats line says of it. */
+#include "core/batches.h"
 #include "core/life.h"
 #include "core/pauses.h"
 
@@ -23,6 +24,7 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->tick_ms = now_ms;
     limiter_init(&q->limiter, rules->concurrency);
     brake_init(&q->brake, brake_threshold(rules->brake, rules->prefetch));
+    batches_init(q);
     held_init(q);
 }
 

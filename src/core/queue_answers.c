@@ -3,7 +3,10 @@
  * Nothing is decided here against a committed completion: every statement that follows an answer (complete,
  * fail, release, bury) is conditional on the row, and answers `completed` where the application has completed
  * it. */
+#include "core/batch_answers.h"
+#include "core/batches.h"
 #include "core/life.h"
+#include "core/member_answer.h"
 #include "core/notes.h"
 #include "core/pauses.h"
 
@@ -62,37 +65,6 @@ static void tell_limiters(struct queue *q, int64_t now_ms, const struct request 
     }
 }
 
-/* --- the message --- */
-
-static void keep_result(struct queue *q, struct delivery *d, struct slice body)
-{
-    if (!q->rules.store_response_bytes || !body.len || body.len > q->rules.store_response_bytes)
-        return;
-    free(d->outcome.result);
-    d->outcome.result = mem_copy(body.data, body.len);
-    d->outcome.result_len = body.len;
-}
-
-/* The answer is that of one member. */
-static void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
-                            const struct answer *a)
-{
-    if (v == VERDICT_COMPLETE)
-        keep_result(q, d, a->body);
-    words_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
-    d->outcome.http_status = a->status;
-    /* A proxy says 504 when its patience ends: the application works on. */
-    d->outcome.unanswered = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504);
-    if (d->op == OP_FORWARD ||
-        d->phase == PHASE_WANTED) { /* else the row is being asked whether the window is over */
-        d->answer.kept_verdict = -1;
-        life_go(q, now_ms, d, FACT_ANSWER, life_answered(q, now_ms, d, v, a->retry_after_ms));
-        return;
-    }
-    d->answer.kept_verdict = (int)v;
-    d->answer.kept_retry_after_ms = a->retry_after_ms;
-}
-
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a)
 {
     const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
@@ -108,6 +80,8 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const str
     if (a->kind == ANSWER_STATUS)
         q->flow.service_us += ((double)a->took_us - q->flow.service_us) / 16;
     request_keep(r);
+    if (batches_are_on(q))
+        batches_answered(q, now_ms, r, a);
     while ((d = request_first(r))) {
         held_leave_request(q, now_ms, d);
         member_answered(q, now_ms, d, v, a);

@@ -1,4 +1,5 @@
 /* What is claimed, looked at and forwarded next, and whether there is a slot for it. See claims.h. */
+#include "core/batches.h"
 #include "core/claims.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -97,9 +98,9 @@ static bool may_begin(const struct queue *q)
            !pause_is_on(q, PAUSE_STREAM) && !order_is_stopping(q) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT);
 }
 
-static int n_busy(const struct queue *q)
+int claims_n_slots(const struct queue *q)
 {
-    return (int)(queue_n_in_flight(q) + q->held.n_reserved + q->held.n_accepted);
+    return (int)(queue_n_in_flight(q) + slots_of(q->held.reserved_units) + slots_of(q->held.accepted_units));
 }
 
 /* One at a time is tried: then each try takes another message, in the order of their last tries. */
@@ -116,30 +117,35 @@ static int look_ahead(const struct queue *q)
     int limit = (int)(q->limiter.limit < q->application->limiter.limit ? q->limiter.limit
                                                                        : q->application->limiter.limit);
     double n = q->flow.service_us > 0 ? 2 * limit * q->flow.claim_us / q->flow.service_us : 0;
-    int most = limit * 4;
+    int most = limit * 4, prefetch = q->rules.prefetch;
 
     if (is_trying(q))
         return 0;
-    if (most > q->rules.prefetch / 2)
-        most = q->rules.prefetch / 2;
+    if (batches_are_on(q)) { /* the next request is claimed while all slots are taken */
+        prefetch /= (int)batch_size_messages(&q->batches.size);
+        n = n < 1 ? 1 : n;
+    }
+    if (most > prefetch / 2)
+        most = prefetch / 2;
     return n < most ? (int)n : most;
 }
 
 /* May one more claim be sent? A queue with nothing under way may always send one, unless somebody says wait.
  */
-static bool has_slot(const struct queue *q, int64_t now_ms)
+static bool has_slot(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    int busy = n_busy(q), room = limiter_room(&q->limiter, now_ms), ahead;
+    int busy = claims_n_slots(q), room = limiter_room(&q->limiter, now_ms), ahead, more;
 
     if (!room || !application_may_send(q->application, now_ms, 0))
         return false;
     if (!busy)
         return true;
     ahead = look_ahead(q);
+    more = (int)(slots_of(q->held.reserved_units + batches_share(q, d)) - slots_of(q->held.reserved_units));
     if (room > q->rules.concurrency)
         room = q->rules.concurrency;
-    return busy < room + ahead &&
-           application_taken(q->application) < limiter_room(&q->application->limiter, now_ms) + ahead;
+    return busy + more <= room + ahead &&
+           application_taken(q->application) + more <= limiter_room(&q->application->limiter, now_ms) + ahead;
 }
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
@@ -154,7 +160,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
         d->outcome.charged = false;
     d->outcome.then_requeue = d->outcome.died = d->outcome.unanswered = false;
     d->outcome.changes = row_as_it_is();
-    d->outcome.http_status = 0;
+    d->outcome.http_status = d->claim.next_cap = 0;
     d->answer.kept_verdict = -1;
     d->answer.commit_until_ms = 0;
 }
@@ -330,7 +336,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
             life_go(q, now_ms, d, FACT_TURN, step_wait(OP_CLAIM, WAIT_DUE, now_ms + ALONE_LOOK_MS));
             continue;
         }
-        if (!alone && !has_slot(q, now_ms))
+        if (!alone && !has_slot(q, now_ms, d))
             return false;
         if (q->brake.on && !brake_try(&q->brake, now_ms, brake_tries(q)))
             return false;
@@ -354,10 +360,15 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
            q->application->limiter.wait_until_ms > now_ms + tenth;
 }
 
+static int n_sent_slots(const struct queue *q)
+{
+    return (int)(queue_n_in_flight(q) + slots_of(q->held.accepted_units));
+}
+
 static bool may_forward(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms), taken = (int)(queue_n_in_flight(q) + q->held.n_accepted);
+    int room = limiter_room(&q->limiter, now_ms), taken = n_sent_slots(q);
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
@@ -394,6 +405,30 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
     application_share_place(q->application, held_holder(q, request_first(r)), now_ms + patience + REVOKED_MS);
 }
 
+/* Is the window too short for an attempt, so that a new one is asked for first? */
+static bool needs_reclaim(const struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    return d->claim.window_ends_ms - now_ms < q->rules.token_window_ms / 10 * 9 &&
+           d->claim.n_reclaims < N_RECLAIMS_MAX;
+}
+
+static bool may_accompany(const struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    return !is_unsendable(q, now_ms, d) && !needs_reclaim(q, now_ms, d);
+}
+
+/* Slots that requests may take now, this one included. */
+static int n_free_slots(const struct queue *q, int64_t now_ms)
+{
+    const struct application *a = q->application;
+    int room = limiter_room(&q->limiter, now_ms), taken = n_sent_slots(q), free;
+
+    if (room > q->rules.concurrency)
+        room = q->rules.concurrency;
+    free = limiter_room(&a->limiter, now_ms) - a->n_out - a->n_accepted;
+    return free < room - taken ? free : room - taken;
+}
+
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
 {
     list_each(&q->held.wanted[OP_FORWARD], k)
@@ -411,7 +446,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         if (!may_forward(q, now_ms, d))
             continue;
         /* A slot has to be free, or the new window would wait as the old one did. */
-        if (left < q->rules.token_window_ms / 10 * 9 && d->claim.n_reclaims < N_RECLAIMS_MAX) {
+        if (needs_reclaim(q, now_ms, d)) {
             d->claim.n_reclaims++;
             life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
             continue;
@@ -426,6 +461,8 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         struct request *r = request_new(q);
 
         request_add(r, d);
+        if (batches_are_on(q))
+            batches_fill(q, now_ms, r, n_free_slots(q, now_ms), may_accompany);
         share_place(q, now_ms, r);
         life_send(q, now_ms, r);
         *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .request = r, .ref = r->ref};

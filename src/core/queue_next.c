@@ -2,6 +2,7 @@
  *
  * Whatever is wanted stays wanted until the shell can carry it out: that is how batches grow by themselves,
  * without a timer. */
+#include "core/batches.h"
 #include "core/claims.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -107,7 +108,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 static bool is_starved(const struct queue *q)
 {
     return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
-           (int)(queue_n_in_flight(q) + q->held.n_reserved + q->held.n_accepted) < q->rules.concurrency;
+           claims_n_slots(q) < q->rules.concurrency;
 }
 
 /* The oldest delivery is parked: no prefix can be acked for as long as it waits. */
@@ -187,7 +188,8 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
     struct link *k = list_first(&q->held.wanted[OP_REVOKE]);
 
     if (k) { /* a window's end is charged like any other failure, or not */
-        action_at(k)->outcome.give_back = q->brake.on || life_is_tainted(q, action_at(k));
+        action_at(k)->outcome.give_back =
+            q->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);

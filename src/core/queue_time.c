@@ -1,4 +1,5 @@
 /* The clock of a queue: timers, and once a second its bounds, what goes back to the broker, what is told. */
+#include "core/batches.h"
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -24,6 +25,8 @@ static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
     if (MUTANT(WINDOW_WITHOUT_END))
         return;
     request_is_overdue(q, r);
+    if (batches_are_on(q))
+        batches_unanswered(r);
     list_each(&r->members, k)
     {
         struct delivery *d = container_of(k, struct delivery, in_request);
@@ -228,8 +231,8 @@ void queue_time(struct queue *q, int64_t now_ms)
     update_database(q, now_ms);
     while ((t = timers_take_due(&q->held.timers, now_ms)))
         timer_fires(q, now_ms, t);
-    limiter_busy(&q->limiter, now_ms, (int)(queue_n_in_flight(q) + q->held.n_accepted), queue_wants_slot(q),
-                 queue_may_hang(q, now_ms));
+    limiter_busy(&q->limiter, now_ms, (int)(queue_n_in_flight(q) + slots_of(q->held.accepted_units)),
+                 queue_wants_slot(q), queue_may_hang(q, now_ms));
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
     renewals_time(q, now_ms);

@@ -48,6 +48,7 @@ void request_unkeep(struct request *r)
     if (--r->n_deliveries)
         return;
     assert(!r->in_flight && !r->members.len && !r->timer.slot);
+    buf_deinit(&r->body);
     free(r);
 }
 
@@ -91,6 +92,7 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     list_each(&r->members, k) alone = alone && member_of(k)->claim.alone;
     application_sent(q->application, alone, &r->application);
     r->in_flight = true;
+    r->n_sent = r->members.len;
     r->mark = limiter_mark(&q->limiter);
     r->database_epoch = q->database->life;
     r->probation = q->brake.on;

@@ -46,11 +46,36 @@ static int64_t exchange_limit_ms(const struct config_queue *q)
     return q->max_window_ms + q->token_window_ms + TAKEOVER_GRACE_MS;
 }
 
+static void requests_send_batch(struct sidecar *s, struct lane *l, const struct request *sent)
+{
+    const struct config_queue *q = l->config;
+    const struct batch_facts facts = {
+        .consumer = slice_of(q->consumer), .n = sent->n_sent, .window_ms = sent->window_ends_ms - s->now_ms};
+    struct forward_request r = {
+        .queue = l->index,
+        .ref = sent->ref,
+        .headers = &s->headers,
+        .body = buf_slice(&sent->body),
+        .timeout_ms = exchange_limit_ms(q),
+        .send_by_ms = sent->window_ends_ms,
+        .fresh = request_first(sent)->claim.crashes > 0,
+    };
+
+    headers_write_batch(&s->headers, &facts);
+    FAILPOINT(FORWARD_BEFORE);
+    forward_send(s->forward, &r);
+    FAILPOINT(FORWARD_SENT);
+}
+
 void requests_send(struct sidecar *s, struct lane *l, const struct request *sent)
 {
     const struct delivery *d = request_first(sent);
     const struct config_queue *q = l->config;
 
+    if (sent->body.len) {
+        requests_send_batch(s, l, sent);
+        return;
+    }
     buf_reset(&s->token);
     token_write(&s->token, slice_of(q->consumer), delivery_slice(d), d->claim.token);
     struct request_facts facts = {
@@ -84,6 +109,8 @@ static void answered(struct sidecar *s, const struct forward_answer *a)
     struct answer answer = {
         .kind = a->kind,
         .status = a->status,
+        .batch = a->batch,
+        .cut = a->cut,
         .retry_after_ms = a->retry_after_ms,
         .refused = a->refused,
         .body = a->body,

@@ -274,6 +274,12 @@ static struct queue_rules rules_of(const struct sidecar *s, const struct config_
         .stuck_ms = FAILPOINT_MS(STUCK),
         .stuck_again_ms = FAILPOINT_MS(STUCK_AGAIN),
         .stats_interval_ms = s->config->log.stats_interval_ms,
+        .batch = {.max_messages = q->forward.batch.max_messages,
+                  .max_bytes = q->forward.batch.max_bytes,
+                  .consumer = slice_of(q->consumer),
+                  .queue = slice_of(q->queue),
+                  .content_type = slice_of(q->forward.content_type),
+                  .error_body = q->forward.error_body},
     };
 }
 

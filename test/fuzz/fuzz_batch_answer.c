@@ -39,6 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct batch_rules rules = {.outcome = {.transaction = data[0] & 1}, .knows_batches = data[0] & 2};
     const struct batch_reply a = {.kind = ANSWER_STATUS,
                                   .status = data[0] & 4 ? 200 : data[1] * 4,
+                                  .n_sent = 3,
                                   .echo = data[0] & 8 ? 3 : data[1] - 4,
                                   .body = {(const char *)data + 2, size - 2}};
     struct batch_reading r;

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from rig import schema
+from rig import inbox_sql, schema
 from test_trust import Ground, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -93,3 +93,22 @@ def test_where_the_roles_are_there_the_owner_needs_nothing_else(ground):
         assert not checked["warn"] and not checked["FAIL"], checked
     finally:
         ground.postgres.query(f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}")
+
+
+@pytest.mark.parametrize("marker", ["batch all", "batch valid"])
+def test_the_statements_of_a_batch_do_both_or_neither(raw_postgres, marker):
+    database = raw_postgres.create_database(f"page_{uuid.uuid4().hex[:8]}")
+    inbox_sql.load(database)
+    database.query("CREATE TABLE charges (order_id text, cents integer); GRANT SELECT, INSERT ON charges TO app_login")
+    inbox, app = inbox_sql.Inbox(database, "orders"), inbox_sql.Application(database)
+    inbox.claim("a", "b")
+    for n, statement in enumerate(s for s in statements(marker).split(";") if s.strip() and s.strip() not in ("BEGIN", "COMMIT")):
+        app.query(f"PREPARE p{n} AS {statement}")
+    tokens = [inbox.token("a"), inbox.token("b")]
+    for n, in app.query("SELECT name FROM pg_prepared_statements ORDER BY name"):
+        arguments = ([tokens], [["a", "b"], [1, 2]])[int(n[1:])] if marker == "batch all" else [tokens, ["a", "b"], [1, 2]]
+        app.query(f"EXECUTE {n} ({', '.join('%s' for _ in arguments)})", *arguments)
+    assert sorted(map(tuple, app.query("SELECT * FROM charges"))) == [("a", 1), ("b", 2)]
+    assert {inbox.row(i).status for i in "ab"} == {"completed"}
+    inbox.close()
+    app.close()

@@ -134,7 +134,7 @@ static void an_envelope(void **state)
                                      .attempt = 3,
                                      .redelivered = true,
                                      .message = b};
-    struct buf out = {0}, scratch = {0};
+    struct buf out = {0};
 
     a->properties[PROPERTY_TYPE] = SLICE("created");
     a->properties[PROPERTY_MESSAGE_ID] = SLICE("o\"1\n");
@@ -155,15 +155,11 @@ static void an_envelope(void **state)
         "\"content_type\":\"application/json\",\"type\":\"created\",\"headers\":{\"x-\\\"id\":\"\xc3\xa4\"},\"body\":{\"cents\": 250}},"
         "{\"token\":\"ow1.c.d\",\"id\":\"2\",\"queue\":\"orders\",\"attempt\":3,\"redelivered\":true,\"content_type\":\"image/png\","
         "\"app_id\":{\"!S\":\"/w==\"},\"priority\":4,\"timestamp\":1700000000,\"exchange\":\"events\",\"body_base64\":\"iVAA\"}]}");
-    size_t counted = ENVELOPE_FRAME_BYTES + envelope_member_bytes(&first, &scratch) +
-                     envelope_member_bytes(&second, &scratch);
-    assert_int_equal(counted, out.len + 1); /* a comma is counted for each */
     a->headers = NULL;
     a->n_headers = 0;
     message_free(a);
     message_free(b);
     buf_deinit(&out);
-    buf_deinit(&scratch);
 }
 
 /* --- the answer --- */
@@ -177,7 +173,8 @@ static const struct batch_rules in_response = {.outcome = {.transaction = false}
 static enum batch_verdict read_answer(const struct batch_rules *rules, int status, int64_t echo,
                                       const char *body)
 {
-    struct batch_reply a = {.kind = ANSWER_STATUS, .status = status, .echo = echo, .body = slice_of(body)};
+    struct batch_reply a = {
+        .kind = ANSWER_STATUS, .status = status, .n_sent = 3, .echo = echo, .body = slice_of(body)};
 
     memset(members, 0xA5, sizeof members);
     members[0].id = SLICE("a");

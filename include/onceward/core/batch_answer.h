@@ -32,8 +32,10 @@ struct batch_rules {
 struct batch_reply {
     enum answer_kind kind;
     int status;
-    int64_t echo;      /* the field Onceward-Batch; -1: none, or no number */
-    struct slice body; /* whole */
+    size_t n_sent; /* messages in the request */
+    int64_t echo;  /* the field Onceward-Batch; -1: none, or no number */
+    bool is_cut;   /* the body is not whole */
+    struct slice body;
 };
 
 struct batch_member {
@@ -52,7 +54,7 @@ struct batch_reading {
     size_t n_failed; /* members named */
 };
 
-/* members: of the request, without two of one id. Slices of the answer point into the body. */
+/* members: those of the request that await the answer, without two of one id. Slices of the answer point into the body. */
 void batch_answer_read(const struct batch_reply *a, const struct batch_rules *rules,
                        struct batch_member *members, size_t n, struct batch_reading *ret);
 

@@ -34,9 +34,3 @@ void envelope_begin(struct buf *out);
  * {"!S": base64}, as in a dead letter. */
 void envelope_add(struct buf *out, const struct envelope_member *e);
 void envelope_end(struct buf *out);
-
-/* The bytes that envelope_add will append, with a comma; the content of scratch is lost. */
-size_t envelope_member_bytes(const struct envelope_member *e, struct buf *scratch);
-
-/* The bytes that envelope_begin and envelope_end append together. */
-enum { ENVELOPE_FRAME_BYTES = 15 };

@@ -38,6 +38,9 @@ int brake_threshold(int configured, int prefetch);
  * circuit breaker on. */
 bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id);
 
+/* Switched on without a count, because one answer told that everything fails. True: as for brake_failed. */
+bool brake_force(struct brake *b, int64_t now_ms);
+
 /* A message succeeded. True: this call has switched the circuit breaker off. */
 bool brake_succeeded(struct brake *b);
 

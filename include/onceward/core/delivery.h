@@ -46,6 +46,11 @@ struct delivery_claim {
     int64_t unproven_at_ms; /* this side's clock; -1: never */
     int batch_cap;          /* maximum of messages in its next request, because a larger request failed; 0: as
                                configured */
+    int next_cap;           /* of the request after this one; 0: unchanged */
+    uint64_t
+        failed_with; /* the request whose failure capped it: its members share requests only with each other */
+    uint64_t origin;        /* the first request of that line */
+    uint32_t slot_units;    /* its share of a slot, from its claim on */
     int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
     int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */
 };

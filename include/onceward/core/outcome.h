@@ -25,6 +25,8 @@ enum verdict {
     VERDICT_FAILED,      /* charge the attempt; backoff */
     VERDICT_DIED,        /* a crash: quarantine; application.h decides which message is charged */
     VERDICT_REVOKE,      /* the window has ended: fail, unless it was extended */
+    VERDICT_SPLIT,       /* failed in company: release at once, for a smaller request */
+    VERDICT_BAD_ANSWER,  /* the answer says nothing about the messages of its request: release, backoff */
     N_VERDICTS
 };
 

@@ -3,6 +3,7 @@
 #include "onceward/base/log.h"
 #include "onceward/base/texts.h"
 #include "onceward/core/application.h"
+#include "onceward/core/batch_size.h"
 #include "onceward/core/brake.h"
 #include "onceward/core/consumer.h"
 #include "onceward/core/database.h"
@@ -29,6 +30,15 @@
  * The application and the database are shared by queues: they belong to the shell, and outlive the queue.
  * Their own facts (a probe's result, a lost connection) are told to them directly, and then to each queue. */
 
+/* Requests with several messages. The slices outlive the queue. */
+struct queue_batch_rules {
+    int max_messages; /* 0: each request has one, and no envelope */
+    size_t max_bytes;
+    struct slice consumer, queue; /* for the envelope */
+    struct slice content_type;    /* of a message that has none; empty: it is left out */
+    bool error_body;              /* words of the application are kept */
+};
+
 /* The configuration, as far as decisions need it. */
 struct queue_rules {
     bool transaction; /* completion */
@@ -46,6 +56,7 @@ struct queue_rules {
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
     int64_t stuck_ms, stuck_again_ms, stats_interval_ms;
+    struct queue_batch_rules batch;
 };
 
 /* Why it stands still, and since when. */
@@ -79,11 +90,17 @@ struct queue {
         struct hash requests; /* all in flight, by their ref */
         struct timers timers;
         size_t n_bytes;
-        size_t n_accepted; /* messages answered 202 and not ended: each keeps its slot */
-        size_t n_reserved; /* claims on their way */
+        size_t n_accepted;                     /* messages answered 202 and not ended: each keeps its slot */
+        size_t n_reserved;                     /* claims on their way */
+        size_t accepted_units, reserved_units; /* their shares of slots, see core/batches.h */
         uint64_t next_ref, next_request;
     } held;
     struct limiter limiter;
+    struct batches {
+        struct batch_size size;
+        bool knows; /* the application has echoed the count of a request */
+        int n_bad;  /* answers in a row that say nothing about the messages */
+    } batches;
     struct brake brake;
     struct returns returns;
     struct queue_order { /* of an ordered queue */
@@ -211,6 +228,8 @@ struct answer {
     enum answer_kind kind;
     int status;
     int64_t retry_after_ms; /* -1: none */
+    int64_t batch;          /* the field Onceward-Batch; -1: none */
+    bool cut;               /* the body is not whole */
     bool refused; /* unreachable: no connection could be made; false: there was none in time, or it broke
                      before anything was sent */
     struct slice body;

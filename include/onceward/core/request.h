@@ -1,5 +1,6 @@
 #pragma once
 
+#include "onceward/base/buf.h"
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/core/application.h"
@@ -36,6 +37,13 @@ struct request {
     bool overdue;            /* its window has ended, and the tokens are being revoked */
     bool probation;          /* sent while the circuit breaker is on: a trial */
     bool unanswered;         /* the limiter has its mark for a window without an answer */
+    struct buf body;         /* with several messages: the envelope. Empty: the body is that of the message */
+    size_t n_sent;           /* members when it was sent */
+    uint64_t origin;         /* the request that failed first, of whose members these are; else its own ref */
+    uint64_t size_mark;      /* of the learned size */
+    bool is_full;            /* more messages would not have gone with it */
+    bool some_succeeded;     /* its answer names some as failed, and not all */
+    bool some_completed;     /* a row was completed, after an answer that awaits it */
     bool crashed;            /* the application was told of its crash, and said whose it is: */
     enum crash whose;
 };

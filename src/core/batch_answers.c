@@ -1,0 +1,233 @@
+/* The answer to a request with several messages, for each of them: see batch_answers.h. */
+#include "core/batch_answers.h"
+
+#include "core/batches.h"
+#include "core/life.h"
+#include "core/member_answer.h"
+#include "core/request.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/mem.h"
+#include "onceward/core/batch_answer.h"
+#include "onceward/core/token.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BAD_ANSWERS_MOST = 3, /* in a row: then the queue pauses */
+    ERROR_TEXT_MAX = 256, /* of a failure that an answer names */
+};
+
+static struct delivery *member_at(struct link *k)
+{
+    return container_of(k, struct delivery, in_request);
+}
+
+struct batch_work {
+    struct delivery **deliveries;
+    struct batch_member *members;
+    size_t n;
+    struct buf tokens;
+};
+
+static void add_tokens(const struct queue *q, struct batch_work *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        size_t at = w->tokens.len;
+
+        token_write(&w->tokens, q->rules.batch.consumer, delivery_slice(w->deliveries[i]),
+                    w->deliveries[i]->claim.token);
+        w->members[i].token.len = w->tokens.len - at;
+    }
+    for (size_t i = 0, at = 0; i < w->n; at += w->members[i++].token.len)
+        w->members[i].token.data = w->tokens.data + at;
+}
+
+static void work_init(const struct queue *q, const struct request *r, const struct answer *a,
+                      struct batch_work *w)
+{
+    *w = (struct batch_work){.n = r->members.len};
+    w->deliveries = mem_zalloc(w->n + 1, sizeof(*w->deliveries));
+    w->members = mem_zalloc(w->n + 1, sizeof(*w->members));
+    size_t i = 0;
+
+    list_each(&r->members, k)
+    {
+        w->deliveries[i] = member_at(k);
+        w->members[i++].id = delivery_slice(member_at(k));
+    }
+    if (a->body.len && memmem(a->body.data, a->body.len, "token", strlen("token")))
+        add_tokens(q, w);
+}
+
+static void work_deinit(struct batch_work *w)
+{
+    free(w->deliveries);
+    free(w->members);
+    buf_deinit(&w->tokens);
+}
+
+/* "answered 503: "its own words"", as for a message that was answered alone. */
+static void give_named(struct queue *q, int64_t now_ms, struct delivery *d, const struct batch_member *m,
+                       const struct answer *a)
+{
+    const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
+                                        q->rules.n_permanent_status};
+    struct slice said = slice_cut(m->error, ERROR_TEXT_MAX);
+    char brief[32], error[ERROR_TEXT_MAX + 64];
+    struct answer own = *a;
+
+    snprintf(brief, sizeof(brief), "answered %d", m->status);
+    snprintf(error, sizeof(error), said.len && q->rules.batch.error_body ? "%s: \"%.*s\"" : "%s", brief,
+             (int)said.len, said.data ? said.data : "");
+    own.status = m->status;
+    own.retry_after_ms = m->retry_after_ms;
+    own.brief = brief;
+    own.error = error;
+    own.body = (struct slice){0};
+    member_answered(q, now_ms, d, batch_member_verdict(m, &rules), &own);
+}
+
+static void note_bad(struct queue *q, int64_t now_ms, const struct batch_reading *reading)
+{
+    if (++q->batches.n_bad >= BAD_ANSWERS_MOST)
+        life_everything_fails(q, now_ms, PAUSE_BAD_ANSWER, reading->why);
+}
+
+static void note_reading(struct queue *q, int64_t now_ms, struct request *r, const struct answer *a,
+                         const struct batch_reading *reading)
+{
+    struct batches *b = &q->batches;
+
+    switch (reading->verdict) {
+    case BATCH_ANSWERED:
+    case BATCH_ACCEPTED:
+        b->knows = true;
+        b->n_bad = 0;
+        r->some_succeeded = reading->n_failed < r->members.len;
+        batch_size_good(&b->size, r->is_full, r->size_mark);
+        break;
+    case BATCH_BAD:
+        note_bad(q, now_ms, reading);
+        break;
+    case BATCH_UNKNOWN:
+        life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
+        break;
+    case BATCH_TOO_LARGE:
+        batch_size_too_large(&b->size, r->n_sent, r->size_mark);
+        break;
+    case BATCH_FAILED:
+        if (r->n_sent > 1)
+            life_request_failed(q, now_ms, r, a->brief);
+        break;
+    case BATCH_NOT_NOW:
+    case BATCH_NOT_NOW_FOR_ONE:
+    case BATCH_TIMEOUT:
+    case BATCH_CRASHED:
+    case N_BATCH_VERDICTS:
+        break;
+    }
+}
+
+static enum verdict verdict_of_success(const struct queue *q, enum batch_verdict v)
+{
+    if (!q->rules.transaction)
+        return VERDICT_COMPLETE;
+    return v == BATCH_ACCEPTED ? VERDICT_ACCEPTED : VERDICT_CHECK;
+}
+
+/* A whole answer, for one of the members. */
+static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum batch_verdict v,
+                       const struct answer *a)
+{
+    const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
+                                        q->rules.n_permanent_status};
+    enum verdict own = outcome_of(a->kind, a->status, &rules);
+
+    switch (v) {
+    case BATCH_BAD:
+    case BATCH_UNKNOWN:
+        own = VERDICT_BAD_ANSWER;
+        break;
+    case BATCH_NOT_NOW_FOR_ONE:
+        if (batches_in_company(d))
+            batches_split_by_half(d);
+        own = VERDICT_NOT_NOW;
+        break;
+    case BATCH_TOO_LARGE:
+        if (batches_in_company(d))
+            own = VERDICT_SPLIT;
+        break;
+    case BATCH_FAILED:
+        if (batches_in_company(d)) {
+            batches_split(q, d);
+            own = VERDICT_SPLIT;
+        }
+        break;
+    case BATCH_TIMEOUT:
+        if (batches_in_company(d))
+            own = VERDICT_SPLIT;
+        break;
+    case BATCH_NOT_NOW:
+        own = VERDICT_NOT_NOW;
+        break;
+    case BATCH_ANSWERED:
+    case BATCH_ACCEPTED:
+    case BATCH_CRASHED:
+    case N_BATCH_VERDICTS:
+        break;
+    }
+    member_answered(q, now_ms, d, own, a);
+}
+
+static void give(struct queue *q, int64_t now_ms, struct delivery *d, const struct batch_member *m,
+                 enum batch_verdict v, const struct answer *a)
+{
+    bool is_read = v == BATCH_ANSWERED || v == BATCH_ACCEPTED;
+
+    if (is_read)
+        d->claim.next_cap = 0;
+    if (!is_read) {
+        give_whole(q, now_ms, d, v, a);
+    } else if (m->failed) {
+        give_named(q, now_ms, d, m, a);
+    } else {
+        struct answer own = *a;
+
+        own.body = m->result;
+        member_answered(q, now_ms, d, verdict_of_success(q, v), &own);
+    }
+}
+
+void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const struct answer *a)
+{
+    const struct batch_rules rules = {
+        .outcome = {q->rules.transaction, q->rules.permanent_status, q->rules.n_permanent_status},
+        .knows_batches = q->batches.knows,
+    };
+    const struct batch_reply reply = {.kind = a->kind,
+                                      .status = a->status,
+                                      .n_sent = r->n_sent,
+                                      .echo = a->batch,
+                                      .is_cut = a->cut,
+                                      .body = a->body};
+    struct batch_reading reading;
+    struct batch_work w;
+
+    work_init(q, r, a, &w);
+    batch_answer_read(&reply, &rules, w.members, w.n, &reading);
+    if (reading.verdict == BATCH_TIMEOUT)
+        batches_unanswered(r);
+    note_reading(q, now_ms, r, a, &reading);
+    struct answer shown = *a;
+
+    if (reading.why)
+        shown.brief = shown.error = reading.why;
+    for (size_t i = 0; i < w.n; i++) {
+        held_leave_request(q, now_ms, w.deliveries[i]);
+        give(q, now_ms, w.deliveries[i], &w.members[i], reading.verdict, &shown);
+    }
+    work_deinit(&w);
+}

@@ -1,0 +1,140 @@
+/* Requests with several messages: see batches.h. */
+#include "core/batches.h"
+
+#include "core/request.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/core/batch_envelope.h"
+#include "onceward/core/token.h"
+
+enum { HANG_CAP = 8 }; /* after a window without an answer: 8 messages in a request, then 1 */
+
+void batches_init(struct queue *q)
+{
+    int least = q->rules.concurrency > BRAKE_LEAST ? q->rules.concurrency : BRAKE_LEAST;
+
+    if (!batches_are_on(q))
+        return;
+    batch_size_init(&q->batches.size, (size_t)q->rules.batch.max_messages, q->rules.batch.max_bytes);
+    /* Failed requests are counted, and no more of them are in flight at once. */
+    if (q->brake.threshold > least)
+        q->brake.threshold = least;
+}
+
+/* --- its members --- */
+
+static size_t most_members(const struct queue *q, const struct delivery *d)
+{
+    size_t most = batches_are_on(q) && !q->brake.on ? batch_size_messages(&q->batches.size) : 1;
+
+    if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
+        most = (size_t)d->claim.batch_cap;
+    return d->claim.alone || d->claim.crashes ? 1 : most;
+}
+
+uint32_t batches_share(const struct queue *q, const struct delivery *d)
+{
+    return (uint32_t)(SLOT_UNITS / most_members(q, d));
+}
+
+/* Messages that failed together go with each other only: a new neighbour would be suspected for nothing. */
+static bool is_of_one_kind(const struct delivery *a, const struct delivery *b)
+{
+    if (b->claim.alone || b->claim.crashes)
+        return false;
+    return a->claim.batch_cap ? b->claim.batch_cap && a->claim.failed_with == b->claim.failed_with
+                              : !b->claim.batch_cap;
+}
+
+static void body_add(struct queue *q, struct request *r, const struct delivery *d, struct buf *token)
+{
+    const struct queue_batch_rules *rules = &q->rules.batch;
+
+    buf_reset(token);
+    token_write(token, rules->consumer, delivery_slice(d), d->claim.token);
+    struct envelope_member e = {
+        .token = buf_slice(token),
+        .id = delivery_slice(d),
+        .queue = rules->queue,
+        .content_type = rules->content_type,
+        .attempt = d->claim.attempt + d->claim.takeovers,
+        .redelivered = d->copy.redelivered,
+        .body_is_json = envelope_takes_body(d->message, rules->content_type),
+        .message = d->message,
+    };
+
+    envelope_add(&r->body, &e);
+}
+
+void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free, may_accompany_fn *may)
+{
+    struct delivery *first = request_first(r);
+    size_t most = most_members(q, first), ready = q->held.wanted[OP_FORWARD].len, n = 1;
+    size_t each = (ready + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
+    struct buf token = {0};
+
+    r->size_mark = q->batches.size.n_cuts;
+    r->origin = first->claim.batch_cap && first->claim.origin ? first->claim.origin : r->ref;
+    if (!first->claim.batch_cap && each < most)
+        most = each ? each : 1;
+    envelope_begin(&r->body);
+    body_add(q, r, first, &token);
+    list_each(&q->held.wanted[OP_FORWARD], k)
+    {
+        struct delivery *d = container_of(k, struct delivery, in_list);
+        size_t len = r->body.len;
+
+        if (n >= most || len + 2 >= batch_size_bytes(&q->batches.size))
+            break;
+        if (d == first || !is_of_one_kind(first, d) || !may(q, now_ms, d))
+            continue;
+        body_add(q, r, d, &token);
+        if (r->body.len + 2 > batch_size_bytes(&q->batches.size)) {
+            r->body.len = len;
+            r->is_full = true;
+            break;
+        }
+        request_add(r, d);
+        n++;
+    }
+    envelope_end(&r->body);
+    buf_deinit(&token);
+    r->is_full |= n >= batch_size_messages(&q->batches.size);
+}
+
+/* --- after a failure --- */
+
+static void batches_cap(struct delivery *d, int cap)
+{
+    d->claim.next_cap = cap;
+    d->claim.failed_with = d->request->ref;
+    d->claim.origin = d->request->origin;
+}
+
+static int half_of(const struct request *r)
+{
+    return (int)((r->n_sent + 1) / 2);
+}
+
+void batches_split(const struct queue *q, struct delivery *d)
+{
+    /* In `response` halves would repeat the effects of the others at each level. */
+    batches_cap(d, q->rules.transaction ? half_of(d->request) : 1);
+}
+
+void batches_split_by_half(struct delivery *d)
+{
+    batches_cap(d, half_of(d->request));
+}
+
+void batches_unanswered(struct request *r)
+{
+    int cap = r->n_sent > HANG_CAP ? HANG_CAP : 1;
+
+    if (r->n_sent < 2)
+        return;
+    list_each(&r->members, k)
+    {
+        batches_cap(container_of(k, struct delivery, in_request), cap);
+    }
+}

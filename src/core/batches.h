@@ -1,0 +1,45 @@
+#pragma once
+
+#include "onceward/core/queue.h"
+
+/* Requests with several messages: which deliveries share one, and how large the next one is after a failure. A request has
+ * members without a cap, or members of one failed request only. Private to the core; without
+ * rules.batch.max_messages nothing of it is used. */
+
+enum {
+    SLOT_UNITS = 1 << 20
+}; /* a slot of the application: each message of a request takes its share of one */
+
+static inline bool batches_are_on(const struct queue *q)
+{
+    return q->rules.batch.max_messages > 0;
+}
+
+void batches_init(struct queue *q);
+
+/* The share of a slot that d will take. */
+uint32_t batches_share(const struct queue *q, const struct delivery *d);
+
+/* Whole slots of so many units. */
+static inline size_t slots_of(size_t units)
+{
+    return (units + SLOT_UNITS - 1) / SLOT_UNITS;
+}
+
+/* r has its first member: adds those that go with it, at most as many as there are for each of n_free slots, and
+ * writes its body. may: may d be sent now, beside others? */
+typedef bool may_accompany_fn(const struct queue *q, int64_t now_ms, const struct delivery *d);
+void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free, may_accompany_fn *may);
+
+/* The window of r is over without an answer: its members are released, and go in small requests next. */
+void batches_unanswered(struct request *r);
+
+/* Has d failed in company, so that it is not charged? */
+static inline bool batches_in_company(const struct delivery *d)
+{
+    return d->request && d->request->n_sent > 1;
+}
+
+/* d has failed with the whole of its request: the next one is half as large, or d goes alone. */
+void batches_split(const struct queue *q, struct delivery *d);
+void batches_split_by_half(struct delivery *d);
