@@ -173,7 +173,7 @@ static int by_due(const void *a, const void *b)
 /* What waits for longer than pause_hold may fill half of max_parked: beyond that the latest due go back, so
  * that others pass. Under the same rule as every return, somebody else could take it; or nobody could, and it
  * comes back behind those that wait for room. Alone on a queue that puts it to its front it would come right
- * back: max_parked is the bound then, and is told. */
+ * back: max_parked is the bound then, and is told. Under a single active consumer it would go behind its successors. */
 static void return_crowded(struct queue *q, int64_t now_ms)
 {
     struct list *l = &q->held.waiting[WAIT_DUE];
@@ -183,7 +183,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
     if (l->len <= most || q->drain || !database_is_up(q->database) ||
         now_ms - q->flow.crowded_ms < q->rules.pause_hold_ms)
         return;
-    if (!q->n_others && !returns_go_behind(&q->returns))
+    if (q->returns.limits.single_active || (!q->n_others && !returns_go_behind(&q->returns)))
         return;
     late = calloc(l->len, sizeof(*late));
     if (!late)

@@ -25,6 +25,8 @@ struct world {
     const char *why;
     bool too_often;      /* the rows say that it was renewed too often, */
     bool is_counted;     /* and count it */
+    bool not_due;        /* the rows are not due for an hour */
+    const char *id;      /* of the deliveries; NULL: all are of one message */
     bool is_dead;        /* the rows are dead */
     bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
 };
@@ -38,6 +40,10 @@ static void at_database(struct world *w, struct delivery *d)
         r.sqlstate = "53100";
         queue_row(&w->q, w->now, d->ref, &r);
         return;
+    }
+    if (w->not_due) {
+        r.answer = ROW_NOT_DUE;
+        r.wait_ms = 3600000;
     }
     if (w->is_dead)
         r.answer = ROW_DEAD;
@@ -148,7 +154,7 @@ static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delive
                         .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
                         .body_len = body_len,
                         .n_bytes = 10,
-                        .id = SLICE("m1"),
+                        .id = slice_of(w->id ? w->id : "m1"),
                         .no_id = DEAD_NONE};
 
     queue_delivered(&w->q, w->now, &a);
@@ -366,6 +372,27 @@ static void test_copies_of_one_message_count_as_parked_up_to_those_that_follow_i
     end(w);
 }
 
+/* Those that are due last make room for others, unless that would change the order of the queue. */
+static void test_what_is_not_due_for_long_stays_under_a_single_active_consumer(void **state)
+{
+    for (int single = 0; single < 2; single++) {
+        struct world *w = world(KIND_CLASSIC);
+        char id[16];
+
+        queue_limits_known(&w->q, &(struct queue_limits){.read = true, .single_active = single});
+        queue_presence(&w->q, w->now, 1);
+        w->not_due = true;
+        w->id = id;
+        for (int i = 0; i < 60; i++) {
+            snprintf(id, sizeof(id), "m%d", i);
+            deliver(w, 0, 10);
+        }
+        run(w, w->now + 40000);
+        assert_int_equal(w->n_requeued, single ? 0 : 10);
+        end(w);
+    }
+}
+
 static void test_what_waits_for_its_reject_keeps_no_body(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
@@ -573,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_what_is_too_large_holds_up_others_only_before_the_limit),
         cmocka_unit_test(test_copies_of_one_message_count_as_parked_up_to_those_that_follow_it),
         cmocka_unit_test(test_what_waits_for_its_reject_keeps_no_body),
+        cmocka_unit_test(test_what_is_not_due_for_long_stays_under_a_single_active_consumer),
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
         cmocka_unit_test(
             test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends),
