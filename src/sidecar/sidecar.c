@@ -102,15 +102,21 @@ static void signalled(void *owner, uint32_t events)
     }
 }
 
-static int signals_open(struct sidecar *s, struct fault *f)
+static void signals_block(sigset_t *ret)
 {
     static const int heard[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
+    sigemptyset(ret);
+    for (size_t i = 0; i < sizeof(heard) / sizeof(heard[0]); i++)
+        sigaddset(ret, heard[i]);
+    sigprocmask(SIG_BLOCK, ret, NULL);
+}
+
+static int signals_open(struct sidecar *s, struct fault *f)
+{
     sigset_t set;
 
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof(heard) / sizeof(heard[0]); i++)
-        sigaddset(&set, heard[i]);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    signals_block(&set);
     signal(SIGPIPE, SIG_IGN); /* libpq and OpenSSL write to sockets that may be gone */
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signals < 0)
@@ -433,6 +439,9 @@ static int live(struct sidecar *s)
 int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **argv)
 {
     struct sidecar *s = sidecar_new(c, load, path);
+    sigset_t set;
+
+    signals_block(&set); /* before its first line: SIGTERM waits for the loop */
     int status = state_open(s) ? 1 : 0;
 
     if (!status)
