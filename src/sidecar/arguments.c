@@ -1,6 +1,9 @@
-/* The arguments that queues were declared with: asked whenever a channel has been opened, on a short-lived connection of a
+/* The arguments that queues were declared with: asked when a channel has been opened, on a short-lived connection of a
  * helper thread, since each question that learns something closes its channel. Nothing is consumed from a queue
- * before its answer, which may be that nothing can be known. */
+ * before its answer, which may be that nothing can be known.
+ *
+ * Each such question is an error line in the broker's log. So an answer holds for the life of the process, unless
+ * the queue was deleted: the next one of its name may have other arguments. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/fault.h"
@@ -11,8 +14,15 @@
 
 enum { JOB_EXTRA_MS = 15000 /* for name resolution */, REFUSED_AGAIN_MS = 15000 };
 
+void arguments_forget(struct lane *l)
+{
+    l->arguments_known = false;
+}
+
 void arguments_want(struct lane *l)
 {
+    if (l->arguments_known)
+        return;
     l->arguments_wanted = true;
     queue_limits_await(&l->core);
 }
@@ -68,6 +78,7 @@ static void tell(struct lane *l, const struct arguments_found *found)
     l->touched = true;
     queue_limits_known(&l->core, &limits);
     judge_order(l, found);
+    l->arguments_known = found && found->answer != ARGUMENTS_NO_QUEUE && !l->arguments_again_ms;
     if (found && found->answer == ARGUMENTS_READ && !l->core.ready)
         warn(l, &found->arguments);
 }

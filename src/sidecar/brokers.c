@@ -122,6 +122,8 @@ static void channel_lost(struct lane *l, const struct broker_event *ev)
         queue_refused(&l->core, now_ms, PAUSE_STREAM, stream_text);
         report_reason(l, EVENT_REFUSED, stream_text);
     }
+    if (ev->reason == BROKER_REASON_NO_QUEUE)
+        arguments_forget(l);
     snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->fault.text);
     queue_channel_lost(&l->core, now_ms, code, ev->fault.text);
 }
@@ -159,6 +161,7 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         queue_stopped(q, now_ms, ev->consumer);
         break;
     case BROKER_CANCELLED:
+        arguments_forget(l);
         report_reason(l, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
         break;
     case BROKER_CHANNEL_LOST:

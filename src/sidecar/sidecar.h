@@ -169,7 +169,7 @@ struct lane {
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: not known */
     bool refused_told, told_drained, was_ready;
-    bool arguments_wanted, arguments_asked; /* of the declare of the queue */
+    bool arguments_wanted, arguments_asked, arguments_known; /* of the declare of the queue */
     int64_t arguments_again_ms; /* asked again then, since they do not allow its order; 0: they do */
     struct waiting waiting;     /* before its first start */
     struct lane_shown {         /* in the row of presence, at that time */
@@ -326,7 +326,8 @@ enum dead_reason brokers_identify(const struct lane *l, const struct message *m,
 
 /* --- arguments.c --- */
 
-void arguments_want(struct lane *l); /* its channel was opened */
+void arguments_want(struct lane *l);   /* its channel was opened */
+void arguments_forget(struct lane *l); /* its queue was deleted */
 void arguments_step(struct sidecar *s);
 void arguments_close(struct sidecar *s);
 
