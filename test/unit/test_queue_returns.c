@@ -372,7 +372,7 @@ static void test_copies_of_one_message_count_as_parked_up_to_those_that_follow_i
     end(w);
 }
 
-/* Those that are due last make room for others, unless that would change the order of the queue. */
+/* Deliveries that are due last make room for others, unless that would change the order of the queue. */
 static void test_what_is_not_due_for_long_stays_under_a_single_active_consumer(void **state)
 {
     for (int single = 0; single < 2; single++) {
