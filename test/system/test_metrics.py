@@ -15,7 +15,7 @@ import pytest
 from rig.application import Gate
 from rig.wait import hold_true, wait_until
 
-CONNECTIONS, ACCEPTED_A_SECOND, CONNECTION_S = 8, 32, 5  # src/sidecar/metrics.c
+CONNECTIONS, ACCEPTED_A_SECOND = 8, 32  # src/sidecar/metrics.c
 MTAIL = os.path.join(os.path.dirname(__file__), "../../deploy/logs/onceward.mtail")
 SAMPLE = re.compile(r'^(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?\d+(?:\.\d+)?)$')
 
@@ -100,14 +100,14 @@ def test_page_and_line_agree(bed, port):
     sidecar = with_page(bed, port, completion="response")
     for i in range(5):
         bed.queue.publish(f"m{i}")
-    wait_until(lambda: sidecar.find("stats", completed_total=5, held=0, depth=0), "a line in which all is done")
+    wait_until(lambda: sidecar.find("stats", completed_total=5, held=0, depth=0, dead_letters=0), "a line in which all is done")
     wait_until(lambda: value(port, "onceward_completed_total", queue=bed.queue.name) == 5 and value(port, "onceward_held", queue=bed.queue.name) == 0,
                "a page that is as late")
-    line = sidecar.find("stats", completed_total=5, held=0, depth=0)[0]
+    line = sidecar.find("stats", completed_total=5, held=0, depth=0, dead_letters=0)[0]
     found = page(port)
     for key in ("received", "completed", "duplicates", "retried", "given_back", "dead"):
         assert found[f"onceward_{key}_total", (("queue", bed.queue.name),)] == line[f"{key}_total"], key
-    for key in ("in_flight", "accepted", "limit", "parked", "held_bytes", "paused_for_ms", "dead_letters"):
+    for key in ("in_flight", "accepted", "parked", "held_bytes", "paused_for_ms", "dead_letters"):
         assert found[f"onceward_{key}", (("queue", bed.queue.name),)] == line[key], key
 
 
@@ -216,11 +216,13 @@ def n_open(sidecar, port):
     return sum(f"socket:[{inode}]" in links for inode in inodes)
 
 
-def goes_on(bed, prefix, n=20, within_s=20):
+def goes_on(bed, prefix, n=20):
     ids = [f"{prefix}{i}" for i in range(n)]
     for message_id in ids:
         bed.queue.publish(message_id)
-    bed.wait_for_effects(ids, within_s)
+    bed.wait_for_effects(ids)
+    for message_id in ids:
+        bed.wait_for_status(message_id, "completed")
     bed.assert_once(*ids)
 
 
@@ -258,9 +260,7 @@ def test_a_client_that_does_not_read_is_ended(bed, port):
     s.connect(("127.0.0.1", port))
     s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
     wait_until(lambda: n_open(sidecar, port) == 1, "it is accepted")
-    began = time.monotonic()
-    wait_until(lambda: n_open(sidecar, port) == 0, "it is closed", CONNECTION_S * 6)
-    assert time.monotonic() - began > CONNECTION_S / 2, "it had time to read"
+    wait_until(lambda: n_open(sidecar, port) == 0, "it is closed")
     received = 0
     while True:
         data = s.recv(65536)
