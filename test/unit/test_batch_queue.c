@@ -1,0 +1,314 @@
+/* Requests with several messages in the core of a queue, in virtual time: how many requests a bad message costs, and
+ * which messages are charged. */
+#include "cmocka_all.h"
+#include "onceward/base/buf.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 100, UNANSWERED = -1 };
+
+struct world {
+    struct queue q;
+    struct application application;
+    struct database database;
+    int64_t now, started; /* answers come at once until then, so that all are claimed */
+    bool completed[N], dead[N];
+    int attempts[N], caps[N], n_posts[N];
+    int64_t due[N];
+    int n_requests, n_failed, n_acked, sizes[1000];
+    int (*status)(struct world *, const struct request *);
+};
+
+static int number_of(const struct delivery *d)
+{
+    return atoi(d->id);
+}
+
+static bool has(const struct request *r, int message)
+{
+    list_each(&r->members,
+              k) if (number_of(container_of(k, struct delivery, in_request)) == message) return true;
+    return false;
+}
+
+static void at_database(struct world *w, struct delivery *d)
+{
+    int n = number_of(d);
+    struct row r = {.op = d->op, .unproven_ms = -1};
+
+    switch (d->op) {
+    case OP_CLAIM:
+        r.answer = w->completed[n] ? ROW_COMPLETED : w->due[n] > w->now ? ROW_NOT_DUE : ROW_CLAIMED;
+        r.wait_ms = w->due[n] - w->now;
+        w->attempts[n] += r.answer == ROW_CLAIMED;
+        break;
+    case OP_LOOK:
+        r.answer = ROW_DUE;
+        break;
+    case OP_CHECK:
+        r.answer = w->completed[n] ? ROW_COMPLETED : ROW_CLAIMED;
+        break;
+    case OP_COMPLETE:
+        r.answer = ROW_COMPLETED;
+        w->completed[n] = true;
+        break;
+    case OP_FAIL:
+    case OP_REVOKE:
+    case OP_RELEASE:
+        r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
+        w->attempts[n] -= r.answer == ROW_RELEASED;
+        if (d->outcome.changes.batch_cap > 0)
+            w->caps[n] = d->outcome.changes.batch_cap;
+        w->due[n] = w->now + d->outcome.delay_ms;
+        break;
+    case OP_BURY:
+        r.answer = ROW_BURIED;
+        w->dead[n] = true;
+        break;
+    default:
+        fail();
+    }
+    r.attempt = w->attempts[n];
+    r.batch_cap = w->caps[n];
+    queue_row(&w->q, w->now, d->ref, &r);
+}
+
+static void at_application(struct world *w, const struct request *r)
+{
+    int status = w->status(w, r);
+
+    w->sizes[w->n_requests++] = (int)r->n_sent;
+    w->n_failed += status != 200;
+    assert_true(w->n_requests < 1000 && r->body.len > 0);
+    list_each(&r->members, k)
+    {
+        int n = number_of(container_of(k, struct delivery, in_request));
+
+        w->n_posts[n]++;
+        w->completed[n] |= status == 200 && w->q.rules.transaction;
+    }
+    if (status == UNANSWERED)
+        return;
+    struct answer a = {.kind = ANSWER_STATUS,
+                       .status = status,
+                       .batch = status == 200 ? (int64_t)r->n_sent : -1,
+                       .retry_after_ms = -1,
+                       .brief = "answered",
+                       .error = "answered",
+                       .took_us = 1000};
+    queue_answered(&w->q, w->now, r->ref, &a);
+}
+
+static void carry_out(struct world *w, const struct action *a)
+{
+    switch (a->kind) {
+    case ACTION_DATABASE:
+        at_database(w, a->d);
+        break;
+    case ACTION_FORWARD:
+        at_application(w, a->request);
+        break;
+    case ACTION_ACK:
+        w->n_acked += (int)a->n;
+        break;
+    case ACTION_CONSUME:
+        queue_consuming(&w->q, w->now, a->number);
+        break;
+    case ACTION_CANCEL:
+        queue_stopped(&w->q, w->now, a->number);
+        break;
+    default:
+        break;
+    }
+}
+
+static void run(struct world *w, int64_t until)
+{
+    struct action a;
+
+    while (w->now < until) {
+        if (application_wants_probe(&w->application, w->now)) {
+            application_probe_sent(&w->application);
+            application_probed(&w->application, w->now, true, false, 1);
+        }
+        queue_time(&w->q, w->now);
+        for (int n = 0; n < 100000 && queue_next(&w->q, w->now, ~0u, &a); n++)
+            carry_out(w, &a);
+        queue_reap(&w->q);
+        if (!queue_n_held(&w->q) && w->now > 100)
+            return;
+        int64_t next = queue_deadline(&w->q, w->now), other = application_deadline(&w->application, w->now);
+
+        next = next < other ? next : other;
+        next = next > w->now ? next : w->now + 1;
+        w->now = next < until ? next : until;
+    }
+}
+
+/* A single slot, so that all messages are in one request at first. */
+static struct world *world(bool transaction, int (*status)(struct world *, const struct request *))
+{
+    const struct queue_rules rules = {
+        .transaction = transaction,
+        .token_window_ms = 30000,
+        .max_window_ms = 1200000,
+        .commit_grace_ms = 1000,
+        .max_hold_ms = 1500000,
+        .pause_hold_ms = 30000,
+        .concurrency = 1,
+        .prefetch = 2 * N,
+        .max_parked = 1000,
+        .max_bytes = 64 << 20,
+        .max_message_bytes = 64 << 20,
+        .max_attempts = 2,
+        .backoff_ms = 1000,
+        .max_backoff_ms = 300000,
+        .brake = 20,
+        .revive = 3,
+        .delivery_limit = LIMIT_UNKNOWN,
+        .stuck_ms = 60000,
+        .stuck_again_ms = 600000,
+        .stats_interval_ms = 10000,
+        .batch = {.max_messages = N, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
+    static const struct application_rules application = {
+        .concurrency = 1, .ready_interval_ms = 1000, .window_ms = 30000};
+    struct world *w = calloc(1, sizeof(*w));
+
+    w->now = 1;
+    w->status = status;
+    application_init(&w->application, &application, w->now);
+    database_init(&w->database, w->now);
+    database_linked(&w->database);
+    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
+    run(w, 50);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    for (int i = 0; i < N; i++) {
+        char id[16];
+        struct arrival a = {.generation = 1,
+                            .number = (uint64_t)i + 1,
+                            .consumer = w->q.consumer.number,
+                            .message = message_new(),
+                            .n_bytes = 10,
+                            .no_id = DEAD_NONE};
+
+        snprintf(id, sizeof(id), "%d", i);
+        a.id = slice_of(id);
+        queue_delivered(&w->q, w->now, &a);
+    }
+    return w;
+}
+
+static void end(struct world *w)
+{
+    queue_deinit(&w->q);
+    assert_int_equal(w->application.n_out, 0);
+    assert_int_equal(w->application.n_reserved, 0);
+    assert_int_equal(w->application.n_accepted, 0);
+    free(w);
+}
+
+static int bad;
+
+static int one_is_bad(struct world *w, const struct request *r)
+{
+    return has(r, bad) ? 500 : 200;
+}
+
+static void assert_only_bad_is_charged(const struct world *w)
+{
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(w->dead[i], i == bad);
+        assert_int_equal(w->attempts[i], i == bad ? 2 : 1);
+    }
+}
+
+static void one_bad_message_costs_at_most_fifteen_more_requests(void **state)
+{
+    for (bad = 0; bad < N; bad++) {
+        struct world *w = world(true, one_is_bad);
+
+        run(w, 600000);
+        assert_int_equal(w->sizes[0], N);
+        assert_only_bad_is_charged(w);
+        /* The first, at most 15 more, and its second attempt. */
+        if (w->n_requests > 1 + 15 + 1)
+            fail_msg("%d: %d requests", bad, w->n_requests);
+        end(w);
+    }
+}
+
+static void in_response_no_other_goes_more_than_twice(void **state)
+{
+    bad = 42;
+    struct world *w = world(false, one_is_bad);
+
+    run(w, 600000);
+    assert_only_bad_is_charged(w);
+    for (int i = 0; i < N; i++)
+        assert_in_range(w->n_posts[i], 1, i == bad ? 3 : 2);
+    end(w);
+}
+
+static int all_are_bad(struct world *w, const struct request *r)
+{
+    return 500;
+}
+
+/* The circuit breaker is on after few requests, and no message is dead. */
+static void a_bad_deployment_sets_the_circuit_breaker(void **state)
+{
+    struct world *w = world(true, all_are_bad);
+
+    while (!w->q.brake.on && w->now < 600000)
+        run(w, w->now + 1);
+    assert_true(w->q.brake.on);
+    assert_in_range(w->n_requests, 1, 50);
+    run(w, w->now + 60000);
+    for (int i = 0; i < N; i++)
+        assert_false(w->dead[i]);
+    end(w);
+}
+
+static int one_hangs(struct world *w, const struct request *r)
+{
+    return has(r, bad) ? UNANSWERED : 200;
+}
+
+static void a_message_that_hangs_is_alone_at_its_third_request(void **state)
+{
+    bad = 7;
+    struct world *w = world(true, one_hangs);
+    int with_bad[3] = {0}, n = 0;
+
+    for (int seen = 0; n < 3 && w->now < 900000;) {
+        run(w, w->now + 10);
+        if (w->n_posts[bad] > seen && n < 3) {
+            seen = w->n_posts[bad];
+            with_bad[n++] = w->sizes[w->n_requests - 1];
+        }
+    }
+    assert_int_equal(with_bad[0], N);
+    assert_in_range(with_bad[1], 1, 8);
+    run(w, 1200000);
+    for (int i = 0; i < N; i++)
+        if (i != bad)
+            assert_true(w->completed[i] && w->attempts[i] == 1);
+    end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_bad_message_costs_at_most_fifteen_more_requests),
+        cmocka_unit_test(in_response_no_other_goes_more_than_twice),
+        cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
+        cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
