@@ -15,6 +15,12 @@ static int read_limit(const struct returns *r)
     return r->limits.read ? r->limits.delivery_limit : LIMIT_UNKNOWN;
 }
 
+/* RabbitMQ 4 has a limit of its own where the queue has none; a queue that cannot be read may have a lower one. */
+static bool has_default(const struct returns *r)
+{
+    return r->limits.read && r->server_major >= LIMIT_SINCE_VERSION;
+}
+
 int returns_limit(const struct returns *r)
 {
     int told = r->configured, read = read_limit(r);
@@ -27,13 +33,13 @@ int returns_limit(const struct returns *r)
         return told > 0 ? told : read;
     if (told == LIMIT_NONE || read == LIMIT_NONE)
         return LIMIT_NONE;
-    return r->server_major >= LIMIT_SINCE_VERSION ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+    return has_default(r) ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
 }
 
 bool returns_limit_is_assumed(const struct returns *r)
 {
     return r->kind != KIND_CLASSIC && r->configured == LIMIT_UNKNOWN && read_limit(r) == LIMIT_UNKNOWN &&
-           r->server_major >= LIMIT_SINCE_VERSION;
+           has_default(r);
 }
 
 void returns_limit_words(const struct returns *r, struct buf *ret)

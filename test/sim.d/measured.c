@@ -444,9 +444,10 @@ static void kills_at_the_limit(struct report *r)
         int limit, version;
         bool told;
         bool readable;
-    } queues[] = {{5, 310, true, false},  {5, 310, false, true},  {5, 310, false, false},
-                  {0, 310, false, true},  {0, 310, false, false}, {20, 310, true, false},
-                  {20, 400, false, true}, {20, 400, false, false}};
+    } queues[] = {{5, 310, true, false},  {5, 310, false, true},   {5, 310, false, false},
+                  {0, 310, false, true},  {0, 310, false, false},  {20, 310, true, false},
+                  {20, 400, false, true}, {20, 400, false, false}, {5, 400, false, false},
+                  {5, 430, false, false}};
     char name[100], text[120];
     struct plan p;
 

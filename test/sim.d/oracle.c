@@ -525,7 +525,10 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
 void oracle_dropped(struct world *w, struct copy *m)
 {
     const struct inbox_row_sim *r = &m->truth->row;
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     enum { LEAST_US = 500000 };
+    /* The page asks for the key where a limit is below the least. */
+    bool hidden = plan_known_limit(p) == LIMIT_UNKNOWN && p->limit < LIMIT_LEAST;
     bool safe = m->renewed || m->letter_us || m->is_dead ||
                 (r->status == INBOX_COMPLETED && r->body == m->body) || r->status == INBOX_DEAD;
 
@@ -536,7 +539,7 @@ void oracle_dropped(struct world *w, struct copy *m)
     bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
                                                         w->now_us - w->database->mended_us < LEAST_US);
 
-    if (!safe && m->returned && !m->skipped && w->database->up && !no_room)
+    if (!safe && !hidden && m->returned && !m->skipped && w->database->up && !no_room)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
     if (!safe && !m->returned && could_be_stored(w, m))
         oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",

@@ -9,11 +9,13 @@ static void test_from_where_a_delivery_is_near(void **state)
         enum queue_kind kind;
         int configured, major;
         int64_t near; /* the first count that is near; 0: none */
+        bool read;
     } cases[] = {
         {KIND_CLASSIC, 2, 4, 0},
         {KIND_UNKNOWN, 2, 3, 0},
         {KIND_QUORUM, LIMIT_UNKNOWN, 3, 3},
-        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 18},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 3},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 18, .read = true},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
         {KIND_QUORUM, 1, 4, 1},
         {KIND_QUORUM, 2, 3, 2},
@@ -27,6 +29,7 @@ static void test_from_where_a_delivery_is_near(void **state)
             .kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
         int64_t first = 0;
 
+        r.limits = (struct queue_limits){.read = cases[i].read, .delivery_limit = LIMIT_UNKNOWN};
         for (int64_t count = 0; count < 100 && !first; count++)
             if (returns_is_near(&r, count))
                 first = count;
@@ -80,10 +83,12 @@ static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **stat
         enum queue_kind kind;
         int configured, major;
         int64_t last; /* 0: never */
+        bool read;
     } cases[] = {
         {KIND_CLASSIC, 5, 4, 0},
         {KIND_QUORUM, LIMIT_UNKNOWN, 3, 4}, /* as if it were 5 */
-        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 19},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 4},
+        {KIND_QUORUM, LIMIT_UNKNOWN, 4, 19, .read = true},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
         {KIND_QUORUM, 2, 3, 1},
         {KIND_QUORUM, 5, 3, 4},
@@ -94,6 +99,7 @@ static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **stat
             .kind = cases[i].kind, .configured = cases[i].configured, .server_major = cases[i].major};
         int64_t first = 0;
 
+        r.limits = (struct queue_limits){.read = cases[i].read, .delivery_limit = LIMIT_UNKNOWN};
         for (int64_t count = 0; count < 100 && !first; count++)
             if (returns_is_last(&r, count))
                 first = count;
