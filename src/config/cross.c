@@ -292,18 +292,26 @@ static void check_batch(const struct reading *r, const struct config_queue *q)
 static void check_order(const struct reading *r, const struct config *c, const struct config_queue *q)
 {
     int limit = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
-    static const char *const below[] = {"order.on_dead", "order.unkeyed"};
+    static const struct {
+        const char *key, *why;
+    } useless[] = {
+        {"prefetch",
+         "cannot be set on an ordered queue: it is 256, the same for all replicas, since a replica "
+         "with another one would return messages to other places"},
+        {"max_parked", "has no effect on an ordered queue, where the prefetch bounds all that is held"},
+        {"revive",
+         "has no effect on an ordered queue: a message that was moved back stands behind its successors"},
+    };
     size_t most = q->max_bytes / (size_t)q->prefetch / q->n_partitions;
 
     if (!q->order.key.n) {
-        for (size_t i = 0; i < 2; i++)
-            if (reading_is_set(r, below[i]) && reading_origin(r, "order.key") == ORIGIN_NONE)
-                cross_report(r, false, below[i], NULL, "expected order.key beside it");
+        if (reading_is_set(r, "order.unkeyed") && reading_origin(r, "order.key") == ORIGIN_NONE)
+            cross_report(r, false, "order.unkeyed", NULL, "expected order.key beside it");
         return;
     }
-    if (reading_origin(r, "max_parked") == ORIGIN_GIVEN)
-        cross_report(r, false, "max_parked", "order.key",
-                     "has no effect on an ordered queue, where prefetch bounds all that is held");
+    for (size_t i = 0; i < sizeof(useless) / sizeof(useless[0]); i++)
+        if (reading_origin(r, useless[i].key) == ORIGIN_GIVEN)
+            cross_report(r, false, useless[i].key, "order.key", "%s", useless[i].why);
     if (q->pattern && q->order.key.n > 1)
         cross_report(
             r, false, "order.key", "queue",
@@ -327,10 +335,6 @@ static void check_order(const struct reading *r, const struct config *c, const s
                      "with a limit of %d the broker drops all messages that an ordered queue holds after as "
                      "many restarts; expected 0 (no limit) or at least %d",
                      limit, CONFIG_ORDERED_LIMIT_MIN);
-    else if (limit > 0 && q->order.hold)
-        cross_report(r, false, "order.on_dead", "delivery_limit",
-                     "hold keeps a message in its queue until an operator acts, which a delivery limit ends; "
-                     "expected delivery_limit 0 (no limit), or on_dead continue");
 }
 
 /* Checks the queue's own name when that is the consumer name, since no key gives it. */

@@ -247,8 +247,8 @@ static void settle_order(struct queue_reading *q)
 {
     struct config_queue *c = &q->queue;
 
-    if (reading_origin(&q->reading, "prefetch") == ORIGIN_NONE)
-        c->prefetch = ORDERED_PREFETCH;
+    c->prefetch = ORDERED_PREFETCH;
+    c->revive = 0;
     if (!c->max_message_bytes)
         c->max_message_bytes = c->max_bytes / (size_t)c->prefetch / c->n_partitions;
     if (c->max_message_bytes > MESSAGE_DEFAULT && reading_origin(&q->reading, "max_message") == ORIGIN_NONE)

@@ -6,7 +6,7 @@ import threading
 from rig.wait import wait_until
 
 SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-ORDER = {"order": {"key": ["header:account"]}, "prefetch": 128, "max_message": "64KiB", "delivery_limit": 0}
+ORDER = {"order": {"key": ["header:account"]}, "delivery_limit": 0}
 
 
 class Ordered:

@@ -257,7 +257,7 @@ static void test_ordered_defaults(void **state)
     assert_int_equal(q->order.key.n, 2);
     assert_int_equal(q->order.key.items[0].kind, IDENTITY_ROUTING_KEY);
     assert_int_equal(q->order.key.items[1].kind, IDENTITY_HEADER);
-    assert_false(q->order.hold);
+    assert_int_equal(q->revive, 0);
     assert_false(q->order.unkeyed_is_dead);
     assert_int_equal(q->prefetch, 256);
     assert_int_equal(q->max_message_bytes, q->max_bytes / 256);

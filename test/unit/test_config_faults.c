@@ -707,12 +707,13 @@ static void test_combinations(void **state)
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 19", "queues.q.delivery_limit",
          "with a limit of 19 the broker drops all messages that an ordered queue holds after as many restarts; "
          "expected 0 (no limit) or at least 20"},
-        {'Q', "\"order\": {\"key\": [\"header:a\"], \"on_dead\": \"hold\"}, \"delivery_limit\": 20",
-         "queues.q.order.on_dead",
-         "hold keeps a message in its queue until an operator acts, which a delivery limit ends; expected "
-         "delivery_limit 0 (no limit), or on_dead continue"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_parked\": 10", "queues.q.max_parked",
-         "has no effect on an ordered queue, where prefetch bounds all that is held"},
+         "has no effect on an ordered queue, where the prefetch bounds all that is held"},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"revive\": 1", "queues.q.revive",
+         "has no effect on an ordered queue: a message that was moved back stands behind its successors"},
+        {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"prefetch\": 256", "queues.q.prefetch",
+         "cannot be set on an ordered queue: it is 256, the same for all replicas, since a replica with another one "
+         "would return messages to other places"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"257KiB\"", "queues.q.max_message",
          "max_message (257KiB) times prefetch (256) is above max_bytes (64MiB): an ordered queue gives nothing "
          "back to the broker; expected max_message of at most 256KiB, or a larger max_bytes"},
@@ -727,7 +728,7 @@ static void test_combinations(void **state)
          "queues.q.max_message",
          "max_message (129KiB) times prefetch (256) times 2 partitions is above max_bytes (64MiB): an ordered queue "
          "gives nothing back to the broker; expected max_message of at most 128KiB, or a larger max_bytes"},
-        {'Q', "\"order\": {\"on_dead\": \"hold\"}", "queues.q.order.on_dead", "expected order.key beside it"},
+        {'Q', "\"order\": {\"unkeyed\": \"dead\"}", "queues.q.order.unkeyed", "expected order.key beside it"},
         {'Q', "\"order\": {\"key\": []}", "queues.q.order.key", "expected 1 to 16 elements, got 0"},
         {'F',
          "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 2, \"max_bytes\": \"1MiB\"}}",

@@ -105,7 +105,6 @@ struct config_sources {
 /* Order per key. */
 struct config_order {
     struct config_sources key; /* n 0: the queue is not ordered */
-    bool hold;                 /* on_dead: hold */
     bool unkeyed_is_dead;      /* unkeyed: dead */
 };
 
