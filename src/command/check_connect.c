@@ -254,7 +254,10 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
     say(s, ok, text);
     if (ok)
         check_limit(c, q, vhost, s);
-    if (ok && sample)
+    if (ok && sample && q->order.key.n)
+        say(s, false,
+            "no message of an ordered queue is sampled: it would be returned alone, and may come back out of order");
+    else if (ok && sample)
         check_sample(c, q, s);
     buf_deinit(&where);
     free(vhost);

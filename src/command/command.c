@@ -11,9 +11,10 @@
 
 enum { JOBS_MS = 1000 };
 
-#define FILTER "config= consumer= reason= since= older= limit= rate= dry-run new-id all body= json"
-#define STATE  "state= config="
-#define LEVER  "config= consumer= by= json"
+#define FILTER                                                                                               \
+    "config= consumer= reason= since= older= limit= rate= dry-run new-id out-of-order all body= json"
+#define STATE "state= config="
+#define LEVER "config= consumer= by= json"
 
 const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},

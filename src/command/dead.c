@@ -20,7 +20,8 @@
 static const char help[] =
     "usage: onceward dead list    --config FILE [FILTER] [--json] [ID…]\n"
     "       onceward dead show    --config FILE [--json | --body raw] ID…\n"
-    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] [--new-id [NEWID]] [ID…]\n"
+    "       onceward dead redrive --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] [--new-id [NEWID]]\n"
+    "                               [--out-of-order] [ID…]\n"
     "       onceward dead discard --config FILE [FILTER] [--rate N/s] [--dry-run] [--json] ID… | --all\n"
     "\n"
     "  list      list dead letters, oldest first (the first 50, or as many as --limit says; 0, IDs or --json: all)\n"
@@ -42,6 +43,7 @@ static const char help[] =
     "                 letter_left in the form of the log\n"
     "  --new-id       for a dead letter whose message has no usable id: publish it with NEWID (--new-id=NEWID for a number),\n"
     "                 or with an id made from the letter, which is the same each time. An existing id is never replaced\n"
+    "  --out-of-order redrive also to ordered queues, where the messages stand behind their successors\n"
     "\n"
     "Exit status 1 also if an ID does not exist. For redrive that is 0: it may be repeated, and deletes the dead letters that it\n"
     "has published.\n";
@@ -143,6 +145,7 @@ enum {
     OPTION_RATE,
     OPTION_DRY_RUN,
     OPTION_NEW_ID,
+    OPTION_OUT_OF_ORDER,
     OPTION_ALL,
     OPTION_BODY,
     OPTION_JSON
@@ -180,6 +183,9 @@ static int read_option(struct dead_options *o, int option)
     case OPTION_NEW_ID:
         o->new_id = true;
         o->given_id = optarg;
+        return 0;
+    case OPTION_OUT_OF_ORDER:
+        o->out_of_order = true;
         return 0;
     case OPTION_ALL:
         o->all = true;
@@ -235,6 +241,8 @@ static int check_options(const struct dead_options *o, const struct action *acti
         complaint = "--body raw writes the body alone; expected it without --json";
     else if (o->new_id && action->run != dead_redrive)
         complaint = "--new-id is for `redrive`";
+    else if (o->out_of_order && action->run != dead_redrive)
+        complaint = "--out-of-order is for `redrive`";
     else if (o->given_id && filter->n_ids != 1)
         complaint = "--new-id NEWID is for one ID";
     else if ((o->dry_run || o->interval_us || o->all) && !action->changes)
@@ -253,6 +261,7 @@ static const struct option long_options[] = {{"config", required_argument, NULL,
                                              {"rate", required_argument, NULL, OPTION_RATE},
                                              {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
                                              {"new-id", optional_argument, NULL, OPTION_NEW_ID},
+                                             {"out-of-order", no_argument, NULL, OPTION_OUT_OF_ORDER},
                                              {"all", no_argument, NULL, OPTION_ALL},
                                              {"body", required_argument, NULL, OPTION_BODY},
                                              {"json", no_argument, NULL, OPTION_JSON},

@@ -16,6 +16,7 @@ struct dead_options {
     bool *seen; /* which of them were met */
     bool all, dry_run, body_raw;
     bool json;            /* a JSON object a letter instead of words */
+    bool out_of_order;    /* --out-of-order */
     bool new_id;          /* --new-id */
     const char *given_id; /* its value, or NULL: make one */
     int64_t interval_us;  /* --rate: between two letters; 0: as fast as it goes */

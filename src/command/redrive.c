@@ -197,6 +197,11 @@ static int add_id(const struct redrive *r, struct target *t, const struct dead_l
 static struct message *prepare(const struct redrive *r, struct target *t, const struct dead_letter *l,
                                struct fault *f)
 {
+    if (t->q->order.key.n && !r->options->out_of_order) {
+        fault_set(f, "its queue is ordered, and the message would stand behind its successors; redrive it "
+                     "with --out-of-order if that is right");
+        return NULL;
+    }
     struct message *m = make_message(l, f);
     int failed;
 

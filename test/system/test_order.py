@@ -1,8 +1,12 @@
 """Order per key on real servers: the completions of one key commit in the order of the queue, whatever ends or restarts."""
 
 import itertools
+import subprocess
 import threading
 
+import pytest
+
+from rig.application import Gate
 from rig.wait import wait_until
 
 SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
@@ -142,4 +146,93 @@ def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
             r.wait_for("consuming", n=1, since=0)
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
+    bed.assert_acked()
+
+
+@pytest.mark.parametrize("arguments, word", [
+    ({"x-queue-type": "quorum"}, "single active consumer"),
+    ({"x-single-active-consumer": True, "x-max-priority": 5}, "x-max-priority"),
+    ({**SINGLE, "x-delivery-limit": 19}, "at least 20"),
+])
+def test_a_queue_that_cannot_keep_the_order_is_refused_before_a_message_is_taken(bed, arguments, word):
+    ordered = Ordered(bed, arguments=arguments)
+    ordered.publish(["a"], 1)
+    sidecar = bed.sidecar(wait=False, **{k: v for k, v in ORDER.items() if k != "delivery_limit"})
+    assert word in sidecar.wait_for("refused")["reason"]
+    sidecar.wait_for("paused", reason="refused")
+    checked = check(bed, sidecar)
+    assert checked.returncode == 1 and word in checked.stdout
+    assert not bed.app.posts() and bed.queue.n_ready == 1
+
+
+def check(bed, sidecar, *options):
+    return subprocess.run([sidecar.binary, "check", "--config", sidecar.config_path, "--connect", *options],
+                          capture_output=True, text=True, check=False)
+
+
+def test_an_ordered_queue_is_not_sampled(bed):
+    ordered = Ordered(bed)
+    ordered.publish(["a"], 2)
+    bed.app.stop()
+    sidecar = bed.sidecar(wait=False, **ORDER)
+    checked = check(bed, sidecar, "--sample")
+    assert checked.returncode == 1 and "ordered" in checked.stdout
+    assert "has the id" not in checked.stdout
+
+
+def test_a_drain_returns_the_whole_tail_in_order(bed):
+    """At least 100 held: fewer come back in order by chance."""
+    ordered = Ordered(bed)
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or ordered.commit(request, reply)
+    first = bed.sidecar(**ORDER)
+    ordered.publish(["a", "b"], 100)
+    gate.wait_for_waiting(2)
+    other = bed.sidecar(**ORDER)
+    gate.open()
+    assert first.term() == 0
+    other.wait_for("completed")
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def test_max_hold_returns_the_whole_tail_in_order(bed):
+    ordered = Ordered(bed)
+    stuck = threading.Event()
+    ordered.fails = lambda key, number, attempt: 503 if (key, number) == ("a", 1) and not stuck.is_set() else None
+    ordered.publish(["a", "b"], 100)
+    sidecar = bed.sidecar(token_window="2s", max_window="2s", max_hold="5s", **ORDER)
+    assert sidecar.wait_for("returned")["reason"] == "held for max_hold"
+    stuck.set()
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def test_one_key_that_fills_the_prefetch_is_reported(bed):
+    ordered = Ordered(bed)
+    stuck = threading.Event()
+    ordered.fails = lambda key, number, attempt: None if stuck.is_set() else 503
+    ordered.publish(["a"], 300)
+    sidecar = bed.sidecar(**ORDER)
+    blocked = sidecar.wait_for("order_blocked")
+    assert blocked["message_id"] == "a:1" and blocked["waiting"] == 255
+    stuck.set()
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def test_messages_without_a_key_are_not_ordered_or_dead(bed):
+    ordered = Ordered(bed)
+    bed.app.handler = bed.app.commit_and_answer
+    bed.queue.publish("plain")
+    sidecar = bed.sidecar(**ORDER)
+    bed.wait_for_effects(["plain"])
+    sidecar.term()
+    bed.sidecar(**{**ORDER, "order": {"key": ["header:account"], "unkeyed": "dead"}})
+    bed.queue.publish("other")
+    wait_until(lambda: [r["reason"] for r in bed.letters()] == ["no_key"], "it is a dead letter")
+    assert not bed.app.posts("other")
     bed.assert_acked()
