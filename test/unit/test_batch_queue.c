@@ -100,7 +100,10 @@ static void at_application(struct world *w, const struct request *r)
                        .brief = "answered",
                        .error = "answered",
                        .took_us = 1000};
+    struct delivery *first = request_first(r);
+
     queue_answered(&w->q, w->now, r->ref, &a);
+    assert_true(first->request != r || r->body.cap == 0); /* no waiting delivery keeps it in memory */
 }
 
 static void carry_out(struct world *w, const struct action *a)
