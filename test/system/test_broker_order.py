@@ -1,0 +1,153 @@
+"""Facts that order per key relies on at the broker, on each version of test/run --matrix: the places of returned deliveries, single active
+consumers, priorities. With bare AMQP methods, since client libraries cancel their consumers before they close a channel, and with at
+least 100 deliveries held: fewer come back in order by chance (an Erlang map keeps the order up to 32)."""
+
+import time
+import uuid
+
+import pika
+import pytest
+
+QUORUM = {"x-queue-type": "quorum"}
+CLASSIC = {}
+SINGLE = {"x-single-active-consumer": True}
+N, HELD = 300, 120
+
+
+class Consumer:
+    """A connection with one consumer, which acks nothing by itself."""
+
+    def __init__(self, rabbitmq, queue, prefetch):
+        self.connection = rabbitmq.connect()
+        self.channel = self.connection.channel()
+        self.channel.basic_qos(prefetch_count=prefetch)
+        self.got = []
+        self.tag = self.channel.basic_consume(queue, lambda ch, m, p, body: self.got.append((m.delivery_tag, int(body))))
+
+    def wait(self, n, acked=(), deadline=30.0):
+        """The first n at least, without those that were acked: a quorum queue may forget the latest acks of a channel that is closed."""
+        end = time.monotonic() + deadline
+        while len(self.numbers(acked)) < n and time.monotonic() < end:
+            self.connection.process_data_events(time_limit=0.05)
+        assert len(self.numbers(acked)) >= n, f"{len(self.numbers(acked))} of {n} deliveries"
+        return self.numbers(acked)
+
+    def numbers(self, acked=()):
+        return [number for _, number in self.got if number not in acked]
+
+    def ack(self, numbers):
+        for tag, number in self.got:
+            if number in numbers:
+                self.channel.basic_ack(tag)
+
+    def close_channel(self):
+        """channel.close and nothing before it."""
+        self.connection._impl._send_method(self.channel.channel_number, pika.spec.Channel.Close(200, "bye", 0, 0))
+        try:
+            self.connection.process_data_events(time_limit=0.2)
+        except TypeError:
+            pass  # pika has sent no close of its own that this could answer
+
+    def cancel_and_close(self):
+        self.channel.basic_cancel(self.tag)
+        self.channel.close()
+
+    def end(self):
+        try:
+            self.connection.close()
+        except (TypeError, pika.exceptions.AMQPError):
+            pass  # after a bare close
+
+
+@pytest.fixture
+def place(rabbitmq):
+    """Makes queues with messages 1 to N, and consumers; ends all of them."""
+    consumers, names = [], []
+    connection = rabbitmq.connect()
+    channel = connection.channel()
+
+    class Place:
+        @staticmethod
+        def queue(arguments, priorities=()):
+            name = "order-" + uuid.uuid4().hex[:8]
+            channel.queue_declare(name, durable=True, arguments=arguments)
+            names.append(name)
+            channel.confirm_delivery()
+            for i in range(1, (len(priorities) or N) + 1):
+                priority = priorities[i - 1] if priorities else None
+                channel.basic_publish("", name, b"%d" % i, pika.BasicProperties(delivery_mode=2, priority=priority))
+            return name
+
+        @staticmethod
+        def consumer(queue, prefetch):
+            consumers.append(Consumer(rabbitmq, queue, prefetch))
+            return consumers[-1]
+
+    yield Place
+    for c in consumers:
+        c.end()
+    for name in names:
+        channel.queue_delete(name)
+    connection.close()
+
+
+def expected(acked):
+    return [n for n in range(1, N + 1) if n not in acked]
+
+
+@pytest.mark.parametrize("kind", [QUORUM, {**QUORUM, "x-delivery-limit": 20}, CLASSIC], ids=["quorum", "limited", "classic"])
+def test_a_closed_channel_returns_its_tail_to_its_place(place, kind):
+    queue = place.queue(kind)
+    acked = set(range(2, HELD, 3))
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    first.ack(acked)
+    first.close_channel()
+    for _ in range(2):  # and again, with the same prefetch
+        other = place.consumer(queue, HELD)
+        got = other.wait(HELD // 2, acked)
+        assert got == expected(acked)[:len(got)]
+        other.close_channel()
+    assert place.consumer(queue, 0).wait(N - len(acked), acked) == expected(acked)
+
+
+@pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+def test_a_single_active_consumer_that_closes_hands_all_of_it_to_the_next(place, kind):
+    queue = place.queue({**kind, **SINGLE})
+    acked = set(range(2, HELD, 3))
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    standby = place.consumer(queue, HELD)
+    first.ack(acked)
+    first.close_channel()
+    got = standby.wait(HELD // 2, acked)
+    assert got == expected(acked)[:len(got)]
+
+
+def test_a_cancel_lets_the_standby_of_a_quorum_queue_begin_behind_what_is_not_acked(place):
+    queue = place.queue({**QUORUM, **SINGLE})
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    standby = place.consumer(queue, HELD)
+    first.cancel_and_close()
+    assert standby.wait(HELD)[0] == HELD + 1
+
+
+def test_a_part_that_is_returned_again_goes_behind_the_rest_of_a_quorum_queue(place):
+    queue = place.queue(QUORUM)
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    first.close_channel()
+    smaller = place.consumer(queue, HELD // 4)
+    smaller.wait(HELD // 4)
+    smaller.close_channel()
+    assert place.consumer(queue, 0).wait(N)[0] == HELD // 4 + 1
+
+
+def test_priorities_overtake_in_quorum_queues_from_rabbitmq_4_on(place, rabbitmq):
+    connection = rabbitmq.connect()
+    version = connection._impl.server_properties["version"]
+    major = int((version.decode() if isinstance(version, bytes) else version).split(".")[0])
+    connection.close()
+    queue = place.queue(QUORUM, priorities=[0] * 50 + [9])
+    assert place.consumer(queue, 0).wait(51)[0] == (51 if major >= 4 else 1)
