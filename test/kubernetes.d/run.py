@@ -34,16 +34,21 @@ from scenarios import SCENARIOS, Bench  # noqa: E402
 
 WITHOUT_CLUSTER = ("alerts", "ruler")
 WITHOUT_LOAD = ("manifests", "admission")
-LONG = {"ruler"}  # only when it is named: each record takes minutes
+NAMED = {"ruler", "versions"}  # only when named: ruler takes minutes for each record, versions needs --before
+
+
+def program(cluster, options, name, binary, folder):
+    output = os.path.join(folder, name)
+    subprocess.run([os.path.join(options.root, "deploy/image/build"), "--binary", binary, "--output", output], check=True)
+    archive, = [os.path.join(output, file) for file in os.listdir(output) if file.endswith(".tar")]
+    cluster.script("image", name, archive)
 
 
 def images(cluster, options, folder):
     """localhost/onceward:1 and :2, the same program under two names, and localhost/payments:1."""
-    output = os.path.join(folder, "images")
-    subprocess.run([os.path.join(options.root, "deploy/image/build"), "--binary", os.path.join(options.root, ".build-release/onceward"),
-                    "--output", output], check=True)
-    archive, = [os.path.join(output, name) for name in os.listdir(output) if name.endswith(".tar")]
-    cluster.script("image", "onceward", archive)
+    program(cluster, options, "onceward", os.path.join(options.root, ".build-release/onceward"), folder)
+    if options.before:
+        program(cluster, options, "before", options.before, folder)
     application = os.path.join(folder, "application")
     os.makedirs(application)
     shutil.copy(os.path.join(options.binaries, "application"), application)
@@ -163,6 +168,7 @@ def parse():
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--completion", choices=("transaction", "response"), default="transaction")
     parser.add_argument("--protocol")
+    parser.add_argument("--before", type=os.path.abspath)
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
@@ -170,7 +176,9 @@ def parse():
     unknown = set(options.only) - set(names)
     if unknown:
         parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join(names)}")
-    options.only = options.only or [name for name in names if name not in LONG]
+    if "versions" in options.only and not options.before:
+        parser.error("versions: --before names the program of another revision")
+    options.only = options.only or [name for name in names if name not in NAMED]
     return options
 
 

@@ -227,6 +227,37 @@ def upgrade(bench):
     assert images == {"localhost/onceward:1"}, images
 
 
+MANY = 300  # messages
+
+
+@scenario(quiet=True)
+def versions(bench):
+    """Sidecars of another revision beside those of this one, on the same queue, while this one migrates."""
+    cluster = bench.cluster
+    thing = copy.deepcopy(next(d for d in cluster.get("deployments") if d["metadata"]["name"] == "payments"))
+    template = thing["spec"]["template"]
+    template["metadata"]["labels"] = {"app": "before"}
+    template["spec"]["initContainers"][0]["image"] = "localhost/before:1"
+    template["spec"].pop("topologySpreadConstraints")
+    cluster.kubectl("apply", "-f", "-", text=json.dumps({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "before"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "before"}}, "template": template}}))
+    cluster.kubectl("rollout", "status", "deployment/before", "--timeout=180s")
+    bench.migrate()
+
+    migrated, counts = len(bench.judge.lines.lines), {}
+
+    def all_worked():
+        for name in "before", "payments":
+            counts[name] = sum(line.get("completed", 0) for pod, line in bench.judge.lines.lines[migrated:]
+                               if pod.startswith(name + "-") and line.get("event") == "stats")
+        return all(n >= MANY for n in counts.values())
+    wait_until(all_worked, lambda: f"both revisions completed {MANY} messages: {counts}", 120, 1)
+    cluster.kubectl("delete", "deployment/before")
+    wait_until(lambda: not cluster.get("pods", "-l", "app=before"), "the other revision has ended", 120, 0.5)
+    cluster.settled()
+
+
 @scenario(quiet=True)
 def statefulset(bench):
     """The StatefulSet's example in the Deployment's place, and its rollout: a pod is gone before the next of its name starts."""
