@@ -186,6 +186,7 @@ CREATE TABLE onceward.consumer (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
+COMMENT ON COLUMN onceward.consumer.queue IS 'The queue, or with a range all queues that its replicas read: orders-{0..15}.';
 COMMENT ON COLUMN onceward.consumer.broker IS 'The name of its cluster, as the broker says it.';
 COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
 COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';

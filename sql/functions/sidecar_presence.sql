@@ -86,7 +86,7 @@ BEGIN
         RETURN QUERY
         SELECT 'others', array_position(p_consumers, e.consumer), NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
         FROM onceward.replica r
-        LEFT JOIN LATERAL (SELECT e.consumer COLLATE "C" FROM jsonb_array_elements_text(r.may_consume) e (consumer)
+        LEFT JOIN LATERAL (SELECT DISTINCT e.consumer COLLATE "C" FROM jsonb_array_elements_text(r.may_consume) e (consumer)
                            WHERE e.consumer = ANY (p_consumers)) e ON r.may_consume ?| p_consumers
         WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
         GROUP BY 2;

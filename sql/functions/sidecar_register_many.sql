@@ -1,12 +1,17 @@
--- Records which queue, of which vhost and broker, each of several consumer names belongs to. Answers, one an item that is not, or cannot be,
--- recorded:
+-- Records which queue, of which vhost and broker, each of several consumer names belongs to. A queue may have a range: orders-{0..15} are 16.
+-- Answers, one an item that is not, or cannot be, recorded, or whose range is another:
 --   refused   the name belongs to another queue (broker, vhost and queue say which): two queues under one name would take each other's
 --             messages for completed
---   taken     the queue belongs to another consumer (former): its messages would be done again under this name
+--   taken     the queue, or one of the range, belongs to another consumer (former): its messages would be done again under this name
 --   former    the same, and p_takes_overs names that consumer: the caller is to use its name, under which the rows are. So a replica that
 --             still runs under the former name and one that takes it over meet in the same rows
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
+--   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
+--             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
 -- What is recorded has no row.
+--
+-- A range under which a replica comes extends the recorded one. With p_ended the caller has found all partitions outside its range empty:
+-- then the record becomes the smallest range that has its own and those of the replicas that wrote their presence lately.
 --
 -- p_takes_overs names the queue that this one has replaced, in whatever vhost and at whatever broker it was; the record is then changed.
 -- It may be this queue's own name: then only the vhost or the broker is another.
@@ -15,7 +20,7 @@
 -- the same name or queue, at most a second. Rows: one an item.
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
-    p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[])
+    p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -31,6 +36,9 @@ SET enable_tidscan = on
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    v_changed text[];
+    v_formers text[];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -42,43 +50,63 @@ BEGIN
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues) i (consumer, broker, vhost, queue)
     LEFT JOIN LATERAL (SELECT true AS yes FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) there ON true
     WHERE there.yes IS NULL AND i.broker IS NOT NULL
-      AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
+      AND NOT EXISTS (SELECT FROM onceward.consumer o
+                      WHERE o.vhost = i.vhost AND o.broker = i.broker AND onceward.queues_meet(o.queue, i.queue))
     ORDER BY i.consumer COLLATE "C"
     ON CONFLICT DO NOTHING;
 
     BEGIN
         WITH taken AS MATERIALIZED (
-            SELECT i.broker, i.vhost, i.queue, f.tid
-            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) i (consumer, broker, vhost, queue, takes_over)
+            SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid
+            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended)
+                 i (consumer, broker, vhost, queue, takes_over, ended)
             CROSS JOIN LATERAL (
-                SELECT c.ctid AS tid FROM onceward.consumer c
-                WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) AND c.queue = i.takes_over
-                  AND NOT EXISTS (SELECT FROM onceward.consumer o WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker))
+                SELECT c.ctid AS tid, c.queue AS former,
+                       CASE WHEN onceward.queue_hull(c.queue, i.queue) IS NULL OR (c.vhost, c.broker) <> (i.vhost, i.broker) THEN i.queue
+                            WHEN i.ended THEN onceward.consumer_range(i.consumer, i.queue)
+                            ELSE onceward.queue_hull(c.queue, i.queue) END AS queue
+                FROM onceward.consumer c
+                WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker)
+                  AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
+                       OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
                 LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
+            WHERE NOT EXISTS (SELECT FROM onceward.consumer o
+                              WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
+                                AND onceward.queues_meet(o.queue, f.queue))
             ORDER BY i.consumer COLLATE "C"
+        ), changed AS (
+            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t
+            WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue) <> (t.broker, t.vhost, t.queue)
+            RETURNING t.consumer, CASE WHEN onceward.queue_hull(t.former, t.queue) IS NOT NULL THEN t.former END AS former
         )
-        UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t WHERE c.ctid = t.tid;
+        SELECT array_agg(c.consumer), array_agg(c.former) INTO v_changed, v_formers FROM changed c;
     EXCEPTION WHEN unique_violation THEN
         NULL; -- another consumer has got one of the queues since: nothing is taken over, and the answers below name it
     END;
 
     RETURN QUERY
     SELECT i.ord::integer,
-           CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (c.queue, c.vhost) <> (i.queue, i.vhost) THEN 'refused'
+           CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (NOT c.is_same OR c.vhost <> i.vhost) THEN 'refused'
                 WHEN i.broker IS NULL THEN 'busy'
                 WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
+                WHEN c.is_same AND (c.vhost, c.broker) = (i.vhost, i.broker)
+                     AND coalesce(onceward.queue_hull(c.queue, i.queue) = c.queue, c.queue = i.queue) THEN 'range'
                 WHEN o.consumer IS NULL THEN 'busy'
                 WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
                 ELSE 'taken' END,
-           c.queue, c.vhost, c.broker, o.consumer
+           c.queue, c.vhost, c.broker, coalesce(n.former, o.consumer)
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ord)
-    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker,
+                              c.queue = i.queue OR onceward.queue_hull(c.queue, i.queue) IS NOT NULL AS is_same
+                       FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT f.former FROM unnest(v_changed, v_formers) f (consumer, former) WHERE f.consumer = i.consumer LIMIT 1) n ON true
     LEFT JOIN LATERAL (SELECT o.consumer FROM onceward.consumer o
-                       WHERE (o.queue, o.vhost, o.broker) = (i.queue, i.vhost, i.broker) AND o.consumer <> i.consumer
+                       WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
+                         AND onceward.queues_meet(o.queue, i.queue)
                        ORDER BY o.consumer LIMIT 1) o ON true
-    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker) IS NOT TRUE
+    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker) IS NOT TRUE OR n.former IS NOT NULL
     ORDER BY i.ord;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[], boolean[]) FROM PUBLIC;

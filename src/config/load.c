@@ -297,6 +297,15 @@ static void pattern_settle(struct queue_reading *q)
             q->queue.pattern);
 }
 
+static void partition_name(struct config *c, struct config_queue *q, const struct pattern *p, size_t at)
+{
+    struct buf name = {0};
+
+    pattern_add_name(&name, p, at);
+    q->queue = arena_copy(c->arena, name.data, name.len);
+    buf_deinit(&name);
+}
+
 /* An entry as its queues. */
 static void queues_expand(struct config *c, const struct queue_reading *entries, size_t n)
 {
@@ -310,7 +319,6 @@ static void queues_expand(struct config *c, const struct queue_reading *entries,
     c->n_entries = n;
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < entries[i].queue.n_partitions; k++, q++) {
-            struct buf name = {0};
             struct pattern p;
             const char *wrong;
 
@@ -320,10 +328,62 @@ static void queues_expand(struct config *c, const struct queue_reading *entries,
             if (!q->pattern)
                 continue;
             pattern_read(q->pattern, &p, &wrong);
-            pattern_add_name(&name, &p, k);
-            q->queue = arena_copy(c->arena, name.data, name.len);
-            buf_deinit(&name);
+            partition_name(c, q, &p, k);
         }
+}
+
+/* The queues of a wider range that are not in the entry's own one, behind to. */
+static size_t leaving_add(struct config *c, const struct config_queue *own, const char *range,
+                          struct config_queue *to)
+{
+    struct pattern all, mine;
+    const char *wrong;
+    size_t n = 0;
+
+    if (!pattern_read(range, &all, &wrong) || !pattern_read(own->pattern, &mine, &wrong))
+        return 0;
+    for (size_t i = 0; i < pattern_count(&all) && i < PARTITIONED_MAX; i++) {
+        struct config_queue *q = &to[n];
+
+        *q = *own;
+        q->leaving = true;
+        partition_name(c, q, &all, i);
+        n += !pattern_has(&mine, q->queue);
+    }
+    return n;
+}
+
+void config_widen(struct config *c, size_t entry, const char *range)
+{
+    struct config_queue *all = arena_alloc(c->arena, c->n_queues + PARTITIONED_MAX + 1, sizeof(*all)),
+                        *first = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n_queues; i++) {
+        if (c->queues[i].entry == entry && c->queues[i].leaving)
+            continue;
+        all[n] = c->queues[i];
+        if (all[n].entry == entry && !first)
+            first = &all[n];
+        if (all[n].entry == entry)
+            all[n].range = arena_copy(c->arena, range, strlen(range));
+        n++;
+        if (all[n - 1].entry == entry &&
+            (i + 1 == c->n_queues || c->queues[i + 1].entry != entry || c->queues[i + 1].leaving) &&
+            !all[n - 1].leaving)
+            n += leaving_add(c, first, range, &all[n]);
+    }
+    for (size_t i = 0, at = 0; i < n; i++) {
+        at = i && all[i].entry == all[i - 1].entry ? at + 1 : 0;
+        all[i].partition = at;
+    }
+    for (size_t i = n, of = 0; i-- > 0;) {
+        if (i + 1 == n || all[i].entry != all[i + 1].entry)
+            of = all[i].partition + 1;
+        all[i].n_partitions = of;
+    }
+    c->queues = all;
+    c->n_queues = n;
 }
 
 static void read_queue(struct queue_reading *q, const struct reading *defaults, const char *name,

@@ -17,15 +17,15 @@ void batches_init(struct queue *q)
         return;
     batch_size_init(&q->batches.size, (size_t)q->rules.batch.max_messages, q->rules.batch.max_bytes);
     /* Failed requests are counted, and no more of them are in flight at once. */
-    if (q->brake.threshold > least)
-        q->brake.threshold = least;
+    if (q->share->brake.threshold > least)
+        q->share->brake.threshold = least;
 }
 
 /* --- its members --- */
 
 static size_t most_members(const struct queue *q, const struct delivery *d)
 {
-    size_t most = batches_are_on(q) && !q->brake.on ? batch_size_messages(&q->batches.size) : 1;
+    size_t most = batches_are_on(q) && !q->share->brake.on ? batch_size_messages(&q->batches.size) : 1;
 
     if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
         most = (size_t)d->claim.batch_cap;

@@ -147,7 +147,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
-    if (q->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
+    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)

@@ -155,6 +155,7 @@ static void reserve(struct queue *q, struct delivery *d)
 
     d->claim.slot_units = batches_share(q, d);
     q->held.reserved_units += d->claim.slot_units;
+    q->share->reserved_units += d->claim.slot_units;
     q->held.n_reserved++;
     if (slots_of(q->held.reserved_units) > before)
         application_reserve(q->application);
@@ -166,6 +167,7 @@ static void unreserve(struct queue *q, const struct delivery *d)
 
     assert(q->held.n_reserved > 0);
     q->held.reserved_units -= d->claim.slot_units;
+    q->share->reserved_units -= d->claim.slot_units;
     q->held.n_reserved--;
     if (slots_of(q->held.reserved_units) < before)
         application_unreserve(q->application);
@@ -231,6 +233,7 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
 
         q->held.n_accepted += until_ms ? 1 : (size_t)-1;
         q->held.accepted_units += until_ms ? d->claim.slot_units : -(size_t)d->claim.slot_units;
+        q->share->accepted_units += until_ms ? d->claim.slot_units : -(size_t)d->claim.slot_units;
         q->application->n_accepted += (int)slots_of(q->held.accepted_units) - before;
     }
     d->answer.accepted_until_ms = until_ms;
@@ -379,8 +382,10 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     list_init(&d->followers);
     list_push(&q->held.unacked, &d->in_tags);
     hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
-    if (d->message)
+    if (d->message) {
         q->held.n_bytes += d->copy.n_bytes;
+        q->share->n_bytes += d->copy.n_bytes;
+    }
     if (d->copy.consumer == q->consumer.number)
         q->consumer.n_used++;
     return d;
@@ -389,8 +394,10 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 void held_drop_body(struct queue *q, struct delivery *d)
 {
     assert(!d->message || q->held.n_bytes >= d->copy.n_bytes);
-    if (d->message)
+    if (d->message) {
         q->held.n_bytes -= d->copy.n_bytes;
+        q->share->n_bytes -= d->copy.n_bytes;
+    }
     message_free(d->message);
     d->message = NULL;
 }
@@ -501,7 +508,7 @@ size_t queue_n_parked(const struct queue *q)
 
 void queue_room(const struct queue *q, struct queue_room *ret)
 {
-    size_t left = q->held.n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->held.n_bytes : 0;
+    size_t left = q->share->n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->share->n_bytes : 0;
 
     if (MUTANT(BYTES_WITHOUT_BOUND))
         left = SIZE_MAX;
@@ -513,9 +520,9 @@ void queue_room(const struct queue *q, struct queue_room *ret)
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
     /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
      * but for one message. The kind of the queue may be learnt by this very delivery. */
-    if (q->held.n_bytes <= q->rules.max_bytes)
+    if (q->share->n_bytes <= q->rules.max_bytes)
         ret->near_count = returns_renew_count(&q->returns);
-    if (!q->held.n_bytes) { /* one alone may exceed the bound, by its headers too */
+    if (!q->share->n_bytes) { /* one alone may exceed the bound, by its headers too */
         ret->body = q->rules.max_message_bytes;
         ret->whole = SIZE_MAX;
     }

@@ -439,23 +439,23 @@ static uint64_t brake_id(const struct delivery *d)
 
 static void brake_says(struct queue *q, int64_t now_ms)
 {
-    enum pause_reason why = q->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
+    enum pause_reason why = q->share->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
     char text[sizeof(q->pauses[why].text)];
 
-    brake_tell(&q->brake, text, sizeof(text));
+    brake_tell(&q->share->brake, text, sizeof(text));
     pause_begin(q, now_ms, why, text);
-    if (!q->brake.no_ids && pause_is_on(q, PAUSE_NO_MESSAGE_IDS))
+    if (!q->share->brake.no_ids && pause_is_on(q, PAUSE_NO_MESSAGE_IDS))
         pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
 }
 
 static bool count_failure(struct queue *q, int64_t now_ms, uint64_t id, const char *text, bool no_id)
 {
-    bool set = brake_failed(&q->brake, now_ms, id, text, no_id);
+    bool set = brake_failed(&q->share->brake, now_ms, id, text, no_id);
 
-    if (q->brake.on)
+    if (q->share->brake.on)
         brake_says(q, now_ms);
     q->consequences.breaker_set |= set;
-    return q->brake.on;
+    return q->share->brake.on;
 }
 
 /* Counts a failure of a message. Answers whether the circuit breaker is set now. A message that was named beside others
@@ -463,7 +463,7 @@ static bool count_failure(struct queue *q, int64_t now_ms, uint64_t id, const ch
 static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
     if (d->request && d->request->some_succeeded)
-        return q->brake.on;
+        return q->share->brake.on;
     return count_failure(q, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
 }
 
@@ -474,7 +474,7 @@ void life_request_failed(struct queue *q, int64_t now_ms, const struct request *
 
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)
 {
-    q->consequences.breaker_set |= brake_force(&q->brake, now_ms);
+    q->consequences.breaker_set |= brake_force(&q->share->brake, now_ms);
     pause_begin(q, now_ms, why, text);
 }
 
@@ -492,7 +492,7 @@ bool life_is_tainted(const struct queue *q, const struct delivery *d)
 
 struct step life_claim(const struct queue *q, const struct delivery *d)
 {
-    if (q->brake.on && d->tried_ms && !life_is_near(q, d) && !d->given_up)
+    if (q->share->brake.on && d->tried_ms && !life_is_near(q, d) && !d->given_up)
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     return step_want(OP_CLAIM);
 }
@@ -711,9 +711,9 @@ static void life_success(struct queue *q, const struct delivery *d)
     const struct request *r = d->request;
 
     /* A request from before everything failed says nothing about now. */
-    if (q->brake.on && (!r || !r->probation || r->sent_ms < q->brake.since_ms))
+    if (q->share->brake.on && (!r || !r->probation || r->sent_ms < q->share->brake.since_ms))
         return;
-    q->consequences.breaker_reset |= brake_succeeded(&q->brake);
+    q->consequences.breaker_reset |= brake_succeeded(&q->share->brake);
 }
 
 /* --- the words of a letter --- */
@@ -1017,7 +1017,7 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
     r->unanswered = true;
     if (batches_are_on(q))
         batch_size_window_over(&q->batches.size, r->n_sent, r->size_mark);
-    limiter_bad(&q->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
+    limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 
 /* Accepted with 202: the row is read again and again, until then. */
@@ -1260,7 +1260,7 @@ static struct step life_room_due(struct queue *q, int64_t now_ms, struct deliver
     struct queue_room room;
 
     queue_room(q, &room);
-    if (!q->held.n_bytes ||
+    if (!q->share->n_bytes ||
         (!life_is_near(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
         return life_requeue(q, d);
     return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
@@ -1403,6 +1403,22 @@ static void life_rounds(struct queue *q, int64_t now_ms)
     }
     assert(c->at == c->n && !c->breaker_set && !c->breaker_reset);
     c->at = c->n = 0;
+}
+
+/* Another partition has set the circuit breaker, or reset it. */
+void life_follow_breaker(struct queue *q, int64_t now_ms)
+{
+    bool follows = pause_is_on(q, PAUSE_EVERYTHING_FAILS) || pause_is_on(q, PAUSE_NO_MESSAGE_IDS);
+
+    if (follows == q->share->brake.on)
+        return;
+    if (q->share->brake.on) {
+        brake_says(q, now_ms);
+        q->consequences.breaker_set = true;
+    } else {
+        q->consequences.breaker_reset = true;
+    }
+    life_rounds(q, now_ms);
 }
 
 void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)

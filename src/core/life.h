@@ -92,6 +92,7 @@ static inline struct step step_with(struct step s, unsigned effects)
 }
 
 /* Carries the step out after the fact, and then its consequences for other deliveries. */
+void life_follow_breaker(struct queue *q, int64_t now_ms);
 void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s);
 
 /* All members of the request were added: their operations are sent with it. */

@@ -20,11 +20,35 @@ void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const cha
              (int)slice_cut(slice_of(text ? text : ""), sizeof(p->text) - 1).len, text ? text : "");
 }
 
+/* A pause of one partition alone; every other one has a reason that all of them share. */
+static bool pause_is_of_partition(enum pause_reason r)
+{
+    return r == PAUSE_STREAM || r == PAUSE_RENEWAL_LOOP || r == PAUSE_TOO_LARGE;
+}
+
+bool pause_is_first(struct queue *q, enum pause_reason r)
+{
+    return q->share->n_told[r]++ == 0 || pause_is_of_partition(r);
+}
+
+/* Is the end of this pause told? Not while it goes on in another partition. */
+static bool pause_is_last(struct queue *q, enum pause_reason r)
+{
+    return q->pauses[r].told && (--q->share->n_told[r] == 0 || pause_is_of_partition(r));
+}
+
+void pause_tell_again(struct queue *q, enum pause_reason r)
+{
+    if (q->pauses[r].told)
+        q->share->n_told[r]--;
+    q->pauses[r].told = false;
+}
+
 void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
 {
     struct queue_pause *p = &q->pauses[r];
 
-    if (p->told) {
+    if (pause_is_last(q, r)) {
         struct note *n = notes_tell(q, EVENT_RESUMED, NULL);
 
         n->reason = pause_reasons[r].name;

@@ -6,6 +6,9 @@
  * lasted a while. Private to the core. */
 void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const char *text);
 void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r);
+/* Counts a partition whose pause is to be told. Is it the one that logs it? */
+bool pause_is_first(struct queue *q, enum pause_reason r);
+void pause_tell_again(struct queue *q, enum pause_reason r);
 bool pause_is_on(const struct queue *q, enum pause_reason r);
 
 /* During a pause: can only a message show that the application has recovered? */

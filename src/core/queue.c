@@ -22,10 +22,18 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->returns.limits.delivery_limit = LIMIT_UNKNOWN;
     q->consumer.watch.depth = -1;
     q->tick_ms = now_ms;
-    limiter_init(&q->limiter, rules->concurrency);
-    brake_init(&q->brake, brake_threshold(rules->brake, rules->prefetch));
+    q->share = &q->own;
+    q->own.n_queues = 1;
+    limiter_init(&q->own.limiter, rules->concurrency);
+    brake_init(&q->own.brake, brake_threshold(rules->brake, rules->prefetch));
     batches_init(q);
     held_init(q);
+}
+
+void queue_join_share(struct queue *q, struct queue *first)
+{
+    q->share = first->share;
+    q->share->n_queues++;
 }
 
 void queue_deinit(struct queue *q)
@@ -87,7 +95,7 @@ void queue_presence(struct queue *q, int64_t now_ms, int n_others)
 
 int queue_limit(const struct queue *q)
 {
-    double own = q->limiter.limit, shared = q->application->limiter.limit;
+    double own = q->share->limiter.limit, shared = q->application->limiter.limit;
 
     return (int)(own < shared ? own : shared);
 }

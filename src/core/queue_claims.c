@@ -100,13 +100,14 @@ static bool may_begin(const struct queue *q)
 
 int claims_n_slots(const struct queue *q)
 {
-    return (int)(queue_n_in_flight(q) + slots_of(q->held.reserved_units) + slots_of(q->held.accepted_units));
+    return (int)(q->share->n_in_flight + slots_of(q->share->reserved_units) +
+                 slots_of(q->share->accepted_units));
 }
 
 /* One at a time is tried: then each try takes another message, in the order of their last tries. */
 static bool is_trying(const struct queue *q)
 {
-    return q->limiter.limit < 2 || q->application->limiter.limit < 2 || q->brake.on;
+    return q->share->limiter.limit < 2 || q->application->limiter.limit < 2 || q->share->brake.on;
 }
 
 /* How many claims beyond the free slots will find a slot by the time their answer is here: what is served
@@ -114,8 +115,9 @@ static bool is_trying(const struct queue *q)
  * some take longer than the mean: a slot that has to wait is lost. */
 static int look_ahead(const struct queue *q)
 {
-    int limit = (int)(q->limiter.limit < q->application->limiter.limit ? q->limiter.limit
-                                                                       : q->application->limiter.limit);
+    int limit =
+        (int)(q->share->limiter.limit < q->application->limiter.limit ? q->share->limiter.limit
+                                                                      : q->application->limiter.limit);
     double n = q->flow.service_us > 0 ? 2 * limit * q->flow.claim_us / q->flow.service_us : 0;
     int most = limit * 4, prefetch = q->rules.prefetch;
 
@@ -134,7 +136,7 @@ static int look_ahead(const struct queue *q)
  */
 static bool has_slot(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    int busy = claims_n_slots(q), room = limiter_room(&q->limiter, now_ms), ahead, more;
+    int busy = claims_n_slots(q), room = limiter_room(&q->share->limiter, now_ms), ahead, more;
 
     if (!room || !application_may_send(q->application, now_ms, 0))
         return false;
@@ -209,8 +211,8 @@ static bool goes_only_alone(const struct delivery *d)
  * one is tried in LEFT_MS. */
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return q->brake.on && q->n_others && d->copy.redelivered &&
-           (now_ms - q->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
+    return q->share->brake.on && q->n_others && d->copy.redelivered &&
+           (now_ms - q->share->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
 }
 
 /* The one that waits to go alone, if it is of this queue: while it does, no other may. The brake may hold it
@@ -263,7 +265,7 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
         if (best && !best->tried_ms)
             return best;
     }
-    if (best || !q->brake.on)
+    if (best || !q->share->brake.on)
         return best;
     list_each(&q->held.waiting[WAIT_BRAKE], k)
     {
@@ -315,7 +317,8 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         if (leaves_instead(q, now_ms, d))
             continue;
         bool alone = needs_to_be_alone(d);
-        int64_t others_first_ms = alone && q->brake.on ? application_others_first_ms(q->application) : 0;
+        int64_t others_first_ms =
+            alone && q->share->brake.on ? application_others_first_ms(q->application) : 0;
 
         if (now_ms < others_first_ms && !q->application->gone) {
             life_go(q, now_ms, d, FACT_TURN, step_wait(OP_CLAIM, WAIT_DUE, others_first_ms));
@@ -323,7 +326,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         }
         /* The place is asked for before the slots: while somebody has it there are none for others. */
         if (alone) {
-            if (!limiter_room(&q->limiter, now_ms)) {
+            if (!limiter_room(&q->share->limiter, now_ms)) {
                 give_up_place(q, now_ms);
                 return false;
             }
@@ -338,7 +341,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         }
         if (!alone && !has_slot(q, now_ms, d))
             return false;
-        if (q->brake.on && !brake_try(&q->brake, now_ms, brake_tries(q)))
+        if (q->share->brake.on && !brake_try(&q->share->brake, now_ms, brake_tries(q)))
             return false;
         return claim(q, now_ms, d, alone, ret);
     }
@@ -356,19 +359,19 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
     if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
         return true;
     return (q->drain && !MUTANT(DRAIN_FORWARDS)) || q->application->gone || q->application->probe.failing ||
-           q->limiter.wait_until_ms > now_ms + tenth ||
+           q->share->limiter.wait_until_ms > now_ms + tenth ||
            q->application->limiter.wait_until_ms > now_ms + tenth;
 }
 
 static int n_sent_slots(const struct queue *q)
 {
-    return (int)(queue_n_in_flight(q) + slots_of(q->held.accepted_units));
+    return (int)(q->share->n_in_flight + slots_of(q->share->accepted_units));
 }
 
 static bool may_forward(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms), taken = n_sent_slots(q);
+    int room = limiter_room(&q->share->limiter, now_ms), taken = n_sent_slots(q);
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
@@ -421,7 +424,7 @@ static bool may_accompany(const struct queue *q, int64_t now_ms, const struct de
 static int n_free_slots(const struct queue *q, int64_t now_ms)
 {
     const struct application *a = q->application;
-    int room = limiter_room(&q->limiter, now_ms), taken = n_sent_slots(q), free;
+    int room = limiter_room(&q->share->limiter, now_ms), taken = n_sent_slots(q), free;
 
     if (room > q->rules.concurrency)
         room = q->rules.concurrency;
@@ -510,8 +513,8 @@ int64_t claims_deadline(const struct queue *q, int64_t now_ms)
 
     if (wanted->len)
         until = looks_deadline(q, now_ms);
-    if (q->brake.on && (wanted->len || q->held.waiting[WAIT_BRAKE].len)) {
-        next = brake_deadline(&q->brake, now_ms, brake_tries(q));
+    if (q->share->brake.on && (wanted->len || q->held.waiting[WAIT_BRAKE].len)) {
+        next = brake_deadline(&q->share->brake, now_ms, brake_tries(q));
         if (next > now_ms && next < until)
             until = next;
     }

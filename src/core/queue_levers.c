@@ -52,7 +52,7 @@ void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char 
     q->lever.paused = paused;
     keep_name(q->lever.by, sizeof(q->lever.by), by);
     if (paused) {
-        p->told = false; /* another reason is told, too */
+        pause_tell_again(q, PAUSE_OPERATOR); /* another reason is told, too */
         pause_begin(q, now_ms, PAUSE_OPERATOR, words);
     } else {
         pause_end(q, now_ms, PAUSE_OPERATOR);
@@ -153,7 +153,8 @@ void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, i
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!q->brake.on || !may_be_given_up(d) || d->copy.received_ms > before_ms || !is_held_by_brake(d))
+        if (!q->share->brake.on || !may_be_given_up(d) || d->copy.received_ms > before_ms ||
+            !is_held_by_brake(d))
             continue;
         give_up(q, now_ms, d);
         n++;

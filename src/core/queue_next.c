@@ -189,7 +189,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 
     if (k) { /* a window's end is charged like any other failure, or not */
         action_at(k)->outcome.give_back =
-            q->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
+            q->share->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);
@@ -204,7 +204,7 @@ static size_t n_open(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
 
-    return queue_n_in_flight(q) + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
+    return q->share->n_in_flight + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
            h->sent[OP_LOOK].len + h->wanted[OP_CHECK].len + h->sent[OP_CHECK].len +
            h->waiting[WAIT_WATCHING].len;
 }
@@ -213,7 +213,7 @@ static size_t n_open(const struct queue *q)
  * shows that it is the message. */
 static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return d->outcome.charged && q->brake.threshold && q->brake.n && !q->drain &&
+    return d->outcome.charged && q->share->brake.threshold && q->share->brake.n && !q->drain &&
            now_ms - d->ready_ms < DEATH_WAIT_MS;
 }
 
@@ -221,7 +221,7 @@ static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct 
  * the token must still be the row's. */
 static bool death_waits(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return d->outcome.charged && brake_may_set(&q->brake, n_open(q)) &&
+    return d->outcome.charged && brake_may_set(&q->share->brake, n_open(q)) &&
            now_ms - d->ready_ms <= q->rules.token_window_ms / 2;
 }
 
@@ -293,7 +293,7 @@ static struct consumer_load load_of(const struct queue *q)
     return (struct consumer_load){
         .prefetch = q->rules.prefetch,
         .max_parked = q->rules.max_parked,
-        .max_bytes = q->rules.max_bytes,
+        .max_bytes = q->rules.max_bytes / q->share->n_queues,
         .fixed = q->returns.limits.single_active || q->rules.ordered,
         .yields = (pause_is_on(q, PAUSE_DATABASE) || pause_is_on(q, PAUSE_REFUSED)) && !q->rules.ordered,
         .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
@@ -448,7 +448,7 @@ static int64_t earlier(int64_t a, int64_t b)
 int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 {
     const struct queue_held *h = &q->held;
-    int64_t until = earlier(timers_next_ms(&q->held.timers), limiter_deadline(&q->limiter, now_ms));
+    int64_t until = earlier(timers_next_ms(&q->held.timers), limiter_deadline(&q->share->limiter, now_ms));
 
     until = earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {

@@ -57,9 +57,23 @@ static size_t surplus_bound(const struct queue *q)
     return fitting > least ? fitting : least;
 }
 
+/* This queue's part in the sums over all partitions. */
+static void say_to_share(struct queue *q, int64_t now_ms)
+{
+    bool wants = queue_wants_slot(q), hangs = queue_may_hang(q, now_ms);
+    size_t n_parked = queue_n_parked(q);
+
+    q->share->n_wanting += (size_t)wants - q->said.wants;
+    q->share->n_hanging += (size_t)hangs - q->said.hangs;
+    q->share->n_parked += n_parked - q->said.n_parked;
+    q->said.wants = wants;
+    q->said.hangs = hangs;
+    q->said.n_parked = n_parked;
+}
+
 static void update_parked(struct queue *q, int64_t now_ms)
 {
-    size_t n = queue_n_parked(q), most = (size_t)q->rules.max_parked;
+    size_t n = q->share->n_parked, most = (size_t)q->rules.max_parked;
     /* What is being released, or looked at, is here until then, and perhaps afterwards. */
     size_t n_asked = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len +
                      q->held.wanted[OP_CHECK].len + q->held.sent[OP_CHECK].len;
@@ -79,7 +93,7 @@ static void update_parked(struct queue *q, int64_t now_ms)
     words_commonest(q, &line->errors);
     if (line->errors.n)
         commonest = line->errors.items[0];
-    if (q->brake.on)
+    if (q->share->brake.on)
         note_text(line,
                   "%zu parked while everything fails: `onceward give-up --consumer C --held` lets them die",
                   n);
@@ -90,7 +104,7 @@ static void update_parked(struct queue *q, int64_t now_ms)
 
 static void update_bytes(struct queue *q, int64_t now_ms)
 {
-    size_t most = q->rules.max_bytes, n = q->held.n_bytes, each = q->consumer.largest.seen;
+    size_t most = q->rules.max_bytes, n = q->share->n_bytes, each = q->consumer.largest.seen;
 
     consumer_saw_size(&q->consumer, now_ms, 0);
     if (each < q->consumer.largest.before)
@@ -123,7 +137,7 @@ static void update_pauses(struct queue *q, int64_t now_ms)
     pause_follows(q, now_ms, PAUSE_APPLICATION,
                   a->gone || a->probe.failing || is_slow(&a->limiter, now_ms, wants),
                   "the application is not reached");
-    pause_follows(q, now_ms, PAUSE_OVERLOADED, is_slow(&q->limiter, now_ms, wants),
+    pause_follows(q, now_ms, PAUSE_OVERLOADED, is_slow(&q->share->limiter, now_ms, wants),
                   "no answer within the window");
     pause_follows(q, now_ms, PAUSE_DATABASE,
                   q->database->down_since_ms && now_ms - q->database->down_since_ms >= TELL_MS,
@@ -149,9 +163,11 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
         if (MUTANT(PAUSE_UNTOLD) || !p->since_ms || p->told ||
             (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
+        p->told = true;
+        if (!pause_is_first(q, (enum pause_reason)r))
+            continue;
         struct note *n = notes_tell(q, EVENT_PAUSED, NULL);
 
-        p->told = true;
         n->reason = pause_reasons[r].name;
         note_text(n, "%s", p->text);
     }
@@ -231,8 +247,11 @@ void queue_time(struct queue *q, int64_t now_ms)
     update_database(q, now_ms);
     while ((t = timers_take_due(&q->held.timers, now_ms)))
         timer_fires(q, now_ms, t);
-    limiter_busy(&q->limiter, now_ms, (int)(queue_n_in_flight(q) + slots_of(q->held.accepted_units)),
-                 queue_wants_slot(q), queue_may_hang(q, now_ms));
+    say_to_share(q, now_ms);
+    limiter_busy(&q->share->limiter, now_ms,
+                 (int)(q->share->n_in_flight + slots_of(q->share->accepted_units)), q->share->n_wanting > 0,
+                 q->share->n_hanging > 0);
+    life_follow_breaker(q, now_ms);
     update_parked(q, now_ms);
     update_bytes(q, now_ms);
     renewals_time(q, now_ms);

@@ -91,11 +91,12 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     assert(r->members.len > 0 && !r->in_flight);
     list_each(&r->members, k) alone = alone && member_of(k)->claim.alone;
     application_sent(q->application, alone, &r->application);
+    q->share->n_in_flight++;
     r->in_flight = true;
     r->n_sent = r->members.len;
-    r->mark = limiter_mark(&q->limiter);
+    r->mark = limiter_mark(&q->share->limiter);
     r->database_epoch = q->database->life;
-    r->probation = q->brake.on;
+    r->probation = q->share->brake.on;
     r->sent_ms = now_ms;
     hash_insert(&q->held.requests, &r->by_ref, hash_number(r->ref));
     list_push(&q->held.in_flight, &r->in_list);
@@ -115,6 +116,7 @@ void request_end(struct queue *q, struct request *r)
     timers_clear(&q->held.timers, &r->timer);
     r->in_flight = r->overdue = false;
     application_returned(q->application);
+    q->share->n_in_flight--;
 }
 
 void request_is_overdue(struct queue *q, struct request *r)

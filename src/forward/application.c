@@ -95,7 +95,7 @@ void application_free(struct application *a)
 
 void application_join(struct application *a, const struct config_queue *q)
 {
-    a->max_connections += (size_t)q->forward.concurrency;
+    a->max_connections += q->partition ? 0 : (size_t)q->forward.concurrency;
     if (a->question.connect_timeout_ms < q->forward.connect_timeout_ms)
         a->question.connect_timeout_ms = q->forward.connect_timeout_ms;
     if (!a->question.ready_url)

@@ -203,7 +203,7 @@ int forward_add(struct forward *w, const struct config_queue *q, size_t *ret_app
     r->number = w->n_routes;
     w->routes = mem_realloc(w->routes, (w->n_routes + 1) * sizeof(*w->routes));
     w->routes[w->n_routes++] = r;
-    w->max_idle += (size_t)q->forward.concurrency;
+    w->max_idle += q->partition ? 0 : (size_t)q->forward.concurrency; /* shared by all partitions */
     application_join(r->application, q);
     *ret_application = r->application->number;
     return 0;

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OID_INT8 = 20, OID_TEXT = 25, OID_TEXT_ARRAY = 1009 };
+enum { OID_INT8 = 20, OID_TEXT = 25, OID_BOOL_ARRAY = 1000, OID_TEXT_ARRAY = 1009 };
 
 static int answer_read(struct inbox *i, enum question q, int n_rows, int n_columns, PGresult **ret_rows,
                        struct fault *f)
@@ -27,14 +27,15 @@ static int answer_read(struct inbox *i, enum question q, int n_rows, int n_colum
 
 /* --- registration --- */
 
-void inbox_ask_registration(struct inbox *i)
+void inbox_ask_registration(struct inbox *i, bool again)
 {
-    static const Oid types[REGISTER_PARAMS] = {OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY,
-                                               OID_TEXT_ARRAY};
+    static const Oid types[REGISTER_PARAMS] = {OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY,
+                                               OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_BOOL_ARRAY};
     struct buf literals[REGISTER_PARAMS] = {0};
     const char *params[REGISTER_PARAMS];
 
-    if (!pipeline_may_ask(i, QUESTION_REGISTER) || queues_are_registered(&i->queues))
+    if (!pipeline_may_ask(i, QUESTION_REGISTER) ||
+        (queues_are_registered(&i->queues) && !(again && queues_have_range(&i->queues))))
         return;
     queues_register_params(&i->queues, literals);
     for (int k = 0; k < REGISTER_PARAMS; k++)

@@ -358,7 +358,8 @@ static const struct {
 
 static bool is_first_of_its_queue(const struct inbox_item *const *items, size_t at)
 {
-    return at == 0 || items[at]->queue != items[at - 1]->queue;
+    return at == 0 || items[at]->queue != items[at - 1]->queue ||
+           (items[at]->letter && items[at]->letter->queue != items[at - 1]->letter->queue);
 }
 
 static size_t body_bytes(enum column c, const struct inbox_item *i)
@@ -395,7 +396,10 @@ size_t column_of_queues(enum queue_column c, struct array *a, const struct inbox
     for (size_t i = 0; i < n; i++) {
         if (!is_first_of_its_queue(items, i))
             continue;
-        queue_columns[c].add(a, &queues[items[i]->queue]);
+        if (c == QUEUE_NAMES && items[i]->letter->queue)
+            array_add_slice(a, slice_of(items[i]->letter->queue));
+        else
+            queue_columns[c].add(a, &queues[items[i]->queue]);
         n_queues++;
     }
     return n_queues;

@@ -44,6 +44,26 @@ enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, 
     return i->queues.registrations[queue];
 }
 
+const char *inbox_range(const struct inbox *i, size_t queue)
+{
+    assert(queue < i->queues.n);
+    return i->queues.ranges[queue];
+}
+
+char *inbox_take_former_range(struct inbox *i, size_t queue)
+{
+    char *former = i->queues.formers[queue];
+
+    i->queues.formers[queue] = NULL;
+    return former;
+}
+
+void inbox_end_range(struct inbox *i, size_t queue, bool ended)
+{
+    assert(queue < i->queues.n);
+    i->queues.ended[queue] = ended;
+}
+
 const char *inbox_consumer(const struct inbox *i, size_t queue)
 {
     assert(queue < i->queues.n);

@@ -51,6 +51,9 @@ void queues_init(struct queues *q, const struct inbox_queue *list, size_t n)
                          .ranks = mem_zalloc(n, sizeof(*q->ranks)),
                          .registrations = mem_zalloc(n, sizeof(*q->registrations)),
                          .refusals = mem_zalloc(n, sizeof(*q->refusals)),
+                         .ranges = mem_zalloc(n, sizeof(*q->ranges)),
+                         .formers = mem_zalloc(n, sizeof(*q->formers)),
+                         .ended = mem_zalloc(n, sizeof(*q->ended)),
                          .n = n};
     for (size_t i = 0; i < n; i++) {
         q->list[i] = list[i];
@@ -72,7 +75,12 @@ void queues_deinit(struct queues *q)
         free((char *)q->list[i].queue);
         free((char *)q->list[i].takes_over);
         free(q->refusals[i]);
+        free(q->ranges[i]);
+        free(q->formers[i]);
     }
+    mem_clear(&q->ranges);
+    mem_clear(&q->formers);
+    mem_clear(&q->ended);
     mem_clear(&q->list);
     mem_clear(&q->ranks);
     mem_clear(&q->registrations);
@@ -114,8 +122,8 @@ void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]
     for (int p = 0; p < REGISTER_PARAMS; p++) {
         for (size_t i = 0; i < q->n; i++) {
             const struct inbox_queue *k = &q->list[i];
-            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->broker, k->vhost, k->queue,
-                                                         k->takes_over};
+            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->broker,     k->vhost,
+                                                         k->queue,    k->takes_over, q->ended[i] ? "t" : "f"};
 
             texts[i] = fields[p];
         }
@@ -140,6 +148,19 @@ static void consumer_replace(struct queues *q, size_t at, const char *consumer)
     ranks_make(q);
 }
 
+/* Registered, with a recorded range that is another than its own, or was until now. */
+static void range_set(struct queues *q, size_t at, const PGresult *result, int row)
+{
+    const char *recorded = result_text(result, row, R_QUEUE);
+
+    if (strcmp(recorded, q->list[at].queue) != 0)
+        q->ranges[at] = text_copy(recorded);
+    if (PQgetisnull(result, row, R_FORMER))
+        return;
+    free(q->formers[at]);
+    q->formers[at] = text_copy(PQgetvalue(result, row, R_FORMER));
+}
+
 static void refusal_set(struct queues *q, size_t at, const PGresult *result, int row)
 {
     const struct inbox_queue *k = &q->list[at];
@@ -153,6 +174,10 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     const char *answer = PQgetvalue(result, row, R_ANSWER);
     struct fault f = {0};
 
+    if (strcmp(answer, "range") == 0) {
+        range_set(q, at, result, row);
+        return;
+    }
     q->registrations[at] = INBOX_REFUSED;
     if (strcmp(answer, "former") == 0) {
         q->registrations[at] = INBOX_REGISTERED;
@@ -192,6 +217,7 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
     for (size_t i = 0; i < q->n; i++) {
         q->registrations[i] = INBOX_REGISTERED;
         mem_clear(&q->refusals[i]);
+        mem_clear(&q->ranges[i]);
     }
     for (int row = 0; row < PQntuples(result); row++)
         refusal_set(q, (size_t)queue_of(q, result, row), result, row);
@@ -204,6 +230,14 @@ bool queues_are_registered(const struct queues *q)
         if (q->registrations[i] != INBOX_REGISTERED)
             return false;
     return true;
+}
+
+bool queues_have_range(const struct queues *q)
+{
+    for (size_t i = 0; i < q->n; i++)
+        if (strstr(q->list[i].queue, ".."))
+            return true;
+    return false;
 }
 
 void queues_set_broker(struct queues *q, size_t queue, const char *broker)

@@ -16,6 +16,9 @@ struct queues {
     size_t *ranks;            /* the rank of each in the order of the consumer names, by bytes */
     enum inbox_registration *registrations;
     char **refusals;  /* in words; NULL: none */
+    char **ranges;    /* the recorded range, where it is wider; NULL */
+    char **formers;   /* the range that the last registration replaced; NULL */
+    bool *ended;      /* all partitions outside the own range are empty */
     bool has_changed; /* a broker has changed since the question was sent */
     size_t n;
 };
@@ -29,9 +32,9 @@ void queues_consumers(const struct queues *q, struct buf *literal);
 /* The queues that store messages: their consumer names and retentions in ms, as array literals. */
 void queues_stores(const struct queues *q, struct buf *consumers, struct buf *retentions);
 
-/* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of text[], and its
+/* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of arrays, and its
  * answer. A queue without a row in the result is registered. */
-enum { REGISTER_PARAMS = 5, REGISTER_COLUMNS = 6 };
+enum { REGISTER_PARAMS = 6, REGISTER_COLUMNS = 6 };
 void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]);
 
 /* Takes a binary result. -1: malformed; nothing has changed. */
@@ -42,3 +45,6 @@ void queues_set_broker(struct queues *q, size_t queue, const char *broker);
 
 /* Are all queues registered? */
 bool queues_are_registered(const struct queues *q);
+
+/* Is there one with a range, which others may extend? */
+bool queues_have_range(const struct queues *q);

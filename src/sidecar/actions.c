@@ -71,7 +71,7 @@ static void ask_holder(struct sidecar *s, struct lane *l, uint64_t ref)
     if (!d || s->database.asked_holder || !s->database.inbox)
         return;
     s->database.asked_holder = (uint64_t)l->index << 52 | ref;
-    inbox_ask_holder(s->database.inbox, l->index, delivery_slice(d));
+    inbox_ask_holder(s->database.inbox, l->config->entry, delivery_slice(d));
 }
 
 static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)

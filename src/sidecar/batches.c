@@ -70,7 +70,7 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
     const struct batch *b = &s->database.batches[kind];
 
     if (!s->database.inbox || !inbox_is_free(s->database.inbox, kind) ||
-        inbox_registration(s->database.inbox, l->index, NULL) != INBOX_REGISTERED)
+        inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
         return false;
     if (kind == INBOX_BURY)
         return b->n < LETTERS_MAX && s->database.letters.bytes <= LETTERS_BYTES;
@@ -79,7 +79,7 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
     return b->n < BATCH_MAX;
 }
 
-static void letter_fill(struct letters *all, size_t i, const struct delivery *d)
+static void letter_fill(struct letters *all, size_t i, const struct lane *l, const struct delivery *d)
 {
     const struct message *m = d->message;
     struct inbox_letter *letter = &all->items[i];
@@ -94,6 +94,7 @@ static void letter_fill(struct letters *all, size_t i, const struct delivery *d)
     fields_to_json(&all->headers, m->headers, m->n_headers, true);
     *letter = (struct inbox_letter){
         .reason = dead_reasons[d->outcome.dead].name,
+        .queue = l->config->queue,
         .rowless = d->outcome.rowless,
         .looked_for = queue_letter_is_looked_for(d),
         .exhausted = d->outcome.exhausted,
@@ -149,7 +150,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
         random_bytes(d->claim.token, sizeof(d->claim.token));
     *item = (struct inbox_item){
         .ref = ref_of(l, d),
-        .queue = l->index,
+        .queue = l->config->entry,
         .message_id = delivery_slice(d),
         .deaths = d->copy.deaths,
         .alone = d->claim.alone,
@@ -170,7 +171,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
     if (kind == INBOX_BURY) {
-        letter_fill(letters, b->n, d);
+        letter_fill(letters, b->n, l, d);
         if (letters->items[b->n].raw_id.data)
             item->message_id = (struct slice){0};
         item->letter = &letters->items[b->n];
@@ -197,8 +198,10 @@ void batches_send(struct sidecar *s)
         if (order[i] == INBOX_BURY)
             letters_finish(&s->database.letters, b->n);
         if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC || stores(order[i])) {
-            s->database.claim_sent_us[s->lanes[b->items[0].queue].config->transaction] = clock_us();
-            histogram_add(&s->lanes[b->items[0].queue].claim_batch, (int64_t)b->n);
+            const struct lane *first = batches_lane(s, b->items[0].ref)->first;
+
+            s->database.claim_sent_us[first->config->transaction] = clock_us();
+            histogram_add(&s->lanes[first->index].claim_batch, (int64_t)b->n);
         }
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_BEFORE);
         inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* on a loss, rows answer all items */

@@ -113,7 +113,7 @@ static void figures_answered(struct sidecar *s)
     s->database.has_figures = true;
     s->database.figures = figures;
     for (size_t i = 0; i < s->n_lanes; i++)
-        s->lanes[i].n_dead_letters = figures.dead_letters[i];
+        s->lanes[i].n_dead_letters = figures.dead_letters[s->lanes[i].config->entry];
     housekeeping_weigh(s);
 }
 
@@ -158,19 +158,19 @@ void database_dial(struct sidecar *s, struct dial *d)
     for (size_t i = 0; i < s->n_lanes; i++) {
         const struct config_queue *q = s->lanes[i].config;
 
-        queues[i] = (struct inbox_queue){.consumer = q->consumer,
-                                         .broker = s->lanes[i].link->cluster,
-                                         .vhost = s->lanes[i].link->vhost,
-                                         .queue = q->queue,
-                                         .takes_over = q->takes_over,
-                                         .transaction = q->transaction,
-                                         .token_window_ms = q->token_window_ms,
-                                         .max_window_ms = q->max_window_ms,
-                                         .max_attempts = q->max_attempts,
-                                         .revive = q->revive,
-                                         .store_ms = q->store_ms};
+        queues[q->entry] = (struct inbox_queue){.consumer = q->consumer,
+                                                .broker = s->lanes[i].link->cluster,
+                                                .vhost = s->lanes[i].link->vhost,
+                                                .queue = q->pattern ? q->pattern : q->queue,
+                                                .takes_over = q->takes_over,
+                                                .transaction = q->transaction,
+                                                .token_window_ms = q->token_window_ms,
+                                                .max_window_ms = q->max_window_ms,
+                                                .max_attempts = q->max_attempts,
+                                                .revive = q->revive,
+                                                .store_ms = q->store_ms};
     }
-    job = inbox_connect(&s->config->database, queues, s->n_lanes, &self, &f);
+    job = inbox_connect(&s->config->database, queues, s->config->n_entries, &self, &f);
     free(queues);
     if (job)
         dial_began(s, d, job, N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);
@@ -184,7 +184,7 @@ static void use_consumer(struct lane *l)
     struct config_queue *q = &l->sidecar->config->queues[l->index];
     char text[640];
 
-    if (!strcmp(q->consumer, inbox_consumer(l->sidecar->database.inbox, l->index)))
+    if (!strcmp(q->consumer, inbox_consumer(l->sidecar->database.inbox, q->entry)))
         return;
     q->consumer = q->takes_over;
     snprintf(
@@ -203,7 +203,7 @@ static void look_at_registrations(struct sidecar *s)
 
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
-        enum inbox_registration r = inbox_registration(s->database.inbox, i, &f);
+        enum inbox_registration r = inbox_registration(s->database.inbox, l->config->entry, &f);
         bool refused = r == INBOX_REFUSED;
 
         s->database.registered &= r == INBOX_REGISTERED;
@@ -211,7 +211,7 @@ static void look_at_registrations(struct sidecar *s)
             continue;
         if (!refused)
             use_consumer(l);
-        if (refused && !l->refused_told)
+        if (refused && !l->refused_told && l->first == l)
             report_reason(l, EVENT_REFUSED, f.text);
         if (refused != l->refused_told) {
             queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, refused ? f.text : NULL);
@@ -229,7 +229,7 @@ void database_broker_is(struct sidecar *s, const struct broker_link *k)
         return;
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].link == k)
-            inbox_set_broker(s->database.inbox, i, k->cluster);
+            inbox_set_broker(s->database.inbox, s->lanes[i].config->entry, k->cluster);
     s->database.registered = false;
     s->presence.at_ms = 0; /* the same call registers, and reads the pauses before any work begins */
 }
@@ -239,7 +239,7 @@ static void refused_whole(struct sidecar *s, const char *reason)
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
 
-        if (!l->refused_told)
+        if (!l->refused_told && l->first == l)
             report_reason(l, EVENT_REFUSED, reason);
         l->refused_told = true;
         queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, reason);

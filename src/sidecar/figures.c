@@ -98,8 +98,11 @@ static void read_pauses(struct figures *g, const struct lane *l)
 
 static void read_depth(struct figures *g, const struct lane *l)
 {
-    int64_t depth = l->core.consumer.watch.depth;
+    int64_t depth = -1;
 
+    for (size_t i = 0; i < l->config->n_partitions; i++)
+        if (l[i].core.consumer.watch.depth >= 0)
+            depth = (depth < 0 ? 0 : depth) + l[i].core.consumer.watch.depth;
     if (depth >= 0 && l->link->broker) {
         set_int(g, STATS_DEPTH, depth);
         return;
@@ -133,32 +136,106 @@ static void read_database(struct figures *g, const struct lane *l)
                    : "not asked yet, or not connected");
 }
 
+/* Does the partition take messages, as far as is known here? */
+static bool is_active(const struct lane *l)
+{
+    const struct consumer *c = &l->core.consumer;
+
+    return l->core.generation && c->state == CONSUMER_ACTIVE && !c->watch.standby && !c->watch.no_queue;
+}
+
+/* The partition whose state stands for all: one that stands still, else one that consumes. */
+static const struct lane *lane_that_tells(const struct lane *first)
+{
+    const struct lane *best = first;
+
+    for (size_t i = 0; i < first->config->n_partitions; i++) {
+        enum queue_state state = queue_state(&first[i].core);
+
+        if (first[i].config->leaving)
+            continue;
+        if (state != QUEUE_CONSUMING && state != QUEUE_WAITING && state != QUEUE_STANDBY &&
+            state != QUEUE_NO_QUEUE)
+            return &first[i];
+        if (state > queue_state(&best->core))
+            best = &first[i];
+    }
+    return best;
+}
+
+static void add_counter(struct counter *sum, const struct counter *c)
+{
+    sum->total += c->total;
+    sum->reported += c->reported;
+}
+
+/* Sums over the partitions of a consumer, most of which have one. */
+struct sums {
+    struct queue_counts counts;
+    size_t n_in_flight, n_accepted, n_parked, n_held, n_bytes, n_partitions, n_active;
+    int64_t oldest_ms;
+};
+
+static void sums_read(const struct lane *first, struct sums *ret)
+{
+    *ret = (struct sums){0};
+    for (size_t i = 0; i < first->config->n_partitions; i++) {
+        const struct lane *l = &first[i];
+        const struct queue_counts *c = &l->core.counts;
+        int64_t oldest_ms = queue_oldest_ms(&l->core, l->sidecar->now_ms);
+
+        add_counter(&ret->counts.received, &c->received);
+        add_counter(&ret->counts.completed, &c->completed);
+        add_counter(&ret->counts.duplicates, &c->duplicates);
+        add_counter(&ret->counts.retried, &c->retried);
+        add_counter(&ret->counts.given_back, &c->given_back);
+        add_counter(&ret->counts.dead, &c->dead);
+        add_counter(&ret->counts.suppressed, &c->suppressed);
+        ret->n_in_flight += queue_n_in_flight(&l->core);
+        ret->n_accepted += l->core.held.n_accepted;
+        ret->n_parked += queue_n_parked(&l->core);
+        ret->n_held += queue_n_held(&l->core);
+        ret->n_bytes += l->core.held.n_bytes;
+        ret->n_partitions += !l->core.drain || !l->config->leaving;
+        ret->n_active += is_active(l);
+        if (oldest_ms > ret->oldest_ms)
+            ret->oldest_ms = oldest_ms;
+    }
+}
+
 void figures_read(const struct lane *l, struct figures *ret)
 {
     const struct sidecar *s = l->sidecar;
-    const struct queue_counts *counts = &l->core.counts;
+    const struct lane *telling = lane_that_tells(l);
+    struct sums sums;
+    const struct queue_counts *counts = &sums.counts;
 
+    sums_read(l, &sums);
     *ret = (struct figures){0};
-    read_state(ret, l);
-    read_pauses(ret, l);
+    read_state(ret, telling);
+    read_pauses(ret, telling);
+    if (l->config->pattern) {
+        set_int(ret, STATS_PARTITIONS, (int64_t)sums.n_partitions);
+        set_int(ret, STATS_PARTITIONS_ACTIVE, (int64_t)sums.n_active);
+    }
     set_counter(ret, STATS_RECEIVED, &counts->received);
     set_counter(ret, STATS_COMPLETED, &counts->completed);
     set_counter(ret, STATS_DUPLICATES, &counts->duplicates);
     set_counter(ret, STATS_RETRIED, &counts->retried);
     set_counter(ret, STATS_GIVEN_BACK, &counts->given_back);
     set_counter(ret, STATS_DEAD, &counts->dead);
-    set_int(ret, STATS_IN_FLIGHT, (int64_t)queue_n_in_flight(&l->core));
-    set_int(ret, STATS_ACCEPTED, (int64_t)l->core.held.n_accepted);
+    set_int(ret, STATS_IN_FLIGHT, (int64_t)sums.n_in_flight);
+    set_int(ret, STATS_ACCEPTED, (int64_t)sums.n_accepted);
     set_int(ret, STATS_LIMIT, queue_limit(&l->core));
-    set_int(ret, STATS_PARKED, (int64_t)queue_n_parked(&l->core));
-    set_int(ret, STATS_HELD, (int64_t)queue_n_held(&l->core));
-    set_int(ret, STATS_HELD_BYTES, (int64_t)l->core.held.n_bytes);
+    set_int(ret, STATS_PARKED, (int64_t)sums.n_parked);
+    set_int(ret, STATS_HELD, (int64_t)sums.n_held);
+    set_int(ret, STATS_HELD_BYTES, (int64_t)sums.n_bytes);
     set_latency(ret, STATS_FORWARD_MS, &l->forward_us);
     set_latency(ret, STATS_END_TO_END_MS, &l->end_to_end_us);
     set_batch(ret, STATS_CLAIM_BATCH, &l->claim_batch);
     read_depth(ret, l);
     read_database(ret, l);
-    set_int(ret, STATS_OLDEST_UNFINISHED_MS, queue_oldest_ms(&l->core, s->now_ms));
+    set_int(ret, STATS_OLDEST_UNFINISHED_MS, sums.oldest_ms);
     set_count(ret, STATS_RECONNECTS, l->link->dial.n_reconnects + s->database.dial.n_reconnects,
               l->reconnects_told);
     set_counter(ret, STATS_SUPPRESSED, &counts->suppressed);
@@ -196,16 +273,22 @@ void figures_keep(struct interval *i, const struct figure *f, int64_t now_ms)
         *i = (struct interval){*f, now_ms};
 }
 
-/* The next line counts from here. */
-static void begin_interval(struct lane *l, const struct figures *g)
+static void counts_take(struct queue_counts *c)
 {
-    int64_t now_ms = l->sidecar->now_ms;
-    struct queue_counts *c = &l->core.counts;
     struct counter *counters[] = {&c->received,   &c->completed, &c->duplicates, &c->retried,
                                   &c->given_back, &c->dead,      &c->suppressed};
 
     for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
         counter_take(counters[i]);
+}
+
+/* The next line counts from here. */
+static void begin_interval(struct lane *l, const struct figures *g)
+{
+    int64_t now_ms = l->sidecar->now_ms;
+
+    for (size_t i = 0; i < l->config->n_partitions; i++)
+        counts_take(&l[i].core.counts);
     figures_keep(&l->forward, &g->fields[STATS_FORWARD_MS], now_ms);
     figures_keep(&l->end_to_end, &g->fields[STATS_END_TO_END_MS], now_ms);
     figures_keep(&l->batch, &g->fields[STATS_CLAIM_BATCH], now_ms);
@@ -224,21 +307,23 @@ enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
 /* What must be in a line in time: counts that have grown, a state, and whatever does not go on. */
 static struct figures_told told_now(const struct lane *l)
 {
-    const struct queue *q = &l->core;
-    const struct queue_counts *c = &q->counts;
-    bool paused = false;
+    struct figures_told told = {.n_dead_letters = l->n_dead_letters,
+                                .state = (int)queue_state(&lane_that_tells(l)->core)};
 
-    for (int r = 0; r < N_PAUSE_REASONS; r++)
-        paused |= q->pauses[r].since_ms != 0;
-    return (struct figures_told){
-        .busy = paused || queue_n_in_flight(q) || queue_n_held(q) || q->consumer.watch.depth > 0 ||
-                !l->link->broker || !l->sidecar->database.inbox,
-        .sum = c->received.total + c->completed.total + c->duplicates.total + c->retried.total +
-               c->given_back.total + c->dead.total + c->suppressed.total + log_dropped() +
-               (uint64_t)l->link->dial.n_reconnects + (uint64_t)l->sidecar->database.dial.n_reconnects,
-        .n_dead_letters = l->n_dead_letters,
-        .state = (int)queue_state(q),
-    };
+    told.sum = log_dropped() + (uint64_t)l->link->dial.n_reconnects +
+               (uint64_t)l->sidecar->database.dial.n_reconnects;
+    told.busy = !l->link->broker || !l->sidecar->database.inbox;
+    for (size_t i = 0; i < l->config->n_partitions; i++) {
+        const struct queue *q = &l[i].core;
+        const struct queue_counts *c = &q->counts;
+
+        for (int r = 0; r < N_PAUSE_REASONS; r++)
+            told.busy |= q->pauses[r].since_ms != 0;
+        told.busy |= queue_n_in_flight(q) || queue_n_held(q) || q->consumer.watch.depth > 0;
+        told.sum += c->received.total + c->completed.total + c->duplicates.total + c->retried.total +
+                    c->given_back.total + c->dead.total + c->suppressed.total;
+    }
+    return told;
 }
 
 static bool is_due(const struct lane *l)
@@ -277,7 +362,7 @@ void figures_step(struct sidecar *s)
 
         if (s->now_ms < l->stats_at_ms)
             continue;
-        if (l->stats_at_ms && is_due(l))
+        if (l->stats_at_ms && l->first == l && is_due(l))
             figures_say(l);
         l->stats_at_ms = s->now_ms + s->config->log.stats_interval_ms;
         any = true;

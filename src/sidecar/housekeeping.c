@@ -272,7 +272,7 @@ static void begin_anew(struct sidecar *s, struct housekeeping *h)
 
 static void ask(struct sidecar *s, struct lane *l)
 {
-    struct inbox_housekeep h = {.queue = l->index,
+    struct inbox_housekeep h = {.queue = l->config->entry,
                                 .retention_ms = l->config->retention_ms,
                                 .late_ms = late_ms(s, l),
                                 .compact_ms = l->config->compact_ms,
@@ -338,7 +338,8 @@ void housekeeping_step(struct sidecar *s)
         say(l, EVENT_COMPACTED, &l->house.compacted);
         say(l, EVENT_HISTORY_EXPIRED, &l->house.expired);
         begin_anew(s, &l->house);
-        if (!l->core.drain && !l->refused_told && (!next || l->house.at_ms < next->house.at_ms))
+        if (l->first == l && !l->core.drain && !l->refused_told &&
+            (!next || l->house.at_ms < next->house.at_ms))
             next = l;
     }
     if (!s->database.inbox)
@@ -358,7 +359,8 @@ int64_t housekeeping_due_ms(const struct sidecar *s)
     if (!s->database.inbox || s->database.housekeeps != SIZE_MAX)
         return due;
     for (size_t i = 0; i < s->n_lanes; i++)
-        if (!s->lanes[i].core.drain && !s->lanes[i].refused_told && s->lanes[i].house.at_ms < due)
+        if (s->lanes[i].first == &s->lanes[i] && !s->lanes[i].core.drain && !s->lanes[i].refused_told &&
+            s->lanes[i].house.at_ms < due)
             due = s->lanes[i].house.at_ms;
     return due;
 }

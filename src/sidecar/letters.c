@@ -44,7 +44,7 @@ bool letters_can(const struct sidecar *s, const struct lane *l)
     const struct sidecar_letters *c = &s->letters;
 
     return c->side.inbox && !c->batch.n && inbox_is_free(c->side.inbox, INBOX_BURY) &&
-           inbox_registration(c->side.inbox, l->index, NULL) == INBOX_REGISTERED;
+           inbox_registration(c->side.inbox, l->config->entry, NULL) == INBOX_REGISTERED;
 }
 
 void letters_send(struct sidecar *s)

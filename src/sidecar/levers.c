@@ -40,11 +40,11 @@ static void give_up(struct lane *l, const struct inbox_control *c)
 void levers_pull(struct sidecar *s, const struct inbox_presence *p)
 {
     for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct inbox_control *c = control_of(p, i);
+        const struct inbox_control *c = control_of(p, s->lanes[i].config->entry);
         struct lane *l = &s->lanes[i];
 
         /* An unregistered consumer may belong to another queue: it takes nothing yet. */
-        if (inbox_registration(s->database.inbox, i, NULL) != INBOX_REGISTERED)
+        if (inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
             continue;
         queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);
         give_up(l, c);

@@ -155,14 +155,15 @@ static void add_outbox(struct buf *b, const struct sidecar *s)
 void metrics_page(const struct sidecar *s, struct buf *ret)
 {
     struct source *sources = mem_zalloc(s->n_lanes + 1, sizeof(*sources));
+    size_t n = 0;
 
-    for (size_t i = 0; i < s->n_lanes; i++)
-        read_lane(&s->lanes[i], &sources[i]);
+    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
+        read_lane(&s->lanes[i], &sources[n++]);
     add_lines(ret);
-    add_time(ret, sources, s->n_lanes, s->outbox != NULL);
-    add_states(ret, sources, s->n_lanes);
+    add_time(ret, sources, n, s->outbox != NULL);
+    add_states(ret, sources, n);
     for (int f = 0; f < N_STATS_FIELDS; f++)
-        add_field(ret, (enum stats_field)f, sources, s->n_lanes);
+        add_field(ret, (enum stats_field)f, sources, n);
     if (s->outbox)
         add_outbox(ret, s);
     free(sources);

@@ -188,12 +188,14 @@ static void report_reloaded(struct sidecar *s, int64_t took_ms, bool unchanged)
     struct buf line = {0};
     struct log_line l;
 
-    for (size_t i = 0; i < c->n_queues && i < OUTCOME_LINES; i++) {
+    for (size_t i = 0; i < c->n_queues && c->queues[i].entry < OUTCOME_LINES; i++) {
+        if (c->queues[i].partition)
+            continue;
         texts_add(&names, c->queues[i].name);
         buf_printf(&line, "%s%s", i ? ", " : "queues: ", c->queues[i].name);
     }
-    if (c->n_queues > OUTCOME_LINES)
-        buf_printf(&line, ", and %zu more", c->n_queues - OUTCOME_LINES);
+    if (c->n_entries > OUTCOME_LINES)
+        buf_printf(&line, ", and %zu more", c->n_entries - OUTCOME_LINES);
     log_begin(&l, EVENT_RELOADED, NULL);
     log_int(&l, "took_ms", took_ms);
     log_texts(&l, "queues", &names);
@@ -216,7 +218,7 @@ void reload_take_over(struct sidecar *s)
     const char *text = getenv(RELOADS);
     char *end;
 
-    if (s->reload.begun) /* the one before could not be replaced */
+    if (s->reload.begun || s->begins_again) /* the one before could not be replaced */
         keep_ready(s);
     if (!text)
         return;

@@ -111,7 +111,7 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
     if (!p->n_others)
         return;
     for (size_t i = 0; i < s->n_lanes; i++)
-        queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[i]);
+        queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[s->lanes[i].config->entry]);
     s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
 
@@ -167,7 +167,7 @@ static void ask(struct sidecar *s)
         holders[i] = p->holders[i].instance;
     }
     queue_states_write(s, &p->json);
-    inbox_ask_registration(s->database.inbox);
+    inbox_ask_registration(s->database.inbox, false);
     inbox_ask_presence(s->database.inbox, &(struct inbox_shown){.version = ONCEWARD_VERSION,
                                                                 .host = host,
                                                                 .queues_json = buf_slice(&p->json),

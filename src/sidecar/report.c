@@ -9,6 +9,8 @@ static void begin(struct log_line *line, const struct lane *l, const struct note
     const struct delivery *d = n->d;
 
     log_begin(line, n->event, l->config->name);
+    if (l->config->pattern)
+        log_text(line, "partition", l->config->queue);
     if (!d)
         return;
     if (d->id_len)
@@ -34,7 +36,7 @@ static bool is_wanted(struct lane *l, const struct note *n)
 
     if (n->event != EVENT_COMPLETED)
         return true;
-    histogram_add(&l->end_to_end_us, n->ms * 1000);
+    histogram_add(&l->first->end_to_end_us, n->ms * 1000);
     if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten a second */
         int64_t second = s->now_ms / 1000;
 
@@ -145,6 +147,8 @@ void report_reason(const struct lane *l, enum event e, const char *reason)
     struct log_line line;
 
     log_begin(&line, e, l->config ? l->config->name : NULL); /* none: it has an outbox alone */
+    if (l->config && l->config->pattern)
+        log_text(&line, "partition", l->config->queue);
     log_text(&line, "reason", reason);
     log_end(&line);
 }

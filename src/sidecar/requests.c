@@ -24,7 +24,7 @@ int requests_init(struct sidecar *s, struct fault *f)
             return fault_wrap(f, "queues.%s", q->name);
         }
         r = &rules[l->application];
-        r->concurrency += q->forward.concurrency;
+        r->concurrency += q->partition ? 0 : q->forward.concurrency; /* shared by all partitions */
         r->has_ready_url |= q->ready_url != NULL;
         if (!r->ready_interval_ms || q->ready_interval_ms < r->ready_interval_ms)
             r->ready_interval_ms = q->ready_interval_ms;
@@ -121,7 +121,7 @@ static void answered(struct sidecar *s, const struct forward_answer *a)
 
     FAILPOINT(FORWARD_ANSWERED);
     if (a->kind == ANSWER_STATUS)
-        histogram_add(&l->forward_us, a->took_us);
+        histogram_add(&l->first->forward_us, a->took_us);
     queue_answered(&l->core, s->now_ms, a->ref, &answer);
     outbox_answered(s);
     l->touched = true;

@@ -51,7 +51,7 @@ static void asked_to_end(struct sidecar *s)
 
 static void asked_to_drain(struct sidecar *s)
 {
-    if (s->ending != ENDING_NO && s->ending != ENDING_RELOAD)
+    if (s->ending != ENDING_NO && s->ending != ENDING_RELOAD && s->ending != ENDING_RANGES)
         return;
     s->ending = ENDING_DRAIN;
     reload_give_up(s);
@@ -73,10 +73,19 @@ static void asked_to_reload(struct sidecar *s, bool now)
 {
     int64_t most_ms = now ? s->config->shutdown_grace_ms : longest_window_ms(s);
 
-    if (reload_begins(s))
-        s->ending = ENDING_RELOAD;
+    enum ending before = s->ending;
+
+    if (before == ENDING_RANGES) /* a reload asks for the ranges again */
+        s->ending = ENDING_NO;
+    s->ending = reload_begins(s) ? ENDING_RELOAD : before;
     if (s->ending == ENDING_RELOAD)
         drain_all(s, s->now_ms + most_ms);
+}
+
+static void begin_again(struct sidecar *s)
+{
+    s->ending = ENDING_RANGES;
+    drain_all(s, s->now_ms + longest_window_ms(s));
 }
 
 static void signalled(void *owner, uint32_t events)
@@ -177,6 +186,8 @@ static void turn(struct sidecar *s)
     actions_run(s);
     requests_probe(s);
     outbox_step(s);
+    if (partitions_step(s))
+        begin_again(s);
     housekeeping_step(s);
     store_step(s);
     days_step(s);
@@ -195,6 +206,11 @@ static bool is_drained(const struct sidecar *s)
     return outbox_has_ended(s) || s->now_ms >= s->grace_ends_ms;
 }
 
+static bool has_drained(const struct lane *l)
+{
+    return l->core.drain == DRAIN_DONE;
+}
+
 /* Each queue says so when it has nothing left, whatever the others still have. */
 static void tell_drained(struct sidecar *s)
 {
@@ -203,7 +219,7 @@ static void tell_drained(struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
 
-        if (l->told_drained || l->core.drain != DRAIN_DONE)
+        if (l->told_drained || l->first != l || !lane_all(l, has_drained))
             continue;
         l->told_drained = true;
         figures_say(l);
@@ -297,6 +313,7 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         s->lanes[i] = (struct lane){.sidecar = s,
                                     .config = &s->config->queues[i],
                                     .index = i,
+                                    .first = &s->lanes[i - s->config->queues[i].partition],
                                     .n_dead_letters = -1,
                                     .touched = true,
                                     .house.page = -1};
@@ -310,6 +327,8 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         random_bytes(&seed, sizeof(seed));
         queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed,
                    s->now_ms);
+        if (l->first != l)
+            queue_join_share(&l->core, &l->first->core);
         queue_levers_await(&l->core);
         if (s->file.ended_uncleanly)
             queue_caution_begin(&l->core, CAUTION_UNCLEAN);
@@ -326,7 +345,7 @@ static void log_started(const struct config *c)
     log_text(&l, "version", ONCEWARD_VERSION);
     log_text(&l, "instance", c->instance);
     log_int(&l, "pid", getpid());
-    log_int(&l, "queues", (int64_t)c->n_queues);
+    log_int(&l, "queues", (int64_t)c->n_entries);
     if (config_public_digest(c))
         log_text(&l, "config", config_public_digest(c));
     log_end(&l);
@@ -359,8 +378,10 @@ static int begin(struct sidecar *s, struct fault *f)
 static void deinit(struct sidecar *s)
 {
     for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.application)
+        if (s->lanes[i].core.application) {
             queue_deinit(&s->lanes[i].core);
+            free(s->lanes[i].range);
+        }
     metrics_free(s);
     forward_free(s->forward);
     letters_close(s);
@@ -411,6 +432,7 @@ static struct sidecar *sidecar_again(struct sidecar *s)
     again->file = s->file;
     again->state_failed = s->state_failed;
     again->reload = s->reload;
+    again->begins_again = true;
     s->config = NULL;
     s->file = (struct state_file){.lock = {.fd = -1}};
     s->reload.outcome = (struct texts){0};
@@ -448,9 +470,11 @@ int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **a
         log_started(c);
     while (!status) {
         status = live(s) ? 1 : 0;
-        if (status || s->ending != ENDING_RELOAD)
+        if (status || (s->ending != ENDING_RELOAD && s->ending != ENDING_RANGES))
             break;
-        reload_carry_out(s, argv);
+        if (s->ending == ENDING_RELOAD)
+            reload_carry_out(s, argv);
+        partitions_widen(s);
         s = sidecar_again(s);
     }
     if (s->file.is_locked || !status)

@@ -45,6 +45,7 @@
  *   housekeeping.c     the purge and the sweep
  *   store.c            the partitions of stored messages
  *   days.c             those that are past their retention, dropped on a connection of their own
+ *   partitions.c   ranges of queue names that change
  *   outbox.c           the relay of the outbox; outbox_answers.c, outbox_figures.c: what it is told, and tells
  *   first_start.c      what is missing before a queue's first start
  *   state_writer.c     the state file
@@ -151,7 +152,8 @@ struct side_connection {
 struct lane {
     struct sidecar *sidecar;
     const struct config_queue *config;
-    size_t index;       /* in sidecar.lanes, in the inbox and in forward; its number at the broker */
+    size_t index;       /* in sidecar.lanes and in forward; its number at the broker */
+    struct lane *first; /* lane of the consumer's first partition, which has the figures of all; itself */
     size_t application; /* in sidecar.applications */
     struct broker_link *link;
     struct queue core;
@@ -181,6 +183,15 @@ struct lane {
         bool read;           /* once, at least: what was wanted before is not for this process */
         int64_t retry, held; /* the numbers that were done */
     } levers;
+    struct lane_left { /* a partition that leaves the range: see partitions.c */
+        int64_t at_ms, asked_ms;
+        int n_looks;
+        uint64_t received;
+        bool
+            ended; /* of the first partition: the registration that was asked for last said so of all that leave */
+    } left;
+    char *range;         /* of the first partition: what it is to be widened to; NULL. Owned */
+    int64_t range_at_ms; /* when to ask for the recorded range again */
     int64_t kind_asked_ms;
     struct housekeeping house;
 };
@@ -218,7 +229,8 @@ struct holder {
     bool asked, gone;
 };
 
-enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD };
+/* ENDING_RANGES: to begin again in its own place, with more partitions. */
+enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD, ENDING_RANGES };
 
 struct sidecar {
     struct config *config;
@@ -287,6 +299,7 @@ struct sidecar {
     enum ending ending;
     int n_asked;           /* to end */
     int64_t grace_ends_ms; /* while it drains */
+    bool begins_again;     /* in the place of one that was drained */
     bool is_idle;          /* drained, and to stay */
     struct state_reload reload;
     int64_t reload_began_ms;
@@ -294,6 +307,9 @@ struct sidecar {
     struct header_block headers;
     struct buf token, id;
 };
+
+/* Is it so for all partitions of the consumer whose first one this is? */
+bool lane_all(const struct lane *first, bool (*is)(const struct lane *));
 
 /* --- dial.c --- */
 
@@ -339,6 +355,12 @@ bool renewals_can(const struct lane *l); /* may a copy be sent? */
 void renewals_send(struct sidecar *s, struct lane *l, const struct delivery *d);
 void renewals_flush(struct sidecar *s); /* once a turn, behind the actions */
 void renewals_close(struct sidecar *s);
+
+/* --- partitions.c --- */
+
+/* true: the sidecar is to drain, and to begin again with the ranges of the lanes. */
+bool partitions_step(struct sidecar *s);
+void partitions_widen(struct sidecar *s); /* at its end, for the one that goes on in its place */
 
 /* --- database.c --- */
 

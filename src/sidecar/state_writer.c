@@ -12,7 +12,7 @@ enum { EVERY_MS = 1000 };
 
 static enum state_life life_of(const struct sidecar *s)
 {
-    if (s->ending == ENDING_NO || s->ending == ENDING_RELOAD)
+    if (s->ending == ENDING_NO || s->ending == ENDING_RELOAD || s->ending == ENDING_RANGES)
         return LIFE_RUNNING;
     for (size_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i].core.drain != DRAIN_DONE)
@@ -62,16 +62,21 @@ int state_open(struct sidecar *s)
 /* Past its first start: it has consumed once, or was found to wait for something outside this pod. Once ready
  * it stays so, whatever is the matter later: a probe that asks the present state ends pods for what is
  * nobody's fault. */
-static bool is_ready(struct lane *l)
+static bool is_ready(const struct lane *l)
 {
     const struct queue *q = &l->core;
     const struct sidecar *s = l->sidecar;
     bool waits_outside = s->applications[l->application].reached &&
                          (!s->database.inbox || !l->link->broker || q->consumer.watch.no_queue);
 
-    l->was_ready |=
-        q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms || waits_outside;
-    return l->was_ready;
+    return q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms || waits_outside;
+}
+
+/* Once ready it stays so, whatever is the matter later. */
+static bool was_ready(struct lane *first)
+{
+    first->was_ready |= lane_all(first, is_ready);
+    return first->was_ready;
 }
 
 /* For a rollout to wait for: the present pauses do not count, since a probe must not flap with them. */
@@ -102,11 +107,11 @@ void state_step(struct sidecar *s)
         return;
     s->state_at_ms = s->now_ms + EVERY_MS;
     state = state_of(s);
-    for (size_t i = 0; i < s->n_lanes; i++)
+    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
         state_add_queue(&state, &(struct state_queue){.name = s->lanes[i].config->name,
                                                       .turned_ms_ago = 0,
-                                                      .ready = is_ready(&s->lanes[i]),
-                                                      .consumed = has_consumed(&s->lanes[i]),
+                                                      .ready = was_ready(&s->lanes[i]),
+                                                      .consumed = lane_all(&s->lanes[i], has_consumed),
                                                       .fits = !s->lanes[i].refused_told});
     if (!s->n_lanes)
         state_add_queue(&state, &(struct state_queue){.name = only_outbox,

@@ -327,17 +327,17 @@ static void test_one_refused_queue_stops_no_other(void **state)
     all_are(b, ROW_CLAIMED);
 
     /* Asked again it stays so, until the record is another. */
-    inbox_ask_registration(b->inbox);
+    inbox_ask_registration(b->inbox, false);
     bed_submit(b, INBOX_LOOK);
     all_are(b, ROW_CLAIMED);
     assert_int_equal(inbox_registration(b->inbox, 0, NULL), INBOX_REFUSED);
     bed_sql(b, "UPDATE onceward.consumer SET queue = 'another' WHERE consumer = 'driver'");
-    inbox_ask_registration(b->inbox);
+    inbox_ask_registration(b->inbox, false);
     assert_int_equal(inbox_registration(b->inbox, 0, NULL), INBOX_REFUSED);
     bed_submit(b, INBOX_LOOK);
     all_are(b, ROW_CLAIMED);
     assert_int_equal(inbox_registration(b->inbox, 0, NULL), INBOX_REGISTERED);
-    inbox_ask_registration(b->inbox); /* nothing to ask */
+    inbox_ask_registration(b->inbox, false); /* nothing to ask */
     assert_int_equal(inbox_waiting_ms(b->inbox), 0);
 }
 
@@ -359,7 +359,7 @@ static void test_a_record_that_is_being_changed(void **state)
     assert_true(fault_is_set(&f));
     assert_int_equal(inbox_registration(b->inbox, 1, NULL), INBOX_REGISTERED);
     bed_sql(b, "ROLLBACK");
-    inbox_ask_registration(b->inbox);
+    inbox_ask_registration(b->inbox, false);
     for (int64_t end = clock_ms() + 5000; inbox_registration(b->inbox, 0, NULL);) {
         assert_true(clock_ms() < end);
         assert_int_equal(bed_wait(b), 0);

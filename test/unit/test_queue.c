@@ -350,7 +350,7 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     deliver(w, 0);
     deliver(w, 1);
     container_of(list_first(&w->q.held.wanted[OP_CLAIM]), struct delivery, in_list)->claim.crashes = 2;
-    w->q.brake.on = true;
+    w->q.share->brake.on = true;
     run(w, w->now + 60);
     assert_int_equal(w->n_posts[0], 0);
     assert_int_equal(w->n_posts[1], 1);
@@ -519,7 +519,7 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
     for (int i = 0; i < 25; i++)
         deliver(w, i);
     run(w, 45000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     assert_int_equal(w->n_requeued, 24);
     assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
     run(w, 80000);
@@ -555,7 +555,7 @@ static void test_nothing_dies_where_everything_fails_from_the_first_message_on(v
         run(w, w->now + 20);
     }
     run(w, w->now + 20000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     assert_int_equal(w->n_letters, 0);
     w->status = good;
     run(w, w->now + 600000);
@@ -661,9 +661,9 @@ static void test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go(
     for (int i = 10; i < 36; i++)
         deliver(w, i);
     run(w, 5000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     third_waits_to_go_alone(w);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     deliver(w, 50);
     deliver(w, 51);
     run(w, w->now + 150); /* looked at meanwhile */
@@ -705,13 +705,13 @@ static void test_when_everything_fails_nothing_dies(void **state)
         deliver(w, i);
     run(w, 60000);
     assert_int_equal(w->n_letters, 0);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     for (int i = 0; i < 30; i++)
         assert_true(w->attempts[i] == 0);
     w->status = good;
     run(w, 600000);
     assert_int_equal(w->n_acked, 30);
-    assert_false(w->q.brake.on);
+    assert_false(w->q.share->brake.on);
     end(w);
 }
 
@@ -1068,7 +1068,7 @@ static void test_messages_without_an_id_can_be_given_up(void **state)
 {
     struct world *w = world(good);
 
-    w->q.brake.threshold = 5;
+    w->q.share->brake.threshold = 5;
     for (int i = 0; i < 8; i++) {
         struct arrival a = {.generation = 1,
                             .number = 100 + (uint64_t)i,
@@ -1283,7 +1283,7 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
     for (int i = 0; i < 30; i++)
         deliver(w, i);
     run(w, 60000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     int64_t pulled = w->now;
 
     for (int i = 30; i < 40; i++) { /* come after it was said, and before it is heard */
@@ -1296,7 +1296,7 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
     assert_int_equal(w->n_letters, 30);
     for (int i = 0; i < 30; i++)
         assert_int_equal(w->n_dead[i], DEAD_OPERATOR + 1);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     w->status = good;
     run(w, pulled + 600000);
     assert_int_equal(w->n_acked, 10);

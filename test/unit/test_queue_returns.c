@@ -482,7 +482,7 @@ static void test_what_waits_to_die_goes_with_its_channel(void **state)
     for (int i = 0; i < 5; i++) {
         deliver_without_id(w, 60, 0);
         run(w, w->now + 2000);
-        assert_true(w->q.brake.on);
+        assert_true(w->q.share->brake.on);
         assert_int_equal(queue_n_held(&w->q), 60);
         assert_int_equal(w->q.held.unacked.len, 60);
         lose_channel(w);
@@ -518,7 +518,7 @@ static void test_a_drain_gives_back_what_waits_to_die(void **state)
     w->works = true;
     deliver_without_id(w, 30, 0);
     run(w, w->now + 2000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     queue_drain(&w->q, w->now, w->now + 25000);
     run(w, w->now + 1000);
     assert_int_equal(w->q.drain, DRAIN_DONE);
@@ -535,7 +535,7 @@ static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(
     w->works = true;
     deliver_without_id(w, 25, LIMIT - 1);
     run(w, w->now + 2000);
-    assert_true(w->q.brake.on);
+    assert_true(w->q.share->brake.on);
     assert_int_equal(w->n_buried, 0);
     queue_kind_known(&w->q, KIND_QUORUM);
     run(w, HOLD_MS + 3000);

@@ -113,6 +113,8 @@ struct config_queue {
     char *queue;   /* the broker's name of it */
     char *pattern; /* `queue` as the entry has it, where that has a range; NULL: the entry is one queue */
     size_t entry;  /* the number of its entry; the queues of one entry are adjacent */
+    char *range;   /* the wider range that config_widen was given; NULL */
+    bool leaving;  /* a partition outside the range, read until it is empty; behind the others */
     size_t partition, n_partitions; /* its place among them, and how many they are; 0 of 1 without a range */
     char *vhost;                    /* NULL: the URL's */
     char *consumer, *takes_over;
@@ -224,6 +226,10 @@ int config_parse(const char *text, size_t len, const char *name, config_database
 struct config *config_defaults(void);
 
 void config_free(struct config *c);
+
+/* Adds the partitions of a wider range, with the same fixed parts, that the entry's own range does not have: they are
+ * `leaving`. Those of an earlier call go. Queues of before stay valid. */
+void config_widen(struct config *c, size_t entry, const char *range);
 
 /* The digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */
 const char *config_public_digest(const struct config *c);

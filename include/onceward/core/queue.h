@@ -74,8 +74,24 @@ enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DR
 
 struct note; /* something to tell: see ACTION_TELL */
 
+/* Limits that the partitions of one consumer share, and sums over them. A queue without partitions has its own. */
+struct queue_share {
+    struct limiter limiter;
+    struct brake brake;
+    size_t n_queues;
+    size_t n_in_flight, accepted_units, reserved_units, n_bytes; /* as in struct queue_held */
+    size_t n_parked, n_wanting, n_hanging;                       /* as the queues last said, in queue_time */
+    int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
+};
+
 struct queue {
     struct queue_rules rules;
+    struct queue_share *share; /* its own, or that of another partition */
+    struct queue_share own;
+    struct { /* its part in the sums of `share` */
+        size_t n_parked;
+        bool wants, hangs;
+    } said;
     struct application *application;
     struct database *database;
     uint64_t number; /* of the queue, in the process: for application_take_place */
@@ -95,13 +111,11 @@ struct queue {
         size_t accepted_units, reserved_units; /* their shares of slots, see core/batches.h */
         uint64_t next_ref, next_request;
     } held;
-    struct limiter limiter;
     struct batches {
         struct batch_size size;
         bool knows; /* the application has echoed the count of a request */
         int n_bad;  /* answers in a row that say nothing about the messages */
     } batches;
-    struct brake brake;
     struct returns returns;
     struct queue_order { /* of an ordered queue */
         struct keys keys;
@@ -174,6 +188,9 @@ struct queue {
 void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
                 uint64_t number, uint64_t seed, int64_t now_ms);
 void queue_deinit(struct queue *q);
+
+/* q and `first` are partitions of one consumer: from now on they share their limits. Before any fact. */
+void queue_join_share(struct queue *q, struct queue *first);
 
 /* --- facts --- */
 

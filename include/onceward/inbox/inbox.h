@@ -95,8 +95,20 @@ const char *inbox_consumer(const struct inbox *i, size_t queue);
 void inbox_set_broker(struct inbox *i, size_t queue, const char *broker);
 
 /* Registers the unregistered queues again, unless that is in flight already; inbox_registration changes when
- * the answer is read. No-op when all are registered. */
-void inbox_ask_registration(struct inbox *i);
+ * the answer is read. With `again`, also when all are, if one has a
+ * range. */
+void inbox_ask_registration(struct inbox *i, bool again);
+
+/* The range that is recorded for the consumer where it is wider than that of its queue; else NULL. Valid until the next
+ * inbox_next. */
+const char *inbox_range(const struct inbox *i, size_t queue);
+
+/* The range that a registration has replaced, once; NULL: none. The caller frees it. */
+char *inbox_take_former_range(struct inbox *i, size_t queue);
+
+/* All partitions outside the queue's own range are empty: the next registration takes them out of the record, unless
+ * another replica reads them. */
+void inbox_end_range(struct inbox *i, size_t queue, bool ended);
 
 int inbox_fd(const struct inbox *i);
 
@@ -110,6 +122,7 @@ void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n);
 /* A dead letter of an item. Borrowed until inbox_submit returns. */
 struct inbox_letter {
     const char *reason; /* a name from enum dead_reason */
+    const char *queue;  /* the partition that it came from; NULL: the queue's own name */
     bool rowless;       /* has no row of its own: the item's token identifies the letter */
     bool looked_for;    /* rowless, and a repetition: inserts the letter only if none has that token */
     bool exhausted;     /* has no token: the row itself records it, see ROW_EXHAUSTED */
