@@ -26,7 +26,7 @@ struct oracle {
         int64_t progress_us; /* time of the latest progress there */
         int64_t told_us;     /* time of the latest line that reported a pause, and its reason */
         int64_t empty_us;    /* when the queue was last without waiting messages */
-        int n_standing;      /* lines that reported it since the last one that did not */
+        int n_standing;      /* pauses logged and not resumed yet */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
     int64_t settled_us; /* since when everything is done; 0: not yet */

@@ -1,7 +1,7 @@
 #pragma once
 
-/* What the tests of the forward adapter have in common: a scripted server, a queue that leads to it, the
- * adapter on a wait of its own, and the turns of a loop. */
+/* Shared by the tests of the forward adapter: a scripted server, a queue that leads to it, the adapter on its
+ * own wait, and the turns of a loop. */
 
 #include "cmocka_all.h"
 #include "http_script.h"
@@ -19,7 +19,7 @@ enum { DEADLINE_MS = 10000 };
 static char dir[] = "/tmp/test_forward.XXXXXX"; /* for sockets, certificates and secrets */
 static const char ok[] = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/* A server, a configuration that leads to it, the adapter, and the headers of its requests. */
+/* A server, its configuration, the adapter, and the headers of its requests. */
 struct rig {
     struct server s;
     struct config_queue q;
@@ -45,7 +45,7 @@ static inline void adapter_free(struct rig *r)
     r->wait = NULL;
 }
 
-/* An adapter of its own for the rig's queue. */
+/* Another adapter for the rig's queue. */
 static inline int adapter_make(struct rig *r, struct fault *f)
 {
     size_t application;
@@ -115,7 +115,7 @@ static inline void send_one(struct rig *r, uint64_t ref, size_t body_len, int64_
     forward_send(r->w, &q);
 }
 
-/* A turn of the loop: at most so long. */
+/* A turn of the loop, at most that long. */
 static inline void turn(struct rig *r, int64_t most_ms)
 {
     int64_t until_ms = clock_ms() + most_ms, due_ms = forward_due_ms(r->w);
@@ -123,7 +123,7 @@ static inline void turn(struct rig *r, int64_t most_ms)
     wait_turn(r->wait, due_ms < until_ms ? due_ms : until_ms);
 }
 
-/* An answer that is there now. */
+/* Returns an available answer. */
 static inline bool step(struct rig *r, struct forward_answer *a)
 {
     struct forward_event e;

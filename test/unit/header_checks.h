@@ -6,21 +6,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What holds for every block of request headers, whatever the message. For the unit test and the fuzzer. */
+/* Properties of every block of request headers. For the unit test and the fuzzer. */
 
 static inline bool header_name_byte(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
 }
 
-/* Is the field one of the mandatory ones, or the count of what was dropped? */
+/* Is the field mandatory, or the count of dropped fields? */
 static inline bool header_is_mandatory(const char *line)
 {
     return strncmp(line, "Idempotency-Key:", 16) == 0 || strncmp(line, "Onceward-", 9) == 0 ||
            strncmp(line, "Content-", 8) == 0;
 }
 
-/* NULL, or what is wrong. */
+/* NULL, or the fault. */
 static inline const char *header_block_fault(const struct header_block *b)
 {
     size_t lines = 0, optional = 0, optional_bytes = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-/* The application's part in the tests of the forward adapter: a server on real sockets that reads requests as
- * bytes and answers with the bytes it was told to, a thread a connection. */
+/* The application in the tests of the forward adapter: a server on real sockets that reads requests as bytes
+ * and answers with given bytes, one thread per connection. */
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -23,10 +23,10 @@ enum ending {
     END_KEEP,  /* answers, and reads the next request */
     END_CLOSE, /* answers and closes */
     END_RESET, /* answers and resets */
-    END_HANG,  /* answers and then says nothing more */
+    END_HANG,  /* answers and then stays silent */
 };
 
-/* What the server does with the n-th request of a connection; the last row holds for all that follow. */
+/* The server's action for the n-th request of a connection; the last row repeats. */
 struct step {
     const char *answer; /* NULL: none */
     size_t len;         /* 0: strlen(answer) */
@@ -48,7 +48,7 @@ struct server {
     atomic_int n_connections, n_open, n_heads, n_requests;
     atomic_bool stopping;
     pthread_mutex_t lock;
-    char head[HEAD_MAX]; /* of the last request, under lock */
+    char head[HEAD_MAX]; /* of the latest request, under lock */
     atomic_size_t n_body;
     atomic_bool body_is_wrong;
 };
@@ -57,7 +57,7 @@ struct connection {
     struct server *s;
     int fd;
     SSL *ssl;
-    char key[128]; /* the last request's Idempotency-Key */
+    char key[128]; /* the latest request's Idempotency-Key */
 };
 
 static ssize_t connection_read(struct connection *c, void *to, size_t len)
@@ -77,7 +77,7 @@ static void connection_write(struct connection *c, const char *data, size_t len)
     }
 }
 
-/* The byte that stands at a place of every body, so that a shifted or doubled one is seen. */
+/* The byte at an offset of every body, so that a shifted or doubled one is noticed. */
 static char body_byte(size_t at)
 {
     return (char)('a' + at % 23);
@@ -132,7 +132,7 @@ static void key_echo(struct connection *c)
     connection_write(c, text, strlen(text));
 }
 
-/* Answers false when the connection is over. */
+/* False: the connection has ended. */
 static bool step_run(struct connection *c, const struct step *p)
 {
     if (!request_read(c, p->read_body))
@@ -173,7 +173,7 @@ static void *connection_main(void *p)
         c.ssl = SSL_new(s->tls);
         SSL_set_fd(c.ssl, c.fd);
         on = SSL_accept(c.ssl) == 1;
-        if (!on) { /* so that the alert is not overtaken by a reset */
+        if (!on) { /* a reset must not overtake the alert */
             char rest[4096];
 
             shutdown(c.fd, SHUT_WR);
@@ -214,7 +214,7 @@ static void *server_main(void *p)
     }
 }
 
-/* path: a Unix socket there; NULL: a free port of 127.0.0.1. */
+/* path: listens on that Unix socket; NULL: on a free port of 127.0.0.1. */
 static void server_start(struct server *s, const char *path, const struct step *steps, size_t n_steps)
 {
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -244,7 +244,7 @@ static void server_start(struct server *s, const char *path, const struct step *
     }
 }
 
-/* Ends every connection that is left, and waits for the threads. */
+/* Ends every remaining connection, and waits for the threads. */
 static void server_stop(struct server *s)
 {
     s->stopping = true;

@@ -1,4 +1,4 @@
-/* The application: whose fault a crash is, who goes alone, and when somebody is there again. */
+/* The application: which message a crash is charged to, quarantine, and detection of recovery. */
 #include "cmocka_all.h"
 #include "onceward/core/application.h"
 
@@ -74,7 +74,7 @@ static void test_a_lone_crash_is_charged_when_it_was_seen_alive_before(void **st
     answer(&a, 10, &r);
     r = send(&a, true);
     assert_int_equal(crash(&a, 20, &r), CRASH_CHARGED);
-    r = send(&a, true); /* nobody has seen it alive since */
+    r = send(&a, true); /* it was not seen alive since */
     assert_int_equal(crash(&a, 30, &r), CRASH_UNPROVEN);
     r = send(&a, false);
     assert_int_equal(crash(&a, 40, &r), CRASH_NOT_ITS_OWN);
@@ -107,8 +107,8 @@ static void test_behind_a_proxy_a_connect_is_no_sign_of_life(void **state)
     assert_int_equal(crash(&a, 600, &r), CRASH_UNPROVEN);
 }
 
-/* Refused, and then accepted: somebody came back. Broken before it was sent, and then accepted: that is what
- * such a proxy does. */
+/* Refused, then accepted: the application came back. Broken before it was sent, then accepted: a proxy that
+ * always accepts does that. */
 static void test_what_broke_before_it_was_sent_is_no_refused_connection(void **state)
 {
     for (int refused = 0; refused < 2; refused++) {
@@ -141,14 +141,14 @@ static int64_t probe_after_ms(struct application *a, int64_t now_ms)
     return at - now_ms;
 }
 
-/* Each probe succeeds, and each request breaks before it has left. */
+/* Each probe succeeds, and each request breaks before it was sent. */
 static void test_what_is_tried_in_vain_is_tried_ever_more_rarely(void **state)
 {
     struct application a = reached();
     struct application_request r;
 
     assert_int_equal(probe_after_ms(&a, 1000), 50);
-    assert_int_equal(a.limiter.slow_since_ms, 0); /* once is nothing */
+    assert_int_equal(a.limiter.slow_since_ms, 0); /* one failure has no effect */
     assert_int_equal(probe_after_ms(&a, 2000), 100);
     assert_int_equal(a.limiter.slow_since_ms, 2000);
     for (int i = 0; i < 40; i++)
@@ -161,7 +161,7 @@ static void test_what_is_tried_in_vain_is_tried_ever_more_rarely(void **state)
     assert_int_equal(probe_after_ms(&a, 6000), 50);
     r = send(&a, false);
     application_returned(&a);
-    application_refused_politely(&a, &r, 503); /* an answer, too */
+    application_refused_politely(&a, &r, 503); /* counts as an answer */
     assert_int_equal(probe_after_ms(&a, 7000), 50);
 }
 
@@ -186,7 +186,7 @@ static void test_who_goes_alone_waits_for_others_and_they_for_it(void **state)
     answer(&a, 20, &other);
     assert_int_equal(application_take_place(&a, 20, 7, false), PLACE_TAKEN);
     assert_false(application_may_send(&a, 20, 0));
-    application_leave_place(&a, 30, 8); /* not its own */
+    application_leave_place(&a, 30, 8); /* belongs to another message */
     assert_false(application_may_send(&a, 30, 0));
     application_leave_place(&a, 30, 7);
     assert_true(application_may_send(&a, 30, 0));
@@ -200,7 +200,7 @@ static void test_a_long_job_is_waited_for_a_window_at_most(void **state)
     assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_WAIT);
     assert_int_equal(application_take_place(&a, 29999, 7, false), PLACE_WAIT);
     assert_int_equal(application_take_place(&a, 30000, 7, false),
-                     PLACE_BESIDE); /* nobody is alone beside it */
+                     PLACE_BESIDE); /* no message can be alone beside it */
 }
 
 static void test_who_was_there_at_two_crashes_waits_and_others_have_half_of_the_time(void **state)
@@ -209,7 +209,7 @@ static void test_who_was_there_at_two_crashes_waits_and_others_have_half_of_the_
 
     send(&a, false);
     assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_WAIT);
-    application_leave_place(&a, 10000, 7); /* the credit is used up, and more */
+    application_leave_place(&a, 10000, 7); /* exceeds the credit */
     assert_int_equal(application_take_place(&a, 19999, 7, false), PLACE_BESIDE);
     assert_int_equal(application_take_place(&a, 19999, 8, true), PLACE_BESIDE);
     assert_int_equal(application_take_place(&a, 20000, 7, false), PLACE_BESIDE);
@@ -317,7 +317,7 @@ static void test_who_has_a_slot_and_nobody_beside_it_has_the_place(void **state)
     application_leave_place(&a, 0, 7);
 
     application_reserve(&a);
-    assert_false(application_find_place(&a, 0, 7)); /* somebody else has one, too */
+    assert_false(application_find_place(&a, 0, 7)); /* another claim has a slot, too */
     application_unreserve(&a);
     other = send(&a, false);
     assert_false(application_find_place(&a, 0, 7));
@@ -325,7 +325,7 @@ static void test_who_has_a_slot_and_nobody_beside_it_has_the_place(void **state)
     a.n_accepted = 1;
     assert_false(application_find_place(&a, 1, 7));
     a.n_accepted = 0;
-    a.n_abandoned = 1; /* given up, and still on the wire */
+    a.n_abandoned = 1; /* abandoned, but not removed from the connection */
     assert_false(application_find_place(&a, 1, 7));
     a.n_abandoned = 0;
     assert_true(application_find_place(&a, 1, 7));

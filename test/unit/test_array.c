@@ -1,4 +1,4 @@
-/* Binary array parameters, and text made fit for PostgreSQL. */
+/* Binary array parameters, and valid text for PostgreSQL. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -48,7 +48,7 @@ static void test_elements(void **state)
     array_deinit(&a);
 }
 
-/* Pieces of it are what an array of these elements alone would be, as often as they are asked for. */
+/* A piece equals an array of only these elements, however often it is requested. */
 static void test_pieces(void **state)
 {
     struct array whole = {0}, alone = {0};
@@ -61,7 +61,7 @@ static void test_pieces(void **state)
             array_start(&whole, ARRAY_BYTEA, 7, 0);
             for (size_t i = 0; i < 7; i++)
                 array_add_slice(&whole, slice_of(elements[i]));
-            whole.has_null = false; /* only about the whole, not about the piece */
+            whole.has_null = false; /* describes the whole, not the piece */
             array_start(&alone, ARRAY_BYTEA, n, 0);
             for (size_t i = first; i < first + n; i++)
                 array_add_slice(&alone, slice_of(elements[i]));

@@ -1,4 +1,4 @@
-/* The pure parts of the broker adapter: URLs, and the way of properties and headers to the wire and back. */
+/* The pure parts of the broker adapter: URLs, and the encoding and decoding of properties and headers. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,7 +103,7 @@ static struct message *there_and_back(const struct message *m)
     assert_int_equal(message_encode(&out, m, &f), 0);
     assert_int_equal(message_decode(back, properties_of(&out)), 0);
     assert_true(slice_equal(back->content_header, properties_of(&out)));
-    memset(out.data, 0xAA, out.len); /* nothing may point into it any more */
+    memset(out.data, 0xAA, out.len); /* no slice may point into it any more */
     buf_deinit(&out);
     return back;
 }
@@ -255,8 +255,7 @@ static void deep_nesting_is_cut(void **state)
     free(nest);
 }
 
-/* Of what is cut off or full of nonsense everything before the fault is there, and nothing is read beside it.
- */
+/* Of cut or random bytes everything before the fault is decoded, and no byte outside is read. */
 static void what_is_malformed_is_decoded_up_to_there(void **state)
 {
     struct field inner = {SLICE("s"), FIELD_STRING, .bytes = {"abc", 3}};
@@ -305,12 +304,12 @@ static void unknown_kinds_end_a_table(void **state)
     message_free(m);
 }
 
-/* Expiration, CC, BCC and another's user go; the rest stays, byte for byte. */
+/* Expiration, CC, BCC and another user's name are removed; everything else stays, byte for byte. */
 static void what_may_not_be_published_again_is_left_out(void **state)
 {
     (void)state;
     struct field copies = {.kind = FIELD_STRING, .bytes = SLICE("q")};
-    struct field inner = {SLICE("CC"), FIELD_U64, .u = UINT64_MAX}; /* not at the top: it stays */
+    struct field inner = {SLICE("CC"), FIELD_U64, .u = UINT64_MAX}; /* not at the top level, so it stays */
     struct field headers[] = {
         {SLICE("CC"), FIELD_ARRAY, .children = {&copies, 1}},
         {SLICE("k"), FIELD_U16, .u = 258},

@@ -1,4 +1,4 @@
-/* The memory limit of a control group, and what queues may hold within it. */
+/* The memory limit of a control group, and the resulting limits of queues. */
 #include "cmocka_all.h"
 
 #include "onceward/base/cgroup.h"
@@ -15,7 +15,7 @@ enum { MIB = 1 << 20 };
 
 static char root[256];
 
-/* A file below the root, with the folders before it. */
+/* Creates a file below the root, including its folders. */
 static void put(const char *path, const char *text)
 {
     char all[1024];

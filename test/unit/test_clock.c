@@ -1,4 +1,4 @@
-/* The clocks. A machine that was suspended: the monotonic clock has stood still, the windows of tokens have
+/* The clocks on a machine that was suspended: the monotonic clock stood still, but the windows of tokens did
  * not. */
 #include "cmocka_all.h"
 
@@ -6,7 +6,7 @@
 
 #include <time.h>
 
-/* The linker puts it in the place of the real one: see meson.build. */
+/* The linker replaces the real function by this one: see meson.build. */
 int __wrap_clock_gettime(clockid_t id, struct timespec *t);
 int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 {

@@ -1,5 +1,6 @@
-/* The configuration as a whole: what a good file gives, and that the samples, the schema, the documentation
- * and the code list the same keys. ONCEWARD_UPDATE=1 writes what is generated anew instead of comparing. */
+/* The configuration as a whole: the result of a good file, and that the samples, the schema, the
+ * documentation and the code have the same keys. ONCEWARD_UPDATE=1 writes the generated files instead of
+ * comparing them. */
 
 #include "cmocka_all.h"
 #include "config/keys.h"
@@ -24,7 +25,7 @@ static bool is_update(void)
     return update && !strcmp(update, "1");
 }
 
-/* False: there is no such file. */
+/* False: the file does not exist. */
 static bool read_file(const char *path, struct buf *out)
 {
     FILE *file = fopen(path, "r");
@@ -69,7 +70,7 @@ static struct config *load(const char *path)
     return c;
 }
 
-/* --- what is generated --- */
+/* --- generated files --- */
 
 static void test_schema_is_current(void **state)
 {
@@ -170,7 +171,7 @@ static size_t count_leaves(enum key_scope scope, json_t *object, const char *pre
     return n;
 }
 
-/* What stands in place of broker.url is in the other sample, which takes it from files. */
+/* Keys that replace broker.url are in the other sample, which takes it from files. */
 static bool is_beside_url(const struct key *k)
 {
     static const char *const paths[] = {"broker.host", "broker.port", "broker.vhost"};
@@ -181,7 +182,7 @@ static bool is_beside_url(const struct key *k)
     return false;
 }
 
-/* Keys of order exclude some others, so that a queue of its own has them. */
+/* Keys of order exclude some others, so they have a queue of their own. */
 static bool is_of_order(const struct key *k)
 {
     return !strncmp(k->path, "order.", strlen("order."));
@@ -215,7 +216,7 @@ static void test_full_lists_every_key(void **state)
     json_decref(secrets);
 }
 
-/* Where the broker is, by its parts. */
+/* The broker's address from its parts. */
 static void test_broker_host(void **state)
 {
     static const struct {
@@ -354,7 +355,7 @@ static void test_full_is_valid(void **state)
     config_free(c);
 }
 
-/* Every default of the design, once, by hand: the table must not drift. */
+/* Every default once, by hand, so that the table cannot drift. */
 static void test_minimal_and_defaults(void **state)
 {
     struct config *c = load(SOURCE("conf/minimal.json"));
@@ -462,7 +463,7 @@ static void test_defaults_merge(void **state)
     config_free(c);
 }
 
-/* --- texts from elsewhere --- */
+/* --- texts from files and the environment --- */
 
 static void temporary(char path[64], const char *content, size_t len)
 {
@@ -498,7 +499,7 @@ static void test_files(void **state)
     assert_string_equal(c->queues[0].forward.authorization.value, "Bearer ${NOT_EXPANDED}");
     assert_string_equal(c->queues[0].forward.authorization.file, token);
 
-    /* read again: as it is now; only one line end is dropped */
+    /* read again: the present content; only one line end is dropped */
     FILE *file = fopen(token, "w");
     assert_non_null(file);
     fputs("Bearer new\n\n", file);
@@ -520,7 +521,7 @@ static void test_files(void **state)
     unlink(window);
 }
 
-/* A field by file stands under its name, and takes the place of one in the defaults, as any field does. */
+/* A field by file has its plain name, and replaces one of the defaults, like any field. */
 static void test_header_files(void **state)
 {
     char token[64], text[1024];
@@ -544,7 +545,7 @@ static void test_header_files(void **state)
     unlink(token);
 }
 
-/* A queue's own text takes the place of a file in the defaults. */
+/* A queue's own text replaces a file in the defaults. */
 static void test_text_replaces_file(void **state)
 {
     char token[64], text[512];

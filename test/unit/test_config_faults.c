@@ -1,5 +1,4 @@
-/* What is wrong with a configuration: every fault with its path and its words, all of them at once, and never
- * a secret. */
+/* Faults of a configuration: each is reported with its path and a text, all at once, and never with a secret. */
 
 #include "cmocka_all.h"
 #include "onceward/base/buf.h"
@@ -9,8 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Around what a case is about. A 'Q' case is put inside queues.q, 'R' inside the root, 'D' inside defaults,
- * 'W' is the whole file. */
+/* Surrounds a case. A 'Q' case is put inside queues.q, 'R' inside the root, 'D' inside defaults; 'W' is the
+ * whole file. */
 static void write_case(struct buf *out, char where, const char *json)
 {
     static const char servers[] =
@@ -25,19 +24,19 @@ static void write_case(struct buf *out, char where, const char *json)
     case 'R':
         buf_printf(out, "{%s}", json);
         break;
-    case 'B': /* the root, but for broker and database */
+    case 'B': /* the root without broker and database */
         buf_printf(out, "{%s, %s}", queues, json);
         break;
-    case 'S': /* the root, but for queues */
+    case 'S': /* the root without queues */
         buf_printf(out, "{%s, %s}", servers, json);
         break;
-    case 'A': /* the root, complete, and more */
+    case 'A': /* the complete root, with additions */
         buf_printf(out, "{%s, %s, %s}", servers, queues, json);
         break;
     case 'D':
         buf_printf(out, "{%s, \"defaults\": {%s}, %s}", servers, json, queues);
         break;
-    case 'F': /* a queue with all but its forward */
+    case 'F': /* a queue without its forward */
         buf_printf(out, "{%s, \"queues\": {\"q\": {%s}}}", servers, json);
         break;
     default:
@@ -49,7 +48,7 @@ static void write_case(struct buf *out, char where, const char *json)
 struct fault_case {
     char where;
     const char *json;
-    const char *path, *text; /* of the only error; text NULL: no error at all */
+    const char *path, *text; /* of the only error; text NULL: no error */
 };
 
 static void print_report(const struct config_report *r)
@@ -492,7 +491,7 @@ static void test_broker_host(void **state)
         {'B', HOST("\"url\": \"amqp://localhost\", \"vhost\": \"v\""), "broker.vhost", beside},
         {'B', HOST("\"port\": 5672"), "broker.url",
          "missing; expected a URL that starts with amqp:// or amqps://, or broker.host"},
-        /* two entries for one queue, whatever names its vhost */
+        /* two entries for one queue, with the vhost from different keys */
         {'W',
          "{\"broker\": {\"host\": \"localhost\", \"vhost\": \"v/w\"}, \"database\": {\"url\": \"host=\"}, "
          "\"queues\": "
@@ -808,7 +807,7 @@ static void test_combinations(void **state)
          "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", "
          "\"delivery_limit\": 0}",
          NULL, NULL},
-        /* what is wrong by itself is not compared */
+        /* an invalid value is not compared */
         {'Q', "\"prefetch\": -1", "queues.q.prefetch", "expected a whole number from 1 to 65535, got -1"},
         {'Q', "\"token_window\": \"1s\", \"max_window\": \"2s\"", "queues.q.token_window",
          "expected a duration from 2s to 1d, such as \"30s\" (units ms, s, m, h, d), got 1s"},
@@ -882,7 +881,7 @@ static void test_warnings(void **state)
     CHECK_ALL(cases, true);
 }
 
-/* Everything that is wrong is said at once, in the order of the file, what is wrong in the defaults once. */
+/* All faults are reported at once, in the order of the file; those of the defaults once. */
 static void test_all_at_once(void **state)
 {
     static const char text[] =
@@ -916,7 +915,7 @@ static void test_all_at_once(void **state)
     config_report_deinit(&report);
 }
 
-/* What stands twice hides nothing, at whatever level. */
+/* Duplicate names hide nothing, at any level. */
 static void test_twice_hides_nothing(void **state)
 {
     static const char text[] =
@@ -979,7 +978,7 @@ static void test_defaults_once(void **state)
     config_report_deinit(&report);
 }
 
-/* Wherever a file is broken, no piece of a secret stands in the report. */
+/* Wherever a file is broken, the report contains no piece of a secret. */
 static void test_no_secrets(void **state)
 {
     static const char text[] = "{\"broker\": {\"url\": \"amqp://u:HUSH@h\", \"password\": \"HUSH\", "
@@ -1019,7 +1018,7 @@ static void test_huge_and_deep(void **state)
     struct config_report report;
     struct buf text = {0};
 
-    /* too large: by one byte, and not by none */
+    /* too large by one byte, and exactly at the limit */
     buf_add_text(&text, "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}, "
                         "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"}}}}");
     while (text.len < 1024 * 1024)
@@ -1032,7 +1031,7 @@ static void test_huge_and_deep(void **state)
     assert_string_equal(report.findings[0].text, "test.json is larger than 1024 KiB");
     config_report_deinit(&report);
 
-    /* deep */
+    /* deep nesting */
     for (int depth = 900; depth < 200000; depth *= 11) {
         buf_reset(&text);
         buf_add_text(&text, "{\"a\": 1, \"a\": ");
@@ -1046,7 +1045,7 @@ static void test_huge_and_deep(void **state)
         config_report_deinit(&report);
     }
 
-    /* more faults than anybody reads, and all of them twice */
+    /* more faults than the report holds, each of them twice */
     buf_reset(&text);
     buf_add_text(&text, "{\"x\": 0");
     for (int i = 0; text.len < 1000 * 1000; i++)

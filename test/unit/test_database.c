@@ -1,4 +1,4 @@
-/* Whether the database works: what makes it down, what makes it only doubtful, and how it is tried. */
+/* Whether the database works: causes of down and doubtful, and the tries. */
 #include "cmocka_all.h"
 #include "onceward/core/database.h"
 
@@ -44,7 +44,7 @@ static void test_what_may_be_one_items_fault_is_doubted_first(void **state)
     assert_true(tried(&b, 1000, true));
     assert_true(database_is_up(&b));
     database_refused(&b, 1001, CONSTRAINT, "theirs", false);
-    assert_false(database_wants_try(&b, 1001)); /* it was just seen to work */
+    assert_false(database_wants_try(&b, 1001)); /* it has just worked */
     database_refused(&b, 3000, CONSTRAINT, "theirs", false);
     assert_true(tried(&b, 3000, false));
     assert_false(database_is_up(&b));
@@ -94,7 +94,7 @@ static void test_a_disk_with_room_for_a_row_now_and_then_is_tried_ever_more_rare
         assert_true(tried(&b, now_ms, true));
     }
     assert_int_equal(waited_ms, DATABASE_TRY_LAST_MS);
-    now_ms += 2 * DATABASE_TRY_LAST_MS; /* long enough for a new beginning */
+    now_ms += 2 * DATABASE_TRY_LAST_MS; /* long enough to reset the backoff */
     database_refused(&b, now_ms, DISK_FULL, "full", false);
     assert_int_equal(database_deadline(&b) - now_ms, DATABASE_TRY_FIRST_MS);
 }

@@ -1,5 +1,5 @@
-/* Very many requests to a port where nobody listens. In the release build there are 100,000: what is slow, or
- * leaks a descriptor each, does not come to its end. */
+/* Very many requests to a port without a listener: 100,000 in the release build, where slowness or a leaked
+ * descriptor per request would show. */
 
 #include "forward_rig.h"
 
@@ -13,8 +13,7 @@ enum { TOTAL = 100000 };
 
 enum { OUT = 64, PATIENCE_MS = 90000, FILES = 256 };
 
-/* No error of a transfer has the look of a success: neither the kind, nor the status, nor what follows from
- * them. */
+/* No error of a transfer looks like a success: not its kind, its status, or its verdict. */
 static void answer_is_no_success(const struct forward_answer *a)
 {
     static const struct outcome_rules rules[] = {{.transaction = false}, {.transaction = true}};
@@ -38,7 +37,7 @@ static void test_many_to_a_dead_port(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
     rig_init(&r);
     snprintf(r.url, sizeof(r.url), "http://127.0.0.1:%d/",
-             port_bound(&fd, -1)); /* nobody else listens there */
+             port_bound(&fd, -1)); /* no other process listens there */
     r.q.forward.concurrency = OUT;
     rig_forward(&r);
     for (int64_t end = clock_ms() + PATIENCE_MS; got < TOTAL;) {

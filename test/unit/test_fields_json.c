@@ -153,7 +153,7 @@ static void test_odd_names(void **state)
     assert_json(&table, 1, true, "{\"t\":{\"!names\":[[\"IW5hbWVz\",1]]}}");
 }
 
-/* Nesting is as deep as the publisher likes; it must cost neither the stack nor the form. */
+/* Publishers choose the depth of nesting; it must affect neither the stack nor the form. */
 static void test_too_deep(void **state)
 {
     enum { LEVELS = 20000 };
@@ -208,7 +208,7 @@ static void test_properties(void **state)
     buf_deinit(&out);
 }
 
-/* Random tables: what is written exactly is read back as it was. */
+/* Random tables in the exact form are read back unchanged. */
 static void test_read_back(void **state)
 {
     static uint8_t bytes[1024];
@@ -224,7 +224,7 @@ static void test_read_back(void **state)
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             bytes[i] = (uint8_t)(seed >> 56);
         }
-        if (round % 2) /* short names and values, many of them the same */
+        if (round % 2) /* short names and values, with many duplicates */
             for (size_t i = 0; i < sizeof(bytes); i++)
                 bytes[i] &= 0x23;
         struct byte_source s = {bytes, bytes + sizeof(bytes)};

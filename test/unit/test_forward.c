@@ -138,7 +138,7 @@ static void test_request_on_the_wire(void **state)
     assert_false(r.s.body_is_wrong);
     assert_int_equal(r.s.n_connections, 1);
 
-    /* without any lines nothing is added behind our back */
+    /* without any lines no field is added */
     header_block_deinit(&r.headers);
     assert_int_equal(post(&r, 3).status, 204);
     assert_null(strstr(r.s.head, "Content-Type"));
@@ -147,8 +147,7 @@ static void test_request_on_the_wire(void **state)
     rig_stop(&r);
 }
 
-/* The server reads a whole request on a kept connection, and then the connection dies: did it get the request
- * again? */
+/* The server reads a whole request on a kept connection, which then dies: was the request sent again? */
 static void test_never_sent_twice(void **state)
 {
     static const size_t sizes[] = {0, 1, 256, 65535, 65536, 1 << 20};
@@ -156,7 +155,7 @@ static void test_never_sent_twice(void **state)
     (void)state;
 
     for (size_t i = 0; i < 6 * 2 * 2; i++) {
-        bool head_only = i >= 12; /* dies when the body was not read yet */
+        bool head_only = i >= 12; /* dies before the body was read */
         struct step steps[] = {{ok, 0, END_KEEP, ALL, false},
                                {NULL, 0, endings[i % 2], head_only ? 0 : ALL, false},
                                {ok, 0, END_KEEP, ALL, false}};
@@ -172,7 +171,7 @@ static void test_never_sent_twice(void **state)
         assert_int_equal(step(&r, &a), 0);
         assert_int_equal(r.s.n_connections, 1);
         assert_int_equal(r.s.n_heads, 2);
-        /* and the handle is good for the next one */
+        /* and the handle can be used again */
         assert_int_equal(post(&r, size).status, 204);
         assert_int_equal(r.s.n_heads, 3);
         assert_int_equal(r.s.n_connections, 2);
@@ -180,7 +179,7 @@ static void test_never_sent_twice(void **state)
     }
 }
 
-/* What the server closed while it was idle is not used again, and no request is lost by it. */
+/* A connection that the server closed while it was idle is not used again, and no request is lost. */
 static void test_stale_connection(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_CLOSE, ALL, false}};
@@ -205,7 +204,7 @@ static void test_early_answer(void **state)
         "HTTP/1.1 413 Too Large\r\nConnection: close\r\n\r\ntoo large",
     };
     static const enum ending endings[] = {END_HANG, END_CLOSE};
-    enum { TURNS = 400 }; /* which breaks first, the connection or its silence, is a race */
+    enum { TURNS = 400 }; /* whether the connection or its silence ends first is a race */
     char path[64], *body = NULL;
     size_t body_len = 0;
     (void)state;
@@ -221,7 +220,7 @@ static void test_early_answer(void **state)
 
         rig_start(&r, tcp ? NULL : path, steps, 2);
         if (!tcp)
-            r.s.steps++, r.s.n_steps--; /* a large body takes a Unix socket of its own */
+            r.s.steps++, r.s.n_steps--; /* a large body needs a larger buffer than a Unix socket has */
         else
             assert_int_equal(post(&r, 1).status, 204);
         free(r.body);
@@ -244,8 +243,7 @@ static void test_early_answer(void **state)
     free(body);
 }
 
-/* What was said unasked behind an answer is not the answer to the next request. The reader's piece is 16 KiB.
- */
+/* Bytes sent unasked behind an answer are not the next request's answer. The reader reads 16 KiB at a time. */
 static void test_unasked(void **state)
 {
     enum { PIECE = 16384 };
@@ -271,8 +269,8 @@ static void test_unasked(void **state)
     free(text);
 }
 
-/* The process was stopped for longer than the requests had time; the answers came meanwhile, more than are
- * looked at in one go. */
+/* The process was stopped for longer than the requests' time; the answers arrived meanwhile, more than one
+ * pass reads. */
 static void test_answers_that_lay_there(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -288,7 +286,7 @@ static void test_answers_that_lay_there(void **state)
     r.q.forward.concurrency = OUT;
     rig_forward(&r);
     for (;;) {
-        for (int i = 0; i < OUT; i++) /* so many connections */
+        for (int i = 0; i < OUT; i++) /* that many connections */
             send_one(&r, (uint64_t)i + 1, 10, DEADLINE_MS);
         for (int i = 0; i < OUT; i++)
             wait_answer(&r, &a);
@@ -301,7 +299,7 @@ static void test_answers_that_lay_there(void **state)
         sent = clock_ms();
         if (sent < start + TIME_MS / 2)
             break;
-        for (int i = 0; i < OUT; i++) /* the machine stood still: not all of them left */
+        for (int i = 0; i < OUT; i++) /* the machine stood still, so some were not sent */
             wait_answer(&r, &a);
     }
     wait_until(r.s.n_requests == n_requests + OUT && clock_ms() > sent + TIME_MS + 100);
@@ -427,14 +425,14 @@ static void test_unreachable(void **state)
 
     rig_init(&r);
     snprintf(url, sizeof(url), "http://127.0.0.1:%d/",
-             port_bound(&fd, -1)); /* bound, so that nobody else listens there */
+             port_bound(&fd, -1)); /* bound, so that no other process listens there */
     snprintf(part, sizeof(part), "connection refused by %s", url + 7);
     part[strlen(part) - 1] = '\0';
     assert_unreachable(&r, url, NULL, true, part);
     snprintf(path, sizeof(path), "%s/none.sock", dir);
     assert_unreachable(&r, "http://localhost/", path, true, path);
     assert_unreachable(&r, "http://no-such-host.invalid:81/", NULL, true, "no-such-host.invalid:81");
-    /* whatever its size */
+    /* independent of its size */
     r.body_len = 1;
     snprintf(r.url, sizeof(r.url), "https%s", url + 4);
     r.q.forward.unix_socket = NULL;
@@ -443,7 +441,7 @@ static void test_unreachable(void **state)
     adapter_free(&r);
     close(fd);
 
-    /* Nobody accepts and the backlog is full: the connect does not come to an end. */
+    /* No connection is accepted and the backlog is full: the connect does not finish. */
     int port = port_bound(&full, 0);
     struct sockaddr_in in = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -461,8 +459,8 @@ static void test_unreachable(void **state)
     free(r.body);
 }
 
-/* A Unix socket that nobody accepts from: one connection finds room, and carries a request; the other waits
- * for as long as it may be sent. */
+/* A Unix socket whose connections are not accepted: one finds room and carries a request; the other waits as
+ * long as it may be sent. */
 static void test_never_offered(void **state)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -492,7 +490,7 @@ static void test_never_offered(void **state)
     assert_false(a.refused);
     assert_error(a, "no connection to ");
     assert_true(clock_ms() >= start_ms + 300);
-    /* what was sent goes on */
+    /* sent requests go on */
     for (start_ms = clock_ms(); clock_ms() < start_ms + 100;) {
         assert_int_equal(step(&r, &a), 0);
         turn(&r, 20);
@@ -558,7 +556,7 @@ static void test_many_at_once(void **state)
             struct forward_request q = {
                 .ref = sent, .headers = &b, .body = SLICE("abc"), .timeout_ms = DEADLINE_MS};
             forward_send(r.w, &q);
-            header_block_deinit(&b); /* it was copied */
+            header_block_deinit(&b); /* it has been copied */
             if (sent % 100 == 99) {
                 forward_abandon(r.w, 0, sent);
                 forward_abandon(r.w, 0, sent);
@@ -584,7 +582,7 @@ static void test_many_at_once(void **state)
     rig_stop(&r);
 }
 
-/* A body that must not be there may come when the next request is out, and would be its answer. */
+/* A forbidden body may arrive during the next request, and would be taken for its answer. */
 static void test_no_content_with_a_length(void **state)
 {
     static const struct step steps[] = {
@@ -638,7 +636,7 @@ static void test_abandon_and_free(void **state)
         turn(&r, 10);
         assert_int_equal(step(&r, &a), 0);
     }
-    forward_abandon(r.w, 0, 7); /* nobody has that one */
+    forward_abandon(r.w, 0, 7); /* no such request */
     assert_int_equal(forward_in_flight(r.w), 1);
     forward_abandon(r.w, 0, 1);
     assert_int_equal(forward_in_flight(r.w), 0);
@@ -651,7 +649,7 @@ static void test_abandon_and_free(void **state)
     rig_stop(&r);
 }
 
-/* With a request out, and after it: sleeps until something happens. */
+/* With a request in flight, and after it: sleeps until an event. */
 static void test_sleeps(void **state)
 {
     static const struct step steps[] = {{NULL, 0, END_HANG, ALL, false}};
@@ -681,7 +679,7 @@ static void test_sleeps(void **state)
     rig_stop(&r);
 }
 
-/* Asked twice, answered once. Why it is not ready stands in text. */
+/* Requested twice, answered once. text: why it is not ready. */
 static enum forward_probe_result probe(struct rig *r, char text[512])
 {
     struct forward_event e;
@@ -719,7 +717,7 @@ static void test_probe_connect(void **state)
         for (int k = 1; k <= 5; k++) {
             assert_int_equal(probe(&r, text), PROBE_READY);
             wait_until(r.s.n_connections == 1 + k);
-            wait_until(r.s.n_open == 1); /* the forward's alone is left */
+            wait_until(r.s.n_open == 1); /* only the forward's connection is left */
         }
         assert_int_equal(post(&r, 1).status, 204);
         assert_int_equal(r.s.n_connections, 6);
@@ -728,7 +726,7 @@ static void test_probe_connect(void **state)
         assert_int_equal(probe(&r, text), PROBE_UNREACHABLE);
         assert_non_null(strstr(text, i ? path : "connection refused by 127.0.0.1:"));
         r.s.fd = 0;
-        forward_probe(r.w, 0); /* freed while under way */
+        forward_probe(r.w, 0); /* freed while it runs */
         rig_stop(&r);
     }
 }
@@ -762,13 +760,14 @@ static void test_probe_get(void **state)
         assert_int_equal(probe(&r, text), results[i]);
         if (!strstr(text, reasons[i]) || strstr(text, "secret"))
             fail_msg("%s", text);
-        wait_until(r.s.n_heads && r.s.n_open == 0); /* the probe may have ended before the request was read */
+        wait_until(r.s.n_heads && r.s.n_open == 0); /* the probe may have ended before the server read its
+                                                       request */
         assert_int_equal(strncmp(r.s.head, "GET /ready?a=secret HTTP/1.1\r\n", 30), 0);
         rig_stop(&r);
     }
 }
 
-/* A readiness URL on the forward's host is asked on the Unix socket, another one is not. */
+/* A readiness URL with the forward's host uses the Unix socket, another one does not. */
 static void test_probe_get_unix(void **state)
 {
     static const struct step steps[] = {
@@ -824,7 +823,7 @@ static void test_authorization_rotates(void **state)
     assert_non_null(strstr(r.s.head, "\r\nAuthorization: Bearer one\r\n"));
     text_write(path, "Bearer two\n");
     wait_until((post(&r, 1), strstr(r.s.head, "\r\nAuthorization: Bearer two\r\n")));
-    /* gone, or not fit for a header: the last good one stays */
+    /* missing, or invalid in a header: the last valid one stays */
     int64_t start = clock_ms();
     unlink(path);
     wait_until((post(&r, 1), clock_ms() - start > 1100));
@@ -853,8 +852,7 @@ static void test_tls(void **state)
         r.s.tls = tls_server(wants);
         server_start(&r.s, NULL, steps, 3);
         snprintf(url, sizeof(url), "https://127.0.0.1:%d/", r.s.port);
-        assert_unreachable(&r, url, NULL, true,
-                           "certificate"); /* not of an authority that the system knows */
+        assert_unreachable(&r, url, NULL, true, "certificate"); /* its authority is unknown to the system */
         r.q.forward.tls.ca_file = cert;
         if (wants) {
             assert_unreachable(&r, url, NULL, false,
@@ -875,7 +873,7 @@ static void test_tls(void **state)
         adapter_free(&r);
         if (!wants) {
             snprintf(url, sizeof(url), "https://localhost:%d/", r.s.port);
-            assert_unreachable(&r, url, NULL, true, "SSL"); /* another name than the certificate's */
+            assert_unreachable(&r, url, NULL, true, "SSL"); /* a name other than the certificate's */
             snprintf(r.url, sizeof(r.url), "%s", url);
             r.q.forward.tls.verify = false;
             rig_forward(&r);

@@ -1,4 +1,4 @@
-/* Several queues and applications on one adapter: who shares what, and who waits for whom. */
+/* Several queues and applications on one adapter: sharing, and independence. */
 
 #include "forward_rig.h"
 
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* A queue like another, to another URL. */
+/* A copy of a queue with another URL. */
 static struct config_queue queue_like(const struct config_queue *q, char *url)
 {
     struct config_queue other = *q;
@@ -19,7 +19,7 @@ static struct config_queue queue_like(const struct config_queue *q, char *url)
     return other;
 }
 
-/* Answers the number of its application. */
+/* Returns the number of its application. */
 static size_t queue_add(struct rig *r, const struct config_queue *q)
 {
     struct fault f = {0};
@@ -48,7 +48,7 @@ static struct forward_answer post_to(struct rig *r, size_t queue)
     return a;
 }
 
-/* Two queues, and whether they have one application. */
+/* Two queues, and whether they share an application. */
 static const struct same_row {
     const char *name, *url_a, *socket_a, *url_b, *socket_b;
     struct config_tls tls_b; /* a has {verify} */
@@ -101,7 +101,7 @@ static void test_who_shares_an_application(void **state)
     }
 }
 
-/* Each queue sends what is its own over connections that all of them keep. */
+/* Each queue sends its own requests over shared connections. */
 static void test_queues_share_connections(void **state)
 {
     static const struct step steps[] = {
@@ -136,7 +136,7 @@ static void test_queues_share_connections(void **state)
     rig_stop(&r);
 }
 
-/* The same ref may be out for two queues; one is abandoned, the other answered. */
+/* Two queues may have the same ref in flight; one is abandoned, the other answered. */
 static void test_a_ref_belongs_to_its_queue(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -157,7 +157,7 @@ static void test_a_ref_belongs_to_its_queue(void **state)
     rig_stop(&r);
 }
 
-/* So many requests at once, until all are answered. Answers how many connections were made for them. */
+/* Sends that many requests at once, and waits for all answers. Returns the number of new connections. */
 static int round_of(struct rig *r, int n)
 {
     int before = r->s.n_connections;
@@ -172,8 +172,8 @@ static int round_of(struct rig *r, int n)
     return r->s.n_connections - before;
 }
 
-/* As many connections are kept as the queues may have requests out together: these need no new ones, and more
- * do. */
+/* As many connections are kept as the queues may have requests in flight together: that many need no new
+ * ones, more do. */
 static void test_connections_kept(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -194,7 +194,7 @@ static void test_connections_kept(void **state)
         round_of(&r, OUT);
         for (int64_t end_ms = clock_ms() + DEADLINE_MS; r.s.n_connections < before + OUT - KEPT;
              turn(&r, 10)) {
-            assert_false(step(&r, &a)); /* made for one that another connection has carried meanwhile */
+            assert_false(step(&r, &a)); /* made for a request that another connection has carried meanwhile */
             assert_true(clock_ms() < end_ms);
         }
     }
@@ -203,7 +203,7 @@ static void test_connections_kept(void **state)
     rig_stop(&r);
 }
 
-/* Kept connections that nobody will use again are closed, and then nothing is left to wake up for. */
+/* Surplus kept connections are closed, and then no wake-up is due any more. */
 static void test_idle_connections_end(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -245,12 +245,12 @@ static void test_fresh(void **state)
         wait_answer(&r, &a);
         assert_int_equal(a.status, 204);
         assert_int_equal(r.s.n_connections, i + 1);
-        wait_until(r.s.n_open == 1); /* the one before is closed */
+        wait_until(r.s.n_open == 1); /* the previous one is closed */
     }
     rig_stop(&r);
 }
 
-/* An application that nobody accepts connections of: its backlog is full. */
+/* An application that accepts no connections: its backlog is full. */
 struct hole {
     int fd, clients[8];
     char url[64];
@@ -315,7 +315,7 @@ static void test_one_that_is_gone_delays_nobody(void **state)
     rig_stop(&r);
 }
 
-/* One probe an application, all at once; each tells its own end. */
+/* One probe per application, all at once; each has its own result. */
 static void test_probes_at_once(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -348,7 +348,7 @@ static void test_probes_at_once(void **state)
             results[e.probe.application] = e.probe.result;
             n++;
             if (e.probe.application != 1)
-                assert_false(told[1]); /* nobody waits for the one that is silent */
+                assert_false(told[1]); /* the silent one delays no other */
         }
     }
     assert_int_equal(results[0], PROBE_READY);
@@ -359,7 +359,7 @@ static void test_probes_at_once(void **state)
     rig_stop(&r);
 }
 
-/* One that cannot be begun has a result, too, and one only. */
+/* A probe that cannot be started has exactly one result, too. */
 static void test_a_probe_that_cannot_be_made(void **state)
 {
     struct rig r;
@@ -382,7 +382,7 @@ static void test_a_probe_that_cannot_be_made(void **state)
     rig_stop(&r);
 }
 
-/* A server that one queue trusts and the other need not: what the second has connected is no way for the
+/* A server that one queue trusts and the other need not: the second queue's connection must not serve the
  * first. */
 static void test_tls_settings_apart(void **state)
 {
@@ -398,7 +398,7 @@ static void test_tls_settings_apart(void **state)
     server_start(&r.s, NULL, steps, 1);
     snprintf(r.url, sizeof(r.url), "https://127.0.0.1:%d/", r.s.port);
     r.q.forward.connect_timeout_ms = DEADLINE_MS;
-    rig_forward(&r); /* trusts what the system trusts: not this one */
+    rig_forward(&r); /* trusts the system's authorities, hence not this one */
     b = c = r.q;
     b.forward.tls.verify = false;
     c.forward.tls.ca_file = cert;
@@ -412,13 +412,13 @@ static void test_tls_settings_apart(void **state)
     assert_error(a, "certificate");
     assert_int_equal(post_to(&r, 3).status, 204);
     assert_int_equal(r.s.n_heads, 3);
-    assert_int_equal(r.s.n_connections, 3); /* one of them came to nothing */
+    assert_int_equal(r.s.n_connections, 3); /* one of them failed */
     rig_stop(&r);
     free(cert);
     free(key);
 }
 
-/* From here on every system call but the wait is the process's end. */
+/* From here on every system call except the wait ends the process. */
 static void only_the_wait(void)
 {
     struct sock_filter filter[] = {
@@ -436,10 +436,11 @@ static void only_the_wait(void)
     struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-        _exit(errno == EINVAL || errno == ENOSYS ? 0 : 9); /* a kernel without filters: nothing is shown */
+        _exit(errno == EINVAL || errno == ENOSYS ? 0
+                                                 : 9); /* a kernel without filters: the test shows nothing */
 }
 
-/* 64 queues at 8 applications, each with a kept connection: a turn in which nothing happens is one wait. */
+/* 64 queues at 8 applications, each with a kept connection: a turn without events is one wait. */
 static void test_idle_queues_cost_nothing(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -470,7 +471,7 @@ static void test_idle_queues_cost_nothing(void **state)
         for (int i = 0; i < TURNS; i++)
             if (forward_step(r.w, &e) || wait_turn(r.wait, 0))
                 syscall(SYS_exit_group, 1);
-        syscall(SYS_exit_group, 0); /* not _exit, where the sanitizers look at their stacks */
+        syscall(SYS_exit_group, 0); /* not _exit, in which the sanitizers inspect their stacks */
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
@@ -481,7 +482,7 @@ static void test_idle_queues_cost_nothing(void **state)
     rig_stop(&r);
 }
 
-/* Nothing was added by what could not be: the numbers go on as before. */
+/* A failed addition adds nothing: the numbers continue. */
 static void test_a_queue_that_cannot_be_added(void **state)
 {
     struct rig r;

@@ -31,7 +31,7 @@ static void write_block(const struct message *m, const struct request_facts *r)
         fail_msg("%s", fault);
 }
 
-/* The value of a field, or NULL; fails when it is there twice. */
+/* The value of a field, or NULL; fails if the field occurs twice. */
 static const char *value_of(const char *name)
 {
     const char *found = NULL;
@@ -230,7 +230,7 @@ static void test_content_type(void **state)
     }
 }
 
-/* Also where CloudEvents' header is its source, which is bounded by nothing else. */
+/* Also when its source is CloudEvents' header, which has no other bound. */
 static void test_content_type_is_bounded(void **state)
 {
     enum { HUGE_LEN = 60002 };
@@ -317,7 +317,7 @@ static void test_traceparent(void **state)
         {TEXT("00-" ID "-" SPAN "-01"), true},
         {TEXT("00-" ID "-" SPAN "-00"), true},
         {TEXT("00-" ID "-" SPAN "-ff"), true},
-        {TEXT(" 00-" ID "-" SPAN "-01 "), true}, /* blanks are no part of a value */
+        {TEXT(" 00-" ID "-" SPAN "-01 "), true}, /* blanks are not part of a value */
         {TEXT("01-" ID "-" SPAN "-01"), true},
         {TEXT("cc-" ID "-" SPAN "-01-what-the-future-brings"), true},
         {TEXT("cc-" ID "-" SPAN "-01."), false},
@@ -347,7 +347,7 @@ static void test_traceparent(void **state)
         headers[0].bytes = cases[i].value;
         write_block(&m, &usual);
         assert_int_equal(value_of("traceparent") != NULL, cases[i].valid);
-        /* The state means nothing without its parent, and is then an ordinary header. */
+        /* Without its parent the state is an ordinary header. */
         assert_value("tracestate", cases[i].valid ? "a=1" : NULL);
         assert_value("Amqp-Header-tracestate", cases[i].valid ? NULL : "a%3D1");
         assert_int_equal(value_of("Amqp-Header-traceparent") != NULL, !cases[i].valid && cases[i].value.len);
@@ -553,7 +553,7 @@ static void test_bytes_are_bounded(void **state)
     headers[0].bytes = (struct slice){large, sizeof(large)};
     write_block(&m, &usual);
     assert_value("Amqp-Header-big", NULL);
-    assert_value("Amqp-Header-small", "s"); /* what is behind may still fit */
+    assert_value("Amqp-Header-small", "s"); /* smaller later ones may still fit */
     assert_value("Onceward-Headers-Dropped", "2");
     /* Exactly full. */
     m.n_headers = 1;
@@ -619,7 +619,7 @@ static void test_block_is_used_again(void **state)
     assert_int_equal(block.n, 0);
 }
 
-/* The log names the trace that the request carries: the first header that is not empty decides for both. */
+/* The log names the trace that the request carries: the first header with a value decides for both. */
 static void test_the_trace_id_of_the_log_is_the_one_that_is_sent(void **state)
 {
     const struct {

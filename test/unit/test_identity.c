@@ -1,4 +1,4 @@
-/* The message id: how sources are written, where each one looks, and which ids are refused. */
+/* The message id: the syntax of sources, the place of each, and refused ids. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -54,7 +54,7 @@ static void test_parse(void **state)
         if (cases[i].kind < 0) {
             assert_int_equal(identity_parse(cases[i].text, &s, &f), -1);
             assert_true(fault_is_set(&f));
-            assert_int_equal(s.kind, IDENTITY_JOIN); /* left alone */
+            assert_int_equal(s.kind, IDENTITY_JOIN); /* unchanged */
         } else {
             assert_int_equal(identity_parse(cases[i].text, &s, &f), 0);
             assert_int_equal(s.kind, cases[i].kind);
@@ -86,7 +86,7 @@ static void test_parse_names_what_was_expected(void **state)
     assert_int_equal(identity_parse((struct slice){0}, &s, &f), -1);
 }
 
-/* A reader of bodies of the form "<pointer>=<value>". */
+/* A reader for bodies of the form "<pointer>=<value>". */
 static int read_body(struct slice body, struct slice pointer, struct buf *out)
 {
     if (body.len <= pointer.len || memcmp(body.data, pointer.data, pointer.len) != 0 ||
@@ -195,7 +195,7 @@ static void test_order(void **state)
     m.properties[PROPERTY_MESSAGE_ID] = TEXT("from property");
     assert_id(SOURCES("property:message_id", "header:x-id"), &m, IDENTITY_FOUND, TEXT("from property"));
     assert_id(SOURCES("header:x-id", "property:message_id"), &m, IDENTITY_FOUND, TEXT("from header"));
-    /* A bad one decides too. */
+    /* An unusable value decides, too. */
     m.properties[PROPERTY_MESSAGE_ID] = TEXT("");
     assert_id(SOURCES("property:message_id", "header:x-id"), &m, IDENTITY_EMPTY, TEXT(""));
     m.properties[PROPERTY_MESSAGE_ID] = TEXT("\xFF");
@@ -245,7 +245,7 @@ static void test_cloudevents(void **state)
     (void)state;
 
     assert_id(SOURCES("cloudevents"), &m, IDENTITY_FOUND, TEXT("urn%3Ax%20y/A%2F1"));
-    m.n_headers = 1; /* without a source it is no CloudEvent */
+    m.n_headers = 1; /* without a source it is not a CloudEvent */
     assert_id(SOURCES("cloudevents"), &m, IDENTITY_MISSING, TEXT(""));
     fields[0] = F_STRING("cloudEvents:id", "");
     m.n_headers = 2;
@@ -278,13 +278,13 @@ static void test_join(void **state)
     assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_MISSING);
     assert_int_equal(id.len, 0);
     assert_non_null(strstr(f.text, "header:a + header:none"));
-    assert_int_equal(identity_find(both, 2, &m, NULL, &id, &f), IDENTITY_FOUND); /* goes on */
+    assert_int_equal(identity_find(both, 2, &m, NULL, &id, &f), IDENTITY_FOUND); /* continues with the next */
     assert_int_equal(id.len, 64);
     parts[1] = empty;
     assert_int_equal(identity_find(both, 2, &m, NULL, &id, &f), IDENTITY_EMPTY);
     parts[0] = empty, parts[1] = none;
     assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_MISSING);
-    /* The encoding makes it longer than what it joins. */
+    /* The encoding makes it longer than its parts. */
     headers[1] = (struct field){.name = TEXT("b"), .kind = FIELD_STRING, .bytes = {long_text, 250}};
     parts[0] = a, parts[1] = b;
     assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_LONG);

@@ -1,4 +1,4 @@
-/* Values out of a body by JSON pointer, and dead letters back into fields. */
+/* Values from a body by JSON pointer, and dead letters back into fields. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* expected NULL: not found. The body lies in a block of its exact size, so that a read past it is seen. */
+/* expected NULL: not found. The body is in a block of its exact size, so that a read beyond it is noticed. */
 static void assert_found(struct slice body, const char *pointer, const char *expected, size_t expected_len)
 {
     char *exact = malloc(body.len ? body.len : 1);
@@ -162,8 +162,8 @@ static void test_pointer_bounds(void **state)
     buf_deinit(&body);
 }
 
-/* Whatever a body is cut or changed to, both readers agree on whether it is JSON; jansson's limits on numbers
- * aside. */
+/* However a body is cut or changed, both readers agree on whether it is JSON, except for jansson's limits on
+ * numbers. */
 static void test_agrees_with_jansson(void **state)
 {
     static const char seed[] =
@@ -182,7 +182,7 @@ static void test_agrees_with_jansson(void **state)
         }
         if (round % 5 == 0)
             len = random / 1024 % sizeof(seed);
-        /* A pointer finds scalars only, so the text goes beside one. */
+        /* A pointer finds scalars only, so the text is put beside one. */
         struct buf whole = {0};
         buf_add_text(&whole, "{\"w\": ");
         buf_add(&whole, text, len);
@@ -461,7 +461,7 @@ static void test_properties_refused(void **state)
     }
 }
 
-/* A message id is a string or an integer: the same true in each body would make one message of all. */
+/* A message id is a string or an integer: the same `true` in each body would make all messages one. */
 static void test_what_is_no_message_id(void **state)
 {
     static const char *const bodies[] = {"{\"id\": true}", "{\"id\": false}", "{\"id\": null}",

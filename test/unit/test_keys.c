@@ -68,11 +68,11 @@ static void test_the_end_empties_all_lines(void **state)
     keys_deinit(&k);
 }
 
-/* Beside arrays that are searched. */
+/* Compared with arrays that are searched. */
 static void test_any_order_of_calls(void **state)
 {
     static struct key_place p[N];
-    static int at[N]; /* when it came; 0: it is not there */
+    static int at[N]; /* time of arrival; 0: absent */
     struct keys k = {0};
     uint32_t random = 1;
     uint8_t key[KEY_BYTES];

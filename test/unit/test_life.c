@@ -1,4 +1,4 @@
-/* The table of steps in src/core/life.c: the picture at its head says the same as the code. */
+/* The table of steps in src/core/life.c: the comment at its head equals the code. */
 #include "cmocka_all.h"
 #include "onceward/core/operation.h"
 
@@ -23,7 +23,8 @@ static int fact_find(const char *name)
     return -1;
 }
 
-/* " *   claim sent row ─▶ claim lookup …": its place in the table, and what may follow. false: another line. */
+/* Parses " *   claim sent row ─▶ claim lookup …": its place in the table, and the operations that may follow.
+ * False: another line. */
 static bool line_read(char *line, unsigned table[N_OPERATIONS][PHASE_SENT + 1][N_FACTS])
 {
     char op[16], phase[16], fact[16];

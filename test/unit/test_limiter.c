@@ -1,4 +1,4 @@
-/* The limiter: how it starts, what it forgives, when it is cut, and how it waits. */
+/* The limiter: its start, tolerated answers, cuts, and waits. */
 #include "cmocka_all.h"
 #include "onceward/core/limiter.h"
 
@@ -53,10 +53,10 @@ static void test_half_a_budget_cuts_the_limit_once(void **state)
     struct limiter l = warm();
     uint64_t mark = limiter_mark(&l);
 
-    for (int i = 0; i < MOST; i++) /* all that were out, of one moment */
+    for (int i = 0; i < MOST; i++) /* all that were in flight at one moment */
         limiter_bad(&l, 0, mark, LONG_MS, -1, 0);
     assert_int_equal(limiter_room(&l, 0), MOST * 7 / 10);
-    limiter_good(&l, mark); /* asked for before the cut */
+    limiter_good(&l, mark); /* sent before the cut */
     assert_int_equal(limiter_room(&l, 0), MOST * 7 / 10);
 }
 
@@ -92,7 +92,7 @@ static void test_a_wish_to_retry_later_is_honoured_up_to_the_longest_wait(void *
     assert_int_equal(l.wait_until_ms, 5000);
     limiter_bad(&l, 10000, limiter_mark(&l), LONG_MS, 3600000, 0);
     assert_int_equal(l.wait_until_ms, 10000 + LONG_MS);
-    limiter_bad(&l, 90000, limiter_mark(&l), 1000, 3600000, 0); /* of a message that was not tried before */
+    limiter_bad(&l, 90000, limiter_mark(&l), 1000, 3600000, 0); /* for an untried message */
     assert_int_equal(l.wait_until_ms, 90000 + 1000);
 }
 
@@ -104,10 +104,10 @@ static void test_nobody_there_is_one_at_once(void **state)
     assert_int_equal(limiter_room(&l, 7), 1);
     for (int i = 0; i < MOST / 2; i++)
         limiter_good(&l, limiter_mark(&l));
-    assert_int_equal(limiter_room(&l, 7), MOST / 2); /* quickly up to half of what was */
+    assert_int_equal(limiter_room(&l, 7), MOST / 2); /* quickly up to half of the former limit */
 }
 
-/* Every slot stays taken from *now on, for so long. */
+/* Every slot stays taken for that long from *now on. */
 static void stays_full(struct limiter *l, int64_t *now, int64_t ms, bool hangs)
 {
     for (int64_t until = *now + ms; *now <= until; *now += 10) {

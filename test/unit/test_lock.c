@@ -1,5 +1,4 @@
-/* The lock of the state file: who has it is said by the kernel, and it stays when the process starts another
- * program in its place. */
+/* The lock of the state file: the kernel reports its owner, and it survives execve. */
 #include "cmocka_all.h"
 
 #include "onceward/base/fault.h"
@@ -34,8 +33,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A child that takes the lock, says how that went, and, when told to go on, starts this program anew in its
- * place. */
+/* A child that takes the lock, reports the result, and on request replaces itself by this program. */
 struct child {
     pid_t pid;
     int say, hear;
@@ -68,15 +66,15 @@ static void child_main(int in, int out)
 
     if (write(out, answer == 0 ? "0" : answer == LOCK_TAKEN ? "1" : "-", 1) != 1 || read(in, &c, 1) != 1)
         _exit(1);
-    pthread_create(&thread, NULL, sleeper, NULL); /* as where connections are being made */
+    pthread_create(&thread, NULL, sleeper, NULL); /* as while connections are being made */
     snprintf(in_text, sizeof(in_text), "%d", in);
     snprintf(out_text, sizeof(out_text), "%d", out);
     execl(program, program, "--again", path, in_text, out_text, NULL);
     _exit(1);
 }
 
-/* The program that was started in its place: does it find the descriptor, and can it lock it? It has no other
- * of the file. */
+/* The replacing program: does it find the descriptor, and can it lock it? It has no other descriptor of the
+ * file. */
 static int again_main(const char *at, int in, int out)
 {
     const char *kept = getenv(KEEPER);
@@ -122,7 +120,7 @@ static void test_one_has_it_and_the_others_learn_who(void **state)
     struct stat st;
     int64_t pid = -1;
 
-    assert_int_equal(lock_holder(path, &pid, &f), 0); /* there is no such file */
+    assert_int_equal(lock_holder(path, &pid, &f), 0); /* the file does not exist */
     struct child first = child_start();
     assert_int_equal(heard(&first), '0');
     assert_int_equal(stat(path, &st), 0);
@@ -137,7 +135,7 @@ static void test_one_has_it_and_the_others_learn_who(void **state)
     assert_int_equal(pid, first.pid);
     assert_null(getenv(KEEPER));
     child_end(&second);
-    assert_int_equal(lock_holder(path, &pid, &f), LOCK_TAKEN); /* whoever looked at it ended nothing */
+    assert_int_equal(lock_holder(path, &pid, &f), LOCK_TAKEN); /* reading the owner has not ended the lock */
     child_end(&first);
     assert_int_equal(lock_holder(path, &pid, &f), 0);
 }
@@ -189,7 +187,7 @@ static void test_what_is_no_file_of_ours_is_not_locked(void **state)
     assert_int_equal(symlink(target, path), 0);
     assert_int_equal(lock_take(&l, path, NULL, &pid, &f), -1);
     assert_int_equal(lock_holder(path, &pid, &f), -1);
-    assert_int_equal(access(target, F_OK), -1); /* nothing was made through the link */
+    assert_int_equal(access(target, F_OK), -1); /* nothing was created through the link */
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(lock_take(&l, path, NULL, &pid, &f), -1);

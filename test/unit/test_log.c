@@ -1,4 +1,4 @@
-/* A line of the log: what stands in it when what it tells of was made to mislead. */
+/* Log lines with misleading content. */
 #include "cmocka_all.h"
 
 #include "onceward/base/log.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The value of "id" as it stands in the line, between its quotes. */
+/* The value of "id" as in the line, between its quotes. */
 static char *written(struct slice value)
 {
     struct log_line l;
@@ -60,7 +60,7 @@ static void test_all_other_text_stays_as_it_is(void **state)
                    "b\xEF\xBF\xBD");
 }
 
-/* Each character becomes six: the line keeps its bound, and its end. */
+/* Each character becomes six: the line keeps its bound and its end. */
 static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
 {
     char value[4096];
@@ -76,7 +76,7 @@ static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
         assert_int_in_range(l.data[i], 0x20, 0x7E);
 }
 
-/* One line in a format, from its begin to its end. */
+/* One complete line in a format. */
 static char *line_in(enum log_format format)
 {
     struct log_line l;
@@ -97,7 +97,7 @@ static char *line_in(enum log_format format)
     return text;
 }
 
-/* From its level on: before it stands the time. */
+/* Compares from the level on; the time precedes it. */
 static void assert_line(enum log_format format, const char *time_key, const char *expected)
 {
     char *text = line_in(format), start[32];
@@ -135,7 +135,7 @@ static void assert_holds(const struct log_line *l, const char *text)
         fail_msg("%.*s lacks %s", (int)l->len, l->data, text);
 }
 
-/* A queue's name, or a value, that looks like more than it is. */
+/* A queue's name, or a value, with misleading content. */
 static void test_text_for_a_terminal_misleads_nobody(void **state)
 {
     struct log_line l;
@@ -149,7 +149,7 @@ static void test_text_for_a_terminal_misleads_nobody(void **state)
     assert_holds(&l, " id=\"1 reason=x\\u000a\" empty=\"\"");
 }
 
-/* The message of a line with one field more than its queue, for as long as `key` is not NULL. */
+/* The message of a line with one more field than its queue, unless `key` is NULL. */
 static void assert_message(enum event e, const char *key, const char *value, const char *expected)
 {
     struct log_line l;
@@ -187,7 +187,7 @@ static void test_a_message_is_made_of_the_lines_own_fields(void **state)
     assert_message(EVENT_DRAINED, "reason", "gone", "drained");
 }
 
-/* Cut between characters and between escapes, whatever stands where the cut falls. */
+/* Cut between characters and between escapes, whatever the cut meets. */
 static void test_a_long_value_is_cut_in_the_message(void **state)
 {
     for (size_t shift = 0; shift < 6; shift++) {
@@ -208,7 +208,7 @@ static void test_a_long_value_is_cut_in_the_message(void **state)
     }
 }
 
-/* Templates hold text that needs no escape, and one field in each pair of brackets. */
+/* Templates contain text that needs no escape, and one field in each pair of brackets. */
 static void test_every_event_has_a_template(void **state)
 {
     for (int e = 0; e < N_EVENTS; e++) {

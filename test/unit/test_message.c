@@ -1,4 +1,4 @@
-/* The message: its arena, and what is read out of its headers. */
+/* The message: its arena, and values from its headers. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -166,7 +166,7 @@ static void test_delivery_count(void **state)
     (void)state;
 
     assert_int_equal(message_delivery_count(&m), 19);
-    m.redelivered = false; /* whatever the publisher wrote */
+    m.redelivered = false; /* a publisher's header alone */
     assert_int_equal(message_delivery_count(&m), 0);
     m.redelivered = true;
     header = F_UINT("x-delivery-count", FIELD_U8, 255);

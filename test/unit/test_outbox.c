@@ -1,4 +1,4 @@
-/* The relay's core: when it asks, what it sends, when it writes the position, and whom it blames. */
+/* The relay's core: its questions, its rows, its position, and the rows it gives up. */
 #include "cmocka_all.h"
 #include "onceward/core/outbox.h"
 
@@ -21,14 +21,14 @@ struct rig {
     uint64_t tag;
     int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
     int64_t written;   /* seq of the latest position; -1: all of the batch */
-    const char *key;   /* of the rows that come; NULL: k */
-    struct slice body; /* of the parked rows that come; empty: "body" */
-    char last[32];     /* id of the row that was sent last */
+    const char *key;   /* of the rows read; NULL: k */
+    struct slice body; /* of the parked rows read; empty: "body" */
+    char last[32];     /* id of the last row sent */
     char told[256];    /* why the channel was closed */
-    char buried[300];  /* reason and words of the latest letter */
+    char buried[300];  /* reason and text of the latest letter */
     struct parked parked[PARKED_MAX];
     int n_parked, n_told_stopped, n_told_open;
-    int sent[4096]; /* the numbers in the ids of the rows that were sent */
+    int sent[4096]; /* numbers in the ids of the rows sent */
 };
 
 static void begin(struct rig *r, char *const *exchanges, size_t n)
@@ -110,7 +110,7 @@ static void unpark(struct rig *r)
     outbox_unparked(&r->o, r->now_ms, OUTBOX_DONE);
 }
 
-/* Everything that it wants now; the broker takes what it is given. */
+/* Takes all present actions; the broker accepts every row. */
 static void turn(struct rig *r)
 {
     struct outbox_action a;
@@ -132,7 +132,7 @@ static void turn(struct rig *r)
             r->n_looked++; /* as below */
             break;
         case OUTBOX_READ:
-            r->n_read++; /* whoever wants it answers */
+            r->n_read++; /* answered by the caller */
             break;
         case OUTBOX_SEND:
             snprintf(r->last, sizeof(r->last), "%.*s", (int)a.row->message_id.len, a.row->message_id.data);
@@ -206,14 +206,14 @@ static void start(struct rig *r)
 {
     begin(r, NULL, 0);
     turn(r);
-    assert_int_equal(r->n_asked, 0); /* nobody asks for the lease without a broker */
+    assert_int_equal(r->n_asked, 0); /* without a broker the lease is not requested */
     outbox_linked(&r->o, r->now_ms);
     turn(r);
     assert_true(outbox_holds(&r->o, r->now_ms));
     assert_int_equal(r->n_read, 1);
 }
 
-/* An exchange that is known already. */
+/* Makes the exchange known. */
 static void prove(struct rig *r)
 {
     answer(r, 1, 1, true, "x");
@@ -329,7 +329,7 @@ static void relink(struct rig *r, int code, const char *why)
     turn(r);
 }
 
-/* The broker crashes over it, and closes the connection. */
+/* The broker crashes over the row, and closes the connection. */
 static void test_the_one_that_closes_the_connection_is_found(void **state)
 {
     struct rig r;
@@ -368,7 +368,7 @@ static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
         assert_int_equal(r.o.sent.len, 1);
         relink(&r, i % 2 ? 320 : 0, "CONNECTION_FORCED");
     }
-    for (int i = 0; i < 10; i++) { /* what answers with nack is not what it crashes over */
+    for (int i = 0; i < 10; i++) { /* a row that gets a nack is not the one it crashes over */
         relink(&r, 541, "INTERNAL_ERROR");
         relink(&r, 541, "INTERNAL_ERROR");
         outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
@@ -386,7 +386,7 @@ static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
 
 static const char missing[] = "NOT_FOUND - no exchange 'y'";
 
-/* The row that is out is to an exchange that is not there. */
+/* The row in flight goes to a missing exchange. */
 static void refuse(struct rig *r)
 {
     assert_int_equal(r->o.sent.len, 1);
@@ -403,7 +403,7 @@ static void test_a_missing_exchange_takes_nobody_along(void **state)
     prove(&r);
     answer(&r, 2, 9, false, "x");
     answer(&r, 10, 19, true, "missing");
-    assert_int_equal(r.o.sent.len, 8); /* it waits until it is alone */
+    assert_int_equal(r.o.sent.len, 8); /* refused until it is alone */
     outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
     turn(&r);
     assert_int_equal(r.o.sent.len, 1);
@@ -438,13 +438,13 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     assert_int_equal(r.n_parked, 8);
     assert_int_equal(r.n_told_stopped, 1);
     pass(&r, 100);
-    assert_int_equal(r.written, -1); /* the position does not wait for what is parked */
+    assert_int_equal(r.written, -1); /* the position does not wait for parked rows */
     read_on(&r);
     answer(&r, 12, 13, true, "x");
     assert_int_equal(r.o.sent.len, 2);
     assert_string_equal(r.last, "m13");
     confirm_all(&r);
-    for (int i = 0; i < 120; i++) { /* each second the first one is tried, and the lease is kept */
+    for (int i = 0; i < 120; i++) { /* the first row is tried each second, and the lease is kept */
         r.n_sent = 0;
         pass(&r, 1000);
         assert_int_equal(r.n_sent, 1);
@@ -457,7 +457,7 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     outbox_deinit(&r.o);
 }
 
-/* More than is read ahead of all others. */
+/* More than may be read ahead for all others. */
 static void test_a_large_parked_row_stops_no_other_exchange(void **state)
 {
     size_t n_bytes = 2 * OUTBOX_HELD_BYTES;
@@ -476,13 +476,13 @@ static void test_a_large_parked_row_stops_no_other_exchange(void **state)
         pass(&r, 1000);
         assert_string_equal(r.last, "m4");
         assert_int_equal(r.o.sent.len, 1);
-        read_on(&r); /* while it is out, too */
+        read_on(&r); /* also while it is in flight */
         refuse(&r);
         assert_int_equal(r.o.parked_rows.len, 0);
         answer(&r, 6 + i, 6 + i, true, "x");
         confirm_all(&r);
     }
-    for (int i = 0; i < 4; i++) { /* the exchange is there now: they go in order */
+    for (int i = 0; i < 4; i++) { /* the exchange exists now: they are sent in order */
         pass(&r, 1000);
         confirm_all(&r);
     }
@@ -544,7 +544,7 @@ static void test_what_is_parked_outlives_its_relay_and_goes_first(void **state)
     for (int i = 0; i < 3; i++)
         refuse(&r);
     assert_int_equal(r.n_parked, 3);
-    outbox_database(&r.o, r.now_ms, false); /* as good as another relay */
+    outbox_database(&r.o, r.now_ms, false); /* like a takeover by another relay */
     outbox_database(&r.o, r.now_ms, true);
     r.n_sent = 0;
     turn(&r);
@@ -601,7 +601,7 @@ static void test_the_lease_is_offered_over_an_exchange_that_is_not_allowed(void 
     pass(&r, 100);
     assert_int_equal(r.written, -1);
     read_on(&r);
-    answer(&r, 6, 6, true, "z"); /* another one, within a minute: it waits for the next offer */
+    answer(&r, 6, 6, true, "z"); /* another exchange within a minute: it waits for the next offer */
     assert_int_equal(r.n_given_up, 1);
     assert_int_equal(r.n_parked, 4);
     assert_int_equal(r.n_sent, 0);
@@ -644,7 +644,7 @@ static void test_one_offer_is_for_all_exchanges_that_wait_and_those_are_bounded(
     outbox_deinit(&r.o);
 }
 
-/* `n` rows, round robin to so many exchanges; how often the broker is waited for until all are through. */
+/* Sends `n` rows, round robin to that many exchanges; returns how often the broker was waited for. */
 static int round_trips(struct rig *r, int *at, int n, int n_exchanges)
 {
     char exchange[16], id[16];
@@ -680,7 +680,7 @@ static void test_a_thousand_exchanges_are_known(void **state)
     start(&r);
     assert_int_equal(round_trips(&r, &at, OUTBOX_EXCHANGES, OUTBOX_EXCHANGES), OUTBOX_EXCHANGES);
     assert_int_equal(round_trips(&r, &at, OUTBOX_EXCHANGES, OUTBOX_EXCHANGES), OUTBOX_EXCHANGES / 256);
-    for (int i = 0; i < 10; i++) { /* one that is used is not the one that is forgotten */
+    for (int i = 0; i < 10; i++) { /* an exchange in use is not the one that is dropped */
         at = 0;
         assert_int_equal(round_trips(&r, &at, 2, 1), 1);
         at = 2000 + i * 200;
@@ -716,7 +716,7 @@ static void test_what_is_refused_is_not_forgotten_for_others(void **state)
     assert_int_equal(r.n_buried, 2);
     assert_int_equal(r.n_parked, 6);
     pass(&r, 1000);
-    assert_int_equal(r.n_sent, 1); /* it may be there now */
+    assert_int_equal(r.n_sent, 1); /* it may exist now */
     assert_string_equal(r.last, "m3");
     outbox_deinit(&r.o);
 }
@@ -736,11 +736,11 @@ static void test_what_is_not_allowed_or_too_large_is_not_sent(void **state)
     outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
     turn(&r);
     assert_int_equal(r.n_sent, 0);
-    assert_int_equal(r.n_given_up, 1); /* over the first; the other one is a letter, and read again */
+    assert_int_equal(r.n_given_up, 1); /* for the first; the other one is a letter, and read again */
     outbox_deinit(&r.o);
 }
 
-/* Whoever answers copies that key from a client. */
+/* The answering application copies that key from a client. */
 static void test_a_direct_reply_is_not_sent(void **state)
 {
     struct rig r;
@@ -753,7 +753,7 @@ static void test_a_direct_reply_is_not_sent(void **state)
     assert_int_equal(r.n_buried, 1);
     assert_string_equal(r.buried, "unroutable: " OUTBOX_DIRECT_REPLY);
     pass(&r, 100);
-    answer(&r, 3, 3, true, "x"); /* elsewhere it is a key like any other */
+    answer(&r, 3, 3, true, "x"); /* with another exchange it is an ordinary key */
     assert_string_equal(r.last, "m3");
     r.key = "amq.rabbitmq.reply-to";
     outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
@@ -779,7 +779,7 @@ static void test_what_comes_back_is_a_letter(void **state)
     outbox_deinit(&r.o);
 }
 
-/* A headers exchange takes the second one and returns the first, or the other way round. */
+/* A headers exchange takes the second one and returns the first, or vice versa. */
 static void test_rows_that_a_return_cannot_tell_apart_go_one_by_one(void **state)
 {
     struct rig r;
@@ -810,7 +810,7 @@ static void test_rows_that_a_return_cannot_tell_apart_go_one_by_one(void **state
     assert_int_equal(r.n_buried, 1);
     assert_true(is_out(&r, 5));
     confirm_all(&r);
-    assert_int_equal(r.o.counts.published.total, 4); /* and that of prove() */
+    assert_int_equal(r.o.counts.published.total, 4); /* including that of prove() */
     outbox_deinit(&r.o);
 }
 
@@ -853,7 +853,7 @@ static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
     outbox_deinit(&r.o);
 }
 
-/* What the first of 256 rows goes to is full for ten minutes; the broker takes the others. */
+/* The first of 256 rows goes to a queue that is full for ten minutes; the broker takes the others. */
 static void test_a_nack_is_an_answer_and_the_lease_stays(void **state)
 {
     struct rig r;
@@ -869,16 +869,16 @@ static void test_a_nack_is_an_answer_and_the_lease_stays(void **state)
         if (n > 1)
             outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
         pass(&r, 5);
-        if (r.o.reading.ask == OUTBOX_STALE) /* without the lease all is read again */
+        if (r.o.reading.ask == OUTBOX_STALE) /* after losing the lease all is read again */
             outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
         if (r.o.reading.ask == OUTBOX_ASKED && !r.o.rows.len)
-            answer(&r, 2, 257, true, "x"); /* the position stands before them */
+            answer(&r, 2, 257, true, "x"); /* the position is before them */
     }
     assert_int_equal(r.n_given_up, 0);
     assert_int_equal(r.o.counts.published.total, 256);
     assert_int_equal(r.n_sent, 257 + (int)r.o.counts.resent.total);
     assert_true(r.o.counts.resent.total >= 500 &&
-                r.o.counts.resent.total <= 700); /* once a second, that one */
+                r.o.counts.resent.total <= 700); /* that row, once a second */
     pass(&r, 1000);
     confirm_all(&r);
     pass(&r, 1000);
@@ -904,7 +904,7 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
-/* Nothing has ended, or something has. */
+/* The answer to a lookup: no transaction has ended, or one has. */
 static void look(struct rig *r, bool ended)
 {
     outbox_looked(&r->o, r->now_ms, ended ? OUTBOX_ANEW : OUTBOX_DONE);
@@ -925,7 +925,7 @@ static void test_the_poll_grows_while_nothing_comes(void **state)
         assert_int_equal(r.n_looked, i + 1);
         look(&r, false);
     }
-    assert_int_equal(r.n_read, 1); /* where no transaction has ended nothing can be read */
+    assert_int_equal(r.n_read, 1); /* nothing can be read if no transaction has ended */
     outbox_hint(&r.o, r.now_ms);   /* an application has answered */
     turn(&r);
     assert_int_equal(r.n_read, 2);
@@ -942,7 +942,7 @@ static void test_a_look_that_finds_that_something_ended_is_a_poll(void **state)
     assert_int_equal(r.n_looked, 1);
     look(&r, true);
     assert_int_equal(r.n_read, 2);
-    answer(&r, 1, 0, true, "x"); /* of somebody else */
+    answer(&r, 1, 0, true, "x"); /* from another publisher */
     pass(&r, 100);
     assert_int_equal(r.n_looked, 2);
     outbox_looked(&r.o, r.now_ms, OUTBOX_AGAIN); /* the statement failed */
@@ -964,7 +964,7 @@ static void test_while_rows_come_it_polls_soon_and_not_always(void **state)
     turn(&r);
     assert_int_equal(r.n_read, 2);
     answer(&r, 2, 3, true, "x");
-    outbox_hint(&r.o, r.now_ms); /* does not make it poll again at once */
+    outbox_hint(&r.o, r.now_ms); /* does not poll again at once */
     pass(&r, 4);
     assert_int_equal(r.n_read, 2);
     pass(&r, 1);
@@ -1019,17 +1019,17 @@ static void test_reading_goes_on_while_confirms_are_out(void **state)
     assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
     assert_int_equal(r.o.rows.len, OUTBOX_HELD_MAX);
     for (int i = 0; i < 8;
-         i++) { /* what is confirmed makes room at once for what waits, and that for the next page */
+         i++) { /* a confirm at once makes room for waiting rows, and those for the next page */
         outbox_confirmed(&r.o, r.now_ms, r.o.counts.published.total + 32, true, false);
         turn(&r);
         assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
     }
     assert_int_equal(r.o.reading.ask, OUTBOX_ASKED);
-    assert_true(r.o.wanted.len >= OUTBOX_OUT_MAX); /* enough for as long as that takes */
+    assert_true(r.o.wanted.len >= OUTBOX_OUT_MAX); /* enough for that time */
     outbox_deinit(&r.o);
 }
 
-/* 541 and its like: the broker's words are told, and everything goes again. */
+/* 541 and similar codes: the broker's text is logged, and everything is sent again. */
 static void test_a_channel_closed_over_no_message_is_told_in_the_brokers_words(void **state)
 {
     struct rig r;
@@ -1045,7 +1045,7 @@ static void test_a_channel_closed_over_no_message_is_told_in_the_brokers_words(v
         assert_string_equal(r.o.error, i < 20 ? "INTERNAL_ERROR - one" : "INTERNAL_ERROR - two");
         pass(&r, 1);
         assert_int_equal(r.o.sent.len, 3);
-        outbox_confirmed(&r.o, r.now_ms, r.tag - 2, false, false); /* or the lease would be given up */
+        outbox_confirmed(&r.o, r.now_ms, r.tag - 2, false, false); /* otherwise the lease would be given up */
         assert_null(r.o.error);
         answer(&r, 5 + i, 5 + i, true, "x");
         turn(&r);
@@ -1072,9 +1072,9 @@ static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
     assert_int_equal(r.o.counts.nacked.total, 2);
     pass(&r, 2000);
     r.n_sent = 0;
-    outbox_confirmed(&r.o, r.now_ms, first + 190, true, false); /* the others but eight */
+    outbox_confirmed(&r.o, r.now_ms, first + 190, true, false); /* all others but eight */
     pass(&r, 2000);
-    assert_int_equal(r.n_sent, 0);                       /* nothing goes beside what is out */
+    assert_int_equal(r.n_sent, 0);                       /* nothing is sent beside rows in flight */
     outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* and those not at all */
     turn(&r);
     pass(&r, 19);
@@ -1114,7 +1114,7 @@ static void test_after_nacks_groups_grow(void **state)
         assert_int_equal(r.o.sent.len, n);
         confirm_all(&r);
     }
-    assert_false(r.o.link.grows); /* as ever */
+    assert_false(r.o.link.grows); /* the ordinary mode */
     outbox_deinit(&r.o);
 }
 
@@ -1148,12 +1148,12 @@ static void test_the_wait_after_a_nack_doubles_until_something_passes(void **sta
     outbox_deinit(&r.o);
 }
 
-/* A queue that rejects what it has no room for. */
+/* A queue that rejects messages without room. */
 struct full {
     int max, n, n_in, latest, n_behind;
 };
 
-/* What was sent comes to the queue, in order. */
+/* The sent rows reach the queue, in order. */
 static void full_take(struct rig *r, struct full *q)
 {
     uint64_t last = r->tag;
@@ -1208,20 +1208,20 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     struct rig r;
 
     start(&r);
-    outbox_leased(&r.o, r.now_ms, OUTBOX_LOST, 0, 0, false); /* nobody asked */
+    outbox_leased(&r.o, r.now_ms, OUTBOX_LOST, 0, 0, false); /* an unexpected answer */
     assert_true(outbox_holds(&r.o, r.now_ms));
     pass(&r, 4500);
     outbox_written(&r.o, r.now_ms, OUTBOX_LOST);
     assert_true(outbox_holds(&r.o, r.now_ms));
     r.now_ms += OUTBOX_LEASE_MS;
     assert_false(outbox_holds(&r.o, r.now_ms));
-    turn(&r); /* a new one; what was read for the old one comes now */
+    turn(&r); /* a new lease; the answer for the old one arrives now */
     answer(&r, 1, 3, true, "x");
     assert_int_equal(outbox_n_waiting(&r.o), 0);
     outbox_deinit(&r.o);
 }
 
-/* The lease is not given up between the closes: whoever takes it would begin to count anew. */
+/* The lease is not given up between the closes: another relay would begin to count from the start. */
 static void test_a_row_that_ends_connections_is_found_where_they_take_long(void **state)
 {
     struct rig r;

@@ -1,4 +1,4 @@
-/* What every answer means, and when to come back. */
+/* The meaning of every answer, and the time of the next try. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -176,8 +176,7 @@ static void test_what_the_application_wrote_is_not_brief(void **state)
     }
 }
 
-/* No answer has a meaning that completes a message unless a 2xx came: neither an error nor a struct of zeros.
- */
+/* Only a 2xx leads to a verdict that completes a message: no error does, nor a zeroed struct. */
 static void test_nothing_but_2xx_is_done(void **state)
 {
     static const enum answer_kind kinds[] = {ANSWER_STATUS, ANSWER_UNREACHABLE, ANSWER_DIED, ANSWER_TIMEOUT,

@@ -1,5 +1,4 @@
-/* The pace of housekeeping: its share of the time grows while it finds something, and is bounded both ways.
- */
+/* The pace of housekeeping: its share of the time grows while it finds work, and is bounded both ways. */
 
 #include "cmocka_all.h"
 #include "fields.h"

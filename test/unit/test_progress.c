@@ -1,4 +1,4 @@
-/* What a progress bar shows, and where an export goes on. */
+/* The text of a progress bar, and the position at which an export continues. */
 #include "cmocka_all.h"
 #include "command/export_file.h"
 #include "command/progress.h"
@@ -25,8 +25,8 @@ static void a_bar_says_how_far_and_how_fast(void **state)
     shows(0, 100, 0, 70, "[----------] 0 of 100, 0/s");
     shows(50, 100, 1000, 70, "[#####-----] 50 of 100, 50/s, 1 s left");
     shows(100, 100, 2000, 70, "[##########] 100 of 100, 50/s");
-    shows(120, 100, 2000, 70, "[##########] 120 of 120, 60/s"); /* more came than were counted */
-    shows(5, 10, 1000, 60, "5 of 10, 5/s, 1 s left");           /* no room */
+    shows(120, 100, 2000, 70, "[##########] 120 of 120, 60/s"); /* more than the expected number */
+    shows(5, 10, 1000, 60, "5 of 10, 5/s, 1 s left");           /* too narrow */
     shows(0, 0, 0, 200, "0 of 0, 0/s");
 }
 
@@ -90,8 +90,7 @@ static void what_is_no_position_is_refused(void **state)
 #define ASKED "{\"consumer\":\"c\"}"
 #define UNTIL "2026-01-31T03:00:00.000000Z"
 
-/* The file with this text is opened: what comes of it, where it goes on ("": from the beginning on), and how
- * much of it is left. */
+/* Opens a file with this text; checks the result, the position ("": the beginning), and the remaining size. */
 static struct fault file_with(const char *text, size_t len, int expected, const char *place, off_t left)
 {
     struct export_file x = {0};
@@ -135,7 +134,7 @@ static void a_file_goes_on_behind_its_last_whole_line(void **state)
     (void)state;
     file_with("", 0, 0, "", 0);
     for (size_t cut = 1; cut < n_head; cut++)
-        file_with(head, n_head - cut, 0, "", 0); /* not one whole line */
+        file_with(head, n_head - cut, 0, "", 0); /* no complete line */
     file_with(head, n_head, 0, "", (off_t)n_head);
     snprintf(both, sizeof both, "%s%s%s", head, one, two);
     file_with(both, strlen(both), 0, "letter.2", (off_t)strlen(both));

@@ -1,6 +1,5 @@
 /* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that
- * answers by a rule. What the simulator does at length, here in the few ways that a reader wants to see by
- * themselves. */
+ * answers by a rule. The simulator tests this at length; here are single cases for a reader. */
 #include "cmocka_all.h"
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
@@ -164,7 +163,7 @@ static void carry_out(struct world *w, const struct action *a)
         break;
     case ACTION_PUBLISH:
         w->n_published++;
-        w->n_rows[number_of(a->d)] = 2; /* its ack is in order */
+        w->n_rows[number_of(a->d)] = 2; /* its ack is expected */
         queue_published(&w->q, w->now, a->ref, PUBLICATION_CONFIRMED, NULL);
         break;
     case ACTION_TELL:
@@ -176,7 +175,7 @@ static void carry_out(struct world *w, const struct action *a)
     }
 }
 
-/* Until nothing is held, or so much time has gone. */
+/* Runs until nothing is held, or until that time. */
 static void run(struct world *w, int64_t until)
 {
     struct action a;
@@ -277,7 +276,7 @@ static int first_20_only(struct world *w, int message, int attempt)
     return message < 20 ? 200 : UNANSWERED;
 }
 
-/* An eighth of the prefetch at once; what is left after a while. */
+/* An eighth of the prefetch at once; the rest after a while. */
 static void test_acks_gather_while_others_wait_for_a_slot(void **state)
 {
     struct world *w = world(first_20_only);
@@ -307,8 +306,8 @@ static int first_takes_long(struct world *w, int message, int attempt)
     return message ? 200 : UNANSWERED;
 }
 
-/* Less than an eighth of the prefetch waits behind a delivery that is parked. Behind one that is in flight,
- * all wait for an ack of many. */
+/* Less than an eighth of the prefetch waits behind a parked delivery. Behind one in flight, all wait for a
+ * common ack. */
 static void test_acks_are_not_held_up_by_a_parked_delivery(void **state)
 {
     struct world *w = world(first_is_busy);
@@ -337,8 +336,8 @@ static int never(struct world *w, int message, int attempt)
     return UNANSWERED;
 }
 
-/* Who ends the application each time, and is not charged while the brake is on, is not the first each time.
- */
+/* A message that crashes the application each time, and is not charged while the circuit breaker is on, is
+ * not the first each time. */
 static void test_others_go_first_where_a_killer_is_not_charged(void **state)
 {
     struct world *w = world(good);
@@ -359,7 +358,7 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     end(w);
 }
 
-/* Where most are copies none is claimed before its look, so what was put off while they were few is due. */
+/* When most are copies none is claimed before its lookup, so lookups postponed while copies were few are due. */
 static void test_looks_that_were_put_off_are_due_where_most_are_copies(void **state)
 {
     struct world *w = world(never);
@@ -380,7 +379,7 @@ static void test_looks_that_were_put_off_are_due_where_most_are_copies(void **st
     end(w);
 }
 
-/* As long as one claim follows the other, and none was completed before, a look would be for nothing. */
+/* While claims follow each other, and no message was completed before, a lookup would be useless. */
 static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
 {
     struct world *w = world(never);
@@ -394,7 +393,7 @@ static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
         run(w, w->now + 50);
     }
     assert_int_equal(w->n_looks, 0);
-    w->n_rows[39] = 2; /* completed by somebody else */
+    w->n_rows[39] = 2; /* completed by another replica */
     int n = (int)w->q.held.wanted[OP_CLAIM].len, acked = w->n_acked;
     assert_true(n > 0);
     run(w, w->now + 1000);
@@ -478,7 +477,7 @@ static int never_or_500(struct world *w, int message, int attempt)
     return message == 0 ? UNANSWERED : message == 1 ? 504 : 500;
 }
 
-/* The application may still be at work on what it did not answer; 500 is its own answer. */
+/* The application may still be at work on a message without an answer; 500 is its own answer. */
 static void test_the_next_attempt_waits_for_a_window_where_no_answer_came(void **state)
 {
     struct world *w = world(never_or_500);
@@ -509,7 +508,7 @@ static int good_from_40_on(struct world *w, int message, int attempt)
     return message < 40 ? 500 : 200;
 }
 
-/* Another replica is to get all of them; and this one finds out when its application is well again. */
+/* Another replica should get all of them, and this one must detect its application's recovery. */
 static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
 {
     struct world *w = world(good_from_40_on);
@@ -545,7 +544,8 @@ static int refused(struct world *w, int message, int attempt)
     return 400;
 }
 
-/* The others of a bad deployment come one by one: the first is not alone because they are not here yet. */
+/* The other messages of a bad deployment arrive one by one: the first one is not the only one to fail,
+ * although it is the first. */
 static void test_nothing_dies_where_everything_fails_from_the_first_message_on(void **state)
 {
     struct world *w = world(refused);
@@ -636,7 +636,7 @@ static int third_kills_beside_long_jobs(struct world *w, int message, int attemp
     return message >= 40 ? UNANSWERED : 500;
 }
 
-/* 3 has ended the application once, and waits to have it for itself beside a job that is out. */
+/* Message 3 has crashed the application once, and waits for quarantine beside a job in flight. */
 static void third_waits_to_go_alone(struct world *w)
 {
     deliver(w, 40);
@@ -666,7 +666,7 @@ static void test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go(
     assert_true(w->q.share->brake.on);
     deliver(w, 50);
     deliver(w, 51);
-    run(w, w->now + 150); /* looked at meanwhile */
+    run(w, w->now + 150); /* looked up meanwhile */
     assert_int_equal(w->n_acked, 0);
     queue_answered(&w->q, w->now, w->last_out, &failed);
     run(w, w->now + 60000);
@@ -765,7 +765,7 @@ static void test_a_lost_channel_leaves_nothing_behind(void **state)
     end(w);
 }
 
-/* The shell takes so many actions a turn, and reaps then. */
+/* The shell takes a limited number of actions per turn, and reaps then. */
 static void test_what_ends_is_there_until_all_that_names_it_was_told(void **state)
 {
     struct world *w = world(never);
@@ -781,7 +781,7 @@ static void test_what_ends_is_there_until_all_that_names_it_was_told(void **stat
     deliver(w, 7);
     run(w, 300);
     assert_int_equal(w->n_posts[7], 1);
-    queue_channel_lost(&w->q, w->now, 0, "the connection is gone"); /* nothing is left to be acked */
+    queue_channel_lost(&w->q, w->now, 0, "the connection is gone"); /* no tag can be acked any more */
     queue_answered(&w->q, w->now, w->last_out, &answer);
     while (queue_next(&w->q, w->now, ALL, &a)) {
         if (a.kind == ACTION_TELL && a.note.event == EVENT_COMPLETED) {
@@ -812,7 +812,7 @@ static void test_a_drain_gives_back_what_only_waits(void **state)
     end(w);
 }
 
-/* --- levers --- */
+/* --- operator commands --- */
 
 static int slow_down(struct world *w, int message, int attempt)
 {
@@ -862,7 +862,7 @@ static void test_a_pause_holds_until_it_is_ended(void **state)
     queue_lever_pause(&w->q, w->now, true, "ann", "deploy");
     queue_time(&w->q, w->now);
     assert_int_equal(said(w, EVENT_PAUSED, "operator", NULL), 0);
-    queue_lever_pause(&w->q, w->now, true, "bob", ""); /* who, and why, may change */
+    queue_lever_pause(&w->q, w->now, true, "bob", ""); /* operator and reason may change */
     queue_time(&w->q, w->now);
     assert_int_equal(said(w, EVENT_PAUSED, "operator", "bob"), 1);
     queue_lever_pause(&w->q, w->now, false, "cat", "");
@@ -879,7 +879,7 @@ static void pass(struct world *w, int64_t ms)
         run(w, w->now + 1);
 }
 
-/* Else the broker would delete an auto-delete queue. */
+/* Otherwise the broker would delete an auto-delete queue. */
 static void test_a_pause_keeps_one_consumer_with_a_prefetch_of_1(void **state)
 {
     struct world *w = world(good);
@@ -951,7 +951,7 @@ static void test_a_single_active_consumer_is_never_cancelled_for_credit(void **s
     end(w);
 }
 
-/* A waiting replica may have a database. Once for each pause. */
+/* A waiting replica may have a database. Once per pause. */
 static void test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone(void **state)
 {
     static const int prefetches[] = {1, 16};
@@ -1006,7 +1006,7 @@ static void test_a_retry_looks_at_once(void **state)
     run(w, 1000);
     assert_int_equal(w->n_posts[1], 1);
     assert_true(w->due[1] > w->now + 2000);
-    w->due[1] = w->now; /* as the command does it */
+    w->due[1] = w->now; /* as the command does */
     queue_lever_retry(&w->q, w->now, "ann");
     assert_int_equal(said(w, EVENT_LEVER, "retry", "ann"), 1);
     run(w, 2000);
@@ -1027,9 +1027,9 @@ static void test_what_is_given_up_dies_when_it_is_at_hand(void **state)
     run(w, 1000);
     queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
     assert_int_equal(said(w, EVENT_LEVER, "give_up", "ann"), 1);
-    run(w, 2000); /* its next attempt is not due for minutes */
+    run(w, 2000); /* its next attempt is minutes away */
     assert_int_equal(w->n_dead[1], DEAD_OPERATOR + 1);
-    w->n_rows[1] = 4; /* redriven, and the list is not read anew */
+    w->n_rows[1] = 4; /* redriven, while the list was not read again */
     w->due[1] = w->now;
     deliver(w, 1);
     run(w, 3000);
@@ -1039,7 +1039,7 @@ static void test_what_is_given_up_dies_when_it_is_at_hand(void **state)
     assert_int_equal(w->n_dead[2], DEAD_OPERATOR + 1);
     assert_int_equal(w->n_posts[2], 0);
     queue_lever_give_up(&w->q, w->now, "ann", ids + 4, 2);
-    queue_lever_give_up(&w->q, w->now, "", NULL, 0); /* fewer are no news */
+    queue_lever_give_up(&w->q, w->now, "", NULL, 0); /* a shorter list is not logged */
     assert_int_equal(said(w, EVENT_LEVER, "give_up", NULL), 0);
     deliver(w, 3);
     run(w, 400000);
@@ -1063,7 +1063,7 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     end(w);
 }
 
-/* Held for their letters alone: no claim, and no success of another, is needed. */
+/* Held only for their letters: no claim is needed, nor another's success. */
 static void test_messages_without_an_id_can_be_given_up(void **state)
 {
     struct world *w = world(good);
@@ -1106,14 +1106,14 @@ static void test_what_waits_is_renewed_when_the_queue_turns_out_to_count(void **
     end(w);
 }
 
-/* --- statements that are refused for one of those that they hold --- */
+/* --- statements refused because of one of their items --- */
 
-enum { REFUSED = 63 /* the message whose claim is always refused, with all that go with it */ };
+enum { REFUSED = 63 /* the message whose claim is always refused, with all others in the statement */ };
 
 struct claims {
     uint64_t refs[N_MESSAGES];
     size_t n;
-    int64_t answered_ms; /* 0: they are not out */
+    int64_t answered_ms; /* 0: none in flight */
     bool refused;
 };
 
@@ -1142,7 +1142,7 @@ static void claims_take(struct world *w, struct claims *c, const struct action *
     c->refs[c->n++] = a->d->ref;
 }
 
-/* Claims go together, one statement at a time, as they do at the database, which otherwise works. */
+/* Claims share one statement at a time, as at the database, which works otherwise. */
 static void run_with_claims_together(struct world *w, struct claims *c, int64_t for_ms, const char *code,
                                      int64_t refused_takes_ms)
 {
@@ -1170,7 +1170,7 @@ static void deliver_some(struct world *w, int from, int to)
         deliver(w, i);
 }
 
-/* Completed: an ack waits for those before it. */
+/* Completed: an ack waits for earlier ones. */
 static int n_done(const struct world *w)
 {
     int n = 0;
@@ -1241,8 +1241,8 @@ static struct delivery *next_burial(struct world *w)
     }
 }
 
-/* That it was redelivered does not say that it has a letter: another, that says the same, may have it. Only
- * what this delivery itself asked for is looked for. */
+/* A redelivery does not imply a letter: another message with the same content may have it. Only a letter that
+ * this very delivery requested is looked for. */
 static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it(void **state)
 {
     static const enum row_answer nothing_learnt[] = {ROW_UNKNOWN, ROW_LOCKED, ROW_RETRY};
@@ -1286,7 +1286,7 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
     assert_true(w->q.share->brake.on);
     int64_t pulled = w->now;
 
-    for (int i = 30; i < 40; i++) { /* come after it was said, and before it is heard */
+    for (int i = 30; i < 40; i++) { /* arrived after the command, and before it was read */
         w->now = pulled + 1000;
         deliver(w, i);
     }
@@ -1308,8 +1308,8 @@ static int unsent_for_a_minute(struct world *w, int message, int attempt)
     return w->now < 60000 ? UNSENT : 200;
 }
 
-/* Each connect succeeds, and no request can be sent: that is told, costs a try a second, and when it is over
- * nobody waits for long. */
+/* Each connect succeeds, but no request can be sent: that is logged and costs one try per second, and after
+ * the recovery no message waits long. */
 static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(void **state)
 {
     struct world *w = world(unsent_for_a_minute);
@@ -1334,7 +1334,7 @@ static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(vo
     end(w);
 }
 
-/* The application is away, and all that waits was looked at: there is nothing to wake up for each time. */
+/* The application is away, and all waiting messages were looked up: no wake-up is needed. */
 static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **state)
 {
     struct world *w = world(never);
@@ -1343,7 +1343,7 @@ static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **st
 
     w->q.flow.duplicates = 0.9;
     application_unreachable(&w->application, w->now, true);
-    w->application.probe.sent = true; /* nobody answers it */
+    w->application.probe.sent = true; /* without an answer */
     for (int i = 0; i < 40; i++)
         deliver(w, i);
     for (int64_t until = w->now + 10000; w->now < until; n_turns++) {
@@ -1359,8 +1359,8 @@ static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **st
     end(w);
 }
 
-/* Near the delivery limit, in a drain, and the lock of its letter is taken for now: it has no row that could
- * be at work elsewhere. */
+/* Near the delivery limit, during a drain, with its letter's lock taken for now: it has no row that could be
+ * claimed elsewhere. */
 static void test_a_letter_without_a_row_keeps_its_reason(void **state)
 {
     struct world *w = world(good);
@@ -1399,7 +1399,7 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
     end(w);
 }
 
-/* Without a request of this process that could tell of a database connection that broke. */
+/* Without a request of this process that could have lost the database connection. */
 static void test_a_message_that_is_too_old_at_its_first_claim_dies(void **state)
 {
     struct world *w = world(good);

@@ -1,5 +1,5 @@
-/* What a queue does with a delivery that it can neither finish nor return: near the delivery limit, too
- * large, or at the end of a drain. A broker that takes all, and a database whose rows are all locked. */
+/* Deliveries that a queue can neither finish nor return: near the delivery limit, too large, or at the end of
+ * a drain. The broker accepts everything, and all rows of the database are locked. */
 #include "cmocka_all.h"
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
@@ -20,15 +20,16 @@ struct world {
     enum dead_reason dead;
     char text[600]; /* of the latest letter */
     bool rowless;
-    unsigned cannot;              /* operations that cannot be carried out now */
+    unsigned cannot;              /* operations that are impossible now */
     enum publication publication; /* the result of copies, and why */
     const char *why;
-    bool too_often;      /* the rows say that it was renewed too often, */
+    bool too_often;      /* the rows answer that it was renewed too often, */
     bool is_counted;     /* and count it */
     bool not_due;        /* the rows are not due for an hour */
     const char *id;      /* of the deliveries; NULL: all are of one message */
     bool is_dead;        /* the rows are dead */
-    bool refuses, works; /* the database refuses statements; it claims, instead of finding all rows locked */
+    bool refuses, works; /* the database refuses statements; it claims, instead of reporting all rows as
+                            locked */
 };
 
 static void at_database(struct world *w, struct delivery *d)
@@ -184,7 +185,7 @@ static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(
     }
 }
 
-/* A letter is written instead, and says why. */
+/* A letter is written instead, with the reason. */
 static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
 {
     static const struct {
@@ -218,8 +219,8 @@ static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
     }
 }
 
-/* Each is renewed when it comes: without a limit nothing is, and with one that nobody knows at the first
- * redelivery; RabbitMQ 4 has one of 20 then. */
+/* Each is renewed on arrival: without a limit none is, and with an unknown one at the first redelivery;
+ * RabbitMQ 4 has a limit of 20 then. */
 static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
 {
     static const struct {
@@ -260,7 +261,7 @@ static void lose_channel(struct world *w)
     run(w, w->now + 1000);
 }
 
-/* A start near a limit takes one at a time, until one comes that is far from it. */
+/* A start near a limit takes one at a time, until a delivery far from it arrives. */
 static void test_a_start_near_a_limit_is_cautious(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -280,7 +281,7 @@ static void test_a_start_near_a_limit_is_cautious(void **state)
     end(w);
 }
 
-/* Beyond its pace it is renewed, and the queue pauses; with no renewal left it is held until max_hold. */
+/* Beyond its pace it is renewed, and the queue pauses; without renewals left it is held until max_hold. */
 static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **state)
 {
     for (int counted = 0; counted < 2; counted++) {
@@ -303,7 +304,7 @@ static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **sta
     }
 }
 
-/* RabbitMQ 4.3 does not count what is given back with nack. */
+/* RabbitMQ 4.3 does not count deliveries that were returned by nack. */
 static void test_what_a_broker_does_not_count_goes_back_near_the_limit(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -331,7 +332,7 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
     }
 }
 
-/* Others pass it until the limit is near. Then it rests in the queue, where it can be taken out. */
+/* Others pass it until the limit is near. Then it stays in the queue, where an operator can take it out. */
 static void test_what_is_too_large_holds_up_others_only_before_the_limit(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -421,7 +422,7 @@ static void test_a_drain_that_is_asked_for_again_ends_no_later(void **state)
     end(w);
 }
 
-/* Its tries have become rare by then: near the end it is asked often. */
+/* Its tries have become rare by then: near the end the database is asked often. */
 static void
 test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends(void **state)
 {
@@ -445,7 +446,7 @@ test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a
     end(w);
 }
 
-/* Nobody's publisher sets an id. */
+/* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
     static uint64_t tag = 1000;
@@ -472,8 +473,7 @@ static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
     deliver_large_without_id(w, n, delivery_count, 10);
 }
 
-/* The broker delivers them again: held twice, nobody would ever end the first copies, and in the end they
- * would fill max_parked. */
+/* The broker redelivers them: without this, the first copies would never end, and would fill max_parked. */
 static void test_what_waits_to_die_goes_with_its_channel(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
@@ -493,7 +493,7 @@ static void test_what_waits_to_die_goes_with_its_channel(void **state)
     end(w);
 }
 
-/* A letter without a row is known by its delivery: the copies that come again write their own. */
+/* A letter without a row belongs to its delivery: redelivered copies write their own. */
 static void test_letters_without_a_row_go_with_their_channel_but_near_the_limit(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -527,7 +527,7 @@ static void test_a_drain_gives_back_what_waits_to_die(void **state)
     end(w);
 }
 
-/* Its kind is learnt late, and then they are near the limit: they die of what they would have died of. */
+/* The kind is learnt late, and then they are near the limit: their letters have the original reason. */
 static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
@@ -546,7 +546,7 @@ static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(
     end(w);
 }
 
-/* Large ones wait for a connection of their own, which cannot be made. */
+/* Large letters wait for a side connection, which cannot be made. */
 static void test_letters_behind_many_large_ones_are_written(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -566,7 +566,7 @@ static void test_letters_behind_many_large_ones_are_written(void **state)
     end(w);
 }
 
-/* A standby of a single active consumer is delivered nothing until the active one leaves: the active one may
+/* A standby of a single active consumer gets no delivery until the active one leaves: the active one may
  * leave messages to it. */
 static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
 {

@@ -117,7 +117,7 @@ static const struct row {
     {"nothing", "", CLOSE, REPLY_STATUS, 0, false, false, "", ""},
 };
 
-/* Feeds in pieces of at most `piece` bytes, the first of `first`. Answers how many were used. */
+/* Feeds in pieces of at most `piece` bytes, the first one of `first` bytes. Returns how many were used. */
 static size_t feed(struct reply *r, const struct row *row, size_t first, size_t piece, char *body,
                    size_t *n_body)
 {
@@ -254,7 +254,7 @@ static void test_bounds(void **state)
     reply_reset(&r);
     feed_text(&r, "HTTP/1.1 200 OK\r\nX: \0\r\n", 23);
     assert_int_equal(r.state, REPLY_BAD);
-    /* and one that was used up is good for the next */
+    /* and a used one can be used for the next */
     reply_reset(&r);
     feed_text(&r, "HTTP/1.1 204 No\r\n\r\n", 19);
     assert_int_equal(r.state, REPLY_WHOLE);

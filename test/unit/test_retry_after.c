@@ -46,7 +46,7 @@ static const struct row {
     {"Sun, 06 Nov 1994 24:49:37 GMT", 0, -1},
     {"Sun, 00 Nov 1994 08:49:37 GMT", 0, -1},
     {"Sun, 06 Mai 1994 08:49:37 GMT", 0, -1},
-    /* other time zones, said or not, and what is no form of HTTP */
+    /* other time zones, and malformed dates */
     {"Sun, 06 Nov 1994 08:49:37", 0, -1},
     {"Sun, 06 Nov 1994 08:49:37 UTC", 0, -1},
     {"Sun, 06 Nov 1994 08:49:37 EST", 0, -1},

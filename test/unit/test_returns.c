@@ -1,4 +1,4 @@
-/* What may go back to the broker: whose counts are believed, and from where a delivery is near the limit. */
+/* Deliveries that may be requeued: credible counts, and the counts that are near the limit. */
 #include "cmocka_all.h"
 #include "fields.h"
 #include "onceward/core/returns.h"

@@ -1,4 +1,4 @@
-/* Timers: each comes out when it is due, in the order of their times, and once. */
+/* Timers: each is returned once, when it is due, in the order of times. */
 #include "cmocka_all.h"
 #include "onceward/core/timers.h"
 
@@ -36,9 +36,9 @@ static void test_one_has_one_timer(void **state)
     struct timers t = {0};
 
     memset(&d, 0, sizeof(d));
-    timers_clear(&t, &d); /* it has none */
+    timers_clear(&t, &d); /* it is unset */
     timers_set(&t, &d, 10);
-    timers_set(&t, &d, 20); /* in place of it */
+    timers_set(&t, &d, 20); /* replaces its time */
     assert_int_equal(t.n, 1);
     assert_null(timers_take_due(&t, 19));
     timers_set(&t, &d, INT64_MAX);
@@ -49,7 +49,7 @@ static void test_one_has_one_timer(void **state)
     timers_deinit(&t);
 }
 
-/* Beside a table that is searched. */
+/* Compared with a table that is searched. */
 static void test_any_order_of_calls(void **state)
 {
     static struct timer d[N];

@@ -1,4 +1,4 @@
-/* The transaction token: written, read back, and everything that is not one. */
+/* The transaction token: written, read back, and malformed ones. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -73,7 +73,7 @@ static void test_known_text(void **state)
     buf_deinit(&text);
 }
 
-/* The key of a token made of raw bytes, well-formed or not. */
+/* Reads a token with a key of raw bytes, well-formed or not. */
 static int read_key(struct slice raw)
 {
     struct buf text = {0}, key = {0};
@@ -183,7 +183,7 @@ static void test_too_long(void **state)
     assert_int_equal(read_key((struct slice){raw, 522}), 1);
 }
 
-/* Changing any one letter of a token gives no token, or another one. */
+/* Changing any letter of a token makes it invalid, or another token. */
 static void test_one_text_for_one_value(void **state)
 {
     static const char good[] = "ow1.b3JkZXJzAG0tMQ." SECRET_TEXT;

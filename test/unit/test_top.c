@@ -1,4 +1,4 @@
-/* What `top` draws: it fits on any screen, and what comes from outside moves no cursor. */
+/* The drawing of `top`: it fits on any screen, and outside values move no cursor. */
 #include "cmocka_all.h"
 #include "command/top_view.h"
 
@@ -95,7 +95,7 @@ static void test_what_is_shown(void **state)
     assert_non_null(strstr(text, "2.1/14.0 ms"));
     assert_non_null(strstr(text, "operator for 4 min: ann: deploy\\n"));
     assert_null(strchr(text, '\x1b'));
-    text = drawn(&out, 40, 0, false); /* what tells least goes first */
+    text = drawn(&out, 40, 0, false); /* the least important columns go first */
     assert_non_null(strstr(text, "STATE"));
     assert_null(strstr(text, "FORWARD"));
     buf_deinit(&out);
@@ -133,7 +133,7 @@ static void test_nobody_is_there(void **state)
     buf_deinit(&out);
 }
 
-/* `kubectl get pods` names hosts. Two replicas of one host are told apart by their instances. */
+/* `kubectl get pods` shows host names. Two replicas on one host are shown by their instances. */
 static void test_a_replica_is_named_by_its_host_where_that_is_one_instances(void **state)
 {
     struct buf out = {0};

@@ -17,7 +17,7 @@
 
 enum { LONG_MS = 20000 };
 
-/* A pipe whose read end is watched, and what its callback saw and does. */
+/* A pipe with a watched read end, and the record and action of its callback. */
 struct end {
     struct watch watch;
     struct wait *wait;
@@ -126,13 +126,13 @@ static void test_time(void **state)
 
     while (clock_ms() < start_ms + 60) {
         wait_turn(w, start_ms + 60);
-        assert_true(clock_ms() >= start_ms + 60); /* not a moment early: the next turn finds it due */
+        assert_true(clock_ms() >= start_ms + 60); /* never early: the next turn finds it due */
     }
     assert_int_equal(wait_turn(w, start_ms), 0);
     wait_free(w);
 }
 
-/* Two that are ready in one turn: whichever is called first ends the other. */
+/* Two are ready in one turn: the first one called ends the other. */
 static struct end *pair[2];
 
 static void other_goes(struct end *e)
@@ -169,14 +169,14 @@ static void test_what_was_removed_is_not_called(void **state)
     struct wait *w = wait_made();
 
     pair_open(w, other_goes);
-    assert_int_equal(wait_turn(w, 0), 1); /* the memory of the other is gone */
+    assert_int_equal(wait_turn(w, 0), 1); /* the other's memory is freed */
     assert_int_equal(wait_turn(w, 0), 1);
     assert_true(!pair[0] != !pair[1]);
     pair_close();
     wait_free(w);
 }
 
-/* The other's descriptor is closed, and its number taken anew, before its event is looked at. */
+/* The other's descriptor is closed, and its number reused, before its event is handled. */
 static bool is_removed_before;
 
 static void other_is_replaced(struct end *e)
@@ -190,7 +190,7 @@ static void other_is_replaced(struct end *e)
     close(other->fds[1]);
     assert_int_equal(pipe2(other->fds, O_CLOEXEC | O_NONBLOCK), 0);
     assert_true(other->fds[0] == fd || other->fds[1] == fd);
-    memset(&other->watch, 0, sizeof(other->watch)); /* as one of somebody else */
+    memset(&other->watch, 0, sizeof(other->watch)); /* like that of another owner */
     watch_begin(other, fd, EPOLLIN);
     e->then = other->then = NULL;
 }
@@ -209,7 +209,7 @@ static void test_an_event_of_before_is_not_told_to_the_next(void **state)
     }
 }
 
-/* A library closed the descriptor behind the watch's back, and the number was watched anew. */
+/* A library closed the descriptor without the watch's knowledge, and the number was watched again. */
 static void test_a_number_that_was_closed_elsewhere(void **state)
 {
     struct wait *w = wait_made();
@@ -223,7 +223,7 @@ static void test_a_number_that_was_closed_elsewhere(void **state)
     end_open(&e, w);
     assert_int_equal(e.fds[0], fd);
     assert_false(watch_is_on(&old.watch));
-    wait_remove(w, &old.watch); /* takes nothing from the new one */
+    wait_remove(w, &old.watch); /* does not affect the new one */
     end_write(&e);
     assert_int_equal(wait_turn(w, 0), 1);
     assert_int_equal(e.n_called, 1);
@@ -263,7 +263,7 @@ static void test_many(void **state)
         end_open(&ends[i], w);
         end_write(&ends[i]);
     }
-    for (int turns = 0, n = 0; n < N; turns++) { /* none is starved by those before it */
+    for (int turns = 0, n = 0; n < N; turns++) { /* none is starved by earlier ones */
         assert_true(turns < N);
         wait_turn(w, 0);
         n = 0;
@@ -300,7 +300,7 @@ static void test_wake(void **state)
     assert_int_equal(wait_turn(w, start_ms + LONG_MS), 0);
     assert_true(clock_ms() < start_ms + LONG_MS);
     pthread_join(t, NULL);
-    /* before the wait, and as often as one likes */
+    /* before the wait, and any number of times */
     errno = E2BIG;
     for (int i = 0; i < 3; i++)
         wait_wake(w);

@@ -1,4 +1,4 @@
-/* Waiting before the first `ready`: told when it begins and when its reason changes, and once in a while as a
+/* Waiting before the first `ready`: logged when it begins and when its reason changes, and now and then as a
  * warning. */
 #include "cmocka_all.h"
 
@@ -65,7 +65,8 @@ static void test_what_was_there_begins_anew(void **state)
     assert_int_equal(told(&w, WAITING_APPLICATION, "refused", 2 * PATIENCE_MS), WAITING_WARNING);
 }
 
-/* A wrong password gets no better: a warning at once, also when the peer came up first and refuses then. */
+/* A wrong password does not improve with time: a warning at once, also when the peer was up before and
+ * refuses later. */
 static void test_a_refusal_is_a_warning_at_once_and_once_a_patience(void **state)
 {
     struct waiting w = {0};
