@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A connection that is logged in, to a broker that is played by the fuzzer, in a time of its own. */
+/* A connection that is logged in, with the fuzzer as its broker and a simulated clock. */
 
 enum { TEST_FRAME_MAX = 16 * 1024, TEST_CHANNEL_MAX = 6, N_TEST_QUEUES = 3 };
 
@@ -42,7 +42,7 @@ int64_t clock_wall_ms(void)
     return INT64_C(1700000000000) + now_ms;
 }
 
-/* --- in place of base/random.c: the same each time, so that two plays can be compared --- */
+/* --- in place of base/random.c: deterministic, so that two runs can be compared --- */
 
 void random_bytes(void *out, size_t len)
 {
@@ -54,21 +54,21 @@ uint64_t random_below(uint64_t bound)
     return bound / 2;
 }
 
-static int adapter_end; /* of the last connection */
+static int adapter_end; /* of the latest connection */
 
-/* What is there is there at once; the rest never comes. */
+/* Available bytes can be read at once; no others will come. */
 int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 {
     int unread = 0;
 
-    (void)fds; /* it asks about one only */
+    (void)fds; /* always exactly one descriptor */
     if (n && ioctl(adapter_end, FIONREAD, &unread) == 0 && unread)
         return 1;
     now_ms += timeout_ms;
     return 0;
 }
 
-/* What a compiler that fortifies calls in its place. */
+/* The fortified variant that a compiler may call instead. */
 int __poll_chk(struct pollfd *fds, nfds_t n, int timeout_ms, size_t size);
 
 int __poll_chk(struct pollfd *fds, nfds_t n, int timeout_ms, size_t size)
@@ -79,7 +79,7 @@ int __poll_chk(struct pollfd *fds, nfds_t n, int timeout_ms, size_t size)
 
 /* --- the connection --- */
 
-/* The adapter's end in the attempt, the broker's end in *ret_peer. The queues have the numbers 9, 5 and 1. */
+/* The adapter's end is in the attempt, the broker's end in *ret_peer. The queues have the numbers 9, 5 and 1. */
 static inline struct attempt *attempt_make(int *ret_peer)
 {
     struct attempt *a = mem_zalloc(1, sizeof(*a));
@@ -134,7 +134,7 @@ static inline void short_add(struct buf *out, struct slice s)
     buf_add_slice(out, s);
 }
 
-/* All that came from the adapter so far. */
+/* Reads everything that the adapter has sent so far. */
 static inline void sent_read(int peer, struct buf *sent)
 {
     ssize_t n;
@@ -155,7 +155,7 @@ static inline uint32_t u32_at(const char *p)
            (uint8_t)p[3];
 }
 
-/* The next whole frame of what was sent. False: the rest is the start of one, or nothing. */
+/* The next complete frame that was sent. False: an incomplete one, or nothing. */
 static inline bool frame_take(struct slice *sent, struct sent_frame *f)
 {
     if (sent->len < 8)

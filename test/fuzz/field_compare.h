@@ -2,13 +2,13 @@
 
 #include "onceward/core/message.h"
 
-/* Are two header tables the same, but for the order of their fields? A name's values keep their order. */
+/* Are two header tables equal, ignoring the order of their fields? The values of one name keep their order. */
 
 static inline bool tables_equal(const struct field *a, size_t n_a, const struct field *b, size_t n_b);
 
 static inline bool doubles_equal(double a, double b)
 {
-    return a == b || (a != a && b != b); /* NaN is NaN */
+    return a == b || (a != a && b != b); /* NaN equals NaN */
 }
 
 static inline bool fields_equal(const struct field *a, const struct field *b)
@@ -18,7 +18,7 @@ static inline bool fields_equal(const struct field *a, const struct field *b)
     switch (a->kind) {
     case FIELD_BOOL:
         return a->boolean == b->boolean;
-    case FIELD_F32: /* what goes over the wire is the float */
+    case FIELD_F32: /* the wire has only the float */
         return doubles_equal((double)(float)a->d, (double)(float)b->d);
     case FIELD_F64:
         return doubles_equal(a->d, b->d);
@@ -41,7 +41,7 @@ static inline bool fields_equal(const struct field *a, const struct field *b)
     }
 }
 
-/* The field of that name after the given number of others of that name. */
+/* The field of that name after a number of others with the same name. */
 static inline const struct field *named_field(const struct field *fields, size_t n, struct slice name,
                                               size_t skip)
 {

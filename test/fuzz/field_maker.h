@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Header tables out of arbitrary bytes: every sequence of bytes gives one. For fuzzing, and for tests with
+/* Header tables from arbitrary bytes: every sequence of bytes leads to one. For fuzzing, and for tests with
  * random input. */
 
 struct byte_source {

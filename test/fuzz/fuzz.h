@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* assert() says less about what was being looked at. */
+/* Prints more about the failed condition than assert(). */
 #define MUST(condition)                                                                                      \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \

@@ -1,5 +1,5 @@
-/* Any answer to a request with three messages is read without a fault, names members of the request only, and in `response`
- * a success with an entry that matches nothing is none. */
+/* Any answer to a request with three messages is read without a crash and names only members of the request.
+ * In `response` a success with an entry that matches no member does not count as a success. */
 
 #include "fuzz.h"
 #include "onceward/base/scan.h"

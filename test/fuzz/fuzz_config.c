@@ -1,6 +1,6 @@
-/* A configuration out of any bytes: either it is refused with reasons that repeat no secret, or every value
- * lies in its range and the broker's adapter can read its URL. Behind a NUL stands what the file "/input"
- * holds. The environment is fixed, and no file of the machine is opened. */
+/* A configuration from any bytes: either it is refused with reasons that repeat no secret, or every value is
+ * in its range and the broker's adapter can parse its URL. The bytes behind a NUL are the content of the file
+ * "/input". The environment is fixed, and no file of the machine is opened. */
 
 #include "fuzz.h"
 
@@ -17,10 +17,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Stands in the environment and in a file, and in no report. */
+/* Stands in the environment and in a file, but must be in no report. */
 #define SECRET "Zq7~hush"
 
-/* --- the files that there are --- */
+/* --- files --- */
 
 int open(const char *path, int flags, ...);
 
@@ -35,7 +35,7 @@ static int memory_file(struct slice content, off_t size)
     return fd;
 }
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int open(const char *path, int flags, ...)
 {
     if (!strcmp(path, "/input"))
@@ -60,7 +60,7 @@ static void environment_set(void)
     const char *path = getenv("PATH");
     char *kept = strdup(path ? path : "");
     clearenv();
-    setenv("PATH", kept, 1); /* a sanitizer that reports looks for its helper there */
+    setenv("PATH", kept, 1); /* a sanitizer looks for its helper there when it reports */
     setenv("S", SECRET, 1);
     setenv("E", "", 1);
     setenv("B", "\xFF", 1);
@@ -68,7 +68,7 @@ static void environment_set(void)
     free(kept);
 }
 
-/* --- what must hold --- */
+/* --- conditions --- */
 
 static void key_must_hold(const struct key *k, const void *target)
 {
@@ -134,8 +134,8 @@ static void queue_must_hold(const struct config_queue *q)
         MUST((q->message_id.items[i].kind == IDENTITY_JOIN) == (q->message_id.items[i].n_parts > 0));
 }
 
-/* The adapter reads the URL too, and both must mean the same vhost: two entries for one queue are refused by
- * it. */
+/* The adapter parses the URL too, and both must find the same vhost, by which two entries for one queue are
+ * detected. */
 static void url_must_be_read(const char *url)
 {
     struct address a;
@@ -203,7 +203,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     environment_set();
     input_file = nul ? (struct slice){(const char *)nul + 1, size - len - 1} : SLICE("input\n");
     int error = config_parse((const char *)data, len, "fuzz.json", NULL, &c, &report);
-    /* Names may be repeated, and a file may hold the same words. */
+    /* Names may be repeated, and a file may contain the secret's text elsewhere. */
     bool may_name_secret = size >= 4 && memmem(data, size, "Zq7~", 4);
     report_must_hold(&report, error != 0, may_name_secret);
     if (error) {

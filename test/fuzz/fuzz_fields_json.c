@@ -1,4 +1,4 @@
-/* The exact JSON of a header table and of properties is read back as the same; the natural one is UTF-8. */
+/* The exact JSON of a header table and of properties is read back unchanged; the natural JSON is UTF-8. */
 
 #include "field_maker.h"
 #include "message_checks.h"

@@ -1,9 +1,8 @@
-/* What a broker may send, and in which pieces: the adapter's own assembly of frames for three queues, driven
- * through a pair of sockets without a login. The input is a script of frames and of the caller's calls. It is
- * played twice,
- * once with every frame in one piece and once in pieces of a few bytes: both must give the same events and
- * the same answers to the broker. What is delivered is what was published, can be forwarded, stored and
- * published again; and the connection ends with a reason or goes on. */
+/* Any frames from a broker, in any pieces: the adapter assembles frames for three queues, through a socket
+ * pair without a login. The input is a script of frames and of the caller's calls. It runs twice, once with
+ * each frame in one piece and once in pieces of a few bytes: both runs must have the same events and the same
+ * answers to the broker. A delivery equals the published message, and can be forwarded, stored and published
+ * again. The connection ends with a reason, or continues. */
 
 #include "connection.h"
 
@@ -21,12 +20,12 @@ struct play {
     uint64_t first_generation;
     struct broker_tag last;
     struct buf events, sent;
-    /* A well-formed delivery that must come out, as nothing stands in its way. */
+    /* A well-formed delivery that must be returned, since nothing prevents it. */
     struct message *expected;
     uint64_t expected_tag;
 };
 
-/* --- what comes out --- */
+/* --- output --- */
 
 static void delivery_must_hold(struct play *p, const struct broker_event *ev)
 {
@@ -54,7 +53,7 @@ static void delivery_must_hold(struct play *p, const struct broker_event *ev)
     message_free(back);
 }
 
-/* How many openings after the first one of the play; and the channel's number. */
+/* The number of openings since the first one of the run, and the channel's number. */
 static unsigned long long generation_number(const struct play *p, uint64_t generation)
 {
     return generation ? (((generation >> 16) - (p->first_generation >> 16)) << 16) + (generation & 0xFFFF)
@@ -78,7 +77,8 @@ static void event_must_hold(struct play *p, struct broker_event *ev)
         delivery_must_hold(p, ev);
     if (ev->kind == BROKER_SKIPPED)
         MUST(ev->n_bytes && ev->tag.generation);
-    if (ev->kind == BROKER_DELIVERY || ev->kind == BROKER_SKIPPED) /* what has a count comes with the kind */
+    if (ev->kind == BROKER_DELIVERY || ev->kind == BROKER_SKIPPED) /* an event with a count has the queue's
+                                                                      kind */
         MUST(!ev->redelivered || !ev->delivery_count || ev->queue_kind != BROKER_KIND_UNKNOWN);
     if (ev->kind == BROKER_CHANNEL_LOST)
         MUST(fault_is_set(&ev->fault) && ev->reason != BROKER_REASON_NONE);
@@ -156,11 +156,11 @@ static void events_take(struct play *p)
         if (ev.kind != BROKER_NOTHING)
             event_must_hold(p, &ev);
         else if (p->in_pieces || (ioctl(p->b->wire.fd, FIONREAD, &unread) == 0 && !unread))
-            break; /* many frames are not read in one go */
+            break; /* many frames take several passes */
     }
 }
 
-/* --- what the broker sends --- */
+/* --- input from the broker --- */
 
 static void feed(struct play *p, struct slice s)
 {
@@ -213,7 +213,7 @@ static uint32_t method_id(uint8_t at)
     return ids[at % (sizeof(ids) / sizeof(ids[0]))];
 }
 
-/* What the broker says of a channel that it closes. */
+/* The text of the broker's channel.close. */
 static void close_text_add(struct buf *out, uint8_t value, struct byte_source *s)
 {
     static const char *const said[] = {
@@ -230,7 +230,7 @@ static void close_text_add(struct buf *out, uint8_t value, struct byte_source *s
         short_add(out, take_slice(s));
 }
 
-/* A method whose fields have the right form. */
+/* A method with well-formed fields. */
 static void formed_method_add(const struct play *p, struct buf *out, struct byte_source *s)
 {
     struct buf a = {0};
@@ -323,21 +323,21 @@ static void content_add(struct buf *out, uint16_t channel, const struct message 
     buf_deinit(&header);
 }
 
-/* Only the kind of the queue explains it. */
+/* Does only the queue's kind explain the message? */
 static bool is_doubtful(const struct message *m)
 {
     return message_header(m, SLICE("x-stream-offset")) ||
            (m->redelivered && message_header(m, SLICE("x-delivery-count")));
 }
 
-/* A field's name, of those with a meaning. */
+/* Replaces a field's name by one with a meaning. */
 static void header_rename(struct message *m, uint8_t how)
 {
     if (m->n_headers && how & 0x10)
         m->headers[0].name = how & 0x20 ? SLICE("x-stream-offset") : SLICE("x-delivery-count");
 }
 
-/* A whole delivery. It must come out when the channel waits for one. */
+/* A complete delivery. It must be returned if the channel expects one. */
 static void delivery_feed(struct play *p, struct byte_source *s)
 {
     struct message *m = take_message(s);
@@ -363,13 +363,13 @@ static void delivery_feed(struct play *p, struct byte_source *s)
         p->expected_tag = tag;
     }
     feed(p, buf_slice(&out));
-    MUST(!must_come || !p->expected); /* it came */
+    MUST(!must_come || !p->expected); /* it was returned */
     if (!must_come)
         message_free(m);
     buf_deinit(&out);
 }
 
-/* Two deliveries whose frames alternate, as those of two channels may. */
+/* Two deliveries with alternating frames, as from two channels. */
 static void mixed_feed(struct play *p, struct byte_source *s)
 {
     struct message *m = take_message(s);
@@ -409,7 +409,7 @@ static void raw_header_add(struct buf *out, struct byte_source *s)
     buf_deinit(&payload);
 }
 
-/* Of any type. One that is too short for its kind must not reach the library. */
+/* A frame of any type. One that is too short for its type must not reach the library. */
 static void raw_frame_feed(struct play *p, struct byte_source *s)
 {
     struct buf out = {0};
@@ -425,7 +425,7 @@ static void raw_frame_feed(struct play *p, struct byte_source *s)
     buf_deinit(&out);
 }
 
-/* --- what the caller does --- */
+/* --- calls --- */
 
 static void call(struct play *p, struct byte_source *s)
 {
@@ -520,9 +520,9 @@ static void step(struct play *p, struct byte_source *s)
     buf_deinit(&out);
 }
 
-/* --- the play --- */
+/* --- the run --- */
 
-/* Everything sent is whole frames on channels that there are, nothing behind connection.close-ok. */
+/* Everything sent is complete frames on existing channels, and nothing follows connection.close-ok. */
 static void sent_must_hold(const struct play *p, bool ended)
 {
     struct slice rest = buf_slice(&p->sent);
@@ -542,7 +542,7 @@ static void sent_must_hold(const struct play *p, bool ended)
     MUST(!ended || rest.len == 0);
 }
 
-/* All channels are open. */
+/* Waits until all channels are open. */
 static void channels_open(struct play *p)
 {
     struct buf out = {0};
@@ -583,7 +583,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     play(&pieces, data, size);
     MUST(slice_equal(buf_slice(&whole.events), buf_slice(&pieces.events)));
     MUST(whole.is_lost == pieces.is_lost);
-    /* What was answered to a frame before the one that broke the connection may have gone out already. */
+    /* The answer to an earlier frame than the one that broke the connection may have been sent already. */
     MUST(whole.is_lost ? whole.sent.len <= pieces.sent.len : whole.sent.len == pieces.sent.len);
     MUST(!whole.sent.len || !memcmp(whole.sent.data, pieces.sent.data, whole.sent.len));
     buf_deinit(&whole.events);

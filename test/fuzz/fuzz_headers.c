@@ -1,4 +1,4 @@
-/* Whatever the message, the block of request headers is well-formed and bounded, and can be undone. */
+/* For any message, the block of request headers is well-formed, bounded and reversible. */
 
 #include "field_maker.h"
 #include "message_checks.h"
@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     r.message_id = take_slice(&s);
     r.queue = take_slice(&s);
     r.consumer = take_slice(&s);
-    r.content_type = r.queue; /* as bad as any */
+    r.content_type = r.queue; /* an arbitrary, possibly invalid text */
     if (!r.message_id.len || !r.queue.len || !r.consumer.len)
         return 0;
     struct message *m = take_message(&s);

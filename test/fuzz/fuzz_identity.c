@@ -1,5 +1,4 @@
-/* Sources of message ids, and what is found by them: an id that was found can be stored, and is the one that
- * its source says. */
+/* Sources of message ids: a found id can be stored, and is the value of its source. */
 
 #include "field_maker.h"
 #include "message_checks.h"
@@ -22,7 +21,7 @@ static enum identity_result find(const struct identity_source *sources, size_t n
     return result;
 }
 
-/* What one source holds must be in the message. */
+/* The source's value must be in the message. */
 static void must_be_there(const struct identity_source *source, const struct message *m, struct slice id)
 {
     switch (source->kind) {
@@ -49,7 +48,7 @@ static void must_be_there(const struct identity_source *source, const struct mes
     }
 }
 
-/* A joined id is the ids of its parts, each of them found and whole. */
+/* A joined id consists of its parts' ids, each complete. */
 static void join_must_be_parts(const struct identity_source *join, const struct message *m, struct slice id)
 {
     struct buf part = {0}, text = {0};

@@ -1,4 +1,4 @@
-/* A JSON pointer into a body finds what another reader of JSON finds there. */
+/* A JSON pointer finds the same value in a body as another JSON reader. */
 
 #include "field_maker.h"
 #include "fuzz.h"
@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-/* The token behind the pointer's first "/"; *pointer goes behind it. */
+/* Takes the token behind the pointer's first "/", and advances *pointer. */
 static void take_token(struct slice *pointer, struct buf *token)
 {
     buf_reset(token);
@@ -67,8 +67,8 @@ static bool scalar_add(struct buf *out, json_t *value)
     }
 }
 
-/* What the other reader refuses and this one takes: numbers of any size, halves of surrogate pairs, NUL in
- * names. */
+/* The other reader refuses some bodies that this one accepts: numbers of any size, halves of surrogate pairs,
+ * NUL in names. */
 static bool is_known_difference(const json_error_t *e)
 {
     return json_error_code(e) == json_error_numeric_overflow ||
@@ -89,7 +89,7 @@ static void compare(struct slice body, struct slice pointer, const struct slice 
     struct buf expected = {0};
     json_error_t e;
 
-    if (body.len && memchr(body.data, '\0', body.len)) { /* the other reader skips one behind a number */
+    if (body.len && memchr(body.data, '\0', body.len)) { /* the other reader skips a NUL behind a number */
         MUST(!found);
         return;
     }

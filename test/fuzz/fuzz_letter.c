@@ -1,5 +1,5 @@
-/* The JSON of a dead letter after somebody has edited it: refused with a reason, or published, and then what
- * the broker delivers is what was read. Headers and properties, a NUL between the two. */
+/* The JSON of an edited dead letter: it is refused with a reason, or published, and the broker's delivery
+ * then equals it. Headers and properties, with a NUL in between. */
 
 #include "wire_checks.h"
 

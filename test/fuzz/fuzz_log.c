@@ -1,6 +1,5 @@
-/* A line of the log is JSON of at most LOG_LINE_MAX bytes, whatever it tells of, and nothing in it acts on a
- * terminal. What may stand there of an error that was kept is its start, without what the application wrote.
- */
+/* A log line is JSON of at most LOG_LINE_MAX bytes for any values, and contains nothing that acts on a
+ * terminal. Of a stored error it contains only the beginning, without the application's own text. */
 
 #include "fuzz.h"
 #include "onceward/base/log.h"
@@ -12,7 +11,7 @@
 
 static void must_be_harmless(const char *line, size_t len)
 {
-    struct slice s = {line, len - 1}; /* without its end */
+    struct slice s = {line, len - 1}; /* without its line end */
 
     MUST(len && line[len - 1] == '\n');
     for (size_t i = 0, step; i < s.len; i += step) {
@@ -22,7 +21,7 @@ static void must_be_harmless(const char *line, size_t len)
     }
 }
 
-/* The characters are the same, where none had to be replaced or cut. */
+/* The characters are equal unless one was replaced or cut. */
 static void must_tell(json_t *root, struct slice value)
 {
     json_t *told = json_object_get(root, "value");

@@ -1,13 +1,13 @@
-/* Any bytes as a request for the metrics page, and as the value of a label. A request is judged the same in
- * one piece and in each longer prefix, only "GET /metrics" is answered with the page, and an answer's length
- * is that of its body. A label reads back as it was, in one line. */
+/* Any bytes as a request for the metrics page, and as the value of a label. A request is classified the same
+ * in one piece and in each longer prefix, only "GET /metrics" is answered with the page, and an answer's
+ * length is that of its body. A label reads back unchanged, in one line. */
 
 #include "fuzz.h"
 #include "sidecar/prometheus.h"
 
 #include <string.h>
 
-/* A copy that is exactly as long, so that a sanitizer sees a read behind the end. */
+/* A copy of the exact size, so that a sanitizer notices a read beyond the end. */
 static enum scrape judge_copy(const uint8_t *data, size_t len)
 {
     char *copy = malloc(len);

@@ -1,6 +1,6 @@
-/* Any bytes as the properties of a delivery: what the adapter makes of them is what the library makes of
- * them, and can be forwarded, stored, and published again as it was, from its bytes too. An odd first byte:
- * the rest is made into a well-formed table; even: it is the payload itself. */
+/* Any bytes as the properties of a delivery: the adapter decodes them like the library, and the message can
+ * be forwarded, stored, and published again unchanged, also from its bytes. With an odd first byte, a
+ * well-formed table is made of the rest; with an even one, the rest is the payload itself. */
 
 #include "field_maker.h"
 #include "onceward/core/identity.h"
@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     library_must_agree(m, r);
     bytes_must_be_published(m->content_header, SLICE("guest"));
     bytes_must_be_published(m->content_header, (struct slice){0});
-    message_must_be_forwarded(m); /* also what has been decoded before the fault */
+    message_must_be_forwarded(m); /* also the part that was decoded before the fault */
     struct message *back = message_from_letter(m);
     message_must_be_published(back);
     message_free(back);

@@ -1,17 +1,17 @@
-/* Publishing a message again, as it was decoded or from its bytes, to a broker that answers with anything:
- * what goes out is the message, without what may not be published again; and it counts as published only when
- * the broker confirmed it. The answers stand ready before. Waiting for more takes none of the real time. */
+/* Publishing a message again, decoded or from its bytes, to a broker with arbitrary answers: the published
+ * bytes are the message, without the fields that must not be published again, and it counts as published only
+ * after the broker's confirm. The answers are available beforehand. Waiting takes no real time. */
 
 #include "connection.h"
 #include "field_maker.h"
 
 #include "../../src/broker/publisher.c"
 
-/* What an answer of the broker's means for the first message of a connection. */
+/* The meaning of the broker's answers for the first message of a connection. */
 struct answers {
     struct buf out;
     bool is_confirmed, is_returned;
-    bool is_odd; /* something else came: no more is known than that it must not be taken for a confirm */
+    bool is_odd; /* another frame came: it must not be taken for a confirm */
 };
 
 static void settle_add(struct answers *a, struct byte_source *s, bool ack)
@@ -25,7 +25,7 @@ static void settle_add(struct answers *a, struct byte_source *s, bool ack)
     buf_add_char(&payload, multiple);
     frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL_PUBLISH, buf_slice(&payload));
     buf_deinit(&payload);
-    if (tag == 1 || multiple) /* a broker that says both is taken at its last word */
+    if (tag == 1 || multiple) /* the broker's last answer counts */
         a->is_confirmed = ack;
 }
 
@@ -73,7 +73,7 @@ static void answer_add(struct answers *a, struct byte_source *s)
     buf_deinit(&payload);
 }
 
-/* The message that went out; NULL: not the whole of it did. */
+/* The message that was sent; NULL: it was incomplete. */
 static struct message *published_read(struct slice sent)
 {
     struct sent_frame frame;

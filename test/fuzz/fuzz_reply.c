@@ -1,7 +1,7 @@
-/* Any bytes as the answer of an application: whole, in pieces and byte by byte they are the same reply, with
- * the same body and the same end, and only a reply that is whole leaves a connection that may be used again.
- * The first byte says how long the pieces are and whether the connection is closed at the end; 0xFF puts a
- * head of nearly the largest size before. */
+/* Any bytes as an application's answer: whole, in pieces and byte by byte they are the same reply, with the
+ * same body and end, and only a complete reply leaves a reusable connection. The first byte selects the size
+ * of the pieces and whether the connection is closed at the end; 0xFF puts a head of nearly the largest size
+ * before. */
 
 #include "forward/reply.h"
 #include "fuzz.h"
@@ -14,7 +14,7 @@ struct account {
     size_t n_used;
 };
 
-/* What is true at any time. */
+/* Invariants. */
 static void reply_must_hold(const struct reply *r)
 {
     MUST(!r->final || r->status >= 200 || r->status == 101 || r->state == REPLY_TOO_LONG);
@@ -22,13 +22,13 @@ static void reply_must_hold(const struct reply *r)
     MUST(r->state != REPLY_WHOLE || r->final);
     MUST((r->state == REPLY_BAD) == (r->error != NULL));
     MUST(!r->keep || (r->state != REPLY_BAD && r->state != REPLY_TOO_LONG && r->state != REPLY_TO_CLOSE));
-    /* Lengths that contradict each other are how a second answer is smuggled in. */
+    /* Contradictory lengths could be used to smuggle in a second answer. */
     MUST(!r->keep || !r->final || !(r->chunked && r->has_length));
     MUST(memchr(r->retry_after, '\0', sizeof(r->retry_after)));
     MUST(r->line.len <= REPLY_HEAD_MAX);
 }
 
-/* Feeds copies that are exactly as long, so that a sanitizer sees a read behind the end. */
+/* Feeds copies of the exact size, so that a sanitizer notices a read beyond the end. */
 static void piece_feed(struct account *a, const char *data, size_t len)
 {
     char *copy = malloc(len);
@@ -53,7 +53,7 @@ static void piece_feed(struct account *a, const char *data, size_t len)
     free(copy);
 }
 
-/* n_whole: so many bytes at once, the rest in pieces. */
+/* n_whole: bytes fed at once before the pieces. */
 static void feed(struct account *a, struct slice s, size_t n_whole, size_t piece, bool closed)
 {
     reply_reset(&a->reply);
@@ -77,7 +77,7 @@ static void must_be_same(const struct account *a, const struct account *b, bool 
     MUST(r->keep == other->keep && r->begun == other->begun);
     MUST(r->final == other->final || is_long);
     if (is_long && r->state >= REPLY_TOO_LONG && other->state >= REPLY_TOO_LONG)
-        return; /* which of two faults is seen first may depend on the pieces */
+        return; /* the pieces may decide which of two faults is found first */
     MUST(r->state == other->state && r->status == other->status && r->error == other->error);
     MUST(!strcmp(r->retry_after, other->retry_after));
     MUST(r->state >= REPLY_TOO_LONG || a->n_used == b->n_used);

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the library makes of a message's properties: the other opinion, beside src/broker/decode.c. */
+/* Decodes a message's properties by rabbitmq-c, to compare with src/broker/decode.c. */
 
-enum { LIBRARY_DEPTH = 64 /* of the adapter */ };
+enum { LIBRARY_DEPTH = 64 /* the adapter's limit */ };
 
 static inline void library_fields_decode(struct message *m, const amqp_table_t *t, int depth,
                                          struct field **ret_fields, size_t *ret_n);
@@ -32,7 +32,7 @@ static inline void library_array_decode(struct message *m, const amqp_array_t *a
         library_value_decode(m, &a->entries[i], depth + 1, &out->children.items[i]);
 }
 
-/* out is zeroed; its name is kept. */
+/* out is zeroed, except for its name. */
 static inline void library_value_decode(struct message *m, const amqp_field_value_t *v, int depth,
                                         struct field *out)
 {
@@ -91,7 +91,7 @@ static inline void library_value_decode(struct message *m, const amqp_field_valu
             library_fields_decode(m, &v->value.table, depth + 1, &out->children.items, &out->children.n);
         }
         return;
-    default: /* void; the library refuses kinds that it does not know */
+    default: /* void; the library refuses unknown kinds */
         out->kind = FIELD_VOID;
         return;
     }
@@ -148,13 +148,13 @@ static inline void library_message(struct message *m, const amqp_basic_propertie
         library_fields_decode(m, &p->headers, 0, &m->headers, &m->n_headers);
 }
 
-/* NULL: it refuses them. */
+/* NULL: the library refuses them. */
 static inline struct message *library_decode(struct slice properties)
 {
     struct message *m = NULL;
     amqp_pool_t pool;
     void *decoded = NULL;
-    /* Exactly as long, so that a sanitizer sees a read behind the end. */
+    /* Of the exact size, so that a sanitizer notices a read beyond the end. */
     char *exact = malloc(properties.len ? properties.len : 1);
 
     memcpy(exact, properties.data, properties.len);

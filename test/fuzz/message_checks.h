@@ -174,7 +174,7 @@ static inline void request_must_be_good(const struct message *m, const struct re
         const char *colon = strchr(line, ':');
 
         field_must_mean(m, r, (struct slice){line, (size_t)(colon - line)}, slice_of(colon + 2));
-        /* Servers join fields of one name, or take one of them. */
+        /* Servers join fields of one name, or use one of them. */
         for (const char *other = block.text.data; other != line; other += strlen(other) + 1)
             MUST(strncasecmp(other, line, (size_t)(colon - line) + 1) != 0);
     }
@@ -192,7 +192,7 @@ static inline void message_must_be_forwarded(const struct message *m)
     request_must_be_good(m, &r);
 }
 
-/* The JSON of a dead letter holds everything: what is read back is the same. The caller frees the answer. */
+/* The JSON of a dead letter is complete: it is read back unchanged. The caller frees the result. */
 static inline struct message *message_from_letter(const struct message *m)
 {
     struct message *back = message_new();

@@ -1,6 +1,6 @@
-/* Runs each input of the text files given once through a fuzzer, so that a fuzzer's findings are a test wherever
- * the program can be built. corpus.py describes the files. Each input's place goes to standard error before its run:
- * the last one is the one that failed. */
+/* Runs each input of the given text files once through a fuzzer, so that a fuzzer's findings are tested
+ * wherever the program can be built. corpus.py describes the files. Each input's place is printed to standard
+ * error before its run: the last one is the one that failed. */
 
 #include "fuzz.h"
 
@@ -12,7 +12,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The allocation is exactly as long as the input, so that a sanitizer sees a read behind its end. */
+/* The allocation has the exact size of the input, so that a sanitizer notices a read beyond its end. */
 static uint8_t *line_decode(const char *line, size_t *ret_len)
 {
     size_t len = 0;

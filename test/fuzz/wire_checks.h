@@ -6,19 +6,19 @@
 #include "message_checks.h"
 #include "onceward/broker/decode.h"
 
-/* The way to the wire and back, as the broker's adapter has it. */
+/* Encoding to the wire and decoding, as in the broker's adapter. */
 
-enum { PROPERTIES_AT = 12 /* behind class, weight and size of the body */ };
+enum { PROPERTIES_AT = 12 /* behind class, weight and body size */ };
 
 static inline struct slice properties_of_payload(const struct buf *payload)
 {
     return (struct slice){payload->data + PROPERTIES_AT, payload->len - PROPERTIES_AT};
 }
 
-/* Decodes properties that nothing may point into later. Answers what message_decode does. */
+/* Decodes properties into memory that is freed afterwards. Returns the result of message_decode. */
 static inline int properties_decode(struct slice properties, struct message **ret)
 {
-    /* Exactly as long, so that a sanitizer sees a read behind the end. */
+    /* Of the exact size, so that a sanitizer notices a read beyond the end. */
     char *exact = malloc(properties.len ? properties.len : 1);
 
     memcpy(exact, properties.data, properties.len);
@@ -36,7 +36,7 @@ static inline void messages_must_be_equal(const struct message *a, const struct 
     MUST(tables_equal(a->headers, a->n_headers, b->headers, b->n_headers));
 }
 
-/* What is nested too deeply is not looked at any more. */
+/* Fields that are nested too deeply are not compared. */
 static inline bool is_cut(const struct field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -50,7 +50,7 @@ static inline bool is_cut(const struct field *fields, size_t n)
     return false;
 }
 
-/* The library must agree. */
+/* The library must decode the same. */
 static inline void library_must_agree(const struct message *m, int r)
 {
     struct message *other = library_decode(m->content_header);
@@ -61,7 +61,7 @@ static inline void library_must_agree(const struct message *m, int r)
     message_free(other);
 }
 
-/* What may be published again, by hand. */
+/* Removes by hand the fields that must not be published again. */
 static inline void publishable_make(struct message *m, struct slice user)
 {
     size_t n = 0;
@@ -77,7 +77,7 @@ static inline void publishable_make(struct message *m, struct slice user)
     m->n_headers = n;
 }
 
-/* Published from its bytes it is the same message, but for what is left out; and then nothing more is. */
+/* Published from its bytes it is the same message, without the removed fields and without further loss. */
 static inline void bytes_must_be_published(struct slice properties, struct slice user)
 {
     struct message *m, *back;
@@ -104,7 +104,7 @@ static inline void bytes_must_be_published(struct slice properties, struct slice
     buf_deinit(&again);
 }
 
-/* What goes out is read back as the same. */
+/* The published bytes are read back as the same message. */
 static inline void message_must_be_published(const struct message *m)
 {
     struct buf out = {0};

@@ -18,7 +18,7 @@ struct fault f;
 
 static amqp_connection_state_t admin;
 
-/* --- the test's own hands --- */
+/* --- the test's own connection --- */
 
 static void admin_check(void)
 {

@@ -1,6 +1,6 @@
 /* The broker's adapter with one queue, against a real RabbitMQ: see broker_bed.h. ONCEWARD_TEST_AMQPS (host
  * name localhost, also reachable as 127.0.0.1), ONCEWARD_TEST_CA and ONCEWARD_TEST_OTHER_CA add TLS.
- * ONCEWARD_TEST_COST=1 only measures the CPU a message. */
+ * ONCEWARD_TEST_COST=1 only measures the CPU time per message. */
 
 #include "broker_bed.h"
 
@@ -67,7 +67,7 @@ static void ack_requeue_reject(void **state)
     message_free(ev.message);
     assert_int_equal(broker_ack(b, zero, false, &f), 0);
     assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
-    (void)three; /* stays unacked, so it comes back */
+    (void)three; /* stays unacked, so it is redelivered */
     finish(b);
     depth_becomes("drv.kinds", 1);
     queue_delete("drv.kinds");
@@ -85,7 +85,7 @@ static void queue_deleted_and_made_again(void **state)
     queue_delete("drv.gone");
     assert_int_equal(next_is(b, BROKER_CANCELLED).consumer, 1);
     assert_int_equal(broker_ack(b, old, false, &f), 1);
-    assert_int_equal(broker_consume(b, Q, 2, 10, &f), 0); /* too early: nothing happens */
+    assert_int_equal(broker_consume(b, Q, 2, 10, &f), 0); /* too early: no effect */
     struct broker_event ev = next_is(b, BROKER_CHANNEL_LOST);
     assert_non_null(strstr(ev.fault.text, "cancelled"));
     assert_false(broker_channel_is_open(b, Q));
@@ -168,7 +168,7 @@ static void bodies_of_all_sizes(void **state)
     queue_delete("drv.sizes");
 }
 
-/* An array of voids, a byte each on the wire, is as large here as forty bodies of its size. */
+/* An array of voids, one byte each on the wire, takes forty times its size in memory. */
 static void headers_that_do_not_fit_are_skipped(void **state)
 {
     enum { N_VOIDS = 100000 };
@@ -231,7 +231,7 @@ static void what_does_not_fit_is_skipped(void **state)
         if (i % 2 == 0)
             assert_int_equal(broker_flush(b, &f), 0);
     }
-    /* With room they come. */
+    /* With enough room they are delivered. */
     for (int i = 0; i < n_skipped; i++) {
         struct broker_event ev = next(b, MIB);
         if (ev.kind == BROKER_SKIPPED)
@@ -247,7 +247,7 @@ static void what_does_not_fit_is_skipped(void **state)
     queue_delete("drv.drain");
 }
 
-/* 200 headers: every kind, nested both ways. */
+/* 200 headers: every kind, nested in both ways. */
 static void headers_make(struct field *headers, struct field *inner)
 {
     static const struct field kinds[] = {
@@ -391,7 +391,7 @@ static void published_messages_come_back_as_they_were(void **state)
     queue_delete("drv.other");
 }
 
-/* What came is sent again from its bytes: every kind, every order, as it was. */
+/* A delivery is published again from its bytes: every kind and order is preserved. */
 static void bytes_are_published_again(void **state)
 {
     struct config_broker c = settings_of(url);
@@ -452,7 +452,7 @@ static void deep_tables_do_no_harm(void **state)
     amqp_table_entry_t entry = {amqp_cstring_bytes("n"), {.kind = AMQP_FIELD_KIND_ARRAY}};
 
     (void)state;
-    /* The library refuses to send more from 0.14 on; test_bodies.py sends more. */
+    /* From 0.14 on the library refuses to send more; test_bodies.py does. */
     int deep = amqp_version_number() < AMQP_VERSION_CODE(0, 14, 0, 0) ? DEPTH : 90;
     for (int i = 0; i < deep; i++) {
         nest[i].kind = AMQP_FIELD_KIND_ARRAY;
@@ -652,7 +652,7 @@ static void a_broker_that_does_not_read_blocks_nothing(void **state)
         if (!was_full && !broker_can_write(b, Q, 1)) {
             was_full = true;
             assert_true(broker_wants_write(b));
-            assert_int_equal(broker_ask_depth(b, Q, &f), 0); /* goes behind what is buffered */
+            assert_int_equal(broker_ask_depth(b, Q, &f), 0); /* is put behind the buffered methods */
             atomic_store(&r.mode, 0);
         }
         if (!broker_can_write(b, Q, 1)) {
@@ -696,7 +696,7 @@ static void failures_to_connect_are_told(void **state)
     snprintf(text, sizeof(text), "amqps://%s:%d", at.host, at.port); /* TLS to a plain port */
     c.connect_timeout_ms = 2000;
     assert_null(dial(&c, "q"));
-    /* Somebody who accepts and says nothing. */
+    /* A server that accepts and stays silent. */
     relay_start(&silent);
     atomic_store(&silent.mode, 2);
     snprintf(text, sizeof(text), "%s", silent.url);
@@ -726,7 +726,7 @@ static void check_looks_at_the_queue(void **state)
     assert_int_equal(broker_check(&c, &q, &f), 0);
     publish_numbers("drv.check", 5);
     assert_int_equal(broker_check(&c, &q, &f), 0);
-    struct broker *b = ready("drv.check"); /* no message of it was touched */
+    struct broker *b = ready("drv.check"); /* the check has touched no message */
     consume(b, 1, 10);
     for (int i = 0; i < 5; i++) {
         struct broker_event ev = next_is(b, BROKER_DELIVERY);
@@ -748,7 +748,7 @@ static void check_looks_at_the_queue(void **state)
     queue_delete("drv.check");
 }
 
-/* The queue is told to be a stream, and its channel stays closed. */
+/* The queue is reported to be a stream, and its channel stays closed. */
 static void stream_is_told(struct broker *b)
 {
     struct broker_event ev = next_is(b, BROKER_KIND);
@@ -761,7 +761,7 @@ static void stream_is_told(struct broker *b)
     assert_int_equal(ev.kind, BROKER_CHANNEL_LOST);
     assert_int_equal(ev.reason, BROKER_REASON_STREAM);
     assert_false(broker_channel_is_open(b, Q));
-    assert_int_equal(broker_consume(b, Q, 9, 10, &f), 0); /* nothing happens */
+    assert_int_equal(broker_consume(b, Q, 9, 10, &f), 0); /* no effect */
     assert_true(is_quiet(b));
 }
 
@@ -775,8 +775,8 @@ static void streams_are_refused(void **state)
     consume(b, 1, 10);
     for (int i = 0; i < 20; i++)
         publish("drv.stream", &i, sizeof(i), NULL);
-    stream_is_told(b); /* no delivery is handed over */
-    /* Another queue in its place is taken. */
+    stream_is_told(b); /* no delivery is returned */
+    /* Another queue that replaces it is consumed. */
     queue_make("drv.stream", "quorum");
     broker_reopen(b, Q, "once more");
     next_is(b, BROKER_CHANNEL_OPEN);
@@ -786,7 +786,7 @@ static void streams_are_refused(void **state)
     ev = next_is(b, BROKER_DELIVERY);
     message_free(ev.message);
     finish(b);
-    /* It shows without a delivery, whether a consumer is asked for before or after. */
+    /* A stream is detected without a delivery, before or after a consumer is requested. */
     for (int first = 0; first < 2; first++) {
         queue_make("drv.stream", "stream");
         b = ready("drv.stream");
@@ -801,7 +801,7 @@ static void streams_are_refused(void **state)
     queue_delete("drv.stream");
 }
 
-/* Questions do not get into each other's way, whichever comes first; and what comes meanwhile comes. */
+/* Questions do not disturb each other in any order, and deliveries meanwhile are returned. */
 static void a_kind_is_learnt(void **state)
 {
     static const char *const types[] = {"classic", "quorum"};
@@ -828,7 +828,7 @@ static void a_kind_is_learnt(void **state)
             assert_int_equal(ev.queue, Q);
             is_told |= ev.kind == BROKER_KIND;
             if (ev.kind != BROKER_DEPTH)
-                assert_true(is_told && ev.queue_kind == kind); /* the rest waits for it */
+                assert_true(is_told && ev.queue_kind == kind); /* everything else waits for it */
             else
                 assert_true(ev.depth >= 0 && ev.n_consumers <= 1);
             if (ev.kind == BROKER_DELIVERY) {
@@ -838,11 +838,11 @@ static void a_kind_is_learnt(void **state)
             }
         }
         assert_int_equal(broker_kind_of(b, Q), kind);
-        assert_int_equal(broker_ask_kind(b, Q, &f), 0); /* nothing happens */
+        assert_int_equal(broker_ask_kind(b, Q, &f), 0); /* no effect */
         assert_int_equal(broker_ask_depth(b, Q, &f), 0);
         struct broker_event ev = next_is(b, BROKER_DEPTH);
         assert_true(ev.depth == 0 && ev.n_consumers == 1);
-        broker_reopen(b, Q, "another queue may have its name"); /* then it can be asked again */
+        broker_reopen(b, Q, "another queue may have its name"); /* then the question may be asked again */
         ev = next(b, MIB);
         assert_true(ev.kind == BROKER_CHANNEL_LOST && ev.reason == BROKER_REASON_REOPENED);
         assert_int_equal(broker_kind_of(b, Q), BROKER_KIND_UNKNOWN);
@@ -864,8 +864,8 @@ static void a_kind_that_is_not_to_be_had_is_told(void **state)
     assert_int_equal(ev.reason, BROKER_REASON_NO_QUEUE);
     assert_non_null(strstr(ev.fault.text, "drv.nobody"));
     finish(b);
-    /* A name of which the broker's sentence has no room to tell the kind, and one that looks like the end of
-     * it. */
+    /* A name so long that the broker's sentence has no room for the kind, and one that looks like the end of
+     * that sentence. */
     char name[200] = "of queue type rabbit_quorum_queue";
     for (int i = 0; i < 2; i++) {
         queue_make(name, "classic");
@@ -879,8 +879,8 @@ static void a_kind_that_is_not_to_be_had_is_told(void **state)
     }
 }
 
-/* A count that stands in a redelivered message is the broker's own on a quorum queue only: which it is, is
- * known when the message comes. */
+/* The count in a redelivered message is the broker's own only on a quorum queue: the kind must be known when
+ * the message is returned. */
 static void what_carries_a_count_comes_with_the_kind(void **state)
 {
     amqp_table_entry_t entry = {amqp_cstring_bytes("x-delivery-count"), {.kind = AMQP_FIELD_KIND_I64}};
@@ -900,7 +900,7 @@ static void what_carries_a_count_comes_with_the_kind(void **state)
         assert_int_equal(ev.delivery_count, quorum ? 0 : 1000);
         message_free(ev.message);
         assert_int_equal(broker_reject(b, (struct broker_tag){ev.tag.generation, 0}, &f), 1);
-        /* A delivery that its connection takes along is counted by every RabbitMQ; a nack not from 4.3 on. */
+        /* Every RabbitMQ counts a delivery that ends with its connection; from 4.3 on a nack does not count. */
         finish(b);
         b = ready("drv.count");
         consume(b, 1, 10);
@@ -911,7 +911,7 @@ static void what_carries_a_count_comes_with_the_kind(void **state)
         assert_int_equal(ev.queue_kind, quorum ? BROKER_KIND_QUORUM : BROKER_KIND_CLASSIC);
         assert_int_equal(ev.delivery_count, quorum ? 1 : 1000);
         message_free(ev.message);
-        /* Urgent is what the broker counts; it is taken though there is no room. */
+        /* A delivery is urgent by the broker's count; it is taken although there is no room. */
         const struct broker_room urgent = {.urgent_count = 1, .urgent_body = 1};
         assert_int_equal(broker_requeue(b, ev.tag, &f), 0);
         assert_int_equal(broker_flush(b, &f), 0);
@@ -1008,8 +1008,8 @@ static void tls_is_verified(void **state)
     message_free(ev.message);
     free(body);
     broker_free(b);
-    /* The certificate is for the name and for the address 127.0.0.1, but for no other name or address of the
-     * same host. */
+    /* The certificate covers the name and the address 127.0.0.1, but no other name or address of the same
+     * host. */
     static const char *const hosts[] = {"127.0.0.1", "0.0.0.0", "127.1"};
     for (int i = 0; i < 3; i++) {
         snprintf(by_address, sizeof(by_address), "amqps://guest:guest@%s:%d", hosts[i], to.port);

@@ -1,6 +1,6 @@
-/* The broker's adapter with many queues on one connection, against a real RabbitMQ: see broker_bed.h. What
- * becomes of one queue touches no other. ONCEWARD_TEST_EVAL is a program that makes the node evaluate its
- * argument (Erlang); without it what needs that is skipped. */
+/* The broker's adapter with many queues on one connection, against a real RabbitMQ: see broker_bed.h. Events
+ * of one queue do not affect the others. ONCEWARD_TEST_EVAL is a program that makes the node evaluate its
+ * argument (Erlang); without it some tests are skipped. */
 
 #include "broker_bed.h"
 
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 64, PER_QUEUE = 50, NUMBER = 3 /* from one queue's number to the next one's */ };
+enum { N = 64, PER_QUEUE = 50, NUMBER = 3 /* from one queue's number to the next */ };
 
 static char names[512][24];
 static struct broker_queue queues[512];
@@ -36,7 +36,7 @@ static void queues_delete(size_t n)
         queue_delete(names[i]);
 }
 
-/* Connected, with all channels open, each told once. */
+/* Connects and waits until all channels are open, each reported once. */
 static struct broker *ready_many_at(const char *to, size_t n)
 {
     struct config_broker c = settings_of(to);
@@ -65,7 +65,7 @@ static void consume_from(struct broker *b, size_t i, uint32_t consumer, int pref
     assert_int_equal(broker_consume(b, queues[i].number, consumer, prefetch, &f), 0);
 }
 
-/* What each queue has brought. */
+/* The deliveries of each queue. */
 struct harvest {
     size_t n, n_of[512];
     struct broker_tag last[512];
@@ -83,8 +83,7 @@ static void harvest_add(struct harvest *h, const struct broker_event *ev)
     message_free(ev->message);
 }
 
-/* The next event that is neither a delivery, which is harvested, nor of a consumer that starts; or the n-th
- * delivery. */
+/* The next event other than a delivery, which is harvested, or the start of a consumer; or the n-th delivery. */
 static struct broker_event harvest_until(struct broker *b, struct harvest *h, size_t n)
 {
     for (;;) {
@@ -133,7 +132,7 @@ static void every_queue_gets_its_own(void **state)
     queues_delete(N);
 }
 
-/* Channels are opened together, not one after the other: over a link that takes 50 ms each way 150 take no
+/* Channels are opened together, not one by one: over a connection with 50 ms each way, 150 channels take no
  * longer than two round trips. */
 static void channels_are_opened_together(void **state)
 {
@@ -182,7 +181,7 @@ static void too_few_channels_are_told(void **state)
     free(many);
 }
 
-/* 404, 403 and 406: one each, while the others deliver. */
+/* One channel each is closed with 404, 403 and 406, while the others deliver. */
 static void a_channel_closed_by_the_broker_touches_no_other(void **state)
 {
     struct harvest h = {0};
@@ -198,7 +197,7 @@ static void a_channel_closed_by_the_broker_touches_no_other(void **state)
     struct broker_event ev = next_is(b, BROKER_DELIVERY);
     message_free(ev.message);
     ev.tag.number += 1000;
-    assert_int_equal(broker_ack(b, ev.tag, false, &f), 0); /* of a tag that was never given: 406 */
+    assert_int_equal(broker_ack(b, ev.tag, false, &f), 0); /* acks a tag that does not exist: 406 */
     consume_from(b, 0, 1, 10);                             /* 404 */
     exclusive_consume(names[1]);
     consume_from(b, 1, 1, 10); /* 403 */
@@ -255,7 +254,7 @@ static void a_cancelled_consumer_touches_no_other(void **state)
     publish_numbers_more(names[2], 10);
     harvest_until(b, &h, 20);
     assert_true(h.n_of[0] == 10 && h.n_of[2] == 10);
-    /* Ours, of one: what it delivered stays ackable, the others go on. */
+    /* Our own cancel of one consumer: its deliveries can still be acked, and the others continue. */
     assert_int_equal(broker_cancel(b, queues[0].number, 5, &f), 0);
     ev = next_is(b, BROKER_STOPPED);
     assert_true(ev.queue == queues[0].number && ev.consumer == 5);
@@ -271,10 +270,10 @@ static void a_cancelled_consumer_touches_no_other(void **state)
     queue_delete(names[2]);
 }
 
-/* Frames of several channels may come mixed. */
+/* Frames of several channels may be interleaved. */
 static void a_large_body_comes_beside_small_ones(void **state)
 {
-    enum { LARGE = 12 * MIB /* RabbitMQ 4 takes 16 */, SMALL = 2000 };
+    enum { LARGE = 12 * MIB /* RabbitMQ 4 accepts 16 */, SMALL = 2000 };
     char *body = pattern(LARGE);
     struct harvest h = {0};
 
@@ -310,7 +309,7 @@ static void a_large_body_comes_beside_small_ones(void **state)
     queues_delete(3);
 }
 
-/* One queue has no room: only its own are skipped. */
+/* One queue has no room: only its own deliveries are skipped. */
 static struct broker_room room_of_all_but_one(void *context, uint32_t queue)
 {
     return queue == *(uint32_t *)context ? (struct broker_room){0} : a_mib;
@@ -363,7 +362,7 @@ static void depths_of_all_come_together(void **state)
             assert_true((ev.depth < 0) == (ev.reason == BROKER_REASON_NO_QUEUE));
             depths[ev.queue / NUMBER] = ev.depth;
         }
-        assert_true(is_quiet(b)); /* each once */
+        assert_true(is_quiet(b)); /* each only once */
         for (size_t i = 0; i < N; i++)
             assert_int_equal(depths[i], round && i % 3 == 0 ? -1 : i % 7 ? 0 : (int64_t)i + 1);
         for (size_t i = 0; round == 0 && i < N; i += 3) /* now some are missing */
@@ -403,13 +402,13 @@ static void kinds_of_all_are_learnt(void **state)
     for (size_t i = 0; i < MANY; i++)
         assert_int_equal(broker_channel_is_open(b, queues[i].number), i % 3 != 2);
     finish(b);
-    /* What was learnt before is not asked again. */
+    /* Known kinds are not asked for again. */
     for (size_t i = 0; i < MANY; i++)
         queues[i].kind = kinds[i % 3];
     b = ready_many(MANY);
     for (size_t i = 0; i < MANY; i++)
         assert_int_equal(broker_ask_kind(b, queues[i].number, &f), 0);
-    for (size_t i = 0; i < MANY / 3; i++) { /* but for streams, which may be gone */
+    for (size_t i = 0; i < MANY / 3; i++) { /* except for streams, which may have been replaced */
         assert_int_equal(next_is(b, BROKER_KIND).queue_kind, BROKER_KIND_STREAM);
         next_is(b, BROKER_CHANNEL_LOST);
     }
@@ -418,7 +417,7 @@ static void kinds_of_all_are_learnt(void **state)
     queues_delete(MANY);
 }
 
-/* Where a consumer is given nothing although messages are there, it is asked by itself. */
+/* When a consumer gets nothing although there are messages, the kind is asked for automatically. */
 static void a_silent_stream_is_found(void **state)
 {
     (void)state;
@@ -448,7 +447,7 @@ static void a_silent_stream_is_found(void **state)
     queues_delete(2);
 }
 
-/* Another queue in the place of a stream is found without a call. */
+/* A queue that replaces a stream is detected without a call. */
 static void a_stream_is_looked_at_again(void **state)
 {
     size_t n_streams = 0;
@@ -500,7 +499,7 @@ static void a_lost_connection_gives_all_back(void **state)
     queues_delete(16);
 }
 
-/* Between two times that the buffer is empty each queue has a share of it, and what is in it is bounded. */
+/* Between two flushes each queue has a share of the buffer, whose size is bounded. */
 static void a_queue_fills_its_share_of_the_buffer(void **state)
 {
     enum { SHARE = 64 * 1024 / 8 };
@@ -513,18 +512,18 @@ static void a_queue_fills_its_share_of_the_buffer(void **state)
     consume_from(b, 0, 1, 1);
     harvest_until(b, &h, 1);
     int n = 0;
-    assert_true(broker_can_write(b, queues[0].number, 100000)); /* it is empty */
+    assert_true(broker_can_write(b, queues[0].number, 100000)); /* the buffer is empty */
     while (broker_can_write(b, queues[0].number, 1)) {
         assert_int_equal(broker_requeue(b, (struct broker_tag){h.last[0].generation, 1000000}, &f), 0);
         assert_true(++n <= SHARE);
     }
     assert_true(n >= SHARE / 32 - 1 && n * 21 <= SHARE);
-    assert_true(broker_can_write(b, queues[1].number, 100)); /* others have theirs */
+    assert_true(broker_can_write(b, queues[1].number, 100)); /* the others have their own shares */
     broker_free(b);
     queues_delete(8);
 }
 
-/* --- with the node's help --- */
+/* --- with the node's cooperation --- */
 
 static void eval(const char *text)
 {
@@ -571,7 +570,7 @@ static void an_alarm_stops_nothing(void **state)
         ev = next(b, MIB);
         if (ev.kind == BROKER_DELIVERY)
             harvest_add(&h, &ev);
-        else /* a connection that is made while it lasts is told */
+        else /* a connection made meanwhile is told */
             assert_true(ev.kind == BROKER_CONSUMING || ev.kind == BROKER_BLOCKED);
     }
     ack_all(b, &h, 4);
@@ -582,7 +581,8 @@ static void an_alarm_stops_nothing(void **state)
     queues_delete(4);
 }
 
-/* A queue whose process hangs: questions about it have no answer, nor has its channel; all others go on. */
+/* The process of a queue hangs: questions about it get no answer, nor does its channel; all other queues
+ * continue. */
 static void a_queue_that_hangs_touches_no_other(void **state)
 {
     struct harvest h = {0};
@@ -603,11 +603,11 @@ static void a_queue_that_hangs_touches_no_other(void **state)
     assert_int_equal(next_is(b, BROKER_CONSUMING).queue, queues[2].number);
     publish_numbers_more(names[2], 10);
     harvest_until(b, &h, 10);
-    ev = next_is(b, BROKER_DEPTH); /* late, but it comes */
+    ev = next_is(b, BROKER_DEPTH); /* late, but answered */
     assert_true(ev.queue == queues[1].number && ev.depth == -1 && ev.reason == BROKER_REASON_SILENT);
     ev = next_is(b, BROKER_DEPTH);
     assert_true(ev.queue == queues[0].number && ev.depth == 0);
-    for (int i = 0; i < 50; i++) { /* at once, and costs no channel */
+    for (int i = 0; i < 50; i++) { /* at once, and without losing a channel */
         assert_int_equal(broker_ask_depth(b, queues[1].number, &f), 0);
         ev = next_is(b, BROKER_DEPTH);
         assert_true(ev.queue == queues[1].number && ev.reason == BROKER_REASON_SILENT);
@@ -617,8 +617,7 @@ static void a_queue_that_hangs_touches_no_other(void **state)
     assert_true(ev.queue_kind == BROKER_KIND_OTHER && ev.reason == BROKER_REASON_SILENT);
     process_do("resume", names[1]);
     assert_int_equal(next_is(b, BROKER_CONSUMING).queue, queues[1].number);
-    for (int64_t deadline = clock_ms() + WAIT_MS;
-         ;) { /* it can be asked again when its old channel has ended */
+    for (int64_t deadline = clock_ms() + WAIT_MS;;) { /* possible again after the end of its old channel */
         assert_int_equal(broker_ask_depth(b, queues[1].number, &f), 0);
         if (next_is(b, BROKER_DEPTH).depth == 0)
             break;
@@ -629,7 +628,7 @@ static void a_queue_that_hangs_touches_no_other(void **state)
     queues_delete(3);
 }
 
-/* --- what it costs --- */
+/* --- memory --- */
 
 static size_t anonymous_kib(void)
 {
@@ -645,7 +644,7 @@ static size_t anonymous_kib(void)
     return kib;
 }
 
-/* Says what an idle queue takes, and what one takes whose messages have come and gone. */
+/* Prints the memory of an idle queue, and of one whose messages have come and gone. */
 static void memory(void)
 {
     enum { MANY = 150 };
@@ -690,7 +689,7 @@ int main(void)
         cmocka_unit_test(a_queue_that_hangs_touches_no_other),
     };
 
-    setenv("ONCEWARD_FAILPOINT", "redial_last_ms=400", 1); /* so that a stream is soon looked at again */
+    setenv("ONCEWARD_FAILPOINT", "redial_last_ms=400", 1); /* so that a stream is soon checked again */
     FAILPOINT_INIT();
     int r = bed_open();
     if (r)

@@ -17,7 +17,7 @@ enum { PATIENCE_MS = 20000 };
 
 static char template_name[64];
 
-/* That server with another database. The caller frees it. */
+/* The URL of that server with another database. The caller frees it. */
 static char *url_make(const char *server, const char *database)
 {
     PQconninfoOption *options = PQconninfoParse(server, NULL);
@@ -107,7 +107,7 @@ int bed_group_teardown(void **state)
 int bed_setup(void **state)
 {
     static int n_beds;
-    const char *through = getenv("ONCEWARD_TEST_THROUGH"); /* a pooler before that server */
+    const char *through = getenv("ONCEWARD_TEST_THROUGH"); /* a pooler in front of that server */
     struct bed *b = mem_zalloc(1, sizeof(*b));
     char from[80];
 
@@ -186,7 +186,7 @@ void items_make(struct bed *b, size_t n)
 {
     b->n = n;
     for (size_t k = 0; k < n; k++) {
-        size_t at = n > 2 ? (k * 7919 + 3) % n : k; /* 7,919 is prime: every place once */
+        size_t at = n > 2 ? (k * 7919 + 3) % n : k; /* 7,919 is prime, so every place occurs once */
         struct inbox_item *item = &b->items[k];
 
         snprintf(b->ids[k], sizeof(b->ids[k]), "id-%04zu", at);
@@ -195,7 +195,7 @@ void items_make(struct bed *b, size_t n)
         random_bytes(item->token, sizeof(item->token));
         memset(item->fingerprint, 7, sizeof(item->fingerprint));
     }
-    if (n == 8) /* named by the test of late errors */
+    if (n == 8) /* the name in the test of late errors */
         for (size_t k = 0; k < n; k++)
             snprintf(b->ids[k], sizeof(b->ids[k]), "id-%04zu", k);
 }
@@ -221,7 +221,7 @@ void bed_submit(struct bed *b, enum inbox_op op)
         print_error("%s\n", b->fault.text);
         fail();
     }
-    /* What was submitted was copied. */
+    /* The adapter must have copied the submitted items. */
     struct inbox_item kept[1] = {b->items[0]};
     memset(&b->items[0], 0xA5, sizeof(b->items[0]));
     b->items[0] = kept[0];

@@ -59,7 +59,7 @@ static PGconn *sql, *applications[MAX_TRANSACTIONS];
 static struct inbox_queue queues[MAX_QUEUES];
 static size_t n_queues;
 static struct inbox *sidecars[MAX_SIDECARS];
-static char why[900]; /* a line is wrong */
+static char why[900]; /* the fault of a line */
 
 struct batch {
     struct inbox_item items[MAX_ITEMS];
@@ -107,7 +107,7 @@ static void bytes_make(uint8_t to[16], int64_t v)
         to[15 - k] = (uint8_t)(v >> (8 * k));
 }
 
-/* --- statements of this program's own --- */
+/* --- this program's own statements --- */
 
 static PGconn *connect_sql(void)
 {
@@ -149,7 +149,7 @@ static int fields_read(char *text, char *fields[MAX_FIELDS], int n)
     return 0;
 }
 
-/* What each kind's items have behind QUEUE:ID:TOKEN. */
+/* The part of each kind's items behind QUEUE:ID:TOKEN. */
 static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
 {
     struct inbox_item *i = &b->items[b->n];
@@ -158,7 +158,7 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
     i->crashes = i->unproven_step = -1;
     if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_RENEW || op == INBOX_BURY) {
         bytes_make(i->fingerprint, number_read(f[3]));
-        memcpy(i->fingerprint, i->fingerprint + 12, 4); /* an entry of the history has only these */
+        memcpy(i->fingerprint, i->fingerprint + 12, 4); /* a history entry has only these bytes */
     }
     if (op == INBOX_CLAIM) {
         i->deaths = number_read(f[4]);
@@ -230,7 +230,7 @@ static void rows_await(struct inbox *s, size_t n, char lines[][300])
     struct inbox_row r;
     struct fault f = {0};
 
-    /* Until nothing is left: only then is a batch free again. */
+    /* Reads until the end: only then is a batch free again. */
     for (;;) {
         int got = inbox_next(s, &r, &f);
 
@@ -253,7 +253,7 @@ static void rows_await(struct inbox *s, size_t n, char lines[][300])
     }
 }
 
-/* Claims of the two kinds of queues are two batches. */
+/* Claims of the two kinds of queues are separate batches. */
 static void batch_submit(struct inbox *s, const struct batch *b, enum inbox_op op, bool of_transaction)
 {
     struct inbox_item items[MAX_ITEMS];
@@ -386,7 +386,7 @@ static void call_sweep(size_t sidecar, char *text)
 
 /* --- applications --- */
 
-/* The token of QUEUE:ID:TOKEN as an application has it. */
+/* Calls a function with the token of QUEUE:ID:TOKEN in an application's form. */
 static PGresult *token_call(PGconn *conn, const char *call, char *text, const char *more)
 {
     char *f[MAX_FIELDS] = {0}, hex[33], statement[700];
@@ -412,7 +412,7 @@ static PGresult *token_call(PGconn *conn, const char *call, char *text, const ch
     return PQexecParams(conn, statement, 3, NULL, params, NULL, NULL, 0);
 }
 
-/* ok, or the SQLSTATE. */
+/* Prints ok, or the SQLSTATE. */
 static bool token_said(PGresult *result)
 {
     bool good = PQresultStatus(result) == PGRES_TUPLES_OK;
@@ -593,7 +593,7 @@ static void line_run(char *line)
     static const struct {
         const char *name;
         void (*call)(size_t, char *);
-        size_t n; /* of what the first number chooses from */
+        size_t n; /* the range of the first number */
     } numbered[] = {{"inbox", call_inbox, MAX_SIDECARS},       {"gone", call_gone, MAX_SIDECARS},
                     {"sweep", call_sweep, MAX_SIDECARS},       {"complete", call_complete, MAX_TRANSACTIONS},
                     {"commit", call_commit, MAX_TRANSACTIONS}, {"rollback", call_rollback, MAX_TRANSACTIONS}};

@@ -41,7 +41,7 @@ static void claim_all(struct bed *b, size_t n)
     count_is(bed_collect(b, n), ROW_CLAIMED, n);
 }
 
-/* --- the ordinary way --- */
+/* --- without faults --- */
 
 static void test_claims_and_settles(void **state)
 {
@@ -58,7 +58,7 @@ static void test_claims_and_settles(void **state)
     assert_true(inbox_is_free(b->inbox, INBOX_CLAIM));
     for (size_t k = 0; k < a->n; k++)
         assert_int_equal(a->rows[k].attempt, 1);
-    /* The refs were not mixed up: each row has the token of its own item. */
+    /* The refs are not mixed up: each row has the token of its own item. */
     for (size_t k = 0; k < 256; k += 17)
         assert_string_equal(
             bed_text(b, "SELECT replace(token::text, '-', '') FROM onceward.inbox WHERE message_id = '%s'",
@@ -70,7 +70,7 @@ static void test_claims_and_settles(void **state)
     count_is(a, ROW_CLAIMED, 256);
     assert_int_in_range(a->rows[0].wait_ms, 20000, 30000);
 
-    b->items[3].token[0] ^= 1; /* somebody else's */
+    b->items[3].token[0] ^= 1; /* another token */
     for (size_t k = 0; k < 256; k++) {
         b->items[k].http_status = 200;
         b->items[k].result = slice_of(k == 5 ? "not \xFF text" : "done");
@@ -124,7 +124,7 @@ static void test_fails_and_releases(void **state)
     assert_int_equal(bed_row(b, 0)->answer, ROW_FAILED);
     assert_int_equal(bed_row(b, 1)->answer, ROW_EXTENDED);
     assert_int_in_range(bed_row(b, 1)->wait_ms, 20000, 30000);
-    /* U+FFFD for the half character, the NUL gone, 1,024 bytes at most, no character cut */
+    /* U+FFFD for the half character, no NUL, at most 1,024 bytes, no character cut */
     assert_string_equal(
         bed_text(
             b,
@@ -180,7 +180,7 @@ static void test_kinds_share_the_pipeline(void **state)
     assert_false(inbox_figures(b->inbox, &figures));
 }
 
-/* Each buries the item it stands for; bodies of 5 MiB, so that a call takes one or two. */
+/* Each item buries its own message; bodies of 5 MiB, so that a call takes one or two. */
 static void test_letters(void **state)
 {
     struct bed *b = *state;
@@ -208,7 +208,7 @@ static void test_letters(void **state)
     bed_submit(b, INBOX_BURY);
     count_is(bed_collect(b, 6), ROW_BURIED, 6);
     assert_true(
-        inbox_is_swollen(b->inbox)); /* the large ones go one by one, so not before the first is out */
+        inbox_is_swollen(b->inbox)); /* large letters go one by one, so not before the first is in flight */
     for (size_t k = 0; k < 6; k++) {
         char expected[24];
 
@@ -236,7 +236,7 @@ static void test_letters(void **state)
     free(body);
 }
 
-/* --- what spoils a batch --- */
+/* --- faulty items --- */
 
 static void test_bad_data_is_found(void **state)
 {
@@ -245,7 +245,7 @@ static void test_bad_data_is_found(void **state)
     uint64_t x = 88172645463325252ULL;
 
     bed_connect(b);
-    for (size_t k = 0; k < sizeof(longest); k++) { /* must not compress: the index takes 2,704 bytes */
+    for (size_t k = 0; k < sizeof(longest); k++) { /* must be incompressible: the index accepts 2,704 bytes */
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
@@ -267,14 +267,14 @@ static void test_bad_data_is_found(void **state)
         assert_string_equal(bed_row(b, 499)->sqlstate, "54000");
         assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.inbox"), "496");
     }
-    items_make(b, 3); /* nothing but bad ones */
+    items_make(b, 3); /* only faulty items */
     for (size_t k = 0; k < 3; k++)
         b->items[k].message_id = (struct slice){"\xFF\xFE\xFD", k + 1};
     bed_submit(b, INBOX_CLAIM);
     count_is(bed_collect(b, 3), ROW_INVALID, 3);
 }
 
-/* Rows are no answer before the commit. */
+/* Rows do not count before the commit. */
 static void test_errors_at_commit(void **state)
 {
     struct bed *b = *state;
@@ -298,7 +298,7 @@ static void test_errors_at_commit(void **state)
     }
 }
 
-/* Its parameters and what it answers, with that type of text. */
+/* The function's parameters and result, with that type of text. */
 static const char *look_head(const char *text)
 {
     static char head[900];
@@ -408,7 +408,7 @@ static void test_odd_answers(void **state)
     assert_string_equal(bed_detail(b, refs[5]), "the database did not answer for this message");
 }
 
-/* One row for so many that the others leave out, wherever it stands. */
+/* One row answers all items that the others leave out, at any position. */
 static void test_answer_for_the_rest(void **state)
 {
     struct bed *b = *state;
@@ -422,7 +422,7 @@ static void test_answer_for_the_rest(void **state)
         assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_NOT_DUE : ROW_DEAD);
         assert_string_equal(bed_detail(b, place(b, k)), k == 1 ? "" : "worn");
     }
-    /* For more, or fewer, than are left: for nobody. */
+    /* A count that does not match the rest answers no item. */
     for (int n = 2; n <= 4; n += 2) {
         char body[100];
 
@@ -436,7 +436,7 @@ static void test_answer_for_the_rest(void **state)
     }
 }
 
-/* Somebody has inserted the id and does not commit: the claim waits behind it, up to its lock_timeout. */
+/* Another session has inserted the id without a commit: the claim waits for it, up to its lock_timeout. */
 static void insert_uncommitted(struct bed *b, const char *id)
 {
     bed_sql(b, "BEGIN");
@@ -476,7 +476,7 @@ static void test_statement_timeout(void **state)
     assert_string_equal(bed_row(b, 0)->sqlstate, "57014");
 }
 
-/* --- prepared statements that are not there any more --- */
+/* --- lost prepared statements --- */
 
 static void test_prepared_is_given_up(void **state)
 {
@@ -590,7 +590,7 @@ static void test_killed_in_a_batch(void **state)
     }
     lost_is(b, "terminating connection");
     assert_string_equal(b->fault.code, "57P01");
-    /* Whoever has not heard of it yet is answered too. */
+    /* Items submitted after the loss are answered too. */
     items_make(b, 3);
     b->answers.n = 0;
     assert_int_equal(inbox_submit(b->inbox, INBOX_RELEASE, b->items, 3, &f), -1);
@@ -617,7 +617,7 @@ static void test_killed_while_idle(void **state)
     lost_is(b, "terminating connection");
 }
 
-/* Found by sending: the socket is gone with it, so nothing will ever be heard from that. */
+/* A send finds the loss and closes the socket, so no event will come from it. */
 static void test_lost_when_it_sends(void **state)
 {
     struct bed *b = *state;
@@ -628,21 +628,21 @@ static void test_lost_when_it_sends(void **state)
     assert_false(inbox_is_lost(b->inbox));
     assert_int_equal(shutdown(inbox_fd(b->inbox), SHUT_RDWR), 0);
     bed_submit(b, INBOX_LOOK);
-    /* libpq tells of a write that failed when it is to write again. */
+    /* libpq reports a failed write at the next write. */
     assert_int_equal(inbox_submit(b->inbox, INBOX_FAIL, b->items, 1, &f), -1);
     assert_true(inbox_is_lost(b->inbox));
     assert_int_equal(inbox_waiting_ms(b->inbox), 0);
     count_is(bed_collect(b, 2), ROW_UNKNOWN, 2);
 }
 
-/* A split batch whose connection is lost half-way: each item has one answer, known or not. */
+/* A split batch whose connection is lost half-way: each item has one answer, known or unknown. */
 static void test_killed_between_ranges(void **state)
 {
     struct bed *b = *state;
 
     bed_connect(b);
     items_make(b, 64);
-    /* Behind the bad one: the first half is answered, the second waits. */
+    /* Behind the faulty one: the first half is answered, the second waits. */
     insert_uncommitted(b, b->ids[place(b, 60)]);
     b->items[place(b, 50)].message_id = SLICE("id-0050\xFF");
     bed_submit(b, INBOX_CLAIM);
@@ -660,7 +660,7 @@ static void test_killed_between_ranges(void **state)
     lost_is(b, "terminating connection");
 }
 
-/* The server's process stands still: nothing blocks, and in the end it counts as lost. */
+/* The server's process is stopped: nothing blocks, and after a while the connection counts as lost. */
 static void test_stopped_server(void **state)
 {
     struct bed *b = *state;
@@ -668,14 +668,14 @@ static void test_stopped_server(void **state)
     char *body = calloc(1, size);
     struct inbox_letter letter = {.reason = "permanent", .body = {body, size}, .rowless = true};
 
-    b->database.statement_timeout_ms = 4000; /* a large letter takes its time on a busy machine */
+    b->database.statement_timeout_ms = 4000; /* a large letter takes long on a busy machine */
     bed_connect(b);
     claim_all(b, 1);
     pid_t pid = (pid_t)atoi(bed_text(b, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
                                         "AND application_name = 'onceward'"));
     if (kill(pid, SIGSTOP)) {
         free(body);
-        assert_true(errno == EPERM || errno == ESRCH); /* not on this machine */
+        assert_true(errno == EPERM || errno == ESRCH); /* the process is not on this machine */
         skip();
     }
     int64_t start_ms = clock_ms();
@@ -738,7 +738,7 @@ static void test_connecting(void **state)
     connect_is(b, -1, "onceward migrate");
 }
 
-/* Of several hosts one refuses, one accepts and says nothing, one is good: it is found in bounded time. */
+/* Of several hosts one refuses, one accepts and stays silent, one works: it is found in bounded time. */
 static void test_several_hosts(void **state)
 {
     struct bed *b = *state;
@@ -786,7 +786,7 @@ static void test_consumers(void **state)
     refused_is(b, "belongs to queue \"other\"");
 }
 
-/* A session is pinned whatever the database's defaults are; a read-only one is not taken. */
+/* A session has our settings whatever the database's defaults are; a read-only one is refused. */
 static void test_sessions(void **state)
 {
     struct bed *b = *state;
@@ -865,7 +865,7 @@ static void test_memory(void **state)
             before = mallinfo2().uordblks;
     }
     size_t after = mallinfo2().uordblks;
-    if (after > before + 65536) { /* both 0 with sanitizers */
+    if (after > before + 65536) { /* both are 0 with sanitizers */
         print_error("%zu bytes grew to %zu\n", before, after);
         fail();
     }
@@ -910,7 +910,7 @@ int main(int argc, char **argv)
         fputs("ONCEWARD_TEST_PG is not set: skipped\n", stderr);
         return 77;
     }
-    if (argc > 1) /* a pattern: only these */
+    if (argc > 1) /* a pattern of tests */
         cmocka_set_test_filter(argv[1]);
     int failed = cmocka_run_group_tests(tests, bed_group_setup, bed_group_teardown);
 
