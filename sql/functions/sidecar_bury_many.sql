@@ -38,7 +38,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_swept   constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
+    c_swept   constant text := 'token expired without an answer'; -- by sidecar_keep_house: no failure was written
     c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
     v_died    timestamptz;
     v_now     timestamptz;
@@ -49,7 +49,7 @@ DECLARE
     v_token   uuid;
     v_expires timestamptz;
     v_fits    boolean;
-    v_made    integer; -- attempts, as the row has them
+    v_made    integer; -- attempts in the row
     v_error   text;
     v_digest  bytea;
     v_letter  boolean;
@@ -109,7 +109,7 @@ BEGIN
             IF NOT FOUND THEN
                 answer := 'vanished';
             ELSIF v_fits THEN
-                -- What was changed or is locked since is not as it was seen.
+                -- Rows that have changed or are locked since were judged by outdated values.
                 SELECT r.ctid INTO v_tid FROM onceward.inbox r
                 WHERE r.ctid = v_tid AND r.token = v_token AND r.status = v_status AND r.token_expires_at = v_expires
                 FOR UPDATE OF r SKIP LOCKED;
@@ -126,7 +126,8 @@ BEGIN
                 SELECT l.id INTO letter_id FROM onceward.dead_letter l
                 WHERE l.consumer = p_consumers[q] AND l.message_id = p_ids[i] AND NOT l.rowless
                 ORDER BY l.consumer DESC, l.message_id DESC, l.id DESC LIMIT 1;
-                answer := CASE WHEN letter_id IS NULL THEN 'dead' ELSE 'buried' END; -- without one: somebody discarded it since
+                -- no letter: an operator has discarded it since
+                answer := CASE WHEN letter_id IS NULL THEN 'dead' ELSE 'buried' END;
             ELSE
                 answer := CASE WHEN v_status IN ('completed', 'dead') THEN v_status
                                WHEN v_status = 'waiting' AND p_exhausted[i] AND p_reasons[i] <> 'attempts' THEN 'locked'

@@ -62,11 +62,11 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_most       constant interval := interval '168 hours'; -- the most that max_window may be
-    c_swept      constant text := 'token expired without an answer'; -- as sidecar_keep_house writes it: no failure was written
-    v_received   timestamptz; -- of new rows
+    c_most       constant interval := interval '168 hours'; -- the longest max_window
+    c_swept      constant text := 'token expired without an answer'; -- by sidecar_keep_house: no failure was written
+    v_received   timestamptz; -- for new rows
     v_now        timestamptz;
-    v_stale      timestamptz; -- what expired before this may be taken over
+    v_stale      timestamptz; -- tokens that expired before this may be taken over
     v_me         text := p_instance || '/' || p_number;
     v_n          bigint;
     v_taken      bigint := 0;
@@ -85,8 +85,9 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT true AS yes FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
-    -- The entry is looked for in this statement, since only its own snapshot is sure to have the row or the entry. The size is read
-    -- once a statement: an empty history costs nothing. EXISTS would scan the table, which has no other index than that of the hash.
+    -- The entry is looked for in this statement, since only one snapshot is sure to have the row or the entry. The
+    -- size is read once per statement: an empty history costs nothing. EXISTS would scan the table, whose only
+    -- index is that of the hash.
     LEFT JOIN LATERAL (
         SELECT true AS yes
         FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
@@ -94,18 +95,20 @@ BEGIN
         WHERE there.yes IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
         LIMIT 1) moved ON true
     WHERE there.yes IS NULL AND moved.yes IS NULL
-    ON CONFLICT (consumer, message_id) DO NOTHING; -- not any conflict: somebody's own unique index must be heard of
+    -- only this conflict: a violation of a user's own unique index must be reported
+    ON CONFLICT (consumer, message_id) DO NOTHING;
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
-    -- This statement sees neither row nor entry of an id that was first claimed, completed and moved since its snapshot. A move comes an hour
-    -- after the completion at the earliest (sidecar_keep_house). v_now was read before the snapshot, and the clock is read again here, after the insert.
+    -- This statement sees neither row nor entry of an id that was first claimed, completed and moved since its
+    -- snapshot. A move comes at the earliest an hour after the completion (sidecar_keep_house). v_now was read
+    -- before the snapshot, and the clock is read again here, after the insert.
     IF clock_timestamp() NOT BETWEEN v_now AND v_now + interval '1 minute' THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the claim took more than a minute, or the clock was set back',
             HINT = 'The sidecar repeats it: its view of the inbox may be too old.';
     END IF;
 
     IF v_n < cardinality(p_ids) THEN
-        -- The bound of token_expires_at keeps the rows of the first statement out.
+        -- The bound of token_expires_at excludes the rows of the first statement.
         WITH taken AS MATERIALIZED (
             SELECT i.ord, i.queue, i.token, i.alone, f.tid, f.status, f.token AS old_token, f.ends_late, f.is_first,
                    (f.status = 'processing' AND f.token <> i.token) OR (f.status = 'failed' AND f.swept) AS takes_over
@@ -153,7 +156,7 @@ BEGIN
                 attempt = CASE WHEN t.status = 'dead' THEN 1
                                WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
                                ELSE r.attempt + 1 END,
-                -- Set in every row that was claimed again: so sidecar_claim_store_many knows what is new.
+                -- Set in every row that was claimed again, by which sidecar_claim_store_many recognises new rows.
                 alive_since = CASE WHEN t.status = 'dead' THEN v_now WHEN t.is_first THEN NULL ELSE coalesce(r.alive_since, r.received_at) END,
                 next_attempt_at = NULL,
                 received_at = CASE WHEN t.is_first THEN v_received ELSE r.received_at END,
@@ -173,7 +176,7 @@ BEGIN
         SELECT count(*), array_agg(c.ord) FILTER (WHERE c.taken_over) INTO v_taken, v_taken_over FROM changed c;
     END IF;
 
-    -- The settings hold until the end of the transaction, and count at its commit.
+    -- The settings last until the end of the transaction, and take effect at its commit.
     IF p_transaction AND v_taken = 0 THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     ELSIF current_setting('synchronous_commit') = 'off' THEN
@@ -203,7 +206,8 @@ BEGIN
                WHEN 'dead' THEN r.last_error
                WHEN 'mismatch' THEN json_build_object(
                    'fingerprint', encode(i.fingerprint, 'hex'),
-                   -- Of an entry only 4 bytes are known. A claim with the zeros behind them is answered like the first body.
+                   -- Only 4 bytes of an entry are known. A claim with zeros behind them is answered like the first
+                   -- body.
                    'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), rpad(lpad(to_hex(moved.print), 8, '0'), 32, '0')),
                    'first_status', coalesce(r.status, 'completed'), 'first_received_at', r.received_at,
                    'first_completed_at', coalesce(r.completed_at, (date '2000-01-01' + moved.day)::timestamp AT TIME ZONE 'UTC'))::text END
@@ -244,17 +248,18 @@ BEGIN
                      WHEN r.takeovers > 0 AND i.alone IS NOT TRUE THEN 'due'
                      ELSE 'locked' END
             WHEN r.status = 'failed' AND r.attempt >= p_max_attempts[i.queue] THEN 'exhausted'
-            -- A token that has ended is never given out again: an old call that comes late must not bring it back.
+            -- A token that has ended is never issued again: a late call with it must not be valid again.
             WHEN r.token = i.token THEN 'lost'
             WHEN r.next_attempt_at > v_now THEN 'not_due'
-            -- It could have been taken, and was not: an application is committing, or somebody else was quicker.
+            -- The row could have been taken, but was not: an application is committing, or another sidecar was
+            -- quicker.
             ELSE 'locked' END AS answer
         OFFSET 0) a
     WHERE a.answer IS DISTINCT FROM 'completed'
     ORDER BY i.ord;
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
-    -- Most of what is there already is completed: one row for all of that.
+    -- Most existing rows are completed: one row answers all of them.
     IF v_n < cardinality(p_ids) THEN
         ord := v_n - cardinality(p_ids);
         answer := 'completed';

@@ -1,15 +1,17 @@
--- sidecar_claim_many for queues with `store`: the messages whose rows it inserts are stored whole, in the same transaction. So there is a
--- message where there is a row, as long as both are kept, and it is stored once, however often it is claimed again.
+-- sidecar_claim_many for queues with `store`: the messages whose rows it inserts are stored whole, in the same
+-- transaction. So every row has its message, as long as both are kept, and it is stored once, however often it is
+-- claimed again.
 --
--- Parameters and answers are those of sidecar_claim_many. Beside them: p_arrivals, numbers in whose order the messages have arrived;
--- where p_bodies is NULL nothing is stored.
+-- Parameters and answers are those of sidecar_claim_many, and in addition p_arrivals: numbers in the order of
+-- arrival; a message whose p_bodies is NULL is not stored.
 --
--- Which rows are its own is told by themselves: written by this transaction with the offered token, and not claimed before (alive_since).
+-- It recognises its own rows: written by this transaction with the offered token, and not claimed before
+-- (alive_since).
 --
--- Locks: what sidecar_claim_many locks, and before it the table of messages in the mode of an INSERT, so that whoever reads in the order of
--- arrival can tell from pg_locks when all that was claimed before some time is committed. That waits only for sidecar_keep_messages, which
--- gives up after 50 ms.
--- Rows: one an item. Repeating it: as sidecar_claim_many; a row that is there already stores nothing.
+-- Locks: those of sidecar_claim_many, and before them the table of messages in the mode of an INSERT, so that
+-- readers in the order of arrival can tell from pg_locks when all claims before some time are committed. That waits
+-- only for sidecar_keep_messages, which gives up after 50 ms.
+-- Rows: one per item. Repeating it: as sidecar_claim_many; an existing row stores nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_claim_store_many(
     p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
@@ -32,7 +34,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_at timestamptz; -- of all of them, where all are new
+    v_at timestamptz; -- time of all of them, if all are new
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     LOCK TABLE ONLY onceward.message IN ROW EXCLUSIVE MODE;
@@ -51,7 +53,7 @@ BEGIN
         WHERE r.consumer = p_consumers[p_queues[1]] AND r.message_id = p_ids[1];
     END IF;
 
-    -- Bodies are not among what is sorted: they are copied once, into their rows.
+    -- Bodies are not part of the sorted rows: they are copied once, into the table.
     INSERT INTO onceward.message (consumer, message_id, received_at, message_type, exchange, routing_key, content_header, body)
     SELECT p_consumers[i.queue], i.id, own.received_at, i.type, coalesce(i.exchange, ''), coalesce(i.routing_key, ''), p_content_headers[i.n],
            p_bodies[i.n]

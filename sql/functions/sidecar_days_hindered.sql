@@ -1,9 +1,11 @@
--- What is in the way of the days of onceward.message, in words, with what to do about it; NULL: nothing is. Of several, the first.
+-- Why partitions of onceward.message cannot be made or dropped, in words, with the remedy; NULL: they can. The
+-- first of several.
 --
--- A table has the name of today or of one of the seven days to come, and is no partition: somebody has detached it, most likely. Its
--- day is not made, and what arrives goes into the default partition. Or a DETACH ... CONCURRENTLY has not ended, and nobody runs it any more, or
--- it waits: the day takes nothing and is not dropped. PostgreSQL refuses that beside a default partition, so this needs somebody who took
--- that away, too; claims that store fail on such a day, since the default partition does not take it either.
+-- A table has the name of today or of one of the seven coming days, and is not a partition: most likely it was
+-- detached. That day's partition is not made, and its messages go to the default partition. Or a DETACH ...
+-- CONCURRENTLY has not ended: its session is gone, or it waits. Then the day accepts nothing and is not dropped.
+-- PostgreSQL refuses that beside a default partition, so it requires that the default partition was removed, too;
+-- claims that store fail on such a day.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_days_hindered() RETURNS text
@@ -20,10 +22,10 @@ AS $$
     END
     FROM (SELECT c.relname, t.day, h.pending
           FROM pg_class c
-          -- by name: somebody's message_20260231 is no day
+          -- by name: a user's table message_20260231 is no day
           LEFT JOIN (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date + n AS day FROM generate_series(0, 7) n) t
               ON c.relname = 'message_' || to_char(t.day, 'YYYYMMDD')
-          -- before PostgreSQL 14 there is no such column
+          -- the column does not exist before PostgreSQL 14
           LEFT JOIN LATERAL (SELECT to_jsonb(i) ->> 'inhdetachpending' = 'true' IS TRUE AS pending FROM pg_inherits i
                              WHERE i.inhrelid = c.oid AND i.inhparent = 'onceward.message'::regclass) h ON true
           WHERE c.relnamespace = 'onceward'::regnamespace AND c.relname ~ '^message_[0-9]{8}$') d

@@ -1,18 +1,21 @@
--- Ends tokens whose attempt failed, of several queues: the rows may be claimed again after a delay, the attempt stays charged. p_queues has
--- the number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+-- Ends tokens whose attempt failed, of several queues: the rows may be claimed again after a delay, the attempt
+-- stays charged. p_queues has the number of each item's queue, which is a place in p_consumers. The items are
+-- sorted by consumer and id, in byte order.
 --
--- p_give_back: the attempt is taken off again; the row waits, and the answer is 'released'.
--- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
--- less than 0: nothing is. p_batch_caps: how many messages the next request with it has at most; NULL: what the row says.
+-- p_give_back: the attempt is not charged; the row waits, and the answer is 'released'. p_crashes: the row's new
+-- count of crashes; negative: unchanged. p_unproven_steps: written, with the present time as unproven_at; negative:
+-- unchanged. p_batch_caps: largest size of the next request with this message; NULL: unchanged.
 --
--- p_only_expired: only if the window is over, so that a token which its application has extended lives on. A window that ends later
--- than in c_most and two seconds was given out by a clock that was ahead. It counts as over: the caller, whose token it is, has waited for it by another clock.
+-- p_only_expired: only if the window has ended, so that a token that its application has extended stays valid. A
+-- window that ends later than c_most and two seconds from now was given by a clock that was ahead. It counts as
+-- ended: the caller, who has the token, has waited for it by another clock.
 --
--- Answers, one an item: failed (now, or before, with this token) | released | completed | locked (look again) | extended (wait_ms: what is left of
--- the window) | lost | vanished.
+-- Answers, one per item: failed (now, or before, with this token) | released | completed | locked (read the row
+-- again) | extended (wait_ms: the rest of the window) | lost | vanished.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
--- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with that token raises.
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
+-- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with
+-- that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_statuses integer[], p_delays bigint[],
     p_only_expired boolean[], p_give_back boolean[], p_crashes integer[], p_unproven_steps integer[],
@@ -33,8 +36,8 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_most  constant interval := interval '168 hours'; -- the most that max_window may be
-    c_grace constant interval := interval '2 s'; -- as sidecars have it
+    c_most  constant interval := interval '168 hours'; -- the longest max_window
+    c_grace constant interval := interval '2 s'; -- as in the sidecar
     v_now   timestamptz := clock_timestamp();
     v_late  timestamptz := v_now + c_most + c_grace;
 BEGIN

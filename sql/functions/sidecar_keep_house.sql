@@ -52,14 +52,15 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_lease  constant interval := '60 s';
-    c_pages  constant integer := 8;   -- read between two looks at the clock
-    c_rows   constant integer := 100; -- changed between two looks at the clock
+    c_pages  constant integer := 8;   -- read between two checks of the clock
+    c_rows   constant integer := 100; -- changed between two checks of the clock
     c_apart  constant bigint := 60000; -- ms between the clocks
-    c_moves  constant integer := 16;   -- moved between two looks at the clock; a move takes four times as long as a deletion
-    c_few    constant integer := 2;    -- pages, where there is something to move: what is left of a piece is read again
+    -- moved between two checks of the clock; a move takes four times as long as a deletion
+    c_moves  constant integer := 16;
+    c_few    constant integer := 2;    -- pages, when there are rows to move: the rest of a piece is read again
     c_least  constant interval := '1 hour'; -- between a completion and its move: see sidecar_claim_many
-    c_said   constant interval := '1 hour'; -- for which a reported retention counts
-    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many knows a swept row by it
+    c_said   constant interval := '1 hour'; -- how long a reported retention counts
+    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many recognises a swept row by it
     v_now    constant timestamptz := clock_timestamp();
     v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
     v_ahead  constant bigint := coalesce(floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms, 0);
@@ -73,8 +74,8 @@ DECLARE
     v_old    timestamptz;
     v_lease  record;
     v_number smallint;
-    v_least  smallint[]; -- by the consumer's number: the first day that is kept; NULL: it is gone
-    v_least0 smallint;   -- of those that are gone
+    v_least  smallint[]; -- by the consumer's number: the first day that is kept; NULL: the consumer is gone
+    v_least0 smallint;   -- for consumers that are gone
     v_step   integer;
     v_moves  tid[];
     v_known  boolean;
@@ -104,12 +105,12 @@ BEGIN
     END IF;
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
-    -- A lease that ends later than any was ever given was made by a clock that ran ahead.
+    -- A lease that ends later than any possible one was written by a clock that was ahead.
     SELECT c.keeper, c.kept_until, c.keeper_page, c.number, c.retention_ms, c.retention_at, c.history_day INTO v_lease
     FROM onceward.consumer c WHERE c.consumer = p_consumer;
     v_known := FOUND;
     v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
-    -- Every replica reports, also one that is not the keeper. What is reported for the first time, or is longer, is written at once.
+    -- Every replica reports, including those that are not the keeper. A new or longer retention is written at once.
     IF coalesce(v_lease.retention_ms < p_retention_ms OR v_lease.retention_at <= v_now - c_said
                 OR v_lease.retention_ms = p_retention_ms AND v_lease.retention_at NOT BETWEEN v_now - c_lease AND v_now, true) THEN
         PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer FOR UPDATE SKIP LOCKED;
@@ -141,10 +142,10 @@ BEGIN
     END IF;
     v_number := v_lease.number;
     IF p_compact_ms IS NOT NULL AND v_number IS NULL THEN
-        -- Numbers are never given out again, since entries may outlive their consumer.
+        -- Numbers are never reused, since entries may outlive their consumer.
         UPDATE onceward.consumer c SET number = nextval('onceward.consumer_number') WHERE c.consumer = p_consumer AND c.number IS NULL
         RETURNING c.number INTO v_number;
-        IF NOT FOUND THEN -- another call has given it one since it was read, or it was forgotten
+        IF NOT FOUND THEN -- another call has assigned one since it was read, or the consumer was removed
             away_ms := 1000;
             RETURN;
         END IF;
@@ -168,7 +169,7 @@ BEGIN
     END IF;
     <<walk>>
     WHILE v_page < v_pages LOOP
-        -- The column in an expression keeps the primary key out of it: the whole consumer would be read.
+        -- The expression keeps the planner from using the primary key, which would read the whole consumer.
         SELECT array_agg(f.tid) FILTER (WHERE f.found = 'old'), array_agg(f.tid) FILTER (WHERE f.found = 'late'),
                array_agg(f.tid) FILTER (WHERE f.found = 'move'),
                count(*) FILTER (WHERE f.found = 'waits'), count(*) FILTER (WHERE f.found IN ('waits', 'open'))
@@ -187,7 +188,7 @@ BEGIN
               WHERE r.ctid >= format('(%s,0)', v_page)::tid AND r.ctid < format('(%s,0)', least(v_page + v_step, 4294967295))::tid
                 AND r.consumer || '' = p_consumer) f;
 
-        -- A piece that is left in the middle is read again by the next call.
+        -- The next call reads a piece again that was left in the middle.
         FOR v_at IN 1 .. coalesce(array_length(v_olds, 1), 0) BY c_rows LOOP
             EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
             WITH taken AS MATERIALIZED (
@@ -232,7 +233,7 @@ BEGIN
         EXIT walk WHEN clock_timestamp() >= v_end;
     END LOOP;
 
-    -- A call that begins in the history does a page of it at least, however slow it is.
+    -- A call that begins in the history processes at least one page of it, however slow it is.
     IF v_page >= v_pages AND v_page < n_pages AND (v_step IS NULL OR clock_timestamp() < v_end) THEN
         SELECT array_agg(CASE WHEN c.known THEN coalesce(c.least, -32768) END ORDER BY n.n), coalesce(min(c.least), -32768)
         INTO v_least, v_least0
@@ -262,7 +263,7 @@ BEGIN
     IF swept > 0 THEN
         PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
     END IF;
-    -- 0 says that the walk has ended. What is left in the middle of the first piece goes on behind page 0, of
+    -- 0 means that the walk has ended. So a first piece that was left in the middle continues behind page 0, of
     -- which a few rows may be left to the next walk.
     next_page := CASE WHEN v_page < n_pages THEN greatest(v_page, 1) ELSE 0 END;
     took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;

@@ -32,7 +32,7 @@ BEGIN
     SELECT m.made, m.due, m.old_at, m.busy, m.ahead_ms INTO made, v_due, v_old, busy, ahead_ms
     FROM onceward.sidecar_make_messages(p_consumers, p_retentions, p_clock_ms) m;
     more := false;
-    -- The locks of a day that took long are not held for longer.
+    -- The locks of a day that took long are not held any longer.
     IF made > 0 AND pg_relation_size('onceward.message_default') > c_much THEN
         more := v_due;
         RETURN;
@@ -42,7 +42,7 @@ BEGIN
     END IF;
     PERFORM set_config('lock_timeout', '50ms', true);
 
-    -- What an earlier call has taken out.
+    -- Tables that an earlier call has detached.
     SELECT c.relname INTO v_name FROM pg_class c
     WHERE c.relnamespace = 'onceward'::regnamespace AND c.relname ~ '^message_[0-9]{8}_gone$' AND c.relkind = 'r' AND NOT c.relispartition
     ORDER BY c.relname LIMIT 1;
@@ -57,7 +57,8 @@ BEGIN
         END;
     END IF;
 
-    -- The oldest. One a call: the locks of the first would be held while the second waits for its own, or goes to the disk.
+    -- The oldest. One per call: otherwise the first one's locks would be held while the second waits for its own,
+    -- or for the disk.
     SELECT min(c.relname) INTO v_next
     FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
     WHERE h.inhparent = 'onceward.message'::regclass AND c.relname ~ '^message_[0-9]{8}$'
@@ -85,7 +86,7 @@ BEGIN
        AND NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
         BEGIN
             LOCK TABLE onceward.message_default IN ACCESS EXCLUSIVE MODE;
-            -- Whoever was writing to it when it was looked at has ended now, and is seen.
+            -- Sessions that were writing to it at the check have ended now, and their rows are visible.
             IF NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
                 TRUNCATE onceward.message_default;
                 dropped := 'message_default';

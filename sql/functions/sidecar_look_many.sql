@@ -1,15 +1,17 @@
--- Reads rows of several queues without touching them. p_queues has the number of each item's queue, which is a place in p_consumers,
--- p_transactions, p_windows and p_max_windows (not less).
+-- Reads rows of several queues without changing them. p_queues has the number of each item's queue, which is a
+-- place in p_consumers, p_transactions, p_windows and p_max_windows (not less).
 --
--- Answers, one an item, or one with ord -n for the n items that have none: claimed (processing with that token; wait_ms is what is left of its window, and may be negative) |
--- completed | held (wait_ms until a takeover is allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) |
--- due (what a claim would claim, or call exhausted or due) | dead (detail: the last error) | mismatch | vanished. With each but completed,
--- where there is a row: attempt, takeovers, crashes, unproven_ms and unproven_step. When a takeover is allowed is said in sidecar_claim_many.
--- Neither wait is longer than its queue's p_max_windows and twice the grace, whatever the row says: the caller looks again then. A window may end later
--- by a clock that was ahead, or by the `max_window` of another replica.
+-- Answers, one per item, or one with ord -n for the n items that have none: claimed (processing with that token;
+-- wait_ms is the rest of its window, and may be negative) | completed | held (wait_ms until a takeover is allowed,
+-- detail: the claim owner, namesake) | not_due (wait_ms, detail: the last error) | due (rows that a claim would
+-- claim, or call exhausted or due) | dead (detail: the last error) | mismatch | vanished. Each answer but
+-- completed, if there is a row, also has: attempt, takeovers, crashes, unproven_ms and unproven_step.
+-- sidecar_claim_many explains when a takeover is allowed. Neither wait is longer than its queue's p_max_windows and
+-- twice the grace: the caller then reads the row again. A window may end later because of a clock that was ahead,
+-- or of another replica's `max_window`.
 --
--- Locks: none; waits at most a second for somebody's lock of the whole table. Rows: one an item.
--- Repeating it: it only reads; VOLATILE, so that each call sees what was committed before it.
+-- Locks: none; waits at most a second for a lock of the whole table. Rows: one per item.
+-- Repeating it: it only reads; VOLATILE, so that each call sees earlier commits.
 CREATE OR REPLACE FUNCTION onceward.sidecar_look_many(
     p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_transactions boolean[], p_windows interval[], p_max_windows interval[],
@@ -76,7 +78,7 @@ BEGIN
     ORDER BY i.ord;
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
-    -- Most of what is there already is completed: one row for all of that.
+    -- Most existing rows are completed: one row answers all of them.
     IF v_n < cardinality(p_ids) THEN
         ord := v_n - cardinality(p_ids);
         answer := 'completed';

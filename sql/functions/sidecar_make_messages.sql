@@ -33,7 +33,8 @@ DECLARE
     c_ahead constant integer := 7;      -- days
     c_apart constant bigint := 60000;   -- ms between the clocks
     c_fresh constant interval := '1 hour';
-    c_least constant bigint := 3600000;       -- ms; a configuration has no others, and whoever has the login shall do no worse
+    -- ms; no configuration has less, and a login that calls this directly must not either
+    c_least constant bigint := 3600000;
     c_most  constant bigint := 315360000000;
     c_much  constant bigint := 16777216; -- bytes of the default partition; also in sidecar_keep_messages
     v_now   constant timestamptz := clock_timestamp();
@@ -44,7 +45,8 @@ DECLARE
     v_sql   text;
     v_days  date[];
     v_much  constant boolean := pg_relation_size('onceward.message_default') > c_much;
-    v_aside constant boolean := coalesce(current_setting('onceward.aside', true) = 'on', false); -- sidecar_keep_messages calls
+    -- for a call by sidecar_keep_messages
+    v_aside constant boolean := coalesce(current_setting('onceward.aside', true) = 'on', false);
     v_later boolean := false;
     v_lz4   boolean;
 BEGIN
@@ -64,7 +66,7 @@ BEGIN
         RETURN;
     END;
 
-    -- Written once an hour, or it would be the only thing here that writes. Nobody else writes these rows.
+    -- Written once an hour, since it is the only regular write here. No other function writes these rows.
     INSERT INTO onceward.message_retention AS m (consumer, retention_ms, seen_at)
     SELECT s.consumer, least(greatest(s.retention_ms, c_least), c_most), v_now
     FROM unnest(p_consumers, p_retentions) s (consumer, retention_ms)
@@ -107,7 +109,7 @@ BEGIN
                     EXECUTE v_sql;
                 END LOOP;
             END IF;
-            -- Nobody reads or writes it by its own name, whatever default privileges say.
+            -- No role may access it by its own name, whatever default privileges grant.
             FOR v_sql IN
                 SELECT DISTINCT format('REVOKE ALL ON onceward.%I FROM %s CASCADE', v_name,
                                        CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
@@ -119,7 +121,8 @@ BEGIN
             EXECUTE format('ALTER TABLE onceward.message ATTACH PARTITION onceward.%I FOR VALUES FROM (%L) TO (%L)', v_name,
                            v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00');
             made := made + 1;
-        EXCEPTION WHEN lock_not_available OR check_violation THEN -- a row for that day has just come into the default partition
+        -- a row for that day has just arrived in the default partition
+        EXCEPTION WHEN lock_not_available OR check_violation THEN
             busy := true;
             EXIT;
         END;

@@ -1,9 +1,11 @@
--- What waits in the outbox, and who relays it; for the stats, and for people.
+-- The waiting messages of the outbox, and its relay, for the stats and for people.
 --
--- waiting: committed, and not confirmed by the written position; counted up to 10,000, and above that (exact is false) as many as numbers
--- were given out since, which is not less. Messages that are parked count, too. lag_ms: since the oldest of them was published; 0: none. letters: of the outbox. holder: NULL
--- when nobody has the lease, or its time is over. bytes: of the three tables, and of what is parked. turn_waits_ms: for how long tables whose turn is over could
--- not be emptied; NULL: they are. restored: see sidecar_outbox_lease; then waiting and lag_ms mean nothing.
+-- waiting: committed, and not confirmed by the written position; counted up to 10,000. Above that (exact is false)
+-- it is the number of numbers drawn since, which is not less. Parked messages count, too. lag_ms: since the oldest
+-- of them was published; 0: none. letters: of the outbox. holder: the relay; NULL when no sidecar has the lease, or
+-- its time is over. bytes: of the three tables and the parked messages. turn_waits_ms: how long tables whose turn
+-- is over could not be emptied; NULL: they could. restored: see sidecar_outbox_lease; then waiting and lag_ms are
+-- meaningless.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_gauge(

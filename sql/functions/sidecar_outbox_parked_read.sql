@@ -1,7 +1,8 @@
--- The parked messages of an exchange behind the number p_after, in order: at most p_rows and about p_bytes of bodies (one at least).
+-- The parked messages of an exchange behind the number p_after, in order: at most p_rows and about p_bytes of
+-- bodies (at least one).
 --
--- Answers what sidecar_outbox_read answers, with the number among the parked as seq; the last row has batch ('parked') and over, whether
--- there are no more.
+-- Returns the columns of sidecar_outbox_read, with the number among the parked as seq; the last row has batch
+-- ('parked') and over: there are no more.
 --
 -- Locks: none. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_parked_read(

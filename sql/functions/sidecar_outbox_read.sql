@@ -91,14 +91,15 @@ BEGIN
         END IF;
     END IF;
     IF s2 IS NULL THEN
-        -- The floor before the snapshot is taken, the ceiling after it: the statement's snapshot is older than what it reads of a sequence.
+        -- The floor is read before the snapshot is taken, the ceiling after it: the statement's snapshot is older
+        -- than the values that it reads from a sequence.
         SELECT n.last_value INTO v_next FROM onceward.outbox_number n;
         SELECT pg_current_snapshot(), n.last_value INTO s2, v_ceiling FROM onceward.outbox_number n;
         v_next_by := NULL;
         v_after := 0;
     END IF;
     v_head := concat_ws('/', s1::text, v_floor::text, coalesce(v_by::text, ''), s2::text, v_ceiling::text, v_next::text);
-    -- Equal snapshots: nothing has ended since.
+    -- Equal snapshots: no transaction has ended since.
     IF v_after < v_floor AND s1::text <> s2::text THEN
         v_from := pg_snapshot_xmax(s1)::text;
         v_few := least(v_by, pg_snapshot_xmax(s2))::text::bigint - v_from;

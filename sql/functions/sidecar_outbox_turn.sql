@@ -28,7 +28,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_no_end constant xid8 := '9223372036854775807';
-    c_old    constant integer := 10000; -- positions a turn; at a hundred milliseconds each, 17 minutes of them
+    c_old    constant integer := 10000; -- positions per turn; at a hundred milliseconds each, 17 minutes of them
     v_hold   text := onceward.outbox_hold(p_lease);
     v_now    timestamptz := clock_timestamp();
     p        onceward.outbox_position;
@@ -52,7 +52,7 @@ BEGIN
 
     IF p.turned IS DISTINCT FROM v_turn THEN
         p.turned := v_turn;
-        p.turned_by := pg_current_xact_id(); -- behind the line above
+        p.turned_by := pg_current_xact_id(); -- after the line above
         p.turned_at := v_now;
         p.emptied := false;
         v_answer := 'turned';
@@ -69,7 +69,7 @@ BEGIN
             FOREACH v_table IN ARRAY ARRAY['outbox_0', 'outbox_1', 'outbox_2'] LOOP
                 IF v_table <> 'outbox_' || v_turn % 3 AND pg_relation_size(('onceward.' || v_table)::regclass) > 0 THEN
                     EXECUTE format('LOCK TABLE onceward.%I IN ACCESS EXCLUSIVE MODE', v_table);
-                    -- It cannot be. Rather a table that is never emptied than one message lost.
+                    -- This cannot happen. If it does, a table that is never emptied is better than a lost message.
                     EXECUTE format('SELECT EXISTS (SELECT FROM onceward.%I z WHERE z.xid >= $1)', v_table)
                         INTO v_later USING pg_snapshot_xmin(p.done);
                     IF v_later THEN
@@ -81,13 +81,13 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             RETURN 'busy';
         END;
-        -- Not in each call: dead ones are gone through again, as long as an old snapshot keeps them.
+        -- Not in each call: dead rows are read again as long as an old snapshot keeps them.
         DELETE FROM onceward.outbox_position d WHERE d.ctid = ANY (ARRAY(
             SELECT q.ctid FROM onceward.outbox_position q WHERE (q.lease, q.n) < (p.lease, p.n) ORDER BY q.lease, q.n LIMIT c_old));
         p.emptied := true;
         v_answer := 'emptied';
     ELSE
-        -- When nothing is published nobody writes a position. It may go on to where nothing waits.
+        -- When nothing is published no relay writes a position. It may move to where nothing waits.
         IF p.upto IS NULL AND p.resending IS NULL THEN
             SELECT n.last_value INTO v_floor FROM onceward.outbox_number n;
             s2 := pg_current_snapshot();
@@ -95,8 +95,9 @@ BEGIN
                AND (SELECT w.n FROM onceward.outbox_waiting(p.done, p.floor, p.done_by, NULL, NULL, 1) w) = 0 THEN
                 p.done := s2;
                 p.floor := v_floor;
-                -- No upper end: this transaction has its id since it took the lease's row, before s2 was taken. Whoever published meanwhile has a
-                -- higher one, and may still be in progress above s2's xmax.
+                -- No upper end: this transaction has had its id since it locked the lease's row, before s2 was
+                -- taken. A session that published meanwhile has a higher one, and may still be in progress above
+                -- s2's xmax.
                 p.done_by := c_no_end;
                 v_answer := 'waits';
             END IF;

@@ -97,7 +97,8 @@ BEGIN
         FROM onceward.replica r WHERE r.instance = ANY (p_holders);
     END IF;
 
-    -- Nobody ever wanted anything of most consumers, and a pause is all that is wanted of others: what is rare is not joined to that.
+    -- Most consumers never had an operator command, and most of the others only a pause: so rare commands are read
+    -- separately.
     RETURN QUERY
     SELECT 'control', array_position(p_consumers, k.consumer), coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint,
            NULL::bigint, k.paused, coalesce(k.reason, '')

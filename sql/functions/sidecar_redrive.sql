@@ -46,7 +46,7 @@ BEGIN
         IF FOUND THEN
             RETURN 'locked';
         END IF;
-        -- Behind the row: what was moved before that statement is seen by this one.
+        -- After the row: this statement sees entries that were moved before it.
         SELECT h.print INTO v_print FROM onceward.history h
         WHERE h.hash = onceward.history_hash(v_letter.consumer, v_letter.message_id) LIMIT 1;
         IF NOT FOUND THEN
@@ -58,14 +58,15 @@ BEGIN
         RETURN 'completed';
     END IF;
 
-    -- It was stored without a look at the row: it may be another message under the same id.
+    -- It was stored without reading the row: it may be another message under the same id.
     IF v_letter.rowless AND v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
         RETURN 'rowless';
     ELSIF v_row.status = 'completed' THEN
         DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN 'completed';
     ELSIF v_row.status = 'dead' THEN
-        -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
+        -- A new secret: the token of the death becomes worthless. The age starts again, or an old message would die
+        -- at once.
         UPDATE onceward.inbox r
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
             crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL,
@@ -74,7 +75,7 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'locked';
         END IF;
-        -- Who redrives it does not want it given up any more.
+        -- A redriven message must not be given up any more.
         UPDATE onceward.control k SET give_up = array_remove(k.give_up, v_letter.message_id)
         WHERE k.consumer = v_letter.consumer AND v_letter.message_id = ANY (k.give_up);
         RETURN 'reset';

@@ -39,7 +39,7 @@ BEGIN
         RETURN CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
 
-    -- Its former row is left as it is: dead. Only what became of it since is looked at.
+    -- Its former row stays dead. Only a later completion of it matters.
     v_other := NOT v_letter.rowless AND v_letter.message_id <> p_message_id;
     IF v_other THEN
         SELECT r.status INTO v_row FROM onceward.inbox r
@@ -49,7 +49,7 @@ BEGIN
             IF FOUND THEN
                 RETURN 'locked';
             END IF;
-            -- Behind the row: what was moved before that statement is seen by this one.
+            -- After the row: this statement sees entries that were moved before it.
             PERFORM FROM onceward.history h
             WHERE h.hash = onceward.history_hash(v_letter.consumer, v_letter.message_id)
               AND h.print = onceward.history_print(v_letter.fingerprint);
@@ -88,7 +88,8 @@ BEGIN
         DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN 'completed';
     ELSIF v_row.status = 'dead' THEN
-        -- A new secret: the token of the death is worth nothing any more. The age starts again, or an old message would die at once.
+        -- A new secret: the token of the death becomes worthless. The age starts again, or an old message would die
+        -- at once.
         UPDATE onceward.inbox r
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
             crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
@@ -96,7 +97,7 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'locked';
         END IF;
-        -- Who redrives it does not want it given up any more.
+        -- A redriven message must not be given up any more.
         UPDATE onceward.control k SET give_up = array_remove(k.give_up, p_message_id)
         WHERE k.consumer = v_letter.consumer AND p_message_id = ANY (k.give_up);
         RETURN 'reset';

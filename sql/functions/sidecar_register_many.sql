@@ -81,7 +81,7 @@ BEGIN
         )
         SELECT array_agg(c.consumer), array_agg(c.former) INTO v_changed, v_formers FROM changed c;
     EXCEPTION WHEN unique_violation THEN
-        NULL; -- another consumer has got one of the queues since: nothing is taken over, and the answers below name it
+        NULL; -- another consumer has one of the queues since: nothing is taken over, and the answers below name it
     END;
 
     RETURN QUERY

@@ -1,13 +1,16 @@
--- Gives claims of several queues back without charging them: the attempt is taken off again, and the rows may be claimed after a delay. A
--- negative delay is counted from the end of the token, as it is now, but
--- at most c_most from now: the application may still be at work. p_queues has the number of each item's queue, which is a place in p_consumers. The items are sorted by consumer and id, in byte order.
+-- Releases claims of several queues without charging them: the attempt is taken off again, and the rows may be
+-- claimed after a delay. A negative delay counts from the present end of the token, but at most c_most from now:
+-- the application may still be at work. p_queues has the number of each item's queue, which is a place in
+-- p_consumers. The items are sorted by consumer and id, in byte order.
 --
--- p_crashes: what the row shall say of them; less than 0: what it says. p_unproven_steps: written, with the present time as unproven_at;
--- less than 0: nothing is. p_batch_caps: how many messages the next request with it has at most; NULL: what the row says.
+-- p_crashes: the row's new count of crashes; negative: unchanged. p_unproven_steps: written, with the present time
+-- as unproven_at; negative: unchanged. p_batch_caps: largest size of the next request with this message; NULL:
+-- unchanged.
 --
--- Answers, one an item: released (now, or before, with this token) | completed | locked (look again) | lost | vanished.
+-- Answers, one per item: released (now, or before, with this token) | completed | locked (read the row again) |
+-- lost | vanished.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits for one. Rows: one an item.
+-- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'released' and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_release_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[],
@@ -29,7 +32,8 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    c_most constant interval := interval '168 hours'; -- the most that max_window may be: later ends are of a clock that was ahead
+    -- the longest max_window: later ends come from a clock that was ahead
+    c_most constant interval := interval '168 hours';
     v_now  timestamptz := clock_timestamp();
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);

@@ -1,20 +1,23 @@
--- Counts a renewal for each item before a copy of its message is published to its own queue: a quorum queue counts the deliveries of the
--- copy from 0. Items of several queues. p_queues has the number of each item's queue, which is a place in p_consumers, p_transactions,
--- p_windows and p_max_windows (not less). The items are sorted by consumer and id, in byte order.
+-- Counts a renewal for each item before a copy of its message is published to its own queue: a quorum queue counts
+-- the deliveries of the copy from 0. Items of several queues. p_queues has the number of each item's queue, which
+-- is a place in p_consumers, p_transactions, p_windows and p_max_windows (not less). The items are sorted by
+-- consumer and id, in byte order.
 --
--- A message with neither a row nor an entry of the history gets one that waits and was never claimed (claimed_by is empty). Its first claim sets received_at, so the
--- message is as old as its first claim, and a queue with `store` stores it then.
+-- A message with neither a row nor a history entry gets a waiting row that was never claimed (claimed_by is empty).
+-- Its first claim sets received_at, so the message is as old as its first claim, and a queue with `store` stores it
+-- then.
 --
--- Bounds of a row: 1,000 renewals, and a pace of 10 a minute. Each renewal moves renewals_until by 6 s, to a minute from now at most. One
--- that would move it further is counted, and answered too_often: the queue pauses for wait_ms. Refusing it could end the message, since the
--- broker goes on counting its deliveries. A renewals_until beyond a minute is from a clock that has stepped back, and is ignored.
+-- Bounds of a row: 1,000 renewals, and a pace of 10 a minute. Each renewal moves renewals_until by 6 s, to at most
+-- a minute from now. A renewal that would move it further is counted, and answered too_often: the queue pauses for
+-- wait_ms. Refusing it could lose the message, since the broker continues to count its deliveries. A renewals_until
+-- beyond a minute comes from a clock that has stepped back, and is ignored.
 --
--- Answers, one an item: renewed (counted) | completed | dead | held (a token lives; wait_ms until a takeover is allowed, detail: the holder) |
--- locked | vanished | mismatch (detail: JSON with both fingerprints) | too_often (counted, and the queue is to
--- pause for wait_ms; NULL: not counted, no renewal is left).
+-- Answers, one per item: renewed (counted) | completed | dead | held (a token is valid; wait_ms until a takeover is
+-- allowed, detail: the claim owner) | locked | vanished | mismatch (detail: JSON with both fingerprints) |
+-- too_often (counted, and the queue must pause for wait_ms; NULL: not counted, no renewal is left).
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of the same id, at most a
--- second. And that of time_mark, before all others. Rows: one an item.
+-- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of
+-- the same id, at most a second. And that of time_mark, before all others. Rows: one per item.
 -- Repeating it: counts once more, and changes nothing else.
 CREATE OR REPLACE FUNCTION onceward.sidecar_renew_many(
     p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
@@ -40,11 +43,11 @@ DECLARE
     c_most    constant integer := 1000;
     c_minute  constant interval := interval '60 s';
     c_each    constant interval := interval '6 s';
-    v_received timestamptz; -- of new rows
+    v_received timestamptz; -- for new rows
     v_now     timestamptz;
     v_stale   timestamptz;
     v_counted bigint[];
-    v_over    bigint[]; -- of those, beyond the pace
+    v_over    bigint[]; -- the rows beyond the pace
     v_waits   bigint[];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
@@ -71,7 +74,8 @@ BEGIN
     WHERE there.yes IS NULL AND moved.yes IS NULL
     ON CONFLICT (consumer, message_id) DO NOTHING;
 
-    -- As in sidecar_claim_many: an id that was completed and moved since the snapshot was seen neither as a row nor as an entry.
+    -- As in sidecar_claim_many: an id that was completed and moved since the snapshot was seen neither as a row nor
+    -- as an entry.
     IF clock_timestamp() NOT BETWEEN v_now AND v_now + interval '1 minute' THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the renewal took more than a minute, or the clock was set back',
             HINT = 'It is repeated: what it has seen of the inbox may be too old.';
@@ -116,7 +120,8 @@ BEGIN
                WHEN 'held' THEN r.claimed_by
                WHEN 'mismatch' THEN json_build_object(
                    'fingerprint', encode(i.fingerprint, 'hex'),
-                   -- Of an entry only 4 bytes are known. A claim with the zeros behind them is answered like the first body.
+                   -- Only 4 bytes of an entry are known. A claim with zeros behind them is answered like the first
+                   -- body.
                    'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), rpad(lpad(to_hex(moved.print), 8, '0'), 32, '0')),
                    'first_status', coalesce(r.status, 'completed'), 'first_received_at', r.received_at,
                    'first_completed_at', coalesce(r.completed_at, (date '2000-01-01' + moved.day)::timestamp AT TIME ZONE 'UTC'))::text END
@@ -148,7 +153,7 @@ BEGIN
                                                   p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own,
                                                   p_gone)) IS NOT TRUE THEN 'held'
             WHEN r.renewals >= c_most THEN 'too_often'
-            -- The row could have been counted, and was not: its lock is taken.
+            -- The row could have been counted, but was not: it is locked.
             ELSE 'locked' END AS answer
         OFFSET 0) a
     ORDER BY i.ord;

@@ -1,18 +1,21 @@
--- What lets somebody else than the owner of the schema put code behind what applications call: a row a fault, the worst first.
+-- Privileges and objects that let another role than the schema's owner put code behind the functions that
+-- applications call: one row per fault, the worst first.
 --
--- The functions for applications are SECURITY DEFINER: they run as their owner, and so does all that they call, and every trigger,
--- default, constraint and index of the tables that they write. Whoever owns one of those things, or may make one, or may replace one because
--- the schema is his, is as good as the owner of the function. So all of it must belong to one role, and nobody else may add to it.
+-- The functions for applications are SECURITY DEFINER: they run as their owner, and so do all functions that they
+-- call, and every trigger, default, constraint and index of the tables that they write. A role that owns one of
+-- those objects, or may create one, or may replace one because it owns the schema, is as powerful as the owner of
+-- the function. So all of them must belong to one role, and no other role may add to them.
 --
--- $1: 'true': that role must be the one that asks, who migrates. Else it is the schema's owner, whoever that is.
--- $2: the signatures of the functions of this program, a JSON array of texts like onceward.complete(text).
+-- $1: 'true': that role must be the current one, which migrates. Else it is the schema's owner.
+-- $2: the signatures of this program's functions, a JSON array of texts like onceward.complete(text).
 --
--- kind   owner, create, code: nothing of the schema may be called or changed
---        trigger: the same, and a migration may take the right away first
---        warning: it works, and somebody should know
--- what, remedy: for people; what others have named is quoted, and without control characters.
+--   kind   owner, create, code: nothing of the schema may be called or changed
+--          trigger: the same, but a migration may revoke the right first
+--          warning: it works, and an operator should know
+--   what, remedy: for people; names chosen by others are quoted, and without control characters.
 --
--- Reads catalogs only, which everybody may, and calls nothing of the schema: so it may be asked where the schema is an attacker's.
+-- It reads only catalogs, which every role may, and calls nothing of the schema: so it may run even if the schema
+-- is an attacker's.
 -- Locks: none. Repeating it: only reads.
 WITH ours AS MATERIALIZED (
     SELECT n.oid AS schema, n.nspacl,
@@ -24,7 +27,7 @@ WITH ours AS MATERIALIZED (
     FROM ours JOIN pg_catalog.pg_class c ON c.relnamespace = ours.schema AND c.relkind NOT IN ('i', 'I', 't', 'c')
     UNION ALL SELECT 'pg_proc'::regclass, p.oid, p.proowner FROM ours JOIN pg_catalog.pg_proc p ON p.pronamespace = ours.schema
     UNION ALL SELECT 'pg_type'::regclass, t.oid, t.typowner FROM ours JOIN pg_catalog.pg_type t ON t.typnamespace = ours.schema
-        LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid -- not the types that tables and other types bring along
+        LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid -- not the types that belong to tables and other types
         WHERE CASE t.typtype WHEN 'c' THEN c.relkind = 'c' WHEN 'b' THEN t.typcategory <> 'A' WHEN 'm' THEN false ELSE true END
     UNION ALL SELECT 'pg_operator'::regclass, o.oid, o.oprowner FROM ours JOIN pg_catalog.pg_operator o ON o.oprnamespace = ours.schema
     UNION ALL SELECT 'pg_opclass'::regclass, o.oid, o.opcowner FROM ours JOIN pg_catalog.pg_opclass o ON o.opcnamespace = ours.schema
@@ -34,7 +37,8 @@ WITH ours AS MATERIALIZED (
     UNION ALL SELECT 'pg_ts_dict'::regclass, d.oid, d.dictowner FROM ours JOIN pg_catalog.pg_ts_dict d ON d.dictnamespace = ours.schema
     UNION ALL SELECT 'pg_ts_config'::regclass, c.oid, c.cfgowner FROM ours JOIN pg_catalog.pg_ts_config c ON c.cfgnamespace = ours.schema
     UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid, s.stxowner FROM ours JOIN pg_catalog.pg_statistic_ext s ON s.stxnamespace = ours.schema
-), extensions AS MATERIALIZED ( -- whoever may CREATE in the database can put a trusted one into any schema: its members are a superuser's
+-- a role with CREATE in the database can put a trusted one into any schema; a superuser owns its members
+), extensions AS MATERIALIZED (
     SELECT d.classid, d.objid, e.extname, e.extowner
     FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
     WHERE d.deptype = 'e'
@@ -44,7 +48,7 @@ WITH ours AS MATERIALIZED (
 ), functions AS MATERIALIZED (
     SELECT p.oid, p.proname, 'onceward.' || p.proname || '(' || oidvectortypes(p.proargtypes) || ')' AS signature
     FROM ours JOIN pg_catalog.pg_proc p ON p.pronamespace = ours.schema
-), grants AS MATERIALIZED ( -- of the tables and their columns, to others than the owner
+), grants AS MATERIALIZED ( -- on the tables and their columns, to roles other than the owner
     SELECT o.oid::regclass AS relation, g.grantee, g.privilege_type AS privilege,
            CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END AS who
     FROM ours CROSS JOIN objects o JOIN pg_catalog.pg_class c ON o.class = 'pg_class'::regclass AND c.oid = o.oid
@@ -82,7 +86,7 @@ WITH ours AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT a.grantee, a.privilege_type, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS who) g
     WHERE g.privilege_type = 'CREATE' AND g.grantee NOT IN (ours.owner, ours.nspowner)
     UNION ALL
-    -- One with other types of arguments may be taken for ours by whoever passes other types.
+    -- A call with other types of arguments may find a function of the same name that is not ours.
     SELECT 'code', 4, format('function %s has the name of one of ours, and is none', f.signature),
            format('drop it: DROP FUNCTION %s', f.oid::regprocedure)
     FROM functions f WHERE EXISTS (SELECT FROM known k WHERE k.name = f.proname)
