@@ -34,7 +34,7 @@ IN_RELEASE = "^dead_port$"  # without a sanitizer there are more requests in it
 
 
 class Interrupted(Exception):
-    """Nothing is begun any more."""
+    """Stops new steps from starting."""
 
 
 stopping = threading.Event()
@@ -284,7 +284,7 @@ def system_arguments(options):
 
 
 def run_system_tests(part, options, folder):
-    """They mostly wait, so there are many more workers than processors."""
+    """Tests mostly wait, so there are many more workers than processors."""
     if options.n_together == 0:
         return
     files = list(QUICK) if options.quick else ["."]
@@ -313,12 +313,12 @@ def run_chaos(part, options, folder):
 
 
 def run_bench(part, options, folder):
-    """What the bench can say on any machine: see bench/lib/check.py."""
+    """The part of the bench that is meaningful on any machine: see bench/lib/check.py."""
     run_program(part, options, os.path.join(TEST, "bench", "main.py"), "--check", "--quick", "--binary", os.environ["ONCEWARD_RELEASE_BINARY"])
 
 
 def parts_of(options):
-    """Those before the system tests, those beside them; they themselves and those after them."""
+    """The steps before the system tests, those beside them; the system tests and the steps after them."""
     before, beside, after = [Part("Building the unit tests", prepare)], [], [Part("System tests", run_system_tests)]
     if options.tool != "valgrind":
         beside.append(Part("Unit tests", run_unit_tests, True))
@@ -334,7 +334,7 @@ def parts_of(options):
 
 
 def show_times(parts, before):
-    """What took how long: before is told by test/run."""
+    """The durations: `before` is told by test/run."""
     say("Seconds")
     for text in before:
         title, _, seconds = text.rpartition("=")

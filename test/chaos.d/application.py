@@ -40,7 +40,7 @@ class Pod(Application):
     # effects
 
     def act(self, request, message, at):
-        """One transaction: complete, with transaction completion, then write and publish, as the README says."""
+        """Runs one transaction: complete, with transaction completion, then write and publish, as the README says."""
         queue = request.header("Onceward-Queue")
         with self._lock:
             database = self._databases.pop() if self._databases else None

@@ -35,7 +35,7 @@ class Chain:
                 if effects and (len({e["invoice"] for e in effects}) != 1 or not effects[0]["invoice"])]
 
     def letters_explained(self):
-        """What the broker takes nowhere is a letter, one for each call of publish; nothing else is."""
+        """Each call of publish whose message no queue takes leads to exactly one dead letter."""
         return [f"{what}: {n} letters, wanted {self.wanted_letters[what]}" for what, n in (self.letters - self.wanted_letters).items()] + \
                [f"{what}: {n} letters are missing" for what, n in (self.wanted_letters - self.letters).items()]
 

@@ -92,7 +92,7 @@ class Run:
         return postgres
 
     def make_queue(self, name):
-        """Those of invoices are bound by their type."""
+        """Messages of invoices are bound by their type."""
         kind = name.split("-")[0]
         limit = {"x-delivery-limit": DELIVERY_LIMIT} if kind == "quorum" else {}
         queue = Queue(self.servers.rabbitmq, name, {"x-queue-type": kind, **limit}).declare()
@@ -335,7 +335,7 @@ class Run:
         return f"held {held}, ready {self.depths()}, in the outbox {self.waiting()}, unsettled {unsettled[:10]}"
 
     def settle(self):
-        """Nothing is done to anybody any more. Answers what is wrong."""
+        """Ends all faults. Answers what is wrong."""
         begin = time.monotonic()
         faults = []
         try:
@@ -400,7 +400,7 @@ class Run:
         return sum(not faults for _, faults in results), sum(bool(faults) for _, faults in results)
 
     def record(self):
-        """What alerts are made from: the stats lines and those of level error, in the order of their times, each behind its pod's name."""
+        """The input of alerts: stats lines and those of level error, in the order of their times, each behind its pod's name."""
         lines = []
         for pod in self.all_pods:
             if not os.path.exists(pod.sidecar.log_path):

@@ -129,7 +129,7 @@ def no_broker(case):
 
 @fault(minutes=5)
 def no_queue(case):
-    """Somebody has deleted the queue."""
+    """An operator has deleted the queue."""
     case.is_gone = True
     case.queue.delete()
 
@@ -193,7 +193,7 @@ def later(case):
 
 @fault(minutes=62, rate=1 / 50)
 def open_transaction(case):
-    """Somebody has begun a transaction, and does not end it."""
+    """A session has begun a transaction, and does not end it."""
     forgotten = case.postgres.connect(user="app_login", autocommit=False)
     with forgotten.cursor() as cursor:
         cursor.execute("SELECT txid_current()")
@@ -202,7 +202,7 @@ def open_transaction(case):
 
 @fault(minutes=1, rate=10, log={"messages": "all"})
 def unread(case):
-    """Whoever reads the log stands still for a while, when much is said."""
+    """The log's reader stops for a while, while many lines are written."""
     fcntl.fcntl(case.sidecar.child.stdout, F_SETPIPE_SZ, 4096)
     case.sidecar.flows.clear()
     case.flood(6000)

@@ -135,7 +135,7 @@ class Oracle:
         return faults
 
     def no_living_token_taken(self):
-        """Nobody takes a message over while its token lives: its window, as told with the request, and the grace must be over."""
+        """No replica takes a message over while its token is valid: its window, as sent with the request, and the grace must be over."""
         faults, self.n_taken_over = [], 0
         for pod in self.pods:
             for e in pod.sidecar.find("taken_over"):

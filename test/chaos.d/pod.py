@@ -47,7 +47,7 @@ class Lines(Sidecar):
 
 
 def guarded(method):
-    """One hand at a pod at a time."""
+    """Serialises actions on a pod."""
 
     def call(self, *arguments):
         with self.lock:
@@ -130,7 +130,7 @@ class Pod:
 
     @guarded
     def look_after(self):
-        """What an orchestrator does: an application that ended is started again. A sidecar must never end by itself."""
+        """Acts as an orchestrator: restarts an application that ended. A sidecar must never end by itself."""
         if not self.up:
             return
         if self.application is not None and self.application.poll() is not None:

@@ -8,7 +8,7 @@ import pika
 
 
 class Publisher:
-    """One queue's messages, on a thread of its own, at their times."""
+    """Publishes one queue's messages at their times, on a thread of its own."""
 
     def __init__(self, rabbitmq, queue, messages):
         self.rabbitmq, self.queue, self.messages = rabbitmq, queue, messages

@@ -29,7 +29,7 @@ class File:
             yield self.line_of(m.start()), m[1] or m[2], m[1] is not None
 
     def functions(self):
-        """Those that are defined here: name to whether it is static."""
+        """The functions that are defined here: name to whether it is static."""
         return {m[2]: "static" in m[1].split() for m in FUNCTION.finditer(self.code)}
 
     def words(self):

@@ -41,7 +41,7 @@ def samples(text):
 
 
 def lines_of(series, start_ns):
-    """What sidecars would have written, had mtail made these series of it, by pod: a stats line a minute, and lines of other events."""
+    """The log lines from which mtail would make these series, by pod: a stats line a minute, and lines of other events."""
     pods = {}
     for entry in series:
         name, labels = re.fullmatch(r"onceward_(\w+)\{(.*)\}", entry["series"]).groups()

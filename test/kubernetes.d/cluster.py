@@ -19,7 +19,7 @@ NAMESPACE = "payments"
 
 
 def forward(port, to):
-    """What pods send to the node's address goes to a server that listens on the loopback of this namespace."""
+    """Forwards what pods send to the node's address to a server that listens on the loopback of this namespace."""
     for interface in "all", "default":
         with open(f"/proc/sys/net/ipv4/conf/{interface}/route_localnet", "w") as f:
             f.write("1")
@@ -111,7 +111,7 @@ class Watch(threading.Thread):
 
 
 class Lines(threading.Thread):
-    """What the sidecars have written: `lines` has (pod, object)."""
+    """The sidecars' logs: `lines` has (pod, object)."""
 
     def __init__(self, cluster):
         super().__init__(daemon=True)

@@ -73,7 +73,7 @@ def set_up(postgres, rabbitmq):
 
 
 class Ledger:
-    """What became of the messages, waited for: each is charged once, at its first attempt, unless something else is said."""
+    """Waits for the messages' outcomes: each is charged once, at its first attempt, unless stated otherwise."""
 
     def __init__(self, postgres, published, took_s, completion):
         self.postgres, self.took_s = postgres, took_s

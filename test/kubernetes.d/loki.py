@@ -114,7 +114,7 @@ class Loki:
         return {labels["alertname"] for labels in self.alerts(tenant)}
 
     def health(self, tenant=TENANT):
-        """What the ruler could not evaluate, by rule; and how many rules it has evaluated."""
+        """The expressions that the ruler could not evaluate, by rule; and the number of evaluated rules."""
         groups = json.loads(self._request("/prometheus/api/v1/rules", tenant))["data"]["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         return {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")}, sum(rule["health"] == "ok" for rule in rules)

@@ -1,4 +1,4 @@
-"""What happened when, from the kubelet's and the sidecars' logs and the API server: a time line, in seconds since the scenario began."""
+"""Events with their times, from the kubelet's and the sidecars' logs and the API server: a time line, in seconds since the scenario began."""
 
 import datetime
 import itertools

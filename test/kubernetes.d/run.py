@@ -80,7 +80,7 @@ def apply_all(bench):
 
 
 class Judge:
-    """What a scenario is held against, beside what it asserts itself."""
+    """The conditions of every scenario, beside its own assertions."""
 
     def __init__(self, cluster):
         self.cluster, self.watch, self.lines = cluster, Watch(cluster), Lines(cluster)

@@ -31,7 +31,7 @@ def scenario(quiet=False, charges=False, cuts=0, exits=(0,)):
 
 
 class Bench:
-    """What scenarios work on."""
+    """The objects that scenarios work on."""
 
     def __init__(self, cluster, postgres, rabbitmq, folder, completion):
         self.cluster, self.postgres, self.rabbitmq, self.folder, self.completion = cluster, postgres, rabbitmq, folder, completion

@@ -209,7 +209,7 @@ def mtail(path, program=PROGRAM, found=lambda value, gone_at: value):
 
 
 def in_steps(prefixes, folder):
-    """What mtail makes of so many lines, by step, of all steps at once: each step's lines are in files as kubelet's, as of pods of their own."""
+    """The series that mtail makes of that many lines, by step, of all steps at once: each step's lines are in files like the kubelet's, of pods of their own."""
     program = os.path.join(folder, "onceward.mtail")
     with open(PROGRAM) as f, open(program, "w") as to:
         to.write(f.read().replace(r"\/var\/log\/pods\/", folder.replace("/", r"\/") + r"\/pods\/"))
@@ -246,7 +246,7 @@ def step_s(lines):
 
 
 def series_of(lines, folder, interval=None, silence_s=SILENCE_S):
-    """What Prometheus would have scraped: each metric's values, one a step, from the first line to silence_s after the last."""
+    """The series that Prometheus would have scraped: each metric's values, one per step, from the first line to silence_s after the last."""
     interval = interval or step_s(lines)
     start, end = lines[0][0], lines[-1][0] + silence_s
     steps = int((end - start) / interval) + 1
@@ -286,7 +286,7 @@ def fired(series, folder, interval, until_s=None, from_s=0):
 
 
 def both_ends(name, folder):
-    """What fires before a record's end, and what fires in all, with SILENCE_S after it. And its series."""
+    """The alerts that fire before a record's end, and all that fire, with SILENCE_S after it. And its series."""
     lines = record(name)
     series, interval = series_of(lines, folder), step_s(lines)
     return fired(series, folder, interval, lines[-1][0] - lines[0][0]), fired(series, folder, interval), series

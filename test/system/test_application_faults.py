@@ -281,7 +281,7 @@ def test_an_application_that_resets_each_new_connection_kills_nobody(bed, certif
 
 
 def test_an_application_that_does_not_finish_the_handshake_is_down(bed, certificates):
-    """It accepts and says nothing, as a process does that hangs. No request has left, so nobody is charged."""
+    """The application accepts and stays silent, like a hanging process. No request was sent, so no message is charged."""
     keys = take_form(bed, "tls", certificates)
     gate = Gate()
     bed.app.greet = lambda conn: gate.wait() or True

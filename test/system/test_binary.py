@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def elf():
-    """What readelf says of it."""
+    """The output of readelf for it."""
     path = os.environ.get("ONCEWARD_RELEASE_BINARY", "")
     if not os.access(path, os.X_OK):
         pytest.skip("ONCEWARD_RELEASE_BINARY names no program")

@@ -1,4 +1,4 @@
-"""What the application gets: the body byte for byte, and headers that it can undo."""
+"""The request to the application: the body byte for byte, and headers that it can decode."""
 
 import base64
 import hashlib

@@ -21,7 +21,7 @@ def test_a_run_of_bad_messages_longer_than_what_is_held_keeps_no_good_one_from_b
 
 
 def test_messages_without_an_id_stop_the_queue_and_say_what_they_have(bed):
-    """Nobody dies of a setting. What could be the id is said by name; never a value."""
+    """A wrong setting kills no message. Possible ids are logged by name, never with a value."""
     for i in range(12):
         bed.queue.publish(None, b"body-marker", type="secret-marker", correlation_id=f"s3cret-{i}",
                           headers={"x-order-id": f"s3cret-{i}", "region": "secret-marker"})

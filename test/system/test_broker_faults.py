@@ -316,7 +316,7 @@ def test_a_sidecar_whose_queue_answers_nothing_can_be_stopped(own):
 
 @needs_failpoints
 def test_a_credit_that_was_used_up_for_long_is_no_silence(own):
-    """Nothing could come: the time counts from when it can."""
+    """No delivery could come: the time counts from when one can."""
     link = own.new_proxy(own.rabbitmq.port)
     ids = [f"m{i}" for i in range(3)]
     gate = hold_some(own, "m0")

@@ -213,7 +213,7 @@ def test_an_output_that_cannot_be_written_is_a_failure(place, arguments):
 
 
 def test_missing_standard_descriptors_are_not_given_to_sockets(bed):
-    """What the program opens must not become standard output, which the log is written to."""
+    """Files that the program opens must not become standard output, which the log is written to."""
     path = os.path.join(bed.folder, "config.json")
     with open(path, "w") as f:
         json.dump({**bed.config(), "state_file": os.path.join(bed.folder, "state")}, f)
@@ -1219,7 +1219,7 @@ def test_a_new_id_goes_where_the_queue_looks_for_it(place):
 
 
 def test_redrive_finds_the_id_that_was_there_all_the_time(place):
-    """It died without an id, or as another body, because message_id looked elsewhere; it goes out as it was, also with --new-id."""
+    """The message died without an id, or as another body, because message_id looked elsewhere; it is published unchanged, also with --new-id."""
     place.row("m2", "dead")
     place.row("m3", "completed")
     place.postgres.query("UPDATE onceward.inbox SET fingerprint = '\\xabcd'")
@@ -1243,7 +1243,7 @@ def test_redrive_finds_the_id_that_was_there_all_the_time(place):
 
 
 def test_redrive_under_another_id_looks_at_the_row_that_it_died_under(place):
-    """It has an id where message_id looks now, but had another one before."""
+    """The message has an id where message_id looks now, but had another one before."""
     path = place.write(message_id=["header:key"])
     for status in ("dead", "completed", "processing"):
         place.row(f"old-{status}", status)

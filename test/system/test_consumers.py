@@ -323,7 +323,7 @@ def test_a_stream_that_holds_messages_is_refused(bed):
 
 
 def test_a_stream_is_refused_when_it_comes_to_life(bed):
-    """What is known of a queue ends with it."""
+    """The knowledge about a queue ends with it."""
     bed.queue.publish("m1")
     sidecar = bed.sidecar()
     sidecar.wait_for("completed", message_id="m1")

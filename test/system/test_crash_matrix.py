@@ -28,7 +28,7 @@ FORWARDED = 3  # turns of the worker until the request is surely on the wire
 
 
 class Story:
-    """One message through one failpoint: the sidecar dies there, and comes again."""
+    """Sends one message through one failpoint: the sidecar dies there, and is restarted."""
 
     def __init__(self, bed, mode, point):
         self.bed, self.mode, self.point = bed, mode, point
@@ -248,7 +248,7 @@ def test_a_relay_killed_there_leaves_nothing_out(box, point, n):
 
 
 def collect(box, found):
-    """What is in the queue now."""
+    """The messages in the queue now."""
     while (message := box.queue.channel.basic_get(box.queue.name, auto_ack=True))[0]:
         found.append(message[1].message_id)
     return True
@@ -304,7 +304,7 @@ def test_redrive_killed_there_is_run_again(bed, point):
 @needs_failpoints
 @pytest.mark.parametrize("point", REDRIVES, ids=[p.name for p in REDRIVES])
 def test_redrive_under_an_id_that_is_found_now_killed_there_is_run_again(bed, point):
-    """It died without a row, since message_id looked elsewhere."""
+    """The message died without a row, since message_id looked elsewhere."""
     first = bed.sidecar(message_id=["header:elsewhere"], brake=0)
     bed.queue.publish_many(["m1"])
     first.wait_for("dead")

@@ -18,7 +18,7 @@ PAUSED_WITHIN = 60.0  # seconds, on a busy machine; errors that last are said af
 
 
 def assert_paused(sidecar, since, *said):
-    """It says why in one line, and goes on saying it in its figures."""
+    """The sidecar logs the reason once, and repeats it in its figures."""
     line = sidecar.wait_for("paused", reason="database_down", since=since, deadline=PAUSED_WITHIN)
     assert any(text in line["detail"] for text in said), line
     # A try now and then may work, on a disk that has room for one row more.
@@ -171,7 +171,7 @@ def test_all_connections_are_taken(bed_on, private):
 
 @pytest.mark.parametrize("what", ["INSERT", "UPDATE"])
 def test_statements_that_time_out(bed_on, private_postgres, what):
-    """Somebody's trigger on the table, say: on INSERT claims are slow, on UPDATE completions."""
+    """A user's trigger on the table, for example: on INSERT claims are slow, on UPDATE completions."""
     server = private_postgres
     bed = bed_on(server)
     bed.app.handler = bed.answer

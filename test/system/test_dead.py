@@ -25,7 +25,7 @@ def command(sidecar, *arguments):
 
 
 def test_a_letter_does_not_wait_for_one_slow_neighbour(bed):
-    """One answer more could not set the brake."""
+    """A further failure could not switch the circuit breaker on."""
     gate = Gate()
 
     def handler(request, reply):
@@ -198,7 +198,7 @@ def test_another_body_under_an_id_that_its_dlx_brings_back_goes_round_slowly(bed
 
 
 def test_many_that_come_back_leave_room_for_others(bed):
-    """Where they would fill max_parked, they wait for a second at most."""
+    """Messages that would fill max_parked wait for a second at most."""
     with_a_circle(bed)
     bed.app.handler = lambda request, reply: 400 if request.message_id != "good" else bed.app.commit_and_answer(request, reply)
     sidecar = bed.sidecar(queue=bed.queue, revive=0, brake=0, prefetch=16, max_parked=10)
@@ -240,7 +240,7 @@ def test_redrive_brings_it_through_and_removes_that_letter(bed):
 
 
 def test_redrive_publishes_the_bytes_of_the_properties_that_came(bed):
-    """What JSON does not tell apart (a decimal, a number's width, a float) goes out as it was."""
+    """Kinds that JSON does not tell apart (a decimal, a number's width, a float) are published unchanged."""
     bed.app.handler = Script(400, 400)
     sidecar = bed.sidecar()
     bed.queue.publish("m1", b"x", priority=3, correlation_id="c", app_id="shop",
@@ -266,7 +266,7 @@ def test_a_message_without_an_id_is_a_letter_of_its_own(bed):
 
 @pytest.mark.parametrize("message_id", [None, "same"])
 def test_each_of_many_that_say_the_same_has_its_letter_when_they_are_redelivered(bed, message_id):
-    """Nothing tells them apart: a letter that is there says nothing of the others."""
+    """The copies cannot be told apart: an existing letter says nothing about the others."""
     if message_id:
         bed.queue.publish(message_id, b"another body")
     sidecar = bed.sidecar(brake=0)

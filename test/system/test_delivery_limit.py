@@ -114,7 +114,7 @@ def test_a_database_that_refuses_for_long(limited):
 
 
 def test_a_body_for_which_there_is_no_room_is_taken_at_the_limit(limited):
-    """It could not be stored without its body, and its next return might be the last."""
+    """The message could not be stored without its body, and its next return might be the last."""
     gate = Gate()
     limited.app.handler = lambda request, reply: (request.message_id == "blocker" and gate.wait(), limited.app.commit_and_answer(request, reply))[1]
     limited.queue.publish("large", b"x" * (200 << 10))
@@ -184,7 +184,7 @@ def test_a_limit_that_nobody_has_told_and_cannot_be_read_loses_nothing(bed, limi
 
 
 def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):
-    """It was stored without a look at the row. The letter is not deleted because the first body was completed."""
+    """The letter was stored without reading the row. It is not deleted because the first body was completed."""
     limited.app.handler = lambda request, reply: 500
     limited.queue.publish("m1", b"body B, another message")
     limited.queue.sync()

@@ -1,4 +1,4 @@
-"""What the demo shows and records: deploy/demo.d/screen.py and watch.py. The demo itself is run by people."""
+"""The output and the recording of the demo: deploy/demo.d/screen.py and watch.py. The demo itself is run by people."""
 
 import json
 import os

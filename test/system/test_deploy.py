@@ -28,7 +28,7 @@ def files(folder, *endings):
 
 
 def kustomize(folder):
-    """What kustomize says of a folder: status, output, errors; skips where there is no kustomize."""
+    """The result of kustomize for a folder: status, output, errors; skips without kustomize."""
     if shutil.which("kustomize", path=TOOLS):
         command = [shutil.which("kustomize", path=TOOLS), "build"]
     elif shutil.which("kubectl", path=TOOLS):
@@ -79,7 +79,7 @@ def kustomizations():
 
 
 def operations(patch):
-    """Those of a JSON patch; None of another one."""
+    """The operations of a JSON patch; None for another kind of patch."""
     found = yaml.safe_load(patch)
     return found if isinstance(found, list) else None
 
@@ -196,7 +196,7 @@ def test_the_owners_login_has_a_namespace_of_its_own():
 
 
 def restricted_faults(pod):
-    """What the restricted Pod Security Standard refuses in it, of what concerns a pod of plain containers."""
+    """The faults that the restricted Pod Security Standard finds in it, as far as it concerns a pod of plain containers."""
     of_pod = pod.get("securityContext", {})
     for container in containers_of(pod):
         own, name = container.get("securityContext", {}), container["name"]
@@ -461,7 +461,7 @@ def test_two_applications_with_the_component_go_into_one(tmp_path):
 
 
 def check(text, folder):
-    """What the program says against a configuration, with its files there; nothing, when it is good."""
+    """The program's errors about a configuration, with its files present; empty when it is good."""
     secrets = folder / "etc"
     for name in set(re.findall(r"/etc/onceward/([\w./]+)", text)):
         (secrets / name).parent.mkdir(parents=True, exist_ok=True)
@@ -481,7 +481,7 @@ def test_a_configuration_is_one_that_the_program_takes(path, tmp_path):
 
 
 def test_every_path_of_a_configuration_is_mounted():
-    """What an example's configuration reads from files is projected to where it looks."""
+    """The files that an example's configuration reads are projected to where it looks."""
     for example in examples():
         things = rendered(example)
         pods = [pod_of(t) for t in things if t["kind"] in APPLICATIONS]

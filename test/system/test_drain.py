@@ -230,7 +230,7 @@ def test_the_configuration_says_which_state_file_is_meant(bed, by):
 
 
 def test_a_file_that_is_no_json_ends_no_sidecar(tmp_path):
-    """What has to guess looks at the default path, and changes nothing there."""
+    """A command that has to guess looks at the default path, and changes nothing there."""
     path = tmp_path / "config"
     path.write_text('{"state_file": "/somewhere", ')
     for command in (["drain"], ["drain", "--exit"], ["reload"]):

@@ -1,4 +1,4 @@
-"""What an application writes beside an error: its first 256 bytes are for whoever looks at the row and at the letter, and for no log."""
+"""The application's text beside an error: its first 256 bytes are for readers of the row and the letter, and never for the log."""
 
 import os
 

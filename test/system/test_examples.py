@@ -110,7 +110,7 @@ def test_the_example_answers_without_its_database(tmp_path, kind, path):
 
 
 def test_the_example_of_response_passes_the_key_on(bed, tmp_path):
-    """It tells the provider what is a repeat, and its caller what the provider answered."""
+    """The example tells the provider which calls are repeats, and its caller the provider's answer."""
     kind = next(k for k in examples.KINDS if k.name == "python")._replace(name="python-response", run="/usr/bin/python3 {folder}/response.py")
     provider = bed.new_application("-provider")
     said = [503, 204]

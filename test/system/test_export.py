@@ -69,7 +69,7 @@ def test_all_three_kinds_whole(bed):
 
 
 def test_the_file_is_for_its_owner_alone(bed, idle, tmp_path):
-    """It holds bodies. A file that is there keeps its mode."""
+    """The file contains bodies. An existing file keeps its mode."""
     path = tmp_path / "export"
     before = os.umask(0)
     try:
@@ -140,7 +140,7 @@ def test_a_file_that_was_cut_anywhere_is_completed(bed, idle, tmp_path, cut):
 
 
 def test_a_file_that_has_all_is_refused_with_what_to_type(bed, idle, tmp_path):
-    """What has come since belongs anywhere in its order: it would be left out, and so goes into another file."""
+    """Newer rows belong anywhere in its order: they would be left out, and so go into another file."""
     fill(bed, 3)
     path, next_path = str(tmp_path / "archive.jsonl"), str(tmp_path / "next.jsonl")
     only = ("--consumer", bed.queue.name)
@@ -204,7 +204,7 @@ BURY = ("SELECT answer FROM onceward.sidecar_bury_many('a', 5, false, NULL, 2000
 
 @pytest.mark.parametrize("sql, kinds", [(CLAIM, ["row"]), (STORE_CLAIM, ["row", "message"]), (BURY, ["letter"])], ids=["claim", "store", "bury"])
 def test_what_is_not_committed_yet_is_waited_for(bed, idle, sql, kinds):
-    """It has an earlier time than the end of the export, and the next one begins with that."""
+    """The message has an earlier time than the end of the export, and the next export begins with that time."""
     fill(bed, 2)
     connection = bed.postgres.connect(user="sidecar_login", autocommit=False)
     with connection.cursor() as cursor:

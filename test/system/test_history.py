@@ -269,7 +269,7 @@ def test_a_claim_that_is_older_than_a_move_is_repeated(pg, sessions, inbox, app,
 
 
 def test_without_the_look_at_the_clock_such_a_claim_would_double_the_effect(pg, sessions, inbox, app, patient):
-    """That the test above sees what it is about."""
+    """Shows that the test above can fail."""
     put_back = replaced(pg, "sidecar_claim_many", ("v_now + interval '2 seconds'", "v_now + interval '1 hour'"))
     try:
         assert claim_with_an_old_snapshot(pg, sessions, inbox, app) == ["claimed", "claimed"]
@@ -330,7 +330,7 @@ def walk_moves(inbox):
 
 
 def number(inbox):
-    """It has one from its first walk that compacts."""
+    """A consumer gets its number by its first walk that compacts."""
     walk(inbox)
 
 
@@ -523,7 +523,7 @@ def test_of_two_clocks_the_earlier_one_counts_for_moves(inbox, app):
 
 
 def test_a_time_in_the_future_is_moved_late_and_never_forgotten_early(inbox, app):
-    """It was completed while the database's clock was a day ahead."""
+    """The row was completed while the database's clock was a day ahead."""
     complete(inbox, app, "m1", ago=-DAY)
     assert move(inbox) == 0
     inbox.age("m1", completed_at=DAY + 2 * HOUR)

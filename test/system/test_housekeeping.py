@@ -30,7 +30,7 @@ def put(bed, message_id, status, age=OLD, letter=False):
 
 
 def age(bed):
-    """What is completed was completed long ago."""
+    """Makes completed rows look old."""
     bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - %s::interval, received_at = received_at - %s::interval"
              " WHERE consumer = %s AND status = 'completed'", OLD, OLD, bed.queue.name)
 

@@ -29,7 +29,7 @@ def binary():
 
 @pytest.fixture(scope="module")
 def tree(binary, tmp_path_factory):
-    """What assemble.py makes: the folder and the SBOM."""
+    """The output of assemble.py: the folder and the SBOM."""
     folder = tmp_path_factory.mktemp("tree")
     for tool in "readelf", "dpkg-query":
         if not shutil.which(tool):

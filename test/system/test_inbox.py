@@ -32,7 +32,7 @@ def test_inbox_driver(raw_postgres, name, pooled):
 
 
 def test_calls_as_lines(raw_postgres):
-    """What a model of the inbox is compared with: one line a call, one line its answers."""
+    """The program that a model of the inbox is compared with: one line per call, one line per answer."""
     driver = os.path.join(os.path.dirname(schema.require_binary()), "test", "system", "inbox_calls")
     if not os.access(driver, os.X_OK):
         pytest.skip("inbox_calls was not built")

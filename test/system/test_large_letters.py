@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def slow_letters(bed):
-    """Somebody's trigger, or a slow disk: large letters take longer than a statement may."""
+    """A user's trigger, or a slow disk: large letters take longer than a statement may."""
     bed.rows(f"""CREATE FUNCTION public.slow_letter() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF NEW.consumer = '{bed.queue.name}' AND length(NEW.body) > {MIB} THEN PERFORM pg_sleep(3); END IF;
         RETURN NEW; END $$""")
@@ -43,7 +43,7 @@ def test_a_large_letter_may_take_longer_than_other_statements(bed, slow_letters)
 
 
 def test_others_go_on_while_a_large_letter_is_written(bed, slow_letters):
-    """It has a connection of its own, as long as it needs one."""
+    """A large letter has a connection of its own, as long as it needs one."""
     bed.app.handler = lambda request, reply: 400 if request.message_id in ("large", "small") else bed.app.commit_and_answer(request, reply)
     sidecar = bed.sidecar(token_window="60s")
     ids = [f"m{i}" for i in range(20)]

@@ -95,7 +95,7 @@ def test_what_is_out_when_a_pause_comes_may_finish(bed, operator):
 
 
 def test_levers_while_the_database_is_away_for_a_sidecar(bed, operator):
-    """One of two does not reach the database when the lever is pulled: it reads it when it does, and nothing is lost meanwhile."""
+    """A replica that cannot reach the database when the command is given reads it later, and nothing is lost meanwhile."""
     proxy = bed.new_proxy(bed.postgres.port)
     away = bed.config()
     away["database"]["url"] = bed.postgres.dsn(user="sidecar_login", port=proxy.port)

@@ -25,7 +25,7 @@ def templates():
 
 
 def message(template, line):
-    """What a template makes of a line's fields."""
+    """The message that a template makes of a line's fields."""
     def field(match):
         key = re.search(r"\{(\w+)\}", match[0])[1]
         value = line.get(key)

@@ -287,7 +287,7 @@ def test_garbage_is_refused(bed, port):
 
 
 def test_a_flood_of_connections_is_accepted_slowly(bed, port):
-    """They wait in the kernel. Beside them messages go on, and the sidecar does not spin."""
+    """Clients wait in the kernel. Messages go on, and the sidecar does not spin."""
     bed.app.handler = bed.app.commit_and_answer
     sidecar = with_page(bed, port)
     began, end, done = time.monotonic(), time.monotonic() + 4, 0

@@ -199,7 +199,7 @@ def test_a_kill_of_the_sidecar_in_between_charges_little(bed):
 
 
 def test_what_was_accepted_is_not_charged_for_a_neighbour_that_killed_the_application(bed):
-    """It answered 202, and was at work when the application died."""
+    """The message was answered 202, and was in progress when the application died."""
     at_work = threading.Event()
 
     def handler(request, reply):

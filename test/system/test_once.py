@@ -1,4 +1,4 @@
-"""Nothing is lost, nothing happens twice: whatever the application and the sidecar do in between."""
+"""No message is lost and no effect happens twice, whatever the application and the sidecar do in between."""
 
 import random
 

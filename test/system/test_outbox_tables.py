@@ -78,7 +78,7 @@ def test_who_publishes_while_a_turn_goes_on_is_not_forgotten(pg, relay, sessions
 
 
 def test_an_old_snapshot_writes_to_the_table_of_now(pg, app, relay, sessions):
-    """Whose turn it is must not be read in a snapshot that began before."""
+    """The turn must not be read in a snapshot that began before."""
     relay.lease()
     turns(relay, {"rests"})
     old = sessions(Application, pg)
@@ -321,7 +321,7 @@ def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, raw_
 
 
 def test_numbers_that_are_there_twice_after_a_restore_lose_nothing(pg, app, relay):
-    """Whoever copies the tables without the sequences, and publishes before a relay comes."""
+    """A copy of the tables without the sequences, into which applications publish before a relay comes."""
     ids = [publish(app, f"old{i}") for i in range(4)]
     pg.query("UPDATE onceward.outbox_position SET system_identifier = 5")
     pg.query("SELECT setval('onceward.outbox_number', 1)")

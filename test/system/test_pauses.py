@@ -105,7 +105,7 @@ def test_max_parked_bounds_what_is_held(bed):
 # What is here and cannot be tried must not keep others from being tried.
 
 def test_a_row_that_stays_locked_keeps_nobody_from_being_tried(bed):
-    """It was answered 503, by a handler that leaves its transaction open: its attempt cannot be given back before that ends."""
+    """A handler answers 503 and leaves its transaction open: the claim cannot be released before that ends."""
     gate, at_work = Gate(), threading.Event()
 
     def handler(request, reply):
@@ -148,7 +148,7 @@ def test_copies_of_a_long_job_keep_nobody_from_being_tried(bed):
 
 
 def test_a_message_that_is_due_late_keeps_nobody_from_being_tried(bed):
-    """It is looked at more often than it is due."""
+    """The row is read more often than it is due."""
 
     def handler(request, reply):
         if request.message_id == "late":
@@ -166,7 +166,7 @@ def test_a_message_that_is_due_late_keeps_nobody_from_being_tried(bed):
 
 
 def test_an_application_that_takes_long_is_given_more_at_once_all_the_same(bed):
-    """One 503, to shed load; then it takes everything, in long jobs, and nobody waits for an answer of theirs."""
+    """The application answers one 503 to shed load; then it takes everything, in long jobs, without a wait for their answers."""
     gate, refused = Gate(), []
 
     def handler(request, reply):
@@ -209,7 +209,7 @@ def test_a_refusal_is_not_followed_by_another_at_once(bed):
 
 @pytest.mark.parametrize("form", ["refused", "died"])
 def test_one_message_that_fails_every_try_keeps_nobody_from_being_tried(bed, form):
-    """It may be the message. Others come later, and are behind it in the queue."""
+    """The message may be at fault. Others come later, and are behind it in the queue."""
 
     def handler(request, reply):
         if request.message_id != "m1":
@@ -229,7 +229,7 @@ def test_one_message_that_fails_every_try_keeps_nobody_from_being_tried(bed, for
 
 
 def test_an_application_too_busy_for_its_readiness_gets_its_answer_through(bed):
-    """One thread answers both: no probe is answered while the message is at work."""
+    """A single thread answers both: no probe is answered while the message is in progress."""
     gate, probes, is_busy = Gate(), Gate(), threading.Event()
 
     def handler(request, reply):
@@ -285,7 +285,7 @@ def test_answers_not_now_with_long_waits_leave_room_for_others(bed):
 
 
 def test_a_pause_throws_nothing_out_of_a_bounded_queue(bed):
-    """What is returned to a full queue pushes its head out, which is what was returned. Nobody else could take it: it is held."""
+    """A return to a full queue pushes out its head, which is the returned message. No other replica could take it: it is held."""
     bed.queue = bed.new_queue("-bounded", arguments={"x-max-length": 10, "x-overflow": "drop-head"})
     bed.app.handler = lambda request, reply: 503
     held = [f"held{i}" for i in range(10)]

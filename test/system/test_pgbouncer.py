@@ -46,7 +46,7 @@ def handler_of(bed, completion):
 
 
 def put_old_rows(bed):
-    """What housekeeping finds: a completed row past the retention, and a claim that nobody came back for."""
+    """Work for housekeeping: a completed row past the retention, and a claim that was never completed."""
     for message_id, status in (("past", "completed"), ("forgotten", "processing")):
         bed.rows("INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, alive_since,"
                  " token_expires_at, max_expires_at, completed_at, claimed_by)"

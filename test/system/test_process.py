@@ -119,7 +119,7 @@ def test_what_a_stopped_sidecar_writes_late_changes_nothing(bed, completion, ans
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("point", ["forward_before", "forward_sent"])
 def test_a_sidecar_that_is_stopped_before_it_has_sent_sends_nothing_when_its_window_is_over(bed, completion, point):
-    """It wakes up with a token that somebody else has taken over and works on."""
+    """The sidecar wakes up with a token that another replica has taken over and works on."""
     binary = os.environ.get("ONCEWARD_FAILPOINT_BINARY", "")
     if not os.access(binary, os.X_OK):
         pytest.skip("ONCEWARD_FAILPOINT_BINARY names no program")
@@ -229,7 +229,7 @@ def test_a_standard_output_that_nobody_reads_does_not_hold_up_the_end(bed):
 
 
 class Unheard(Sidecar):
-    """Nobody takes what it writes: the reader is gone after the first lines, or the disk is full."""
+    """No process reads its output: the reader is gone after the first lines, or the disk is full."""
 
     def close_output(self):
         self.reads = False
@@ -309,7 +309,7 @@ def test_a_log_on_a_disk_that_was_full_goes_on_with_whole_lines_when_there_is_ro
 # descriptors
 
 def is_state_file(sidecar, n):
-    """It is written anew each second: that number is free again in a moment."""
+    """The file is replaced every second: that number is free again in a moment."""
     try:
         return os.readlink(f"/proc/{sidecar.pid}/fd/{n}").startswith(sidecar.config["state_file"] + ".next")
     except FileNotFoundError:
@@ -318,7 +318,7 @@ def is_state_file(sidecar, n):
 
 @contextlib.contextmanager
 def without_descriptors(sidecar):
-    """What it has open it keeps; nothing can be opened any more."""
+    """Open descriptors stay; no new one can be opened."""
     soft, hard = resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE)
     used = {int(n) for n in os.listdir(f"/proc/{sidecar.pid}/fd") if not is_state_file(sidecar, n)}
     resource.prlimit(sidecar.pid, resource.RLIMIT_NOFILE, (min(set(range(len(used) + 1)) - used), hard))
@@ -504,7 +504,7 @@ def seconds_off(line):
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_the_clock_of_the_sidecar_may_jump(bed, clock, release, completion, jump):
-    """It lives by the monotonic clock and the database's: nothing is due earlier or later."""
+    """The sidecar uses the monotonic clock and the database's: nothing is due earlier or later."""
     gate = Gate()
     slow = lambda request, reply: gate.wait() or well_behaved(bed, completion)(request, reply)  # noqa: E731
     failing = Script(500, well_behaved(bed, completion))

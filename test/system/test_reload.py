@@ -105,7 +105,7 @@ def assert_once(bed, ids, deadline=PATIENCE):
 
 
 def assert_nothing_left(bed):
-    """Nothing is held and nothing is queued, once the sidecars have ended in peace."""
+    """No message is held or queued after the sidecars have ended."""
     for sidecar in bed.sidecars:
         if sidecar.child is not None:
             sidecar.end()
@@ -320,7 +320,7 @@ def test_a_file_that_comes_to_have_faults_while_work_finishes_changes_nothing(be
 
 
 def test_a_signal_before_the_start_waits(bed):
-    """It does not end the process, whose signals nobody listens to yet: it is in the middle of reading its configuration."""
+    """The signal does not end the process, which is still reading its configuration and has no handlers yet."""
     pipe = os.path.join(bed.folder, "key")
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
@@ -377,7 +377,7 @@ def test_several_signals_at_once(bed):
 
 
 def test_sigterm_during_a_reload(bed):
-    """It ends, within the grace: whoever waits for the reload learns that it does not come."""
+    """The sidecar ends within the grace: a command that waits for the reload learns that it does not happen."""
     config = bed.config(top={"shutdown_grace": "300ms"}, token_window="60s")
     gate = Gate(bed.app)
     sidecar = start(bed, config)

@@ -215,7 +215,7 @@ def test_a_name_goes_on_with_what_has_come_since(bed, other, idle):
 
 
 def test_a_claim_that_is_not_committed_yet_is_waited_for(bed, other, idle):
-    """It has an earlier time than what is committed already, and would be passed by."""
+    """The message has an earlier time than committed ones, and would be passed by."""
     put(bed, 3)
     connection = bed.postgres.connect()
     connection.autocommit = False

@@ -1,4 +1,4 @@
-"""What becomes of an attempt: kept, given back, tried again, given up."""
+"""The outcomes of an attempt: kept, released, tried again, given up."""
 
 import datetime
 import email.utils
@@ -234,7 +234,7 @@ def test_200_before_the_commit_within_the_grace_is_completed_with_a_warning(bed)
 
 
 def test_200_and_the_transaction_begins_only_then(bed):
-    """Nothing is locked when the answer comes: the grace itself must wait."""
+    """The row is not locked when the answer comes: the grace itself must wait."""
     def handler(request, reply):
         reply.status(200)
         bed.app.commit(request)

@@ -1,4 +1,4 @@
-"""What must not grow or change with the size of the table: pages touched, HOT updates, and no serialization failures."""
+"""Costs that must not grow or change with the size of the table: pages touched, HOT updates, and no serialization failures."""
 
 import json
 import statistics

@@ -473,7 +473,7 @@ def test_a_consumer_is_forgotten_in_slices_but_for_what_is_at_work(inbox, others
 
 
 def test_a_letter_without_a_row_is_known_by_its_token(inbox, sessions):
-    """What two copies say does not tell whether they are one message."""
+    """The content of two copies does not show whether they are one message."""
     letter = Letter(reason="no_message_id", rowless=True)
 
     def bury(*tokens, **changes):
@@ -611,7 +611,7 @@ def states(**of):
 
 @pytest.fixture
 def others(pg, sessions):
-    """Nobody else is there; make(instance, number)."""
+    """No other instance is there; make(instance, number)."""
     pg.query("TRUNCATE onceward.replica, onceward.control")
     return sessions
 

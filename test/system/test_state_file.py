@@ -55,7 +55,7 @@ def test_a_second_sidecar_with_the_file_is_refused_and_names_the_first(bed):
 
 
 def test_a_lock_that_is_removed_is_taken_again(bed):
-    """Somebody tidies up: a second sidecar must not come to run with it for long."""
+    """An operator removes the file: a second sidecar must not run with it for long."""
     sidecar = bed.sidecar()
     state = sidecar.config["state_file"]
     os.unlink(state + ".lock")

@@ -191,7 +191,7 @@ def slow_drops(bed):
 
 
 def test_claims_go_on_while_a_day_is_dropped(fresh_bed):
-    """It has a connection of its own, as long as it needs one."""
+    """The drop has a connection of its own, as long as it needs one."""
     bed = fresh_bed
     name = make_day(bed.postgres, 40)
     holder = slow_drops(bed)

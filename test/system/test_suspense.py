@@ -28,7 +28,7 @@ def two_queues(bed, more=None, **keys):
 
 @pytest.mark.parametrize("both", [False, True], ids=["one-queue", "both-queues"])
 def test_a_poison_dies_while_other_queues_always_have_something_out(bed, both):
-    """It kills one process of several: nothing else notices, and another queue's requests are out at any time."""
+    """The message kills one process of several: nothing else notices, and another queue's requests are in flight at any time."""
     other, config = two_queues(bed, completion="response", token_window="10s", ready={"interval": "20ms"}, retry=QUICK,
                                forward={"concurrency": 8})
 
@@ -98,7 +98,7 @@ def test_a_queue_that_waits_for_anothers_suspect_says_so(bed):
 
 
 def test_a_suspect_that_waits_for_a_long_job_says_so_and_goes_on(bed):
-    """It has the application for itself, and waits for what is out already; for little longer than a window."""
+    """The message has the application for itself, and waits for requests in flight, for little longer than a window."""
     other, config = two_queues(bed, completion="transaction", token_window="2s", max_window="60s", ready={"interval": "20ms"}, retry=QUICK)
     gate = Gate()
 
@@ -270,7 +270,7 @@ def test_a_suspect_that_is_a_long_job_is_not_waited_for_to_its_end(bed):
 
 
 def test_a_killer_that_takes_long_is_found_all_the_same(bed):
-    """It kills the application when others have joined it, since they did not wait any longer: the next time they wait for twice as long."""
+    """The message kills the application after others have joined it, since they had waited long enough: the next time they wait twice as long."""
     dying = []
 
     def handler(request, reply):

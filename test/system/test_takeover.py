@@ -158,7 +158,7 @@ def test_a_message_that_kills_the_sidecar_every_time_ends_up_dead(bed):
 
 
 def test_a_message_that_kills_the_sidecar_takes_no_neighbour_with_it(bed):
-    """They were in flight with it, twice, and none of them is charged: from then on each goes alone, so that it dies and they do not."""
+    """Messages that were in flight with it, twice, are not charged: from then on each goes alone, so that only the killer dies."""
     gates = [Gate(), Gate()]
     neighbours = ["neighbour1", "neighbour2"]
     killed = Gate()

@@ -1,4 +1,4 @@
-"""What an application may do with a token: complete it once, extend it, answer 202 and take its time."""
+"""The application's uses of a token: complete it once, extend it, answer 202 and take its time."""
 
 import re
 import threading

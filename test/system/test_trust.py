@@ -227,7 +227,7 @@ def test_who_else_may_change_rows_is_a_warning(migrated):
 
 @pytest.mark.parametrize("may", ["UPDATE (status)", "INSERT (token, status)", "REFERENCES"])
 def test_who_may_do_so_by_a_column_or_a_foreign_key_is_a_warning_too(migrated, may):
-    """Who refers to a row can keep it there, and locked."""
+    """A role that refers to a row can keep it there, and locked."""
     migrated.sql(f"GRANT {may} ON onceward.inbox TO {{mallory}}")
     checked = migrated.check()
     assert not checked["FAIL"] and len(checked["warn"]) == 1, checked

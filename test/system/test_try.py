@@ -200,7 +200,7 @@ def test_wrong_usage_is_said(place):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(place, number):
-    """It is interrupted while the application stands in the middle of its work; that goes on only when the run has ended."""
+    """The run is interrupted while the application is in the middle of its work, which continues only after the run has ended."""
     gate = Gate()
     application = Application(place.name, place.postgres).start()
     application.handler = lambda request, reply: (gate.wait(), application.try_commit(request))[1] and 500

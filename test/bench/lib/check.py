@@ -1,4 +1,4 @@
-"""What must hold on any machine, however slow or busy: ratios with a wide margin, and counts."""
+"""Conditions that must hold on any machine, however slow or busy: ratios with a wide margin, and counts."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Who is measured: Onceward, the hand-written consumers, and the two bounds. Each knows how to start itself on a case."""
+"""The measured programs: Onceward, the hand-written consumers, and the two bounds. Each knows how to start itself on a case."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from .bed import HERE
 
 
 class Case:
-    """What a contender is given. Later fields are set by who runs it."""
+    """The input of a contender. Its caller sets the later fields."""
 
     def __init__(self, **fields):
         self.queue_type = "quorum"

@@ -24,7 +24,7 @@ WARM_SECONDS = 2
 
 
 class Run:
-    """One contender, one queue, one recorder."""
+    """A contender with its own queue and recorder."""
 
     def __init__(self, bed, label, record_only=False, delivery_limit=None, **options):
         self.bed, self.label = bed, label

@@ -1,4 +1,4 @@
-"""What Onceward promises of its speed: the shortest set of groups that shows it, and what came of each promise."""
+"""Onceward's promises about its speed: the shortest set of groups that shows them, and the result for each promise."""
 
 import functools
 import statistics

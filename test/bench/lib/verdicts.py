@@ -1,4 +1,4 @@
-"""What a proof asks for, what was measured, and whether that is enough: a line each, as soon as it is known."""
+"""The requirements of a proof, the measured values, and whether they suffice: a line each, as soon as it is known."""
 
 
 class Verdicts:

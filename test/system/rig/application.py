@@ -26,7 +26,7 @@ PATIENCE = 150.0  # no handler waits for longer than this
 
 
 class Request:
-    """One request as it came: header names keep their case and their order."""
+    """A request as received: header names keep their case and their order."""
 
     def __init__(self, line, headers, body, connection):
         self.line = line
@@ -62,7 +62,7 @@ class Request:
 
 
 class Reply:
-    """What can be done to a connection whose request was read."""
+    """Actions on a connection whose request was read."""
 
     def __init__(self, conn):
         self._socket = conn

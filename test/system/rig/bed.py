@@ -1,4 +1,4 @@
-"""What one test stands on: a queue, a consumer, an application with its ledger, and as many sidecars as it likes."""
+"""The bed of one test: a queue, a consumer, an application with its ledger, and any number of sidecars."""
 
 import copy
 import os

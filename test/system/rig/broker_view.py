@@ -58,7 +58,7 @@ class OwnBroker(servers.RabbitMQ):
         return text[len("{ok, "):-1]
 
     def counts(self, queue):
-        """What the broker itself says of a queue, and of the connections and channels of its sidecars."""
+        """The broker's own view of a queue, and of the connections and channels of its sidecars."""
         path = os.path.join(self.folder, "counts.json")  # what erl_call prints is cut short
         self.eval(COUNTS % (queue.name, path))
         with open(path) as f:

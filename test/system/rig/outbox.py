@@ -253,7 +253,7 @@ class RandomRelay:
         self.relay = Relay(self.postgres, self.instance, self.number, self.sent)
 
     def act(self):
-        """One step. Answers how many messages were sent."""
+        """Makes one step. Answers how many messages were sent."""
         try:
             if self.relay is None:
                 self.begin()
@@ -313,7 +313,7 @@ class RandomRelay:
 
 
 def judge(postgres, sent):
-    """What is wrong: lost, sent though it was never committed, out of order of one key. And how many were sent again."""
+    """The faults: lost, sent without a commit, out of order of one key. And the number of messages sent again."""
     ledger = postgres.query("SELECT id, key, version FROM public.ledger")
     first = {}
     for place, name in enumerate(sent):

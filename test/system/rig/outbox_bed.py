@@ -1,4 +1,4 @@
-"""What tests of the outbox's functions share: a server that may be killed, a database of its own for each test, and sessions in it."""
+"""Shared by the tests of the outbox's functions: a server that may be killed, a database of its own for each test, and sessions in it."""
 
 import uuid
 

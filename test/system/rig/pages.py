@@ -30,7 +30,7 @@ def read(page):
 
 
 def part(page, marker):
-    """What stands between its markers."""
+    """The text between its markers."""
     found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", read(page), re.S)
     assert found, f"{page} has no part {marker}"
     return found.group(1)

@@ -51,7 +51,7 @@ def private(certificates):
 
 @pytest.fixture(scope="module")
 def private_postgres(certificates):
-    """One server for the tests of a file; each must leave it running and as it was."""
+    """A server for the tests of a file; each must leave it running and unchanged."""
     schema.require_binary()
     made = Private(certificates)
     try:

@@ -63,7 +63,7 @@ class Proxy:
         self.thaw()
 
     def freeze(self, up=True, down=True):
-        """Nothing passes any more, as behind a firewall that forgot the connection. up: towards the server."""
+        """Drops everything, like a firewall that forgot the connection. up: towards the server."""
         if up:
             self._flow["up"].clear()
         if down:

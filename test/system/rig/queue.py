@@ -74,7 +74,7 @@ class Queue:
         self.sync()
 
     def sync(self):
-        """One channel's methods are worked off in order. (The count of messages may still lag behind.)"""
+        """The methods of a channel are processed in order. (The count of messages may still lag behind.)"""
         self._look()
 
     @one_at_a_time
@@ -115,6 +115,6 @@ class Queue:
         return other
 
     def assert_empty(self):
-        """Nobody consumes any more, so what was not acked is back."""
+        """The last consumer has ended, so unacked messages are back."""
         self.wait_for_consumers(0)
         assert self.n_ready == 0, f"{self.n_ready} messages were not acked"

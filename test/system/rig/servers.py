@@ -144,7 +144,7 @@ class PostgreSQL:
             raise ServerError(f"{program[0]}: " + done.stdout.decode(errors="replace"))
 
     def _template(self):
-        """What initdb makes, made once for all servers of these certificates: copying it takes a tenth of the time."""
+        """The result of initdb, made once for all servers of these certificates: a copy takes a tenth of the time."""
         made = os.path.join(os.path.dirname(self.certificates.folder), "postgresql-template")
         with open(made + ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

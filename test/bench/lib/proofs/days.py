@@ -66,7 +66,7 @@ class Claimer(threading.Thread):
 
 
 def called(keeper):
-    """One call of what drops days, as a sidecar says it: whether it came further, and when it began and ended."""
+    """Makes one call of the function that drops days, like a sidecar: whether it made progress, and its start and end."""
     start = time.monotonic()
     keeper.execute(KEEP, (DAYS * DAY_MS, int(time.time() * 1000)))
     end = time.monotonic()

@@ -48,7 +48,7 @@ class Relay(Stage):
         return made.start()
 
     def begin_with_application(self, url):
-        """It has a queue, too."""
+        """The sidecar has a queue, too."""
         source = self.queue("in")
         made = self.sidecar([source], url, name="both", completion="transaction")
         made.config["outbox"] = {}
