@@ -7,51 +7,52 @@
 
 #include <stdbool.h>
 
-/* What `dead` was asked to do. */
+/* The options of `dead`. */
 
 struct dead_options {
     const char *config;
     struct dead_filter filter;
     int64_t *ids;
-    bool *seen; /* which of them were met */
+    bool *seen; /* marks the ids that were found */
     bool all, dry_run, body_raw;
-    bool json;            /* a JSON object a letter instead of words */
+    bool json;            /* print a JSON object per letter */
     bool out_of_order;    /* --out-of-order */
     bool new_id;          /* --new-id */
-    const char *given_id; /* its value, or NULL: make one */
-    int64_t interval_us;  /* --rate: between two letters; 0: as fast as it goes */
+    const char *given_id; /* its value; NULL: generate one */
+    int64_t interval_us;  /* --rate: between two letters; 0: unlimited */
 };
 
-/* Each answers the exit status. */
+/* Each returns the exit status. */
 int dead_list(const struct dead_options *o, const struct config *c, struct admin *a);
 int dead_show(const struct dead_options *o, const struct config *c, struct admin *a);
 
 /* Publishes the letters again. */
 int dead_redrive(const struct dead_options *o, const struct config *c, struct admin *a);
 
-/* What became of a letter. */
+/* The result for a letter. */
 struct letter_news {
     enum event event;
-    const char *queue; /* where it went; NULL: the one it died in */
-    const char *id;    /* a new message id; NULL or empty: its own */
+    const char *queue; /* destination; NULL: the queue it died in */
+    const char *id;    /* new message id; NULL or empty: unchanged */
 };
 
-/* "letter 12 (orders, message m1): WORDS" on standard output, safe for a terminal; with --json a line in the
- * form of the log, where the words are the reason. At once: what was done must be said, also when the next
- * step ends the program. */
+/* Prints "letter 12 (orders, message m1): WORDS", safe for a terminal; with --json a line in the form of the
+ * log, with the words as the reason. Flushes at once, so that each completed step is printed even if the next
+ * one ends the program. */
 void letter_tell(const struct dead_options *o, const struct dead_letter *l, const struct letter_news *news,
                  const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* A letter as one JSON object, with its body where it has one; and that on a line of standard output. */
+/* letter_add_json adds a letter as one JSON object, including its body if present; letter_print_json prints
+ * that as a line. */
 void letter_add_json(struct buf *out, const struct dead_letter *l);
 void letter_print_json(const struct dead_letter *l);
 
-/* Letters that are named by ID: notes that one was met; then says on standard error which were not. Answers
- * how many. */
+/* letter_seen marks a letter named by ID as found; letters_tell_missing prints those that were not, and
+ * returns their number. */
 void letter_seen(const struct dead_options *o, const struct dead_letter *l);
 size_t letters_tell_missing(const struct dead_options *o);
 
-/* Without an ID or a consumer, `redrive` and `discard` are about the consumers of this configuration.
- * *ret_others: how many letters of others the filter matches; those are left in peace. */
+/* Without an ID or a consumer, `redrive` and `discard` only affect the consumers of this configuration.
+ * *ret_others: the number of matching letters of other consumers, which stay untouched. */
 int dead_narrow(struct admin *a, const struct config *c, struct dead_filter *filter, int64_t *ret_others,
                 struct fault *f);

@@ -12,7 +12,7 @@
 static const char HEAD[] = "{\"messages\":[";
 static const char TAIL[] = "]}";
 
-/* --- may a body stand in it --- */
+/* --- bodies --- */
 
 static struct slice media_subtype(struct slice type)
 {
@@ -53,7 +53,7 @@ static uint32_t unit_at(const char *p)
     return unit;
 }
 
-/* Of a valid JSON text: an escape there is whole. */
+/* Requires valid JSON text, whose escapes are complete. */
 static bool has_lone_surrogate(struct slice text)
 {
     const char *at = text.data, *end = text.data + text.len;
@@ -122,7 +122,7 @@ static void add_text(struct buf *out, const char *name, struct slice value)
     buf_add_text(out, "\"}");
 }
 
-/* The id stands first, under its own name. */
+/* The id comes first, under its own name. */
 static void add_properties(struct buf *out, const struct envelope_member *e)
 {
     const struct message *m = e->message;

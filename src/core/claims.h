@@ -2,9 +2,9 @@
 
 #include "core/life.h"
 
-/* Which delivery may be claimed, looked at or forwarded next, and the slots of the queue and of its
- * application for it. Private to the core. Each: false: none can now; else it is taken, and *ret is to be
- * carried out. */
+/* Selects the next delivery to claim, look up or forward, and manages the slots of the queue and its
+ * application. Private to the core. Each returns false if none is possible now; else the delivery is taken,
+ * and *ret must be carried out. */
 bool next_look(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_claim(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
@@ -12,16 +12,16 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
 /* Slots of the queue that are taken: requests in flight, claims on their way, messages answered 202. */
 int claims_n_slots(const struct queue *q);
 
-/* When one of them may answer otherwise without a new fact; INT64_MAX: never. */
+/* When one of them may answer differently without a new fact; INT64_MAX: never. */
 int64_t claims_deadline(const struct queue *q, int64_t now_ms);
 
-/* A delivery by its place in the list of what is wanted. */
+/* The delivery at this link of a list. */
 static inline struct delivery *action_at(struct link *k)
 {
     return container_of(k, struct delivery, in_list);
 }
 
-/* Its operation is sent with this action. Answers true. */
+/* Marks its operation as sent by this action. Returns true. */
 static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
                                struct action *ret)
 {
@@ -31,7 +31,7 @@ static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery 
     return true;
 }
 
-/* The first of those that want it. false: none does. */
+/* Takes the first delivery that wants the operation. False: none does. */
 static inline bool action_take_first(struct queue *q, int64_t now_ms, enum operation op, struct action *ret)
 {
     struct link *k = list_first(&q->held.wanted[op]);

@@ -124,7 +124,7 @@
 
 enum {
     AGAIN_LAST_MS = 300000
-}; /* between two tries of an item that the database refuses while it works for others */
+}; /* between two tries of an item that the database refuses while it accepts others */
 
 /* --- the table --- */
 
@@ -593,7 +593,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
     d->has_circled = true;
     return step_with(step_wait(then, WAIT_CIRCLING, now_ms + wait),
                      EFFECT_DROP_TOKEN |
-                         EFFECT_RELEASE_FOLLOWERS); /* the row, if there is one, is not ours */
+                         EFFECT_RELEASE_FOLLOWERS); /* the row, if there is one, belongs to another message */
 }
 
 struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -705,7 +705,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     return step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX);
 }
 
-/* A message went through. */
+/* A message succeeded. */
 static void life_success(struct queue *q, const struct delivery *d)
 {
     const struct request *r = d->request;
@@ -775,7 +775,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         if (!d->message || !database_is_up(q->database) || d->claim.has_token)
             return step_stay(); /* a message that cannot be stored is held; a claim decides about its own */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
-            return step_stay(); /* the claim, which is next, decides */
+            return step_stay(); /* the next claim decides */
         return life_dead_letter_held(q, now_ms, d);
     }
     if (!d->claim.has_token)
@@ -784,7 +784,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
     return life_release_to_requeue(d, 0);
 }
 
-/* --- rows: nothing was learnt, or it is completed --- */
+/* --- rows: no result, or completed --- */
 
 static void note_code(struct note *n, const char *code)
 {
@@ -792,8 +792,8 @@ static void note_code(struct note *n, const char *code)
         snprintf(n->code, sizeof(n->code), "%s", code ? code : "");
 }
 
-/* Up to AGAIN_LAST_MS, and well below max_hold: what is refused for its last time before that is not held on.
- */
+/* At most AGAIN_LAST_MS, and well below max_hold, so that an item refused for the last time before max_hold
+ * is not held longer. */
 static int64_t again_last_ms(const struct queue *q)
 {
     return q->rules.max_hold_ms / 4 < AGAIN_LAST_MS ? q->rules.max_hold_ms / 4 : AGAIN_LAST_MS;
@@ -1057,7 +1057,7 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
         return life_watch(now_ms, d->claim.window_ends_ms);
     case ROW_LOCKED:
         return row_locked(now_ms, d);
-    case ROW_INVALID: /* the words are at fault, not the failure */
+    case ROW_INVALID: /* the error text is invalid, not the failure */
         row_refused(q, now_ms, d, r);
         words_say(d, "failed, with an error text that the database refuses", NULL);
         return step_wait(d->op, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
@@ -1089,7 +1089,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         row_refused(q, now_ms, d, r);
         words_say(d, "given back, with a text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
-    default: /* the row is not ours any more: nothing is left to give back */
+    default: /* the row belongs to another claim, so there is nothing to release */
         if (d->outcome.then_requeue && returns_alone(q)) {
             d->claim.has_token = false;
             return life_requeue(q, d);
@@ -1116,7 +1116,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         return row_completed(q, now_ms, d);
     case ROW_LOCKED:
         return row_locked(now_ms, d);
-    case ROW_INVALID: /* not even the letter can be written: it stays unacked, and is tried again later */
+    case ROW_INVALID: /* not even the letter can be written: it stays unacked */
         row_refused(q, now_ms, d, r);
         return step_wait(OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
     default:
@@ -1205,7 +1205,7 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
             return life_fail(q, now_ms, d, row_as_it_is());
         if (d->outcome.http_status)
             return life_not_now(q, d, retry_after_ms);
-        return life_release(d, 0, row_as_it_is()); /* not sent: the limiter knows when to go on */
+        return life_release(d, 0, row_as_it_is()); /* not sent: the limiter decides when to continue */
     case VERDICT_PERMANENT:
         return life_charge(q, now_ms, d, DEAD_PERMANENT, row_after_answer(d));
     case VERDICT_DIED:
@@ -1230,7 +1230,7 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
     if (v < 0 || d->ended || d->phase == PHASE_SENT)
         return step_stay();
     d->answer.kept_verdict = -1;
-    /* Its token lives, or nothing was learnt: then the answer counts. */
+    /* The token is valid, or the result is unknown: then the answer counts. */
     if (d->op != OP_FORWARD && d->op != OP_REVOKE)
         return step_stay();
     return life_answered(q, now_ms, d, (enum verdict)v, d->answer.kept_retry_after_ms);

@@ -11,30 +11,32 @@ enum {
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
     SURPLUS_LOOK_MS =
-        50, /* a copy beyond N_FOLLOWERS_MAX looks here, not at the database; later by 1 ms for each other copy */
+        50, /* interval at which a copy beyond N_FOLLOWERS_MAX checks here, not at the database; 1 ms more per
+               other copy */
     SURPLUS_BYTES =
-        4096, /* of max_bytes for each such copy: more than its struct, id and first block of headers */
-    ROOM_LOOK_MS = 250,     /* a body that did not fit */
-    TO_TRY_WITH_MS = 30000, /* a probe message stays for so long, and for so long then none */
-    N_ALONE_TAKEOVERS = 2,  /* a row that was taken over so often goes alone from then on */
-    N_ALONE_CRASHES = 2, /* a message at so many crashes never goes beside others; at one it may be chance */
+        4096, /* share of max_bytes per such copy: more than its struct, id and first block of headers */
+    ROOM_LOOK_MS = 250,     /* interval for a body that did not fit */
+    TO_TRY_WITH_MS = 30000, /* how long a probe message stays, and how long there is none afterwards */
+    N_ALONE_TAKEOVERS = 2,  /* a row that was taken over this often is quarantined from then on */
+    N_ALONE_CRASHES = 2, /* a message with this many crashes is never forwarded beside others; one crash may
+                            be chance */
 };
 
 /* A fact about a delivery. */
 enum fact {
-    FACT_DELIVERED, /* by the broker */
-    FACT_TURN,      /* its turn has come: an action, or another operation in its place */
+    FACT_DELIVERED, /* the broker delivered it */
+    FACT_TURN,      /* its turn has come: for an action, or for another operation */
     FACT_ROW,       /* the database answered */
     FACT_ANSWER,    /* the application answered its request */
-    FACT_WINDOW,    /* the window of its request is over */
+    FACT_WINDOW,    /* its request's window has ended */
     FACT_PUBLISHED, /* the broker answered about its copy */
-    FACT_DUE,       /* its wait is over */
-    FACT_LEAVE,     /* told to leave: max_hold, another replica, a drain */
-    FACT_COMMAND,   /* of an operator */
-    FACT_BREAKER,   /* the circuit breaker was set, or reset */
-    FACT_LOST,      /* the channel or the database is gone */
-    FACT_KEY,       /* the message before it of its key has ended */
-    FACT_LEADER,    /* its leader is completed, or leaves it to lead */
+    FACT_DUE,       /* its wait has ended */
+    FACT_LEAVE,     /* must leave: max_hold, another replica, a drain */
+    FACT_COMMAND,   /* an operator command */
+    FACT_BREAKER,   /* the circuit breaker was switched on or off */
+    FACT_LOST,      /* the channel or the database is lost */
+    FACT_KEY,       /* the previous message of its key has ended */
+    FACT_LEADER,    /* its leader is completed, or makes it the leader */
     N_FACTS
 };
 
@@ -42,9 +44,9 @@ enum step_kind { STEP_STAY, STEP_WANT, STEP_WAIT, STEP_SENT, STEP_END };
 
 /* Effects of a step, in the order in which they take place. */
 enum {
-    EFFECT_LEAVE_REQUEST = 1 << 0,     /* no answer is awaited; 202 is forgotten */
+    EFFECT_LEAVE_REQUEST = 1 << 0,     /* the answer no longer matters; 202 is forgotten */
     EFFECT_ACCEPT = 1 << 1,            /* 202: accepted_until_ms */
-    EFFECT_DROP_TOKEN = 1 << 2,        /* the row is not ours, or its window ends by itself */
+    EFFECT_DROP_TOKEN = 1 << 2,        /* the row belongs to another claim, or its window ends by itself */
     EFFECT_ACK_FOLLOWERS = 1 << 3,     /* copies of a completed message are completed */
     EFFECT_RELEASE_FOLLOWERS = 1 << 4, /* the first of them leads the others; a follower leaves its leader */
     EFFECT_EXTEND = 1 << 5,            /* its request is in flight as before */
@@ -108,7 +110,7 @@ const char *life_fact_name(enum fact fact);
 /* Beside others of its id: it leads them, follows, or waits. */
 struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Its wait is over. */
+/* Its wait has ended. */
 struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* The time of its next attempt has come. */
@@ -117,7 +119,7 @@ struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *
 /* The window of its request is over, and its operation is FORWARD. */
 struct step life_window_over(struct queue *q, struct delivery *d);
 
-/* The application's answer to its request. STEP_STAY: it is kept until the row has answered. */
+/* The application's answer to its request. STEP_STAY: the answer is kept until the row has answered. */
 struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
                           int64_t retry_after_ms);
 
@@ -127,45 +129,46 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
 /* Ready to be claimed: now, or in turn with the trials while everything fails. */
 struct step life_claim(const struct queue *q, const struct delivery *d);
 
-/* The attempt is released: the failure is not its own. */
+/* Releases the claim: the failure is not the message's own. */
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes);
 
-/* The same, and then it is requeued. */
+/* The same, followed by a requeue. */
 struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);
 
-/* A death without an attempt of its own being at fault (no id, mismatch, too old …), unless everything fails: then
+/* Gives a message up without a faulty attempt (no id, mismatch, too old …); while the circuit breaker is on,
  * it is held. */
 struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
                      const char *text);
 
-/* An operator has given it up, by an answer about its row. */
+/* An operator has given it up, as an answer about its row shows. */
 struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Row and dead letter are to be written, whatever else happens. */
+/* Row and dead letter must be written in any case. */
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
                              bool rowless);
 
-/* The claim of another owner would have to be waited for, and the broker could drop the message meanwhile: it is
- * stored whole, and rejected. A death that waits because everything fails is stored with its own reason. */
+/* Another owner's claim would have to be waited for, and the broker could drop the message meanwhile: it is
+ * stored whole, and rejected. If it waits to be given up because of the circuit breaker, the letter has its
+ * own reason. */
 struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Completed: it and its followers are acked. */
 struct step life_ack(void);
 
-/* Its dead letter is committed, or it is not wanted whole. */
+/* Its dead letter is committed, or not needed. */
 struct step life_reject(void);
 
 /* Dead before: rejected again, after a wait where the queue's dead-letter exchange leads back to it. */
 struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Back to the broker; near the delivery limit a copy is published instead. */
+/* Requeues it; near the delivery limit a copy is published instead. */
 struct step life_requeue(const struct queue *q, struct delivery *d);
 
-/* A copy is published to its own queue, whatever its row is doing. */
+/* Publishes a copy to its own queue, in any state of its row. */
 struct step life_renew(struct delivery *d);
 
-/* A delivery leaves at max_hold or for another replica: requeued, or stored whole where a return could be its end.
- * STEP_STAY: neither is safe now. */
+/* A delivery leaves at max_hold or for another replica: it is requeued, or stored whole if a requeue could be
+ * its end. STEP_STAY: neither is safe now. */
 struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* A request with several messages failed as a whole: that counts once for the circuit breaker, with all its halves. */
@@ -174,21 +177,22 @@ void life_request_failed(struct queue *q, int64_t now_ms, const struct request *
 /* An answer has told that no message can succeed: the circuit breaker is set, and the queue pauses. */
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text);
 
-/* Appends what is known of its limit, and why it was not renewed. */
+/* Appends the known facts about its limit, and why it was not renewed. */
 struct buf;
 void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret);
 
-/* Has an operator given it up by its id; and it is dead of that: a copy that is redriven lives. */
+/* life_is_given_up: has an operator given it up by its id? life_given_up_is_dead: it is dead now, so a
+ * redriven copy may live. */
 bool life_is_given_up(const struct queue *q, const struct delivery *d);
 void life_given_up_is_dead(struct queue *q, const struct delivery *d);
 
 /* Near the broker's delivery limit? */
 bool life_is_near(const struct queue *q, const struct delivery *d);
 
-/* The database connection broke during its request: that may have aborted the application's transaction. */
+/* Did the database connection break during its request? That may have aborted the application's transaction. */
 bool life_is_tainted(const struct queue *q, const struct delivery *d);
 
-/* --- of all deliveries that wait for the same --- */
+/* --- deliveries that wait for the same thing --- */
 
-/* The database works again, or an operator has asked for it: refused statements are sent again now. */
+/* Sends refused statements again: the database works again, or an operator has requested it. */
 void life_try_again(struct queue *q, int64_t now_ms);

@@ -1,4 +1,4 @@
-/* A queue's beginning and end, its links, and what the stats line says of it. */
+/* A queue's start and end, its connections, and its values for the stats line. */
 #include "core/batches.h"
 #include "core/life.h"
 #include "core/pauses.h"
@@ -43,8 +43,8 @@ void queue_deinit(struct queue *q)
 
 /* --- the database --- */
 
-/* A server that crashed has forgotten the claims that it had not written yet: those that were not sent are
- * made again, with the same tokens. */
+/* A crashed server has lost claims that it had not flushed: claims that were not forwarded are repeated, with
+ * the same tokens. */
 void queue_database_lost(struct queue *q, int64_t now_ms)
 {
     struct link *k;
@@ -91,7 +91,7 @@ void queue_presence(struct queue *q, int64_t now_ms, int n_others)
     q->n_others = n_others;
 }
 
-/* --- what the stats line says --- */
+/* --- for the stats line --- */
 
 int queue_limit(const struct queue *q)
 {

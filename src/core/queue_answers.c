@@ -1,8 +1,7 @@
-/* What the application says, and what it means for a delivery.
+/* The application's answers, and their consequences for deliveries.
  *
- * Nothing is decided here against a committed completion: every statement that follows an answer (complete,
- * fail, release, bury) is conditional on the row, and answers `completed` where the application has completed
- * it. */
+ * No decision here overrides a committed completion: every statement after an answer (complete, fail,
+ * release, bury) is conditional on the row, and answers `completed` if the application has completed it. */
 #include "core/batch_answers.h"
 #include "core/batches.h"
 #include "core/life.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- what it says of the application --- */
+/* --- consequences for the application --- */
 
 static bool is_overload(int status)
 {
@@ -29,8 +28,8 @@ static bool is_crash(const struct answer *a)
            (a->kind == ANSWER_STATUS && (a->status == 502 || a->status == 504 || a->status < 200));
 }
 
-/* "Not now" of a message that was not tried before: there may be good ones behind it, so it does not make the
- * others wait for long. */
+/* "Not now" for a message that was not tried before: valid messages may follow, so the others do not wait
+ * long. */
 static int64_t overload_wait_most_ms(bool first_try)
 {
     return first_try ? LIMITER_WAIT_UNTRIED_MS : LIMITER_WAIT_LAST_MS;

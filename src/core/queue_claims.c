@@ -1,4 +1,4 @@
-/* What is claimed, looked at and forwarded next, and whether there is a slot for it. See claims.h. */
+/* Selects the next deliveries to claim, look up and forward, if there is a slot. See claims.h. */
 #include "core/batches.h"
 #include "core/claims.h"
 #include "core/notes.h"
@@ -8,27 +8,30 @@
 #include "onceward/core/mutant.h"
 
 enum {
-    N_RECLAIMS_MAX = 2,    /* new windows for one attempt before it goes with a short one */
-    BACKLOG_LOOK_MS = 100, /* what waits so long for a slot is worth a look whether it was completed before */
-    LOOK_EVERY_MS = 20,    /* between two passes over those that wait */
-    N_LOOKS = 64,          /* that are wanted at once: what waits for its look cannot be claimed */
-    LEFT_MS = 60000,       /* what is left to others is tried here so often where nothing else comes */
+    N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
+    BACKLOG_LOOK_MS = 100, /* a message that waits this long for a slot is worth a lookup for an earlier
+                              completion */
+    LOOK_EVERY_MS = 20,    /* between two passes over the waiting messages */
+    N_LOOKS = 64,          /* lookups wanted at once: a message that waits for one cannot be claimed */
+    LEFT_MS = 60000,       /* interval of trying a message here that is left to others, if nothing else
+                              arrives */
     REVOKED_MS = 1000,
-    ALONE_LOOK_MS = 200, /* one that must go alone, and may not keep others waiting now */
+    ALONE_LOOK_MS =
+        200, /* interval for a message that needs quarantine and may not keep others waiting now */
 };
 
-/* --- claims and looks --- */
+/* --- claims and lookups --- */
 
-/* Most are copies of what was completed: then a look, which costs a fraction of a claim, comes first. */
+/* Most messages are copies of completed ones: then a lookup, which costs a fraction of a claim, comes first. */
 static bool most_are_duplicates(const struct queue *q)
 {
     return q->flow.duplicates > 0.6;
 }
 
-/* Some are. Else a look costs the database a call and spares it none: a queue whose messages are all new, and
- * are claimed one after the other, would have each looked at as soon as its backlog waits for
- * BACKLOG_LOOK_MS. But where nothing was claimed for as long, a look is all that can be done for what was
- * completed before. */
+/* Some messages are copies. Otherwise a lookup costs the database a call and saves none: in a queue of new
+ * messages that are claimed one after another, each would be looked up once its backlog waits for
+ * BACKLOG_LOOK_MS. But if nothing was claimed for that long, a lookup is the only progress for completed
+ * messages. */
 static bool looks_pay(const struct queue *q, int64_t now_ms)
 {
     return q->flow.duplicates > 0.02 || now_ms - q->flow.claimed_ms > BACKLOG_LOOK_MS;
@@ -40,13 +43,11 @@ static bool may_be_looked_at(const struct delivery *d)
            !d->given_up;
 }
 
-/* Wants a look at all that are ripe, up to N_LOOKS: one pass over those that were looked at before serves
- * many.
- */
+/* Wants lookups for all ripe messages, up to N_LOOKS: one pass over those looked up before serves many. */
 static void want_looks(struct queue *q, int64_t now_ms)
 {
     bool most = most_are_duplicates(q);
-    int64_t next = now_ms + (most ? 1 : BACKLOG_LOOK_MS); /* when newcomers are worth it */
+    int64_t next = now_ms + (most ? 1 : BACKLOG_LOOK_MS); /* when new messages are worth it */
     int n = 0;
 
     q->flow.looks_left = false;
@@ -73,11 +74,12 @@ static void want_looks(struct queue *q, int64_t now_ms)
     q->flow.look_ms = next;
 }
 
-/* Where most are copies none is claimed before its look: then what was put off while they were few is due. */
+/* When most are copies, none is claimed before its lookup: so lookups postponed while copies were few are due
+ * now. */
 static bool may_look(const struct queue *q, int64_t now_ms)
 {
     if (most_are_duplicates(q))
-        return q->flow.look_ms != now_ms + 1; /* as want_looks() leaves it */
+        return q->flow.look_ms != now_ms + 1; /* as set by want_looks() */
     return now_ms >= q->flow.look_ms && looks_pay(q, now_ms);
 }
 
@@ -104,15 +106,15 @@ int claims_n_slots(const struct queue *q)
                  slots_of(q->share->accepted_units));
 }
 
-/* One at a time is tried: then each try takes another message, in the order of their last tries. */
+/* Is one message at a time tried? Then each try takes another message, in the order of their last tries. */
 static bool is_trying(const struct queue *q)
 {
     return q->share->limiter.limit < 2 || q->application->limiter.limit < 2 || q->share->brake.on;
 }
 
-/* How many claims beyond the free slots will find a slot by the time their answer is here: what is served
- * during one round trip of a claim. Twice that, since the next claims leave only when these have come, and
- * some take longer than the mean: a slot that has to wait is lost. */
+/* How many claims beyond the free slots will find a slot when they are answered: as many as are served during
+ * one round trip of a claim. Doubled, since the next claims are sent only when these have returned, and some
+ * take longer than the mean: a slot that waits is lost. */
 static int look_ahead(const struct queue *q)
 {
     int limit =
@@ -132,8 +134,7 @@ static int look_ahead(const struct queue *q)
     return n < most ? (int)n : most;
 }
 
-/* May one more claim be sent? A queue with nothing under way may always send one, unless somebody says wait.
- */
+/* May one more claim be sent? A queue with nothing in flight may always send one, unless a limiter waits. */
 static bool has_slot(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     int busy = claims_n_slots(q), room = limiter_room(&q->share->limiter, now_ms), ahead, more;
@@ -174,8 +175,8 @@ static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alon
     return action_take(q, now_ms, d, ACTION_DATABASE, ret);
 }
 
-/* What the broker is about to drop, and what an operator lets die, is claimed only to be buried: whatever
- * becomes of the application. */
+/* A message that the broker is about to drop, or that an operator gives up, is claimed only to be buried,
+ * even if the application is down. */
 static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
 {
     if (!q->flow.last_chances || !database_is_up(q->database) || q->drain >= DRAIN_LEAVING)
@@ -185,8 +186,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         /* A message that can be renewed is not claimed for its letter. */
         if (life_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
             continue;
-        /* It is not sent, so it is as good as alone; a row that was taken over before is given to no other.
-         */
+        /* It is not forwarded, so it counts as alone; a row that was taken over before requires that. */
         if (life_is_near(q, action_at(k)) || action_at(k)->given_up)
             return claim(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
@@ -199,24 +199,24 @@ static bool needs_to_be_alone(const struct delivery *d)
     return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) && !MUTANT(ALONE_WITH_OTHERS);
 }
 
-/* Beside others it would take them along, and nothing would be learnt of it: it rather waits. */
+/* Beside others it would crash them too, and its crash would prove nothing: it waits for quarantine. */
 static bool goes_only_alone(const struct delivery *d)
 {
     return (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)) ||
            d->claim.takeovers >= N_ALONE_TAKEOVERS;
 }
 
-/* While everything fails and another replica consumes, none that was redelivered is tried: the others are to
- * get those. But where nothing else comes, nobody would ever learn that the application is well again: then
- * one is tried in LEFT_MS. */
+/* While the circuit breaker is on and another replica consumes, redelivered messages are not tried: the other
+ * replicas should get them. But if nothing else arrives, the application's recovery would go unnoticed: then
+ * one is tried every LEFT_MS. */
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return q->share->brake.on && q->n_others && d->copy.redelivered &&
            (now_ms - q->share->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
 }
 
-/* The one that waits to go alone, if it is of this queue: while it does, no other may. The brake may hold it
- * back. */
+/* The message that waits for quarantine, if it belongs to this queue; no other may go meanwhile. The circuit
+ * breaker may hold it back. */
 static struct delivery *place_holder(struct queue *q)
 {
     uint64_t holder = q->application->place.holder;
@@ -234,7 +234,7 @@ static struct delivery *place_holder(struct queue *q)
     return NULL;
 }
 
-/* Nothing is kept free for one that may not be sent now. */
+/* Frees the quarantine of a message that may not be sent now. */
 static void give_up_place(struct queue *q, int64_t now_ms)
 {
     const struct delivery *d = place_holder(q);
@@ -243,8 +243,7 @@ static void give_up_place(struct queue *q, int64_t now_ms)
         application_leave_place(q->application, now_ms, held_holder(q, d));
 }
 
-/* Whose turn is it? The first that waits; where one at a time is tried, the one whose last try is the oldest.
- */
+/* The next candidate: the first waiting message; if one at a time is tried, the one with the oldest last try. */
 static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 {
     struct delivery *best = place_holder(q);
@@ -275,7 +274,7 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
     return NULL;
 }
 
-/* Held for max_hold already: another attempt would hold it for longer. */
+/* It has been held for max_hold already, and another attempt would hold it longer. */
 static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
@@ -324,7 +323,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
             life_go(q, now_ms, d, FACT_TURN, step_wait(OP_CLAIM, WAIT_DUE, others_first_ms));
             continue;
         }
-        /* The place is asked for before the slots: while somebody has it there are none for others. */
+        /* Quarantine is requested before the slots: while another message has it, there are no slots. */
         if (alone) {
             if (!limiter_room(&q->share->limiter, now_ms)) {
                 give_up_place(q, now_ms);
@@ -349,7 +348,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 
 /* --- requests --- */
 
-/* A claim that came to nothing: no slot was free until its window was nearly over, or none will be soon. */
+/* The claim is useless: no slot was free until its window had nearly ended, or none will be soon. */
 static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     int64_t left = d->claim.window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
@@ -377,7 +376,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
         return false;
     if (a->place.holder == held_holder(q, d))
         return a->place.taken;
-    /* What was claimed before somebody asked to be alone is what that one waits for. */
+    /* A message that was claimed before another one asked for quarantine is among those that quarantine waits
+     * for. */
     if (a->place.holder && ((a->place.taken && now_ms < a->place.until_ms) || MUTANT(WAITS_FOR_EACH_OTHER)))
         return false;
     if (!taken)
@@ -386,8 +386,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
                                            a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms));
 }
 
-/* A quarantined request has the application for itself for a window at first, and for twice that with each crash
- * of its members: so a killer that takes long is found, too. */
+/* A quarantined request has the application for itself for a window at first, and for twice as long with each
+ * crash of its members: so a killer that takes long is found, too. */
 static void share_place(struct queue *q, int64_t now_ms, const struct request *r)
 {
     int64_t patience = q->rules.token_window_ms;
@@ -404,7 +404,7 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
     }
     for (int i = 1; i < n_crashes && patience < q->rules.max_window_ms; i++)
         patience *= 2;
-    /* What only hangs has been revoked by then. */
+    /* A request that only hangs has been revoked by then. */
     application_share_place(q->application, held_holder(q, request_first(r)), now_ms + patience + REVOKED_MS);
 }
 
@@ -448,7 +448,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         }
         if (!may_forward(q, now_ms, d))
             continue;
-        /* A slot has to be free, or the new window would wait as the old one did. */
+        /* A slot must be free, or the new window would be wasted like the old one. */
         if (needs_reclaim(q, now_ms, d)) {
             d->claim.n_reclaims++;
             life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
@@ -479,7 +479,7 @@ bool queue_wants_slot(const struct queue *q)
     return q->held.wanted[OP_CLAIM].len + q->held.wanted[OP_FORWARD].len > 0;
 }
 
-/* The list of requests is in the order of their starts: a request that was extended goes behind the others. */
+/* Requests are in the order of their starts; an extended one moves behind the others. */
 bool queue_may_hang(const struct queue *q, int64_t now_ms)
 {
     const struct list *l = &q->held.in_flight;
@@ -492,15 +492,15 @@ bool queue_may_hang(const struct queue *q, int64_t now_ms)
     return now_ms - oldest->sent_ms > oldest->window_ends_ms - now_ms;
 }
 
-/* --- when to look again --- */
+/* --- deadlines --- */
 
-/* When what waits for a slot may be worth a look. */
+/* When messages that wait for a slot may be worth a lookup. */
 static int64_t looks_deadline(const struct queue *q, int64_t now_ms)
 {
     int64_t next = q->flow.look_ms, pays = q->flow.claimed_ms + BACKLOG_LOOK_MS + 1;
 
     if (most_are_duplicates(q) && !q->flow.looks_left)
-        return INT64_MAX; /* what comes is a turn of its own */
+        return INT64_MAX; /* an arrival causes a turn anyway */
     if (!most_are_duplicates(q) && !looks_pay(q, now_ms) && next < pays)
         next = pays;
     return next > now_ms ? next : INT64_MAX;

@@ -1,7 +1,7 @@
-/* What is to be done next: one action at a time, what is known to be done before what is new.
+/* Selects the next action, one at a time: known results before new work.
  *
- * Whatever is wanted stays wanted until the shell can carry it out: that is how batches grow by themselves,
- * without a timer. */
+ * A wanted operation stays wanted until the shell can carry it out. So batches grow by themselves, without a
+ * timer. */
 #include "core/batches.h"
 #include "core/claims.h"
 #include "core/notes.h"
@@ -18,19 +18,19 @@
 
 enum {
     DEATH_WAIT_MS = 1000,
-    /* How long an ack waits for its predecessors before it goes alone, where credit is short and elsewhere:
-     * one for many costs the broker a fraction of many. */
+    /* How long an ack waits for its predecessors before it is sent alone, with little credit left and
+     * otherwise: one ack for many deliveries costs the broker a fraction of many acks. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
-    /* While others wait for a slot no publisher waits for an ack: it goes for many, or after so long. With
-     * many queues each would have one for a few messages in each turn, which the broker writes into a log
-     * each. */
+    /* While messages wait for a slot, no publisher waits for an ack: it is sent for many, or after this time.
+     * Otherwise, with many queues, each would send an ack for a few messages in each turn, and the broker
+     * would log each to disk. */
     ACK_GATHER_MS = 100,
-    STOP_LOOK_MS = 20,     /* while the channel of an ordered queue is to be closed */
-    N_LETTERS_PASSED = 64, /* that cannot go now, in one look: the next one begins behind them */
+    STOP_LOOK_MS = 20,     /* while the channel of an ordered queue is being closed */
+    N_LETTERS_PASSED = 64, /* letters passed over in one pass; the next pass starts behind them */
 };
 
-/* --- what is said --- */
+/* --- log lines --- */
 
 static bool next_note(struct queue *q, struct action *ret)
 {
@@ -63,7 +63,7 @@ static bool is_acked(const struct delivery *d)
     return d->op == OP_ACK && d->phase == PHASE_WANTED && d->wait == WAIT_NONE;
 }
 
-/* How long a prefix may wait for more: while the credit that it holds up is not missed. */
+/* How long a prefix may wait for more deliveries: as long as its credit is not needed. */
 static int64_t ack_gather_ms(const struct queue *q)
 {
     bool many = q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch;
@@ -71,7 +71,7 @@ static int64_t ack_gather_ms(const struct queue *q)
     return q->drain || order_is_stopping(q) || many || !q->held.wanted[OP_CLAIM].len ? 0 : ACK_GATHER_MS;
 }
 
-/* The whole prefix of tags that may be acked, at once. */
+/* Acks the whole prefix of finished tags at once. */
 static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 {
     struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
@@ -104,14 +104,14 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     return true;
 }
 
-/* Nothing is left to claim while there are free slots, and acks would bring more. */
+/* Is there nothing left to claim while slots are free, so that acks would bring more? */
 static bool is_starved(const struct queue *q)
 {
     return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
            claims_n_slots(q) < q->rules.concurrency;
 }
 
-/* The oldest delivery is parked: no prefix can be acked for as long as it waits. */
+/* Is the oldest delivery parked, so that no prefix can be acked? */
 static bool is_blocked(const struct queue *q)
 {
     struct link *k = q->held.unacked.head.next;
@@ -124,13 +124,13 @@ static int64_t ack_patience_ms(const struct queue *q)
     if (q->drain || order_is_stopping(q) ||
         (q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch && is_blocked(q)))
         return 0;
-    /* Credit lasts for 100,000/s all the same. */
+    /* The credit is still enough for 100,000/s. */
     if (q->held.wanted[OP_ACK].len * 4 > (size_t)q->consumer.prefetch * 3)
         return q->consumer.prefetch < 1000 ? q->consumer.prefetch / 100 : ACK_STARVED_MS;
     return is_starved(q) ? ACK_STARVED_MS : ACK_SINGLE_MS;
 }
 
-/* Ascending: the broker looks each up from the oldest. */
+/* Ascending, since the broker searches each tag from the oldest. */
 static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
 {
     int64_t patience = ack_patience_ms(q);
@@ -181,13 +181,13 @@ static bool next_to_broker(struct queue *q, int64_t now_ms, unsigned can, struct
            (can & 1u << OP_REQUEUE && next_of_broker(q, now_ms, OP_REQUEUE, ACTION_REQUEUE, ret));
 }
 
-/* --- what ends an attempt --- */
+/* --- end of an attempt --- */
 
 static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 {
     struct link *k = list_first(&q->held.wanted[OP_REVOKE]);
 
-    if (k) { /* a window's end is charged like any other failure, or not */
+    if (k) { /* the end of a window is charged like any other failure, or not */
         action_at(k)->outcome.give_back =
             q->share->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
@@ -199,7 +199,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
     return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
 
-/* Messages whose end is not known yet, and could still set the circuit breaker. */
+/* The number of messages with an open outcome that could still switch the circuit breaker on. */
 static size_t n_open(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
@@ -209,23 +209,23 @@ static size_t n_open(const struct queue *q)
            h->waiting[WAIT_WATCHING].len;
 }
 
-/* Others that fail as well may be on their way: one batch of deliveries is not everything. A success in between
- * shows that it is the message. */
+/* Others that fail as well may be arriving: one batch of deliveries is not everything. A success in between
+ * shows that the message is at fault. */
 static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return d->outcome.charged && q->share->brake.threshold && q->share->brake.n && !q->drain &&
            now_ms - d->ready_ms < DEATH_WAIT_MS;
 }
 
-/* A death waits while others' answers will tell whether it is the message; for half a window at most, since
- * the token must still be the row's. */
+/* Giving a message up waits while other answers may show whether it is at fault; for half a window at most,
+ * since the token must still be the row's. */
 static bool death_waits(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return d->outcome.charged && brake_may_set(&q->share->brake, n_open(q)) &&
            now_ms - d->ready_ms <= q->rules.token_window_ms / 2;
 }
 
-/* Is it to be sent with what can be sent now? */
+/* Can the letter be sent now? */
 static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned can)
 {
     if (!queue_letter_is_large(d))
@@ -234,7 +234,7 @@ static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned ca
     return can & CAN_BURY_LARGE;
 }
 
-/* Death by an answer, which an aborted transaction may have caused; age needs no request. */
+/* Was it given up because of an answer, which an aborted transaction may have caused? Age needs no request. */
 static bool was_refused(const struct delivery *d)
 {
     return d->outcome.dead != DEAD_TOO_OLD;
@@ -243,7 +243,7 @@ static bool was_refused(const struct delivery *d)
 static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     int n_passed = 0;
-    size_t n_left = q->held.wanted[OP_BURY].len; /* what is put behind comes once more */
+    size_t n_left = q->held.wanted[OP_BURY].len; /* letters put behind come up once more */
 
     list_each(&q->held.wanted[OP_BURY], k)
     {
@@ -269,7 +269,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
 
 /* --- the consumer --- */
 
-/* A delivery that came now could not go on, or not be kept. */
+/* A delivery that arrived now could not be processed, or not be kept. */
 static bool is_standing_still(const struct queue *q)
 {
     static const enum pause_reason reasons[] = {PAUSE_BYTES_FULL, PAUSE_REFUSED, PAUSE_OPERATOR,
@@ -303,15 +303,15 @@ static struct consumer_load load_of(const struct queue *q)
     };
 }
 
-/* Everything was left to others: one comes to try with, when there is none here, where only a message can
- * tell that the application is well again. */
+/* Everything was left to other replicas. If there is none here, one probe message is taken when only a
+ * message can show that the application has recovered. */
 static bool may_try_another(const struct queue *q, int64_t now_ms)
 {
     return pause_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS &&
            !MUTANT(TRIED_ONCE);
 }
 
-/* Before its first start a queue waits until everything is there. From then on it stays subscribed. */
+/* Before its first start a queue waits until everything is available. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
     if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
@@ -321,7 +321,8 @@ static bool may_consume(const struct queue *q, int64_t now_ms)
     return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));
 }
 
-/* As much waits here as may: fresh credit, be it of one delivery, would add to it each time. */
+/* The maximum of deliveries waits here already: fresh credit, even for one delivery, would add to it each
+ * time. */
 static bool is_full(const struct queue *q, const struct consumer_load *l)
 {
     int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
@@ -332,7 +333,7 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
 
 static bool cancel(struct queue *q, uint32_t number, struct action *ret)
 {
-    assert(!q->rules.ordered || MUTANT(ORDERED_CANCELS)); /* a standby would begin behind what is not acked */
+    assert(!q->rules.ordered || MUTANT(ORDERED_CANCELS)); /* or a standby begins too late */
     q->consumer.watch.stuck_for = NULL;
     *ret = (struct action){.kind = ACTION_CANCEL, .number = number};
     return true;
@@ -355,8 +356,8 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
 }
 
-/* The first delivery after an unclean end did not end the process as well: it is with the application, done, or
- * parked. A slow application keeps the others waiting no longer. */
+/* The first delivery after an unclean end has not ended this process too: it is with the application, done,
+ * or parked. So a slow application does not keep the others waiting. */
 static bool survived(const struct queue *q)
 {
     return q->consumer.cautions & CAUTION_UNCLEAN && q->counts.received.total &&
@@ -435,10 +436,10 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
         return true;
     if (next_consumer(q, now_ms, can, ret) || next_question(q, can, ret))
         return true;
-    return next_note(q, ret); /* what these have said */
+    return next_note(q, ret); /* log lines of the steps above */
 }
 
-/* --- when to look again --- */
+/* --- deadlines --- */
 
 static int64_t earlier(int64_t a, int64_t b)
 {

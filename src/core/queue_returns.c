@@ -1,5 +1,5 @@
-/* What goes back to the broker, once a second: what was held for max_hold, what another replica could take,
- * what keeps others from coming. */
+/* Deliveries that are requeued, checked once a second: those held for max_hold, those that another replica
+ * could take, and those that keep others from arriving. */
 #include "core/steps.h"
 
 #include "core/life.h"
@@ -30,8 +30,8 @@ static bool leaves(struct queue *q, int64_t now_ms, struct delivery *d)
     return s.kind != STEP_STAY;
 }
 
-/* It only waits here, or its letter cannot be begun, or an application keeps its row locked: no request is
- * out. */
+/* Does it only wait here, with no request in flight? It may also wait for its letter, or for a row that an
+ * application keeps locked. */
 static bool may_leave(const struct queue *q, const struct delivery *d)
 {
     if (delivery_is_in_flight(d) || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
@@ -40,8 +40,8 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
            (d->op == OP_BURY && d->outcome.rowless && !database_is_up(q->database));
 }
 
-/* Its row stays locked beyond max_hold: the row is left as it is. What is near the delivery limit is stored
- * whole, and does not count as returned. */
+/* Its row stays locked beyond max_hold: the row is left unchanged. A delivery near the delivery limit is
+ * stored whole, and does not count as returned. */
 static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool near = life_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
@@ -61,7 +61,7 @@ static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
     return !near && s.kind != STEP_STAY;
 }
 
-/* The whole tail goes back, once the oldest delivery that only waits has been held for max_hold. */
+/* Returns the whole tail once the oldest waiting delivery has been held for max_hold. */
 static void return_ordered(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
@@ -92,12 +92,12 @@ static void return_old(struct queue *q, int64_t now_ms)
     tell_returned(q, n, "held for max_hold");
 }
 
-/* A pause in which nothing here can go, that somebody else may not have. */
+/* The start of a pause in which nothing can progress here, and which other replicas may not have. */
 static int64_t paused_since_ms(const struct queue *q)
 {
     static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR,
                                                PAUSE_EVERYTHING_FAILS};
-    /* A return of an ordered queue is one of all its messages, which the broker counts. */
+    /* A return of an ordered queue returns all its messages, which the broker counts. */
     size_t n_pauses = q->rules.ordered ? 1 : sizeof(pauses) / sizeof(pauses[0]);
     int64_t since = INT64_MAX;
 
@@ -107,14 +107,14 @@ static int64_t paused_since_ms(const struct queue *q)
     return since;
 }
 
-/* It may go to somebody else. */
+/* May it be left to another replica? */
 static bool is_left(const struct queue *q, const struct delivery *d)
 {
     return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !life_is_near(q, d);
 }
 
-/* One stays to try with, where only a message can tell how the application is: one that may be tried soon.
- * Not for long, since it is kept from the others: then another one comes for that. */
+/* Probe message kept if only a message can show that the application has recovered: one that may be tried
+ * soon. It is kept from the other replicas, so after a while another one takes its place. */
 static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms)
 {
     const struct delivery *first = NULL;
@@ -141,8 +141,8 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
     const struct delivery *stays;
     int64_t since = paused_since_ms(q), n = 0;
 
-    /* What everybody does at the same time is of no use to anybody: a levered pause holds for all replicas.
-     */
+    /* It is useless if all replicas do the same at the same time, and an operator's pause holds for all of
+     * them. */
     q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms &&
                         (q->n_others > 0 || MUTANT(RETURNED_TO_NOBODY)) && database_is_up(q->database) &&
                         !q->lever.paused && !q->drain;

@@ -30,7 +30,7 @@ void arguments_want(struct lane *l)
 static void job_ready(void *owner, uint32_t events)
 {
     (void)owner;
-    (void)events; /* arguments_step asks */
+    (void)events; /* arguments_step reads the result */
 }
 
 static void warn(const struct lane *l, const struct broker_arguments *a)
@@ -63,7 +63,7 @@ static void judge_order(struct lane *l, const struct arguments_found *found)
     l->arguments_again_ms = refusal ? now_ms + REFUSED_AGAIN_MS : 0;
 }
 
-/* found NULL: not read. What was read before stays. */
+/* found NULL: not read, so the earlier arguments stay. */
 static void tell(struct lane *l, const struct arguments_found *found)
 {
     struct queue_limits limits = l->core.returns.limits;
@@ -107,7 +107,7 @@ static void begin(struct sidecar *s, struct broker_link *k)
     wait_add(s->wait, &k->arguments.watch, job_fd(k->arguments.job), EPOLLIN, job_ready, k, &f);
 }
 
-/* All that were asked about are told something. */
+/* Passes a result to every queue that was asked about. */
 static void end(struct sidecar *s, struct broker_link *k, const struct arguments_found *found, size_t n)
 {
     k->arguments.job = NULL;
@@ -134,7 +134,7 @@ static void answered(struct sidecar *s, struct broker_link *k)
 
     if (job_take(k->arguments.job, &result)) {
         wait_remove(s->wait, &k->arguments.watch);
-        arguments_attempt_take(result, &found, &n, &f); /* the queue's own connection tells what is wrong */
+        arguments_attempt_take(result, &found, &n, &f); /* the queue's own connection reports the fault */
     } else if (s->now_ms < k->arguments.deadline_ms) {
         return;
     } else {

@@ -1,4 +1,4 @@
-/* The connections to the broker, one a virtual host: made, read, lost; and what they bring, as facts for the
+/* The connections to the broker, one per virtual host: made, read, lost. Their events become facts for the
  * queues. */
 #include "sidecar/sidecar.h"
 
@@ -49,7 +49,7 @@ static enum queue_kind kind_of(enum broker_kind k)
     }
 }
 
-/* Where there is no id, what the message does have tells which one could be looked for. */
+/* For a message without an id, lists the properties and headers that could serve as its id. */
 static void say_what_it_has(const struct message *m, struct fault *f)
 {
     struct buf names = {0};
@@ -162,13 +162,13 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         break;
     case BROKER_CANCELLED:
         arguments_forget(l);
-        report_reason(l, EVENT_CANCELLED, ev->fault.text); /* the loss of the channel follows */
+        report_reason(l, EVENT_CANCELLED, ev->fault.text); /* CHANNEL_LOST follows */
         break;
     case BROKER_CHANNEL_LOST:
         channel_lost(l, ev);
         break;
     case BROKER_CHANNEL_OPEN:
-        queue_refused(q, now_ms, PAUSE_STREAM, NULL); /* a stream's stays closed */
+        queue_refused(q, now_ms, PAUSE_STREAM, NULL); /* a stream's channel stays closed */
         channel_opened(l, ev);
         break;
     case BROKER_DEPTH:
@@ -298,14 +298,14 @@ static void read_events(struct sidecar *s, struct broker_link *k)
     }
 }
 
-/* Half of what may wait here waits: on some kinds of queues what is returned makes room. */
+/* Is half of the room for waiting messages in use? On some kinds of queues, requeueing makes room. */
 static bool is_crowded(const struct queue *q)
 {
     return q->held.waiting[WAIT_DUE].len > (size_t)q->rules.max_parked / 2;
 }
 
-/* A stream takes a consumer as any queue does, and its messages of before never come: so it is asked where a
- * first delivery is missing. */
+/* A stream accepts a consumer as other queues do, but never delivers earlier messages. So the kind is asked
+ * for when a first delivery is missing. */
 static void watch_kind(struct lane *l)
 {
     enum { PATIENCE_MS = 2000 };
@@ -316,7 +316,7 @@ static void watch_kind(struct lane *l)
     if (broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN)
         return;
     if (l->core.generation && is_crowded(&l->core)) {
-        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
+        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f); /* broker_next reports a loss */
         return;
     }
     if (c->state != CONSUMER_ACTIVE || l->core.counts.received.total ||
@@ -325,7 +325,7 @@ static void watch_kind(struct lane *l)
     if (c->watch.depth < 0 || c->watch.depth_of_ms < c->started_ms + PATIENCE_MS / 2) {
         if (!c->watch.asked_ms)
             c->watch.asked_ms = now_ms;
-        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
+        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* broker_next reports a loss */
     } else if (now_ms - c->started_ms >= PATIENCE_MS && c->watch.depth > 0) {
         broker_ask_kind(l->link->broker, (uint32_t)l->index, &f);
     }
@@ -339,7 +339,7 @@ static void tick(struct sidecar *s, struct broker_link *k)
         return;
     k->tick_ms = s->now_ms + (k->closing ? TICK_CLOSING_MS : TICK_MS);
     dial_time(s, &k->dial);
-    k->readable = true; /* what the library has in its buffers */
+    k->readable = true; /* the library may have buffered input */
     for (size_t i = 0; i < s->n_lanes && !k->closing; i++)
         if (is_on(k, &s->lanes[i]))
             watch_kind(&s->lanes[i]);
@@ -365,7 +365,7 @@ void brokers_step(struct sidecar *s)
     }
 }
 
-/* --- beginning and end --- */
+/* --- start and end --- */
 
 static struct broker_link *link_of(struct sidecar *s, const char *vhost)
 {
@@ -377,7 +377,7 @@ static struct broker_link *link_of(struct sidecar *s, const char *vhost)
 
 int brokers_init(struct sidecar *s, struct fault *f)
 {
-    s->links = mem_zalloc(s->n_lanes, sizeof(*s->links)); /* so many at the most: their addresses stay */
+    s->links = mem_zalloc(s->n_lanes, sizeof(*s->links)); /* the maximum, so that addresses stay the same */
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
         char *vhost;

@@ -1,4 +1,5 @@
-/* A request with several messages: its envelope, what an answer means for each member, and the learned size. */
+/* A request with several messages: its envelope, the meaning of an answer for each member, and the learned
+ * size. */
 
 #include "cmocka_all.h"
 #include "fields.h"
@@ -254,7 +255,7 @@ static void answers_with_failures(void **state)
     assert_named(&in_response, "{\"failures\":[{\"id\":\"a\",\"retry_after\":0.5,\"error\":null}]}", 500, 0,
                  0);
     assert_int_equal(members[0].retry_after_ms, 500);
-    /* A token names it, whatever the id beside it. */
+    /* The token decides, whatever the id beside it. */
     assert_named(&in_response, "{\"failures\":[{\"id\":\"x\",\"token\":\"ow1.a\"}]}", 500, 0, 0);
 }
 

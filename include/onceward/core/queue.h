@@ -18,17 +18,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A queue: facts in, actions out. Everything that is decided about its messages is decided here; nothing is
- * done here. No I/O, no clock, no library, no thread; equal facts give equal actions.
+/* A queue: facts in, actions out. Every decision about its messages is made here, and nothing is carried out
+ * here. No I/O, no clock, no library, no thread; equal facts give equal actions.
  *
- * The shell (src/sidecar) and the simulator (test/sim) turn what the broker, the database, the application
- * and the clock say into facts, and carry actions out. A fact changes states and nothing else; queue_next
- * then answers, one at a time, what is to be done. Nothing is re-entrant: no fact is told while an action is
- * being taken. Times are milliseconds of one clock that never goes back; now_ms is never smaller than in the
- * call before.
+ * The shell (src/sidecar) and the simulator (test/sim) turn events of the broker, the database, the
+ * application and the clock into facts, and carry actions out. A fact only changes states; queue_next then
+ * returns the actions, one at a time. Nothing is re-entrant: no fact is passed in while an action is being
+ * taken. Times are milliseconds of one clock that never goes back; now_ms never decreases from call to call.
  *
- * The application and the database are shared by queues: they belong to the shell, and outlive the queue.
- * Their own facts (a probe's result, a lost connection) are told to them directly, and then to each queue. */
+ * Queues share applications and the database, which belong to the shell and outlive the queue. Their own
+ * facts (a probe's result, a lost connection) are passed to them directly, and then to each queue. */
 
 /* Requests with several messages. The slices outlive the queue. */
 struct queue_batch_rules {
@@ -39,7 +38,7 @@ struct queue_batch_rules {
     bool error_body;              /* words of the application are kept */
 };
 
-/* The configuration, as far as decisions need it. */
+/* The settings that matter for decisions. */
 struct queue_rules {
     bool transaction; /* completion */
     int64_t token_window_ms, max_window_ms, commit_grace_ms, max_hold_ms, pause_hold_ms;
@@ -52,16 +51,17 @@ struct queue_rules {
     int brake, revive;
     bool mismatch_is_duplicate, too_large_is_reject;
     bool ordered;         /* messages of one key go one after the other */
-    bool unkeyed_is_dead; /* ordered: a message without a key is dead, not unordered */
+    bool unkeyed_is_dead; /* ordered: a message without a key becomes a dead letter, instead of being
+                             unordered */
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
     int64_t stuck_ms, stuck_again_ms, stats_interval_ms;
     struct queue_batch_rules batch;
 };
 
-/* Why it stands still, and since when. */
+/* A pause, and its start. */
 struct queue_pause {
-    int64_t since_ms; /* 0: not */
+    int64_t since_ms; /* 0: none */
     bool told;
     char text[320];
 };
@@ -72,7 +72,7 @@ struct queue_counts {
 
 enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DRAIN_DONE };
 
-struct note; /* something to tell: see ACTION_TELL */
+struct note; /* a log line: see ACTION_TELL */
 
 /* Limits that the partitions of one consumer share, and sums over them. A queue without partitions has its own. */
 struct queue_share {
@@ -94,7 +94,7 @@ struct queue {
     } said;
     struct application *application;
     struct database *database;
-    uint64_t number; /* of the queue, in the process: for application_take_place */
+    uint64_t number; /* of the queue in the process: for application_take_place */
     uint64_t random; /* the state of its generator, for jitter */
     struct queue_held {
         struct list wanted[N_OPERATIONS], sent[N_OPERATIONS], waiting[N_WAITS];
@@ -102,12 +102,13 @@ struct queue {
         struct hash by_ref, by_id;
         struct list
             in_flight; /* requests, in the order of their starts; an extended one goes behind the others */
-        struct list overdue;  /* requests in flight whose window is over */
-        struct hash requests; /* all in flight, by their ref */
+        struct list overdue;  /* requests in flight whose window has ended */
+        struct hash requests; /* all requests in flight, by ref */
         struct timers timers;
         size_t n_bytes;
-        size_t n_accepted;                     /* messages answered 202 and not ended: each keeps its slot */
-        size_t n_reserved;                     /* claims on their way */
+        size_t n_accepted;                     /* messages answered 202 that have not ended: each keeps its
+                                                  slot */
+        size_t n_reserved;                     /* claims in flight */
         size_t accepted_units, reserved_units; /* their shares of slots, see core/batches.h */
         uint64_t next_ref, next_request;
     } held;
@@ -119,54 +120,54 @@ struct queue {
     struct returns returns;
     struct queue_order { /* of an ordered queue */
         struct keys keys;
-        const char *stop;      /* why its channel is to be closed, of static memory; NULL: it is not */
-        int64_t stop_until_ms; /* then also with requests in flight */
-        bool closing;          /* ACTION_REOPEN is on its way */
-        int64_t blocked_ms, priority_ms; /* of the latest line of these events; 0: none */
+        const char *stop;      /* why its channel will be closed, in static memory; NULL: it will not */
+        int64_t stop_until_ms; /* from then on even with requests in flight */
+        bool closing;          /* ACTION_REOPEN was taken */
+        int64_t blocked_ms, priority_ms; /* latest log lines of these events; 0: none */
     } order;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
-    int n_others; /* other instances that may consume this queue, as presence says; 0: none, or not known */
+    int n_others; /* other instances that may consume this queue, according to presence; 0: none, or unknown */
     struct queue_pause pauses[N_PAUSE_REASONS];
     struct queue_lever {
-        bool awaited; /* nothing is begun before it is known what operators want */
+        bool awaited; /* no work begins before the operator commands are known */
         bool paused;
-        char by[128];         /* who paused or resumed it last */
-        char give_up_by[128]; /* who gave up last what is in ids, or held */
-        char *ids;            /* to give up: NUL-terminated ids, one behind the other. Owned */
+        char by[128];         /* the operator who paused or resumed it last */
+        char give_up_by[128]; /* the operator of the last give-up, by ids or of held messages */
+        char *ids;            /* to give up: concatenated NUL-terminated ids. Owned */
         size_t ids_len;
     } lever;
     enum drain_state drain;
     int64_t drain_until_ms;
-    bool ready;            /* it has consumed once */
-    bool database_worked;  /* when it was looked at last */
-    int64_t loop_until_ms; /* the pause of a message that is renewed again and again ends */
-    bool limits_awaited;   /* the queue's arguments are asked for */
-    bool left_to_others; /* a pause has lasted for pause_hold, and another replica consumes: nothing is taken
-                            until it ends, but one at a time to try with */
+    bool ready;            /* it has consumed at least once */
+    bool database_worked;  /* at the last check */
+    int64_t loop_until_ms; /* end of the pause for a message that is renewed again and again */
+    bool limits_awaited;   /* the question about the queue's arguments is in flight */
+    bool left_to_others;   /* a pause has lasted for pause_hold, and another replica consumes: until it ends,
+                              only one probe message at a time is taken */
     struct queue_flow {
         double service_us, claim_us; /* moving averages */
-        double duplicates;           /* the share of what is new here that turns out to be completed */
-        int64_t look_ms;             /* none that waits for a slot is worth a look before */
-        int64_t claimed_ms;          /* the latest claim */
-        bool looks_left;             /* some that wait for a slot may not have been looked at */
-        bool last_chances;           /* there may be last chances among the claims that are wanted */
-        int64_t crowded_ms;          /* when deliveries last went back to make room for others */
-        int64_t left_ms;             /* when deliveries last went back because of a pause */
+        double duplicates;           /* share of new messages that turn out to be completed */
+        int64_t look_ms;             /* no lookup for messages that wait for a slot before then */
+        int64_t claimed_ms;          /* time of the latest claim */
+        bool looks_left;             /* some messages that wait for a slot may need a lookup */
+        bool last_chances;           /* some wanted claims may be last chances */
+        int64_t crowded_ms;          /* when deliveries were last requeued to make room */
+        int64_t left_ms;             /* when deliveries were last requeued because of a pause */
     } flow;
-    int64_t tick_ms; /* of the last second's work */
+    int64_t tick_ms; /* of the once-a-second work */
     struct queue_notes {
         struct note *items;
         size_t at, n, cap;
-        int64_t second[N_EVENTS]; /* of the latest lines of an event, */
-        int n_lines[N_EVENTS];    /* and how many there were in it */
+        int64_t second[N_EVENTS]; /* second of the latest lines of an event, */
+        int n_lines[N_EVENTS];    /* and their number in it */
         int64_t early_answer_ms;
     } notes;
     struct queue_abandons {
         uint64_t *refs;
         size_t n, cap;
     } abandons;
-    struct queue_consequences { /* of a step, for other deliveries: none between two facts */
+    struct queue_consequences { /* consequences of a step for other deliveries; empty between two facts */
         struct consequence {
             struct delivery *d;
             enum operation op;
@@ -176,15 +177,15 @@ struct queue {
     } consequences;
     struct queue_asks {
         bool depth;
-        const char *reopen; /* why; NULL: not asked */
-        uint64_t holder;    /* of this delivery's row; 0: not asked */
-        int64_t holder_ms;  /* asked last */
-        bool large_letter;  /* one waits to be written */
+        const char *reopen; /* reason to reopen the channel; NULL: none */
+        uint64_t holder;    /* delivery whose row's lock owner is wanted; 0: none */
+        int64_t holder_ms;  /* time of the latest question */
+        bool large_letter;  /* one is waiting */
     } asks;
     struct queue_counts counts;
 };
 
-/* application and database must outlive it; seed: of its jitter. number: at least 1, of this queue alone. */
+/* application and database must outlive q; seed: for its jitter. number: at least 1, unique to this queue. */
 void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
                 uint64_t number, uint64_t seed, int64_t now_ms);
 void queue_deinit(struct queue *q);
@@ -194,7 +195,7 @@ void queue_join_share(struct queue *q, struct queue *first);
 
 /* --- facts --- */
 
-/* A delivery. message is taken; NULL: its body was skipped (too large, or no room). */
+/* A delivery. message is taken over; NULL: its body was skipped (too large, or no room). */
 struct arrival {
     uint64_t generation, number;
     uint32_t consumer;
@@ -204,7 +205,7 @@ struct arrival {
     size_t n_bytes;
     int64_t delivery_count, n_rejected, deaths;
     struct slice id;
-    enum dead_reason no_id; /* DEAD_NONE: the id is good; else why not, with the words in no_id_text */
+    enum dead_reason no_id; /* DEAD_NONE: the id is valid; else the fault, in words in no_id_text */
     const char *no_id_text;
     uint8_t fingerprint[16];
     bool has_key; /* of an ordered queue: */
@@ -212,11 +213,11 @@ struct arrival {
 };
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
 
-/* What may be allocated for the next delivery. */
+/* The memory that the next delivery may take. */
 struct queue_room {
     size_t body, whole;
-    int64_t near_count; /* one that was delivered so often may have max_message_bytes whatever the room is,
-                           one at a time; INT64_MAX: none */
+    int64_t near_count; /* a delivery with at least this count may take max_message_bytes in any case, one at
+                           a time; INT64_MAX: none */
 };
 void queue_room(const struct queue *q, struct queue_room *ret);
 
@@ -225,19 +226,19 @@ struct row {
     enum operation op; /* that was sent */
     enum row_answer answer;
     int attempt, crashes, takeovers, unproven_step;
-    int batch_cap;       /* messages in the next request with it, at most; 0: as many as configured */
+    int batch_cap;       /* maximum of messages in its next request; 0: as configured */
     int64_t unproven_ms; /* since the latest unproven charge; -1: none */
-    int64_t wait_ms;     /* held, not_due, extended, claimed (look: what is left of the window) */
+    int64_t wait_ms;     /* held, not_due, extended, claimed (lookup: the rest of the window) */
     int64_t age_ms;      /* claimed */
     bool taken_over;
-    struct slice detail;  /* held: the holder; not_due, exhausted: the last error; mismatch: JSON; invalid,
-                             retry: the error */
-    int64_t letter;       /* buried: its id */
+    struct slice detail;  /* held: the claim owner; not_due, exhausted: the last error; mismatch: JSON;
+                             invalid, retry: the error */
+    int64_t letter;       /* buried: the letter's id */
     const char *sqlstate; /* retry, invalid */
 };
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
 
-/* How long a batch of claims took: for claims ahead of free slots. */
+/* The duration of a batch of claims, from which claims ahead of free slots are computed. */
 void queue_claim_took(struct queue *q, int64_t took_us);
 
 /* The application's answer to a request: a fact about each of its members. */
@@ -247,111 +248,110 @@ struct answer {
     int64_t retry_after_ms; /* -1: none */
     int64_t batch;          /* the field Onceward-Batch; -1: none */
     bool cut;               /* the body is not whole */
-    bool refused; /* unreachable: no connection could be made; false: there was none in time, or it broke
-                     before anything was sent */
+    bool refused; /* unreachable because the connection failed; false: it took too long, or broke before
+                     anything was sent */
     struct slice body;
-    const char *brief, *error; /* in words; without and with what the application wrote */
+    const char *brief, *error; /* in words, without and with the application's own text */
     int64_t took_us;
 };
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a);
 
-/* The channel is open, and its tags carry this generation; or it is gone, with its connection or without.
- * code: of the broker, 0: none. */
+/* The channel is open, and its tags have this generation; or the channel is lost, possibly with its
+ * connection. code: the broker's, 0: none. */
 void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
                         int server_minor, enum queue_kind kind);
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
 void queue_kind_known(struct queue *q, enum queue_kind kind);
 
-/* The queue's arguments are asked for: nothing is consumed until queue_limits_known. limits: with `read`
- * false when they could not be read. */
+/* The question about the queue's arguments was sent: nothing is consumed until queue_limits_known. limits:
+ * with `read` false if they could not be read. */
 void queue_limits_await(struct queue *q);
 void queue_limits_known(struct queue *q, const struct queue_limits *limits);
 
-/* The result of ACTION_PUBLISH. why: in words; of static memory where it is refused. */
+/* The result of ACTION_PUBLISH. why: in words; in static memory for a refusal. */
 enum publication {
     PUBLICATION_CONFIRMED, /* a queue has it */
-    PUBLICATION_FAILED,    /* refused by the broker for now, returned, or unknown: tried again later */
+    PUBLICATION_FAILED,    /* refused for now, returned, or unknown outcome: tried again later */
     PUBLICATION_REFUSED,   /* this message cannot be renewed */
-    PUBLICATION_FORBIDDEN, /* no message of this queue can */
+    PUBLICATION_FORBIDDEN, /* no message of this queue can be renewed */
 };
 void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publication what, const char *why);
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number);
-void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: not to be had */
+void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: unknown */
 
-/* The database's connection is gone: what was at it is answered by queue_row as ROW_UNKNOWN before. Or a new
- * one is there. */
+/* The connection to the database is lost (queue_row has answered everything in flight with ROW_UNKNOWN), or a
+ * new one exists. */
 void queue_database_lost(struct queue *q, int64_t now_ms);
 void queue_database_linked(struct queue *q, int64_t now_ms);
 
-/* A probe has found that the application is not there, or not ready: in words, for the log. */
+/* A probe has found that the application is not available or not ready, with the reason for the log. */
 void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
 
-/* The queue cannot be consumed as configured: told by its reason until it is cleared with reason NULL. */
+/* The queue cannot be consumed as configured, for this reason; reason NULL ends the pause. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 
-/* A cautious start begins, or one of its reasons has gone. */
+/* A cautious start begins, or one of its reasons has ended. */
 void queue_caution_begin(struct queue *q, enum caution why);
 void queue_caution_end(struct queue *q, enum caution why);
 
-/* Levers: what operators want, as it was read. Nothing is begun between queue_levers_await and the first
- * queue_lever_pause. Each is told in the log where it changes something; by: who, may be empty. */
+/* Operator commands. No work begins between queue_levers_await and the first queue_lever_pause. Each change
+ * is logged; by: the operator, may be empty. */
 void queue_levers_await(struct queue *q);
 void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why);
 
-/* What waits for its time is looked at now. */
+/* Retries waiting messages now. */
 void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by);
 
-/* These messages become dead letters when they are next at hand; ids: as in struct queue_lever, all of them
- * each time. */
+/* These messages become dead letters as soon as they are here; ids: as in struct queue_lever, the complete
+ * list each time. */
 void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len);
 
-/* So does what is held because everything fails, if it came before then. */
+/* Messages held because of the circuit breaker become dead letters if they arrived before then. */
 void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
 
-/* Other instances that may consume this queue (their queue_may_consume), as presence says; 0: none, or not
- * known. */
+/* The number of other instances that may consume this queue (their queue_may_consume), according to presence;
+ * 0: none, or unknown. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
-/* Drain: consuming ends, what is out may finish until then; then it is released, and everything requeued.
- * DRAIN_DONE when nothing is held. Once more: no later than then. */
+/* Drains: consuming ends, and requests in flight may finish until until_ms; then their claims are released,
+ * and everything is requeued. DRAIN_DONE when nothing is held. A second call can only shorten the time. */
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
-/* What is left of the grace ends now. */
+/* Ends the rest of the grace period now. */
 void queue_hurry(struct queue *q, int64_t now_ms);
 
-/* The clock: timers, bounds, and once a second the rest. To be called in every turn, before queue_next. */
+/* The clock: timers, bounds, and the once-a-second work. Call it in every turn, before queue_next. */
 void queue_time(struct queue *q, int64_t now_ms);
 
 /* --- actions --- */
 
 enum action_kind {
     ACTION_NONE,
-    ACTION_DATABASE, /* send d->op; of a claim that is `fresh`, or a letter that is new, make the token first
-                      */
-    ACTION_FORWARD, /* POST `request`, with its members; one that cannot be begun is answered as unreachable */
-    ACTION_PUBLISH, /* a copy to its own queue, mandatory, on a connection that does not consume. Answered by
-                       queue_published */
-    ACTION_ABANDON, /* end the request `ref`, if it is still in flight: no answer is wanted. Before anything of
-                       its members is freed */
-    ACTION_ACK,     /* the tag, or with `multiple` all up to it */
+    ACTION_DATABASE, /* send d->op; create the token first for a `fresh` claim or a new letter */
+    ACTION_FORWARD, /* POST `request` with its members; if it cannot be begun, it is answered as unreachable */
+    ACTION_PUBLISH, /* publish a copy to its own queue, mandatory, on a connection that does not consume.
+                       queue_published answers */
+    ACTION_ABANDON, /* end the request `ref` if it is still in flight, without an answer. Before any of its
+                       members is freed */
+    ACTION_ACK,     /* ack the tag, or with `multiple` all up to it */
     ACTION_REJECT,  /* requeue=false */
     ACTION_REQUEUE, /* nack, requeue=true */
-    ACTION_CONSUME, /* under `number`, with `n` as its prefetch */
-    ACTION_CANCEL,  /* consumer `number` */
-    ACTION_REOPEN,  /* the channel; `text` says why */
+    ACTION_CONSUME, /* subscribe under `number`, with `n` as its prefetch */
+    ACTION_CANCEL,  /* cancel consumer `number` */
+    ACTION_REOPEN,  /* reopen the channel; `text` says why */
     ACTION_ASK_DEPTH,
-    ACTION_ASK_HOLDER, /* who locks the row of `ref`? */
-    ACTION_TELL,       /* a line of the log */
+    ACTION_ASK_HOLDER, /* find out which session locks the row of `ref` */
+    ACTION_TELL,       /* write a log line */
 };
 
-/* A line: the shell knows which fields an event has. */
+/* A log line; the shell knows which fields an event has. */
 struct note {
     enum event event;
     const struct delivery *d; /* NULL: about the queue */
-    const char *reason;       /* a term's name, of static memory; or NULL */
+    const char *reason;       /* a term's name, in static memory; or NULL */
     char code[8];             /* an SQLSTATE; or empty */
-    char *text;               /* in words; or NULL. Owned by the queue, until the next queue_next */
-    struct texts errors;      /* the commonest, the first first. Owned likewise */
+    char *text;               /* in words; or NULL. Owned by the queue, valid until the next queue_next */
+    struct texts errors;      /* the commonest errors, in order. Owned likewise */
     int64_t ms, n;            /* -1: none */
     bool flag;
 };
@@ -369,14 +369,13 @@ struct action {
     struct note note;
 };
 
-/* The next thing to be done; false: nothing now. can: a bit for each operation (1u << OP_x) that can be
- * carried out now: a batch of that kind can be sent, the request can be begun, the broker's buffer has room
- * (OP_ACK, OP_REJECT, OP_REQUEUE). What cannot is wanted until it can: that is how batches grow. What it
- * answers counts as done, so it must be carried out. */
+/* The next action; false: none now. can: one bit for each operation (1u << OP_x) that can be carried out now:
+ * a batch of that kind can be sent, the request can be begun, the broker's buffer has room (OP_ACK,
+ * OP_REJECT, OP_REQUEUE). Other operations stay wanted: that is how batches grow. A returned action counts as
+ * done, so it must be carried out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* A letter that takes long to write: it goes beside the others, where CAN_BURY_LARGE is among what can be
- * carried out. */
+/* A letter that takes long to write: it is sent on a connection of its own, if `can` includes CAN_BURY_LARGE. */
 enum { LETTER_LARGE_BYTES = 1 << 20, CAN_BURY_LARGE = 1 << N_OPERATIONS };
 
 static inline bool queue_letter_is_large(const struct delivery *d)
@@ -384,31 +383,32 @@ static inline bool queue_letter_is_large(const struct delivery *d)
     return d->copy.body_len > LETTER_LARGE_BYTES;
 }
 
-/* Of a burial without a row: each delivery has a letter of its own, known by claim.token, which the shell
- * makes when the letter `is_new`. Nothing else tells whether a letter is that of this message: another may
- * say the same, and each is rejected. What may have been written before is looked for by its token. */
+/* For a burial without a row, each delivery has a letter of its own, identified by claim.token, which the
+ * shell creates when the letter `is_new`. Only the token identifies a message's letter: another message may
+ * have the same content, and each is rejected. A letter that may have been written before is looked for by
+ * its token. */
 bool queue_letter_is_new(const struct delivery *d);
 bool queue_letter_is_looked_for(const struct delivery *d);
 
-/* Frees what has ended, unless something is still to be told of it. Once a turn, when no action refers to it
- * any more. */
+/* Frees ended deliveries, unless a log line or action still refers to them. Call it once per turn, when no
+ * action refers to them any more. */
 void queue_reap(struct queue *q);
 
-/* When queue_time and queue_next may have something to do without a new fact; INT64_MAX: never. */
+/* When queue_time and queue_next may have work without a new fact; INT64_MAX: never. */
 int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 
-/* For application_time: a message waits for a slot; its oldest request is older than half its window. */
+/* For application_time: does a message wait for a slot; is the oldest request older than half its window? */
 bool queue_wants_slot(const struct queue *q);
 bool queue_may_hang(const struct queue *q, int64_t now_ms);
 
-/* --- what the stats line says --- */
+/* --- for the stats line --- */
 
 enum queue_state queue_state(const struct queue *q);
-/* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer. Other
- * replicas leave messages only where this is so. */
+/* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer.
+ * Other replicas leave messages only to such a queue. */
 bool queue_may_consume(const struct queue *q);
 uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
-int queue_limit(const struct queue *q);    /* of requests that may be out now */
+int queue_limit(const struct queue *q);    /* number of requests that may be in flight now */
 size_t queue_n_parked(const struct queue *q);
 static inline size_t queue_n_in_flight(const struct queue *q) /* requests */
 {
