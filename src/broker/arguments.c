@@ -1,5 +1,5 @@
 /* The arguments of a queue, learnt from refused declares: see arguments.h. Everything here blocks, with the
- * connect timeout as its deadline, and runs on a helper thread of its own with a connection of its own. */
+ * connect timeout as its deadline, and runs on a helper thread with its own connection. */
 #include "onceward/broker/arguments.h"
 
 #include "broker/connect.h"
@@ -15,7 +15,7 @@
 
 enum { CHANNEL = 1, N_KNOWN_MAX = 24, N_TRIES_MAX = 32, NAME_MAX_LEN = 48, VALUE_MAX_LEN = 160 };
 
-/* An argument that the queue has. */
+/* A known argument of the queue. */
 struct known {
     char name[NAME_MAX_LEN], value[VALUE_MAX_LEN], type[16];
 };
@@ -28,8 +28,9 @@ struct asked {
 
 /* --- refusals --- */
 
-/* "… inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but current is the value '5' of type
- * 'long'", or "… but current is none", or "… but current is 'true'" of the queue's own flags. false: cut off. */
+/* Parses "… inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but current is the value
+ * '5' of type 'long'", or "… but current is none", or "… but current is 'true'" for the queue's own flags.
+ * False: cut off. */
 static bool refusal_read(char *text, struct known *ret, bool *ret_absent)
 {
     static const char arg[] = "inequivalent arg '", current[] = " but current is ", value[] = "the value '",
@@ -37,7 +38,7 @@ static bool refusal_read(char *text, struct known *ret, bool *ret_absent)
     char *name = strstr(text, arg), *end = name ? strchr(name + sizeof(arg) - 1, '\'') : NULL, *is = NULL;
 
     for (char *at = end; at && (at = strstr(at, current)); at++)
-        is = at + sizeof(current) - 1; /* the last one: a queue may have any name */
+        is = at + sizeof(current) - 1; /* the last one, since a queue's name may contain anything */
     if (!is)
         return false;
     *ret = (struct known){0};
@@ -70,7 +71,7 @@ static void known_remove(struct asked *a, const char *name)
             a->known[i--] = a->known[--a->n];
 }
 
-/* false: nothing new is learnt of it. */
+/* False: nothing new was learnt. */
 static bool learn(struct asked *a, const struct known *k, bool absent)
 {
     bool *flag = !strcmp(k->name, "durable")       ? &a->durable
@@ -168,7 +169,7 @@ static void fill(const struct asked *a, struct broker_arguments *ret)
     snprintf(ret->delayed_retry, sizeof(ret->delayed_retry), "%.15s", retry ? retry : "");
 }
 
-/* 1: go on; 0: *answer; -1: the connection is lost. */
+/* 1: continue; 0: *answer; -1: the connection is lost. */
 static int refused(amqp_connection_state_t c, struct asked *a, const amqp_channel_close_t *m,
                    struct arguments_found *ret, struct fault *f)
 {
@@ -194,7 +195,7 @@ static int refused(amqp_connection_state_t c, struct asked *a, const amqp_channe
     return refusal_read(text, &k, &absent) && learn(a, &k, absent);
 }
 
-/* Most queues of today are quorum queues: that is tried first. */
+/* Most queues today are quorum queues, so that type is tried first. */
 static int ask(amqp_connection_state_t c, const char *queue, struct arguments_found *ret, struct fault *f)
 {
     struct asked a = {.durable = true, .known = {{"x-queue-type", "quorum", "longstr"}}, .n = 1};
@@ -307,7 +308,7 @@ struct job *arguments_start(const struct config_broker *c, const char *vhost,
     return job;
 }
 
-/* The connection ends with the attempt: there was nothing but questions on it. */
+/* The connection ends with the attempt: it carried only questions. */
 static int take(struct attempt *a, struct arguments_found **ret, size_t *ret_n, struct fault *f)
 {
     int r = 0;

@@ -1,10 +1,9 @@
-/* One connection for the queues of a virtual host: making it, freeing it, and what can be asked about it
- * without sending anything.
+/* One connection for the queues of a virtual host: its start, its end, and information that needs no method.
  *
  * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to
- * wire.out. An event that is not handed out at once waits in `events`; what a channel brings while its
- * queue's kind is asked waits in the channel's `held` before. `numbers` says for each channel number of AMQP
- * whose it is; a channel that does not answer loses its number and gets another one. */
+ * wire.out. An event that is not returned at once waits in `events`; before that, events of a channel wait in
+ * its `held` while the kind of its queue is asked for. `numbers` has the user of each AMQP channel number; a
+ * channel that does not answer loses its number and gets another one. */
 
 #include "broker/connect.h"
 #include "broker/internal.h"
@@ -34,7 +33,7 @@ struct job *broker_connect(const struct config_broker *c, const char *vhost,
     return job;
 }
 
-/* --- making it --- */
+/* --- start --- */
 
 static void queue_add(struct broker *b, size_t i, struct broker_queue *q)
 {
@@ -45,7 +44,8 @@ static void queue_add(struct broker *b, size_t i, struct broker_queue *q)
     c->queue = (char *)(uintptr_t)q->name;
     c->queue_number = q->number;
     c->timeout_ms = q->timeout_ms;
-    c->kind = q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* it is looked at again */
+    c->kind = q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* a former stream is checked
+                                                                                again */
     c->kind_ms = clock_ms();
     q->name = NULL;
     channel_init(b, c, (uint16_t)(i + 1));
@@ -61,7 +61,7 @@ static size_t numbers_max(const struct queue_list *l)
     return n;
 }
 
-/* Takes what the attempt has. */
+/* Takes the parts of the attempt. */
 static struct broker *broker_new(struct attempt *a, size_t n_channels)
 {
     struct broker *b = mem_zalloc(1, sizeof(*b));
@@ -136,7 +136,7 @@ void broker_free(struct broker *b)
     free(b);
 }
 
-/* --- what it is --- */
+/* --- information --- */
 
 int broker_fd(const struct broker *b)
 {

@@ -1,10 +1,10 @@
-/* The life of a channel. Every one is opened again by itself whatever closed it, but a stream's. Each opening
- * of a queue's channel is a generation; tags of an older one are refused, and frames that still arrive for a
- * channel that is being closed are dropped.
+/* Opening and closing of channels. Every channel except a stream's is opened again automatically. Each
+ * opening of a queue's channel is a generation; tags of an older one are refused, and frames that still
+ * arrive for a closing channel are dropped.
  *
- * A channel of the broker's that waits for its queue answers nothing, not even that it is closed, while the
- * connection and the other channels are well. Such a number is left to the broker, and the queue gets a
- * channel under another one; the old number is free again when the broker has answered after all. */
+ * A channel that the broker blocks on its queue answers nothing, not even a close, while the connection and
+ * the other channels work. Such a number is left to the broker, and the queue gets a channel under another
+ * one; the old number is free again once the broker has answered after all. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { GENERATION_SHIFT = 16 }; /* below it is the channel's number */
+enum { GENERATION_SHIFT = 16 }; /* the lower bits have the channel's number */
 
 static uint64_t generation_next(uint16_t number)
 {
@@ -23,7 +23,7 @@ static uint64_t generation_next(uint16_t number)
     return (atomic_fetch_add(&last, 1) + 1) << GENERATION_SHIFT | number;
 }
 
-/* The channel that may have that generation, or NULL. */
+/* The channel that may have that generation; NULL: none. */
 struct channel *channel_of_generation(const struct broker *b, uint64_t generation)
 {
     size_t number = generation & (((uint64_t)1 << GENERATION_SHIFT) - 1);
@@ -63,7 +63,7 @@ void channel_renew(struct broker *b, struct channel *c)
     close_send(b, c->number);
 }
 
-/* The deliveries of a queue's channel are void: those that nobody has seen yet disappear. */
+/* Voids the deliveries of a queue's channel: those not returned yet disappear. */
 static void channel_lost(struct broker *b, struct channel *c, enum broker_reason reason,
                          const struct fault *why)
 {
@@ -103,7 +103,7 @@ enum broker_reason reason_of_code(uint16_t code)
     }
 }
 
-/* It is closed on both sides. */
+/* Handles a channel that is closed on both sides. */
 static void channel_ended(struct broker *b, struct channel *c)
 {
     if (c->stays_shut)
@@ -121,14 +121,14 @@ int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0});
     content_drop(&c->content);
     if (memmem(m->reply_text.bytes, m->reply_text.len, TIMEOUT_ARGUMENT, strlen(TIMEOUT_ARGUMENT)))
-        c->timeout_ms = 0; /* a queue of a kind that has none: the next consumer comes without it */
+        c->timeout_ms = 0; /* the queue's kind has no such timeout: the next consumer is started without it */
     if (was == CHANNEL_OPENING) {
         *f = why;
         return fault_wrap(f, "opening a channel");
     }
     if (was == CHANNEL_OPEN && c != &b->ask)
         channel_lost(b, c, reason_of_code(m->reply_code), &why);
-    /* When both sides closed at once the broker answers our close as well, before it sees the open. */
+    /* When both sides closed at once, the broker answers our close as well, before it sees the open. */
     channel_ended(b, c);
     return 0;
 }
@@ -151,7 +151,7 @@ void channel_opened(struct broker *b, struct channel *c)
         event_add(&b->events, c, BROKER_CHANNEL_OPEN)->tag.generation = c->generation;
 }
 
-/* --- numbers that are given up --- */
+/* --- abandoned numbers --- */
 
 bool channel_move(struct broker *b, struct channel *c, struct channel *given_up_for, bool over_question)
 {

@@ -16,35 +16,35 @@
 #include "onceward/broker/broker.h"
 
 enum {
-    OUT_MAX = 64 * 1024,  /* of the output buffer, for all queues together */
-    SHARE_MIN = 4 * 1024, /* of it, for each: many queues may make it larger */
-    FLUSH_AT = 16 * 1024, /* of what is pending */
-    CHANNELS_SPARE = 32,  /* for those that do not answer that they are closed */
-    QUESTION_MS = 5000,   /* a question that is not answered */
-    KIND_OLD_MS = 600000, /* a doubt about a kind that was learnt is not asked sooner */
-    SILENCE_MS = 2000,    /* of a consumer, though messages are ready */
-    REFUSED_MS = 600000,  /* nor the depth of a queue that may not be asked for */
+    OUT_MAX = 64 * 1024,  /* the output buffer's limit, for all queues together */
+    SHARE_MIN = 4 * 1024, /* minimum share of each queue: many queues may make the buffer larger */
+    FLUSH_AT = 16 * 1024, /* pending bytes that trigger a flush */
+    CHANNELS_SPARE = 32,  /* for channels whose close is not answered */
+    QUESTION_MS = 5000,   /* time for the answer to a question */
+    KIND_OLD_MS = 600000, /* minimum time before a doubt about a known kind is asked again */
+    SILENCE_MS = 2000,    /* silence of a consumer although messages are ready */
+    REFUSED_MS = 600000,  /* or the depth of a queue that the user may not ask about */
 };
 
 enum channel_state {
-    CHANNEL_OPENING, /* we sent open */
+    CHANNEL_OPENING, /* open was sent */
     CHANNEL_OPEN,
-    CHANNEL_CLOSING, /* we sent close; everything but its answer is dropped */
+    CHANNEL_CLOSING, /* close was sent; everything but its answer is dropped */
     CHANNEL_SHUT,    /* it stays closed */
 };
 
 enum content_state {
     CONTENT_NONE,
-    CONTENT_HEADER, /* its method came */
+    CONTENT_HEADER, /* expects a content header */
     CONTENT_BODY,
 };
 
-/* A message being put together from its frames. */
+/* A message being assembled from its frames. */
 struct content {
     enum content_state state;
-    struct message *message; /* NULL: it is skipped */
+    struct message *message; /* NULL: skipped */
     uint64_t tag, body_len, n_left;
-    uint64_t n_bytes; /* with what its headers take */
+    uint64_t n_bytes; /* including its headers */
     int64_t delivery_count, n_rejected;
     uint32_t consumer;
     bool redelivered, is_malformed;
@@ -61,59 +61,59 @@ struct event_queue {
 
 enum question { QUESTION_NONE, QUESTION_WANTED, QUESTION_ASKED };
 
-/* A channel, and the queue that it is for; the one for questions has none. */
+/* A channel and its queue; the channel for questions has none. */
 struct channel {
-    uint16_t number; /* of AMQP: another one when the one before was given up */
+    uint16_t number; /* AMQP's number; changes when a number is abandoned */
     enum channel_state state;
-    bool stays_shut; /* when it is closed: the queue is a stream */
+    bool stays_shut; /* not opened again: the queue is a stream */
     uint64_t generation;
     int64_t asked_ms; /* when close or open was sent */
     struct content content;
-    int64_t consuming_ms; /* when the first consumer of this opening began; 0: none did */
+    int64_t consuming_ms; /* start of the first consumer of this opening; 0: none */
     bool has_delivered;   /* since the channel was opened */
 
     char *queue;
-    uint32_t queue_number; /* the caller's */
+    uint32_t queue_number; /* the caller's number */
     int64_t timeout_ms;    /* for its consumers; 0: the broker's, or it has refused another one */
 
     enum question depth, kind_asked;
     enum broker_kind kind;
-    int64_t kind_ms;       /* when that was learnt */
+    int64_t kind_ms;       /* when the kind was learnt */
     int64_t refused_ms;    /* when its depth was refused to the user; 0: never */
-    uint16_t n_unanswered; /* channels that were given up over questions about it, and have not ended */
+    uint16_t n_unanswered; /* channels abandoned over questions about it that have not ended */
 
-    /* While the kind is asked, what the channel brings waits here. */
+    /* Events that wait while the kind is asked for. */
     struct event_queue held;
     size_t n_held_bytes;
 
-    uint64_t written_in; /* the filling of the output buffer that n_written is of */
+    uint64_t written_in; /* the filling of the output buffer that n_written belongs to */
     size_t n_written;
 };
 
-/* A channel's number in AMQP: free, used, or given up and not ended yet. */
+/* An AMQP channel number: free, used, or abandoned and not ended yet. */
 struct number {
     struct channel *user;
-    struct channel *given_up_for; /* the one whose close, or whose queue's question, has no answer */
+    struct channel *given_up_for; /* the channel whose close, or whose queue's question, was not answered */
     bool over_question;
 };
 
-/* Of a consumer, in milliseconds. */
+/* A consumer's argument, in milliseconds. */
 #define TIMEOUT_ARGUMENT "x-consumer-timeout"
 
-/* The first words of a fault. */
+/* Beginning of a fault's text. */
 #define CLOSED_CHANNEL "the broker closed the channel"
 
-/* Asked, not answered; in the order of the answers. */
+/* Questions in flight, in the order of their answers. */
 struct asked {
     struct channel *about;
     bool is_kind;
 };
 
-/* Closing goes in steps, for the sake of the latest acks. A quorum queue's channel forgets those that it has
- * not passed on yet when it is closed (https://github.com/rabbitmq/rabbitmq-server/issues/10327) and nothing
- * tells when it has: so it lingers. And every channel forgets what it has not worked on when its connection
- * is closed: so the answers to channel.close are waited for. What is forgotten is only delivered again, but
- * that would count against its message. */
+/* Closing goes in steps, so that the latest acks count. When a quorum queue's channel is closed, it drops
+ * acks that it has not passed on yet (https://github.com/rabbitmq/rabbitmq-server/issues/10327), and nothing
+ * shows when it has: so Onceward lingers. And every channel drops unprocessed methods when its connection is
+ * closed: so Onceward waits for the answers to channel.close. A lost ack only leads to a redelivery, but that
+ * would count against its message. */
 enum close_state { CLOSE_NO, CLOSE_LINGERING, CLOSE_CHANNELS_SENT, CLOSE_SENT, CLOSE_DONE };
 
 struct broker {
@@ -127,60 +127,60 @@ struct broker {
     struct channel **by_queue; /* n_by_queue; by the caller's numbers */
     size_t n_by_queue;
     struct event_queue events;
-    struct asked *asked; /* room for two of each queue */
+    struct asked *asked; /* has room for two per queue */
     size_t n_asked;
     int64_t answered_ms; /* when the first of them became the first */
-    size_t n_wanted;     /* questions that are not sent */
+    size_t n_wanted;     /* questions not sent yet */
     enum close_state closing;
     int64_t closing_ms; /* when channel.close was sent */
-    uint64_t unique;    /* to this connection: part of its consumer tags */
-    uint64_t filling;   /* of the output buffer: a new one whenever it got empty */
+    uint64_t unique;    /* unique to this connection: part of its consumer tags */
+    uint64_t filling;   /* counter of the output buffer's fillings: increased when it becomes empty */
 };
 
 /* --- events.c --- */
 
-/* A new event of that channel at the end of a queue of events. */
+/* Adds an event of that channel to a queue of events. */
 struct broker_event *event_add(struct event_queue *q, const struct channel *c, enum broker_event_kind kind);
 
-/* The same, but it waits while the kind of c's queue is asked. */
+/* The same, but the event waits while the kind of c's queue is asked for. */
 struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind);
 
-/* Empties everything but the fault's memory. c NULL: of the connection. */
+/* Empties everything except the fault's memory. c NULL: of the connection. */
 void event_init(struct broker_event *ev, const struct channel *c, enum broker_event_kind kind);
 
-/* True: *ev is the first one, taken out. */
+/* True: *ev is the first event, removed. */
 bool event_take(struct event_queue *q, struct broker_event *ev);
 void events_free(struct event_queue *q);
 
-/* The channel of the caller's queue of that number, which must exist. */
+/* The channel of the queue with the caller's number, which must exist. */
 struct channel *channel_of_queue(const struct broker *b, uint32_t queue);
 
-/* Does what c brings wait? */
+/* Do c's events wait? */
 static inline bool is_holding(const struct channel *c)
 {
     return c->kind_asked != QUESTION_NONE;
 }
 
-/* Drops a message of which not all has come. */
+/* Drops an incomplete message. */
 void content_drop(struct content *c);
 
-/* The name may be another queue's from now on. */
+/* Drops the known kind: the name may belong to another queue now. */
 void kind_forget(struct channel *c);
 
-/* A queue's channel is lost: what it held is void, and nobody waits for the kind any more. */
+/* A queue's channel is lost: its held events are void, and the question about its kind ends. */
 void held_drop(struct broker *b, struct channel *c);
 
-/* Ends the connection for what the broker did. Answers -1. */
+/* Ends the connection because of a violation by the broker. Returns -1. */
 int broken(struct broker *b, struct fault *f, const char *what);
 
-/* Sends what is buffered, as far as the socket takes it. */
+/* Sends buffered bytes, as many as the socket takes. */
 int out_flush(struct broker *b, struct fault *f);
 
 /* --- content.c --- */
 
 int content_deliver(struct broker *b, struct channel *c, const amqp_basic_deliver_t *d, struct fault *f);
 
-/* 1: ev is filled; 0: more is to come, or it waits; -1: lost. */
+/* 1: ev is filled; 0: more frames are needed, or the event waits; -1: lost. */
 int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
                   void *context, struct broker_event *ev, struct fault *f);
 int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame, struct broker_event *ev,
@@ -188,64 +188,63 @@ int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame,
 
 /* --- methods.c --- */
 
-/* The number that broker_consume was given; 0 for a foreign tag. */
+/* The number given to broker_consume; 0 for a foreign tag. */
 uint32_t consumer_of_tag(amqp_bytes_t tag);
 
 /* --- channel.c --- */
 
-/* Gives it a number and opens it for the first time. */
+/* Gives the channel a number and opens it for the first time. */
 void channel_init(struct broker *b, struct channel *c, uint16_t number);
 void channel_open_again(struct broker *b, struct channel *c);
 
-/* The channel that may have that generation, or NULL. */
+/* The channel that may have that generation; NULL: none. */
 struct channel *channel_of_generation(const struct broker *b, uint64_t generation);
 
-/* Closes a queue's channel from this side: its tags are void from now on. */
+/* Closes a queue's channel from this side and voids its tags. */
 void channel_give_up(struct broker *b, struct channel *c, enum broker_reason reason, const struct fault *why);
 
-/* The queue is no stream, or not any more: its channel is opened. */
+/* Opens the channel of a queue that is no stream, or no longer one. */
 void channel_unshut(struct broker *b, struct channel *c);
 
-/* As channel_give_up for the one for questions, which loses nothing but them. */
+/* Like channel_give_up for the channel for questions, which loses only those. */
 void channel_renew(struct broker *b, struct channel *c);
 
-/* Its number is left to the broker, and it is opened under another one. False: there is none left. */
+/* Leaves its number to the broker, and opens it under another one. False: no number is free. */
 bool channel_move(struct broker *b, struct channel *c, struct channel *given_up_for, bool over_question);
 
-/* A frame for a number that was given up. */
+/* Handles a frame for an abandoned number. */
 void number_frame(struct broker *b, struct number *n, uint16_t number, const amqp_frame_t *frame);
 
-/* The broker closed it. 0, or -1: it refuses to be opened, the connection is of no use. */
+/* The broker closed the channel. 0, or -1: the channel cannot be opened, and the connection is useless. */
 int channel_closed(struct broker *b, struct channel *c, const amqp_channel_close_t *m, struct fault *f);
 void channel_close_answered(struct broker *b, struct channel *c);
 void channel_opened(struct broker *b, struct channel *c);
 
-/* 0, or -1: its open is not answered, the connection is of no use. */
+/* 0, or -1: the open was not answered, and the connection is useless. */
 int channel_tick(struct broker *b, struct channel *c, struct fault *f);
 enum broker_reason reason_of_code(uint16_t code);
 
 /* --- questions.c --- */
 
-/* Sends what waited for the channel of questions to be open. */
+/* Sends questions that waited for the channel to open. */
 void questions_send(struct broker *b);
 
-/* A method on that channel. */
+/* Handles a method on that channel. */
 void questions_method(struct broker *b, const amqp_method_t *m);
 
-/* The channel is being closed by the broker: that is the answer to the first question. Before
- * channel_closed. */
+/* The broker closes the channel, which answers the first question. Call it before channel_closed. */
 void questions_refused(struct broker *b, const amqp_channel_close_t *m);
 
-/* Gives up what the broker does not answer, and looks at streams again. 0, or -1: lost. */
+/* Abandons overdue questions, and checks streams again. 0, or -1: lost. */
 int questions_tick(struct broker *b, struct fault *f);
 
-/* A delivery came: perhaps only the kind of its queue explains it. */
+/* Handles a delivery that perhaps only the kind of its queue explains. */
 void kind_doubt(struct broker *b, struct channel *c, const struct content *t);
 
 /* --- closing.c --- */
 
 void connection_close(struct broker *b);
 
-/* Goes on when it has lingered long enough, or waited. */
+/* Continues after lingering or waiting long enough. */
 void close_step(struct broker *b);
 void close_frame(struct broker *b, struct channel *c, const amqp_frame_t *frame);

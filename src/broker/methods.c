@@ -1,9 +1,9 @@
-/* What the caller sends. Everything is appended to one output buffer in the order of the calls; acks stay
- * there until broker_flush (or 16 KiB of them, or the next time there is nothing to read), the rest goes out
- * at once.
+/* Sends the caller's methods. All are appended to one output buffer in the order of the calls. Acks stay
+ * there until broker_flush (or 16 KiB of them, or until there is nothing to read); other methods are sent at
+ * once.
  *
- * The buffer is fair and bounded: between two times that it is empty each queue may fill a share of it, so
- * that one with much to say does not keep the others from speaking while the broker reads slowly. */
+ * The buffer is fair and bounded: until it is empty again each queue may fill a share of it, so that a queue
+ * with many methods does not hold up the others while the broker reads slowly. */
 
 #include "broker/internal.h"
 
@@ -32,12 +32,12 @@ uint32_t consumer_of_tag(amqp_bytes_t tag)
     return number > UINT32_MAX ? 0 : (uint32_t)number;
 }
 
-/* In a buffer of the caller's.
+/* Writes the tag into a buffer of the caller.
  *
- * With a part that no other connection has ever had: a quorum queue knows a consumer by its tag and its
- * channel's process, and after a restart of the node the numbers of processes begin again. A consumer of
- * before with the same two, which the queue has not let go yet, would be taken for this one; then acks settle
- * the messages that the old one held, unseen. */
+ * The tag has a part that no other connection ever had. A quorum queue identifies a consumer by its tag and
+ * its channel's process, and after a restart of the node the numbers of processes start again. An earlier
+ * consumer with the same two, which the queue has not removed yet, would be taken for this one; then acks
+ * would silently apply to the messages of the old one. */
 static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, char text[TAG_SIZE])
 {
     int len = snprintf(text, TAG_SIZE, "%s%u.%016" PRIx64, tag_prefix, consumer, b->unique);
@@ -45,7 +45,7 @@ static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, c
     return (amqp_bytes_t){(size_t)len, text};
 }
 
-/* What was appended since the buffer had that length is the queue's. */
+/* Counts the bytes appended since the buffer had that length for the queue. */
 static void written(struct broker *b, struct channel *c, size_t len_before)
 {
     if (c->written_in != b->filling)
@@ -60,8 +60,8 @@ static struct channel *open_channel(const struct broker *b, uint32_t queue)
     return broker_channel_is_open(b, queue) ? channel_of_queue(b, queue) : NULL;
 }
 
-/* RabbitMQ 4.3 is the first whose quorum queues have a timeout of each consumer. A classic queue refuses the
- * argument from 4.3.2 on. */
+/* RabbitMQ 4.3 is the first version whose quorum queues have a timeout per consumer. Classic queues refuse
+ * the argument from 4.3.2 on. */
 static bool takes_timeout(const struct broker *b, const struct channel *c)
 {
     char *rest;

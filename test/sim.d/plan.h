@@ -40,7 +40,7 @@ enum deed {
     DEED_502,
     DEED_RESET,        /* the connection breaks before anything was done */
     DEED_COMMIT_RESET, /* the work is done, then the connection breaks */
-    DEED_COMMIT_504,   /* the work is done; the proxy gave up */
+    DEED_COMMIT_504,   /* the work is done, but the proxy gave up */
     DEED_COMMIT_500,   /* the work is done, the answer says otherwise */
     DEED_ROLLBACK,     /* complete, then a rollback and 500 */
     DEED_HANG,         /* no answer, and nothing is done */
@@ -49,50 +49,49 @@ enum deed {
     DEED_EARLY_NEVER,  /* 200, and no commit */
     DEED_202,          /* accepted, and done later within the window */
     DEED_202_NEVER,
-    DEED_TWICE,         /* the transaction is run twice */
+    DEED_TWICE,         /* the transaction runs twice */
     DEED_LOCK_LONG,     /* holds the row's lock for longer than the window, then commits */
     DEED_LOCK_ROLLBACK, /* the same, and rolls back */
     DEED_EXTEND,        /* asks for more time, and uses it */
-    DEED_CRASH,         /* the application ends, with all that is out there */
+    DEED_CRASH,         /* the application crashes, with all requests in flight */
     DEED_COMMIT_CRASH,
-    DEED_UNSENT, /* the connection is made, and breaks before the request has left */
+    DEED_UNSENT, /* the connection breaks before the request was sent */
     N_DEEDS
 };
 
 struct plan_message {
     int64_t at_us;
-    int number; /* it keeps it when others are taken out of the plan */
+    int number; /* stays the same in a reduced plan */
     int queue;
     enum character character;
-    int twin_of;     /* the message (by its number) that this is another copy of; -1: of none */
-    bool other_body; /* of a twin: not the same body */
+    int twin_of;     /* number of the message that this is another copy of; -1: none */
+    bool other_body; /* of a twin: a different body */
     int64_t bytes, param;
 };
 
 enum fault_kind {
-    FAULT_KILL,    /* the sidecar, at once; started again after for_us; its state file stays unless param */
-    FAULT_KILL_AT, /* the same, behind its param-th action from then on */
-    FAULT_FREEZE,  /* the sidecar does nothing for for_us */
-    FAULT_DRAIN,   /* the sidecar drains, and is started again */
+    FAULT_KILL,        /* kills the sidecar; restarted after for_us; its state file stays unless param */
+    FAULT_KILL_AT,     /* the same, after its param-th action from then on */
+    FAULT_FREEZE,      /* the sidecar does nothing for for_us */
+    FAULT_DRAIN,       /* the sidecar drains and is restarted */
     FAULT_BROKER_CUT,  /* the sidecar's connection breaks; the two sides notice at different times */
-    FAULT_BROKER_SLOW, /* the sidecar's connection stands still for for_us, and goes on */
+    FAULT_BROKER_SLOW, /* the sidecar's connection is suspended for for_us */
     FAULT_CHANNEL,     /* the broker closes the channel */
     FAULT_BROKER_DOWN, /* no connection for for_us */
     FAULT_DATABASE_CUT,
     FAULT_DATABASE_SLOW,
-    FAULT_DATABASE_CRASH, /* all connections break; claims that were not flushed are gone; back after for_us
-                           */
+    FAULT_DATABASE_CRASH, /* all connections break; unflushed claims are lost; restarted after for_us */
     FAULT_DATABASE_FULL,  /* writes are refused for for_us: 53100 */
     FAULT_DATABASE_RETRY, /* statements run into a timeout for for_us: 57014 */
     FAULT_CLOCK,          /* the database's clock jumps by param ms */
-    FAULT_APP_CRASH,      /* the application ends, and comes back after for_us */
-    FAULT_APP_DOWN,       /* nobody is there for for_us: refused, or 502 from its proxy */
-    FAULT_APP_503,        /* everything is answered 503 for for_us */
+    FAULT_APP_CRASH,      /* the application crashes, and is restarted after for_us */
+    FAULT_APP_DOWN,       /* the application is away for for_us: refused, or 502 from its proxy */
+    FAULT_APP_503,        /* all answers are 503 for for_us */
     FAULT_APP_500,
-    FAULT_APP_SLOW, /* everything takes 20 times as long */
-    FAULT_APP_HANG, /* connections are accepted, and nothing is answered */
-    FAULT_PAUSE,    /* the operator's lever, for for_us */
-    FAULT_REDRIVE,  /* an operator redrives all letters that there are */
+    FAULT_APP_SLOW, /* every request takes 20 times as long */
+    FAULT_APP_HANG, /* connections are accepted, but nothing is answered */
+    FAULT_PAUSE,    /* the operator's pause, for for_us */
+    FAULT_REDRIVE,  /* an operator redrives all letters */
     N_FAULTS
 };
 
@@ -105,11 +104,11 @@ struct plan_fault {
 
 struct plan_queue {
     bool quorum;
-    int version;        /* of the broker: 310, 400 or 430 */
-    int limit;          /* the delivery limit that the queue really has; 0: none */
+    int version;        /* the broker's: 310, 400 or 430 */
+    int limit;          /* the queue's true delivery limit; 0: none */
     int max_length;     /* drop-head; 0: none */
     bool readable;      /* its arguments can be read */
-    bool moved_back;    /* what is rejected comes back by a dead letter exchange */
+    bool moved_back;    /* a dead-letter exchange leads rejected messages back */
     bool single_active; /* x-single-active-consumer */
     int n_keys;         /* of an ordered queue: messages have that many keys, in turns */
     bool auto_delete;   /* the broker deletes it when its last consumer is cancelled */
@@ -119,9 +118,9 @@ struct plan_queue {
 
 struct plan_application {
     int64_t service_us;
-    int capacity;       /* more at once are answered 503; 0: no such bound */
+    int capacity;       /* maximum of requests at once, above which it answers 503; 0: none */
     int64_t restart_us; /* after a crash */
-    bool proxy;         /* somebody always accepts, and answers 502 while it is away */
+    bool proxy;         /* a proxy always accepts, and answers 502 while the application is away */
     bool ready_url;
     uint16_t rates[N_DEEDS]; /* in 10,000 requests */
 };
@@ -135,31 +134,31 @@ struct plan {
     size_t n_messages;
     struct plan_fault *faults; /* Owned */
     size_t n_faults;
-    int64_t quiet_us;  /* from then on nothing breaks: rates are 0, everybody is there */
-    int64_t stop_us;   /* not 0: it ends there, or when all is settled */
-    int64_t settle_us; /* so long after it everything must be settled */
+    int64_t quiet_us;  /* no faults from then on: rates are 0, all parties are up */
+    int64_t stop_us;   /* not 0: the run ends there, or when all is done */
+    int64_t settle_us; /* everything must be done this long after it */
     int64_t stats_interval_ms;
-    int64_t broker_us;          /* time of a frame to or from the broker, beyond a local wire */
-    bool own_rows;              /* state files are kept: a sidecar takes its own rows over */
-    bool jitter;                /* what travels takes random times; else always the same */
-    bool no_checks_of_progress; /* a measured scenario looks for itself */
-    bool nobody_waits;          /* not even a run of many bad ones waits for a person */
+    int64_t broker_us;          /* transmission time of a frame to or from the broker, beyond a local wire */
+    bool own_rows;              /* state files are kept: a sidecar takes over its own rows */
+    bool jitter;                /* random transmission times; else always the same */
+    bool no_checks_of_progress; /* a measured scenario has its own checks */
+    bool nobody_waits;          /* no message is left to an operator, not even in a run of many bad ones */
 };
 
-/* A plan of its own for each seed. */
+/* A different plan for each seed. */
 void plan_make(struct plan *p, uint64_t seed);
 /* The defaults of the configuration, one sidecar, one queue, no fault, no message. */
 void plan_plain(struct plan *p, uint64_t seed);
 void plan_copy(struct plan *to, const struct plan *from);
 void plan_deinit(struct plan *p);
 
-/* n messages of one kind, from at_us on, gap_us apart. Answers the number of the first. */
+/* Adds n messages of one kind, from at_us on, gap_us apart. Returns the number of the first. */
 int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
 
-/* The queue's x-delivery-limit, where it can be read. */
+/* The queue's x-delivery-limit, if it can be read. */
 int plan_read_limit(const struct plan_queue *p);
-/* The limit as far as a sidecar knows it; LIMIT_UNKNOWN. */
+/* The limit as known to a sidecar; LIMIT_UNKNOWN. */
 int plan_known_limit(const struct plan_queue *p);
 
 void plan_sort(struct plan *p);

@@ -9,16 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The arguments that a queue was declared with. AMQP has no question for them, but a declare that differs from
- * the queue is refused, and the refusal names one argument with its present value (406). So one declare after
- * the other is sent, each with all that is known by then, until one is equal.
+/* The arguments that a queue was declared with. AMQP has no question for them, but a declare that differs
+ * from the queue is refused, and the refusal names one argument with its present value (406). So declares are
+ * sent one after another, each with all arguments known so far, until one is equal.
  *
- * No declare can make a queue that has vanished in between: each carries an argument that only streams have,
- * with a value that no queue can be made with (x-max-age "?"). Other kinds of queues do not compare it, and a
- * missing queue is refused because of it.
+ * No declare can create a queue that has vanished in between: each carries an argument that only streams
+ * have, with a value that is invalid for every queue (x-max-age "?"). Other kinds of queues do not compare
+ * it, and for a missing queue the declare is refused because of it.
  *
- * The user needs `configure` on the queue. Policies are not seen. The broker writes a line into its log for each
- * argument that is named. */
+ * The user needs `configure` on the queue. Policies are not visible. The broker writes a line into its log
+ * for each refused declare. */
 
 enum { ARGUMENT_ABSENT = -1 };
 
@@ -26,23 +26,23 @@ struct broker_arguments {
     int server_major, server_minor; /* of the broker's version */
     enum broker_kind kind;
     bool durable, auto_delete;
-    bool exclusive; /* of another connection: nothing else is known */
+    bool exclusive; /* to another connection: nothing else is known */
     bool single_active_consumer;
     bool has_dead_letter_exchange; /* else a policy may set one */
     bool rejects_publish;          /* x-overflow is reject-publish or reject-publish-dlx */
     bool has_delivery_limit;       /* else a policy, or the broker's default, may set one */
-    int64_t delivery_limit;        /* less than 0: none */
+    int64_t delivery_limit;        /* negative: none */
     int64_t max_length, max_bytes; /* x-max-length(-bytes); ARGUMENT_ABSENT */
     int64_t max_priority;          /* x-max-priority; ARGUMENT_ABSENT */
     int64_t expires_ms;            /* x-expires; ARGUMENT_ABSENT */
     char delayed_retry[16];        /* x-delayed-retry-type; empty: absent */
 };
 
-/* The part that decides about returns. */
+/* The part that matters for returns. */
 struct queue_limits;
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret);
 
-/* A warning where the broker drops messages at the delivery limit (returns_limit), or NULL. */
+/* A warning if the broker drops messages at the delivery limit (returns_limit), or NULL. */
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
 /* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. */
@@ -51,15 +51,15 @@ const char *broker_arguments_order_refusal(const struct broker_arguments *a, int
 /* The same for a queue whose arguments cannot be read. */
 const char *broker_arguments_order_unread(int limit);
 
-/* Why they are not known. */
+/* Why they are unknown. */
 enum arguments_answer {
     ARGUMENTS_READ,
     ARGUMENTS_FORBIDDEN, /* the user has no `configure` permission on the queue */
-    ARGUMENTS_NO_QUEUE,  /* there is no such queue */
-    ARGUMENTS_UNREADABLE, /* an answer that is not understood: its text was cut since the queue's name is long */
+    ARGUMENTS_NO_QUEUE,  /* the queue does not exist */
+    ARGUMENTS_UNREADABLE, /* the answer is incomplete: the queue's name is so long that the broker has cut it */
 };
 
-/* Blocks, for at most the connect timeout: for commands. 0: *answer, and *ret where they were read, else f in
+/* Blocks for at most the connect timeout: for commands. 0: *answer, and *ret if they were read, else f in
  * words; -1: no connection, f. */
 int broker_arguments(const struct config_broker *c, const char *vhost, const char *queue,
                      struct broker_arguments *ret, enum arguments_answer *answer, struct fault *f);
@@ -75,7 +75,7 @@ struct arguments_found {
     uint32_t number; /* of the queue, as given */
     enum arguments_answer answer;
     struct broker_arguments arguments;
-    char why[256]; /* empty when they were read */
+    char why[256]; /* empty if they were read */
 };
 
 /* Unpacks the result: 0, and *ret with n of them, which the caller frees; -1: no connection, f. */

@@ -11,17 +11,16 @@
 /* The broker: one connection to a virtual host, with a consuming channel for each queue and one channel for
  * questions.
  *
- * Nothing here blocks after the connection was handed over: methods go through one buffer, answers are
- * matched in broker_next, frames are assembled into messages here. One thread. The caller gives every queue a
- * number; calls and events name the queue by it. What becomes of one queue's channel touches no other queue:
- * a channel that is closed, cancelled or does not answer is opened again by itself, under another number
- * where need be. Acks name a tag together with the generation of its channel: a tag of an old channel cannot
- * be sent on a new one. */
+ * Nothing here blocks after the connection is handed over: methods go through one buffer, broker_next matches
+ * answers and assembles frames into messages. One thread. The caller numbers the queues; calls and events use
+ * these numbers. Events of one queue's channel affect no other queue: a channel that is closed, cancelled or
+ * silent is opened again automatically, under another number if needed. An ack names a tag and the generation
+ * of its channel: a tag of an old channel cannot be sent on a new one. */
 
 struct broker;
 struct message;
 
-/* What a queue is. AMQP has no question for it: see broker_ask_kind. */
+/* The kind of a queue. AMQP has no question for it: see broker_ask_kind. */
 enum broker_kind {
     BROKER_KIND_UNKNOWN,
     BROKER_KIND_CLASSIC,
@@ -36,8 +35,8 @@ enum broker_kind {
 struct broker_queue {
     const char *name;      /* 1 to 255 bytes; copied */
     uint32_t number;       /* the caller's, unique on this connection, below 65536 */
-    int64_t timeout_ms;    /* the argument x-consumer-timeout, where the broker takes it; 0: none is sent */
-    enum broker_kind kind; /* as learnt before, so that it is not asked again; else UNKNOWN */
+    int64_t timeout_ms;    /* the argument x-consumer-timeout, if the broker accepts it; 0: not sent */
+    enum broker_kind kind; /* if known already, so that it is not asked for again; else UNKNOWN */
 };
 
 /* Starts connecting and logging in, on a helper thread: TCP or TLS, name resolution, login with capabilities
@@ -53,18 +52,17 @@ struct job *broker_connect(const struct config_broker *c, const char *vhost,
  * once, without waiting: BROKER_CHANNEL_OPEN of each queue follows. */
 int broker_attempt_take(void *result, struct broker **ret_broker, struct fault *f);
 
-/* Frees it. When it is neither lost nor closed, connection.close is sent first, without waiting for the
- * answer; the broker may then forget the latest acks. broker_close and BROKER_CLOSED do it properly. NULL is
- * ignored. */
+/* Frees it. Unless it is lost or closed, connection.close is sent first, without waiting for the answer; the
+ * broker may then lose the latest acks. broker_close and BROKER_CLOSED avoid that. NULL is allowed. */
 void broker_free(struct broker *b);
 
 /* The descriptor to poll for reading, or -1: lost. */
 int broker_fd(const struct broker *b);
 
-/* "4.3.6", as the server says it. */
+/* "4.3.6", as the server reports it. */
 const char *broker_version(const struct broker *b);
 
-/* The name of its cluster, as the broker says it. */
+/* The name of its cluster, as the broker reports it. */
 const char *broker_cluster(const struct broker *b);
 
 /* A delivery tag and the channel it belongs to. */
@@ -112,108 +110,108 @@ enum broker_reason {
 
 struct broker_event {
     enum broker_event_kind kind;
-    uint32_t queue; /* its number */
+    uint32_t queue; /* number of the queue */
     struct broker_tag tag;
-    uint32_t consumer; /* number given to broker_consume */
+    uint32_t consumer; /* as given to broker_consume */
     struct message *message;
     bool redelivered;
     uint64_t body_len;
-    uint64_t n_bytes; /* of a delivery, also of a skipped one: message_bytes */
-    /* x-delivery-count as it is in the message, of a delivery and of a skipped one; 0: none. What it is worth
-     * depends on redelivered (a broker counts no first delivery) and on the queue's kind: a redelivered one
-     * that carries it comes after the kind was learnt, or is known not to be had. */
+    uint64_t n_bytes; /* of a delivery or a skipped one: message_bytes */
+    /* x-delivery-count from the message, of a delivery or a skipped one; 0: none. Its meaning depends on
+     * redelivered (a broker counts no first delivery) and on the queue's kind: a redelivered message that
+     * carries it is returned after the kind was learnt, or is known to be unavailable. */
     int64_t delivery_count;
-    int64_t n_rejected;  /* of a skipped one: message_rejections */
+    int64_t n_rejected;  /* of a skipped delivery: message_rejections */
     int64_t depth;       /* ready messages */
-    int64_t n_consumers; /* of all connections; right on classic queues, on quorum queues from 4.3 on */
+    int64_t n_consumers; /* of all connections; correct on classic queues, and on quorum queues from 4.3 on */
     enum broker_kind queue_kind; /* as known now */
     enum broker_reason reason;
-    struct fault fault; /* of a delivery, too: its properties do not have the form that AMQP gives them, and
-                           those behind the fault are missing */
+    struct fault fault; /* also of a delivery: its properties are malformed AMQP, and those behind the fault
+                           are missing */
 };
 
-/* What may be allocated now for a message of one queue; a larger one is skipped. */
+/* The memory that a queue's next message may take; a larger message is skipped. */
 struct broker_room {
     size_t body;
     size_t whole; /* message_bytes; at least body */
-    /* A redelivered one whose x-delivery-count is at least this is taken whatever the room is, up to that
-     * much of a body, but on a classic queue; 0: none is. */
+    /* A redelivered message with at least this x-delivery-count is taken in any case, with a body of up to
+     * urgent_body, except on a classic queue; 0: none is. */
     int64_t urgent_count;
     size_t urgent_body;
 };
 
-/* Asked when the headers of a delivery have come, with the queue's number. It must not call the broker. */
+/* Called for the headers of a delivery, with the queue's number. It must not call the broker. */
 typedef struct broker_room broker_room_fn(void *context, uint32_t queue);
 
-/* The next event, without blocking. Call until BROKER_NOTHING, or come back though nothing is readable. 0; or
- * -1: the connection is lost (f says why), only broker_free may follow. */
+/* The next event, without blocking. Call it until BROKER_NOTHING, or again even if nothing is readable. 0; or
+ * -1: the connection is lost (f says why), and only broker_free may follow. */
 int broker_next(struct broker *b, broker_room_fn *room, void *context, struct broker_event *ev,
                 struct fault *f);
 
-/* Heartbeats, and what is overdue: call at least once a second, also while nothing is readable. -1: lost. */
+/* Handles heartbeats and overdue answers: call it at least once a second, even if nothing is readable. -1:
+ * lost. */
 int broker_tick(struct broker *b, struct fault *f);
 
-/* Writing never blocks: everything is put into one buffer and goes out as far as the socket takes it.
+/* Writing never blocks: everything is put into one buffer, and the socket takes as much as it can.
  * broker_ack, broker_requeue and broker_reject are only buffered, so that many cost one system call: call
- * broker_flush at the end of a turn, at the latest before waiting. The others are sent at once, behind what
- * is buffered. broker_next flushes too when it has nothing more to read. 0, or -1: lost. */
+ * broker_flush at the end of a turn, at the latest before waiting. Other methods are sent at once, behind the
+ * buffered ones. broker_next flushes too when it has nothing more to read. 0, or -1: lost. */
 int broker_flush(struct broker *b, struct fault *f);
 
-/* Is something left in the buffer because the socket was full? Then poll for POLLOUT as well, and call
- * broker_flush. */
+/* Is output pending because the socket was full? Then poll for POLLOUT as well, and call broker_flush. */
 bool broker_wants_write(const struct broker *b);
 
-/* May about n more small methods of that queue be put into the buffer? When not, call again after a flush:
- * the broker does not read, or the queue has had its share of what the buffer holds. */
+/* May about n more small methods of that queue be buffered? If not, try again after a flush: the broker does
+ * not read, or the queue has used its share of the buffer. */
 bool broker_can_write(const struct broker *b, uint32_t queue, size_t n);
 
 /* Is the queue's channel open? */
 bool broker_channel_is_open(const struct broker *b, uint32_t queue);
 
-/* qos(prefetch, per consumer) and basic.consume under a fresh tag made from `consumer` (a number that the
- * caller never uses twice for a queue on a connection). Answered by BROKER_CONSUMING, or CHANNEL_LOST. 0, or
- * -1: lost. While the channel is not open nothing is sent (0): CHANNEL_LOST, if not taken yet, and
- * CHANNEL_OPEN follow. */
+/* Sends qos(prefetch, per consumer) and basic.consume under a new tag made from `consumer` (a number that the
+ * caller never reuses for a queue on a connection). BROKER_CONSUMING or CHANNEL_LOST answers. 0, or -1: lost.
+ * While the channel is not open nothing is sent (0): CHANNEL_LOST, unless returned already, and CHANNEL_OPEN
+ * follow. */
 int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f);
 
-/* basic.cancel of that consumer; deliveries may come until BROKER_STOPPED. What it delivered stays ackable.
- * As broker_consume while the channel is not open. */
+/* Sends basic.cancel for that consumer; deliveries may come until BROKER_STOPPED. Its deliveries can still be
+ * acked. Like broker_consume while the channel is not open. */
 int broker_cancel(struct broker *b, uint32_t queue, uint32_t consumer, struct fault *f);
 
-/* Asks for the queue's depth and consumers (passive declare on the channel for questions). At most one at a
- * time for a queue: a second one is ignored. Those of many queues go out together. */
+/* Asks for the queue's depth and number of consumers (passive declare on the channel for questions). At most
+ * one at a time per queue: a second one is ignored. Questions about several queues are sent together. */
 int broker_ask_depth(struct broker *b, uint32_t queue, struct fault *f);
 
-/* Asks what the queue is. No message is touched, but the broker writes a line into its log. Until BROKER_KIND
- * the queue's channel hands out nothing, not even BROKER_CONSUMING; other queues go on. Where it is known
- * already nothing happens. A channel that is lost ends the question; for want of the queue, what is known,
- * too.
+/* Asks for the queue's kind. No message is touched, but the broker writes a line into its log. Until
+ * BROKER_KIND the queue's channel returns no events, not even BROKER_CONSUMING; other queues continue. No-op
+ * if the kind is known. The loss of the channel ends the question; if the queue is missing, the known kind is
+ * dropped too.
  *
- * It need not be called: what a queue is, is asked where it matters. That is when a delivery comes that only
- * the kind explains (one with x-stream-offset, or a redelivered one with x-delivery-count), and when
- * broker_ask_depth finds messages in a queue whose consumer has been given none. */
+ * Callers need not call it: the kind is asked for automatically when it matters. That is when a delivery
+ * arrives that only the kind explains (with x-stream-offset, or redelivered with x-delivery-count), and when
+ * broker_ask_depth finds messages in a queue whose consumer has got none. */
 int broker_ask_kind(struct broker *b, uint32_t queue, struct fault *f);
 
-/* What is known of it now. */
+/* The known kind of the queue. */
 enum broker_kind broker_kind_of(const struct broker *b, uint32_t queue);
 
-/* basic.ack. multiple: everything up to the tag on that channel. 0; 1: the tag's channel is gone, nothing was
+/* basic.ack. multiple: everything up to the tag on that channel. 0; 1: the tag's channel is lost, nothing was
  * sent; -1: lost. Number 0 is refused as 1 (with multiple it would ack everything). */
 int broker_ack(struct broker *b, struct broker_tag tag, bool multiple, struct fault *f);
 
-/* basic.nack(requeue=true): not this message's fault. As broker_ack. */
+/* basic.nack(requeue=true): the message is not at fault. Like broker_ack. */
 int broker_requeue(struct broker *b, struct broker_tag tag, struct fault *f);
 
-/* basic.reject(requeue=false): dead. As broker_ack. */
+/* basic.reject(requeue=false): the message is dead. Like broker_ack. */
 int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f);
 
 /* Closes the queue's channel and opens it again: CHANNEL_LOST, then CHANNEL_OPEN follow. For a consumer that
- * gets nothing though it should, and to try again what was a stream. */
+ * gets no deliveries though it should, and to try a former stream again. */
 void broker_reopen(struct broker *b, uint32_t queue, const char *why);
 
 /* Closes in steps, so that the latest acks count: lingers for 0.3 s after the last byte sent, channel.close
  * of all, their answers, connection.close. BROKER_CLOSED follows; until then call broker_next and broker_tick
- * as ever. Nothing else can be sent any more. Unacked deliveries should be requeued before. */
+ * as usual. Nothing else can be sent any more. Unacked deliveries should be requeued before. */
 int broker_close(struct broker *b, struct fault *f);
 
 /* --- for commands: blocking, with the connect timeout as the deadline --- */

@@ -15,12 +15,12 @@ struct state_file {
     char *path, *lock_path, *next_path;
     struct lock lock;
     bool is_locked;
-    bool is_synced;       /* the raised number is on the disk */
+    bool is_synced;       /* the increased start number is on the disk */
     char *instance;       /* the sidecar's name */
-    int64_t start;        /* how often a sidecar of this name has started on this file, this time included */
-    bool ended_uncleanly; /* the process before this one, as its state says */
-    bool instance_was_there; /* the file, found unlocked, named it: who had the name on this file before is
-                                gone */
+    int64_t start;        /* number of starts of a sidecar with this name on this file, including this one */
+    bool ended_uncleanly; /* the previous process, according to its state */
+    bool instance_was_there; /* the unlocked file named it: the former owner of the name on this file has
+                                ended */
 };
 
 enum { STATE_FILE_TAKEN = 1 };
@@ -32,16 +32,15 @@ enum { STATE_FILE_TAKEN = 1 };
  * names its process. -1: it cannot be locked, f says why; state_file_replace tries that again. */
 int state_file_open(struct state_file *s, const char *path, const char *instance, struct fault *f);
 
-/* Replaces what it says, whole. Locks it first where it is not, or not any more. Answers as state_file_open.
- */
+/* Replaces the whole content. Locks the file first if needed. Returns like state_file_open. */
 int state_file_replace(struct state_file *s, struct slice text, struct fault *f);
 
 /* Ends the lock and frees; the file stays. */
 void state_file_close(struct state_file *s);
 
-/* Could a sidecar run with the file at path? Nothing is left behind. Not for the sidecar itself.
- * STATE_FILE_TAKEN: one does; *ret_pid is its process (0: not to be seen from here). -1: f. */
+/* Could a sidecar run with the file at path? Leaves nothing behind. Not for the sidecar itself.
+ * STATE_FILE_TAKEN: another one runs; *ret_pid is its process (0: not visible from here). -1: f. */
 int state_file_try(const char *path, int64_t *ret_pid, struct fault *f);
 
-/* Who runs with the file at path, as lock_holder says. Not for the sidecar itself. */
+/* The owner of the file at path, like lock_holder. Not for the sidecar itself. */
 int state_file_owner(const char *path, int64_t *ret_pid, struct fault *f);
