@@ -1,19 +1,22 @@
--- The whole schema: inbox, history, dead letters, replicas, operator commands, stored messages, outbox, and the record of the schema itself.
+-- The whole schema: inbox, history, dead letters, replicas, operator commands, stored messages, outbox, and the
+-- record of the schema itself.
 --
--- How the files of sql/ are run (`onceward migrate`), in one transaction under pg_advisory_xact_lock:
---   1. every numbered file that onceward.schema_version does not have yet, in the order of the numbers (no such table: none was run);
---      a numbered file is never changed once it was released, and ends with the INSERT of its own row;
---   2. every file of sql/functions, in the order of the names: CREATE OR REPLACE, so they may be run again and again, also while
---      sidecars run. A function whose arguments or columns change is dropped in a numbered file first;
---   3. roles_create.sql behind a savepoint, then roles_grant.sql. Where the role may not create roles (42501) and they do not exist,
---      go back to the savepoint and print both files for the administrator instead; nothing else depends on them.
--- A program must not run any of this on a schema with a higher version than its own newest file: it would put old functions back.
+-- How `onceward migrate` runs the files of sql/, in one transaction under pg_advisory_xact_lock:
+--   1. every numbered file that onceward.schema_version lacks, in the order of the numbers (no such table: all).
+--      A numbered file never changes once it was released, and ends with the INSERT of its own row;
+--   2. every file of sql/functions, in the order of the names: CREATE OR REPLACE, so they may be run again and again,
+--      also while sidecars run. A numbered file must first drop a function whose arguments or columns change;
+--   3. roles_create.sql behind a savepoint, then roles_grant.sql. If the role may not create roles (42501) and they
+--      do not exist, go back to the savepoint and print both files for an administrator; nothing else depends on them.
+-- A program must not do this on a schema with a higher version than its own newest file: that would restore old
+-- functions.
 --
--- Versions: `version` is the number of the newest migration. `oldest_compatible`, read from that same row, is the version of
--- the oldest program that may use the schema as it is now (a program's version is the number of the newest migration it contains). So a
--- program with number P consumes only when version >= P and oldest_compatible <= P. sidecar_schema() answers both.
+-- Versions: `version` is the number of the newest migration. `oldest_compatible`, in that same row, is the version
+-- of the oldest program that may use the present schema (a program's version is the number of its newest
+-- migration). So a program with number P consumes only when version >= P and oldest_compatible <= P.
+-- sidecar_schema() returns both.
 --
--- Names are qualified throughout: the search_path of whoever runs this does not matter.
+-- Names are qualified throughout, so the search_path of the caller does not matter.
 
 DO $$
 BEGIN
@@ -36,16 +39,17 @@ CREATE TABLE onceward.schema_version (
 
 COMMENT ON TABLE onceward.schema_version IS 'One row for each migration that was run. The newest row counts.';
 
--- One row for each message that was ever claimed, until the retention.
+-- A row for each message that was ever claimed, until the end of the retention.
 --
--- No index may name a column that settling changes, not even in a predicate: every completion would stop being a HOT
--- update. received_at never changes, so it may have one. fillfactor 48 leaves room for the one update that
--- every row gets, which makes it a word longer (at 50 one update in sixteen found none, depending on the length of the ids).
--- The key is COLLATE "C": it sorts like the sidecar sorts, and survives a change of the system's collations.
+-- No index may contain a column that a completion changes, not even in a predicate: completions would no longer be
+-- HOT updates. received_at never changes, so it may have one. fillfactor 48 leaves room for the one update that
+-- every row gets, which makes it a word longer (at 50 one update in sixteen found no room, depending on the length
+-- of the ids). The key is COLLATE "C": it sorts like the sidecar, and survives a change of the system's collations.
 --
--- The order of the columns is for the WAL. It has only the bytes between the first and the last that an update changes, so the columns
--- that a completion changes stand together, and the others move by a whole word. No CHECK here: PostgreSQL makes the expression
--- of each one anew for every statement that writes, which is a tenth of the price of complete().
+-- The order of the columns reduces the WAL, which contains only the bytes between the first and the last changed
+-- one. So the columns that a completion changes are adjacent, and the others move by a whole word. No CHECK here:
+-- PostgreSQL prepares the expression of each CHECK again for every writing statement, which is a tenth of the cost
+-- of complete().
 CREATE TABLE onceward.inbox (
     token            uuid        NOT NULL,
     status           text COLLATE "C" NOT NULL,
@@ -64,7 +68,8 @@ CREATE TABLE onceward.inbox (
     message_type     text,
     last_error       text,
     result           text,
-    -- Behind all others, so that the WAL of a completion does not contain them. NULL means 0, false or never, and costs nothing.
+    -- Behind all others, so that the WAL of a completion does not contain them. NULL means 0, false or never, and
+    -- takes no space.
     crashes          integer,
     takeovers        integer,
     alone            boolean,
@@ -76,39 +81,39 @@ CREATE TABLE onceward.inbox (
     PRIMARY KEY (consumer, message_id)
 ) WITH (
     fillfactor = 48,
-    -- Purged rows must become room for new ones soon: a fiftieth of the table is enough, and vacuum need not be slow about it.
+    -- The space of purged rows must be reused soon: a fiftieth of the table is enough, and vacuum need not be slow.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_vacuum_insert_threshold = 50000,
     autovacuum_vacuum_cost_delay = 1,
-    -- Plans do not depend on statistics; people's queries still do, a little.
+    -- The functions' plans do not depend on statistics; people's own queries do, a little.
     autovacuum_analyze_scale_factor = 0.2,
     autovacuum_analyze_threshold = 10000
 );
 
 CREATE INDEX inbox_received_at ON onceward.inbox USING brin (received_at);
 
-COMMENT ON TABLE onceward.inbox IS 'What onceward knows of each message. Change it only through the functions of this schema.';
-COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is out. failed: will be tried again. waiting: given back without fault, or redriven. dead: given up, see dead_letter.';
-COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted when it is claimed, given back by release.';
-COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the claim has ended, so that a repeated call is recognised.';
+COMMENT ON TABLE onceward.inbox IS 'The state of each message. Change it only through the functions of this schema.';
+COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is in use. failed: will be tried again. waiting: released without a charge, or redriven. dead: given up, see dead_letter.';
+COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted by the claim, taken off by a release.';
+COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the end of the claim, so that a repeated call is recognised.';
 COMMENT ON COLUMN onceward.inbox.fingerprint IS 'The first 16 bytes of the SHA-256 of the body.';
-COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was made: the database''s clock, or the horizon that was passed before. Changes once at most: at the first claim of a row that a renewal made.';
-COMMENT ON COLUMN onceward.inbox.alive_since IS 'The age of the message counts from here: when it was last brought back from the dead, else when it was received. NULL: claimed once only.';
+COMMENT ON COLUMN onceward.inbox.received_at IS 'When the row was created, by the database''s clock, but not before the horizon. Changes at most once: at the first claim of a row that a renewal created.';
+COMMENT ON COLUMN onceward.inbox.alive_since IS 'Start of the message''s age: when it was last revived, else when it was received. NULL: claimed only once.';
 COMMENT ON COLUMN onceward.inbox.token_expires_at IS 'The end of the token''s window. For a dead row: when it died.';
-COMMENT ON COLUMN onceward.inbox.max_expires_at IS 'How far extend() may move token_expires_at.';
+COMMENT ON COLUMN onceward.inbox.max_expires_at IS 'The latest value to which extend() may move token_expires_at.';
 COMMENT ON COLUMN onceward.inbox.claimed_by IS 'The instance that made the newest claim.';
-COMMENT ON COLUMN onceward.inbox.crashes IS 'How often the application crashed with it.';
-COMMENT ON COLUMN onceward.inbox.takeovers IS 'Claims that took it from a holder who had ended without a word.';
-COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its sidecar had nothing else in work.';
-COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that nobody had seen alive before.';
-COMMENT ON COLUMN onceward.inbox.unproven_step IS 'How many such charges there were in a row.';
-COMMENT ON COLUMN onceward.inbox.renewals IS 'How often a copy was published to its own queue because its delivery limit was near.';
-COMMENT ON COLUMN onceward.inbox.batch_cap IS 'How many messages the next request with it has at most, since a larger one failed. NULL: as many as configured.';
-COMMENT ON COLUMN onceward.inbox.renewals_until IS 'The pace of renewals: each moves it by 6 s, at most to a minute from then.';
+COMMENT ON COLUMN onceward.inbox.crashes IS 'Crashes of the application with this message.';
+COMMENT ON COLUMN onceward.inbox.takeovers IS 'Claims that took it from an owner that had ended without an answer.';
+COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its sidecar had no other message in progress.';
+COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that had not been seen alive before.';
+COMMENT ON COLUMN onceward.inbox.unproven_step IS 'Consecutive charges of that kind.';
+COMMENT ON COLUMN onceward.inbox.renewals IS 'Copies published to its own queue because its delivery limit was near.';
+COMMENT ON COLUMN onceward.inbox.batch_cap IS 'Largest size of the next request with this message, after a larger one failed. NULL: as configured.';
+COMMENT ON COLUMN onceward.inbox.renewals_until IS 'The pace of renewals: each moves it by 6 s, to at most a minute ahead.';
 
--- One row a death. Only discard and redrive remove a letter.
+-- A row per death. Only discard and redrive remove a letter.
 CREATE TABLE onceward.dead_letter (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer     text COLLATE "C" NOT NULL,
@@ -137,22 +142,22 @@ CREATE TABLE onceward.dead_letter (
     CHECK (rowless = (digest IS NOT NULL))
 );
 
--- For the lists and the counts; for the letters of one row; for the copies of a rowless death.
+-- For lists and counts; for the letters of one row; for copies of a letter without a row.
 CREATE INDEX dead_letter_consumer ON onceward.dead_letter (consumer, id);
 CREATE INDEX dead_letter_row ON onceward.dead_letter (consumer, message_id, id) WHERE NOT rowless;
 CREATE INDEX dead_letter_digest ON onceward.dead_letter (digest) WHERE rowless;
 
 COMMENT ON TABLE onceward.dead_letter IS 'A full copy of each message that was given up. See: onceward dead list.';
 COMMENT ON COLUMN onceward.dead_letter.raw_id IS 'The message id, when it is not text.';
-COMMENT ON COLUMN onceward.dead_letter.rowless IS 'The death was not that of the inbox row with this id: no usable id, or another body under a known id.';
-COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-death when it died: more than that means somebody moved it back.';
-COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: over everything that identifies the copy, so that a redelivery of it is recognised.';
--- Rowless letters of one digest are written one at a time, under the lock of one of these rows. A row's lock needs rights, unlike an advisory one,
--- which every login of the database may take.
+COMMENT ON COLUMN onceward.dead_letter.rowless IS 'The letter is not that of the inbox row with this id: no usable id, or another body under a known id.';
+COMMENT ON COLUMN onceward.dead_letter.deaths IS 'The sum of the counts in x-death at its death: a larger sum means that the message was moved back.';
+COMMENT ON COLUMN onceward.dead_letter.digest IS 'Rowless: digest of everything that identifies the copy, so that a redelivery of it is recognised.';
+-- Letters without a row and with one digest are written one at a time, under the lock of one of these rows. A row
+-- lock requires rights, unlike an advisory lock, which every login of the database may take.
 CREATE TABLE onceward.letter_lock (number integer PRIMARY KEY);
 INSERT INTO onceward.letter_lock SELECT generate_series(0, 63);
 
-COMMENT ON TABLE onceward.letter_lock IS 'Rows to be locked, see sidecar_bury_many. They never change.';
+COMMENT ON TABLE onceward.letter_lock IS 'Rows that only serve as locks, see sidecar_bury_many. They never change.';
 
 -- The time up to which an export or a replay has read. One row.
 CREATE TABLE onceward.horizon (
@@ -161,12 +166,12 @@ CREATE TABLE onceward.horizon (
 ) WITH (fillfactor = 50);
 INSERT INTO onceward.horizon (passed) VALUES ('-infinity');
 
-COMMENT ON TABLE onceward.horizon IS 'Up to where exports and replays have read: see time_mark.';
-COMMENT ON COLUMN onceward.horizon.passed IS 'No row, letter or message gets an earlier time any more, also when the clock is set back.';
+COMMENT ON TABLE onceward.horizon IS 'The time up to which exports and replays have read: see time_mark.';
+COMMENT ON COLUMN onceward.horizon.passed IS 'No new row, letter or message gets an earlier time, even if the clock is set back.';
 
-COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as it came.';
+COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as received.';
 
--- Which queue a consumer name belongs to, and which sidecar keeps house for it (see sidecar_keep_house).
+-- The queue of a consumer name, and the sidecar that keeps house for it (see sidecar_keep_house).
 CREATE SEQUENCE onceward.consumer_number AS smallint;
 
 CREATE TABLE onceward.consumer (
@@ -187,18 +192,20 @@ CREATE TABLE onceward.consumer (
 
 COMMENT ON TABLE onceward.consumer IS 'The queue that each consumer name was first used for; another queue under that name is refused.';
 COMMENT ON COLUMN onceward.consumer.queue IS 'The queue, or with a range all queues that its replicas read: orders-{0..15}.';
-COMMENT ON COLUMN onceward.consumer.broker IS 'The name of its cluster, as the broker says it.';
+COMMENT ON COLUMN onceward.consumer.broker IS 'The name of its cluster, as the broker reports it.';
 COMMENT ON COLUMN onceward.consumer.keeper IS 'The instance that purges and sweeps, until kept_until.';
-COMMENT ON COLUMN onceward.consumer.keeper_page IS 'Where the walk through the inbox was when the lease was last written.';
-COMMENT ON COLUMN onceward.consumer.number IS 'Its number in onceward.history. NULL: none of its rows was ever moved there.';
+COMMENT ON COLUMN onceward.consumer.keeper_page IS 'The page of the walk through the inbox when the lease was last written.';
+COMMENT ON COLUMN onceward.consumer.number IS 'Its number in onceward.history. NULL: no row of it was ever moved there.';
 COMMENT ON COLUMN onceward.consumer.retention_ms IS 'The longest retention that a replica reported within the hour before retention_at.';
-COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished looking for expired entries of the history.';
+COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished the search for expired history entries.';
 
--- Ids whose completed rows were replaced, 24 bytes each. An id has its row or its entry in every snapshot (sidecar_keep_house moves it in
--- one statement), so a claim that looks for both in one statement finds one of them.
+-- Ids whose completed rows were replaced, 24 bytes each. Every snapshot has either an id's row or its entry
+-- (sidecar_keep_house moves it in one statement), so a claim that looks for both in one statement finds one of
+-- them.
 --
--- No key: nothing needs its uniqueness, and a hash index is smaller than a unique one. Hence REPLICA IDENTITY FULL: without it a
--- publication of all tables would make the expiry fail. Entries are never updated, so they can be frozen by the vacuum that first sees them.
+-- No key: nothing needs its uniqueness, and a hash index is smaller than a unique one. Hence REPLICA IDENTITY FULL:
+-- without it a publication of all tables would make the expiry fail. Entries are never updated, so the vacuum that
+-- first sees them can freeze them.
 CREATE TABLE onceward.history (
     hash     uuid     NOT NULL,
     print    integer  NOT NULL,
@@ -232,14 +239,14 @@ CREATE TABLE onceward.replica (
     host     text        NOT NULL DEFAULT '',
     queues   json        NOT NULL,
     seen_at  timestamptz NOT NULL,
-    -- Extracted once, by the instance that writes the row, instead of by each instance that reads it.
+    -- Extracted once by the instance that writes the row, and not by each instance that reads it.
     may_consume jsonb GENERATED ALWAYS AS (jsonb_path_query_array(queues::jsonb, '$[*] ? (@.may_consume == true).consumer')) STORED
 ) WITH (fillfactor = 50);
 
--- No index but the key, and room on the page: written every few seconds, it stays one HOT update.
-COMMENT ON TABLE onceward.replica IS 'Who is there: a row an instance, written every few seconds.';
-COMMENT ON COLUMN onceward.replica.host IS 'The name of its machine: of its pod, where it is one.';
-COMMENT ON COLUMN onceward.replica.queues IS 'What its queues do, for people and for `onceward status`: an object a queue.';
+-- No index except the key, and room on the page: the row is written every few seconds, and must stay a HOT update.
+COMMENT ON TABLE onceward.replica IS 'The running instances: a row per instance, written every few seconds.';
+COMMENT ON COLUMN onceward.replica.host IS 'The name of its machine or pod.';
+COMMENT ON COLUMN onceward.replica.queues IS 'The states of its queues, for people and for `onceward status`: one object per queue.';
 COMMENT ON COLUMN onceward.replica.may_consume IS 'The consumers whose messages this instance could take now, also as a standby of a single active consumer.';
 
 CREATE TABLE onceward.control (
@@ -257,24 +264,24 @@ CREATE TABLE onceward.control (
     retry_by     text
 );
 
--- Pauses and ids to give up are states: they hold until somebody ends them, or the message is dead. The other two are done once by each
--- replica that is there, which remembers the number that it has done.
-COMMENT ON TABLE onceward.control IS 'What operators want of a consumer.';
-COMMENT ON COLUMN onceward.control.since IS 'When it was paused, or resumed, last; `by` and `reason` belong to that.';
-COMMENT ON COLUMN onceward.control.give_up IS 'Ids of messages that are to become dead letters when they are at hand.';
-COMMENT ON COLUMN onceward.control.held_number IS 'How often what is held while everything fails was given up: all that had come before held_at.';
-COMMENT ON COLUMN onceward.control.retry_number IS 'How often what waits for its time was to be looked at at once.';
+-- Pauses and ids to give up are states: they last until an operator ends them, or the message is dead. Each present
+-- replica carries out the other two once, and remembers their number.
+COMMENT ON TABLE onceward.control IS 'Operator commands for a consumer.';
+COMMENT ON COLUMN onceward.control.since IS 'When it was last paused or resumed; `by` and `reason` belong to that.';
+COMMENT ON COLUMN onceward.control.give_up IS 'Ids of messages that become dead letters as soon as a sidecar has them.';
+COMMENT ON COLUMN onceward.control.held_number IS 'Number of the latest command to give up held messages: those that arrived before held_at.';
+COMMENT ON COLUMN onceward.control.retry_number IS 'Number of the latest command to retry waiting messages at once.';
 
 REVOKE ALL ON onceward.replica, onceward.control FROM PUBLIC;
 
--- Stored messages: what arrived, whole, for queues with `store`, and how far replays of it have come.
+-- Stored messages: complete messages of queues with `store`, and the progress of their replays.
 
 CREATE SEQUENCE onceward.message_seq;
 
--- A partition for each day (UTC), message_20260131, and one for what belongs to none: message_default. They are made ahead and dropped
--- whole by sidecar_keep_messages. No constraint and no key: a message is written by the transaction that inserts its row, and the row decides.
--- The only index is in the order of the first claims, so that new entries go to its end. Within one call of sidecar_claim_store_many that is
--- the order of arrival.
+-- A partition per day (UTC), message_20260131, and message_default for all other rows. sidecar_make_messages
+-- creates them ahead, and sidecar_keep_messages drops whole ones. No constraint and no key: a message is written by
+-- the transaction that inserts its row, and the row decides. The only index is in the order of the first claims, so
+-- that new entries go to its end. Within one call of sidecar_claim_store_many that is the order of arrival.
 CREATE TABLE onceward.message (
     consumer       text COLLATE "C" NOT NULL,
     message_id     text COLLATE "C" NOT NULL,
@@ -287,10 +294,10 @@ CREATE TABLE onceward.message (
     body           bytea            NOT NULL
 ) PARTITION BY RANGE (received_at);
 
-COMMENT ON TABLE onceward.message IS 'Messages of queues with `store`, whole, as they came.';
-COMMENT ON COLUMN onceward.message.received_at IS 'When the message was first claimed: that of its row.';
-COMMENT ON COLUMN onceward.message.seq IS 'The order of arrival among those that one call claimed, which have one time.';
-COMMENT ON COLUMN onceward.message.content_header IS 'The payload of the AMQP content header frame, as it came: the properties and headers.';
+COMMENT ON TABLE onceward.message IS 'Complete messages of queues with `store`, as received.';
+COMMENT ON COLUMN onceward.message.received_at IS 'When the message was first claimed: received_at of its row.';
+COMMENT ON COLUMN onceward.message.seq IS 'The order of arrival among messages that one call claimed, which have the same time.';
+COMMENT ON COLUMN onceward.message.content_header IS 'The payload of the AMQP content header frame, as received: the properties and headers.';
 
 CREATE INDEX message_arrival ON onceward.message (consumer, received_at, seq);
 
@@ -304,8 +311,8 @@ CREATE TABLE onceward.message_retention (
     PRIMARY KEY (consumer, retention_ms)
 );
 
--- A row for each retention that a sidecar was configured with, since in a rollout there are two of them. The longest counts.
-COMMENT ON TABLE onceward.message_retention IS 'How long the messages of a consumer are to be kept, and when a sidecar said so last.';
+-- A row per retention that a sidecar was configured with, since a rollout has two of them. The longest counts.
+COMMENT ON TABLE onceward.message_retention IS 'The retentions of a consumer''s messages, and when a sidecar last reported each.';
 
 CREATE TABLE onceward.replay (
     name        text COLLATE "C" PRIMARY KEY,
@@ -317,34 +324,37 @@ CREATE TABLE onceward.replay (
     moved_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-COMMENT ON TABLE onceward.replay IS 'How far `onceward replay` has come, by name: what is before that place was confirmed by the broker.';
-COMMENT ON COLUMN onceward.replay.what IS 'What it replays and where to, in words; another replay may not go on under its name.';
-COMMENT ON COLUMN onceward.replay.n IS 'How many messages it has published.';
+COMMENT ON TABLE onceward.replay IS 'The progress of `onceward replay`, by name: the broker has confirmed everything before the position.';
+COMMENT ON COLUMN onceward.replay.what IS 'Source and destination, in words; another replay may not continue under its name.';
+COMMENT ON COLUMN onceward.replay.n IS 'Messages published so far.';
 
 REVOKE ALL ON onceward.message, onceward.message_default, onceward.message_retention, onceward.replay FROM PUBLIC;
 REVOKE ALL ON SEQUENCE onceward.message_seq FROM PUBLIC;
 
--- The outbox: what applications publish in their own transactions, until a sidecar has brought it to the broker.
+-- The outbox: messages that applications publish in their own transactions, until a sidecar has sent them to the
+-- broker.
 --
--- Nothing is updated or deleted on the way, and no old transaction holds it up. Three tables take turns: publish() appends to the one
--- whose turn it is, the relay reads them all, and those whose turn is over are truncated once nobody can still write to them and all of
--- theirs was confirmed.
+-- No row is updated or deleted on the way, and no old transaction holds the outbox up. Three tables take turns:
+-- publish() appends to the table whose turn it is, and the relay reads all of them. A table whose turn is over is
+-- truncated once no transaction can still write to it and all its rows are confirmed.
 --
--- What is new is told by snapshots. A batch (S1, S2] is what the snapshot S2 sees and the one before, S1, does not. Each row has the id of
--- its transaction, taken before anything else, and a number from a sequence, taken after it. So, with the number `floor` read before S1
--- was taken:
---   above floor    what S1 does not see is found by its number;
---   up to floor    what S1 does not see was in progress then: its transaction is one of S1's list, or at or above S1's xmax (that is the
---                  latest *completed* one + 1, so running ones may be above it), and below any id that was assigned after S1. Of each
---                  such transaction what follows is found by its id and number: one may have millions of rows, and a page is a page.
+-- Snapshots identify new rows. A batch (S1, S2] contains the rows that snapshot S2 sees and the earlier S1 does
+-- not. Each row has its transaction's id, assigned before anything else, and a number from a sequence, drawn after
+-- it. So, with the number `floor` read before S1 was taken:
+--   above floor    rows that S1 does not see are found by their numbers;
+--   up to floor    rows that S1 does not see were in progress then: their transaction is in S1's list, or at or above
+--                  S1's xmax (the latest *completed* one + 1, so running ones may be above it), and below any id that
+--                  was assigned after S1. The rows of each such transaction are found by id and number: one may have
+--                  millions of rows, and pages are bounded.
 --
--- The position says up to where all was confirmed: a row appended each time, of which the highest (lease, n) counts. A row that is updated
--- each time would be a chain of dead versions as long as the oldest snapshot of the database lives.
+-- The position records how far all rows are confirmed. A row is appended each time, and the highest (lease, n)
+-- counts. One row updated each time would become a chain of dead versions as long as the database's oldest snapshot
+-- lives.
 --
--- Whose turn it is says a sequence, since that is read outside any snapshot; a transaction reads it after it has its id. A crash of the
--- server may make a sequence jump, and a jump is a turn like any other.
+-- A sequence holds the present turn, since it can be read outside any snapshot; a transaction reads it after it has
+-- its id. A crash of the server may make a sequence jump, and a jump is a turn like any other.
 
--- Who relays, and where to. One row.
+-- The relay, and the destination. One row.
 CREATE TABLE onceward.outbox (
     only_one      boolean     PRIMARY KEY DEFAULT true CHECK (only_one),
     broker        text,
@@ -356,9 +366,9 @@ CREATE TABLE onceward.outbox (
     held_until    timestamptz
 ) WITH (fillfactor = 20);
 
-COMMENT ON TABLE onceward.outbox IS 'Which sidecar relays what onceward.publish() wrote, and the broker and vhost that it was first relayed to.';
-COMMENT ON COLUMN onceward.outbox.lease IS 'Goes up by one each time somebody takes it. What a former holder does later has an older number, and no effect.';
-COMMENT ON COLUMN onceward.outbox.number IS 'Of the holder''s life: a later one takes the lease of an earlier one at once.';
+COMMENT ON TABLE onceward.outbox IS 'The sidecar that relays the messages of onceward.publish(), and the broker and vhost of the first relay.';
+COMMENT ON COLUMN onceward.outbox.lease IS 'Increases by one each time it is taken. Later statements of a former owner have an older number, and no effect.';
+COMMENT ON COLUMN onceward.outbox.number IS 'Number of the owner''s start: a later start takes the lease of an earlier one at once.';
 
 CREATE TABLE onceward.outbox_0 (
     xid          xid8        NOT NULL,
@@ -371,9 +381,9 @@ CREATE TABLE onceward.outbox_0 (
     headers      jsonb,
     properties   jsonb,
     body         bytea       NOT NULL
-) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off); -- truncated before there would be anything to vacuum
+) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off); -- truncated before vacuum could be useful
 
--- Compressing would cost the application more than the room is worth for so short a time.
+-- Compression would cost the application more than it saves for rows that live so briefly.
 ALTER TABLE onceward.outbox_0 ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE TABLE onceward.outbox_1 (LIKE onceward.outbox_0 INCLUDING STORAGE)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
@@ -387,20 +397,21 @@ CREATE INDEX outbox_0_xid ON onceward.outbox_0 (xid, seq);
 CREATE INDEX outbox_1_xid ON onceward.outbox_1 (xid, seq);
 CREATE INDEX outbox_2_xid ON onceward.outbox_2 (xid, seq);
 
-COMMENT ON TABLE onceward.outbox_0 IS 'Published, and not forgotten yet: one of three that take turns.';
-COMMENT ON TABLE onceward.outbox_1 IS 'Published, and not forgotten yet: one of three that take turns.';
-COMMENT ON TABLE onceward.outbox_2 IS 'Published, and not forgotten yet: one of three that take turns.';
+COMMENT ON TABLE onceward.outbox_0 IS 'Published messages that are not truncated yet: one of three tables that take turns.';
+COMMENT ON TABLE onceward.outbox_1 IS 'Published messages that are not truncated yet: one of three tables that take turns.';
+COMMENT ON TABLE onceward.outbox_2 IS 'Published messages that are not truncated yet: one of three tables that take turns.';
 COMMENT ON COLUMN onceward.outbox_0.properties IS 'NULL: persistent, application/json.';
 COMMENT ON COLUMN onceward.outbox_1.properties IS 'NULL: persistent, application/json.';
 COMMENT ON COLUMN onceward.outbox_2.properties IS 'NULL: persistent, application/json.';
 
--- Both are called once: a sequence that never was says the same as one that gave its first number out.
+-- Both are called once, because a sequence without a call looks like one that returned its first number.
 CREATE SEQUENCE onceward.outbox_number OWNED BY onceward.outbox_0.seq;
 CREATE SEQUENCE onceward.outbox_turn MINVALUE 0 START 0 OWNED BY onceward.outbox_0.xid;
 
 SELECT pg_catalog.nextval('onceward.outbox_number'), pg_catalog.nextval('onceward.outbox_turn');
 
--- In a dump its rows come behind those of the tables above, by its name: a relay that meets a dump half restored finds no position.
+-- Its name puts its rows behind those of the tables above in a dump: a relay finds no position while the dump is
+-- only half restored.
 CREATE TABLE onceward.outbox_position (
     lease             bigint      NOT NULL,
     n                 bigint      GENERATED ALWAYS AS IDENTITY,
@@ -422,18 +433,18 @@ CREATE TABLE onceward.outbox_position (
     PRIMARY KEY (lease, n)
 );
 
-COMMENT ON TABLE onceward.outbox_position IS 'Up to where all was confirmed. The highest (lease, n) counts.';
-COMMENT ON COLUMN onceward.outbox_position.system_identifier IS 'Of the server, with table_oid of this table: in another one transactions have other ids, and all is sent again.';
-COMMENT ON COLUMN onceward.outbox_position.done IS 'All that this snapshot sees was confirmed.';
-COMMENT ON COLUMN onceward.outbox_position.floor IS 'The last number given out before `done` was taken.';
-COMMENT ON COLUMN onceward.outbox_position.done_by IS 'What was in progress when `done` was taken is below: an id that was assigned later, or the highest there is.';
-COMMENT ON COLUMN onceward.outbox_position.upto IS 'The batch that is being sent reaches up to this snapshot. Confirmed of it is what has a number up to `last`.';
+COMMENT ON TABLE onceward.outbox_position IS 'The position up to which all rows are confirmed. The highest (lease, n) counts.';
+COMMENT ON COLUMN onceward.outbox_position.system_identifier IS 'With table_oid, identifies the server and this table: on another one transactions have other ids, and every row is sent again.';
+COMMENT ON COLUMN onceward.outbox_position.done IS 'All rows that this snapshot sees are confirmed.';
+COMMENT ON COLUMN onceward.outbox_position.floor IS 'The last number drawn before `done` was taken.';
+COMMENT ON COLUMN onceward.outbox_position.done_by IS 'Upper bound of the transactions in progress when `done` was taken: an id assigned later, or the highest possible one.';
+COMMENT ON COLUMN onceward.outbox_position.upto IS 'End of the batch that is being sent. Its rows with a number up to `last` are confirmed.';
 COMMENT ON COLUMN onceward.outbox_position.turned IS 'The turn that was seen to have begun, before turned_by was assigned.';
-COMMENT ON COLUMN onceward.outbox_position.emptied IS 'All tables but that of `turned` were emptied since.';
-COMMENT ON COLUMN onceward.outbox_position.resending IS 'What came from another server is being made ready, up to this number: see sidecar_outbox_restore.';
+COMMENT ON COLUMN onceward.outbox_position.emptied IS 'All tables except that of `turned` were emptied since.';
+COMMENT ON COLUMN onceward.outbox_position.resending IS 'Rows from another server are prepared up to this number: see sidecar_outbox_restore.';
 
--- Rows whose exchange is stopped, since it refuses everything: in the order in which they are to be sent. They wait here so that the
--- position moves on, and rows for other exchanges with it.
+-- Rows of a stopped exchange, which refuses everything, in the order of sending. They wait here so that the
+-- position, and rows for other exchanges, can move on.
 CREATE TABLE onceward.outbox_parked (
     n            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     seq          bigint      NOT NULL,
@@ -453,8 +464,8 @@ CREATE INDEX outbox_parked_seq ON onceward.outbox_parked (seq);
 COMMENT ON TABLE onceward.outbox_parked IS 'Published messages whose exchange is stopped: the relay sends them first, in order, once the exchange takes messages again.';
 COMMENT ON COLUMN onceward.outbox_parked.n IS 'The order of sending.';
 
--- Empty after a crash of the server, and in a standby that took over. What a relay remembers of snapshots is worth nothing then: ids of
--- transactions that left no trace are given out again.
+-- Empty after a crash of the server, and in a standby that took over. Snapshots that a relay remembers are then
+-- worthless: the server assigns the ids of transactions without a trace again.
 CREATE UNLOGGED TABLE onceward.outbox_life (life uuid NOT NULL);
 
 COMMENT ON TABLE onceward.outbox_life IS 'A secret that does not outlive a crash of the server.';
@@ -462,7 +473,7 @@ COMMENT ON TABLE onceward.outbox_life IS 'A secret that does not outlive a crash
 INSERT INTO onceward.outbox DEFAULT VALUES;
 DO $$
 DECLARE
-    v_system bigint := 0; -- as outbox_system() has it
+    v_system bigint := 0; -- like outbox_system()
 BEGIN
     IF pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
         SELECT c.system_identifier INTO v_system FROM pg_catalog.pg_control_system() c;
@@ -475,7 +486,8 @@ $$;
 REVOKE ALL ON onceward.outbox, onceward.outbox_0, onceward.outbox_1, onceward.outbox_2, onceward.outbox_number, onceward.outbox_turn,
               onceward.outbox_position, onceward.outbox_life, onceward.outbox_parked FROM PUBLIC;
 
--- A trigger runs as whoever writes, which for applications is the owner. Default privileges, or a GRANT ALL, may have given the right.
+-- A trigger runs with the rights of the writing role, which for applications is the owner. Default privileges, or a
+-- GRANT ALL, may have granted the right to create one.
 DO $$
 DECLARE
     v_sql text;

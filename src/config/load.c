@@ -1,5 +1,4 @@
-/* A configuration from its file to its struct: reading, JSON, every key, then the checks across keys. One
- * thread, at start. */
+/* Loads a configuration: the file, its JSON, every key, then the checks across keys. One thread, at start. */
 
 #include "config/arena.h"
 #include "config/broker_url.h"
@@ -27,7 +26,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* PARTITIONED_MAX: below the 2047 channels that RabbitMQ allows on a connection by default. */
+/* PARTITIONED_MAX: below the 2047 channels that RabbitMQ allows per connection by default. */
 enum {
     QUEUES_MAX = 256,
     PARTITIONED_MAX = 1024,
@@ -38,7 +37,7 @@ enum {
 
 /* --- JSON --- */
 
-/* The library's own messages hold a piece of the file, which may be a secret. */
+/* Used in place of the library's messages, which quote a piece of the file that may be a secret. */
 static const char *syntax_text(const json_error_t *e)
 {
     static const struct {
@@ -81,7 +80,7 @@ static const char *syntax_text(const json_error_t *e)
     }
 }
 
-/* What the first character is none of JSON's for: a comment, or the first key of YAML or TOML. */
+/* Is the first character impossible in JSON, as in a comment, or the first key of YAML or TOML? */
 static bool is_other_language(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -115,9 +114,8 @@ static bool number_is_too_large(struct slice raw, bool integer)
     return too_large;
 }
 
-/* The library stops at a number that it cannot hold. Each such number is replaced by one that it can, and
- * that is wrong wherever a number may stand, so that the fault is reported by its key path among the others.
- */
+/* The library stops at a number that is too large for it. Each such number is replaced by one that fits but
+ * is invalid everywhere, so that it is reported with its key path among the other errors. */
 static void numbers_tame(char *text, size_t len)
 {
     struct scan s = {.at = text, .end = text + len};
@@ -142,8 +140,8 @@ static void numbers_tame(char *text, size_t len)
     }
 }
 
-/* The root object, or NULL: reported. Names that stand twice are reported, and all of them are read;
- * *ret_marked says so. */
+/* The root object; NULL: an error was reported. Duplicate names are reported, and all of them are read;
+ * *ret_marked is true then. */
 static json_t *load_tame(const char *text, size_t len, const char *name, struct config_report *report,
                          bool *ret_marked)
 {
@@ -242,7 +240,7 @@ static bool is_queue_name(struct config_report *report, const char *path, const 
     return false;
 }
 
-/* An ordered queue gives nothing back to the broker, so a whole prefetch of its largest messages must fit. */
+/* An ordered queue requeues nothing, so a whole prefetch of its largest messages must fit. */
 static void settle_order(struct queue_reading *q)
 {
     struct config_queue *c = &q->queue;
@@ -269,7 +267,7 @@ static void settle_batch(struct queue_reading *q)
         c->forward.max_response_bytes += (size_t)c->forward.batch.max_messages * ANSWER_PER_MESSAGE;
 }
 
-/* The keys are known by now: is it one queue, or several? */
+/* Decides whether the entry is one queue or several, after its keys were read. */
 static void pattern_settle(struct queue_reading *q)
 {
     struct pattern p;
@@ -283,7 +281,7 @@ static void pattern_settle(struct queue_reading *q)
                            q->queue.queue);
         return;
     }
-    if (wrong) { /* of the entry's name: that of a key was reported */
+    if (wrong) { /* in the entry's name; an error in a key was reported already */
         report_error(q->reading.report, q->path, "expected %s", wrong);
         return;
     }
@@ -306,7 +304,7 @@ static void partition_name(struct config *c, struct config_queue *q, const struc
     buf_deinit(&name);
 }
 
-/* An entry as its queues. */
+/* Expands an entry to its queues. */
 static void queues_expand(struct config *c, const struct queue_reading *entries, size_t n)
 {
     struct config_queue *q;
@@ -427,7 +425,7 @@ static void read_queue(struct queue_reading *q, const struct reading *defaults, 
         q->queue.consumer = q->queue.queue;
 }
 
-/* Also of those that another "queues" hides. */
+/* Counts all entries, including those of a duplicate "queues". */
 static size_t count_queues(const struct reading *r, json_t *root)
 {
     const char *name;
@@ -490,7 +488,7 @@ static void read_queues(struct reading *root_reading, json_t *root)
 
 /* --- the whole --- */
 
-/* An empty object is one, too. */
+/* An empty object counts as an outbox too. */
 static bool has_outbox(const struct reading *r, json_t *root)
 {
     const char *name;
@@ -517,7 +515,7 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
-/* Settled before the values are noted: `check --effective` names the path. */
+/* Runs before the values are recorded, since `check --effective` shows the path. */
 static void settle_state_file(struct config *c)
 {
     char *path = c->state_file ? NULL : runtime_path();

@@ -1,4 +1,4 @@
-/* Answers to a claim and to a look: see rows.h. */
+/* Rules for answers to a claim and to a lookup: see rows.h. */
 #include "core/rows.h"
 
 #include "onceward/base/buf.h"
@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DUPLICATES_OVER = 128 /* answers that the share of duplicates is an average of */ };
+enum { DUPLICATES_OVER = 128 /* answers in the moving average of duplicates */ };
 
-/* Near the delivery limit, and cannot be renewed. */
+/* Near the delivery limit, and without a possible renewal. */
 static bool is_near(const struct queue *q, const struct delivery *d)
 {
     return life_is_near(q, d) && !held_can_renew(q, d);
@@ -59,7 +59,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
         return life_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
                application_find_place(q->application, now_ms, held_holder(q, d))) {
-        d->claim.alone = true; /* its row says of a sidecar's crash only */
+        d->claim.alone = true; /* its row only records a sidecar's crash */
         return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
                (q->application->place.credit_ms > 0 ||
@@ -71,8 +71,8 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
     }
 }
 
-/* A wait longer than any backoff was asked for by the application, or made by a clock that has jumped and may
- * be put right: it is looked at now and then. */
+/* A wait longer than any backoff was requested by the application, or comes from a clock that has jumped and
+ * may be corrected: the row is read now and then. */
 static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
 {
     int64_t most = q->rules.max_backoff_ms > HELD_LOOK_MS ? q->rules.max_backoff_ms : HELD_LOOK_MS;
@@ -82,7 +82,7 @@ static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
-/* The holder; or the row's last error, without the application's words. */
+/* The claim owner; or the row's last error, without the application's own text. */
 static int parked_text_len(const struct row *r)
 {
     size_t len = r->detail.len;
@@ -130,7 +130,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         !MUTANT(HELD_AT_THE_LIMIT)) {
         return life_dead_letter_held(q, now_ms, d);
     }
-    /* Its holder may be a dead life of this instance, whose token outlives the next two crashes. */
+    /* Its owner may be an earlier start of this instance, whose token outlives the next two crashes. */
     if (held_can_renew(q, d) && life_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
         return life_renew(d);
     }
@@ -147,7 +147,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
-    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* nothing dies while everything fails */
+    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* it may not be at fault */
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)
@@ -164,7 +164,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, false);
 }
 
-/* With on_body_mismatch: duplicate this copy stands for the first body: its fingerprint is taken from the
+/* With on_body_mismatch: duplicate this copy stands for the first body: takes its fingerprint from the
  * answer's JSON. */
 static bool adopt_fingerprint(struct delivery *d, struct slice detail)
 {
@@ -219,9 +219,9 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         return life_reject_again(q, now_ms, d);
     case ROW_MISMATCH:
         return row_mismatch(q, now_ms, d, r);
-    case ROW_DUE: /* it may be taken over, but goes alone */
+    case ROW_DUE: /* it may be taken over, but only alone */
         row_facts(d, now_ms, r);
-        d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* with this one */
+        d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* including this one */
         d->claim.has_token = false;
         return life_claim(q, d);
     case ROW_INVALID:

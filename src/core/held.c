@@ -33,7 +33,7 @@ void held_init(struct queue *q)
 
 /* --- numbers --- */
 
-/* splitmix64 (https://prng.di.unimi.it/splitmix64.c): for jitter only. */
+/* splitmix64 (https://prng.di.unimi.it/splitmix64.c), for jitter only. */
 uint64_t held_random(struct queue *q)
 {
     uint64_t z = q->random += 0x9e3779b97f4a7c15;
@@ -66,7 +66,7 @@ int64_t held_lock_wait_ms(struct delivery *d)
     return wait < LOCK_LAST_MS ? wait : LOCK_LAST_MS;
 }
 
-/* The queue's number above, the delivery's below: never 0. */
+/* The queue's number in the upper bits, the delivery's in the lower: never 0. */
 uint64_t held_holder(const struct queue *q, const struct delivery *d)
 {
     return q->number << 40 | (d->ref & 0xffffffffff);
@@ -77,7 +77,7 @@ uint64_t queue_number_of(uint64_t holder)
     return holder >> 40;
 }
 
-/* --- where it is --- */
+/* --- state of a delivery --- */
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 {
@@ -90,17 +90,17 @@ bool held_is_idle(const struct delivery *d)
            operation_info(d->op)->idle;
 }
 
-/* What was put off, and waits for its turn, holds no credit either: there may be good ones behind as many of
- * them as the prefetch. */
+/* A delivery that waits for its next attempt holds no credit either: valid messages may follow a whole
+ * prefetch of such deliveries. */
 bool held_is_parked(const struct delivery *d)
 {
     if (d->ended || d->phase != PHASE_WANTED)
         return false;
     if (d->wait == WAIT_NONE)
         return d->answer.put_off && operation_info(d->op)->idle;
-    if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* a death, too: others must come to lift it */
+    if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* others must arrive to reset the breaker */
         return true;
-    if (d->wait == WAIT_HELD && !d->message) /* too large to be taken */
+    if (d->wait == WAIT_HELD && !d->message) /* too large for its room */
         return true;
     return operation_info(d->op)->idle || d->answer.accepted_until_ms;
 }
@@ -133,7 +133,7 @@ static void count_parked(struct queue *q, const struct delivery *d, int by)
     assert(q->consumer.n_parked <= SIZE_MAX / 2); /* not below 0 */
 }
 
-/* A claim that will take a slot of the application. */
+/* Is it a claim that will take a slot of the application? */
 static bool takes_slot(const struct delivery *d)
 {
     return d->wait == WAIT_NONE && !d->ended &&
@@ -141,7 +141,7 @@ static bool takes_slot(const struct delivery *d)
             (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
 }
 
-/* Has it, or waits for, the application for itself? */
+/* Is it quarantined, or does it wait for that? */
 static bool keeps_place(const struct delivery *d)
 {
     return !d->ended && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
@@ -242,7 +242,7 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
     account(q, now_ms, d);
 }
 
-/* --- beside others of its id --- */
+/* --- other deliveries of its id --- */
 
 const struct delivery *queue_find(const struct queue *q, uint64_t ref)
 {
@@ -273,8 +273,7 @@ static void lead(struct queue *q, struct delivery *d)
     d->leader = d;
 }
 
-/* Is the leader's body that of the row? Only a claim tells; what was given back, or has failed, keeps its
- * row. */
+/* Is the leader's body that of the row? Only a claim shows that; a released or failed message keeps its row. */
 static bool knows_its_row(const struct delivery *leader)
 {
     if (!leader->claim.row_is_ours || leader->outcome.rowless || leader->op == OP_LOOK)
@@ -327,7 +326,7 @@ static void drop_id(struct queue *q, struct delivery *d)
         list_remove(&leader->followers, &d->in_leader);
 }
 
-/* The first follower leads the others from now on, with the facts that are known of the row. NULL: there is none. */
+/* Makes the first follower the leader of the others, with the known facts of the row. NULL: no follower. */
 static struct delivery *promote(struct queue *q, struct delivery *d)
 {
     struct delivery *heir = held_first_follower(d), *f;
@@ -423,7 +422,7 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
         list_remove(list_of(q, d), &d->in_list);
     timers_clear(&q->held.timers, &d->timer);
     assert(!d->ended && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
-    assert(!d->place.line); /* the next of its key would never go */
+    assert(!d->place.line); /* the next message of its key would wait indefinitely */
     d->ended = true;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
@@ -452,7 +451,7 @@ static void reap(struct queue *q)
     }
 }
 
-/* What is still to be told names what has ended. */
+/* Pending log lines and actions may refer to ended deliveries. */
 void queue_reap(struct queue *q)
 {
     if (q->notes.at == q->notes.n && !q->abandons.n)
@@ -466,7 +465,7 @@ static void list_end_all(struct queue *q, struct list *l)
     while ((k = list_first(l))) {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        d->leader = NULL; /* nobody inherits */
+        d->leader = NULL; /* there is no follower to take over */
         list_init(&d->followers);
         held_end(q, 0, d);
     }
@@ -512,17 +511,17 @@ void queue_room(const struct queue *q, struct queue_room *ret)
 
     if (MUTANT(BYTES_WITHOUT_BOUND))
         left = SIZE_MAX;
-    if (q->rules.ordered) { /* the prefetch bounds it, and no delivery is returned */
+    if (q->rules.ordered) { /* the prefetch bounds it, and deliveries cannot be requeued alone */
         *ret = (struct queue_room){
             .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX};
         return;
     }
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
-    /* Near the delivery limit it is stored, and that takes its body; one at a time, so that the bound holds
-     * but for one message. The kind of the queue may be learnt by this very delivery. */
+    /* A delivery near the limit is stored, which needs its body. One at a time, so that the bound is exceeded
+     * by one message only. The queue's kind may be learnt from this very delivery. */
     if (q->share->n_bytes <= q->rules.max_bytes)
         ret->near_count = returns_renew_count(&q->returns);
-    if (!q->share->n_bytes) { /* one alone may exceed the bound, by its headers too */
+    if (!q->share->n_bytes) { /* a single message may exceed the bound, with its headers */
         ret->body = q->rules.max_message_bytes;
         ret->whole = SIZE_MAX;
     }

@@ -1,7 +1,7 @@
-/* What operators want of a queue: it pauses, waits for nothing, gives messages up.
+/* Operator commands for a queue: pause, retry, give up.
  *
- * A pause and the ids to give up are states, told as they were read, again and again; the others are told
- * once each time that somebody wants them. */
+ * A pause and the ids to give up are states, passed in as read, again and again; the other commands are
+ * passed in once each. */
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/pauses.h"
@@ -17,7 +17,7 @@ static void keep_name(char *room, size_t size, const char *by)
     snprintf(room, size, "%s", by);
 }
 
-/* A line that says who did what, and to how many deliveries that are here. */
+/* Logs the command, its operator, and the number of affected deliveries here. */
 static void tell(struct queue *q, const char *lever, const char *by, int64_t n)
 {
     struct note *note = notes_tell(q, EVENT_LEVER, NULL);
@@ -52,7 +52,7 @@ void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char 
     q->lever.paused = paused;
     keep_name(q->lever.by, sizeof(q->lever.by), by);
     if (paused) {
-        pause_tell_again(q, PAUSE_OPERATOR); /* another reason is told, too */
+        pause_tell_again(q, PAUSE_OPERATOR); /* another reason is logged too */
         pause_begin(q, now_ms, PAUSE_OPERATOR, words);
     } else {
         pause_end(q, now_ms, PAUSE_OPERATOR);
@@ -78,11 +78,11 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
 
 /* --- give up --- */
 
-/* It dies when its claim is answered, or when what is under way with it has failed. */
+/* The message becomes a dead letter when its claim is answered, or when its present attempt has failed. */
 static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
-    if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: its letter is all that is missing */
+    if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d));
     else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING && d->wait != WAIT_ORDER)
         life_go(q, now_ms, d, FACT_COMMAND, step_want(d->op == OP_LOOK ? OP_CLAIM : d->op));
@@ -131,8 +131,8 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const 
         tell(q, "give_up", by, n);
 }
 
-/* It has failed, or would die, and waits because others fail as well: for its turn, its time, or for what is
- * being written of it. */
+/* It has failed or would be given up, and waits because of the circuit breaker: for its turn, its time, or
+ * the end of a statement. */
 static bool is_held_by_brake(const struct delivery *d)
 {
     if (d->wait == WAIT_BRAKE)

@@ -1,4 +1,4 @@
-/* The clock of a queue: timers, and once a second its bounds, what goes back to the broker, what is told. */
+/* The clock of a queue: timers, and the once-a-second work: bounds, returns to the broker, log lines. */
 #include "core/batches.h"
 #include "core/life.h"
 #include "core/notes.h"
@@ -15,7 +15,7 @@
 
 enum {
     TICK_MS = 1000,
-    TELL_MS = 1000, /* a pause is told when it has lasted for so long */
+    TELL_MS = 1000, /* a pause is logged after it has lasted this long */
 };
 
 /* --- timers --- */
@@ -49,7 +49,7 @@ static void timer_fires(struct queue *q, int64_t now_ms, struct timer *t)
 
 /* --- bounds --- */
 
-/* Copies of messages that are held: one publisher that repeats itself must not keep others from coming. */
+/* The bound for copies of held messages: a publisher that repeats itself must not keep others from arriving. */
 static size_t surplus_bound(const struct queue *q)
 {
     size_t fitting = q->rules.max_bytes / SURPLUS_BYTES, least = (size_t)q->rules.max_parked;
@@ -74,7 +74,7 @@ static void say_to_share(struct queue *q, int64_t now_ms)
 static void update_parked(struct queue *q, int64_t now_ms)
 {
     size_t n = q->share->n_parked, most = (size_t)q->rules.max_parked;
-    /* What is being released, or looked at, is here until then, and perhaps afterwards. */
+    /* Deliveries being released or checked are here until that ends, and perhaps afterwards. */
     size_t n_asked = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len +
                      q->held.wanted[OP_CHECK].len + q->held.sent[OP_CHECK].len;
     struct note *line;
@@ -113,7 +113,7 @@ static void update_bytes(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_BYTES_FULL);
 }
 
-/* --- pauses that others' states make --- */
+/* --- pauses caused by others' states --- */
 
 static void pause_follows(struct queue *q, int64_t now_ms, enum pause_reason r, bool on, const char *text)
 {
@@ -123,7 +123,7 @@ static void pause_follows(struct queue *q, int64_t now_ms, enum pause_reason r, 
         pause_begin(q, now_ms, r, text);
 }
 
-/* At a limit of 1, and nothing good heard since: of interest while something waits. */
+/* At a limit of 1 without a good answer since: relevant while messages wait. */
 static bool is_slow(const struct limiter *l, int64_t now_ms, bool wants)
 {
     return l->slow_since_ms && (wants || now_ms < l->wait_until_ms);
@@ -147,7 +147,7 @@ static void update_pauses(struct queue *q, int64_t now_ms)
                  q->database->reason);
 }
 
-/* Some end within a moment: those are not worth two lines. */
+/* Some pauses end within a moment, and are not worth two lines. */
 static bool is_told_at_once(enum pause_reason r)
 {
     return r != PAUSE_APPLICATION && r != PAUSE_OVERLOADED && r != PAUSE_BYTES_FULL;
@@ -159,7 +159,7 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
         struct queue_pause *p = &q->pauses[r];
 
         if (!q->ready && (r == PAUSE_APPLICATION || r == PAUSE_DATABASE))
-            continue; /* before its first start a queue waits: the shell tells that in another way */
+            continue; /* before its first start a queue waits: the shell logs that */
         if (MUTANT(PAUSE_UNTOLD) || !p->since_ms || p->told ||
             (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
@@ -173,9 +173,9 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
     }
 }
 
-/* --- what is asked --- */
+/* --- questions --- */
 
-/* A row that stays locked for longer than the window: who holds it is told once an interval. */
+/* For a row that stays locked longer than the window, the lock's owner is logged once per interval. */
 static void ask_holder(struct queue *q, int64_t now_ms)
 {
     if (q->asks.holder || now_ms - q->asks.holder_ms < q->rules.stats_interval_ms)
@@ -230,7 +230,7 @@ static void tick(struct queue *q, int64_t now_ms)
     ask_holder(q, now_ms);
 }
 
-/* The database works again: what it has refused is asked for at once. */
+/* The database works again: refused statements are repeated at once. */
 static void update_database(struct queue *q, int64_t now_ms)
 {
     bool works = database_is_up(q->database);

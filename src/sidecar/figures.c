@@ -1,4 +1,4 @@
-/* The stats line of a queue, a field by its row in stats.def. */
+/* The stats line of a queue; each field has a row in stats.def. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -54,7 +54,7 @@ static const struct lane *lane_numbered(const struct sidecar *s, uint64_t number
     return NULL;
 }
 
-/* Why messages wait while one is tried alone. */
+/* The reason why messages wait while one runs alone. */
 static void read_state(struct figures *g, const struct lane *l)
 {
     const struct application *a = l->core.application;
@@ -282,7 +282,7 @@ static void counts_take(struct queue_counts *c)
         counter_take(counters[i]);
 }
 
-/* The next line counts from here. */
+/* Starts the counts of the next line. */
 static void begin_interval(struct lane *l, const struct figures *g)
 {
     int64_t now_ms = l->sidecar->now_ms;
@@ -299,12 +299,13 @@ static void begin_interval(struct lane *l, const struct figures *g)
     l->dropped_told = (uint64_t)g->fields[STATS_DROPPED_LINES].n[1];
 }
 
-/* --- when it is written --- */
+/* --- time of the line --- */
 
-/* An idle queue says so at every sixth interval, once a minute by default: this many at most. */
+/* An idle queue logs at every sixth interval, but at least once a minute: that is every sixth by default. */
 enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
 
-/* What must be in a line in time: counts that have grown, a state, and whatever does not go on. */
+/* The facts that require a line at this interval: increased counts, a state, and anything that does not
+ * progress. */
 static struct figures_told told_now(const struct lane *l)
 {
     struct figures_told told = {.n_dead_letters = l->n_dead_letters,

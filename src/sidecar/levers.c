@@ -1,8 +1,8 @@
-/* What operators want, as presence has read it, handed to the queues' cores.
+/* Passes operator commands, as presence has read them, to the queues' cores.
  *
- * A pause and ids to give up are states: they are handed on each time. A retry, and a give-up of what is
- * held, are done once by each replica that is there: it remembers the number that it has done. What was
- * wanted before a process began is not for it. */
+ * A pause and ids to give up are states, passed on each time. Each replica carries out a retry, or a give-up
+ * of held messages, once: it remembers the number of the last one. Commands from before the start of the
+ * process do not apply to it. */
 #include "sidecar/sidecar.h"
 
 static const struct inbox_control nothing = {
@@ -16,7 +16,7 @@ static const struct inbox_control *control_of(const struct inbox_presence *p, si
     return &nothing;
 }
 
-/* Is that a number that was not done yet? */
+/* Is the number that of a new command? */
 static bool is_new(const struct lane *l, int64_t *done, int64_t number)
 {
     bool is_new = l->levers.read && number && number != *done;
@@ -43,7 +43,7 @@ void levers_pull(struct sidecar *s, const struct inbox_presence *p)
         const struct inbox_control *c = control_of(p, s->lanes[i].config->entry);
         struct lane *l = &s->lanes[i];
 
-        /* An unregistered consumer may belong to another queue: it takes nothing yet. */
+        /* An unregistered consumer may belong to another queue, so its commands are ignored for now. */
         if (inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
             continue;
         queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);

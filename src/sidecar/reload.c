@@ -1,11 +1,11 @@
-/* A reload: the file is checked, what is out may finish as at an end, and the program is started anew in its
- * own place, with the same process and the lock of the state file kept. So no part of it has to know how to
- * change while it runs.
+/* A reload: the file is checked, requests in flight may finish as at shutdown, and the program replaces
+ * itself by execve, keeping the process id and the lock of the state file. So no part of the program needs to
+ * change its settings while it runs.
  *
- * A file with faults changes nothing: it is read before anything is drained, and once more before the program
- * is replaced, since it may have been changed meanwhile. Refused at that point, the sidecar goes on with what
- * it has, as after a start. The new program reads it a third time, which is the reading that counts. Whoever
- * asks while one is under way is answered by it, with the file as it is then. */
+ * A file with errors changes nothing. It is read before anything is drained, and once more before the program
+ * is replaced, since it may have changed meanwhile. If it is refused then, the sidecar continues with its
+ * configuration, as after a start. The new program reads it a third time, and that reading counts. A request
+ * for a reload during another one gets that one's result. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/buf.h"
@@ -33,7 +33,7 @@ static void outcome_begin(struct sidecar *s, bool refused)
     s->state_at_ms = 0;
 }
 
-/* faults: what the log has said before. */
+/* faults: lines for the requester, which the log has already. */
 static void refuse(struct sidecar *s, const char *reason, const struct texts *faults)
 {
     struct log_line l;
@@ -48,7 +48,7 @@ static void refuse(struct sidecar *s, const char *reason, const struct texts *fa
     texts_add(&s->reload.outcome, reason);
 }
 
-/* The check of the file lets through what the library refuses that makes the connections. */
+/* The libraries that make the connections refuse some settings that the check of the file accepts. */
 static bool can_start(const struct sidecar *s, const struct config *next, struct texts *faults)
 {
     struct forward *trial = NULL;
@@ -75,7 +75,7 @@ static bool can_start(const struct sidecar *s, const struct config *next, struct
     return !faults->n;
 }
 
-/* The lock stays where it is, and so does what others ask. */
+/* The state file must keep its lock, and its path for the commands that read it. */
 static bool keeps_state_file(const struct sidecar *s, const struct config *next, struct texts *faults)
 {
     bool same = !strcmp(next->state_file, s->config->state_file);
@@ -85,7 +85,7 @@ static bool keeps_state_file(const struct sidecar *s, const struct config *next,
     return same;
 }
 
-/* Could the program start with the file as it is now? Where not, the reload is refused. */
+/* Could the program start with the current file? Otherwise the reload is refused. */
 static bool check(struct sidecar *s)
 {
     struct texts faults = {0};
@@ -122,8 +122,8 @@ void reload_give_up(struct sidecar *s)
         refuse(s, "the sidecar is about to end, or was drained", &none);
 }
 
-/* The libraries leave descriptors to the next program; of all of them it wants the lock's and the three
- * standard ones alone. */
+/* The libraries would leave open descriptors to the next program, which needs only the lock's and the three
+ * standard ones. */
 static void keep_only(int lock)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -160,14 +160,14 @@ void reload_carry_out(struct sidecar *s, char **argv)
     texts_deinit(&faults);
 }
 
-/* A pod that was ready stays so, whatever its queues have to wait for now: that of one that has come, too. */
+/* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues. */
 static void keep_ready(struct sidecar *s)
 {
     struct state before = {0};
     struct fault none;
     bool all = true;
 
-    if (!s->file.is_locked || state_read(s->file.path, &before, &none)) /* unlocked: another sidecar's */
+    if (!s->file.is_locked || state_read(s->file.path, &before, &none)) /* unlocked: another's */
         return;
     for (size_t i = 0; i < before.n_queues; i++)
         all &= before.queues[i].ready;
@@ -218,7 +218,7 @@ void reload_take_over(struct sidecar *s)
     const char *text = getenv(RELOADS);
     char *end;
 
-    if (s->reload.begun || s->begins_again) /* the one before could not be replaced */
+    if (s->reload.begun || s->begins_again) /* the previous reload has failed to replace the program */
         keep_ready(s);
     if (!text)
         return;

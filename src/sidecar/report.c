@@ -1,4 +1,4 @@
-/* Lines of the log: what the core tells, with each event's own fields. */
+/* Log lines: the core's notes, with each event's own fields. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -37,7 +37,7 @@ static bool is_wanted(struct lane *l, const struct note *n)
     if (n->event != EVENT_COMPLETED)
         return true;
     histogram_add(&l->first->end_to_end_us, n->ms * 1000);
-    if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten a second */
+    if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten per second */
         int64_t second = s->now_ms / 1000;
 
         if (l->core.notes.second[EVENT_COMPLETED] != second) {
@@ -49,7 +49,7 @@ static bool is_wanted(struct lane *l, const struct note *n)
     return s->config->log.messages == MESSAGES_ALL;
 }
 
-/* The names that an event's numbers and texts have in its line; NULL: it has none. */
+/* The field names for an event's numbers and texts; NULL: the event lacks it. */
 static const struct note_fields {
     const char *reason, *text, *ms, *n, *flag;
 } fields[N_EVENTS] = {
@@ -114,7 +114,7 @@ void report_note(struct lane *l, const struct note *n)
     log_end(&line);
 }
 
-/* The holder of a row's lock: a session, a prepared transaction, or somebody whom this role may not see. */
+/* Logs what holds a row's lock: a session, a prepared transaction, or a session that this role may not see. */
 void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
 {
     const struct delivery *d = queue_find(&l->core, ref);
@@ -146,7 +146,8 @@ void report_reason(const struct lane *l, enum event e, const char *reason)
 {
     struct log_line line;
 
-    log_begin(&line, e, l->config ? l->config->name : NULL); /* none: it has an outbox alone */
+    log_begin(&line, e,
+              l->config ? l->config->name : NULL); /* without a lane's queue there is only an outbox */
     if (l->config && l->config->pattern)
         log_text(&line, "partition", l->config->queue);
     log_text(&line, "reason", reason);

@@ -1,8 +1,8 @@
-/* One thread, one place where it waits.
+/* One thread, which waits in one place.
  *
- * A turn waits; reads what has come (broker, database, applications) as facts for the queues' cores; lets
- * time pass for them; carries out what they answer; sends what has come together; frees what is over. Nothing
- * in a turn blocks: connections are made by jobs. */
+ * A turn waits; reads input (broker, database, applications) as facts for the queues' cores; advances their
+ * time; carries out their actions; sends the collected batches; frees what has ended. Nothing in a turn
+ * blocks: jobs make the connections. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -34,7 +34,7 @@ static void drain_all(struct sidecar *s, int64_t until_ms)
     s->state_at_ms = 0;
 }
 
-/* The first signal drains, the second ends the grace. */
+/* The first signal drains, the second ends the grace period. */
 static void asked_to_end(struct sidecar *s)
 {
     if (s->n_asked++ || s->ending == ENDING_DRAIN)
@@ -68,7 +68,7 @@ static int64_t longest_window_ms(const struct sidecar *s)
     return longest;
 }
 
-/* What is out may take its whole window; now: no more than the grace. */
+/* Requests in flight may take their whole window, or with `now` only the grace period. */
 static void asked_to_reload(struct sidecar *s, bool now)
 {
     int64_t most_ms = now ? s->config->shutdown_grace_ms : longest_window_ms(s);
@@ -126,7 +126,7 @@ static int signals_open(struct sidecar *s, struct fault *f)
     sigset_t set;
 
     signals_block(&set);
-    signal(SIGPIPE, SIG_IGN); /* libpq and OpenSSL write to sockets that may be gone */
+    signal(SIGPIPE, SIG_IGN); /* libpq and OpenSSL write to sockets that may be closed */
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signals < 0)
         return fault_set(f, "signalfd: %s", strerror(errno));
@@ -211,7 +211,7 @@ static bool has_drained(const struct lane *l)
     return l->core.drain == DRAIN_DONE;
 }
 
-/* Each queue says so when it has nothing left, whatever the others still have. */
+/* Each queue logs when it is drained, independently of the others. */
 static void tell_drained(struct sidecar *s)
 {
     struct log_line line;
@@ -228,7 +228,7 @@ static void tell_drained(struct sidecar *s)
     }
 }
 
-/* Until it is to end, and has drained. */
+/* Runs until the sidecar must end and has drained. */
 static void run(struct sidecar *s)
 {
     int64_t close_by_ms = 0;
@@ -252,7 +252,7 @@ static void run(struct sidecar *s)
             letters_close(s);
             days_close(s);
             outbox_close(s);
-            database_close(s); /* nothing is connected while it stays */
+            database_close(s); /* an idle sidecar has no connections */
             s->state_at_ms = 0;
             told = true;
         }
@@ -261,7 +261,7 @@ static void run(struct sidecar *s)
     }
 }
 
-/* --- beginning and end --- */
+/* --- start and end --- */
 
 static struct queue_rules rules_of(const struct sidecar *s, const struct config_queue *q)
 {
@@ -333,7 +333,7 @@ static int lanes_init(struct sidecar *s, struct fault *f)
         if (s->file.ended_uncleanly)
             queue_caution_begin(&l->core, CAUTION_UNCLEAN);
     }
-    s->file.ended_uncleanly = false; /* a reload is no start */
+    s->file.ended_uncleanly = false; /* a reload is not a start */
     return 0;
 }
 
@@ -402,7 +402,7 @@ static void deinit(struct sidecar *s)
     wait_free(s->wait);
 }
 
-/* A sidecar that has done nothing yet. c is its own from now on. */
+/* A sidecar that has done nothing yet. It takes c. */
 static struct sidecar *sidecar_new(struct config *c, sidecar_load *load, const char *path)
 {
     struct sidecar *s = mem_zalloc(1, sizeof(*s));
@@ -424,7 +424,7 @@ static void sidecar_free(struct sidecar *s)
     free(s);
 }
 
-/* One that was drained, and is to go on as it was: a new one with its configuration and its lock. */
+/* Replaces a drained sidecar by a new one with the same configuration and lock. */
 static struct sidecar *sidecar_again(struct sidecar *s)
 {
     struct sidecar *again = sidecar_new(s->config, s->load, s->path);
@@ -441,7 +441,7 @@ static struct sidecar *sidecar_again(struct sidecar *s)
     return again;
 }
 
-/* From its beginning to its end. -1: it could not begin. */
+/* Runs a sidecar from start to end. -1: it could not start. */
 static int live(struct sidecar *s)
 {
     struct fault f = {0};

@@ -58,24 +58,24 @@ enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20, STORED_BYTES 
 
 struct sidecar;
 
-/* A connection that is made again for ever, with full jitter. */
+/* A connection that is made again indefinitely, with full jitter. */
 struct dial {
     const char *peer;  /* "broker", "database": for the log */
     const char *vhost; /* of a broker; NULL */
     struct job *job;
-    struct watch watch;  /* of the job */
-    int64_t at_ms;       /* when to try next */
-    int64_t deadline_ms; /* of the job */
+    struct watch watch;  /* the job's */
+    int64_t at_ms;       /* time of the next attempt */
+    int64_t deadline_ms; /* the job's */
     int n_failures;
-    int64_t since_ms; /* without a connection */
-    int64_t up_ms;    /* with one */
+    int64_t since_ms; /* start of the time without a connection */
+    int64_t up_ms;    /* start of the connection */
     bool was_up;
     uint64_t n_reconnects;
-    char reason[256]; /* of the last failure */
-    bool is_refused;  /* the peer said no, to the login or its permissions: time alone changes nothing */
+    char reason[256]; /* the latest failure */
+    bool is_refused;  /* the peer refused the login or its permissions: time alone changes nothing */
 };
 
-/* Copies that are on their way to their own queues: see renewals.c. */
+/* Copies in flight to their own queues: see renewals.c. */
 enum { N_RENEWALS_OUT = 64 };
 
 struct link_renewals {
@@ -85,7 +85,7 @@ struct link_renewals {
     bool readable, blocked, wrote;
     int64_t tick_ms, used_ms;
     struct renewal_out {
-        uint64_t tag; /* 0: it was not sent, and `refused` says why */
+        uint64_t tag; /* 0: not sent, and `refused` has the reason */
         const char *refused;
         uint64_t ref;
         size_t lane;
@@ -99,11 +99,11 @@ struct link_renewals {
 /* A connection to a virtual host. */
 struct broker_link {
     char *vhost;
-    char *cluster;         /* the name of the broker that was connected last; NULL: none was */
+    char *cluster;         /* the broker connected last; NULL: none so far */
     struct broker *broker; /* NULL: none */
     struct dial dial;
     struct watch watch;
-    bool readable;                               /* or it has more than a turn takes */
+    bool readable;                               /* readable, or with more input than one turn takes */
     bool wrote_ack, wrote_reject, wrote_requeue; /* in this turn */
     bool closing, closed;
     int64_t tick_ms;
@@ -116,39 +116,39 @@ struct broker_link {
 };
 
 struct tally {
-    int64_t n; /* not yet said */
+    int64_t n; /* not logged yet */
     int64_t not_before_ms;
 };
 
 struct housekeeping {
     struct pace pace;
-    int64_t at_ms; /* of the next call */
-    int64_t page;  /* where it goes on */
-    uint32_t life; /* of the database, that all this belongs to */
+    int64_t at_ms; /* time of the next call */
+    int64_t page;  /* next page */
+    uint32_t life; /* connection of the database that this state belongs to */
     int n_failures;
     int64_t put_off_since_ms;
     struct pace_walk walk;
-    int64_t n_orphans, n_unfinished; /* in this walk so far */
+    int64_t n_orphans, n_unfinished; /* in the present walk */
     int64_t told_unfinished, clocks_told_ms, lag_told_ms;
     struct tally purged, swept, orphans, compacted, expired;
 };
 
-/* Quantiles of the latest interval that had any, and when its line was written. */
+/* Quantiles of the latest interval with values, and the time of its line. */
 struct interval {
     struct figure value;
-    int64_t at_ms; /* 0: none had */
+    int64_t at_ms; /* 0: no interval had values */
 };
 
-/* A connection to the database for what may take long; see side_connection.c. */
+/* A connection to the database for slow work; see side_connection.c. */
 struct side_connection {
     struct inbox *inbox; /* NULL: not connected */
     struct dial dial;
     struct watch watch;
     bool readable;
-    int64_t used_ms; /* when it was made, or had its latest row */
+    int64_t used_ms; /* when it was made, or returned its latest row */
 };
 
-/* A queue: its core, and what the shell keeps beside it. */
+/* A queue: its core, and the shell's own state of it. */
 struct lane {
     struct sidecar *sidecar;
     const struct config_queue *config;
@@ -157,31 +157,31 @@ struct lane {
     size_t application; /* in sidecar.applications */
     struct broker_link *link;
     struct queue core;
-    bool touched;   /* a fact has come since its last actions */
-    int64_t due_ms; /* when to look at it anyway */
+    bool touched;   /* a fact has arrived since its last actions */
+    int64_t due_ms; /* when it needs attention without a fact */
     struct histogram forward_us, end_to_end_us, claim_batch;
-    int64_t stats_at_ms, stats_said_ms; /* the next look, the latest line */
+    int64_t stats_at_ms, stats_said_ms; /* the next check, the latest line */
     uint64_t dropped_told, reconnects_told;
-    struct figures_told { /* what that line was about */
-        bool busy;        /* something waited, was held or paused */
+    struct figures_told { /* content of that line */
+        bool busy;        /* messages waited, were held, or it was paused */
         uint64_t sum;
         int64_t n_dead_letters;
         int state;
     } told;
     char depth_reason[128];
-    int64_t n_dead_letters; /* -1: not known */
+    int64_t n_dead_letters; /* -1: unknown */
     bool refused_told, told_drained, was_ready;
     bool arguments_wanted, arguments_asked, arguments_known; /* of the declare of the queue */
-    int64_t arguments_again_ms; /* asked again then, since they do not allow its order; 0: they do */
+    int64_t arguments_again_ms; /* when they are read again, because they do not allow order; 0: they do */
     struct waiting waiting;     /* before its first start */
-    struct lane_shown {         /* in the row of presence, at that time */
+    struct lane_shown {         /* in the presence row, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
     } shown;
     struct interval forward, end_to_end, batch;
     struct lane_levers {
-        bool read;           /* once, at least: what was wanted before is not for this process */
-        int64_t retry, held; /* the numbers that were done */
+        bool read;           /* read at least once: earlier commands are not for this process */
+        int64_t retry, held; /* numbers of the latest commands carried out */
     } levers;
     struct lane_left { /* a partition that leaves the range: see partitions.c */
         int64_t at_ms, asked_ms;
@@ -196,7 +196,7 @@ struct lane {
     struct housekeeping house;
 };
 
-/* A batch of one kind that is being gathered in this turn. */
+/* A batch of one kind, collected in this turn. */
 struct batch {
     struct inbox_item items[BATCH_MAX];
     enum failpoint failpoint;
@@ -210,22 +210,22 @@ struct letters {
     size_t bytes;
 };
 
-/* Messages that are stored with the claims of a batch. */
+/* Messages to be stored with the claims of a batch. */
 struct stored {
     struct inbox_message items[BATCH_MAX];
     size_t bytes;
 };
 
-/* More replicas than that seldom share a queue. The names of those that are gone go with each claim. */
+/* More replicas seldom share a queue. Each claim carries the names of those that have ended. */
 enum { HOLDERS_MAX = 128 };
 
-/* Another instance whose claims are in the way, as its presence was seen. */
+/* Another instance whose claims are in the way, and its presence. */
 struct holder {
     char *instance;
-    int64_t counter;    /* -1: it was not seen yet */
-    int64_t changed_ms; /* when the counter was last seen to change, by this side's clock */
+    int64_t counter;    /* -1: not seen yet */
+    int64_t changed_ms; /* when the counter last changed, by this side's clock */
     int64_t met_ms;     /* when a claim of it was last in the way */
-    int n_same;         /* reads in a row that found it unchanged */
+    int n_same;         /* consecutive reads with an unchanged counter */
     bool asked, gone;
 };
 
@@ -243,47 +243,47 @@ struct sidecar {
         struct dial dial;
         struct watch watch;
         struct database core;
-        bool closed;     /* for good */
-        bool registered; /* all queues are */
+        bool closed;     /* permanently */
+        bool registered; /* all queues are registered */
         bool readable, said_unprepared, asked_figures, asked_try, has_figures;
         struct inbox_figures figures;
-        int64_t told_bytes;     /* of dead letters, when that was told last */
-        int64_t relay_asked_ms; /* whether the outbox is relayed */
+        int64_t told_bytes;     /* size of the dead letters in the latest report */
+        int64_t relay_asked_ms; /* latest question whether a sidecar relays the outbox */
         int64_t unrelayed_told_ms;
         int64_t claim_sent_us[2];
         struct batch batches[N_INBOX_OPS];
         struct letters letters;
-        struct stored stored[2]; /* by whether the claims are asynchronous */
-        size_t housekeeps;       /* the lane that has a call out; SIZE_MAX: none */
-        uint64_t asked_holder;   /* lane and ref, as in an item; 0: nobody */
+        struct stored stored[2]; /* indexed by whether the claims are asynchronous */
+        size_t housekeeps;       /* the lane with a call in flight; SIZE_MAX: none */
+        uint64_t asked_holder;   /* lane and ref, as in an item; 0: none */
     } database;
-    struct sidecar_letters { /* letters.c: those above LETTER_LARGE_BYTES */
+    struct sidecar_letters { /* letters.c: letters above LETTER_LARGE_BYTES */
         struct side_connection side;
-        bool wanted;        /* one waits for it */
-        struct batch batch; /* of one */
+        bool wanted;        /* a letter waits for it */
+        struct batch batch; /* one letter */
         struct letters large;
     } letters;
     struct sidecar_store { /* store.c, days.c */
         bool asked;
         int64_t at_ms;
         struct side_connection side;
-        bool due, drops; /* something is to be dropped; that is asked for */
+        bool due, drops; /* a partition must be dropped; the call for that is in flight */
         int64_t drop_at_ms;
-        int n_stuck;        /* tries in a row to drop what somebody holds */
-        char hindered[512]; /* what was told to be in the way of the days; empty: nothing is */
+        int n_stuck;        /* consecutive tries to drop a locked partition */
+        char hindered[512]; /* the latest report of why days cannot be made or dropped; empty: none */
     } store;
     struct broker_link *links;
     size_t n_links;
     struct application *applications;
     size_t n_applications;
     struct lane *lanes;
-    size_t n_lanes, first; /* whose turn it is to be first */
+    size_t n_lanes, first; /* first: the lane that is served first */
     struct sidecar_presence {
         int64_t at_ms;
         bool asked, told_namesake;
         int64_t told_failed_ms;
-        uint32_t life;                 /* of the database, that the question was asked of */
-        int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the others */
+        uint32_t life;                 /* connection of the database that the question was sent on */
+        int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the other instances */
         struct holder holders[HOLDERS_MAX];
         size_t n_holders;
         struct buf json;
@@ -297,10 +297,10 @@ struct sidecar {
     int signals;
     struct watch signals_watch;
     enum ending ending;
-    int n_asked;           /* to end */
-    int64_t grace_ends_ms; /* while it drains */
+    int n_asked;           /* requests to end */
+    int64_t grace_ends_ms; /* during a drain */
     bool begins_again;     /* in the place of one that was drained */
-    bool is_idle;          /* drained, and to stay */
+    bool is_idle;          /* drained, and stays */
     struct state_reload reload;
     int64_t reload_began_ms;
     int64_t now_ms;
@@ -313,26 +313,26 @@ bool lane_all(const struct lane *first, bool (*is)(const struct lane *));
 
 /* --- dial.c --- */
 
-/* Is a connection to be begun? */
+/* Must a connection be started? */
 bool dial_is_due(const struct sidecar *s, const struct dial *d);
 void dial_began(struct sidecar *s, struct dial *d, struct job *job, int64_t most_ms);
-/* Has the job ended? Then *result is its result. One that is late beyond reason is given up, and counts as
+/* Has the job ended? Then *result is its result. A job far beyond its deadline is abandoned, and counts as
  * failed. */
 bool dial_result(struct sidecar *s, struct dial *d, void **result);
-void dial_failed(struct sidecar *s, struct dial *d, const char *reason); /* told, and tried again later */
+void dial_failed(struct sidecar *s, struct dial *d, const char *reason); /* logged, and tried again later */
 void dial_fault(struct sidecar *s, struct dial *d,
-                const struct fault *f);                              /* the same, of an attempt to connect */
-void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms); /* the same, not told */
+                const struct fault *f);                              /* the same, for an attempt to connect */
+void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms); /* the same, not logged */
 void dial_succeeded(struct sidecar *s, struct dial *d, const char *version);
 void dial_time(struct sidecar *s,
-               struct dial *d); /* now and then: a connection that lives forgets its failures */
+               struct dial *d); /* call it now and then: a lasting connection resets the count of failures */
 void dial_deinit(struct sidecar *s, struct dial *d);
 
 /* --- brokers.c --- */
 
 int brokers_init(struct sidecar *s, struct fault *f);
 void brokers_step(struct sidecar *s);
-void brokers_close(struct sidecar *s); /* begins to */
+void brokers_close(struct sidecar *s); /* starts closing */
 bool brokers_are_closed(struct sidecar *s);
 void brokers_deinit(struct sidecar *s);
 

@@ -1,4 +1,4 @@
-/* What the state file is told: of the process, of its last reload, of every queue. */
+/* Collects the state file's content: the process, its last reload, every queue. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -59,9 +59,8 @@ int state_open(struct sidecar *s)
     return answer == STATE_FILE_TAKEN && !shares_default ? -1 : 0;
 }
 
-/* Past its first start: it has consumed once, or was found to wait for something outside this pod. Once ready
- * it stays so, whatever is the matter later: a probe that asks the present state ends pods for what is
- * nobody's fault. */
+/* Has the queue passed its first start: has it consumed once, or does it wait for something outside this pod?
+ * Once ready, it stays ready: a probe of the present state would end pods for failures elsewhere. */
 static bool is_ready(const struct lane *l)
 {
     const struct queue *q = &l->core;
@@ -79,7 +78,7 @@ static bool was_ready(struct lane *first)
     return first->was_ready;
 }
 
-/* For a rollout to wait for: the present pauses do not count, since a probe must not flap with them. */
+/* For rollouts. Present pauses do not count, since a probe must not flap with them. */
 static bool has_consumed(const struct lane *l)
 {
     return l->core.ready || (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
@@ -119,12 +118,12 @@ void state_step(struct sidecar *s)
                                                       .consumed = outbox_is_ready(s),
                                                       .fits = true});
     write_state(s, &state);
-    state.instance = NULL; /* both are not its own */
+    state.instance = NULL; /* both belong to the configuration */
     state.reload = (struct state_reload){0};
     state_deinit(&state);
 }
 
-/* What is left when the process ends: so `drain` can tell one that has ended from one that was killed. */
+/* Writes the last state of the process, by which `drain` can tell an ended process from a killed one. */
 void state_end(struct sidecar *s, int status)
 {
     struct state state = state_of(s);

@@ -1,5 +1,6 @@
 /* Drives the inbox adapter with several queues on one connection against a real PostgreSQL: batches over
- * queues, who is dead, presence, levers, registration. The environment is that of inbox_driver.c. */
+ * queues, ended instances, presence, operator commands, registration. The environment is that of
+ * inbox_driver.c. */
 #include "inbox_bed.h"
 
 #include "onceward/base/clock.h"
@@ -8,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two queues whose rows the sidecar settles, and between them in the order of their names one of
- * `transaction`, which refuses none. */
+/* Two queues whose rows the sidecar completes, and between their names a `transaction` queue, which refuses
+ * none. */
 static void connect_three(struct bed *b)
 {
     b->n_queues = 3;
@@ -24,7 +25,7 @@ static void connect_three(struct bed *b)
         assert_int_equal(inbox_registration(b->inbox, k, NULL), INBOX_REGISTERED);
 }
 
-/* The item of this queue and id. */
+/* Sets an item of this queue and id. */
 static void item_set(struct bed *b, size_t k, size_t queue, const char *id)
 {
     snprintf(b->ids[k], sizeof(b->ids[k]), "%s", id);
@@ -38,7 +39,7 @@ static const char *status_of(struct bed *b, size_t k)
                     b->queues[b->items[k].queue].consumer, b->ids[k]);
 }
 
-/* Items of queues 0 and 2, in no order; both have the same ids. */
+/* Items of queues 0 and 2, unsorted; both have the same ids. */
 static void items_of_two(struct bed *b, size_t n)
 {
     items_make(b, n);
@@ -95,7 +96,7 @@ static void test_a_batch_has_items_of_all_queues(void **state)
         assert_int_equal(bed_row(b, k)->answer, k < 100 ? ROW_COMPLETED : ROW_CLAIMED);
 }
 
-/* Each row has what its queue allows. */
+/* Each row follows its own queue's settings. */
 static void test_queues_have_their_own_rules(void **state)
 {
     struct bed *b = *state;
@@ -115,7 +116,7 @@ static void test_queues_have_their_own_rules(void **state)
     }
 }
 
-/* The two kinds of claims are out at the same time, and only one of them waits for its commit. */
+/* Both kinds of claims are in flight at the same time, and only one of them waits for its commit. */
 static void test_claims_of_two_kinds(void **state)
 {
     struct bed *b = *state;
@@ -148,7 +149,7 @@ static void test_claims_of_two_kinds(void **state)
         "on off on");
 }
 
-/* One item's data refuse the batch: it is found among items of other queues, and they are served. */
+/* One item's data make the batch fail: the item is found among items of other queues, and those are served. */
 static void test_bad_data_of_one_queue(void **state)
 {
     struct bed *b = *state;
@@ -201,7 +202,7 @@ static void test_crashes_and_charges(void **state)
         assert_int_equal(row->unproven_step, k == 2 ? 4 : 0);
         assert_true(k >= 2 ? row->unproven_ms >= 0 && row->unproven_ms < 20000 : row->unproven_ms == -1);
     }
-    /* What is not said stays. */
+    /* Values that are not given stay. */
     b->items[1].give_back = true;
     bed_submit(b, INBOX_FAIL);
     bed_collect(b, 4);
@@ -214,7 +215,7 @@ static void test_crashes_and_charges(void **state)
     assert_int_equal(bed_row(b, 2)->unproven_step, 4);
 }
 
-/* --- who is dead --- */
+/* --- ended instances --- */
 
 static void claim_as(struct bed *b, const char *instance, int64_t number, size_t queue, const char *id)
 {
@@ -304,7 +305,7 @@ static void test_a_message_that_ended_its_holders_is_buried(void **state)
         "003cff 11");
 }
 
-/* --- whose the consumer names are --- */
+/* --- registration --- */
 
 static void test_one_refused_queue_stops_no_other(void **state)
 {
@@ -326,7 +327,7 @@ static void test_one_refused_queue_stops_no_other(void **state)
     bed_submit(b, INBOX_CLAIM);
     all_are(b, ROW_CLAIMED);
 
-    /* Asked again it stays so, until the record is another. */
+    /* Asked again, the answer stays until the record has changed. */
     inbox_ask_registration(b->inbox, false);
     bed_submit(b, INBOX_LOOK);
     all_are(b, ROW_CLAIMED);
@@ -341,7 +342,7 @@ static void test_one_refused_queue_stops_no_other(void **state)
     assert_int_equal(inbox_waiting_ms(b->inbox), 0);
 }
 
-/* Somebody has the record of one of them. */
+/* Another session has locked the record of one of them. */
 static void test_a_record_that_is_being_changed(void **state)
 {
     struct bed *b = *state;
@@ -366,7 +367,7 @@ static void test_a_record_that_is_being_changed(void **state)
     }
 }
 
-/* --- figures, presence, levers --- */
+/* --- figures, presence, operator commands --- */
 
 static void test_figures_of_each_queue(void **state)
 {
@@ -448,13 +449,13 @@ static void test_presence(void **state)
     assert_int_equal(p.holders[0].counter, 40);
     assert_false(p.namesake);
 
-    /* Somebody else counts under this name. */
+    /* Another process counts under this name. */
     bed_sql(b, "UPDATE onceward.replica SET counter = counter + 1 WHERE instance = 'me'");
     presence_get(b, "[]", &p);
     assert_true(p.namesake);
     presence_get(b, "[]", &p);
     assert_false(p.namesake);
-    /* What a connection before this one has written is one's own. */
+    /* A row written by an earlier connection is this instance's own. */
     bed_disconnect(b);
     bed_connect(b);
     presence_get(b, "[]", &p);
@@ -512,10 +513,10 @@ static void test_presence_that_fails(void **state)
     }
     assert_int_equal(got, -1);
     assert_string_equal(f.code, "22P02");
-    presence_get(b, "[]", &p); /* and the connection is as good as before */
+    presence_get(b, "[]", &p); /* and the connection still works */
 }
 
-/* Questions that are out, or answered and not read, go with the inbox. */
+/* Questions in flight, or answered and not read, end with the inbox. */
 static void test_questions_are_left_behind(void **state)
 {
     struct bed *b = *state;
@@ -556,7 +557,7 @@ int main(int argc, char **argv)
         fputs("ONCEWARD_TEST_PG is not set: skipped\n", stderr);
         return 77;
     }
-    if (argc > 1) /* a pattern: only these */
+    if (argc > 1) /* a pattern of tests */
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, bed_group_setup, bed_group_teardown);
 }

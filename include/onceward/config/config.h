@@ -9,20 +9,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The configuration: never changed after it was read. Every string lives until config_free. Keys, types,
- * ranges, defaults and one sentence of documentation each stand in one table (keys.def); see keys.h. */
+/* The configuration, immutable once read. Every string lives until config_free. Keys, types, ranges, defaults
+ * and one sentence of documentation each stand in one table (keys.def); see keys.h. */
 
 struct fault;
 struct buf;
 
-/* A text that may come from a mounted file (K_file): read again at every connect. Both NULL: not set. */
+/* A text that may come from a mounted file (K_file), which is read again at every connect. Both NULL: not
+ * set. */
 struct config_text {
-    char *value; /* as read at start, or from the file at start */
+    char *value; /* given, or read from the file at the start */
     char *file;
 };
 
-/* The text as it is now: from the file (one trailing newline dropped) or the value. The caller owns *out
- * (NULL when not set). -1: the file cannot be read, f says so. */
+/* The current text: from the file (one trailing newline dropped), or the value. The caller owns *out (NULL
+ * when not set). -1: the file cannot be read, f says why. */
 int config_text_read(const struct config_text *t, char **out, struct fault *f);
 
 struct config_tls {
@@ -39,7 +40,7 @@ enum { CONFIG_DELIVERY_LIMIT_MIN = 5, CONFIG_ORDERED_LIMIT_MIN = 20 };
 enum { CONFIG_DIGEST_LEN = 12 };
 
 struct config_broker {
-    struct config_text url; /* where the broker is: given, or made of host, port and vhost */
+    struct config_text url; /* the broker's address: given, or made of host, port and vhost */
     struct config_text given_url;
     char *host, *vhost; /* NULL: not given */
     int port;           /* 0: not given */
@@ -67,12 +68,12 @@ struct config_log {
 };
 
 struct config_metrics {
-    char *listen; /* NULL: no page */
+    char *listen; /* NULL: no metrics page */
 };
 
 struct config_header {
     char *name, *value;
-    bool is_secret; /* by its name, or because it came from a file or the environment */
+    bool is_secret; /* because of its name, or because it came from a file or the environment */
 };
 
 /* Requests with several messages. */
@@ -93,10 +94,10 @@ struct config_forward {
     int concurrency;
     struct config_batch batch;
     char *content_type; /* NULL: application/octet-stream */
-    bool error_body;    /* the text of error answers is kept */
+    bool error_body;    /* the text of error answers is logged and kept */
 };
 
-/* Places of a value in a message, in the order of the search. */
+/* Places to look for a value in a message, in order. */
 struct config_sources {
     struct identity_source *items;
     size_t n;
@@ -109,13 +110,14 @@ struct config_order {
 };
 
 struct config_queue {
-    char *name;    /* the entry's name: for the log */
-    char *queue;   /* the broker's name of it */
-    char *pattern; /* `queue` as the entry has it, where that has a range; NULL: the entry is one queue */
-    size_t entry;  /* the number of its entry; the queues of one entry are adjacent */
+    char *name;    /* the entry's name, for the log */
+    char *queue;   /* the queue's name at the broker */
+    char *pattern; /* `queue` of the entry, if it has a range; NULL: the entry is one queue */
+    size_t entry;  /* number of the entry; the queues of one entry are adjacent */
     char *range;   /* the wider range that config_widen was given; NULL */
     bool leaving;  /* a partition outside the range, read until it is empty; behind the others */
-    size_t partition, n_partitions; /* its place among them, and how many they are; 0 of 1 without a range */
+    size_t partition, n_partitions; /* place in the entry, and number of its partitions; 0 of 1 without a
+                                       range */
     char *vhost;                    /* NULL: the URL's */
     char *consumer, *takes_over;
     struct config_forward forward;
@@ -124,7 +126,7 @@ struct config_queue {
     int prefetch, max_parked;
     size_t max_bytes, max_message_bytes;
     int64_t consumer_timeout_ms, max_hold_ms, pause_hold_ms;
-    int delivery_limit; /* -1: that of the broker */
+    int delivery_limit; /* -1: the broker's */
     struct config_sources message_id;
     struct config_order order;
     int max_attempts;
@@ -138,9 +140,9 @@ struct config_queue {
     char *ready_url; /* NULL: a TCP connect */
     int64_t ready_interval_ms;
     size_t store_response_bytes; /* 0: not stored */
-    int64_t store_ms;            /* messages are stored for so long; 0: not */
+    int64_t store_ms;            /* how long messages are stored; 0: they are not */
     int64_t retention_ms;
-    int64_t compact_ms; /* completed rows become history entries after so long; 0: never */
+    int64_t compact_ms; /* how long until completed rows become history entries; 0: never */
 };
 
 /* A list of names. */
@@ -151,7 +153,7 @@ struct config_names {
 
 /* The relay of the outbox. */
 struct config_outbox {
-    bool is_there;                 /* without it nothing is relayed */
+    bool is_there;                 /* without it, no relay runs */
     char *vhost;                   /* NULL: the URL's */
     struct config_names exchanges; /* n 0: all */
     struct config_names not_mandatory;
@@ -162,28 +164,28 @@ struct config_outbox {
 struct config {
     char digest[CONFIG_DIGEST_LEN + 1]; /* hex: the first digits of the file's SHA-256 */
     char *instance;
-    bool instance_is_set; /* given in the file, so it may come back under the same name */
-    bool holds_secrets;   /* the file itself has passwords, not by way of other files or the environment */
+    bool instance_is_set; /* given in the file, so a restart has the same name */
+    bool holds_secrets;   /* the file itself has passwords, not other files or the environment */
     struct config_broker broker;
     struct config_database database;
     struct config_log log;
     struct config_metrics metrics;
     char *state_file;
-    bool state_file_is_set; /* given in the file, not the default that sidecars of one user share */
+    bool state_file_is_set; /* given in the file; the default is shared by the sidecars of one user */
     int64_t shutdown_grace_ms;
     struct config_outbox outbox;
-    struct config_queue *queues; /* none: only with an outbox. One for each partition */
+    struct config_queue *queues; /* one per partition; may be empty if there is an outbox */
     size_t n_queues, n_entries;
     struct config_arena *arena;
 };
 
-/* Everything that is wrong with a file, and what deserves a warning. */
+/* All errors and warnings of a file. */
 struct config_report {
     struct config_finding {
         char *path; /* "queues.payments.forward.url"; empty: the whole file */
-        char *text; /* what is wrong and what was expected */
+        char *text; /* what is wrong, and what was expected */
         bool warning;
-        bool fails_check; /* with warning: `run` goes on, `check` fails */
+        bool fails_check; /* for a warning: `run` continues, `check` fails */
     } * findings;
     size_t n;
     size_t n_errors;
@@ -191,22 +193,22 @@ struct config_report {
 
 void config_report_deinit(struct config_report *r);
 
-/* Judges database.url: what it may hold is known to a library that the configuration does not use. -1: f says
- * what is wrong with it, without a piece of it that may be secret. 1: it is fine, but a server on another
- * machine is not asked for its certificate. */
+/* Checks database.url by a library that this module does not use. -1: f says what is wrong, without any part
+ * that may be secret. 1: valid, but the certificate of a server on another machine is not checked. */
 typedef int config_database_check(const char *url, struct fault *f);
 
 /* Reads, expands and validates a file; "-" is standard input. check may be NULL. 0: *ret_config is the
- * caller's (config_free); the report may hold warnings. -1: the report holds all errors at once; *ret_config
- * is left alone. Values of secrets never stand in a report. */
+ * caller's (config_free); the report may hold warnings. -1: the report holds all errors; *ret_config is
+ * untouched. A report never contains a secret's value. */
 int config_load(const char *path, config_database_check *check, struct config **ret_config,
                 struct config_report *report);
 
-/* What applies: every key of the file and of each queue, in the order of the table. Secrets are masked. */
+/* The effective values: every key of the file and of each queue, in the order of the table. Secrets are
+ * masked. */
 struct config_values {
     struct config_value {
         char *path;       /* "queues.orders.prefetch" */
-        char *value;      /* as it is written in the file; in parentheses: not given, and what that means */
+        char *value;      /* as written in the file; in parentheses: not given, and the consequence */
         const char *from; /* "given", "defaults" or "default", and ", by file" or ", environment" */
     } * items;
     size_t n;
@@ -214,7 +216,7 @@ struct config_values {
 
 void config_values_deinit(struct config_values *v);
 
-/* As config_load; *values, empty before, is the caller's (config_values_deinit), also after faults. */
+/* Like config_load; *values, empty before, is the caller's (config_values_deinit), also after errors. */
 int config_load_values(const char *path, config_database_check *check, struct config **ret_config,
                        struct config_report *report, struct config_values *values);
 
@@ -234,18 +236,18 @@ void config_widen(struct config *c, size_t entry, const char *range);
 /* The digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */
 const char *config_public_digest(const struct config *c);
 
-/* Gives the sidecar the name that was found for it where the file gives none. Before anybody reads it. */
+/* Sets the sidecar's name when the file gives none. Call it before the configuration is used. */
 void config_set_instance(struct config *c, const char *name);
 
-/* The `state_file` of a configuration, for the commands that ask a running sidecar: also of a file with
- * faults elsewhere, since the sidecar goes on with what it has read. *ret is the caller's, NULL where the
- * file does not say it. -1: f. */
+/* The `state_file` of a configuration, for commands that ask a running sidecar. The file may have errors
+ * elsewhere, since the sidecar keeps running with its earlier configuration. *ret is the caller's, NULL if
+ * the file does not set it. -1: f. */
 int config_state_file(const char *path, char **ret, struct fault *f);
 
-/* Is that this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
+/* Does the host mean this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
 bool config_host_is_local(const char *host);
 
-/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: not
- * well-formed or too big. */
+/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: malformed or
+ * too large. */
 int config_duration(const char *text, int64_t *ret_ms);
 int config_size(const char *text, size_t *ret_bytes);
