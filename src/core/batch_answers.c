@@ -106,10 +106,11 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
     case BATCH_ACCEPTED:
         b->knows = true;
         b->n_bad = 0;
-        r->some_succeeded = reading->n_failed < r->members.len;
+        r->some_succeeded = reading->n_failed && reading->n_failed < r->members.len;
         batch_size_good(&b->size, r->is_full, r->size_mark);
         break;
     case BATCH_BAD:
+        r->is_bad = true;
         note_bad(q, now_ms, reading);
         break;
     case BATCH_UNKNOWN:

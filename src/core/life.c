@@ -711,7 +711,8 @@ static void life_success(struct queue *q, const struct delivery *d)
     const struct request *r = d->request;
 
     /* A request from before everything failed says nothing about now. */
-    if (q->share->brake.on && (!r || !r->probation || r->sent_ms < q->share->brake.since_ms))
+    if ((r && r->is_bad) ||
+        (q->share->brake.on && (!r || !r->probation || r->sent_ms < q->share->brake.since_ms)))
         return;
     q->consequences.breaker_reset |= brake_succeeded(&q->share->brake);
 }
@@ -890,6 +891,21 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 }
 /* --- answered, and the row is read --- */
 
+/* None of the members is completed: the request has failed as a whole, and no member is charged. A token that was
+ * accepted may have been extended since, so the database decides whether it is over. */
+static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    life_request_failed(q, now_ms, d->request, d->outcome.error ? d->outcome.error : "");
+    batches_split(q, d);
+    if (!d->outcome.only_expired)
+        return life_release(d, 0, row_as_it_is());
+    d->outcome.give_back = true;
+    d->outcome.charged = false;
+    d->outcome.changes = row_capped(d, row_as_it_is());
+    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+    return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
+}
+
 static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     assert(d->op == OP_CHECK && d->request);
@@ -924,10 +940,8 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         }
         return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(d->claim.crashes + 1));
     }
-    if (batches_in_company(d) && !d->request->some_completed && !accepted) {
-        batches_split(q, d);
-        return life_release(d, 0, row_as_it_is());
-    }
+    if (batches_in_company(d) && !d->request->some_completed)
+        return whole_request_failed(q, now_ms, d);
     return life_fail(q, now_ms, d, row_as_it_is());
 }
 

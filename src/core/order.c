@@ -101,10 +101,11 @@ void order_stop(struct queue *q, int64_t now_ms, const char *why)
     q->order.stop_until_ms = now_ms + q->rules.token_window_ms;
 }
 
+/* A known outcome that waits to be written counts: without it the message would be forwarded again. */
 static bool is_at_work(const struct delivery *d)
 {
     return delivery_is_in_flight(d) || d->answer.accepted_until_ms || d->phase == PHASE_SENT ||
-           (d->wait == WAIT_NONE && !held_is_idle(d));
+           (d->wait != WAIT_BRAKE && !held_is_idle(d));
 }
 
 bool order_is_settled(const struct queue *q)

@@ -314,6 +314,9 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
 /* Before its first start a queue waits until everything is available. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
+    /* Near its delivery limit an ordered queue keeps its messages, but does not take them once more. */
+    if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && q->consumer.state == CONSUMER_NONE)
+        return false;
     if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
         pause_is_on(q, PAUSE_TOO_LARGE) || pause_is_on(q, PAUSE_RENEWAL_LOOP) ||
         (q->left_to_others && !may_try_another(q, now_ms)))

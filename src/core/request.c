@@ -127,23 +127,29 @@ void request_is_overdue(struct queue *q, struct request *r)
     list_push(request_list(q, r), &r->in_list);
 }
 
-void request_is_extended(struct queue *q, struct delivery *d)
+/* The request is in its window again as soon as the row of no remaining member is asked. */
+static void request_resume(struct queue *q, struct request *r)
 {
-    struct request *r = d->request;
+    int64_t window_ends_ms = INT64_MAX;
 
-    assert(delivery_is_in_flight(d));
-    r->window_ends_ms = INT64_MAX;
     list_each(&r->members, k)
     {
         if (member_of(k)->op != OP_FORWARD)
             return;
-        if (member_of(k)->claim.window_ends_ms < r->window_ends_ms)
-            r->window_ends_ms = member_of(k)->claim.window_ends_ms;
+        if (member_of(k)->claim.window_ends_ms < window_ends_ms)
+            window_ends_ms = member_of(k)->claim.window_ends_ms;
     }
     list_remove(request_list(q, r), &r->in_list);
     r->overdue = false;
     list_push(request_list(q, r), &r->in_list);
-    timers_set(&q->held.timers, &r->timer, r->window_ends_ms);
+    r->window_ends_ms = window_ends_ms;
+    timers_set(&q->held.timers, &r->timer, window_ends_ms);
+}
+
+void request_is_extended(struct queue *q, struct delivery *d)
+{
+    assert(delivery_is_in_flight(d));
+    request_resume(q, d->request);
 }
 
 static void request_abandon(struct queue *q, struct request *r)
@@ -168,6 +174,8 @@ void request_leave(struct queue *q, struct delivery *d)
     list_remove(&r->members, &d->in_request);
     if (r->in_flight && !r->members.len)
         request_abandon(q, r);
+    else if (r->in_flight && r->overdue)
+        request_resume(q, r);
 }
 
 bool request_is_tainted(const struct queue *q, const struct delivery *d)
