@@ -19,6 +19,7 @@ struct world {
     bool completed[N], dead[N];
     int attempts[N], caps[N], n_posts[N];
     int64_t due[N];
+    bool forgets; /* the application answers 2xx and completes nothing */
     int n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
@@ -82,20 +83,20 @@ static void at_application(struct world *w, const struct request *r)
     int status = w->status(w, r);
 
     w->sizes[w->n_requests++] = (int)r->n_sent;
-    w->n_failed += status != 200;
+    w->n_failed += status / 100 != 2;
     assert_true(w->n_requests < 1000 && r->body.len > 0);
     list_each(&r->members, k)
     {
         int n = number_of(container_of(k, struct delivery, in_request));
 
         w->n_posts[n]++;
-        w->completed[n] |= status == 200 && w->q.rules.transaction;
+        w->completed[n] |= status == 200 && w->q.rules.transaction && !w->forgets;
     }
     if (status == UNANSWERED)
         return;
     struct answer a = {.kind = ANSWER_STATUS,
                        .status = status,
-                       .batch = status == 200 ? (int64_t)r->n_sent : -1,
+                       .batch = status / 100 == 2 ? (int64_t)r->n_sent : -1,
                        .retry_after_ms = -1,
                        .brief = "answered",
                        .error = "answered",
@@ -274,6 +275,46 @@ static void a_bad_deployment_sets_the_circuit_breaker(void **state)
     end(w);
 }
 
+static int accepts(struct world *w, const struct request *r)
+{
+    return 202;
+}
+
+static int answers_well(struct world *w, const struct request *r)
+{
+    return 200;
+}
+
+/* The answer promises completions that never come: the whole request has failed. */
+static void a_deployment_that_completes_nothing_sets_the_circuit_breaker(void **state)
+{
+    struct world *w = world(true, answers_well);
+
+    w->forgets = true;
+    while (!w->q.share->brake.on && w->now < 600000)
+        run(w, w->now + 1);
+    assert_true(w->q.share->brake.on);
+    assert_in_range(w->n_requests, 1, 50);
+    run(w, w->now + 60000);
+    for (int i = 0; i < N; i++)
+        assert_false(w->dead[i]);
+    end(w);
+}
+
+/* A 202 whose completions never come charges the messages that went alone, and none that went in company. */
+static void a_batch_that_is_accepted_and_never_completed_charges_nobody(void **state)
+{
+    struct world *w = world(true, accepts);
+
+    w->forgets = true;
+    run(w, 300000);
+    assert_int_equal(w->sizes[0], N);
+    assert_in_range(w->sizes[1], 2, N / 2);
+    for (int i = 0; i < N; i++)
+        assert_true(!w->dead[i] && w->attempts[i] <= 1);
+    end(w);
+}
+
 static int one_hangs(struct world *w, const struct request *r)
 {
     return has(r, bad) ? UNANSWERED : 200;
@@ -307,6 +348,8 @@ int main(void)
         cmocka_unit_test(one_bad_message_costs_at_most_fifteen_more_requests),
         cmocka_unit_test(in_response_no_other_goes_more_than_twice),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
+        cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
+        cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
     };
 
