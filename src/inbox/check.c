@@ -190,20 +190,21 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-enum { C_VHOST, C_QUEUE, C_FORMER };
+enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM };
 
 /* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
                        const char *former)
 {
+    const char *queue = q->pattern ? q->pattern : q->queue;
     struct fault f = {0};
 
     if (q->takes_over && strcmp(q->takes_over, former) == 0) {
-        say(k, true, "queue %s goes on under the consumer name %s, which takes_over names", q->queue, former);
+        say(k, true, "queue %s goes on under the consumer name %s, which takes_over names", queue, former);
         return;
     }
     registration_refuse_taken(
-        &(struct registration){.consumer = q->consumer, .queue = q->queue, .vhost = vhost, .former = former},
+        &(struct registration){.consumer = q->consumer, .queue = queue, .vhost = vhost, .former = former},
         &f);
     say(k, false, "queues.%s: %s", q->name, f.text);
 }
@@ -212,15 +213,20 @@ static void say_registration(const struct check *k, const struct config_queue *q
                              const PGresult *r)
 {
     const char *other_vhost = field_text(r, 0, C_VHOST), *other_queue = field_text(r, 0, C_QUEUE);
-    bool is_own =
-        other_queue && strcmp(other_queue, q->queue) == 0 && (!vhost || strcmp(other_vhost, vhost) == 0);
+    const char *queue = q->pattern ? q->pattern : q->queue;
+    bool is_same = other_queue && (!vhost || strcmp(other_vhost, vhost) == 0),
+         is_own = is_same && strcmp(other_queue, queue) == 0;
     struct fault f = {0};
 
     if (is_own) {
-        say(k, true, "consumer %s belongs to queue %s", q->consumer, q->queue);
+        say(k, true, "consumer %s belongs to queue %s", q->consumer, queue);
+    } else if (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't') {
+        say(k, true,
+            "consumer %s reads %s: %s extends it; partitions outside of it are read until they are empty",
+            q->consumer, other_queue, queue);
     } else if (other_queue && (!q->takes_over || strcmp(other_queue, q->takes_over) != 0)) {
         registration_refuse(&(struct registration){.consumer = q->consumer,
-                                                   .queue = q->queue,
+                                                   .queue = queue,
                                                    .vhost = vhost,
                                                    .other_queue = other_queue,
                                                    .other_vhost = other_vhost},
@@ -240,10 +246,12 @@ static void say_registration(const struct check *k, const struct config_queue *q
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
 {
-    static const char sql[] = "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
-                              "  WHERE o.consumer <> $1 AND o.vhost = $2 AND o.queue = $3)"
-                              " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
-    const char *const params[] = {q->consumer, vhost, q->queue};
+    static const char sql[] =
+        "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
+        "  WHERE o.consumer <> $1 AND o.vhost = $2 AND onceward.queues_meet(o.queue, $3)),"
+        " onceward.queue_hull(c.queue, $3) IS NOT NULL"
+        " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
+    const char *const params[] = {q->consumer, vhost, q->pattern ? q->pattern : q->queue};
     PGresult *r;
 
     if (session_once(k->a, sql, 3, params, &r, f))
@@ -292,6 +300,8 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
     if (check_functions(&k, f) || check_privileges(&k, f))
         return -1;
     for (size_t i = 0; i < c->n_queues; i++) {
+        if (c->queues[i].partition)
+            continue;
         int answer = check_consumer(&k, &c->queues[i], vhosts[i], f);
 
         if (answer && strcmp(f->code, "42501") == 0)

@@ -39,7 +39,7 @@ int admin_lever_find(struct admin *a, const char *consumer, const char *queue, i
                      struct fault *f)
 {
     static const char sql[] =
-        "SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1 AND k.queue = coalesce($2, k.queue)), (SELECT count(*) FROM "
+        "SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1 AND k.queue = coalesce($2, k.queue)), (SELECT count(DISTINCT r.instance) FROM "
         "onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE "
         "'[]' END) q WHERE q.value ->> 'consumer' = $1 AND r.seen_at > clock_timestamp() - interval '15 s')";
     const char *const params[] = {consumer, queue};
