@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from test_commands import good
 
 from rig.bed import merge
 from rig.wait import wait_until
@@ -200,3 +201,21 @@ def test_a_letter_keeps_the_name_of_its_partition(bed, partitions):
         partitions.queues[n].publish(f"m{n}")
     wait_until(lambda: len(bed.letters(consumer=bed.name)) == 3, "three letters", 30)
     assert {(l["message_id"], l["queue"]) for l in bed.letters(consumer=bed.name)} == {(f"m{n}", f"{bed.name}-{n}") for n in range(3)}
+
+
+def test_commands_know_the_partitions(bed, partitions):
+    partitions.declare(0, 1, 2)
+    bed.app.handler = lambda request, reply: 400
+    sidecar = partitions.sidecar(0, 2, brake=0)
+    checked = good("check", "--config", sidecar.config_path, "--connect")
+    assert f"consumer {bed.name} belongs to queue {partitions.name(0, 2)}" in checked
+    partitions.queues[2].publish("m1")
+    wait_until(lambda: bed.letters(consumer=bed.name), "a letter", 30)
+    good("pause", "--config", sidecar.config_path, "--consumer", bed.name, "--reason", "a look")
+    assert sidecar.wait_for("paused", reason="operator")
+    assert len(sidecar.find("paused", reason="operator")) == 1, "all partitions pause, and one line says so"
+    good("dead", "redrive", "--config", sidecar.config_path, "--consumer", bed.name)
+    bed.app.handler = lambda request, reply: bed.app.commit(request) and 200
+    good("resume", "--config", sidecar.config_path, "--consumer", bed.name)
+    bed.wait_for_effects(["m1"])
+    assert sidecar.wait_for("completed", message_id="m1")["partition"] == partitions.queues[2].name
