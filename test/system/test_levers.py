@@ -195,8 +195,8 @@ def test_what_is_held_while_everything_fails_can_be_given_up(bed, operator):
     assert len(bed.letters()) == 8 and bed.status("new") != "dead"
     # A replica that starts later does not do it again.
     sidecar.term()
-    second = bed.sidecar("second", brake=3)
     bed.app.handler = bed.app.commit_and_answer
+    second = bed.sidecar("second", brake=3)
     bed.wait_for_status("new", "completed")
     assert not second.find("lever") and len(bed.letters()) == 8
     bed.assert_once("new")
