@@ -1,6 +1,7 @@
 """Costs that must not grow or change with the size of the table: pages touched, HOT updates, and no serialization failures."""
 
 import json
+import math
 import statistics
 import threading
 import uuid
@@ -46,21 +47,22 @@ def test_pages_do_not_depend_on_the_size(pg):
     touched = {}
     for size in (0, 10 ** 3, 10 ** 5):
         fill(pg, size)
-        ids = [uuid.uuid4().hex for _ in range(batch)]
         touched[size] = {}
 
-        def measure(name, call):
-            touched[size][name] = call(*ids) / batch
+        def measure(name, call, ids):
+            touched[size][name] = min(touched[size].get(name, math.inf), call(*ids) / batch)
 
-        measure("claim", lambda *i: inbox.claim(*i, explain=True))
-        inbox.fail(*sorted(ids), delay=0)
-        measure("claim again", lambda *i: inbox.claim(*i, explain=True))
-        measure("settle", lambda *i: inbox.settle(*i, explain=True))
-        measure("duplicate", lambda *i: inbox.claim(*i, explain=True))
+        # The least of three rounds: a plan has to be made anew when autovacuum has made statistics meanwhile.
+        for _ in range(3):
+            ids = [uuid.uuid4().hex for _ in range(batch)]
+            measure("claim", lambda *i: inbox.claim(*i, explain=True), ids)
+            inbox.fail(*sorted(ids), delay=0)
+            measure("claim again", lambda *i: inbox.claim(*i, explain=True), ids)
+            measure("settle", lambda *i: inbox.settle(*i, explain=True), ids)
+            measure("duplicate", lambda *i: inbox.claim(*i, explain=True), ids)
         ones = [uuid.uuid4().hex for _ in range(5)]
         for one in ones:
             inbox.claim(one)
-        # The least: a plan may have to be made anew, since statistics were made meanwhile.
         touched[size]["complete"] = min(app.pages("SELECT onceward.complete(%s)", inbox.token(one)) for one in ones)
     print(touched)
     for name in touched[0]:
