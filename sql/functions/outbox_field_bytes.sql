@@ -12,7 +12,7 @@ LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c_tag constant text := 'What begins with "!" names a kind: see the table in sql/README.md.';
+    c_tag constant text := 'What begins with "!" names a kind: see deploy/guides/application.md.';
     v_kind  text := jsonb_typeof(p_value);
     v_text  text := p_value #>> '{}';
     v_bytes bigint := 5;

@@ -11,7 +11,7 @@ SQL_COMMENT = re.compile(r"--[^\n]*")
 QUOTED = re.compile(r"`[^`\n]+`")
 
 # Pages about the sources, whose quoted names are looked up. The other pages name things of other programs.
-PAGES = ("src/README.md", "sql/README.md")
+PAGES = ("src/README.md", "sql/README.md", "deploy/guides/application.md")
 EXAMPLES = {"snake_case", "message_20260131", "message_20260131_gone"}  # of a form, not of a thing
 
 

@@ -89,8 +89,8 @@ def on_call():
 
 def test_the_page_for_whoever_is_called_has_each_alert():
     if os.environ.get("ONCEWARD_UPDATE"):
-        pages.put("deploy/README.md", "alerts", on_call())
-    assert pages.part("deploy/README.md", "alerts") == on_call(), "run this test with ONCEWARD_UPDATE=1"
+        pages.put("deploy/oncall/operate.md", "alerts", on_call())
+    assert pages.part("deploy/oncall/operate.md", "alerts") == on_call(), "run this test with ONCEWARD_UPDATE=1"
     assert "{{" not in on_call()
 
 

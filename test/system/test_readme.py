@@ -23,8 +23,8 @@ sys.path.insert(0, os.path.join(ROOT, "test", "bench"))
 
 
 @pytest.mark.parametrize("page, marker, options", [
-    ("deploy/README.md", "events", []), ("deploy/README.md", "reasons", ["--reasons"]), ("deploy/README.md", "stats", ["--stats"]),
-    ("sql/README.md", "codes", ["--codes"]), ("conf/README.md", "keys", ["--keys"])])
+    ("deploy/oncall/events.md", "events", []), ("deploy/oncall/events.md", "reasons", ["--reasons"]),
+    ("deploy/oncall/events.md", "stats", ["--stats"]), ("deploy/guides/application.md", "codes", ["--codes"]), ("conf/README.md", "keys", ["--keys"])])
 def test_the_tables_of_the_program_are_current(page, marker, options):
     made = subprocess.run([schema.require_binary(), "explain", "--markdown", *options], check=True, stdout=subprocess.PIPE).stdout.decode()
     if os.environ.get("ONCEWARD_UPDATE"):
@@ -35,7 +35,7 @@ def test_the_tables_of_the_program_are_current(page, marker, options):
 def test_the_table_of_commands_is_complete():
     listed = subprocess.run([schema.require_binary(), "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
     for command in re.findall(r"^  ([\w-]+) ", listed, re.M):
-        assert re.search(rf"^\| `onceward {command}\b", pages.read("deploy/README.md"), re.M), f"deploy/README.md lacks {command}"
+        assert re.search(rf"^\| `onceward {command}\b", pages.read("deploy/oncall/commands.md"), re.M), f"commands.md lacks {command}"
 
 
 def test_the_readme_is_short():

@@ -1,4 +1,4 @@
-"""sql/README.md: what it says is shown by tests that there are, and its statements do what it says they do."""
+"""sql/README.md and the contract for applications: the tests that they name exist, and their statements have the stated effect."""
 
 import glob
 import os
@@ -10,16 +10,17 @@ import pytest
 from rig import inbox_sql, schema
 from test_trust import Ground, run
 
+CONTRACT = "deploy/guides/application.md"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def page():
-    with open(os.path.join(ROOT, "sql", "README.md"), encoding="utf-8") as f:
+def page(path="sql/README.md"):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
         return f.read()
 
 
-def statements(marker):
-    return re.search(rf"<!-- {marker} -->\n```sql\n(.*?)```", page(), re.S).group(1)
+def statements(marker, path="sql/README.md"):
+    return re.search(rf"<!-- {marker} -->\n```sql\n(.*?)```", page(path), re.S).group(1)
 
 
 def parties():
@@ -102,7 +103,7 @@ def test_the_statements_of_a_batch_do_both_or_neither(raw_postgres, marker):
     database.query("CREATE TABLE charges (order_id text, cents integer); GRANT SELECT, INSERT ON charges TO app_login")
     inbox, app = inbox_sql.Inbox(database, "orders"), inbox_sql.Application(database)
     inbox.claim("a", "b")
-    for n, statement in enumerate(s for s in statements(marker).split(";") if s.strip() and s.strip() not in ("BEGIN", "COMMIT")):
+    for n, statement in enumerate(s for s in statements(marker, CONTRACT).split(";") if s.strip() and s.strip() not in ("BEGIN", "COMMIT")):
         app.query(f"PREPARE p{n} AS {statement}")
     tokens = [inbox.token("a"), inbox.token("b")]
     for n, in app.query("SELECT name FROM pg_prepared_statements ORDER BY name"):

@@ -290,8 +290,8 @@ def test_the_text_has_the_contract_and_the_mend(place):
 def test_the_table_of_the_page_is_current():
     made = subprocess.run([schema.require_binary(), "try", "--markdown"], check=True, stdout=subprocess.PIPE).stdout.decode()
     if os.environ.get("ONCEWARD_UPDATE"):
-        pages.put("sql/README.md", "try", made)
-    assert pages.part("sql/README.md", "try") == made, "run this test with ONCEWARD_UPDATE=1"
+        pages.put("deploy/guides/application.md", "try", made)
+    assert pages.part("deploy/guides/application.md", "try") == made, "run this test with ONCEWARD_UPDATE=1"
 
 
 def test_the_help_names_every_case_and_every_case_a_finding():

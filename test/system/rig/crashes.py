@@ -1,4 +1,4 @@
-"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the table of them in deploy/README.md."""
+"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the table of them in deploy/oncall/crashes.md."""
 
 import collections
 import os
@@ -7,7 +7,7 @@ import re
 from . import pages
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
-PAGE = "deploy/README.md"
+PAGE = "deploy/oncall/crashes.md"
 
 Failpoint = collections.namedtuple("Failpoint", "name where transaction response")
 
