@@ -114,7 +114,11 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         note_bad(q, now_ms, reading);
         break;
     case BATCH_UNKNOWN:
-        life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
+        /* A single message may be at fault itself: it is released until an answer shows that batches are known. */
+        if (r->n_sent > 1)
+            life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
+        else
+            life_request_failed(q, now_ms, r, a->brief);
         break;
     case BATCH_TOO_LARGE:
         batch_size_too_large(&b->size, r->n_sent, r->size_mark);
@@ -158,8 +162,10 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
         own = VERDICT_NOT_NOW;
         break;
     case BATCH_TOO_LARGE:
-        if (batches_in_company(d))
+        if (batches_in_company(d)) {
+            batches_split_by_half(d);
             own = VERDICT_SPLIT;
+        }
         break;
     case BATCH_FAILED:
         if (batches_in_company(d)) {

@@ -469,7 +469,9 @@ static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bo
 
 void life_request_failed(struct queue *q, int64_t now_ms, const struct request *r, const char *text)
 {
-    count_failure(q, now_ms, hash_number(r->origin), text, false);
+    uint64_t id = r->n_sent > 1 ? hash_number(r->origin) : brake_id(request_first(r));
+
+    count_failure(q, now_ms, id, text, false);
 }
 
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)
