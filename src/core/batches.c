@@ -42,8 +42,10 @@ static bool is_of_one_kind(const struct delivery *a, const struct delivery *b)
 {
     if (b->claim.alone || b->claim.crashes)
         return false;
-    return a->claim.batch_cap ? b->claim.batch_cap && a->claim.failed_with == b->claim.failed_with
-                              : !b->claim.batch_cap;
+    /* Rows keep the cap, but not the request: after a restart only the caps are compared, so no request is larger than
+     * the cap of a member. */
+    return a->claim.batch_cap == b->claim.batch_cap &&
+           (!a->claim.batch_cap || a->claim.failed_with == b->claim.failed_with);
 }
 
 static void body_add(struct queue *q, struct request *r, const struct delivery *d, struct buf *token)
@@ -73,7 +75,8 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
     size_t each = (ready + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
     struct buf token = {0};
 
-    r->size_mark = q->batches.size.n_cuts;
+    /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
+    r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->batches.size.n_cuts;
     r->origin = first->claim.batch_cap && first->claim.origin ? first->claim.origin : r->ref;
     if (!first->claim.batch_cap && each < most)
         most = each ? each : 1;
@@ -84,10 +87,15 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
         struct delivery *d = container_of(k, struct delivery, in_list);
         size_t len = r->body.len;
 
-        if (n >= most || len + 2 >= batch_size_bytes(&q->batches.size))
+        if (n >= most)
             break;
         if (d == first || !is_of_one_kind(first, d) || !may(q, now_ms, d))
             continue;
+        /* Encoding a large body only to drop it would cost its memory twice. */
+        if (len + d->copy.body_len + 2 > batch_size_bytes(&q->batches.size)) {
+            r->is_full = true;
+            break;
+        }
         body_add(q, r, d, &token);
         if (r->body.len + 2 > batch_size_bytes(&q->batches.size)) {
             r->body.len = len;

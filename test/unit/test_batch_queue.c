@@ -78,9 +78,26 @@ static void at_database(struct world *w, struct delivery *d)
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
+/* Messages that failed together share requests with each other only, and none is in a larger request than its cap. */
+static void assert_one_kind(const struct request *r)
+{
+    const struct delivery *first = request_first(r);
+
+    list_each(&r->members, k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_request);
+
+        assert_int_equal(d->claim.batch_cap, first->claim.batch_cap);
+        assert_true(!d->claim.batch_cap || d->claim.failed_with == first->claim.failed_with);
+    }
+    assert_true(!first->claim.batch_cap || r->n_sent <= (size_t)first->claim.batch_cap);
+}
+
 static void at_application(struct world *w, const struct request *r)
 {
     int status = w->status(w, r);
+
+    assert_one_kind(r);
 
     w->sizes[w->n_requests++] = (int)r->n_sent;
     w->n_failed += status / 100 != 2;
@@ -150,9 +167,27 @@ static void run(struct world *w, int64_t until)
     }
 }
 
-/* A single slot, so that all messages are in one request at first. */
-static struct world *world(bool transaction, int (*status)(struct world *, const struct request *))
+static void deliver(struct world *w, int number, size_t body_len)
 {
+    char id[16];
+    struct arrival a = {.generation = 1,
+                        .number = (uint64_t)number + 1,
+                        .consumer = w->q.consumer.number,
+                        .message = message_new(),
+                        .n_bytes = 10,
+                        .no_id = DEAD_NONE};
+
+    snprintf(id, sizeof(id), "%d", number);
+    a.id = slice_of(id);
+    a.message->body = body_len ? calloc(1, body_len) : NULL;
+    a.message->body_len = a.body_len = body_len;
+    queue_delivered(&w->q, w->now, &a);
+}
+
+/* A single slot, so that all messages are in one request at first. */
+static struct world *world_of(int n, bool transaction, int (*status)(struct world *, const struct request *))
+{
+    static const int permanent[] = {400, 422};
     const struct queue_rules rules = {
         .transaction = transaction,
         .token_window_ms = 30000,
@@ -166,6 +201,8 @@ static struct world *world(bool transaction, int (*status)(struct world *, const
         .max_bytes = 64 << 20,
         .max_message_bytes = 64 << 20,
         .max_attempts = 2,
+        .permanent_status = permanent,
+        .n_permanent_status = 2,
         .backoff_ms = 1000,
         .max_backoff_ms = 300000,
         .brake = 20,
@@ -188,20 +225,14 @@ static struct world *world(bool transaction, int (*status)(struct world *, const
     queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
     run(w, 50);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
-    for (int i = 0; i < N; i++) {
-        char id[16];
-        struct arrival a = {.generation = 1,
-                            .number = (uint64_t)i + 1,
-                            .consumer = w->q.consumer.number,
-                            .message = message_new(),
-                            .n_bytes = 10,
-                            .no_id = DEAD_NONE};
-
-        snprintf(id, sizeof(id), "%d", i);
-        a.id = slice_of(id);
-        queue_delivered(&w->q, w->now, &a);
-    }
+    for (int i = 0; i < n; i++)
+        deliver(w, i, 0);
     return w;
+}
+
+static struct world *world(bool transaction, int (*status)(struct world *, const struct request *))
+{
+    return world_of(N, transaction, status);
 }
 
 static void end(struct world *w)
@@ -252,6 +283,171 @@ static void in_response_no_other_goes_more_than_twice(void **state)
     assert_only_bad_is_charged(w);
     for (int i = 0; i < N; i++)
         assert_in_range(w->n_posts[i], 1, i == bad ? 3 : 2);
+    end(w);
+}
+
+/* Rows keep the cap, but not the request that failed: a new sidecar has only the cap. */
+static void after_a_restart_messages_of_equal_caps_go_together(void **state)
+{
+    bad = 40;
+    struct world *w = world_of(0, true, one_is_bad);
+
+    for (int i = 0; i < N; i++) {
+        w->caps[i] = i % 5 == 0 ? 0 : i % 2 ? 25 : 50;
+        deliver(w, i, 0);
+    }
+    run(w, 600000);
+    assert_only_bad_is_charged(w);
+    assert_in_range(w->n_requests, 4, 20);
+    end(w);
+}
+
+static int one_is_refused(struct world *w, const struct request *r)
+{
+    return has(r, bad) ? 422 : 200;
+}
+
+/* Has the application ever answered a batch? A message that is alone cannot show it, so it is not charged until then. */
+static void a_refused_message_that_is_the_first_does_not_pause_the_queue(void **state)
+{
+    bad = 0;
+    struct world *w = world_of(1, true, one_is_refused);
+
+    run(w, 60000);
+    assert_in_range(w->n_requests, 2, 20);
+    assert_false(w->q.share->brake.on || w->dead[0] || w->attempts[0] > 1);
+    deliver(w, 1, 0);
+    run(w, 600000);
+    assert_true(w->completed[1] && w->dead[0]);
+    end(w);
+}
+
+static int does_not_know_batches(struct world *w, const struct request *r)
+{
+    return 422;
+}
+
+static void an_application_that_does_not_know_batches_kills_nothing(void **state)
+{
+    for (int together = 0; together < 2; together++) {
+        struct world *w = world_of(0, true, does_not_know_batches);
+
+        for (int i = 0; i < N; i++) {
+            deliver(w, i, 0);
+            run(w, w->now + (together ? 0 : 1000));
+        }
+        run(w, w->now + 60000);
+        assert_true(w->q.share->brake.on);
+        for (int i = 0; i < N; i++)
+            assert_true(!w->dead[i] && w->attempts[i] <= 1);
+        end(w);
+    }
+}
+
+static int says_not_now, n_refusals;
+
+static int refuses_twice(struct world *w, const struct request *r)
+{
+    return w->n_requests < n_refusals ? says_not_now : 200;
+}
+
+/* 429 and 503: all members are released, and the limiter waits. */
+static void an_overloaded_application_gets_the_same_again(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        says_not_now = i ? 503 : 429;
+        n_refusals = 1;
+        struct world *w = world(true, refuses_twice);
+
+        run(w, w->now + 20);
+        assert_int_equal(w->sizes[0], N);
+        assert_true(w->application.limiter.limit < 2 && w->q.share->limiter.wait_until_ms > w->now);
+        run(w, 600000);
+        for (int m = 0; m < N; m++)
+            assert_true(w->completed[m] && w->attempts[m] == 1 && !w->caps[m]);
+        end(w);
+    }
+}
+
+/* Halves, since one member may be the cause. They charge nobody. */
+static int one_is_locked(struct world *w, const struct request *r)
+{
+    return has(r, bad) && w->now < 600000 ? says_not_now : 200;
+}
+
+static void not_now_because_of_one_member_goes_in_halves(void **state)
+{
+    static const int statuses[] = {408, 409, 423, 425};
+
+    bad = 42;
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
+        says_not_now = statuses[i];
+        struct world *w = world(true, one_is_locked);
+
+        run(w, 500000);
+        for (int m = 0; m < N; m++)
+            assert_true(w->completed[m] == (m != bad) && !w->dead[m] && w->attempts[m] <= 1);
+        assert_int_equal(w->sizes[0], N);
+        run(w, 2000000);
+        assert_true(w->completed[bad]);
+        end(w);
+    }
+}
+
+static int takes_ten(struct world *w, const struct request *r)
+{
+    return r->n_sent > 10 ? 413 : 200;
+}
+
+static int takes_all_but_one(struct world *w, const struct request *r)
+{
+    return w->n_requests && has(r, bad) ? 413 : 200;
+}
+
+/* 413 halves the size until the application takes it; for one large message it is halved once. */
+static void a_request_that_is_too_large_goes_in_halves(void **state)
+{
+    struct world *w = world_of(1, true, takes_ten); /* and its answer shows that it knows batches */
+
+    run(w, 100);
+    for (int i = 1; i < N; i++)
+        deliver(w, i, 0);
+    run(w, 600000);
+    for (int i = 0; i < N; i++)
+        assert_true(w->completed[i] && w->attempts[i] == 1);
+    end(w);
+
+    bad = 42;
+    w = world_of(1, true, takes_all_but_one);
+    run(w, 100);
+    for (int i = 1; i < N; i++)
+        deliver(w, i, 0);
+    run(w, 600000);
+    for (int i = 0; i < N; i++)
+        assert_true(w->completed[i] == (i != bad) && w->attempts[i] <= 1 + (i == bad));
+    assert_int_equal(batch_size_messages(&w->q.batches.size), N / 2);
+    end(w);
+}
+
+static size_t capacity;
+
+static int remembers_the_capacity(struct world *w, const struct request *r)
+{
+    if (!has(r, 1) && r->body.cap > capacity)
+        capacity = r->body.cap;
+    return 200;
+}
+
+static void a_body_that_does_not_fit_is_not_encoded(void **state)
+{
+    struct world *w = world_of(1, true, remembers_the_capacity);
+
+    deliver(w, 1, 32 << 20);
+    deliver(w, 2, 0);
+    capacity = 0;
+    run(w, 600000);
+    assert_in_range(capacity, 1, 1 << 20);
+    assert_int_equal(w->n_acked, 3);
     end(w);
 }
 
@@ -347,6 +543,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_bad_message_costs_at_most_fifteen_more_requests),
         cmocka_unit_test(in_response_no_other_goes_more_than_twice),
+        cmocka_unit_test(after_a_restart_messages_of_equal_caps_go_together),
+        cmocka_unit_test(a_refused_message_that_is_the_first_does_not_pause_the_queue),
+        cmocka_unit_test(an_application_that_does_not_know_batches_kills_nothing),
+        cmocka_unit_test(an_overloaded_application_gets_the_same_again),
+        cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
+        cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
+        cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
         cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),
