@@ -2,11 +2,13 @@
 
 #include "config/keys.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/markdown.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/keys.h"
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 /* --- Markdown --- */
@@ -65,22 +67,66 @@ static void add_type(struct buf *out, const struct key *k)
     }
 }
 
+/* The headings of the documentation, each before the first key of its group. */
+static const struct group {
+    enum key_scope scope;
+    const char *first;
+    const char *title;
+} groups[] = {
+    {SCOPE_ROOT, "instance", "The process"},
+    {SCOPE_ROOT, "broker.url", "The broker"},
+    {SCOPE_ROOT, "database.url", "The database"},
+    {SCOPE_ROOT, "log.level", "The log and the metrics"},
+    {SCOPE_ROOT, "outbox.exchanges", "Outbox"},
+    {SCOPE_QUEUE, "queue", "The queue"},
+    {SCOPE_QUEUE, "forward.url", "Requests to the application"},
+    {SCOPE_QUEUE, "completion", "Completion and windows"},
+    {SCOPE_QUEUE, "prefetch", "Limits"},
+    {SCOPE_QUEUE, "message_id", "Ids and order"},
+    {SCOPE_QUEUE, "retry.max_attempts", "Retries and dead letters"},
+    {SCOPE_QUEUE, "ready.url", "Readiness"},
+    {SCOPE_QUEUE, "store_response", "Retention"},
+};
+
+static void add_group(struct buf *out, const struct key *k)
+{
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        if (groups[i].scope != k->scope || strcmp(groups[i].first, k->path) != 0)
+            continue;
+        buf_printf(out, "### %s\n\n", groups[i].title);
+        if (k->scope == SCOPE_QUEUE)
+            buf_add_text(out, "Below `queues.<name>`, or below `defaults` for all queues.\n\n");
+    }
+}
+
 void config_keys_markdown(struct buf *out)
 {
-    buf_add_text(out, "| key | type | default | |\n|---|---|---|---|\n");
+    struct buf head = {0}, sentence = {0};
+
     for (size_t i = 0; i < n_keys; i++) {
         const struct key *k = &keys[i];
 
-        buf_printf(out, "| `%s%s` | ", k->scope == SCOPE_QUEUE ? "queues.<name>." : "", k->path);
-        add_type(out, k);
+        add_group(out, k);
+        buf_printf(out, "#### `%s`\n\n", k->path);
+        buf_reset(&head);
+        add_type(&head, k);
         if (k->presence == KEY_NEEDED)
-            buf_add_text(out, " | **required**");
+            buf_add_text(&head, " · **required**");
         else if (k->presence == KEY_EITHER)
-            buf_printf(out, " | **required**: %s", k->fallback);
+            buf_printf(&head, " · **required**: %s", k->fallback);
         else
-            buf_printf(out, k->presence == KEY_HAS ? " | `%s`" : " | %s", k->fallback);
-        buf_printf(out, " | %s |\n", k->sentence);
+            buf_printf(&head, k->presence == KEY_HAS ? " · default `%s`" : " · default: %s", k->fallback);
+        if (*k->example)
+            buf_printf(&head, " · example `%s`", k->example);
+        markdown_add_paragraph(out, buf_text(&head));
+        buf_reset(&sentence);
+        buf_printf(&sentence, "%s.", k->sentence);
+        buf_add_char(out, '\n');
+        markdown_add_paragraph(out, buf_text(&sentence));
+        buf_add_char(out, '\n');
     }
+    buf_deinit(&head);
+    buf_deinit(&sentence);
 }
 
 /* --- for people --- */

@@ -16,9 +16,9 @@
 #define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
 
 const struct key keys[] = {
-#define KEY(scope, path, type, presence, fallback, range, check, field, sentence)                            \
+#define KEY(scope, path, type, presence, fallback, range, check, field, sentence, ...)                       \
     {SCOPE_##scope, path,  TYPE_##type,           KEY_##presence, fallback,                                  \
-     range,         check, OFFSET_##scope(field), sentence},
+     range,         check, OFFSET_##scope(field), sentence,       "" __VA_ARGS__},
 #include "config/keys.def"
 #undef KEY
 };

@@ -46,6 +46,7 @@ struct key {
     key_check_fn *check;
     size_t offset; /* of the field in struct config or struct config_queue */
     const char *sentence;
+    const char *example; /* JSON, or "" */
 };
 
 extern const struct key keys[];

@@ -157,6 +157,44 @@ def test_the_message_ids_that_are_advised_are_valid():
     assert said.returncode == 0, said.stdout.decode()
 
 
+# What an example needs beside it.
+COMPANIONS = {
+    "broker.port": {"broker.host": "localhost"}, "broker.vhost": {"broker.host": "localhost"}, "consumer_timeout": {"max_window": "2h"},
+    "max_window": {"consumer_timeout": "3h"}, "queue": {"consumer": "orders"},
+    "order.key": {"max_message": "256KiB", "delivery_limit": 0}, "order.unkeyed": {"order.key": ["header:a"], "max_message": "256KiB"},
+    "forward.batch.max_bytes": {"forward.batch.max_messages": 100}}
+FILES_OF_TLS = "ca_file", "cert_file", "key_file"
+
+
+def with_key(config, is_queue, path, value):
+    """Sets the key, with an object for each part of its path."""
+    at = config["queues"]["payments"] if is_queue else config
+    *groups, name = path.split(".")
+    for group in groups:
+        at = at.setdefault(group, {})
+    at[name] = value
+
+
+def test_each_example_of_a_key_is_accepted():
+    entries = re.findall(r"^(### The queue)|^#### `([\w.]+)`\n\n(.*?)\n\n", pages.part("conf/README.md", "keys"), re.M | re.S)
+    is_queue, n = False, 0
+    for heading, path, line in entries:
+        is_queue = is_queue or bool(heading)
+        if heading or path.split(".")[-1] in FILES_OF_TLS:
+            continue
+        n += 1
+        config = {"queues": {"payments": {"forward": {"url": "http://127.0.0.1/"}}}, "database": {"url": "postgresql://localhost/a"}}
+        values = {path: json.loads(line.replace("\n", " ").split("example `")[1].rstrip("`")), **COMPANIONS.get(path, {})}
+        for key, value in values.items():
+            with_key(config, is_queue, key, value)
+        if "host" not in config.setdefault("broker", {}):
+            config["broker"].setdefault("url", "amqp://localhost/")
+        said = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps(config).encode(), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+        assert said.returncode == 0, f"{path}: {said.stdout.decode()}"
+    assert n > 60
+
+
 # --- commands ---
 
 def shown_commands(page):

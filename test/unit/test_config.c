@@ -127,16 +127,23 @@ static void test_page_is_current(void **state)
 static void test_markdown(void **state)
 {
     struct buf table = {0};
-    size_t lines = 0;
+    size_t entries = 0, groups = 0;
 
     config_keys_markdown(&table);
-    for (const char *p = buf_text(&table); (p = strchr(p, '\n')); p++)
-        lines++;
-    assert_int_equal(lines, n_keys + 2);
-    assert_non_null(strstr(table.data, "| `broker.url` | string | **required**: this or `broker.host` | "));
+    for (const char *p = buf_text(&table); (p = strstr(p, "\n#### `")); p++)
+        entries++;
+    for (const char *p = buf_text(&table); (p = strstr(p, "### ")); p++)
+        groups += p == table.data || p[-1] == '\n';
+    for (size_t i = 0; i < n_keys; i++)
+        assert_true(*keys[i].example);
+    assert_int_equal(entries, n_keys);
+    assert_int_equal(groups, 13);
     assert_non_null(
-        strstr(table.data, "| `queues.<name>.retry.max_age` | duration 1s to 3650d, or `off` | `off` | "));
-    assert_non_null(strstr(table.data, "| `queues.<name>.vhost` | string | the URL's | "));
+        strstr(table.data, "#### `broker.url`\n\nstring · **required**: this or `broker.host` · example `"));
+    assert_non_null(
+        strstr(table.data, "#### `retry.max_age`\n\nduration 1s to 3650d, or `off` · default `off` · "));
+    assert_non_null(
+        strstr(table.data, "#### `vhost`\n\nstring · default: the URL's · example `\"shop\"`\n\nVirtual"));
     buf_deinit(&table);
 }
 
