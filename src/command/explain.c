@@ -4,6 +4,7 @@
 #include "command/common.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
+#include "onceward/base/markdown.h"
 #include "onceward/base/table.h"
 #include "onceward/config/keys.h"
 #include "onceward/core/codes.h"
@@ -21,7 +22,7 @@ static const char help[] =
     "stats and outbox lines, an error of onceward.complete (OW001), a key of the configuration. Case does not matter. Without\n"
     "NAME it lists all of them.\n"
     "  --list       the names with one sentence each (default)\n"
-    "  --markdown   the table of events of the documentation\n"
+    "  --markdown   the entries of the documentation\n"
     "  --reasons    the reasons instead of the events\n"
     "  --stats      the fields of the stats and outbox lines and the states\n"
     "  --codes      the errors of the functions for applications\n"
@@ -31,9 +32,9 @@ static const char help[] =
 struct glossary {
     const struct term *terms;
     size_t n;
-    const char *what;             /* name of the kind of term */
-    const char *heading;          /* in the list */
-    const char *column, *meaning; /* in the documentation */
+    const char *what;    /* name of the kind of term */
+    const char *heading; /* in the list */
+    const char *title;   /* in the documentation */
 };
 
 static const struct glossary pauses = {
@@ -41,24 +42,21 @@ static const struct glossary pauses = {
     .n = N_PAUSE_REASONS,
     .what = "reason of a pause",
     .heading = "REASON OF A PAUSE",
-    .column = "reason of a pause",
-    .meaning = "what it means",
+    .title = "Reasons of a pause",
 };
 static const struct glossary deaths = {
     .terms = dead_reasons,
     .n = N_DEAD_REASONS,
     .what = "reason of a dead letter",
     .heading = "REASON OF A DEAD LETTER",
-    .column = "reason of a dead letter",
-    .meaning = "what it means",
+    .title = "Reasons of a dead letter",
 };
 static const struct glossary states = {
     .terms = queue_states,
     .n = N_QUEUE_STATES,
     .what = "state of a queue, in stats",
     .heading = "STATE",
-    .column = "`state`",
-    .meaning = "what the queue does",
+    .title = "Values of `state`",
 };
 
 static const struct glossary codes = {
@@ -66,8 +64,7 @@ static const struct glossary codes = {
     .n = N_ERROR_CODES,
     .what = "error of the functions for applications",
     .heading = "ERROR",
-    .column = "error",
-    .meaning = "what it means",
+    .title = "Errors",
 };
 
 static void list_events(void)
@@ -182,86 +179,112 @@ static void list_everything(void)
     list_keys();
 }
 
-/* Escapes bars, which would end the cell. */
-static void print_cell(const char *text)
+static void print_buf(struct buf *out)
 {
-    for (; *text; text++) {
-        if (*text == '|')
-            putchar('\\');
-        putchar(*text);
-    }
+    fwrite(out->data, 1, out->len, stdout);
+    buf_deinit(out);
 }
 
-/* Prints the last two cells of a row. */
-static void print_prose(const char *sentence, const char *advice)
+/* Lists the events of each level, as links to their entries. */
+static void add_index(struct buf *out)
 {
-    printf(" | ");
-    print_cell(sentence);
-    printf(" | ");
-    print_cell(advice);
-    puts(" |");
+    static const enum log_level levels[] = {LOG_ERROR, LOG_WARNING, LOG_INFO};
+
+    for (size_t l = 0; l < sizeof(levels) / sizeof(levels[0]); l++) {
+        struct buf line = {0};
+
+        buf_printf(&line, "**%s**:", log_level_name(levels[l]));
+        for (int i = 0, n = 0; i < N_EVENTS; i++)
+            if (event_info(i)->level == levels[l])
+                buf_printf(&line, "%s [`%s`](#%s)", n++ ? "," : "", event_info(i)->name, event_info(i)->name);
+        markdown_add_paragraph(out, buf_text(&line));
+        buf_add_char(out, '\n');
+        buf_deinit(&line);
+    }
 }
 
 static void print_events(void)
 {
-    puts("| event | level | what happened | what to do |\n|---|---|---|---|");
+    struct buf out = {0};
+
+    add_index(&out);
     for (int i = 0; i < N_EVENTS; i++) {
         const struct event_info *info = event_info(i);
+        char heading[64], label[32];
 
-        printf("| `%s` | %s", info->name, log_level_name(info->level));
-        print_prose(info->sentence, info->advice);
+        snprintf(heading, sizeof(heading), "`%s`", info->name);
+        snprintf(label, sizeof(label), "*%s.* ", log_level_name(info->level));
+        markdown_add_entry(&out, &(struct markdown_entry){3, heading, label, info->sentence, info->advice});
+    }
+    print_buf(&out);
+}
+
+static void add_terms(struct buf *out, const struct glossary *g, int level)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        char heading[64];
+
+        snprintf(heading, sizeof(heading), "`%s`", g->terms[i].name);
+        markdown_add_entry(
+            out, &(struct markdown_entry){level, heading, "", g->terms[i].sentence, g->terms[i].advice});
     }
 }
 
-static void print_terms(const struct glossary *g)
+static void add_titled_terms(struct buf *out, const struct glossary *g)
 {
-    printf("| %s | %s | what to do |\n|---|---|---|\n", g->column, g->meaning);
-    for (size_t i = 0; i < g->n; i++) {
-        printf("| `%s`", g->terms[i].name);
-        print_prose(g->terms[i].sentence, g->terms[i].advice);
-    }
+    buf_printf(out, "### %s\n\n", g->title);
+    add_terms(out, g, 4);
 }
 
 static void print_reasons(void)
 {
-    print_terms(&pauses);
-    putchar('\n');
-    print_terms(&deaths);
+    struct buf out = {0};
+
+    add_titled_terms(&out, &pauses);
+    add_titled_terms(&out, &deaths);
+    print_buf(&out);
 }
 
-static void print_fields(const char *event, int from, int to)
+static void add_fields(struct buf *out, const char *event, int from, int to)
 {
-    printf("| field of `%s` | what it says | when to worry, and what to do |\n|---|---|---|\n", event);
+    buf_printf(out, "### Fields of `%s`\n\n", event);
     for (int i = from; i < to; i++) {
+        struct buf heading = {0};
         char key[STATS_KEY_MAX];
 
-        printf("|");
         for (size_t k = 0; stats_key(i, k, key); k++)
-            printf("%s `%s`", k ? "," : "", key);
-        print_prose(stats_field_info(i)->sentence, stats_field_info(i)->advice);
+            buf_printf(&heading, "%s`%s`", k ? ", " : "", key);
+        markdown_add_entry(out,
+                           &(struct markdown_entry){4, buf_text(&heading), "", stats_field_info(i)->sentence,
+                                                    stats_field_info(i)->advice});
+        buf_deinit(&heading);
     }
-    putchar('\n');
 }
 
 static void print_stats(void)
 {
-    print_fields("stats", 0, N_STATS_FIELDS);
-    print_fields("outbox", N_STATS_FIELDS, N_FIGURES);
-    print_terms(&states);
+    struct buf out = {0};
+
+    add_fields(&out, "stats", 0, N_STATS_FIELDS);
+    add_fields(&out, "outbox", N_STATS_FIELDS, N_FIGURES);
+    add_titled_terms(&out, &states);
+    print_buf(&out);
 }
 
 static void print_codes(void)
 {
-    print_terms(&codes);
+    struct buf out = {0};
+
+    add_terms(&out, &codes, 3);
+    print_buf(&out);
 }
 
 static void print_keys(void)
 {
-    struct buf table = {0};
+    struct buf out = {0};
 
-    config_keys_markdown(&table);
-    fputs(buf_text(&table), stdout);
-    buf_deinit(&table);
+    config_keys_markdown(&out);
+    print_buf(&out);
 }
 
 static bool explain_event(const char *name)

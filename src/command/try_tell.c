@@ -3,6 +3,7 @@
 #include "command/try.h"
 
 #include "onceward/base/buf.h"
+#include "onceward/base/markdown.h"
 #include "onceward/base/table.h"
 #include "onceward/config/config.h"
 
@@ -321,16 +322,26 @@ void try_tell_cases(FILE *out)
         fprintf(out, "  %-10s %s: %s\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
 }
 
+static void add_finding(struct buf *out, const struct try_finding_info *f)
+{
+    char heading[64], label[64];
+
+    snprintf(heading, sizeof(heading), "`%s`", f->name);
+    snprintf(label, sizeof(label), "*%s, case `%s`.* ", level_name(f->level), try_cases[f->of].name);
+    markdown_add_entry(out, &(struct markdown_entry){3, heading, label, f->what, f->mend});
+}
+
 void try_tell_markdown(FILE *out)
 {
-    fputs("| case | what is sent | what is expected |\n|---|---|---|\n", out);
-    for (int i = 0; i < N_TRY_CASES; i++)
-        fprintf(out, "| `%s` | %s | %s |\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
-    fputs("\n| finding | case | what it is | the contract | the usual mend |\n|---|---|---|---|---|\n", out);
-    for (int i = 0; i < N_TRY_FINDINGS; i++) {
-        const struct try_finding_info *f = &try_findings[i];
+    struct buf text = {0};
 
-        fprintf(out, "| `%s` (%s) | `%s` | %s | %s | %s |\n", f->name, level_name(f->level),
-                try_cases[f->of].name, f->what, f->rule, f->mend);
-    }
+    buf_add_text(&text, "| case | what is sent | what is expected |\n|---|---|---|\n");
+    for (int i = 0; i < N_TRY_CASES; i++)
+        buf_printf(&text, "| `%s` | %s | %s |\n", try_cases[i].name, try_cases[i].what,
+                   try_cases[i].expected);
+    buf_add_text(&text, "\n## Findings\n\n");
+    for (int i = 0; i < N_TRY_FINDINGS; i++)
+        add_finding(&text, &try_findings[i]);
+    fwrite(text.data, 1, text.len, out);
+    buf_deinit(&text);
 }

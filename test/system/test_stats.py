@@ -41,7 +41,7 @@ def keys(macro="STAT"):
 @pytest.mark.parametrize("macro, line", [("STAT", "stats"), ("OUTBOX", "outbox")])
 def test_each_field_is_explained_and_in_the_documentation(macro, line):
     listed = good("explain")
-    table = good("explain", "--markdown", "--stats").split("\n\n")[line == "outbox"]
+    table = good("explain", "--markdown", "--stats").split("\n### ")[line == "outbox"]
     for name, of_field in fields(macro).items():
         explained = {good("explain", key) for key in of_field}
         if name not in of_field:
@@ -49,20 +49,18 @@ def test_each_field_is_explained_and_in_the_documentation(macro, line):
         in_line = {re.search(rf"^.*\(field of {line}\)\n(?:  .{{10,}}\n){{2,3}}", text, re.M).group(0) for text in explained}
         assert len(in_line) == 1 and in_line.pop().startswith(of_field[0]), explained
         assert re.search(rf"^{of_field[0]}(, _\w+)* +\S", listed, re.M)
-        assert "| " + ", ".join(f"`{key}`" for key in of_field) + " |" in table
-    assert len(table.splitlines()) == len(fields(macro)) + 2
-    assert all(row.replace("\\|", "").count("|") == 4 for row in table.splitlines())
+        assert "\n#### " + ", ".join(f"`{key}`" for key in of_field) + "\n" in table
+    assert table.count("\n#### ") == table.count("\n**What to do:** ") == len(fields(macro))
     assert f"FIELD OF {line.upper()}" in listed and good("explain", "--stats") in listed
 
 
 def test_each_state_is_explained_and_in_the_documentation():
     listed = good("explain")
-    of_states = good("explain", "--markdown", "--stats").split("\n\n")[2]
+    of_states = good("explain", "--markdown", "--stats").split("\n### ")[2]
     for state in states():
         assert re.search(rf"^{state} \(state of a queue, in stats\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", state), re.M)
-        assert re.search(rf"^{state} +\S", listed, re.M) and f"\n| `{state}` | " in of_states
-    assert len(of_states.splitlines()) == len(states()) + 2
-    assert all(line.replace("\\|", "").count("|") == 4 for line in of_states.splitlines())
+        assert re.search(rf"^{state} +\S", listed, re.M) and f"\n#### `{state}`\n\n" in of_states
+    assert of_states.count("\n#### ") == of_states.count("\n**What to do:** ") == len(states())
     assert listed.index("\nstuck ") < listed.index("FIELD OF STATS")
 
 
@@ -75,15 +73,14 @@ def test_no_advice_says_that_an_operators_pause_ends_by_itself():
 def test_each_reason_is_explained_and_in_the_documentation():
     with open(os.path.join(os.path.dirname(__file__), "../../include/onceward/core/reasons.def")) as f:
         text = f.read()
-    pauses, deaths = good("explain", "--markdown", "--reasons").split("\n\n")
+    pauses, deaths = good("explain", "--markdown", "--reasons").split("\n### ")
     listed = good("explain", "--reasons")
     for macro, of_what, table in (("PAUSE", "pause", pauses), ("DEAD", "dead letter", deaths)):
         names = re.findall(rf'^{macro}\(\w+, "(\w+)",', text, re.M)
-        assert len(names) >= 8 and len(table.splitlines()) == len(names) + 2
+        assert len(names) >= 8 and table.count("\n#### ") == table.count("\n**What to do:** ") == len(names)
         for name in names:
             assert re.search(rf"^{name} \(reason of a {of_what}\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", name), re.M)
-            assert re.search(rf"^{name} +\S", listed, re.M) and f"\n| `{name}` | " in table
-        assert all(line.count("|") == 4 for line in table.splitlines())
+            assert re.search(rf"^{name} +\S", listed, re.M) and f"\n#### `{name}`\n\n" in table
     assert listed in good("explain")
 
 
