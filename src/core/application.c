@@ -2,7 +2,6 @@
 #include "onceward/core/application.h"
 
 #include "onceward/core/backoff.h"
-#include "onceward/core/mutant.h"
 
 enum {
     PROBE_FIRST_MS = 50,
@@ -69,7 +68,7 @@ void application_reserve(struct application *a)
 
 void application_unreserve(struct application *a)
 {
-    a->n_reserved -= !MUTANT(SLOT_LEAKS);
+    a->n_reserved--;
 }
 
 void application_sent(struct application *a, bool alone, struct application_request *ret)
@@ -133,11 +132,11 @@ static int64_t first_probe_ms(const struct application *a)
 
 void application_unreachable(struct application *a, int64_t now_ms, bool refused)
 {
-    a->refused |= refused || MUTANT(BROKEN_IS_REFUSED);
-    if (!a->gone && !MUTANT(GONE_IS_SENT_TO)) {
+    a->refused |= refused;
+    if (!a->gone) {
         a->gone = true;
         a->probe.n_failures = 0;
-        a->n_in_vain += !MUTANT(IN_VAIN_FOR_EVER);
+        a->n_in_vain++;
         limiter_collapse(&a->limiter, now_ms);
         a->probe.at_ms = now_ms + first_probe_ms(a);
     }
@@ -151,23 +150,20 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
     if (r->number > a->crash_sent) {
         a->crash_sent = a->n_sent;
         a->n_crashes++;
-        a->alive_before = a->seen_alive || MUTANT(DEAD_IS_ALIVE);
+        a->alive_before = a->seen_alive;
         a->seen_alive = a->refused = false;
         probe_soon(a, now_ms);
     }
     limiter_bad(&a->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms, random);
-    if (MUTANT(CRASH_ALWAYS_CHARGED))
-        return CRASH_CHARGED;
-    if (alone && !MUTANT(CRASH_NEVER_CHARGED))
+    if (alone)
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;
     /* After the first crash of all, the application was never seen before, alive or dead. */
-    return (a->alive_before || a->n_crashes == 1) && !MUTANT(CRASH_FORGOTTEN) ? CRASH_QUARANTINED
-                                                                              : CRASH_NOT_ITS_OWN;
+    return a->alive_before || a->n_crashes == 1 ? CRASH_QUARANTINED : CRASH_NOT_ITS_OWN;
 }
 
 bool unproven_may_charge(int64_t since_ms, int step, int64_t max_backoff_ms)
 {
-    int64_t wait = MUTANT(UNPROVEN_WITHOUT_PACE) ? 0 : max_backoff_ms;
+    int64_t wait = max_backoff_ms;
 
     for (int i = 1; i < step && wait < INT64_MAX / 2; i++)
         wait *= 2;
@@ -187,7 +183,7 @@ bool application_charges_unproven(struct application *a, int64_t now_ms, int64_t
 
 bool application_wants_probe(const struct application *a, int64_t now_ms)
 {
-    return !a->probe.sent && now_ms >= a->probe.at_ms && !(MUTANT(NEVER_PROBED) && a->reached);
+    return !a->probe.sent && now_ms >= a->probe.at_ms;
 }
 
 void application_probe_sent(struct application *a)
@@ -268,7 +264,7 @@ static void place_settle(struct application *a, int64_t now_ms)
 /* ready.url will soon show whether the application is back. */
 static bool awaits_news(const struct application *a)
 {
-    return a->rules.has_ready_url && a->n_crashes && !a->seen_alive && !MUTANT(ALONE_BEFORE_NEWS);
+    return a->rules.has_ready_url && a->n_crashes && !a->seen_alive;
 }
 
 int64_t application_others_first_ms(const struct application *a)
@@ -278,8 +274,7 @@ int64_t application_others_first_ms(const struct application *a)
 
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient)
 {
-    bool quiet = (!busy(a) && !a->n_abandoned && (!a->n_accepted || MUTANT(ACCEPTED_IS_NOT_OUT))) ||
-                 MUTANT(ALONE_BESIDE_OTHERS);
+    bool quiet = !busy(a) && !a->n_abandoned && !a->n_accepted;
 
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
@@ -328,7 +323,7 @@ void application_share_place(struct application *a, uint64_t holder, int64_t at_
 
 void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    if (a->place.holder != holder || MUTANT(PLACE_KEPT))
+    if (a->place.holder != holder)
         return;
     place_settle(a, now_ms);
     a->place.rested_ms = now_ms + (now_ms - a->place.since_ms);

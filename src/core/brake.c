@@ -1,7 +1,6 @@
 /* The circuit breaker: see brake.h. */
 #include "onceward/core/brake.h"
 #include "onceward/base/slice.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 
@@ -20,7 +19,7 @@ int brake_threshold(int configured, int prefetch)
 static bool brake_knows(const struct brake *b, uint64_t id)
 {
     for (int i = 0; i < b->n && i < BRAKE_IDS; i++)
-        if (b->ids[i] == id && !MUTANT(BRAKE_BY_ONE_MESSAGE))
+        if (b->ids[i] == id)
             return true;
     return false;
 }
@@ -51,7 +50,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text
     b->n++;
     b->no_ids &= no_id;
     brake_count(b, text);
-    if (b->on || !b->threshold || b->n < b->threshold || MUTANT(BRAKE_NEVER))
+    if (b->on || !b->threshold || b->n < b->threshold)
         return false;
     b->on = true;
     b->since_ms = b->tried_ms = now_ms;
@@ -71,9 +70,6 @@ bool brake_force(struct brake *b, int64_t now_ms)
 bool brake_succeeded(struct brake *b)
 {
     bool was_on = b->on;
-
-    if (MUTANT(BRAKE_STAYS))
-        return false;
 
     if (b->n || b->on)
         brake_init(b, b->threshold);

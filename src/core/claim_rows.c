@@ -3,8 +3,6 @@
 
 #include "onceward/base/buf.h"
 
-#include "onceward/core/mutant.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -62,8 +60,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
         d->claim.alone = true; /* its row only records a sidecar's crash */
         return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
-               (q->application->place.credit_ms > 0 ||
-                (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)))) {
+               (q->application->place.credit_ms > 0 || d->claim.crashes >= N_ALONE_CRASHES)) {
         words_say(d, "it was with the application when that crashed: it goes alone", NULL);
         return life_release(d, 0, row_as_it_is());
     } else {
@@ -103,9 +100,6 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         n->flag = held;
         note_text(n, "%.*s", parked_text_len(r), r->detail.len ? r->detail.data : "");
     }
-    if (held && MUTANT(HELD_IS_SENT)) {
-        return step_want(OP_FORWARD);
-    }
     d->claim.has_token = false;
     d->n_waits = 0;
     if (!held && d->given_up) {
@@ -124,10 +118,9 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     }
     if (!held) {
-        return step_wait(OP_CLAIM, WAIT_DUE, now_ms + (MUTANT(DUE_AT_ONCE) ? 0 : due_look_ms(q, r->wait_ms)));
+        return step_wait(OP_CLAIM, WAIT_DUE, now_ms + due_look_ms(q, r->wait_ms));
     }
-    if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count) &&
-        !MUTANT(HELD_AT_THE_LIMIT)) {
+    if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
         return life_dead_letter_held(q, now_ms, d);
     }
     /* Its owner may be an earlier start of this instance, whose token outlives the next two crashes. */
@@ -154,9 +147,6 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         words_say_last(d, "", r->detail);
     else if (!d->outcome.error)
         words_say(d, "all attempts failed", NULL);
-    if (MUTANT(EXHAUSTED_AGAIN)) {
-        return row_again(now_ms, d);
-    }
     d->outcome.exhausted = true;
     if (d->given_up)
         return life_give_up(q, now_ms, d);
@@ -186,9 +176,6 @@ static struct step row_mismatch(struct queue *q, int64_t now_ms, struct delivery
 {
     char text[1024];
 
-    if (MUTANT(MISMATCH_ACKED)) {
-        return life_ack();
-    }
     if (q->rules.mismatch_is_duplicate && adopt_fingerprint(d, r->detail)) {
         return row_again(now_ms, d);
     }
@@ -221,7 +208,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         return row_mismatch(q, now_ms, d, r);
     case ROW_DUE: /* it may be taken over, but only alone */
         row_facts(d, now_ms, r);
-        d->claim.takeovers += !MUTANT(TAKEOVER_NOT_ALONE); /* including this one */
+        d->claim.takeovers++; /* including this one */
         d->claim.has_token = false;
         return life_claim(q, d);
     case ROW_INVALID:

@@ -1,6 +1,5 @@
 /* The consumer: its credit, and the detection of missing deliveries. See consumer.h. */
 #include "onceward/core/consumer.h"
-#include "onceward/core/mutant.h"
 
 enum { LARGEST_FORGET_MS = 60000, REGROW_MS = 1000 };
 
@@ -25,7 +24,7 @@ int consumer_prefetch(const struct consumer *c, const struct consumer_load *l)
     size_t n = fitting(c, l), room = most > l->n_waiting ? most - l->n_waiting : 0;
 
     if (l->fixed)
-        return MUTANT(PREFETCH_DIFFERS) && c->number / 2 % 2 ? 1 + l->prefetch / 4 : l->prefetch;
+        return l->prefetch;
     if (n > room)
         n = room;
     if (l->most && n > (size_t)l->most)
@@ -39,8 +38,6 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 {
     int fits = consumer_prefetch(c, l);
 
-    if (MUTANT(PARKED_USES_CREDIT))
-        return false;
     if (l->yields && !c->yielded) /* also at prefetch 1: cancelling the former consumer hands the queue on */
         return true;
     if (l->fixed)

@@ -2,7 +2,6 @@
 #include "onceward/core/database.h"
 
 #include "onceward/core/backoff.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -106,7 +105,7 @@ void database_tried(struct database *b, int64_t now_ms, bool works, const char *
             b->try_at_ms = now_ms + DOUBT_MS;
             return;
         }
-        b->refuses = MUTANT(DATABASE_STAYS_DOWN);
+        b->refuses = false;
         b->down_since_ms = 0;
         b->try_at_ms = 0;
         b->up_since_ms = now_ms ? now_ms : 1;

@@ -7,7 +7,6 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -45,8 +44,6 @@ uint64_t held_random(struct queue *q)
 
 int64_t held_backoff_ms(struct queue *q, int n)
 {
-    if (MUTANT(BACKOFF_OF_NOTHING))
-        return 0;
     return backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, n, held_random(q));
 }
 
@@ -81,7 +78,7 @@ uint64_t queue_number_of(uint64_t holder)
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 {
-    return d->copy.generation != q->generation && !MUTANT(OLD_TAGS_USED);
+    return d->copy.generation != q->generation;
 }
 
 bool held_is_idle(const struct delivery *d)
@@ -98,7 +95,7 @@ bool held_is_parked(const struct delivery *d)
         return false;
     if (d->wait == WAIT_NONE)
         return d->answer.put_off && operation_info(d->op)->idle;
-    if (d->wait == WAIT_BRAKE && !MUTANT(BRAKE_KEEPS_CREDIT)) /* others must arrive to reset the breaker */
+    if (d->wait == WAIT_BRAKE) /* others must arrive to reset the breaker */
         return true;
     if (d->wait == WAIT_HELD && !d->message) /* too large for its room */
         return true;
@@ -108,8 +105,7 @@ bool held_is_parked(const struct delivery *d)
 bool held_can_renew(const struct queue *q, const struct delivery *d)
 {
     return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_BURY &&
-           !d->outcome.rowless && !d->was_dead && !d->given_up && !q->returns.no_renewal &&
-           !MUTANT(NEVER_RENEWED);
+           !d->outcome.rowless && !d->was_dead && !d->given_up && !q->returns.no_renewal;
 }
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
@@ -228,7 +224,7 @@ void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
 {
     count_parked(q, d, -1);
-    if (!d->answer.accepted_until_ms != !until_ms && !MUTANT(ACCEPT_UNCOUNTED)) {
+    if (!d->answer.accepted_until_ms != !until_ms) {
         int before = (int)slots_of(q->held.accepted_units);
 
         q->held.n_accepted += until_ms ? 1 : (size_t)-1;
@@ -349,7 +345,7 @@ struct delivery *held_step_down(struct queue *q, struct delivery *d)
     bool led = d->leader == d;
 
     drop_id(q, d);
-    return led && !MUTANT(FOLLOWERS_FORGOTTEN) ? promote(q, d) : NULL;
+    return led ? promote(q, d) : NULL;
 }
 
 /* --- its life --- */
@@ -509,8 +505,6 @@ void queue_room(const struct queue *q, struct queue_room *ret)
 {
     size_t left = q->share->n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->share->n_bytes : 0;
 
-    if (MUTANT(BYTES_WITHOUT_BOUND))
-        left = SIZE_MAX;
     if (q->rules.ordered) { /* the prefetch bounds it, and deliveries cannot be requeued alone */
         *ret = (struct queue_room){
             .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX};

@@ -114,7 +114,6 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -266,7 +265,7 @@ static bool waits_to_die(const struct queue *q, const struct delivery *d, enum o
                          enum wait_reason wait)
 {
     if (wait == WAIT_BRAKE)
-        return !MUTANT(LOST_DEATHS_WAIT);
+        return true;
     return op == OP_BURY && d->outcome.rowless && !returns_is_near(&q->returns, d->copy.delivery_count);
 }
 
@@ -300,7 +299,7 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
     unsigned more = held_tag_is_lost(q, d) ? LIFE_END | TO(RELEASE) : 0;
 
     /* No delivery of an ordered queue is returned alone: see order.c. */
-    if (q->rules.ordered && to & (TO(REQUEUE) | TO(PUBLISH)) && !MUTANT(ORDERED_REQUEUES))
+    if (q->rules.ordered && to & (TO(REQUEUE) | TO(PUBLISH)))
         return false;
     return (life_allows(d->op, d->phase, fact) | more) & to;
 }
@@ -345,8 +344,7 @@ static bool ends_its_turn(const struct step *s)
 {
     if (s->kind != STEP_WANT && s->kind != STEP_WAIT)
         return false;
-    return operation_info(s->op)->link == LINK_BROKER ||
-           (s->op == OP_RELEASE && MUTANT(KEY_GOES_ON_AFTER_FAILURE));
+    return operation_info(s->op)->link == LINK_BROKER;
 }
 
 /* Carries one step out. The only place where operation, phase and wait of a delivery change, and where it ends. */
@@ -484,12 +482,12 @@ void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason wh
 
 bool life_is_near(const struct queue *q, const struct delivery *d)
 {
-    return held_is_near(q, d) && !MUTANT(LIMIT_IS_FAR);
+    return held_is_near(q, d);
 }
 
 bool life_is_tainted(const struct queue *q, const struct delivery *d)
 {
-    return request_is_tainted(q, d) && !MUTANT(LOSS_FORGOTTEN);
+    return request_is_tainted(q, d);
 }
 
 struct step life_claim(const struct queue *q, const struct delivery *d)
@@ -619,8 +617,6 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
     d->outcome.rowless = rowless;
     if (rowless)
         d->claim.has_token = false;
-    if (MUTANT(REJECT_FIRST))
-        return life_reject();
     if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
     return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
@@ -628,12 +624,12 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
 bool queue_letter_is_new(const struct delivery *d)
 {
-    return d->op == OP_BURY && d->outcome.rowless && !d->outcome.unsure && !MUTANT(LETTER_OF_ANOTHER);
+    return d->op == OP_BURY && d->outcome.rowless && !d->outcome.unsure;
 }
 
 bool queue_letter_is_looked_for(const struct delivery *d)
 {
-    return d->outcome.unsure || (d->copy.redelivered && MUTANT(LETTER_OF_ANOTHER));
+    return d->outcome.unsure;
 }
 
 struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -679,8 +675,7 @@ static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d
 {
     /* A token that may still be extended is failed by the database's clock; attempts that are used up are then seen
      * by the next claim. */
-    bool last =
-        d->claim.attempt + MUTANT(ONE_ATTEMPT_LESS) >= q->rules.max_attempts && !d->outcome.only_expired;
+    bool last = d->claim.attempt >= q->rules.max_attempts && !d->outcome.only_expired;
 
     return life_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, changes);
 }
@@ -850,7 +845,7 @@ struct step row_locked(int64_t now_ms, struct delivery *d)
 {
     if (!d->locked_since_ms)
         d->locked_since_ms = now_ms;
-    return step_wait(d->op, WAIT_LOCKED, now_ms + (MUTANT(LOCKED_AT_ONCE) ? 0 : held_lock_wait_ms(d)));
+    return step_wait(d->op, WAIT_LOCKED, now_ms + held_lock_wait_ms(d));
 }
 
 /* --- the row is completed --- */
@@ -875,7 +870,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         return life_ack();
     }
     /* Its claim was never answered: the row may be that of another body. */
-    if (!d->claim.row_is_ours && !MUTANT(BODY_NOT_COMPARED))
+    if (!d->claim.row_is_ours)
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)
         row_answered_early(q, now_ms, d, true);
@@ -967,9 +962,6 @@ struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, co
 
 struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    if (MUTANT(LOST_IS_DONE) && r->answer == ROW_LOST) {
-        return life_ack();
-    }
     switch (r->answer) {
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
@@ -1039,8 +1031,7 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
 /* Accepted with 202: the row is read again and again, until then. */
 static struct step life_watch(int64_t now_ms, int64_t until_ms)
 {
-    struct step s =
-        step_wait(OP_CHECK, WAIT_WATCHING, MUTANT(ACCEPTED_FORGOTTEN) ? INT64_MAX : now_ms + LOCK_LOOK_MS);
+    struct step s = step_wait(OP_CHECK, WAIT_WATCHING, now_ms + LOCK_LOOK_MS);
 
     s.accepted_until_ms = until_ms;
     return step_with(s, EFFECT_ACCEPT);
@@ -1084,7 +1075,7 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
 
 static bool returns_alone(const struct queue *q)
 {
-    return !q->rules.ordered || MUTANT(ORDERED_REQUEUES);
+    return !q->rules.ordered;
 }
 
 struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -1207,8 +1198,6 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case VERDICT_COMPLETE:
         return step_want(OP_COMPLETE);
     case VERDICT_CHECK:
-        if (MUTANT(ACK_ON_ANSWER))
-            return life_ack();
         d->answer.commit_until_ms = now_ms + q->rules.commit_grace_ms;
         d->n_waits = 0;
         return step_want(OP_CHECK);
@@ -1217,8 +1206,6 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
         return life_watch(now_ms, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + 1);
     case VERDICT_NOT_NOW:
     case VERDICT_UNAVAILABLE:
-        if (MUTANT(NOT_NOW_CHARGED))
-            return life_fail(q, now_ms, d, row_as_it_is());
         if (d->outcome.http_status)
             return life_not_now(q, d, retry_after_ms);
         return life_release(d, 0, row_as_it_is()); /* not sent: the limiter decides when to continue */
@@ -1262,7 +1249,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     snprintf(text, sizeof(text), "no answer within the window of %lld ms",
              (long long)q->rules.token_window_ms);
     words_say(d, text, NULL);
-    d->outcome.only_expired = !MUTANT(EXTENSION_IGNORED);
+    d->outcome.only_expired = true;
     d->outcome.http_status = 0;
     d->outcome.unanswered = true;
     d->outcome.changes = row_capped(d, row_as_it_is());

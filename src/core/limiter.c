@@ -1,6 +1,5 @@
 /* The limiter: see limiter.h. */
 #include "onceward/core/limiter.h"
-#include "onceward/core/mutant.h"
 
 /* The factor of a cut: CUBIC's (RFC 9438, section 4.6). With a half, an application that takes 5 of 64 at
  * once is used at 85 %; with this, at 94 %. */
@@ -16,7 +15,7 @@ void limiter_init(struct limiter *l, int most)
 
 static void limiter_raise(struct limiter *l, double by)
 {
-    l->limit += MUTANT(LIMIT_NEVER_RAISED) ? 0 : by;
+    l->limit += by;
     if (l->limit > l->most)
         l->limit = l->most;
 }
@@ -25,8 +24,7 @@ void limiter_good(struct limiter *l, uint64_t mark)
 {
     if (mark != l->n_cuts)
         return;
-    if (!MUTANT(LIMIT_WAIT_STAYS))
-        l->wait_ms = l->wait_until_ms = l->slow_since_ms = 0;
+    l->wait_ms = l->wait_until_ms = l->slow_since_ms = 0;
     l->budget += 0.1;
     if (l->budget > LIMITER_BUDGET)
         l->budget = LIMITER_BUDGET;
@@ -62,8 +60,8 @@ void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_
         limiter_wait(l, now_ms, wait_most_ms, retry_after_ms, random);
         return;
     }
-    l->budget -= MUTANT(LIMIT_CUT_AT_ONCE) ? LIMITER_BUDGET : 1;
-    if (l->budget > LIMITER_BUDGET / 2.0 || MUTANT(LIMIT_NEVER_CUT))
+    l->budget--;
+    if (l->budget > LIMITER_BUDGET / 2.0)
         return;
     l->limit = l->threshold = l->limit * KEPT < 1 ? 1 : l->limit * KEPT;
     l->budget = LIMITER_BUDGET;

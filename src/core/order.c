@@ -17,7 +17,6 @@
 #include "core/notes.h"
 
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -72,8 +71,6 @@ bool order_is_near_limit(const struct queue *q, const struct delivery *d)
 
 bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
 {
-    if (MUTANT(KEYS_IGNORED))
-        return true;
     bool is_first = keys_join(&q->order.keys, key, &d->place);
 
     if (find_former(d))
@@ -88,7 +85,7 @@ struct delivery *order_ended(struct queue *q, struct delivery *d)
 {
     struct key_place *p = keys_leave(&q->order.keys, &d->place);
 
-    return p && of_place(p)->wait == WAIT_ORDER && !MUTANT(KEY_NEVER_GOES_ON) ? of_place(p) : NULL;
+    return p && of_place(p)->wait == WAIT_ORDER ? of_place(p) : NULL;
 }
 
 /* --- back to the broker --- */

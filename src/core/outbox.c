@@ -2,7 +2,6 @@
 #include "core/outbox.h"
 
 #include "onceward/base/mem.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,7 +268,7 @@ void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
     if (!take(&o->reading.ask))
         return;
-    if (answer == OUTBOX_DONE || (answer == OUTBOX_ANEW && MUTANT(OUTBOX_LOOKS_ONLY))) {
+    if (answer == OUTBOX_DONE) {
         poll_next(o, now_ms, false);
         return;
     }
@@ -462,7 +461,7 @@ static bool is_done(const struct outbox *o)
 static bool is_silent(const struct outbox *o, int64_t now_ms)
 {
     return (o->wanted.len || o->sent.len) && o->link.quiet_since_ms &&
-           now_ms - o->link.quiet_since_ms >= OUTBOX_SILENT_MS && !MUTANT(OUTBOX_NEVER_GIVES_UP);
+           now_ms - o->link.quiet_since_ms >= OUTBOX_SILENT_MS;
 }
 
 static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
@@ -532,8 +531,8 @@ static bool write_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
 
 static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
 {
-    if (!o->link.open || (o->link.blocked && !MUTANT(OUTBOX_SENDS_TO_A_BLOCKED)) || !o->lease.registered ||
-        now_ms < o->link.not_before_ms || o->draining || o->offering || !o->parked.known)
+    if (!o->link.open || o->link.blocked || !o->lease.registered || now_ms < o->link.not_before_ms ||
+        o->draining || o->offering || !o->parked.known)
         return false;
     a->row = rows_next(o, now_ms);
     a->kind = OUTBOX_SEND;

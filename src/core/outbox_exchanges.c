@@ -2,7 +2,6 @@
 #include "core/outbox.h"
 
 #include "onceward/base/mem.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,7 +171,7 @@ enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct 
     if (reason == DEAD_NOT_ALLOWED && !e->offered)
         return offers(o, now_ms, e);
     if (!was_stopped && (e->worked || e->n_refused >= OUTBOX_REFUSALS) &&
-        o->parked.n_stopped < OUTBOX_STOPPED_MAX && !MUTANT(OUTBOX_NEVER_STOPS))
+        o->parked.n_stopped < OUTBOX_STOPPED_MAX)
         exchange_stop(o, now_ms, e);
     if (!e->stop.is) {
         if (e->n_refused >= OUTBOX_REFUSALS)

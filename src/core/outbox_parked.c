@@ -1,8 +1,6 @@
 /* The rows of stopped exchanges, from the table where they are parked to the broker. See outbox.h. */
 #include "core/outbox.h"
 
-#include "onceward/core/mutant.h"
-
 enum {
     AGAIN_MS = 1000,  /* after a failed statement */
     LOW_ROWS = 128,   /* per exchange, below which the next page is read */

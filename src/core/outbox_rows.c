@@ -2,7 +2,6 @@
 #include "core/outbox.h"
 
 #include "onceward/base/mem.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,7 +142,7 @@ static bool is_proven(struct outbox *o, const struct outbox_row *row)
 {
     const struct outbox_exchange *e = exchange_find(o, row->exchange);
 
-    return (e && e->proven) || MUTANT(OUTBOX_UNPROVEN_IN_COMPANY);
+    return e && e->proven;
 }
 
 /* --- in and out --- */
@@ -271,10 +270,7 @@ void rows_unsent(struct outbox *o)
         struct outbox_row *row = row_of(o->sent.head.prev);
 
         row->returned = false;
-        if (MUTANT(OUTBOX_LOST_IS_SENT))
-            move(o, row, OUTBOX_SETTLED);
-        else
-            move(o, row, OUTBOX_WANTED);
+        move(o, row, OUTBOX_WANTED);
     }
     o->link.alone = false;
 }
@@ -321,7 +317,7 @@ static void settled_pop(struct outbox *o)
     while ((k = list_first(&o->rows))) {
         struct outbox_row *row = container_of(k, struct outbox_row, in_order);
 
-        if (row->phase != OUTBOX_SETTLED && !(MUTANT(OUTBOX_SAVES_AHEAD) && row->phase == OUTBOX_SENT))
+        if (row->phase != OUTBOX_SETTLED)
             return;
         o->writing.batch = row->batch->number;
         o->writing.seq = row->batch->settled = row->seq;
@@ -346,7 +342,7 @@ static bool is_held_back(struct outbox *o, int64_t now_ms, const struct outbox_r
 {
     const struct outbox_exchange *e = o->parked.n_stopped ? exchange_find(o, row->exchange) : NULL;
 
-    return e && e->stop.is && ((!row->parked && !MUTANT(OUTBOX_OVERTAKES)) || now_ms < e->stop.retry_ms);
+    return e && e->stop.is && (!row->parked || now_ms < e->stop.retry_ms);
 }
 
 static struct outbox_row *first_wanted(struct outbox *o, int64_t now_ms)
@@ -433,8 +429,7 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
     if (!row || o->link.alone || o->sent.len >= OUTBOX_OUT_MAX ||
         (o->link.group_until && !o->link.group_left) || (row->alone && o->sent.len))
         return NULL;
-    if (sent_find(o, row->exchange, row->routing_key, row->message_id, row->body.len) &&
-        !MUTANT(OUTBOX_TWINS_TOGETHER))
+    if (sent_find(o, row->exchange, row->routing_key, row->message_id, row->body.len))
         return NULL;
     return is_proven(o, row) || !o->sent.len ? row : NULL;
 }
@@ -493,7 +488,7 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     e->n_refused = 0;
     o->link.nack_wait_ms = 0;
     o->error = NULL;
-    if (row->returned && !MUTANT(OUTBOX_RETURNED_IS_SENT)) {
+    if (row->returned) {
         give_up(o, row, DEAD_UNROUTABLE, "the exchange has no queue for that routing key");
         return;
     }
@@ -551,12 +546,11 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     counter_add(&o->counts.nacked, 1);
     row->returned = false;
     row->n_closed = 0;
-    if (!MUTANT(OUTBOX_NACKED_IN_COMPANY))
-        send_alone(o);
-    move(o, row, MUTANT(OUTBOX_NACK_IS_SENT) && !row->parked ? OUTBOX_SETTLED : OUTBOX_WANTED);
+    send_alone(o);
+    move(o, row, OUTBOX_WANTED);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
-    l->group = MUTANT(OUTBOX_NACKED_IN_COMPANY) ? OUTBOX_OUT_MAX : 1;
+    l->group = 1;
     l->group_left = 0;
     l->grows = true;
     o->error = o->nacked;
@@ -630,12 +624,12 @@ void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why)
     enum { CONNECTION_FORCED = 320 }; /* an operator closed it */
     struct outbox_row *first = first_of(&o->sent);
 
-    if (!first || code == CONNECTION_FORCED || MUTANT(OUTBOX_CRASHES_FOR_EVER))
+    if (!first || code == CONNECTION_FORCED)
         return;
     o->link.quiet_since_ms = now_ms; /* another sidecar would get the same answer, and count from the start */
     if (o->sent.len > 1)
         halve(o);
-    else if (++first->n_closed == CLOSED_MAX || MUTANT(OUTBOX_CLOSED_ONCE_IS_BLAMED))
+    else if (++first->n_closed == CLOSED_MAX)
         condemn(o, now_ms, first, code, why);
 }
 
@@ -663,7 +657,7 @@ void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char 
     o->link.open = false;
     if (!is_of_message(code) || !n) {
         closed(o, now_ms, why);
-    } else if (n == 1 || (n && MUTANT(OUTBOX_FIRST_IS_BLAMED))) {
+    } else if (n == 1) {
         condemn(o, now_ms, first, code, why);
     } else {
         halve(o);

@@ -1,7 +1,6 @@
 /* The meaning of an answer. Pure; any thread. */
 
 #include "onceward/core/outcome.h"
-#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <string.h>
@@ -36,7 +35,7 @@ static enum verdict verdict_of_status(int status, const struct outcome_rules *ru
     case 504:
         return VERDICT_DIED;
     default:
-        return MUTANT(COMPLETE_ON_FAILURE) && !rules->transaction ? VERDICT_COMPLETE : VERDICT_FAILED;
+        return VERDICT_FAILED;
     }
 }
 

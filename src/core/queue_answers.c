@@ -10,7 +10,6 @@
 #include "core/pauses.h"
 
 #include "onceward/base/mem.h"
-#include "onceward/core/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>

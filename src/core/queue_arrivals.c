@@ -8,7 +8,6 @@
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,6 @@
 #include "core/order.h"
 
 #include "core/pauses.h"
-#include "onceward/core/mutant.h"
 
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
@@ -95,9 +94,9 @@ bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 
 static bool may_begin(const struct queue *q)
 {
-    return (!q->drain || MUTANT(DRAIN_FORWARDS)) && !q->lever.paused && !q->lever.awaited &&
-           (database_is_up(q->database) || MUTANT(DOWN_IS_IGNORED)) && !pause_is_on(q, PAUSE_REFUSED) &&
-           !pause_is_on(q, PAUSE_STREAM) && !order_is_stopping(q) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT);
+    return !q->drain && !q->lever.paused && !q->lever.awaited && database_is_up(q->database) &&
+           !pause_is_on(q, PAUSE_REFUSED) && !pause_is_on(q, PAUSE_STREAM) && !order_is_stopping(q) &&
+           !pause_is_on(q, PAUSE_DELIVERY_LIMIT);
 }
 
 int claims_n_slots(const struct queue *q)
@@ -153,7 +152,7 @@ static bool has_slot(const struct queue *q, int64_t now_ms, const struct deliver
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
 {
-    d->claim.fresh = !d->claim.has_token && !(MUTANT(TOKEN_USED_AGAIN) && d->tried_ms);
+    d->claim.fresh = !d->claim.has_token;
     if (d->claim.fresh)
         d->claim.row_is_ours = false;
     d->claim.has_token = true;
@@ -196,14 +195,13 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
 
 static bool needs_to_be_alone(const struct delivery *d)
 {
-    return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) && !MUTANT(ALONE_WITH_OTHERS);
+    return d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS;
 }
 
 /* Beside others it would crash them too, and its crash would prove nothing: it waits for quarantine. */
 static bool goes_only_alone(const struct delivery *d)
 {
-    return (d->claim.crashes >= N_ALONE_CRASHES && !MUTANT(KILLERS_GO_BESIDE)) ||
-           d->claim.takeovers >= N_ALONE_TAKEOVERS;
+    return d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS;
 }
 
 /* While the circuit breaker is on and another replica consumes, redelivered messages are not tried: the other
@@ -212,7 +210,7 @@ static bool goes_only_alone(const struct delivery *d)
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return q->share->brake.on && q->n_others && d->copy.redelivered &&
-           (now_ms - q->share->brake.tried_ms < LEFT_MS || MUTANT(LEFT_FOR_EVER));
+           now_ms - q->share->brake.tried_ms < LEFT_MS;
 }
 
 /* The message that waits for quarantine, if it belongs to this queue; no other may go meanwhile. The circuit
@@ -357,7 +355,7 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
         return true;
     if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
         return true;
-    return (q->drain && !MUTANT(DRAIN_FORWARDS)) || q->application->gone || q->application->probe.failing ||
+    return q->drain || q->application->gone || q->application->probe.failing ||
            q->share->limiter.wait_until_ms > now_ms + tenth ||
            q->application->limiter.wait_until_ms > now_ms + tenth;
 }
@@ -378,12 +376,12 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
         return a->place.taken;
     /* A message that was claimed before another one asked for quarantine is among those that quarantine waits
      * for. */
-    if (a->place.holder && ((a->place.taken && now_ms < a->place.until_ms) || MUTANT(WAITS_FOR_EACH_OTHER)))
+    if (a->place.holder && a->place.taken && now_ms < a->place.until_ms)
         return false;
     if (!taken)
         return true;
-    return MUTANT(CONCURRENCY_IGNORED) || (taken < room && taken < q->rules.concurrency &&
-                                           a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms));
+    return taken < room && taken < q->rules.concurrency &&
+           a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms);
 }
 
 /* A quarantined request has the application for itself for a window at first, and for twice as long with each

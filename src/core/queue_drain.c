@@ -6,8 +6,6 @@
 #include "core/notes.h"
 #include "core/order.h"
 
-#include "onceward/core/mutant.h"
-
 /* Idle deliveries are requeued once nothing new can arrive; requests in flight may finish until the end of
  * the grace period. */
 static void drain_idle(struct queue *q, int64_t now_ms)
@@ -60,7 +58,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (d->ended || d->phase != PHASE_WANTED || !d->message || !life_is_near(q, d) ||
-            !database_is_up(q->database) || MUTANT(DRAIN_DROPS_LOCKED))
+            !database_is_up(q->database))
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
@@ -76,7 +74,7 @@ static void drain_asks(struct queue *q, int64_t now_ms)
 {
     enum { ASK_MS = 250 };
 
-    if (!q->database->refuses || MUTANT(DRAIN_ASKS_RARELY))
+    if (!q->database->refuses)
         return;
     list_each(&q->held.unacked, k)
     {
@@ -109,7 +107,7 @@ void drain_step(struct queue *q, int64_t now_ms)
      * return with the connection. */
     bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation || q->rules.ordered;
 
-    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || MUTANT(DRAIN_WITHOUT_END))
+    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE)
         return;
     if (q->drain == DRAIN_RELEASING) {
         drain_out(q, now_ms);

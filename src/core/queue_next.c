@@ -10,7 +10,6 @@
 #include "core/renewals.h"
 
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -84,7 +83,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!is_acked(d) && !(MUTANT(ACKS_TOO_MANY) && last))
+        if (!is_acked(d))
             break;
         last = d;
         n++;
@@ -307,8 +306,7 @@ static struct consumer_load load_of(const struct queue *q)
  * message can show that the application has recovered. */
 static bool may_try_another(const struct queue *q, int64_t now_ms)
 {
-    return pause_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS &&
-           !MUTANT(TRIED_ONCE);
+    return pause_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS;
 }
 
 /* Before its first start a queue waits until everything is available. From then on it stays subscribed. */
@@ -330,13 +328,12 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
 {
     int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
 
-    return (l->n_waiting >= (size_t)most || pause_is_on(q, PAUSE_PARKED_FULL)) &&
-           !MUTANT(PARKED_WITHOUT_BOUND);
+    return l->n_waiting >= (size_t)most || pause_is_on(q, PAUSE_PARKED_FULL);
 }
 
 static bool cancel(struct queue *q, uint32_t number, struct action *ret)
 {
-    assert(!q->rules.ordered || MUTANT(ORDERED_CANCELS)); /* or a standby begins too late */
+    assert(!q->rules.ordered); /* or a standby begins too late */
     q->consumer.watch.stuck_for = NULL;
     *ret = (struct action){.kind = ACTION_CANCEL, .number = number};
     return true;
@@ -348,7 +345,7 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
 
     c->former = c->state == CONSUMER_ACTIVE ? c->number : 0;
     c->cancels_former = false;
-    c->prefetch = consumer_prefetch(c, l) * (MUTANT(PREFETCH_FOURFOLD) ? 4 : 1);
+    c->prefetch = consumer_prefetch(c, l);
     c->bounded = l->most > 0;
     c->yielded = l->yields;
     c->number++;
@@ -385,7 +382,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
     }
     if (c->former || c->state == CONSUMER_STARTING || c->state == CONSUMER_STOPPING)
         return false;
-    if (c->state == CONSUMER_ACTIVE && !want && q->rules.ordered && !MUTANT(ORDERED_CANCELS)) {
+    if (c->state == CONSUMER_ACTIVE && !want && q->rules.ordered) {
         order_stop(q, now_ms, "the queue came to pause");
         return false;
     }

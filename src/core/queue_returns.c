@@ -7,8 +7,6 @@
 #include "core/order.h"
 #include "core/pauses.h"
 
-#include "onceward/core/mutant.h"
-
 #include <stdlib.h>
 
 static void tell_returned(struct queue *q, int64_t n, const char *why)
@@ -84,7 +82,7 @@ static void return_old(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms || MUTANT(HOLD_WITHOUT_END))
+        if (now_ms - d->copy.received_ms < q->rules.max_hold_ms)
             break; /* in the order of arrival */
         if (may_leave(q, d))
             n += leaves_old(q, now_ms, d);
@@ -125,7 +123,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
         if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
-            (now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS && !MUTANT(TRIAL_KEPT)))
+            (now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS))
             continue;
         if (!q->share->brake.on || !d->copy.redelivered)
             return d;
@@ -143,9 +141,8 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
 
     /* It is useless if all replicas do the same at the same time, and an operator's pause holds for all of
      * them. */
-    q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms &&
-                        (q->n_others > 0 || MUTANT(RETURNED_TO_NOBODY)) && database_is_up(q->database) &&
-                        !q->lever.paused && !q->drain;
+    q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms && q->n_others > 0 &&
+                        database_is_up(q->database) && !q->lever.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
         order_stop(q, now_ms, why);
     if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE || q->rules.ordered)
@@ -208,7 +205,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
 
 void return_step(struct queue *q, int64_t now_ms)
 {
-    if (q->rules.ordered && !MUTANT(ORDERED_REQUEUES)) {
+    if (q->rules.ordered) {
         return_ordered(q, now_ms);
         leave_to_others(q, now_ms);
         return;

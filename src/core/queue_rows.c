@@ -5,8 +5,6 @@
 
 #include "core/renewals.h"
 
-#include "onceward/core/mutant.h"
-
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r)
 {
     typedef struct step answered(struct queue *, int64_t, struct delivery *, const struct row *);
@@ -24,8 +22,6 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     struct step s = r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY ? row_repeat(q, now_ms, d, r)
                                                                        : by_operation[d->op](q, now_ms, d, r);
 
-    if (MUTANT(UNKNOWN_IS_DONE) && r->answer == ROW_UNKNOWN && d->op == OP_COMPLETE)
-        s = life_ack();
     life_go(q, now_ms, d, FACT_ROW, s);
     s = life_answer_kept(q, now_ms, d);
     if (s.kind != STEP_STAY)

@@ -8,7 +8,6 @@
 #include "core/steps.h"
 
 #include "onceward/core/message.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +21,6 @@ enum {
 
 static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
 {
-    if (MUTANT(WINDOW_WITHOUT_END))
-        return;
     request_is_overdue(q, r);
     if (batches_are_on(q))
         batches_unanswered(r);
@@ -160,8 +157,7 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
 
         if (!q->ready && (r == PAUSE_APPLICATION || r == PAUSE_DATABASE))
             continue; /* before its first start a queue waits: the shell logs that */
-        if (MUTANT(PAUSE_UNTOLD) || !p->since_ms || p->told ||
-            (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
+        if (!p->since_ms || p->told || (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
         p->told = true;
         if (!pause_is_first(q, (enum pause_reason)r))

@@ -5,7 +5,6 @@
 #include "core/pauses.h"
 #include "core/rows.h"
 #include "onceward/core/backoff.h"
-#include "onceward/core/mutant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,8 +54,7 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
         list_each(&q->held.wanted[OP_CLAIM], c)
         {
             if (renewal_is_next(q, action_at(c)))
-                life_go(q, now_ms, action_at(c), FACT_TURN,
-                        step_want(MUTANT(RENEWED_UNCOUNTED) ? OP_PUBLISH : OP_RENEW));
+                life_go(q, now_ms, action_at(c), FACT_TURN, step_want(OP_RENEW));
         }
     }
     if (q->database->linked && database_is_up(q->database) && can & 1u << OP_RENEW &&
@@ -79,8 +77,7 @@ static struct step renewed_too_often(struct queue *q, int64_t now_ms, struct del
     snprintf(text, sizeof(text),
              "message %.60s was renewed %s; each time its delivery limit was near again before its end",
              d->id, is_counted ? "more than 10 times in a minute" : "1,000 times");
-    if (!MUTANT(RENEWED_WITHOUT_PAUSE))
-        pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
+    pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
     if (now_ms + wait > q->loop_until_ms)
         q->loop_until_ms = now_ms + wait;
     if (is_counted)
@@ -96,8 +93,6 @@ void renewals_time(struct queue *q, int64_t now_ms)
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    if (MUTANT(RENEWED_WHILE_HELD) && r->answer == ROW_HELD)
-        return step_want(OP_PUBLISH);
     switch (r->answer) {
     case ROW_RENEWED:
         d->n_waits = 0;
@@ -153,8 +148,7 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
     }
     if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
         return; /* the delivery has taken another way meanwhile */
-    bool confirmed =
-        what == PUBLICATION_CONFIRMED || (what == PUBLICATION_FAILED && MUTANT(FAILED_RENEWAL_ACKED));
+    bool confirmed = what == PUBLICATION_CONFIRMED;
     struct step s;
 
     if (confirmed) {

@@ -2,7 +2,6 @@
 #include "onceward/core/returns.h"
 
 #include "onceward/base/buf.h"
-#include "onceward/core/mutant.h"
 
 enum {
     LIMIT_SPARE = 2,        /* deliveries left when a message is renewed, or stored whole */
@@ -25,7 +24,7 @@ int returns_limit(const struct returns *r)
 {
     int told = r->configured, read = read_limit(r);
 
-    if (r->kind == KIND_CLASSIC && !MUTANT(CLASSIC_HAS_A_LIMIT))
+    if (r->kind == KIND_CLASSIC)
         return LIMIT_NONE;
     if (told > 0 && read > 0)
         return told < read ? told : read;
@@ -71,7 +70,7 @@ bool returns_limit_is_near(const struct returns *r)
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
 {
-    bool counts = r->kind == KIND_QUORUM || MUTANT(CLASSIC_HAS_A_LIMIT);
+    bool counts = r->kind == KIND_QUORUM;
 
     return counts && delivery_count > 0 ? delivery_count : 0;
 }

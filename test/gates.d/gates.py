@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "sim.d")]
 
+import mutants  # noqa: E402
 import phantoms  # noqa: E402
 import prose  # noqa: E402
 import source  # noqa: E402
@@ -263,8 +265,13 @@ def gate_phantoms(root):
     return phantoms.look(root)
 
 
+def gate_mutants(root):
+    """Each deliberate mistake of test/sim.d/mutants applies to the sources exactly once."""
+    return mutants.look(root)
+
+
 GATES = {"banned": gate_banned, "direction": gate_direction, "core": gate_core, "circles": gate_circles, "format": gate_format,
-         "headers": gate_headers, "phantoms": gate_phantoms, "prose": prose.gate, "tidy": gate_tidy}
+         "headers": gate_headers, "mutants": gate_mutants, "phantoms": gate_phantoms, "prose": prose.gate, "tidy": gate_tidy}
 SLOW = {"tidy-whole": gate_tidy_whole}
 
 

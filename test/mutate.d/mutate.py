@@ -70,10 +70,10 @@ class Tree:
         return [word for word in self.sim_link if word.startswith("-l") or word.endswith(".so")]
 
     def program(self, target):
-        """The program of a target, linked with the shared library. The simulator's own copies of core files are left out."""
+        """The program of a target, linked with the shared library."""
         last = subprocess.run(["ninja", "-C", self.build, "-t", "commands", target], check=True, stdout=subprocess.PIPE,
                               text=True).stdout.strip().splitlines()[-1]
-        own = [word for word in shlex.split(last) if word.endswith(".o") and "src_core" not in word]
+        own = [word for word in shlex.split(last) if word.endswith(".o")]
         path = os.path.join(self.folder, os.path.basename(target))
         wrap = [word for word in shlex.split(last) if "--wrap" in word]
         libraries = [word for word in shlex.split(last) if word.startswith("-l") or word.endswith(".so")]

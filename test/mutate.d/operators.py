@@ -17,7 +17,7 @@ STATEMENT = re.compile(r"^[ ]{4,}(?!return\b|case\b|default\b|goto\b|break\b|els
                        r"uint\w+\b|char\b|double\b|void\b|for\b|if\b|while\b|switch\b|\})[\w>*.\[\]()-]+[^\n{}]*;$", re.M)
 JUMP = re.compile(r"^[ ]{4,}(break|continue);$", re.M)
 RETURN = re.compile(r"^[ ]{4,}return ([^;\n]+);$", re.M)
-SKIPPED = re.compile(r"^\s*(#|assert\(|static_assert|_Static_assert|FAILPOINT)|MUTANT\(")
+SKIPPED = re.compile(r"^\s*(#|assert\(|static_assert|_Static_assert|FAILPOINT)")
 
 
 def closing(code, at):
@@ -59,7 +59,7 @@ def proposals(code):
 
 
 def mutants(text, code):
-    """(line, what, the whole mutated text) of each place, without preprocessor lines, assertions and deliberate mistakes."""
+    """(line, what, the whole mutated text) of each place, without preprocessor lines and assertions."""
     for begin, end, new, what in proposals(code):
         line_begin = code.rfind("\n", 0, begin) + 1
         line_end = code.find("\n", begin)

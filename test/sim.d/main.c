@@ -4,8 +4,6 @@
 #include "outbox_sim.h"
 #include "run.h"
 
-#include "mutants.h"
-
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +13,10 @@
 #include <unistd.h>
 
 static const char usage_text[] =
-    "usage: test/sim [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--mutant NAME] [--jobs "
-    "N]\n"
+    "usage: test/sim [--mutant NAME] [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--jobs N]\n"
     "       test/sim --outbox [--seeds A..B | --seed N [--trace]]\n"
     "       test/sim --measured [NAME]\n"
-    "       test/sim --mutants [NAME...]\n"
+    "       test/sim --mutants [NAME...] | --save-mutant NAME WHAT\n"
     "       test/sim --differential DRIVER CONNECTION\n"
     "\n"
     "The simulator runs the real core (src/core) in virtual time against a simulated broker, inbox and "
@@ -33,13 +30,14 @@ static const char usage_text[] =
     "  --trace        tells what happens in it, line by line, with virtual time: deliveries, facts, actions, "
     "faults, and the lines of the log in []\n"
     "  --no-shrink    does not look for the shortest plan that breaks the same promise\n"
-    "  --mutant NAME  with that deliberate mistake in the core (--mutants lists them)\n"
+    "  --mutant NAME  with that deliberate mistake in the core: test/sim.d/mutants/NAME.patch\n"
     "  --jobs N       so many processes at once\n"
     "  --outbox       runs the outbox alone: relays, a database and a broker of their own. Without it each "
     "seed runs both\n"
     "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
     "one; each says what it measured, and what it asks for\n"
-    "  --mutants      runs each mutant: the oracle must catch it within 2,000 seeds\n"
+    "  --mutants      builds and runs each mutant: the oracle must catch it within 2,000 seeds\n"
+    "  --save-mutant  writes the changes that are not staged as a mutant, and undoes them\n"
     "  --differential asks the simulated inbox and the real functions the same, at random: DRIVER is the "
     "program test/system/inbox_calls of a build,\n"
     "                 CONNECTION a migrated database, whose inbox is emptied (test/system/test_sim.py does "
@@ -196,94 +194,47 @@ static bool read_range(const char *text, struct options *o)
 
 /* --- mutants --- */
 
-enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 400 };
+enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 400, MUTANT_S = 600 };
 
-static bool is_outbox(int mutant)
-{
-    return strncmp(mutant_name(mutant), "OUTBOX_", 7) == 0;
-}
-
-/* The first seed that catches it; 0: none. */
-static uint64_t caught_by(int mutant, struct outcome *out)
-{
-    mutant_set(mutant);
-    for (uint64_t seed = 1; is_outbox(mutant) && seed <= OUTBOX_MUTANT_SEEDS; seed++) {
-        outbox_run(seed, false, out);
-        if (out->broken)
-            return seed;
-    }
-    for (uint64_t seed = 1; !is_outbox(mutant) && seed <= MUTANT_SEEDS; seed++) {
-        struct plan p;
-
-        plan_make(&p, seed);
-        run_plan(&p, false, out, NULL, NULL);
-        plan_deinit(&p);
-        if (out->broken)
-            return seed;
-    }
-    return 0;
-}
-
-/* Runs in a process of its own: an assertion or a sanitizer may also catch a mutant. */
-static int try_mutant(int mutant)
+/* Prints the first seed or measured scenario in which a promise breaks. Returns 1: one broke, 0: none did. */
+static int hunt(bool outbox)
 {
     struct outcome out;
-    int status;
 
-    fflush(stdout);
-    if (fork() == 0) {
-        alarm(600);
-        uint64_t seed = caught_by(mutant, &out);
+    alarm(MUTANT_S); /* a mistake may also loop */
+    for (uint64_t seed = 1; seed <= (outbox ? OUTBOX_MUTANT_SEEDS : MUTANT_SEEDS); seed++) {
+        if (outbox) {
+            outbox_run(seed, false, &out);
+        } else {
+            struct plan p;
 
-        if (seed)
-            printf("%-32s caught by seed %llu: %s: %s\n", mutant_name(mutant), (unsigned long long)seed,
-                   out.check, out.text);
-        else if (!is_outbox(mutant) && measured_catches(&out))
-            printf("%-32s caught by a measured scenario: %s: %s\n", mutant_name(mutant), out.check, out.text);
-        else
-            printf("%-32s NOT CAUGHT within %d seeds\n", mutant_name(mutant), MUTANT_SEEDS);
-        fflush(stdout);
-        _exit(!seed && !out.broken);
+            plan_make(&p, seed);
+            run_plan(&p, false, &out, NULL, NULL);
+            plan_deinit(&p);
+        }
+        if (out.broken) {
+            printf("caught by seed %llu: %s: %s\n", (unsigned long long)seed, out.check, out.text);
+            return 1;
+        }
     }
-    wait(&status);
-    if (WIFSIGNALED(status)) {
-        printf("%-32s caught: it ended the program by signal %d\n", mutant_name(mutant), WTERMSIG(status));
-        return 0;
+    if (!outbox && measured_catches(&out)) {
+        printf("caught by a measured scenario: %s: %s\n", out.check, out.text);
+        return 1;
     }
-    return WEXITSTATUS(status);
-}
-
-static int run_mutants(char **names)
-{
-    int n_bad = 0, n = 0;
-
-    for (int m = 1; m < n_mutants(); m++) {
-        bool wanted = !*names;
-
-        for (char **name = names; *name; name++)
-            wanted |= strcmp(*name, mutant_name(m)) == 0;
-        if (!wanted)
-            continue;
-        n_bad += try_mutant(m);
-        n++;
-    }
-    if (n_bad)
-        printf("%d mutants, %d not caught\n", n, n_bad);
-    else
-        printf("%d mutants, all caught\n", n);
-    return n_bad != 0 || !n;
+    printf("NOT CAUGHT within %d seeds\n", outbox ? OUTBOX_MUTANT_SEEDS : MUTANT_SEEDS);
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seeds", 1, NULL, 's'},   {"seed", 1, NULL, 's'},         {"seconds", 1, NULL, 't'},
-        {"trace", 0, NULL, 'v'},   {"no-shrink", 0, NULL, 'n'},    {"mutant", 1, NULL, 'm'},
-        {"mutants", 0, NULL, 'M'}, {"measured", 0, NULL, 'P'},     {"outbox", 0, NULL, 'O'},
-        {"jobs", 1, NULL, 'j'},    {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"seeds", 1, NULL, 's'},        {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
+        {"trace", 0, NULL, 'v'},        {"no-shrink", 0, NULL, 'n'}, {"measured", 0, NULL, 'P'},
+        {"hunt", 0, NULL, 'H'},         {"outbox", 0, NULL, 'O'},    {"jobs", 1, NULL, 'j'},
+        {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
     struct options o = {.from = 1, .to = 500, .shrink = true, .jobs = 1};
-    int c, what = 's', mutant;
+    bool outbox = false, hunts = false;
+    int c, what = 's';
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1)
@@ -308,17 +259,13 @@ int main(int argc, char **argv)
         case 'j':
             o.jobs = (int)strtol(optarg, NULL, 10);
             break;
-        case 'm':
-            mutant = mutant_find(optarg);
-            if (!mutant) {
-                fprintf(stderr, "test/sim: there is no mutant %s\n", optarg);
-                return 2;
-            }
-            mutant_set(mutant);
+        case 'H':
+            hunts = true;
             break;
-        case 'M':
-        case 'P':
         case 'O':
+            outbox = true;
+            break;
+        case 'P':
         case 'D':
             what = c;
             break;
@@ -329,15 +276,15 @@ int main(int argc, char **argv)
             fputs(usage_text, stderr);
             return 2;
         }
-    if (what == 'M')
-        return run_mutants(argv + optind);
+    if (hunts)
+        return hunt(outbox);
     if (what == 'D' && argc - optind != 2) {
         fputs(usage_text, stderr);
         return 2;
     }
     if (what == 'D')
         return differential_run(argv[optind], argv[optind + 1], o.from, o.seconds > 0 ? o.seconds : 20);
-    if (what == 'O')
+    if (outbox)
         return run_outbox(&o);
     if (what == 'P')
         return measured_run(argv[optind]);
