@@ -46,7 +46,7 @@ static const char help_head[] =
     "  --json                 print one JSON object\n"
     "  --markdown             print the tables of the documentation: the cases and the findings\n"
     "\n"
-    "Cases and expected results:\n";
+    "Cases and expected results (the last six with forward.batch alone):\n";
 
 static const char help_tail[] =
     "\n"
@@ -58,7 +58,9 @@ static int (*const runs[N_TRY_CASES])(struct try *t) = {
     [TRY_TAKEN] = try_taken,       [TRY_TWICE] = try_twice,         [TRY_EARLY] = try_early,
     [TRY_WRONG] = try_wrong,       [TRY_WINDOW] = try_window,       [TRY_MANY] = try_many,
     [TRY_KEPT] = try_kept,         [TRY_HEADERS] = try_headers,     [TRY_BODY] = try_body,
-    [TRY_TYPE] = try_type,
+    [TRY_TYPE] = try_type,         [TRY_SEVERAL] = try_several,     [TRY_POISON] = try_poison,
+    [TRY_PARTIAL] = try_partial,   [TRY_STALE_ONE] = try_stale_one, [TRY_COMMIT] = try_commit,
+    [TRY_CUT] = try_cut,
 };
 
 static int usage(FILE *to, int status)
@@ -155,6 +157,8 @@ static void try_close(struct try *t)
 static int run_cases(struct try *t)
 {
     for (int i = 0; i < N_TRY_CASES; i++) {
+        if (!try_applies(t, (enum try_case)i))
+            continue;
         if (i != TRY_ORDINARY && !t->works) {
             try_skip(t, (enum try_case)i, "an ordinary message is not completed");
             continue;
@@ -319,6 +323,7 @@ int command_try(int argc, char **argv)
         return STATUS_USAGE;
     t.q = queue_find(c, o.queue);
     if (t.q) {
+        t.in_batches = t.q->forward.batch.max_messages > 0;
         forward_global_init();
         status = try_run(&t, c);
     } else {

@@ -77,7 +77,8 @@ try {
     bool is_late;        /* the run ended for that reason; the fault says nothing else */
     int64_t ordinary_us; /* duration of an ordinary answer */
     int64_t effect_of_one;
-    bool works; /* an ordinary message is completed; otherwise few cases make sense */
+    bool works;      /* an ordinary message is completed; otherwise few cases make sense */
+    bool in_batches; /* forward.batch: every request has the form for several messages */
 
     struct try_verdict verdicts[N_TRY_CASES];
     bool found[N_TRY_FINDINGS];
@@ -89,10 +90,20 @@ try {
     struct fault fault;
 };
 
-/* A request, and its answer. */
+enum { TRY_BATCH_MAX = 8 };
+
+/* A message, its request, and the answer to it. With forward.batch one shot can carry others: its request has
+ * the messages of all its members, and each of them gets the answer as it concerns that message. */
 struct shot {
     struct trial_claim claim;
     struct buf body;
+    struct buf token;
+    struct message *message;
+    struct shot *members[TRY_BATCH_MAX]; /* of the request that this shot carries, itself included */
+    int n_members;
+    struct buf envelope;
+    bool named;   /* the answer names it as failed; `status` is the named one */
+    bool unclear; /* a 2xx without the outcomes of its messages */
     struct header_block headers;
     int64_t before; /* --effect without $1: its count before */
     uint64_t ref;
@@ -125,6 +136,9 @@ int shot_again(struct try *t, const struct shot *s, struct shot **ret);
 int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct shot **ret);
 
 void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms);
+
+/* Sends n messages in one request, carried by the first; n is at most TRY_BATCH_MAX. */
+void shots_send(struct try *t, struct shot *const *shots, int n, int64_t timeout_ms);
 void shot_abandon(struct try *t, struct shot *s);
 
 /* Handles events until one has happened, at most until until_ms. */
@@ -144,10 +158,14 @@ int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t 
  * that. *ret: the row is completed. */
 int shot_finish(struct try *t, struct shot *s, bool *ret);
 
+/* The same; waits at most until until_ms. shot_commit_ms: until when shot_finish would wait. */
+int shot_finish_by(struct try *t, struct shot *s, int64_t until_ms, bool *ret);
+int64_t shot_commit_ms(const struct try *t, const struct shot *s);
+
 /* Sends the shot, waits for the answer, finishes it. */
 int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed);
 
-/* Does the answer report success? */
+/* Does the answer report success for this message? */
 bool shot_says_done(const struct shot *s);
 
 /* "answered 500: \"…\" after 3 ms" */
@@ -167,6 +185,9 @@ void try_skip(struct try *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void try_note(struct try *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Cases about several messages belong to forward.batch. */
+bool try_applies(const struct try *t, enum try_case which);
 bool try_breaks(const struct try *t);
 bool try_advises(const struct try *t);
 void try_tell(const struct try *t, FILE *out);
@@ -176,7 +197,7 @@ void try_tell_json(const struct try *t, FILE *out);
 void try_tell_cases(FILE *out);
 void try_tell_markdown(FILE *out);
 
-/* --- the cases: try_cases.c, try_fences.c, try_http.c --- */
+/* --- the cases: try_cases.c, try_fences.c, try_http.c, try_batch.c --- */
 
 int try_ordinary(struct try *t);
 int try_duplicate(struct try *t);
@@ -191,3 +212,9 @@ int try_kept(struct try *t);
 int try_headers(struct try *t);
 int try_body(struct try *t);
 int try_type(struct try *t);
+int try_several(struct try *t);
+int try_poison(struct try *t);
+int try_partial(struct try *t);
+int try_stale_one(struct try *t);
+int try_commit(struct try *t);
+int try_cut(struct try *t);

@@ -44,7 +44,8 @@ static void judge_stale(struct try *t, const struct shot *s, int64_t effect)
     if (effect > 0)
         try_found(t, shot_says_done(s) ? TRY_FOUND_SWALLOWED : TRY_FOUND_KEPT_ITS_WORK,
                   "It %s; --effect counts %d.", words, (int)effect);
-    else if (shot_says_done(s) && s->status != 202)
+    else if (shot_says_done(s) && s->status != 202 &&
+             !t->in_batches) /* complete_valid may find no valid token */
         try_found(t, effect < 0 ? TRY_FOUND_SAID_DONE_BLIND : TRY_FOUND_SAID_DONE, "It %s.", words);
     for (size_t i = 0; i < t->q->n_permanent_status && effect <= 0; i++)
         if (t->q->permanent_status[i] == s->status)

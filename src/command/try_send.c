@@ -8,9 +8,12 @@
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/base/random.h"
+#include "onceward/base/scan.h"
 #include "onceward/base/sha256.h"
 #include "onceward/base/wait.h"
 #include "onceward/config/config.h"
+#include "onceward/core/batch_answer.h"
+#include "onceward/core/batch_envelope.h"
 #include "onceward/core/token.h"
 #include "onceward/forward/forward.h"
 
@@ -77,28 +80,37 @@ static void headers_add(struct message *m)
     }
 }
 
-static void head_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+/* Makes the message as it would come from a broker. Its body is a copy: the message owns what it points to. */
+static void message_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
 {
-    struct message *m = message_new();
-    struct buf token = {0};
+    struct message *m = s->message = message_new();
 
-    token_write(&token, slice_of(t->consumer), slice_of(s->claim.message_id), s->claim.token);
     m->properties[PROPERTY_MESSAGE_ID] = slice_of(s->claim.message_id);
     if (t->content_type && !kind->no_type)
         m->properties[PROPERTY_CONTENT_TYPE] = slice_of(t->content_type);
     m->routing_key = slice_of(t->q->queue);
     if (kind->many_headers)
         headers_add(m);
-    headers_write(&s->headers, m,
+    if (t->in_batches) {
+        m->body = mem_copy(s->body.data, s->body.len);
+        m->body_len = s->body.len;
+    }
+}
+
+static void head_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+{
+    token_write(&s->token, slice_of(t->consumer), slice_of(s->claim.message_id), s->claim.token);
+    message_write(t, s, kind);
+    if (t->in_batches)
+        return;
+    headers_write(&s->headers, s->message,
                   &(struct request_facts){.message_id = slice_of(s->claim.message_id),
                                           .queue = slice_of(t->q->queue),
                                           .consumer = slice_of(t->consumer),
-                                          .token = buf_slice(&token),
+                                          .token = buf_slice(&s->token),
                                           .content_type = slice_of(t->q->forward.content_type),
                                           .window_ms = t->q->token_window_ms,
                                           .attempt = 1});
-    buf_deinit(&token);
-    message_free(m);
 }
 
 static struct shot *shot_make(struct try *t)
@@ -182,22 +194,83 @@ void try_shots_free(struct try *t)
 {
     for (int i = 0; i < t->n_shots; i++) {
         buf_deinit(&t->shots[i]->body);
+        buf_deinit(&t->shots[i]->token);
+        buf_deinit(&t->shots[i]->envelope);
         header_block_deinit(&t->shots[i]->headers);
+        message_free(t->shots[i]->message);
         free(t->shots[i]);
     }
 }
 
 /* ---- sending ---- */
 
-void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms)
+static void post(struct try *t, const struct shot *s, struct slice body, bool fresh, int64_t timeout_ms)
 {
-    s->answered = false;
     forward_send(t->forward, &(struct forward_request){.queue = 0,
                                                        .ref = s->ref,
                                                        .headers = &s->headers,
-                                                       .body = buf_slice(&s->body),
+                                                       .body = body,
                                                        .timeout_ms = timeout_ms,
-                                                       .fresh = kind->fresh});
+                                                       .fresh = fresh});
+}
+
+static void envelope_write(const struct try *t, struct shot *carrier)
+{
+    struct slice content_type = slice_of(t->q->forward.content_type);
+
+    buf_reset(&carrier->envelope);
+    envelope_begin(&carrier->envelope);
+    for (int i = 0; i < carrier->n_members; i++) {
+        const struct shot *s = carrier->members[i];
+
+        envelope_add(&carrier->envelope,
+                     &(struct envelope_member){.token = buf_slice(&s->token),
+                                               .id = slice_of(s->claim.message_id),
+                                               .queue = slice_of(t->q->queue),
+                                               .content_type = content_type,
+                                               .attempt = 1,
+                                               .body_is_json = envelope_takes_body(s->message, content_type),
+                                               .message = s->message});
+    }
+    envelope_end(&carrier->envelope);
+}
+
+static void envelope_post(struct try *t, struct shot *const *shots, int n, bool fresh, int64_t timeout_ms)
+{
+    struct shot *carrier = shots[0];
+
+    carrier->n_members = n;
+    for (int i = 0; i < n; i++) {
+        carrier->members[i] = shots[i];
+        shots[i]->answered = false;
+    }
+    envelope_write(t, carrier);
+    headers_write_batch(&carrier->headers, &(struct batch_facts){.consumer = slice_of(t->consumer),
+                                                                 .n = (size_t)n,
+                                                                 .window_ms = t->q->token_window_ms});
+    post(t, carrier, buf_slice(&carrier->envelope), fresh, timeout_ms);
+}
+
+void shots_send(struct try *t, struct shot *const *shots, int n, int64_t timeout_ms)
+{
+    envelope_post(t, shots, n, false, timeout_ms);
+}
+
+void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms)
+{
+    if (t->in_batches) {
+        envelope_post(t, &s, 1, kind->fresh, timeout_ms);
+        return;
+    }
+    s->answered = false;
+    post(t, s, buf_slice(&s->body), kind->fresh, timeout_ms);
+}
+
+static void no_answer(struct shot *s)
+{
+    s->answered = true;
+    s->kind = ANSWER_TIMEOUT;
+    snprintf(s->error, sizeof s->error, "no answer in time");
 }
 
 void shot_abandon(struct try *t, struct shot *s)
@@ -205,22 +278,73 @@ void shot_abandon(struct try *t, struct shot *s)
     if (s->answered)
         return;
     forward_abandon(t->forward, 0, s->ref);
-    s->answered = true;
-    s->kind = ANSWER_TIMEOUT;
-    snprintf(s->error, sizeof s->error, "no answer in time");
+    no_answer(s);
+    for (int i = 1; i < s->n_members; i++)
+        no_answer(s->members[i]);
 }
 
-static void answered(struct try *t, const struct forward_answer *a)
+static void take_answer(struct shot *s, const struct forward_answer *a)
 {
-    struct shot *s = t->shots[a->ref];
-
     s->answered = true;
     s->kind = a->kind;
     s->status = a->status;
     s->took_us = a->took_us;
     s->kept = a->kept;
     s->reused = a->reused;
+    s->named = s->unclear = false;
     snprintf(s->error, sizeof s->error, "%s", a->error);
+}
+
+/* The part of the answer that concerns one message of several. */
+static void take_reading(struct shot *s, const struct forward_answer *a, const struct batch_reading *reading,
+                         const struct batch_member *m)
+{
+    struct buf error = {0};
+
+    s->unclear = reading->verdict == BATCH_BAD;
+    s->named = m->failed;
+    if (s->unclear)
+        snprintf(s->error, sizeof s->error, "answered %d, but %s", a->status, reading->why);
+    if (m->failed) {
+        scan_decode(&error, m->error);
+        s->status = m->status;
+        snprintf(s->error, sizeof s->error, "answered %d, and named it as failed with %d%s%.200s", a->status,
+                 m->status, error.len ? ": " : "", buf_text(&error));
+    }
+    buf_deinit(&error);
+}
+
+static void answered_several(const struct try *t, struct shot *carrier, const struct forward_answer *a)
+{
+    const struct batch_reply reply = {.kind = a->kind,
+                                      .status = a->status,
+                                      .n_sent = (size_t)carrier->n_members,
+                                      .echo = a->batch,
+                                      .is_cut = a->cut,
+                                      .body = a->body};
+    const struct batch_rules rules = {.outcome = {.transaction = t->q->transaction}, .knows_batches = true};
+    struct batch_member members[TRY_BATCH_MAX] = {0};
+    struct batch_reading reading;
+
+    for (int i = 0; i < carrier->n_members; i++) {
+        members[i].id = slice_of(carrier->members[i]->claim.message_id);
+        members[i].token = buf_slice(&carrier->members[i]->token);
+    }
+    batch_answer_read(&reply, &rules, members, (size_t)carrier->n_members, &reading);
+    for (int i = 0; i < carrier->n_members; i++) {
+        take_answer(carrier->members[i], a);
+        take_reading(carrier->members[i], a, &reading, &members[i]);
+    }
+}
+
+static void answered(struct try *t, const struct forward_answer *a)
+{
+    struct shot *s = t->shots[a->ref];
+
+    if (t->in_batches)
+        answered_several(t, s, a);
+    else
+        take_answer(s, a);
 }
 
 int try_turn(struct try *t, int64_t until_ms)
@@ -291,13 +415,23 @@ int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t 
 
 bool shot_says_done(const struct shot *s)
 {
-    return s->answered && s->kind == ANSWER_STATUS && s->status >= 200 && s->status < 300;
+    return s->answered && s->kind == ANSWER_STATUS && s->status >= 200 && s->status < 300 && !s->unclear;
+}
+
+int64_t shot_commit_ms(const struct try *t, const struct shot *s)
+{
+    int64_t wait_ms = t->q->commit_grace_ms > COMMIT_MS ? t->q->commit_grace_ms : COMMIT_MS;
+
+    return clock_ms() + (!shot_says_done(s) ? 0 : s->status == 202 ? ANSWER_MS : wait_ms);
 }
 
 int shot_finish(struct try *t, struct shot *s, bool *ret)
 {
-    int64_t wait_ms = t->q->commit_grace_ms > COMMIT_MS ? t->q->commit_grace_ms : COMMIT_MS;
-    int64_t until_ms = clock_ms() + (!shot_says_done(s) ? 0 : s->status == 202 ? ANSWER_MS : wait_ms);
+    return shot_finish_by(t, s, shot_commit_ms(t, s), ret);
+}
+
+int shot_finish_by(struct try *t, struct shot *s, int64_t until_ms, bool *ret)
+{
     struct trial_row row;
 
     if (!t->q->transaction && shot_says_done(s) && trial_settle(t->inbox, &s->claim, s->status, &t->fault))

@@ -59,6 +59,13 @@ void try_note(struct try *t, enum try_case which, const char *format, ...)
     va_end(args);
 }
 
+bool try_applies(const struct try *t, enum try_case which)
+{
+    if (!t->in_batches)
+        return which < TRY_SEVERAL;
+    return which != TRY_HEADERS; /* message headers stand in the body */
+}
+
 static bool has_level(const struct try *t, enum try_level level)
 {
     for (int i = 0; i < N_TRY_FINDINGS; i++)
@@ -141,7 +148,8 @@ static void tell_not_run(const struct try *t, int first, FILE *out)
             return; /* printed already */
     fputs("skipped ", out);
     for (int i = first; i < N_TRY_CASES; i++)
-        if (!t->verdicts[i].was_run && strcmp(t->verdicts[i].skipped, why) == 0)
+        if (!t->verdicts[i].was_run && try_applies(t, (enum try_case)i) &&
+            strcmp(t->verdicts[i].skipped, why) == 0)
             fprintf(out, "%s %s", i > first ? "," : "", try_cases[i].name);
     print_safe(out, ": ", why);
 }
@@ -195,7 +203,8 @@ static void count(const struct try *t, int *ret_breaks, int *ret_advice, int *re
         *ret_advice += t->found[i] && try_findings[i].level == TRY_ADVICE;
     }
     for (int i = 0; i < N_TRY_CASES; i++)
-        *ret_skipped += strcmp(verdict_of(t, (enum try_case)i), "skipped") == 0;
+        *ret_skipped +=
+            try_applies(t, (enum try_case)i) && strcmp(verdict_of(t, (enum try_case)i), "skipped") == 0;
 }
 
 void try_tell(const struct try *t, FILE *out)
@@ -207,12 +216,13 @@ void try_tell(const struct try *t, FILE *out)
         print_safe(out, t->details[TRY_FOUND_NOT_DONE], ")");
         return;
     }
-    fprintf(out, "Queue %s, completion %s, %s, consumer %s\n\n", t->q->name,
-            t->q->transaction ? "transaction" : "response", t->q->forward.url, t->consumer);
+    fprintf(out, "Queue %s, completion %s, %s%s, consumer %s\n\n", t->q->name,
+            t->q->transaction ? "transaction" : "response",
+            t->in_batches ? "several messages in a request, " : "", t->q->forward.url, t->consumer);
     for (int i = 0; i < N_TRY_CASES; i++)
         if (t->verdicts[i].was_run)
             tell_case(t, (enum try_case)i, out);
-        else
+        else if (try_applies(t, (enum try_case)i))
             tell_not_run(t, i, out);
     count(t, &breaks, &advice, &skipped);
     tell_verdict(t, breaks, advice, skipped, out);
@@ -308,7 +318,8 @@ void try_tell_json(const struct try *t, FILE *out)
     add_published(&text, &t->published);
     buf_add_text(&text, ",\"cases\":[");
     for (int i = 0; i < N_TRY_CASES; i++)
-        add_case(&text, t, (enum try_case)i);
+        if (try_applies(t, (enum try_case)i))
+            add_case(&text, t, (enum try_case)i);
     buf_add_text(&text, "]}\n");
     fwrite(text.data, 1, text.len, out);
     buf_deinit(&text);

@@ -157,6 +157,58 @@ def test_nobody_there_is_said(place):
     assert "connection refused" in out and out.count("\n") == 1
 
 
+# --- several messages in a request ---
+
+SEVERAL = ["several", "poison", "partial", "stale_one", "commit", "cut"]
+
+
+def several(**forward):
+    return {"content_type": "application/json", "concurrency": 4, "batch": {"max_messages": 100}, **forward}
+
+
+def try_several(place, handler, *more, completion="transaction", **options):
+    with tried.Running(handler, place.name, place.postgres) as application:
+        status, out = place.run(application.url, "--json", *more, forward={"url": application.url, **several()}, completion=completion,
+                                **options)
+    assert out, place.err
+    return status, json.loads(out)
+
+
+@pytest.mark.parametrize("handler, completion, skipped, notes", [
+    (tried.Several, "transaction", {"type"}, set()), (tried.AllOrNothing, "transaction", {"type"}, {"poison", "stale_one"}),
+    (tried.SeveralResponse, "response", {"stale", "taken", "twice", "window", "type", "stale_one", "cut"}, set())])
+def test_a_right_application_of_batches_is_good(place, handler, completion, skipped, notes):
+    status, said = try_several(place, handler, completion=completion)
+    assert status == 0 and not found(said) and said["rows_left"] == 0
+    assert verdicts(said) == {name: "skipped" if name in skipped else "ok" for name in verdicts(said)}
+    assert list(verdicts(said))[-6:] == SEVERAL and "headers" not in verdicts(said)
+    assert {case["case"] for case in said["cases"] if case["case"] in SEVERAL and "note" in case} == notes
+
+
+@pytest.mark.parametrize("handler, completion, wanted", [
+    (tried.SeveralAtMostOne, "transaction", {"several_not_done", "poison_spreads", "poison_unnamed", "partial_not_again", "stale_one_not_again",
+                                              "cut_not_again"}),
+    (tried.SeveralWithoutCount, "transaction", {"several_unclear"}),
+    (tried.NamesNobody, "response", {"poison_done", "partial_lost"}),
+    (tried.StopsAtTheFirst, "response", {"partial_lost"}),
+    (tried.TakesAllAsValid, "transaction", {"stale_one_wrote", "cut_wrote"}),
+    (tried.SeveralRemembered, "transaction", {"partial_not_again", "stale_one_not_again", "cut_not_again"}),
+    (tried.SeveralBeforeTheCommit, "transaction", {"commit_late"}),
+    (tried.SeveralApart, "transaction", {"stale_one_wrote", "commit_apart", "cut_wrote"}),
+    (tried.SeveralOneWrongIsAll, "transaction", {"poison_spreads"}),
+])
+def test_a_broken_application_of_batches_is_found(place, handler, completion, wanted):
+    status, said = try_several(place, handler, completion=completion)
+    names = {case["case"]: [f["finding"] for f in case["findings"]] for case in said["cases"]}
+    assert {name for case in SEVERAL for name in names[case]} == wanted, said
+    assert status == (1 if any(f["level"] == "breaks" for f in found(said).values()) else 0)
+
+
+def test_an_application_that_knows_no_batches_is_found_at_once(place):
+    status, said = try_several(place, tried.Right)
+    assert status == 1 and set(found(said)) == {"not_done"} and "Onceward-Batch" in found(said)["not_done"]["seen"] + found(said)["not_done"]["mend"]
+
+
 # --- what it is given ---
 
 def test_the_message_is_the_users_own(place, tmp_path):
@@ -300,5 +352,5 @@ def test_the_help_names_every_case_and_every_case_a_finding():
     said = subprocess.run([schema.require_binary(), "try", "--help"], check=True, stdout=subprocess.PIPE).stdout.decode()
     cases, findings = made.split("\n\n## Findings\n\n")
     names = [line.split("`")[1] for line in cases.splitlines()[2:]]
-    assert len(names) == 13 and all(f"  {name} " in said for name in names)
+    assert len(names) == 19 and all(f"  {name} " in said for name in names)
     assert set(re.findall(r"^\*\w+, case `(\w+)`\.\*", findings, re.M)) == set(names)

@@ -307,6 +307,164 @@ class Fails(Right):
         return 500
 
 
+# --- several messages in a request ---
+
+class Several(Right):
+    """`transaction`: wrong messages are named, all others are done in one transaction with complete_valid."""
+
+    def do_POST(self):
+        self.several(json.loads(self.read())["messages"])
+
+    def several(self, messages):
+        good = [m for m in messages if self.is_good(m)]
+        try:
+            with self.connected() as sql:
+                sql.execute("SELECT onceward.complete_valid(%s)", [[m["token"] for m in good]])
+                valid = {row[0] for row in sql.fetchall()}
+                self.work_of(sql, [m for m in good if m["token"] in valid])
+        except psycopg2.Error:
+            return self.answer(500)
+        self.reply(messages, self.failures(messages))
+
+    def is_good(self, message):
+        return isinstance(message.get("body"), dict)
+
+    def failures(self, messages):
+        return [{"id": m["id"], "status": 422, "error": "no order"} for m in messages if not self.is_good(m)]
+
+    def work_of(self, sql, messages):
+        for m in messages:
+            sql.execute("INSERT INTO app.ledger (application, message_id) VALUES (%s, %s)", [self.server.name, m["id"]])
+
+    def reply(self, messages, failures=()):
+        body = json.dumps({"failures": list(failures)}).encode()
+        self.send_response(200)
+        self.send_header("Onceward-Batch", str(len(messages)))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class AllOrNothing(Several):
+    def several(self, messages):
+        if not all(map(self.is_good, messages)):
+            return self.answer(422)
+        try:
+            with self.connected() as sql:
+                sql.execute("SELECT onceward.complete_all(%s)", [[m["token"] for m in messages]])
+                self.work_of(sql, messages)
+        except psycopg2.Error:
+            return self.answer(500)
+        self.reply(messages)
+
+
+class SeveralResponse(Several):
+    """`response`, with each message's id beside its effect."""
+
+    def several(self, messages):
+        with self.connected() as sql:
+            sql.execute("SELECT pg_advisory_xact_lock(1)")
+            sql.execute("SELECT message_id FROM app.ledger WHERE application = %s", [self.server.name])
+            seen = {row[0] for row in sql.fetchall()}
+            self.work_of(sql, [m for m in messages if self.is_good(m) and m["id"] not in seen])
+        self.reply(messages, self.failures(messages))
+
+
+class SeveralAtMostOne(Several):
+    """Works on the first message of a request, and answers for all."""
+
+    def several(self, messages):
+        super().several(messages[:1])
+
+    def reply(self, messages, failures=()):
+        super().reply(messages * int(self.headers["Onceward-Batch"]), failures)
+
+
+class SeveralWithoutCount(Several):
+    def send_header(self, name, value):
+        if name != "Onceward-Batch" or self.headers["Onceward-Batch"] == "1":
+            super().send_header(name, value)
+
+
+class NamesNobody(SeveralResponse):
+    def failures(self, messages):
+        return [] if len(messages) > 1 else super().failures(messages)
+
+
+class StopsAtTheFirst(SeveralResponse):
+    """Works up to the first wrong message, and names that alone."""
+
+    def several(self, messages):
+        wrong = [i for i, m in enumerate(messages) if not self.is_good(m)]
+        super().several(messages if not wrong else messages[:wrong[0] + 1])
+
+    def reply(self, messages, failures=()):
+        super().reply([None] * int(self.headers["Onceward-Batch"]), failures)
+
+
+class TakesAllAsValid(Several):
+    """Works for all tokens that it gave to complete_valid."""
+
+    def several(self, messages):
+        good = [m for m in messages if self.is_good(m)]
+        with self.connected() as sql:
+            sql.execute("SELECT onceward.complete_valid(%s)", [[m["token"] for m in good]])
+            self.work_of(sql, good)
+        self.reply(messages, self.failures(messages))
+
+
+class SeveralRemembered(AllOrNothing):
+    """Its own idea of once: a request that it has seen, it has done."""
+
+    def several(self, messages):
+        with self.server.lock:
+            seen = any(m["id"] in self.server.seen for m in messages)
+            self.server.seen |= {m["id"] for m in messages}
+        if seen and len(messages) > 1:
+            return self.reply(messages)
+        super().several(messages)
+
+
+class SeveralBeforeTheCommit(Several):
+    def several(self, messages):
+        good = [m for m in messages if self.is_good(m)]
+        with self.connected() as sql:
+            sql.execute("SELECT onceward.complete_valid(%s)", [[m["token"] for m in good]])
+            valid = {row[0] for row in sql.fetchall()}
+            self.work_of(sql, [m for m in good if m["token"] in valid])
+            if len(messages) > 1:
+                self.reply(messages, self.failures(messages))
+                self.wfile.flush()
+                time.sleep(0.25)
+        if len(messages) == 1:
+            self.reply(messages, self.failures(messages))
+
+
+class SeveralApart(Several):
+    """The work of several messages in a transaction of its own, before their completion."""
+
+    def several(self, messages):
+        if len(messages) == 1:
+            return super().several(messages)
+        good = [m for m in messages if self.is_good(m)]
+        with self.connected() as sql:
+            self.work_of(sql, good)
+        with self.connected() as sql:
+            sql.execute("SELECT onceward.complete_valid(%s)", [[m["token"] for m in good]])
+        self.reply(messages, self.failures(messages))
+
+
+class SeveralOneWrongIsAll(Several):
+    """A wrong message makes it answer 2xx without the work of any."""
+
+    def several(self, messages):
+        if all(map(self.is_good, messages)):
+            return super().several(messages)
+        if len(messages) == 1:
+            return self.answer(422)
+        self.reply(messages, self.failures(messages))
+
+
 # --- running one ---
 
 class Running:
