@@ -1,6 +1,7 @@
 /* Requests with several messages: see batches.h. */
 #include "core/batches.h"
 
+#include "core/quarantine.h"
 #include "core/request.h"
 
 #include "onceward/base/buf.h"
@@ -23,13 +24,27 @@ void batches_init(struct queue *q)
 
 /* --- its members --- */
 
-static size_t most_members(const struct queue *q, const struct delivery *d)
+static size_t most_by_size(const struct queue *q, const struct delivery *d)
 {
     size_t most = batches_are_on(q) && !q->share->brake.on ? batch_size_messages(&q->batches.size) : 1;
 
     if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
         most = (size_t)d->claim.batch_cap;
-    return d->claim.alone || d->claim.crashes ? 1 : most;
+    return most;
+}
+
+size_t batches_most_of_group(const struct queue *q, const struct delivery *d)
+{
+    size_t most = most_by_size(q, d);
+
+    return most < GROUP_MOST ? most : GROUP_MOST;
+}
+
+static size_t most_members(const struct queue *q, const struct delivery *d)
+{
+    if (quarantine_has(q, d))
+        return batches_most_of_group(q, d);
+    return d->claim.alone || d->claim.crashes ? 1 : most_by_size(q, d);
 }
 
 uint32_t batches_share(const struct queue *q, const struct delivery *d)
@@ -38,9 +53,11 @@ uint32_t batches_share(const struct queue *q, const struct delivery *d)
 }
 
 /* Messages that failed together go with each other only: a new neighbour would be suspected for nothing. */
-static bool is_of_one_kind(const struct delivery *a, const struct delivery *b)
+static bool is_of_one_kind(const struct queue *q, const struct delivery *a, const struct delivery *b)
 {
-    if (b->claim.alone || b->claim.crashes)
+    if (quarantine_has(q, a) != quarantine_has(q, b))
+        return false;
+    if (!quarantine_has(q, a) && (b->claim.alone || b->claim.crashes))
         return false;
     /* Rows keep the cap, but not the request: after a restart only the caps are compared, so no request is larger than
      * the cap of a member. */
@@ -78,7 +95,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
     r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->batches.size.n_cuts;
     r->origin = first->claim.batch_cap && first->claim.origin ? first->claim.origin : r->ref;
-    if (!first->claim.batch_cap && each < most)
+    if (!first->claim.batch_cap && each < most && !quarantine_has(q, first))
         most = each ? each : 1;
     envelope_begin(&r->body);
     body_add(q, r, first, &token);
@@ -89,7 +106,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 
         if (n >= most)
             break;
-        if (d == first || !is_of_one_kind(first, d) || !may(q, now_ms, d))
+        if (d == first || !is_of_one_kind(q, first, d) || !may(q, now_ms, d))
             continue;
         /* Encoding a large body only to drop it would cost its memory twice. */
         if (len + d->copy.body_len + 2 > batch_size_bytes(&q->batches.size)) {

@@ -17,6 +17,9 @@ static inline bool batches_are_on(const struct queue *q)
 
 void batches_init(struct queue *q);
 
+/* Most messages of a quarantined group in which d is. */
+size_t batches_most_of_group(const struct queue *q, const struct delivery *d);
+
 /* The share of a slot that d will take. */
 uint32_t batches_share(const struct queue *q, const struct delivery *d);
 

@@ -1,4 +1,5 @@
 /* Rules for answers to a claim and to a lookup: see rows.h. */
+#include "core/quarantine.h"
 #include "core/rows.h"
 
 #include "onceward/base/buf.h"
@@ -56,7 +57,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
         words_say_last(d, "older than max_age", slice_of(last ? last : ""));
         return life_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
-               application_find_place(q->application, now_ms, held_holder(q, d))) {
+               quarantine_find(q, now_ms, d)) {
         d->claim.alone = true; /* its row only records a sidecar's crash */
         return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&

@@ -3,6 +3,7 @@
 
 #include "core/batches.h"
 #include "core/notes.h"
+#include "core/quarantine.h"
 #include "core/request.h"
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
@@ -61,17 +62,6 @@ int64_t held_lock_wait_ms(struct delivery *d)
 
     d->n_waits++;
     return wait < LOCK_LAST_MS ? wait : LOCK_LAST_MS;
-}
-
-/* The queue's number in the upper bits, the delivery's in the lower: never 0. */
-uint64_t held_holder(const struct queue *q, const struct delivery *d)
-{
-    return q->number << 40 | (d->ref & 0xffffffffff);
-}
-
-uint64_t queue_number_of(uint64_t holder)
-{
-    return holder >> 40;
 }
 
 /* --- state of a delivery --- */
@@ -137,9 +127,11 @@ static bool takes_slot(const struct delivery *d)
             (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
 }
 
-/* Is it quarantined, or does it wait for that? */
-static bool keeps_place(const struct delivery *d)
+/* Is it quarantined, or does it wait for that? A member of a group that is claimed again asks for it again. */
+static bool keeps_place(const struct queue *q, const struct delivery *d)
 {
+    if (quarantine_has(q, d) && d->claim.alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
+        return false;
     return !d->ended && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
                          (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
@@ -178,8 +170,8 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
     else if (!takes && d->claim.reserved)
         unreserve(q, d);
     d->claim.reserved = takes;
-    if (!keeps_place(d))
-        application_leave_place(q->application, now_ms, held_holder(q, d));
+    if (!keeps_place(q, d))
+        quarantine_leave(q, now_ms, d);
 }
 
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,

@@ -54,7 +54,6 @@ bool held_is_near(const struct queue *q, const struct delivery *d);
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d);
 bool held_is_idle(const struct delivery *d);
 bool held_is_parked(const struct delivery *d);
-uint64_t held_holder(const struct queue *q, const struct delivery *d); /* for application_take_place */
 uint64_t held_random(struct queue *q);
 int64_t held_backoff_ms(struct queue *q, int n);
 /* The wait before the next attempt, after n consecutive failures: at least a window, if the application may

@@ -3,8 +3,8 @@
 #include "core/claims.h"
 #include "core/notes.h"
 #include "core/order.h"
-
 #include "core/pauses.h"
+#include "core/quarantine.h"
 
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
@@ -225,7 +225,7 @@ static struct delivery *place_holder(struct queue *q)
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         list_each(lists[i], k)
         {
-            if (held_holder(q, action_at(k)) == holder && action_at(k)->op == OP_CLAIM)
+            if (quarantine_holder(q, action_at(k)) == holder && action_at(k)->op == OP_CLAIM)
                 return action_at(k);
         }
     }
@@ -235,10 +235,10 @@ static struct delivery *place_holder(struct queue *q)
 /* Frees the quarantine of a message that may not be sent now. */
 static void give_up_place(struct queue *q, int64_t now_ms)
 {
-    const struct delivery *d = place_holder(q);
+    struct delivery *d = place_holder(q);
 
     if (d)
-        application_leave_place(q->application, now_ms, held_holder(q, d));
+        quarantine_leave(q, now_ms, d);
 }
 
 /* The next candidate: the first waiting message; if one at a time is tried, the one with the oldest last try. */
@@ -307,8 +307,11 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         return false;
     }
     for (;;) {
-        struct delivery *d = next_candidate(q, now_ms);
+        struct delivery *d = quarantine_next(q, now_ms);
 
+        if (d)
+            return claim(q, now_ms, d, true, ret);
+        d = next_candidate(q, now_ms);
         if (!d)
             return false;
         if (leaves_instead(q, now_ms, d))
@@ -327,9 +330,13 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
                 give_up_place(q, now_ms);
                 return false;
             }
-            place = application_take_place(q->application, now_ms, held_holder(q, d), goes_only_alone(d));
+            quarantine_open(q, d);
+            place =
+                application_take_place(q->application, now_ms, quarantine_holder(q, d), goes_only_alone(d));
             if (place == PLACE_WAIT)
                 return false;
+            if (place == PLACE_BESIDE)
+                quarantine_leave(q, now_ms, d);
         }
         alone = alone && place == PLACE_TAKEN;
         if (!alone && needs_to_be_alone(d) && goes_only_alone(d)) {
@@ -372,8 +379,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
-    if (a->place.holder == held_holder(q, d))
-        return a->place.taken;
+    if (a->place.holder == quarantine_holder(q, d))
+        return a->place.taken && quarantine_is_claimed(q, d);
     /* A message that was claimed before another one asked for quarantine is among those that quarantine waits
      * for. */
     if (a->place.holder && a->place.taken && now_ms < a->place.until_ms)
@@ -403,7 +410,8 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
     for (int i = 1; i < n_crashes && patience < q->rules.max_window_ms; i++)
         patience *= 2;
     /* A request that only hangs has been revoked by then. */
-    application_share_place(q->application, held_holder(q, request_first(r)), now_ms + patience + REVOKED_MS);
+    application_share_place(q->application, quarantine_holder(q, request_first(r)),
+                            now_ms + patience + REVOKED_MS);
 }
 
 /* Is the window too short for an attempt, so that a new one is asked for first? */
@@ -428,6 +436,20 @@ static int n_free_slots(const struct queue *q, int64_t now_ms)
         room = q->rules.concurrency;
     free = limiter_room(&a->limiter, now_ms) - a->n_out - a->n_accepted;
     return free < room - taken ? free : room - taken;
+}
+
+/* Members of a quarantined group that did not fit in its request are claimed again, for another group. */
+static void claim_left_over(struct queue *q, int64_t now_ms, const struct delivery *sent)
+{
+    if (!quarantine_has(q, sent))
+        return;
+    list_each(&q->held.wanted[OP_FORWARD], k)
+    {
+        struct delivery *d = action_at(k);
+
+        if (quarantine_has(q, d))
+            life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
+    }
 }
 
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
@@ -466,6 +488,8 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             batches_fill(q, now_ms, r, n_free_slots(q, now_ms), may_accompany);
         share_place(q, now_ms, r);
         life_send(q, now_ms, r);
+        quarantine_sent(q, d);
+        claim_left_over(q, now_ms, d);
         *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .request = r, .ref = r->ref};
         return true;
     }

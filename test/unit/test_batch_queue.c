@@ -9,16 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 100, UNANSWERED = -1 };
+enum { N = 100, MOST = 1600, UNANSWERED = -1, DIED = -2, SERVICE_MS = 20 };
+
+/* A request at an application that takes its time. */
+struct flight {
+    const struct request *request;
+    int64_t at;
+    int status;
+};
 
 struct world {
     struct queue q;
     struct application application;
     struct database database;
     int64_t now, started; /* answers come at once until then, so that all are claimed */
-    bool completed[N], dead[N];
-    int attempts[N], caps[N], n_posts[N];
-    int64_t due[N];
+    bool completed[MOST], dead[MOST];
+    int attempts[MOST], caps[MOST], n_posts[MOST], crashes[MOST], takeovers[MOST];
+    int64_t due[MOST];
+    struct delivery *asked[4 * MOST]; /* at the database, which answers all of a turn together */
+    int n_asked;
+    struct flight flights[64];
+    int n_flights, n_crashes, n_crashes_of_groups;
+    bool takes_time;
     bool forgets; /* the application answers 2xx and completes nothing */
     int n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
@@ -64,6 +76,8 @@ static void at_database(struct world *w, struct delivery *d)
         w->attempts[n] -= r.answer == ROW_RELEASED;
         if (d->outcome.changes.batch_cap > 0)
             w->caps[n] = d->outcome.changes.batch_cap;
+        if (d->outcome.changes.crashes >= 0)
+            w->crashes[n] = d->outcome.changes.crashes;
         w->due[n] = w->now + d->outcome.delay_ms;
         break;
     case OP_BURY:
@@ -75,6 +89,8 @@ static void at_database(struct world *w, struct delivery *d)
     }
     r.attempt = w->attempts[n];
     r.batch_cap = w->caps[n];
+    r.crashes = w->crashes[n];
+    r.takeovers = w->takeovers[n];
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
@@ -93,11 +109,78 @@ static void assert_one_kind(const struct request *r)
     assert_true(!first->claim.batch_cap || r->n_sent <= (size_t)first->claim.batch_cap);
 }
 
+/* A quarantined request has the application to itself, and a group has at most eight messages. */
+static void assert_quarantine(const struct world *w, const struct request *r)
+{
+    const struct delivery *first = request_first(r);
+
+    list_each(&r->members, k)
+        assert_int_equal(container_of(k, struct delivery, in_request)->claim.alone, first->claim.alone);
+    if (first->claim.alone)
+        assert_true(r->n_sent <= 8 && w->application.n_out == 1);
+    if (first->claim.crashes > 1)
+        assert_int_equal(r->n_sent, 1);
+}
+
+static void answer(struct world *w, struct flight f)
+{
+    const struct request *r = f.request;
+    struct answer a = {.kind = f.status == DIED ? ANSWER_DIED : ANSWER_STATUS,
+                       .status = f.status == DIED ? 0 : f.status,
+                       .batch = f.status / 100 == 2 ? (int64_t)r->n_sent : -1,
+                       .retry_after_ms = -1,
+                       .brief = "answered",
+                       .error = "answered",
+                       .took_us = 1000};
+
+    list_each(&r->members, k)
+    {
+        int n = number_of(container_of(k, struct delivery, in_request));
+
+        w->completed[n] |= f.status == 200 && w->q.rules.transaction && !w->forgets;
+    }
+    queue_answered(&w->q, w->now, r->ref, &a);
+}
+
+/* The application ends with all requests that are there. */
+static void crash(struct world *w)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < w->n_flights; i++)
+        n += w->flights[i].request->n_sent;
+    w->n_crashes++;
+    w->n_crashes_of_groups += n > 1;
+    while (w->n_flights) {
+        struct flight f = w->flights[--w->n_flights];
+
+        f.status = DIED;
+        answer(w, f);
+    }
+}
+
+static void answer_due(struct world *w)
+{
+    for (int i = 0; i < w->n_flights; i++) {
+        struct flight f = w->flights[i];
+
+        if (f.at > w->now)
+            continue;
+        if (f.status == DIED) {
+            crash(w);
+            return;
+        }
+        w->flights[i--] = w->flights[--w->n_flights];
+        answer(w, f);
+    }
+}
+
 static void at_application(struct world *w, const struct request *r)
 {
     int status = w->status(w, r);
 
     assert_one_kind(r);
+    assert_quarantine(w, r);
 
     w->sizes[w->n_requests++] = (int)r->n_sent;
     w->n_failed += status / 100 != 2;
@@ -107,25 +190,19 @@ static void at_application(struct world *w, const struct request *r)
         int n = number_of(container_of(k, struct delivery, in_request));
 
         w->n_posts[n]++;
-        w->completed[n] |= status == 200 && w->q.rules.transaction && !w->forgets;
     }
     if (status == UNANSWERED)
         return;
-    struct answer a = {.kind = ANSWER_STATUS,
-                       .status = status,
-                       .batch = status / 100 == 2 ? (int64_t)r->n_sent : -1,
-                       .retry_after_ms = -1,
-                       .brief = "answered",
-                       .error = "answered",
-                       .took_us = 1000};
-    queue_answered(&w->q, w->now, r->ref, &a);
+    w->flights[w->n_flights++] = (struct flight){r, w->now + (w->takes_time ? SERVICE_MS : 0), status};
+    if (!w->takes_time)
+        answer_due(w);
 }
 
 static void carry_out(struct world *w, const struct action *a)
 {
     switch (a->kind) {
     case ACTION_DATABASE:
-        at_database(w, a->d);
+        w->asked[w->n_asked++] = a->d;
         break;
     case ACTION_FORWARD:
         at_application(w, a->request);
@@ -153,15 +230,25 @@ static void run(struct world *w, int64_t until)
             application_probe_sent(&w->application);
             application_probed(&w->application, w->now, true, false, 1);
         }
+        answer_due(w);
         queue_time(&w->q, w->now);
         for (int n = 0; n < 100000 && queue_next(&w->q, w->now, ~0u, &a); n++)
             carry_out(w, &a);
+        bool more = w->n_asked > 0;
+
+        for (int i = 0; i < w->n_asked; i++)
+            at_database(w, w->asked[i]);
+        w->n_asked = 0;
         queue_reap(&w->q);
+        if (more)
+            continue;
         if (!queue_n_held(&w->q) && w->now > 100)
             return;
         int64_t next = queue_deadline(&w->q, w->now), other = application_deadline(&w->application, w->now);
 
         next = next < other ? next : other;
+        for (int i = 0; i < w->n_flights; i++)
+            next = next < w->flights[i].at ? next : w->flights[i].at;
         next = next > w->now ? next : w->now + 1;
         w->now = next < until ? next : until;
     }
@@ -184,9 +271,11 @@ static void deliver(struct world *w, int number, size_t body_len)
     queue_delivered(&w->q, w->now, &a);
 }
 
-/* A single slot, so that all messages are in one request at first. */
+/* A single slot, so that all messages are in one request at first; or as many as are needed for that. */
 static struct world *world_of(int n, bool transaction, int (*status)(struct world *, const struct request *))
 {
+    int n_slots = n > N ? n / N : 1;
+
     static const int permanent[] = {400, 422};
     const struct queue_rules rules = {
         .transaction = transaction,
@@ -195,9 +284,9 @@ static struct world *world_of(int n, bool transaction, int (*status)(struct worl
         .commit_grace_ms = 1000,
         .max_hold_ms = 1500000,
         .pause_hold_ms = 30000,
-        .concurrency = 1,
-        .prefetch = 2 * N,
-        .max_parked = 1000,
+        .concurrency = n_slots,
+        .prefetch = 2 * N * n_slots,
+        .max_parked = 2 * MOST,
         .max_bytes = 64 << 20,
         .max_message_bytes = 64 << 20,
         .max_attempts = 2,
@@ -212,8 +301,8 @@ static struct world *world_of(int n, bool transaction, int (*status)(struct worl
         .stuck_again_ms = 600000,
         .stats_interval_ms = 10000,
         .batch = {.max_messages = N, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
-    static const struct application_rules application = {
-        .concurrency = 1, .ready_interval_ms = 1000, .window_ms = 30000};
+    const struct application_rules application = {
+        .concurrency = n_slots, .ready_interval_ms = 1000, .window_ms = 30000};
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;
@@ -451,6 +540,94 @@ static void a_body_that_does_not_fit_is_not_encoded(void **state)
     end(w);
 }
 
+static int one_kills(struct world *w, const struct request *r)
+{
+    return has(r, bad) ? DIED : 200;
+}
+
+static void assert_only_killer_is_charged(const struct world *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (w->dead[i] != (i == bad) || w->attempts[i] != (i == bad ? 2 : 1))
+            fail_msg("%d of %d: %d attempts, dead %d, completed %d", i, n, w->attempts[i], w->dead[i],
+                     w->completed[i]);
+    }
+}
+
+/* Of 1,600 messages in flight one ends the application: the first crash, that of its group, and then its own. */
+static void a_killer_among_many_is_found_after_two_crashes(void **state)
+{
+    for (bad = 0; bad < MOST; bad += 333) {
+        struct world *w = world_of(MOST, true, one_kills);
+
+        w->takes_time = true;
+        w->application.limiter.limit = w->q.share->limiter.limit = 16;
+        run(w, 1200000);
+        assert_int_equal(w->sizes[15], N);
+        assert_only_killer_is_charged(w, MOST);
+        assert_in_range(w->n_crashes_of_groups, 1, 2);
+        assert_int_equal(w->n_crashes, w->n_crashes_of_groups + 2);
+        end(w);
+    }
+}
+
+static void a_killer_in_response_is_found_by_groups_too(void **state)
+{
+    bad = 42;
+    struct world *w = world(false, one_kills);
+
+    w->takes_time = true;
+    run(w, 600000);
+    assert_only_killer_is_charged(w, N);
+    assert_in_range(w->n_crashes_of_groups, 1, 2);
+    for (int i = 0; i < N; i++)
+        assert_in_range(w->n_posts[i], 2, i == bad ? 4 : 3);
+    end(w);
+}
+
+static int answers_each(struct world *w, const struct request *r)
+{
+    return 200;
+}
+
+/* Two sidecars have died with these messages, and perhaps of one of them; a third one has died of a group. */
+static void after_the_second_takeover_messages_go_in_groups(void **state)
+{
+    for (int takeovers = 2; takeovers <= 3; takeovers++) {
+        struct world *w = world_of(0, true, answers_each);
+
+        for (int i = 0; i < N; i++) {
+            w->takeovers[i] = takeovers;
+            deliver(w, i, 0);
+        }
+        run(w, 600000);
+        for (int i = 0; i < N; i++)
+            assert_true(w->completed[i]);
+        if (takeovers == 2)
+            assert_in_range(w->n_requests, N / 8, N / 8 + 10);
+        else
+            assert_in_range(w->n_requests, N - 10, N);
+        end(w);
+    }
+}
+
+/* The row alone tells that they were in a crash. */
+static void after_a_restart_the_suspects_go_in_groups(void **state)
+{
+    bad = 42;
+    struct world *w = world_of(0, true, one_kills);
+
+    for (int i = 0; i < N; i++) {
+        w->crashes[i] = 1;
+        deliver(w, i, 0);
+    }
+    run(w, 600000);
+    assert_only_killer_is_charged(w, N);
+    assert_in_range(w->n_crashes_of_groups, 0, 1);
+    assert_in_range(w->n_requests, N / 8, N / 8 + 8 + 8);
+    end(w);
+}
+
 static int all_are_bad(struct world *w, const struct request *r)
 {
     return 500;
@@ -550,6 +727,10 @@ int main(void)
         cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
+        cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),
+        cmocka_unit_test(a_killer_in_response_is_found_by_groups_too),
+        cmocka_unit_test(after_the_second_takeover_messages_go_in_groups),
+        cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
         cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),

@@ -50,6 +50,7 @@ struct delivery_claim {
     uint64_t
         failed_with; /* the request whose failure capped it: its members share requests only with each other */
     uint64_t origin;        /* the first request of that line */
+    uint64_t group;         /* quarantined together; 0: none */
     uint32_t slot_units;    /* its share of a slot, from its claim on */
     int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
     int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */

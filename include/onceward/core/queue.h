@@ -117,6 +117,14 @@ struct queue {
         bool knows; /* the application has echoed the count of a request */
         int n_bad;  /* answers in a row that say nothing about the messages */
     } batches;
+    struct quarantine {  /* the group that has the application to itself: see core/quarantine.h */
+        uint64_t number; /* of the latest group */
+        size_t n;        /* its members */
+        bool is_open;    /* the claims that may join were not searched to the end */
+        bool is_sent;    /* its request was sent */
+        int batch_cap;   /* of its first member, with failed_with: a request has one kind of members */
+        uint64_t failed_with;
+    } quarantine;
     struct returns returns;
     struct queue_order { /* of an ordered queue */
         struct keys keys;
