@@ -1,9 +1,10 @@
 -- For operators: parked messages of an abandoned exchange become dead letters, which `onceward dead` shows,
--- redrives and discards. The relay continues with messages published later.
+-- redrives and discards. The relay continues with messages published later. With a routing key only the messages
+-- with that one, which leaves a gap in its order.
 --
 -- Returns their number. Locks: the row of the lease, for which it waits at most 5 s. Rows: one per message.
 -- Repeating it: gives up messages parked since.
-CREATE OR REPLACE FUNCTION onceward.outbox_give_up(p_exchange text) RETURNS bigint
+CREATE OR REPLACE FUNCTION onceward.outbox_give_up(p_exchange text, p_routing_key text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,7 +17,7 @@ BEGIN
     SELECT o.lease, coalesce(o.vhost, '') INTO v_lease, v_vhost FROM onceward.outbox o FOR UPDATE;
     SELECT count(*) INTO v_buried FROM (
         SELECT array_agg(-z.n ORDER BY z.n) AS seqs, array_agg(z.message_id::text ORDER BY z.n) AS ids, count(*)::integer AS n
-        FROM onceward.outbox_parked z WHERE z.exchange = p_exchange) a
+        FROM onceward.outbox_parked z WHERE z.exchange = p_exchange AND z.routing_key = coalesce(p_routing_key, z.routing_key)) a
     CROSS JOIN LATERAL onceward.sidecar_outbox_bury(v_lease, v_vhost, a.seqs, a.ids, array_fill('operator'::text, ARRAY[a.n]),
         array_fill('an operator gave up what was parked for this exchange'::text, ARRAY[a.n])) b
     WHERE b.answer = 'buried';
@@ -24,4 +25,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.outbox_give_up(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.outbox_give_up(text, text) FROM PUBLIC;

@@ -20,6 +20,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
@@ -100,6 +101,17 @@ static void check_delivery_limit(const struct reading *r, const char *key, int l
     report_fails_check(r->report);
 }
 
+/* Without `mandatory` the broker drops a message silently, and its successors would close the gap. */
+static void check_ordered(const struct reading *root, const struct config_outbox *o)
+{
+    for (size_t i = 0; i < o->ordered.n; i++)
+        for (size_t j = 0; j < o->not_mandatory.n; j++)
+            if (strcmp(o->ordered.items[i], o->not_mandatory.items[j]) == 0)
+                cross_report(root, false, "outbox.ordered", "outbox.not_mandatory",
+                             "'%s' is in both: without `mandatory` the broker drops messages silently",
+                             o->ordered.items[i]);
+}
+
 void cross_check_root(const struct reading *root, config_database_check *check)
 {
     static const char *const names[] = {"broker.tls.ca_file", "broker.tls.cert_file", "broker.tls.key_file",
@@ -114,6 +126,7 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     if (c->broker.url.value)
         check_tls(root, &c->broker.tls, names, is_secure(c->broker.url.value, "amqps"));
     check_delivery_limit(root, "broker.delivery_limit", c->broker.delivery_limit);
+    check_ordered(root, &c->outbox);
 }
 
 /* --- one queue --- */

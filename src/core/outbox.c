@@ -48,6 +48,7 @@ void outbox_deinit(struct outbox *o)
     rows_forget(o);
     exchanges_free(o);
     hash_deinit(&o->sent_by_look);
+    hash_deinit(&o->keys);
     while (o->batches.len)
         rows_drop_batch(o);
 }

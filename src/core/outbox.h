@@ -4,7 +4,7 @@
 
 /* Shared by the files of the outbox: outbox.c has the lease, the reading and the position; outbox_rows.c the
  * rows at the broker; outbox_exchanges.c the exchanges; outbox_parked.c the rows of stopped exchanges. Calls
- * go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c. */
+ * go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c and outbox_keys.c. */
 
 /* --- outbox_exchanges.c --- */
 
@@ -33,6 +33,16 @@ void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e);
 
 /* Opens the exchange if it has no parked rows left. */
 void exchange_settle(struct outbox *o, struct outbox_exchange *e);
+
+/* --- outbox_keys.c --- */
+
+bool is_ordered(const struct outbox *o, struct slice exchange);
+
+/* Adds a row of an ordered exchange behind the others of its routing key. True: it is the first. */
+bool key_enter(struct outbox *o, struct outbox_row *row);
+
+/* Removes the row from its key, if it has one. Returns the new first row if `row` was the first; NULL: none. */
+struct outbox_row *key_leave(struct outbox *o, struct outbox_row *row);
 
 /* --- outbox_parked.c --- */
 

@@ -60,6 +60,7 @@ struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct sli
         e->name = (struct slice){(char *)(e + 1), name.len};
         if (name.len)
             memcpy(e + 1, name.data, name.len);
+        e->ordered = is_ordered(o, name);
         hash_insert(&o->exchanges_by_name, &e->by_name, hash_bytes(name.data, name.len));
     }
     list_push(&o->exchanges, &e->in_use);
@@ -140,7 +141,7 @@ static bool may_offer(const struct outbox *o, int64_t now_ms)
 static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     e->n_refused = 0;
-    if (!e->stop.is && o->parked.n_stopped >= OUTBOX_STOPPED_MAX)
+    if (!e->stop.is && o->parked.n_stopped >= OUTBOX_STOPPED_MAX && !e->ordered)
         return EXCHANGE_LETTER;
     if (!may_offer(o, now_ms)) {
         exchange_stop(o, now_ms, e);
@@ -159,6 +160,13 @@ static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct out
     return EXCHANGE_OFFERS;
 }
 
+/* A letter would be a gap in the order, so an ordered exchange stops at once. */
+static bool may_stop(const struct outbox *o, const struct outbox_exchange *e)
+{
+    return e->ordered ||
+           ((e->worked || e->n_refused >= OUTBOX_REFUSALS) && o->parked.n_stopped < OUTBOX_STOPPED_MAX);
+}
+
 enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct outbox_exchange *e,
                                        enum dead_reason reason, const char *why)
 {
@@ -170,8 +178,7 @@ enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct 
     snprintf(e->detail, sizeof(e->detail), "%s", why);
     if (reason == DEAD_NOT_ALLOWED && !e->offered)
         return offers(o, now_ms, e);
-    if (!was_stopped && (e->worked || e->n_refused >= OUTBOX_REFUSALS) &&
-        o->parked.n_stopped < OUTBOX_STOPPED_MAX)
+    if (!was_stopped && may_stop(o, e))
         exchange_stop(o, now_ms, e);
     if (!e->stop.is) {
         if (e->n_refused >= OUTBOX_REFUSALS)

@@ -100,7 +100,7 @@ static void unlink_row(struct outbox *o, struct outbox_row *row)
         hash_remove(&o->sent_by_look, &row->by_look);
 }
 
-static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
+static void place(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
 {
     struct list *to = list_of(o, phase);
 
@@ -117,7 +117,46 @@ static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason r
 {
     row->reason = reason;
     snprintf(row->detail, sizeof(row->detail), "%s", detail);
-    move(o, row, OUTBOX_LETTER_WANTED);
+    place(o, row, OUTBOX_LETTER_WANTED);
+}
+
+/* Marks a waiting row of a stopped exchange for the table of parked rows, which are written in the order of
+ * reading. */
+static bool mark_parked(struct outbox *o, struct outbox_row *row)
+{
+    struct outbox_exchange *e = o->parked.n_stopped ? exchange_find(o, row->exchange) : NULL;
+
+    if (!e || !e->stop.is || e->stop.last || row->parked || row->phase != OUTBOX_WANTED)
+        return false;
+    row->parking = true;
+    e->stop.n_parking++;
+    give_up(o, row, e->reason, e->detail);
+    return true;
+}
+
+/* Lets the next row of the same routing key go. If its exchange is stopped, it is parked, and so are those
+ * behind it. */
+static void leave_key(struct outbox *o, struct outbox_row *row)
+{
+    struct outbox_row *next = key_leave(o, row);
+
+    while (next && next->phase == OUTBOX_BEHIND) {
+        place(o, next, OUTBOX_WANTED);
+        next = mark_parked(o, next) ? key_leave(o, next) : NULL;
+    }
+}
+
+static void park(struct outbox *o, struct outbox_row *row)
+{
+    if (mark_parked(o, row))
+        leave_key(o, row);
+}
+
+static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
+{
+    place(o, row, phase);
+    if (phase == OUTBOX_SETTLED || phase == OUTBOX_UNPARK_WANTED)
+        leave_key(o, row);
 }
 
 /* The sum that its bytes count in: parked rows have room of their own. */
@@ -128,6 +167,7 @@ static size_t *bytes_of(struct outbox *o, const struct outbox_row *row)
 
 static void row_free(struct outbox *o, struct outbox_row *row)
 {
+    key_leave(o, row);
     unlink_row(o, row);
     list_remove(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
     if (row->batch)
@@ -155,14 +195,6 @@ static struct slice keep(char **at, struct slice s)
         memcpy(copy, s.data, s.len);
     *at += s.len;
     return (struct slice){copy, s.len};
-}
-
-bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange)
-{
-    for (size_t i = 0; i < n; i++)
-        if (slice_equal(slice_of(exchanges[i]), exchange))
-            return true;
-    return !n;
 }
 
 static bool is_mandatory(const struct outbox *o, struct slice exchange)
@@ -195,16 +227,6 @@ static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_
     }
 }
 
-/* Marks the row for the table of parked rows, which are written in the order of reading. */
-static void park(struct outbox *o, struct outbox_exchange *e, struct outbox_row *row)
-{
-    if (row->parked || row->phase != OUTBOX_WANTED)
-        return;
-    row->parking = true;
-    e->stop.n_parking++;
-    give_up(o, row, e->reason, e->detail);
-}
-
 void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
 {
     size_t n_bytes = new->exchange.len + new->routing_key.len + new->message_id.len +
@@ -212,7 +234,7 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     struct outbox_row *row = mem_zalloc(1, sizeof(*row) + n_bytes);
     char *at = (char *)(row + 1);
 
-    row->phase = OUTBOX_WANTED;
+    row->phase = OUTBOX_BEHIND;
     row->parked = new->parked;
     row->batch = new->parked ? NULL : o->reading.batch;
     if (row->batch)
@@ -233,11 +255,10 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     row->n_bytes = sizeof(*row) + n_bytes;
     *bytes_of(o, row) += row->n_bytes;
     list_push(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
-    insert(&o->wanted, row);
+    if (!is_ordered(o, row->exchange) || key_enter(o, row))
+        place(o, row, OUTBOX_WANTED);
     judge(o, row, new);
-    struct outbox_exchange *e = exchange_find(o, row->exchange);
-    if (e && e->stop.is && !e->stop.last)
-        park(o, e, row);
+    park(o, row);
 }
 
 void rows_park(struct outbox *o, struct outbox_exchange *e)
@@ -245,7 +266,7 @@ void rows_park(struct outbox *o, struct outbox_exchange *e)
     list_each(&o->wanted, k)
     {
         if (slice_equal(row_of(k)->exchange, e->name))
-            park(o, e, row_of(k));
+            park(o, row_of(k));
     }
 }
 
@@ -271,6 +292,8 @@ void rows_unsent(struct outbox *o)
 
         row->returned = false;
         move(o, row, OUTBOX_WANTED);
+        if (row->key)
+            park(o, row);
     }
     o->link.alone = false;
 }
@@ -359,11 +382,41 @@ static void parked_free(struct outbox *o, struct outbox_row *row)
 {
     struct outbox_exchange *e = exchange_find(o, row->exchange);
 
+    leave_key(o, row);
     row_free(o, row);
     if (!e || !e->stop.n_parked)
         return;
     e->stop.n_parked--;
     exchange_settle(o, e);
+}
+
+static bool is_at_rest(const struct outbox_row *row)
+{
+    return row->phase == OUTBOX_WANTED || row->phase == OUTBOX_BEHIND;
+}
+
+/* Forgets the parked rows of an exchange, which are read again for its next try: an operator may have given
+ * one up meanwhile. Rows in flight stay, and so do the others beside them. */
+static void parked_forget(struct outbox *o, struct outbox_exchange *e)
+{
+    size_t n = 0;
+
+    list_each(&o->parked_rows, k)
+    {
+        const struct outbox_row *row = container_of(k, struct outbox_row, in_order);
+
+        n += is_at_rest(row) && slice_equal(row->exchange, e->name);
+    }
+    if (n < e->stop.n_parked || o->parked.reading == e)
+        return;
+    e->stop.after = 0;
+    list_each(&o->parked_rows, k)
+    {
+        struct outbox_row *row = container_of(k, struct outbox_row, in_order);
+
+        if (slice_equal(row->exchange, e->name))
+            parked_free(o, row);
+    }
 }
 
 /* The exchange refuses this row, and would refuse any other. */
@@ -384,10 +437,8 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
         rows_park(o, e);
     if (verdict == EXCHANGE_LETTER || verdict == EXCHANGE_OFFERS)
         return;
-    if (!row->parked || e->stop.n_parked > 1 || o->parked.reading == e)
-        return;
-    e->stop.after = 0; /* the row is read again for its next try */
-    parked_free(o, row);
+    if (row->parked)
+        parked_forget(o, e);
 }
 
 /* The group is complete: the next one may start, or the ordinary mode returns. */
@@ -482,14 +533,20 @@ void outbox_returned(struct outbox *o, struct slice exchange, struct slice routi
 
 static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
 {
+    static const char no_queue[] = "the exchange has no queue for that routing key";
     struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
 
-    e->proven = e->worked = true;
-    e->n_refused = 0;
     o->link.nack_wait_ms = 0;
     o->error = NULL;
+    if (row->returned && e->ordered) {
+        row->returned = false;
+        refuse(o, now_ms, row, DEAD_UNROUTABLE, no_queue);
+        return;
+    }
+    e->proven = e->worked = true;
+    e->n_refused = 0;
     if (row->returned) {
-        give_up(o, row, DEAD_UNROUTABLE, "the exchange has no queue for that routing key");
+        give_up(o, row, DEAD_UNROUTABLE, no_queue);
         return;
     }
     counter_add(&o->counts.published, 1);
@@ -548,6 +605,8 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     row->n_closed = 0;
     send_alone(o);
     move(o, row, OUTBOX_WANTED);
+    if (row->key)
+        park(o, row);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
     l->group = 1;
@@ -599,8 +658,8 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;
 
-    /* One topic may be forbidden while others of its exchange are allowed. */
-    if (code == 404 || (code == 403 && !strstr(why, " topic '"))) {
+    /* One topic may be forbidden while others of its exchange are allowed. An ordered exchange waits for it. */
+    if (code == 404 || (code == 403 && (!strstr(why, " topic '") || is_ordered(o, row->exchange)))) {
         refuse(o, now_ms, row, reason, why);
         return;
     }

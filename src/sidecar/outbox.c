@@ -355,7 +355,9 @@ int outbox_begin(struct sidecar *s, struct fault *f)
                                  .exchanges = c->exchanges.items,
                                  .n_exchanges = c->exchanges.n,
                                  .not_mandatory = c->not_mandatory.items,
-                                 .n_not_mandatory = c->not_mandatory.n};
+                                 .n_not_mandatory = c->not_mandatory.n,
+                                 .ordered = c->ordered.items,
+                                 .n_ordered = c->ordered.n};
 
     if (!c->is_there)
         return 0;

@@ -13,7 +13,11 @@
  *
  * An exchange comes and goes. Its rows come in order, too, and none but the first few of a relay's life become
  * letters. Rows of an exchange that never comes are parked, but for as many; what is parked is deleted only
- * when it is at the broker or in a letter. */
+ * when it is at the broker or in a letter.
+ *
+ * An ordered exchange loses its bindings or itself for a while, and refuses some rows each time. The oracle: each
+ * row of a routing key reaches the broker after all earlier ones of that key, also after a nack, and none but
+ * those refused each time becomes a letter. A broker that drops a connection keeps any of its rows in flight. */
 #include "outbox_sim.h"
 
 #include "random.h"
@@ -40,11 +44,15 @@ enum {
 };
 
 /* The outcome of a row at the broker. */
-enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, N_FATES };
+enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, KEYED, KEYED_REFUSED, N_FATES };
+
+/* The state of the ordered exchange. */
+enum keyed { KEYED_TAKES, KEYED_RETURNS, KEYED_MISSING };
 
 struct sim_row {
     enum fate fate;
     size_t id;                      /* message id: its own number, or that of the previous row */
+    char key[4];                    /* routing key */
     bool stored;                    /* the broker has it */
     int letter;                     /* enum dead_reason + 1; 0: none */
     bool parked;                    /* parked now */
@@ -107,21 +115,25 @@ struct sim {
     size_t n_letters[N_FATES];
     bool flaky_off;
     int64_t flaky_at_ms;
+    enum keyed keyed;
+    int64_t keyed_at_ms;
+    char keyed_key[4]; /* RETURNS: of this routing key alone; empty: of all */
     bool nacked;
     unsigned n_closed; /* connections closed with a code, for a reason other than a row */
     size_t latest;     /* the highest row + 1 that reached the broker first in its order */
     struct outcome *out;
-    unsigned fault_chance, publish_chance;
+    unsigned fault_chance, publish_chance, keyed_chance;
 };
 
 static const char *const exchanges[] = {
-    [GOOD] = "good",    [UNROUTABLE] = "good", [MISSING] = "missing", [FORBIDDEN] = "forbidden",
-    [REFUSED] = "good", [CRASHES] = "good",    [FLAKY] = "flaky"};
+    [GOOD] = "good",           [UNROUTABLE] = "good", [MISSING] = "missing",
+    [FORBIDDEN] = "forbidden", [REFUSED] = "good",    [CRASHES] = "good",
+    [FLAKY] = "flaky",         [KEYED] = "keyed",     [KEYED_REFUSED] = "keyed"};
 
 /* Will the row reach a queue sooner or later? */
 static bool is_sound(enum fate fate)
 {
-    return fate == GOOD || fate == FLAKY;
+    return fate == GOOD || fate == FLAKY || fate == KEYED;
 }
 
 static void broken(struct sim *s, const char *check, const char *format, ...)
@@ -240,7 +252,7 @@ static void rows_answer(struct sim *s, size_t r, struct reply *p)
         outbox_row_came(&k->o, s->now_ms,
                         &(struct outbox_new){.seq = (int64_t)i,
                                              .exchange = slice_of(exchanges[s->rows[i].fate]),
-                                             .routing_key = SLICE("k"),
+                                             .routing_key = slice_of(s->rows[i].key),
                                              .message_id = slice_of(id),
                                              .body = SLICE("b"),
                                              .body_len = 1});
@@ -281,7 +293,7 @@ static void letter_write(struct sim *s, const struct outbox_row *row)
         park(s, at);
         return;
     }
-    if (truth->fate == GOOD)
+    if (truth->fate == GOOD || truth->fate == KEYED)
         broken(s, "letter", "row %zu could be sent, and becomes a letter: %s", at,
                dead_reasons[row->reason].name);
     s->n_letters[truth->fate] += !truth->letter;
@@ -337,7 +349,7 @@ static void parked_read(struct sim *s, size_t r, const struct reply *p)
         outbox_parked_came(o, s->now_ms,
                            &(struct outbox_new){.seq = (int64_t)i + 1,
                                                 .exchange = slice_of(p->exchange),
-                                                .routing_key = SLICE("k"),
+                                                .routing_key = slice_of(s->rows[row].key),
                                                 .message_id = slice_of(id),
                                                 .body = SLICE("b"),
                                                 .body_len = 1,
@@ -496,10 +508,27 @@ static void question(struct sim *s, size_t r, const struct outbox_action *a)
 
 /* --- the broker --- */
 
+/* Each row of a routing key comes after all earlier ones that the broker takes. */
+static void keyed_stored(struct sim *s, size_t row)
+{
+    for (size_t i = 0; i < row && !s->rows[row].stored; i++)
+        if (s->rows[i].fate == KEYED && !s->rows[i].stored && strcmp(s->rows[i].key, s->rows[row].key) == 0)
+            broken(s, "key", "row %zu overtakes row %zu of the same routing key", row, i);
+}
+
+static bool is_returned(const struct sim *s, const struct sim_row *row)
+{
+    if (row->fate == KEYED && s->keyed == KEYED_RETURNS)
+        return !*s->keyed_key || strcmp(s->keyed_key, row->key) == 0;
+    return row->fate == UNROUTABLE;
+}
+
 static void stored(struct sim *s, size_t row)
 {
-    if (!s->rows[row].stored && !s->rows[row].letter && !s->rows[row].refused && !s->nacked &&
-        is_sound(s->rows[row].fate)) {
+    if (s->rows[row].fate == KEYED)
+        keyed_stored(s, row);
+    else if (!s->rows[row].stored && !s->rows[row].letter && !s->rows[row].refused && !s->nacked &&
+             is_sound(s->rows[row].fate)) {
         for (size_t i = row + 1; i < s->latest; i++)
             if (s->rows[i].stored && s->rows[i].fate == s->rows[row].fate) {
                 broken(s, "order", "row %zu comes behind row %zu", row, i);
@@ -530,14 +559,15 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
         return; /* the broker ignores it from now on */
-    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES ||
-        (fate == FLAKY && s->flaky_off)) {
+    if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES || fate == KEYED_REFUSED ||
+        (fate == FLAKY && s->flaky_off) || (fate == KEYED && s->keyed == KEYED_MISSING)) {
         k->doomed = s->rows[row].refused = true;
         k->doomed_code = fate == MISSING     ? 404
                          : fate == FLAKY     ? 404
+                         : fate == KEYED     ? 404
                          : fate == FORBIDDEN ? 403
-                         : fate == REFUSED   ? 406
-                                             : INTERNAL_ERROR;
+                         : fate == CRASHES   ? INTERNAL_ERROR
+                                             : 406;
         k->doomed_at_ms = s->now_ms + random_between(&s->random, 1, 5);
         /* Rows that the relay has dropped meanwhile, as over a restored dump, may still be in flight. */
         if ((fate == MISSING || fate == FORBIDDEN) && k->n_out && k->o.sent.len > 1)
@@ -566,9 +596,11 @@ static void confirm(struct sim *s, size_t r)
         bool no = chance(s, 5);
         char id[24];
 
-        if (s->rows[p->row].fate == UNROUTABLE) {
+        if (is_returned(s, &s->rows[p->row])) {
             snprintf(id, sizeof(id), "%zu", s->rows[p->row].id);
-            outbox_returned(&k->o, slice_of(exchanges[UNROUTABLE]), SLICE("k"), slice_of(id), 1);
+            outbox_returned(&k->o, slice_of(exchanges[s->rows[p->row].fate]), slice_of(s->rows[p->row].key),
+                            slice_of(id), 1);
+            no = false;
         } else if (no) {
             s->nacked = true;
             for (size_t j = 0; j < k->n_out; j++)
@@ -583,14 +615,19 @@ static void confirm(struct sim *s, size_t r)
     k->n_out -= n;
 }
 
-/* Rows that the broker received may be stored, in order, although their confirms are lost. */
+/* Rows that the broker received may be stored although their confirms are lost: in order, but any of those to
+ * the ordered exchange, as by a broker that crashes between its writes of small and large bodies. */
 static void out_dropped(struct sim *s, struct relay *k)
 {
     size_t n = (size_t)random_below(&s->random, k->n_out + 1);
 
-    for (size_t i = 0; i < n; i++)
-        if (is_sound(s->rows[k->out[i].row].fate))
+    for (size_t i = 0; i < k->n_out; i++) {
+        enum fate fate = s->rows[k->out[i].row].fate;
+
+        if (fate == KEYED ? !is_returned(s, &s->rows[k->out[i].row]) && random_chance(&s->random, 5000)
+                          : i < n && is_sound(fate))
             stored(s, k->out[i].row);
+    }
     k->n_out = 0;
     k->doomed = false;
 }
@@ -651,7 +688,7 @@ static void broker_step(struct sim *s, size_t r)
         say(s, r, "channel closed", k->doomed_code, (int64_t)k->o.sent.len);
         if (k->doomed_code != 403) /* earlier rows were accepted; their confirms may be lost */
             for (size_t i = 0; i < k->n_out; i++)
-                if (is_sound(s->rows[k->out[i].row].fate))
+                if (is_sound(s->rows[k->out[i].row].fate) && !is_returned(s, &s->rows[k->out[i].row]))
                     stored(s, k->out[i].row);
         k->n_out = 0;
         k->doomed = k->open = false;
@@ -672,7 +709,10 @@ static void broker_step(struct sim *s, size_t r)
 static void relay_start(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
-    struct outbox_rules rules = {.poll_ms = 50, .max_message_bytes = 1000};
+    static char keyed[] = "keyed";
+    static char *const ordered[] = {keyed};
+    struct outbox_rules rules = {
+        .poll_ms = 50, .max_message_bytes = 1000, .ordered = ordered, .n_ordered = 1};
 
     s->n_lives++;
     *k = (struct relay){.alive = true, .linked_at_ms = s->now_ms + random_between(&s->random, 1, 500)};
@@ -783,6 +823,12 @@ static void publish_some(struct sim *s)
         /* As with a headers exchange: a return cannot tell the two apart. */
         row->id = is_twin ? row[-1].id : s->n_rows;
         s->n_rows++;
+        snprintf(row->key, sizeof(row->key), "k");
+        if (random_chance(&s->random, s->keyed_chance)) {
+            row->fate = kind < 980 ? KEYED : KEYED_REFUSED;
+            snprintf(row->key, sizeof(row->key), "k%u", (unsigned)random_below(&s->random, 4));
+            continue;
+        }
         row->fate = kind < 700   ? GOOD
                     : kind < 900 ? FLAKY
                     : kind < 940 ? UNROUTABLE
@@ -804,10 +850,25 @@ static void flaky_step(struct sim *s)
     s->flaky_at_ms = s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 5000) ? 500 : 20000);
 }
 
+/* The ordered exchange loses a binding, all of them, or itself. */
+static void keyed_step(struct sim *s)
+{
+    if (s->calm)
+        s->keyed = KEYED_TAKES;
+    if (s->calm || s->now_ms < s->keyed_at_ms)
+        return;
+    s->keyed = s->keyed != KEYED_TAKES ? KEYED_TAKES : 1 + (enum keyed)random_below(&s->random, 2);
+    s->keyed_key[0] = '\0';
+    if (random_chance(&s->random, 5000))
+        snprintf(s->keyed_key, sizeof(s->keyed_key), "k%u", (unsigned)random_below(&s->random, 4));
+    s->keyed_at_ms = s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 5000) ? 500 : 20000);
+}
+
 static bool has_parked(const struct sim *s)
 {
     for (size_t i = 0; i < s->n_parked; i++)
-        if (!s->parked[i].deleted && s->rows[s->parked[i].row].fate == FLAKY)
+        if (!s->parked[i].deleted && strcmp(exchanges[s->rows[s->parked[i].row].fate], "missing") != 0 &&
+            strcmp(exchanges[s->rows[s->parked[i].row].fate], "forbidden") != 0)
             return true;
     return false;
 }
@@ -838,20 +899,21 @@ static void restore(struct sim *s)
 static void look(struct sim *s)
 {
     static const enum dead_reason reasons[] = {
-        [UNROUTABLE] = DEAD_UNROUTABLE,       [MISSING] = DEAD_NO_EXCHANGE,
-        [FORBIDDEN] = DEAD_REFUSED_BY_BROKER, [REFUSED] = DEAD_REFUSED_BY_BROKER,
-        [CRASHES] = DEAD_REFUSED_BY_BROKER,   [FLAKY] = DEAD_NO_EXCHANGE};
+        [UNROUTABLE] = DEAD_UNROUTABLE,          [MISSING] = DEAD_NO_EXCHANGE,
+        [FORBIDDEN] = DEAD_REFUSED_BY_BROKER,    [REFUSED] = DEAD_REFUSED_BY_BROKER,
+        [CRASHES] = DEAD_REFUSED_BY_BROKER,      [FLAKY] = DEAD_NO_EXCHANGE,
+        [KEYED_REFUSED] = DEAD_REFUSED_BY_BROKER};
 
     for (size_t i = 0; i < s->n_rows; i++) {
         const struct sim_row *row = &s->rows[i];
 
-        if (row->fate == GOOD && !row->stored)
+        if ((row->fate == GOOD || row->fate == KEYED) && !row->stored)
             broken(s, "lost", "row %zu of %zu never came to the broker", i, s->n_rows);
         if (row->fate == FLAKY && (row->stored || row->letter))
             continue;
         if ((row->fate == MISSING || row->fate == FORBIDDEN) && row->parked)
             continue;
-        if (row->fate != GOOD && row->letter != (int)reasons[row->fate] + 1)
+        if (row->fate != GOOD && row->fate != KEYED && row->letter != (int)reasons[row->fate] + 1)
             broken(s, "letter", "row %zu has not the letter that it should have, but %d", i, row->letter);
     }
     if (s->position < s->n_rows)
@@ -873,6 +935,7 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     /* Either all rows within some seconds, most of them waiting; or now and then, as long as there are
      * faults. */
     s->publish_chance = random_chance(&s->random, 5000) ? 100 : 5;
+    s->keyed_chance = random_chance(&s->random, 5000) ? 0 : (unsigned)random_below(&s->random, 10000);
     for (size_t r = 0; r < s->n_relays; r++)
         relay_start(s, r);
     while (!out->broken && s->now_ms < FAULTS_MS + CALM_MS) {
@@ -881,6 +944,7 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
         if (!s->calm)
             publish_some(s);
         flaky_step(s);
+        keyed_step(s);
         if (chance(s, 1) && random_chance(&s->random, 2000))
             restore(s);
         for (size_t r = 0; r < s->n_relays && !out->broken; r++)

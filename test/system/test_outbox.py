@@ -481,6 +481,44 @@ def parked(box):
     return [x["message_id"] for x in box.rows("SELECT message_id FROM onceward.outbox_parked ORDER BY n")]
 
 
+def test_an_ordered_exchange_keeps_the_order_of_each_routing_key(box):
+    """A full queue nacks, the exchange loses a binding, and an operator gives one routing key up."""
+    full = box.new_queue("-full", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+    channel = box.queue.channel
+    for key in ("a", "b"):
+        channel.queue_bind(full.name, box.exchange, key)
+    sidecar = relay(box, "first", ordered=[box.exchange])
+    wanted = {key: [f"{key}{n:02}" for n in range(20)] for key in ("a", "b")}
+    connection = box.postgres.connect()
+    with connection.cursor() as cursor:
+        for n in range(20):
+            for key in wanted:
+                cursor.execute("SELECT onceward.publish(%s, %s, '{}'::jsonb, %s)", (box.exchange, key, wanted[key][n]))
+    connection.close()
+    sidecar.wait_for("limits", reason=lambda r: "(nack)" in r)
+    found = [x[0] for x in take_from(full, 40, 120)]
+    assert {key: [i for i in found if i[0] == key] for key in wanted} == wanted
+    wait_for_nothing_waiting(box)
+    channel.queue_unbind(full.name, box.exchange, "a")
+    publish_many(box, ["a20", "a21"], key="a")
+    sidecar.wait_for("outbox_stopped", exchange=box.exchange, reason="unroutable")
+    publish_many(box, ["b20"], key="b")
+    wait_until(lambda: sorted(parked(box)) == ["a20", "a21", "b20"], lambda: f"3 are parked: {parked(box)}", 40)
+    assert letters(box) == [] and full.channel.basic_get(full.name, auto_ack=True)[0] is None
+    channel.queue_bind(full.name, box.exchange, "a")
+    assert [i for i in (x[0] for x in take_from(full, 3)) if i[0] == "a"] == ["a20", "a21"]
+    sidecar.wait_for("outbox_open", exchange=box.exchange)
+    channel.queue_unbind(full.name, box.exchange, "a")
+    publish_many(box, ["a22", "a23"], key="a")
+    wait_until(lambda: len(parked(box)) == 2, lambda: f"2 are parked: {parked(box)}", 40)
+    publish_many(box, ["b21"], key="b")
+    wait_until(lambda: len(parked(box)) == 3, lambda: f"3 are parked: {parked(box)}", 40)
+    assert box.rows("SELECT onceward.outbox_give_up(%s, 'a') AS n", box.exchange)[0]["n"] == 2
+    assert take_from(full, 1)[0][0] == "b21"
+    assert [x["message_id"] for x in letters(box)] == ["a22", "a23"]
+    wait_for_nothing_waiting(box)
+
+
 def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
     name, other = box.name, box.name + "-other"
     box.queue.channel.exchange_declare(other, "direct", durable=True)

@@ -814,6 +814,89 @@ static void test_rows_that_a_return_cannot_tell_apart_go_one_by_one(void **state
     outbox_deinit(&r.o);
 }
 
+/* --- ordered exchanges --- */
+
+static char x_name[] = "x";
+static char *x_names[] = {x_name};
+
+static void start_ordered(struct rig *r)
+{
+    start(r);
+    r->o.rules.ordered = x_names;
+    r->o.rules.n_ordered = 1;
+    prove(r);
+    outbox_hint(&r->o, r->now_ms);
+    turn(r);
+}
+
+/* Rows `from` to `to` with routing keys in turn. */
+static void answer_keys(struct rig *r, int from, int to, const char *const *keys)
+{
+    for (int i = from; i <= to; i++) {
+        r->key = keys[i - from];
+        outbox_hint(&r->o, r->now_ms);
+        pass(r, 100);
+        answer(r, i, i, true, "x");
+    }
+}
+
+static void test_a_routing_key_of_an_ordered_exchange_has_one_row_in_flight(void **state)
+{
+    static const char *const keys[] = {"k", "k", "j", "k"};
+    struct rig r;
+
+    start_ordered(&r);
+    answer_keys(&r, 2, 5, keys);
+    assert_true(is_out(&r, 2) && is_out(&r, 4));
+    assert_false(is_out(&r, 3) || is_out(&r, 5));
+    outbox_confirmed(&r.o, r.now_ms, row_out(&r, 2)->tag, false, true); /* a nack */
+    pass(&r, 20);
+    assert_false(is_out(&r, 3) || is_out(&r, 5));
+    confirm_all(&r);
+    assert_true(is_out(&r, 2));
+    outbox_unlinked(&r.o, r.now_ms, 0, "");
+    outbox_linked(&r.o, r.now_ms);
+    turn(&r);
+    assert_true(is_out(&r, 2));
+    assert_false(is_out(&r, 3) || is_out(&r, 5));
+    confirm_all(&r);
+    assert_true(is_out(&r, 3));
+    assert_false(is_out(&r, 5));
+    confirm_all(&r);
+    confirm_all(&r);
+    assert_int_equal(r.o.counts.published.total, 5);
+    assert_int_equal(r.o.keys.len, 0);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_return_stops_an_ordered_exchange_and_its_rows_go_later_in_order(void **state)
+{
+    static const char *const keys[] = {"k", "k", "j", "j"};
+    struct rig r;
+
+    start_ordered(&r);
+    answer_keys(&r, 2, 5, keys);
+    outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("m2"), 4);
+    outbox_confirmed(&r.o, r.now_ms, row_out(&r, 2)->tag, false, false);
+    turn(&r);
+    assert_int_equal(r.n_told_stopped, 1);
+    assert_int_equal(r.n_buried, 0);
+    assert_int_equal(r.n_parked, 2); /* row 5 waits for row 4, which is in flight */
+    outbox_confirmed(&r.o, r.now_ms, row_out(&r, 4)->tag, false, true);
+    turn(&r);
+    assert_int_equal(r.n_parked, 4);
+    assert_string_equal(r.parked[2].id, "m4");
+    assert_string_equal(r.parked[3].id, "m5");
+    for (int i = 0; i < 6; i++) {
+        pass(&r, 1000);
+        confirm_all(&r);
+    }
+    assert_int_equal(n_left(&r), 0);
+    assert_int_equal(r.n_told_open, 1);
+    assert_int_equal(r.o.counts.published.total, 5);
+    outbox_deinit(&r.o);
+}
+
 static void test_an_exchange_may_be_published_to_without_mandatory(void **state)
 {
     char late[] = "late";
@@ -1266,6 +1349,8 @@ int main(void)
         cmocka_unit_test(test_a_direct_reply_is_not_sent),
         cmocka_unit_test(test_what_comes_back_is_a_letter),
         cmocka_unit_test(test_rows_that_a_return_cannot_tell_apart_go_one_by_one),
+        cmocka_unit_test(test_a_routing_key_of_an_ordered_exchange_has_one_row_in_flight),
+        cmocka_unit_test(test_a_return_stops_an_ordered_exchange_and_its_rows_go_later_in_order),
         cmocka_unit_test(test_an_exchange_may_be_published_to_without_mandatory),
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),

@@ -156,7 +156,7 @@ struct config_outbox {
     bool is_there;                 /* without it, no relay runs */
     char *vhost;                   /* NULL: the URL's */
     struct config_names exchanges; /* n 0: all */
-    struct config_names not_mandatory;
+    struct config_names not_mandatory, ordered;
     int64_t poll_ms;
     size_t max_message_bytes;
 };

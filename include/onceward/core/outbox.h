@@ -43,6 +43,11 @@
  * A row for an exchange that is not in outbox.exchanges first makes the relay offer its lease: in a rollout
  * another replica may know the exchange already.
  *
+ * An exchange in outbox.ordered gets one row per routing key at a time. Later rows of the key wait behind it,
+ * so no nack and no lost connection can let one pass another. Such an exchange also stops over a row that it
+ * returns, and at its first refusal: a letter would be a gap that the publisher did not make. Rows that no
+ * broker accepts become letters here too, and their key continues after the letter is committed.
+ *
  * A message that the broker returns has no tag. So no two rows are in flight together that a return could not
  * tell apart: the later one waits until the earlier one is confirmed.
  *
@@ -74,6 +79,8 @@ struct outbox_rules {
     size_t n_exchanges;         /* 0: all */
     char *const *not_mandatory; /* exchanges that return messages although they deliver them; borrowed */
     size_t n_not_mandatory;
+    char *const *ordered; /* exchanges that keep the order of each routing key; borrowed */
+    size_t n_ordered;
 };
 
 /* Does outbox.exchanges permit rows to this exchange? An empty list permits all. */
@@ -99,6 +106,7 @@ struct outbox_new {
 };
 
 enum outbox_phase {
+    OUTBOX_BEHIND, /* an earlier row of its routing key is not done */
     OUTBOX_WANTED, /* to be sent */
     OUTBOX_SENT,
     OUTBOX_LETTER_WANTED,
@@ -123,6 +131,8 @@ struct outbox_row {
     struct link in_phase;     /* the wanted rows, the sent ones, or the letters */
     struct hash_link by_look; /* SENT: exchange, routing key, id and length, the only identification in a
                                  return */
+    struct outbox_key *key;   /* of an ordered exchange, until the row is done; NULL: none */
+    struct link in_key;
     enum outbox_phase phase;
     struct outbox_batch *batch;
     uint64_t number; /* from 1, in the order of reading */
@@ -142,6 +152,13 @@ struct outbox_row {
     size_t n_bytes;
 };
 
+/* A routing key of an ordered exchange, with its rows in order. Parked rows have a key of their own. Only the
+ * first row may be wanted or sent. */
+struct outbox_key {
+    struct hash_link by_name; /* exchange and routing key: those of its rows */
+    struct list rows;
+};
+
 /* An exchange that a row was sent to. */
 struct outbox_exchange {
     struct hash_link by_name;
@@ -150,6 +167,7 @@ struct outbox_exchange {
     bool proven;              /* a row was confirmed on this connection */
     bool worked;              /* a row was confirmed at any time */
     bool offered;             /* the lease was offered because of it */
+    bool ordered;             /* see outbox_rules */
     int n_refused;            /* consecutive refusals, for that reason */
     int64_t refused_until_ms; /* its rows become letters until then, without a try */
     enum dead_reason reason;
@@ -289,7 +307,7 @@ struct outbox {
     } link;
     struct list exchanges; /* least recently used first */
     struct hash exchanges_by_name;
-    struct hash sent_by_look;
+    struct hash sent_by_look, keys;
     bool draining;
     struct outbox_counts counts;
     struct histogram lag_us; /* from publish to confirm */
