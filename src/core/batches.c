@@ -94,7 +94,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
     r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->batches.size.n_cuts;
-    r->origin = first->claim.batch_cap && first->claim.origin ? first->claim.origin : r->ref;
+    r->parent = first->claim.batch_cap ? first->claim.failed_with : 0;
     if (!first->claim.batch_cap && each < most && !quarantine_has(q, first))
         most = each ? each : 1;
     envelope_begin(&r->body);
@@ -133,7 +133,6 @@ static void batches_cap(struct delivery *d, int cap)
 {
     d->claim.next_cap = cap;
     d->claim.failed_with = d->request->ref;
-    d->claim.origin = d->request->origin;
 }
 
 static int half_of(const struct request *r)
@@ -162,4 +161,17 @@ void batches_unanswered(struct request *r)
     {
         batches_cap(container_of(k, struct delivery, in_request), cap);
     }
+}
+
+bool batches_failure_is_new(struct queue *q, const struct request *r)
+{
+    struct batches *b = &q->batches;
+
+    if (!r->parent)
+        return true;
+    for (size_t i = 0; i < sizeof(b->half_failed) / sizeof(*b->half_failed); i++)
+        if (b->half_failed[i] == r->parent)
+            return true;
+    b->half_failed[b->n_half_failed++ % (sizeof(b->half_failed) / sizeof(*b->half_failed))] = r->parent;
+    return false;
 }

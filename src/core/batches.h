@@ -46,3 +46,7 @@ static inline bool batches_in_company(const struct delivery *d)
 /* d has failed with the whole of its request: the next one is half as large, or d goes alone. */
 void batches_split(const struct queue *q, struct delivery *d);
 void batches_split_by_half(struct delivery *d);
+
+/* Does the failure of r show another bad message? One half of a failed request fails because of the same message; the
+ * other one because of another. */
+bool batches_failure_is_new(struct queue *q, const struct request *r);

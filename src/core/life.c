@@ -429,7 +429,7 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
 static uint64_t brake_id(const struct delivery *d)
 {
     if (batches_in_company(d))
-        return hash_number(d->request->origin);
+        return hash_number(d->request->ref);
     if (d->id_len)
         return hash_bytes(d->id, d->id_len);
     return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : hash_number(d->ref);
@@ -465,11 +465,14 @@ static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bo
     return count_failure(q, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
 }
 
-void life_request_failed(struct queue *q, int64_t now_ms, const struct request *r, const char *text)
+void life_request_failed(struct queue *q, int64_t now_ms, struct request *r, const char *text)
 {
-    uint64_t id = r->n_sent > 1 ? hash_number(r->origin) : brake_id(request_first(r));
-
-    count_failure(q, now_ms, id, text, false);
+    if (r->failed)
+        return;
+    r->failed = true;
+    if (batches_failure_is_new(q, r))
+        count_failure(q, now_ms, r->n_sent > 1 ? hash_number(r->ref) : brake_id(request_first(r)), text,
+                      false);
 }
 
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)

@@ -157,6 +157,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
         d->claim.row_is_ours = false;
     d->claim.has_token = true;
     d->claim.alone = alone;
+    d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
     d->outcome.exhausted = d->outcome.rowless = d->outcome.only_expired = d->outcome.give_back =
         d->outcome.charged = false;
@@ -359,6 +360,9 @@ static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct de
     int64_t left = d->claim.window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
 
     if (left < tenth)
+        return true;
+    /* Claimed for a request with many messages; now each would be a trial, all at once. */
+    if (batches_are_on(q) && q->share->brake.on && !d->claim.trial)
         return true;
     if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
         return true;

@@ -641,10 +641,33 @@ static void a_bad_deployment_sets_the_circuit_breaker(void **state)
     while (!w->q.share->brake.on && w->now < 600000)
         run(w, w->now + 1);
     assert_true(w->q.share->brake.on);
-    assert_in_range(w->n_requests, 1, 50);
+    assert_in_range(w->n_requests, 1, 20);
     run(w, w->now + 60000);
     for (int i = 0; i < N; i++)
         assert_false(w->dead[i]);
+    end(w);
+}
+
+static int four_are_bad(struct world *w, const struct request *r)
+{
+    for (int i = 0; i < 4; i++)
+        if (has(r, i * 25))
+            return 500;
+    return 200;
+}
+
+/* The circuit breaker of five counts bad messages, and not the requests that it takes to find them. */
+static void four_bad_messages_do_not_set_the_circuit_breaker(void **state)
+{
+    struct world *w = world(true, four_are_bad);
+
+    while (w->n_requests < 15) {
+        run(w, w->now + 1);
+        assert_false(w->q.share->brake.on);
+    }
+    run(w, 600000);
+    for (int i = 0; i < N; i++)
+        assert_true(w->dead[i] == (i % 25 == 0) && w->attempts[i] == (i % 25 == 0 ? 2 : 1));
     end(w);
 }
 
@@ -732,6 +755,7 @@ int main(void)
         cmocka_unit_test(after_the_second_takeover_messages_go_in_groups),
         cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
+        cmocka_unit_test(four_bad_messages_do_not_set_the_circuit_breaker),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
         cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),

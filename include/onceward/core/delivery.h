@@ -38,6 +38,7 @@ struct delivery_claim {
     bool has_token;    /* the token may be in the row */
     bool row_is_ours;  /* the row has this body's fingerprint */
     bool alone;        /* claimed for quarantine */
+    bool trial;        /* claimed while the circuit breaker was on */
     bool reserved;     /* it holds a slot of the application */
     bool looked;       /* a lookup was made while it waited for a slot */
     int attempt;       /* without takeovers */
@@ -49,8 +50,7 @@ struct delivery_claim {
     int next_cap;           /* of the request after this one; 0: unchanged */
     uint64_t
         failed_with; /* the request whose failure capped it: its members share requests only with each other */
-    uint64_t origin;        /* the first request of that line */
-    uint64_t group;         /* quarantined together; 0: none */
+    uint64_t group;  /* quarantined together; 0: none */
     uint32_t slot_units;    /* its share of a slot, from its claim on */
     int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
     int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */

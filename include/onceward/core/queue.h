@@ -116,6 +116,9 @@ struct queue {
         struct batch_size size;
         bool knows; /* the application has echoed the count of a request */
         int n_bad;  /* answers in a row that say nothing about the messages */
+        uint64_t
+            half_failed[64]; /* failed requests of which one half has failed, too: the latest, as a ring */
+        size_t n_half_failed;
     } batches;
     struct quarantine {  /* the group that has the application to itself: see core/quarantine.h */
         uint64_t number; /* of the latest group */

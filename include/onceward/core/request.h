@@ -39,12 +39,13 @@ struct request {
     bool unanswered;         /* the limiter has its mark for a window without an answer */
     struct buf body;         /* with several messages: the envelope. Empty: the body is that of the message */
     size_t n_sent;           /* members when it was sent */
-    uint64_t origin;         /* the request that failed first, of whose members these are; else its own ref */
-    uint64_t size_mark;      /* of the learned size */
-    bool is_full;            /* more messages would not have gone with it */
-    bool some_succeeded;     /* its answer names some as failed, and not all */
-    bool some_completed;     /* a row was completed, after an answer that awaits it */
-    bool is_bad;             /* its answer is none to a batch: its rows say nothing about the next answer */
-    bool crashed;            /* the application was told of its crash, and said whose it is: */
+    uint64_t parent;     /* the larger request that failed, of whose members these are; 0: none, or unknown */
+    uint64_t size_mark;  /* of the learned size */
+    bool is_full;        /* more messages would not have gone with it */
+    bool some_succeeded; /* its answer names some as failed, and not all */
+    bool some_completed; /* a row was completed, after an answer that awaits it */
+    bool failed;         /* as a whole: counted for the circuit breaker */
+    bool is_bad;         /* its answer is none to a batch: its rows say nothing about the next answer */
+    bool crashed;        /* the application was told of its crash, and said whose it is: */
     enum crash whose;
 };
