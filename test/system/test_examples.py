@@ -24,6 +24,8 @@ WRONG = [b'{"id": "o9", "cents": ', b"\xff", b"5", b"[]", b"null", b'"o9"', b'{"
          b'{"id": "o9", "cents": null}', b'{"id": ["o9"], "cents": 250}', b'{"id": {}, "cents": 250}', b'{"id": "o9", "cents": "many"}',
          b'{"id": "o9", "cents": [250]}', b'{"id": "o9", "cents": 2.5}']
 REFUSALS = {400, 415, 422}  # of permanent_status
+BATCH_KINDS = examples.BATCHES + (examples.LOCKED_BATCHES if os.environ.get("ONCEWARD_EXAMPLES") else [])
+BATCHES = [pytest.param(kind, path, id=f"{kind.name}{path.replace('/payments/', '-')}") for kind in BATCH_KINDS for path in kind.paths]
 N_ORDERS, N_KILLS = (150, 2) if os.environ.get("ONCEWARD_EXAMPLES") else (60, 1)
 
 
@@ -127,6 +129,61 @@ def test_the_example_of_response_passes_the_key_on(bed, tmp_path):
         bed.wait_for_status("o1", "completed")
         assert heard == [('"o1"', {"reference": "o1", "cents": 250})] * 2
         assert application.post("/payments", WRONG[0]) == 400
+
+
+def member(i, body, token="ow1.none"):
+    return {"token": token, "id": i, "queue": "q", "attempt": 1, "redelivered": False, "content_type": "application/json", **body}
+
+
+@pytest.mark.parametrize("kind, path", BATCHES)
+def test_the_example_of_batches_books_each_order_once(bed, charges, tmp_path, kind, path):
+    """Orders, copies and a wrong message, while the application is killed: the ledger has each order once, and the wrong one is dead."""
+    orders = [f"{uuid.uuid4().hex[:8]}-{i}" for i in range(N_ORDERS)]
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
+        for order in orders + orders[::3]:
+            bed.queue.publish(order, json.dumps({"id": order, "cents": 250}).encode(), content_type="application/json")
+        bed.queue.publish("wrong", WRONG[0], content_type="application/json")
+        bed.queue.wait_for_ready(len(orders) + len(orders[::3]) + 1)
+        sidecar = bed.sidecar(forward={"url": application.url(path), "concurrency": 2, "batch": {"max_messages": 10}},
+                              retry={"backoff": "50ms"})
+        for kill in range(N_KILLS):
+            seen = (kill + 1) * N_ORDERS // (N_KILLS + 2)
+            wait_until(lambda: bed.rows(f"SELECT count(*) FROM {charges}")[0]["count"] >= seen, f"{seen} orders are booked")
+            application.kill()
+            application.start()
+        wait_until(lambda: settled(sidecar) == len(orders) + len(orders[::3]) + 1, lambda: f"all is settled: {application.said()}", 60)
+        assert sorted(r["order_id"] for r in bed.rows(f"SELECT order_id FROM {charges} WHERE cents = 250")) == sorted(orders)
+        letter, = bed.letters()
+        assert (letter["message_id"], letter["reason"], letter["attempts"]) == ("wrong", "permanent", 1)
+        bed.assert_acked()
+        good, bad = member("a", {"body": {"id": "o9", "cents": 1}}), member("b", {"body_base64": "e30="})
+        assert application.post_batch(path, [good, good])[0] == 500  # no token, twice
+        if path.endswith("all"):
+            assert application.post_batch(path, [good, bad])[:2] == (422, "2")
+        else:
+            status, count, failures = application.post_batch(path, [bad, bad])
+            assert (status, count) == (200, "2") and [(f["id"], f["status"]) for f in failures] == [("b", 422)] * 2
+    assert len(bed.rows(f"SELECT order_id FROM {charges}")) == N_ORDERS
+
+
+@pytest.mark.parametrize("kind, path", BATCHES)
+def test_the_example_of_batches_answers_without_its_database(tmp_path, kind, path):
+    with example(kind, tmp_path, f"postgresql://u@127.0.0.1:{process.free_port()}/x") as application:
+        assert application.post_batch(path, [member("a", {"body": {"id": "o1", "cents": 1}})])[:2] == (503, "1")
+
+
+@pytest.mark.parametrize("kind, path", BATCHES)
+def test_the_example_of_batches_keeps_its_side_of_the_contract(bed, charges, tmp_path, kind, path):
+    message, config = tmp_path / "message.json", tmp_path / "config.json"
+    message.write_text('{"id": "{{id}}", "cents": 250}')
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
+        config.write_text(json.dumps(bed.config(forward={"url": application.url(path), "content_type": "application/json",
+                                                         "concurrency": 4, "batch": {"max_messages": 100}})))
+        done = subprocess.run(
+            [schema.require_binary(), "try", "--config", str(config), "--queue", bed.queue.name, "--message", str(message), "--effect",
+             f"SELECT count(*) FROM {charges} WHERE order_id = $1", "--effect-database", bed.postgres.dsn(user="postgres")],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=False)
+        assert done.returncode == 0 and b" breaks" not in done.stdout and b"advice" not in done.stdout, done.stdout.decode() + application.said()
 
 
 @pytest.mark.parametrize("kind, path", TRIED)

@@ -4,6 +4,7 @@ import collections
 import fcntl
 import hashlib
 import http.client
+import json
 import os
 import re
 import shutil
@@ -47,6 +48,18 @@ LOCKED = [
     Kind("java", "java", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", ALL),
     Kind("kotlin", "kotlin", "mvn --version", "mvn --quiet --batch-mode package", "java -jar {folder}/target/payments.jar", ALL),
     Kind("spring", "spring", "mvn --version", "mvn --quiet --batch-mode package", "java -Xmx256m -jar {folder}/target/payments.jar", ALL),
+]
+
+# Requests with several messages: all or nothing, and valid ones only.
+BOTH = ("/payments/all", "/payments/valid")
+BATCHES = [
+    Kind("python-batch", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/batch.py", BOTH),
+    Kind("node-batch", "node", "NODE_PATH=/usr/share/nodejs node -e 'require(\"pg\")'", "", "node {folder}/batch.js", BOTH),
+]
+LOCKED_BATCHES = [
+    Kind("node-batch-locked", "node", "npm --version", "npm ci --no-audit --no-fund", "node {folder}/batch.js", BOTH),
+    Kind("go-batch", "go", "go version", "GOFLAGS=-mod=readonly go build -o batch-payments ./batch", "{folder}/batch-payments", BOTH),
+    Kind("java-batch", "java", "mvn --version", "mvn --quiet --batch-mode package", "java -cp {folder}/target/payments.jar Batch", BOTH),
 ]
 
 
@@ -143,3 +156,13 @@ class Example:
         status = connection.getresponse().status
         connection.close()
         return status
+
+    def post_batch(self, path, messages):
+        """Answers the status, the field Onceward-Batch, and the failures."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", path, json.dumps({"messages": messages}), {
+            "Onceward-Batch": str(len(messages)), "Content-Type": "application/json", "Onceward-Token-Window-Ms": "20000"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, answer.headers["Onceward-Batch"], json.loads(body).get("failures")
