@@ -1,4 +1,6 @@
-/* onceward schema and onceward example: the form of a configuration. */
+/* onceward schema and onceward example: the form of a configuration, and of an application for batches. */
+
+#include "command/example.h"
 
 #include "command/common.h"
 #include "onceward/base/buf.h"
@@ -68,33 +70,66 @@ static int example_usage(FILE *to, int status)
 {
     fputs(
         "usage: onceward example [--completion response|transaction]\n"
+        "       onceward example --batch\n"
         "Prints a small configuration to start with, and on standard error the meaning of each of its keys.\n"
         "  onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
-        "`onceward explain --keys` lists the other keys.\n",
+        "`onceward explain --keys` lists the other keys.\n"
+        "  --completion NAME  the value of the key `completion`; default: response\n"
+        "  --batch            print an application in Python that takes several messages in a request, with completion\n"
+        "                     transaction: onceward example --batch >application.py\n",
         to);
     return status;
 }
 
+/* The configuration's part of it goes to standard error, so that the application can be written to a file. */
+static int print_application(void)
+{
+    fputs(example_application, stdout);
+    fflush(stdout);
+    fputs(
+        "To send it several messages in a request, set for its queue:\n"
+        "    \"completion\": \"transaction\",\n"
+        "    \"forward\": { \"url\": \"http://127.0.0.1:8080/payments/valid\", \"batch\": { \"max_messages\": 100 } }\n"
+        "/payments/all does all messages of a request or none; /payments/valid names those that are wrong.\n"
+        "`onceward try` tests it.\n",
+        stderr);
+    return STATUS_DONE;
+}
+
 int command_example(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"completion", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {0}};
-    const char *completion = "response";
+    static const struct option options[] = {{"completion", required_argument, NULL, 'c'},
+                                            {"batch", no_argument, NULL, 'b'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    const char *completion = NULL;
+    bool batch = false;
     int option;
 
     while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         if (option == 'h')
             return example_usage(stdout, STATUS_DONE);
-        if (option != 'c')
+        if (option == 'b')
+            batch = true;
+        else if (option == 'c')
+            completion = optarg;
+        else
             return command_see_help(argv[0]);
-        completion = optarg;
     }
+    if (batch && completion) {
+        fputs("example: --batch prints an application for completion transaction, without --completion\n",
+              stderr);
+        return command_see_help(argv[0]);
+    }
+    completion = completion ? completion : "response";
     if (strcmp(completion, "response") != 0 && strcmp(completion, "transaction") != 0) {
         fprintf(stderr, "example: --completion \"%s\" is neither response nor transaction\n", completion);
         return command_see_help(argv[0]);
     }
     if (optind < argc)
         return command_see_help(argv[0]);
+    if (batch)
+        return print_application();
     printf("%s      \"completion\": \"%s\",\n%s", head, completion, tail);
     fflush(stdout);
     config_keys_each(tell_key, NULL);

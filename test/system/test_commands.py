@@ -140,6 +140,7 @@ def test_the_program_itself_has_help_and_a_version():
     (["schema", "now"], "onceward "),
     (["example", "--completion", "both"], '"both"'),
     (["example", "me"], "onceward "),
+    (["example", "--batch", "--completion", "response"], "--batch"),
     (["completion"], "onceward "),
     (["completion", "tcsh"], "onceward "),
     (["health"], "onceward "),
@@ -335,6 +336,19 @@ def test_the_example_is_valid_and_explained(completion):
     assert sorted(keys) == sorted(line for line in done.err.splitlines() if not line.startswith(" "))
     for key in keys:
         assert f"{key}\n    {good('explain', key).splitlines()[1].strip()}\n" in done.err
+
+
+def test_the_application_for_batches_is_that_of_the_examples():
+    """test_examples.py runs it."""
+    done = run("example", "--batch")
+    with open(os.path.join(os.path.dirname(__file__), "../../deploy/examples/python/batch.py")) as f:
+        assert done.status == 0 and done.out == f.read()
+    setting = json.loads("{%s}" % re.search(r'^ +("completion".*\n.*)$', done.err, re.M).group(1))
+    config = json.loads(good("example"))
+    config["queues"]["orders"].update(setting)
+    checked = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps(config).encode(), stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=60, env=ENVIRONMENT)
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_each_shell_completes_every_command_and_option():
