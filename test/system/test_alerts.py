@@ -76,18 +76,19 @@ def test_both_collections_have_the_same_alerts_and_say_what_to_do():
 
 
 def on_call():
-    """The table of what to do: a row an alert, with its own words."""
-    rows = ["| alert | says | what to do |", "|---|---|---|"]
+    """An entry for each alert, made from its annotations."""
+    text = ""
     for name, rule in rules("prometheus.yaml").items():
         says = re.sub(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}", r"\1, or \2", rule["annotations"]["summary"])
         says = re.sub(r" ?\{\{ \$labels\.queue \}\}", "", says).replace("Queue, or T", "Queue, or t").replace("{{ $labels.event }}", "EVENT")
         does = re.sub(r"onceward (?:check --connect|status|explain \w+|dead \w+(?: ID)?|health --live)|dead show ID|kubectl get pods|SELECT [^;]*", r"`\g<0>`",
                       rule["annotations"]["runbook"].replace("{{ $labels.event }}", "EVENT"))
-        rows.append(f"| `{name}` ({rule['labels']['severity']}) | {says} | {does} |")
-    return "\n".join(rows) + "\n"
+        paragraphs = f"*{rule['labels']['severity']}.* {says}", f"**What to do:** {does}"
+        text += f"### `{name}`\n\n" + "".join(pages.wrap(p) + "\n\n" for p in paragraphs)
+    return text
 
 
-def test_the_page_for_whoever_is_called_has_each_alert():
+def test_the_page_for_operators_has_each_alert():
     if os.environ.get("ONCEWARD_UPDATE"):
         pages.put("deploy/oncall/operate.md", "alerts", on_call())
     assert pages.part("deploy/oncall/operate.md", "alerts") == on_call(), "run this test with ONCEWARD_UPDATE=1"

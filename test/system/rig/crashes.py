@@ -1,4 +1,4 @@
-"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the table of them in deploy/oncall/crashes.md."""
+"""The failpoints and what kill -9 there leads to, read from include/onceward/base/failpoint.def; and the list of them in deploy/oncall/crashes.md."""
 
 import collections
 import os
@@ -32,11 +32,19 @@ def read():
 
 
 def markdown():
+    """The points of each pair of outcomes, as a list below it."""
     points, outcomes = read()
-    text = "| killed with -9 at | `completion: transaction` | `completion: response` |\n|---|---|---|\n"
+    grouped = {}
     for p in points:
-        same = p.transaction == p.response
-        text += f"| `{p.name}`: {p.where} | {outcomes[p.transaction]} | {'the same' if same else outcomes[p.response]} |\n"
+        grouped.setdefault((p.transaction, p.response), []).append(p)
+    text = ""
+    for (transaction, response), some in grouped.items():
+        if transaction == response:
+            lines = [f"**{outcomes[transaction]}**"]
+        else:
+            lines = [f"**With `transaction`:** {outcomes[transaction]}", f"**With `response`:** {outcomes[response]}"]
+        text += "".join(pages.wrap(line) + "\n\n" for line in lines)
+        text += "".join(f"- `{p.name}`: {p.where}\n" for p in some) + "\n"
     return text
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -18,6 +19,12 @@ def all_pages():
                  if name.endswith(".md") and "node_modules" not in folder and "/.build" not in folder]
     assert "README.md" in found
     return sorted(found)
+
+
+def wrap(text):
+    """A paragraph in lines of at most 118 columns; code between backticks stays on one line."""
+    kept = re.sub(r"`[^`]*`", lambda m: m[0].replace(" ", "\0"), text)
+    return "\n".join(textwrap.wrap(kept, 118, break_on_hyphens=False, break_long_words=False)).replace("\0", " ")
 
 
 def path(page):
