@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import threading
 
+import pika
 import pytest
 
 from rig.application import Gate
@@ -236,3 +237,49 @@ def test_messages_without_a_key_are_not_ordered_or_dead(bed):
     wait_until(lambda: [r["reason"] for r in bed.letters()] == ["no_key"], "it is a dead letter")
     assert not bed.app.posts("other")
     bed.assert_acked()
+
+
+def test_partitions_keep_the_order_of_each_key_through_kills_and_restarts(bed):
+    ordered = Ordered(bed)
+    names = [f"{bed.name}-part-{i}" for i in range(4)]
+    channel = bed.queue.channel
+    for name in names:
+        channel.queue_declare(name, durable=True, arguments=SINGLE)
+    try:
+        partitions_keep_the_order(bed, ordered, names)
+    finally:
+        for name in names:
+            channel.queue_delete(name)
+
+
+def partitions_keep_the_order(bed, ordered, names):
+    keys = [f"k{i}" for i in range(40)]
+
+    def publish(n):
+        for _, key in itertools.product(range(n), keys):
+            number = ordered.numbers[key] = ordered.numbers.get(key, 0) + 1
+            bed.queue.channel.basic_publish("", names[int(key[1:]) % len(names)], b"{}", pika.BasicProperties(
+                message_id=f"{key}:{number}", headers={"account": key}, delivery_mode=2))
+
+    def config():
+        whole = bed.config(**ORDER)
+        entry = whole["queues"].pop(bed.queue.name)
+        whole["queues"]["accounts"] = {**entry, "queue": f"{bed.name}-part-{{0..3}}", "consumer": f"{bed.name}-part"}
+        return whole
+
+    publish(10)
+    replicas = [bed.sidecar(config=config(), name=f"s{i}", wait=False) for i in range(3)]
+    for r in replicas:
+        r.wait_for("consuming")
+    for turn in range(4):
+        publish(5)
+        n = len(bed.app.effects())
+        wait_until(lambda: len(bed.app.effects()) > n, "something is done")
+        for r in replicas:
+            if turn % 2:
+                assert r.term() == 0
+            else:
+                r.kill()
+            r.start()
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
