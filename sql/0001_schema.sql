@@ -95,7 +95,7 @@ CREATE TABLE onceward.inbox (
 CREATE INDEX inbox_received_at ON onceward.inbox USING brin (received_at);
 
 COMMENT ON TABLE onceward.inbox IS 'The state of each message. Change it only through the functions of this schema.';
-COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is in use. failed: will be tried again. waiting: released without a charge, or redriven. dead: given up, see dead_letter.';
+COMMENT ON COLUMN onceward.inbox.status IS 'processing: a token is in use. failed: will be tried again. waiting: released without a charge, or redriven. dead: given up, see dead_letter. held: given up in an ordered queue, waits for an operator.';
 COMMENT ON COLUMN onceward.inbox.attempt IS 'Claims that led to a forward; counted by the claim, taken off by a release.';
 COMMENT ON COLUMN onceward.inbox.token IS 'The secret of the newest claim. It stays after the end of the claim, so that a repeated call is recognised.';
 COMMENT ON COLUMN onceward.inbox.fingerprint IS 'The first 16 bytes of the SHA-256 of the body.';

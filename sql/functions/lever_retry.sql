@@ -1,5 +1,5 @@
--- For operators: makes failed and waiting rows of a consumer due now, all of them or those of some ids, and makes
--- the replicas look at waiting messages. Ids that were recorded to be given up no longer are.
+-- For operators: makes failed, waiting and held rows of a consumer due now, all of them or those of some ids, and
+-- makes the replicas look at waiting messages. A held row begins again, without attempts. Ids that were recorded to be given up no longer are.
 --
 -- Returns the number of rows that became due. It skips attempts that a sidecar released at its end with
 -- `completion: response`: the application may still be at work until the window would have ended, which is exactly
@@ -24,12 +24,21 @@ BEGIN
     WITH taken AS MATERIALIZED (
         SELECT r.ctid AS tid, r.token FROM onceward.inbox r
         WHERE r.consumer = p_consumer AND (p_ids IS NULL OR r.message_id = ANY (p_ids))
-          AND r.status IN ('failed', 'waiting') AND r.next_attempt_at > v_now
+          AND (r.status = 'held' OR (r.status IN ('failed', 'waiting') AND r.next_attempt_at > v_now))
           AND NOT (r.status = 'waiting' AND r.token_expires_at > v_now AND r.next_attempt_at = r.token_expires_at + v_grace)
         ORDER BY r.message_id FOR UPDATE OF r SKIP LOCKED
     )
-    UPDATE onceward.inbox r SET next_attempt_at = v_now FROM taken t
-    WHERE r.ctid = t.tid AND r.token = t.token AND r.status IN ('failed', 'waiting');
+    UPDATE onceward.inbox r
+    SET next_attempt_at = v_now,
+        status = CASE r.status WHEN 'held' THEN 'waiting' ELSE r.status END,
+        attempt = CASE r.status WHEN 'held' THEN 0 ELSE r.attempt END,
+        alive_since = CASE r.status WHEN 'held' THEN v_now ELSE r.alive_since END,
+        crashes = CASE r.status WHEN 'held' THEN NULL ELSE r.crashes END,
+        takeovers = CASE r.status WHEN 'held' THEN NULL ELSE r.takeovers END,
+        unproven_at = CASE r.status WHEN 'held' THEN NULL ELSE r.unproven_at END,
+        unproven_step = CASE r.status WHEN 'held' THEN NULL ELSE r.unproven_step END
+    FROM taken t
+    WHERE r.ctid = t.tid AND r.token = t.token AND r.status IN ('failed', 'waiting', 'held');
     GET DIAGNOSTICS v_n = ROW_COUNT;
     RETURN v_n;
 END

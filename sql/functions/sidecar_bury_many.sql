@@ -2,18 +2,20 @@
 -- delivery be rejected. p_of has the number of each item's queue, which is a place in p_consumers, p_vhosts, p_queues, p_transactions,
 -- p_windows, p_max_windows (not less) and p_max_attempts.
 --
--- Three kinds of deaths:
+-- The kinds of deaths:
 --   with a token      the row must have it, and be processing or failed;
 --   p_exhausted       nobody has claimed it. With the reason attempts, the row must be what sidecar_claim_many calls exhausted; with any
---                     other, failed, or waiting and its last token expired, however many attempts were made. The row takes the
+--                     other, failed, held, or waiting and its last token expired, however many attempts were made. The row takes the
 --                     offered token, so that a repeat is recognised;
+--   p_holds           with a row, of an ordered queue: the row becomes `held` instead, and there is no letter. The delivery stays unacked,
+--                     and keeps the later messages of its key waiting until an operator decides (lever_retry, lever_give_up);
 --   p_rowless         no row of its own (no usable id, or another body): only the letter. Its token is that of this delivery of
 --                     it, and is kept as the letter's digest. A repeat after a lost answer must be sent as p_redelivered: then it is
 --                     inserted only when there is no letter with that token. What a copy says does not tell which one it is: two
 --                     messages may be alike, and each is rejected. So after a crash between commit and reject there is a letter too
 --                     many rather than one too few. Without a token (NULL, or nothing but zeros) the digest is that of the copy.
 --
--- Answers, one an item: buried (letter_id) | completed | locked (look again) | lost | vanished | dead (it was dead before, by another
+-- Answers, one an item: buried (letter_id) | on_hold | completed | locked (look again) | lost | vanished | dead (it was dead before, by another
 -- death: nothing was inserted).
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of the 64 rows of letter_lock, so that two
@@ -26,7 +28,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_bury_many(
     p_of integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_statuses integer[], p_errors text[],
     p_reasons text[], p_rowless boolean[], p_redelivered boolean[], p_exhausted boolean[], p_attempts integer[], p_raw_ids bytea[],
     p_bodies bytea[], p_content_types text[], p_properties text[], p_headers text[], p_exchanges text[],
-    p_routing_keys text[], p_deaths bigint[], p_content_headers bytea[])
+    p_routing_keys text[], p_deaths bigint[], p_content_headers bytea[], p_holds boolean[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, letter_id bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -53,6 +55,7 @@ DECLARE
     v_error   text;
     v_digest  bytea;
     v_letter  boolean;
+    v_holds   boolean;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     v_died := onceward.time_mark();
@@ -69,6 +72,7 @@ BEGIN
         letter_id := NULL;
         v_digest := NULL;
         v_letter := false;
+        v_holds := p_holds[i] IS TRUE AND p_rowless[i] IS NOT TRUE;
         v_made := 0;
         v_error := NULL;
 
@@ -94,7 +98,7 @@ BEGIN
             SELECT r.ctid, r.status, r.token, r.token_expires_at, r.attempt, r.last_error,
                    CASE WHEN p_exhausted[i] IS NOT TRUE THEN r.token = p_tokens[i] AND r.status IN ('processing', 'failed')
                         WHEN p_reasons[i] <> 'attempts' THEN
-                            r.status = 'failed' OR (r.status = 'waiting' AND r.token_expires_at <= v_stale)
+                            r.status IN ('failed', 'held') OR (r.status = 'waiting' AND r.token_expires_at <= v_stale)
                         WHEN r.status = 'failed' AND r.last_error IS DISTINCT FROM c_swept THEN r.attempt >= p_max_attempts[q]
                         ELSE r.takeovers >= p_max_attempts[q] + 2
                              AND (r.status = 'failed'
@@ -115,13 +119,16 @@ BEGIN
                 FOR UPDATE OF r SKIP LOCKED;
                 IF FOUND THEN
                     UPDATE onceward.inbox r
-                    SET status = 'dead', token = coalesce(p_tokens[i], r.token), token_expires_at = v_now, next_attempt_at = NULL,
+                    SET status = CASE WHEN v_holds THEN 'held' ELSE 'dead' END, token = coalesce(p_tokens[i], r.token), token_expires_at = v_now, next_attempt_at = NULL,
                         http_status = coalesce(p_statuses[i], r.http_status),
                         last_error = coalesce(onceward.error_cut(p_errors[i]), r.last_error)
                     WHERE r.ctid = v_tid AND r.token = v_token AND r.status = v_status;
                     v_letter := FOUND;
                 END IF;
-                answer := CASE WHEN v_letter THEN 'buried' ELSE 'locked' END;
+                answer := CASE WHEN NOT v_letter THEN 'locked' WHEN v_holds THEN 'on_hold' ELSE 'buried' END;
+                v_letter := v_letter AND NOT v_holds;
+            ELSIF v_holds AND v_status = 'held' AND v_token = p_tokens[i] THEN
+                answer := 'on_hold';
             ELSIF v_status = 'dead' AND v_token = p_tokens[i] THEN
                 SELECT l.id INTO letter_id FROM onceward.dead_letter l
                 WHERE l.consumer = p_consumers[q] AND l.message_id = p_ids[i] AND NOT l.rowless
@@ -153,4 +160,4 @@ $$;
 REVOKE ALL ON FUNCTION onceward.sidecar_bury_many(text, bigint, boolean, text[], bigint, text[], text[], text[], boolean[], interval[],
                                                   interval[], integer[], integer[], text[], uuid[], bytea[], text[], integer[], text[],
                                                   text[], boolean[], boolean[], boolean[], integer[], bytea[], bytea[], text[], text[],
-                                                  text[], text[], text[], bigint[], bytea[]) FROM PUBLIC;
+                                                  text[], text[], text[], bigint[], bytea[], boolean[]) FROM PUBLIC;

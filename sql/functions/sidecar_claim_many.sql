@@ -7,7 +7,7 @@
 -- Answers, one an item, or one with ord -n for the n items that have none: claimed (age_ms, taken_over) | completed | held (wait_ms until a takeover is
 -- allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) | due (taken over once before: only a claim that is
 -- alone may take it over again; the row is untouched) | locked | vanished | exhausted (detail: the last error; the row is untouched) |
--- dead (detail: the last error) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and
+-- dead (detail: the last error) | on_hold (detail: the last error; the row is untouched) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and
 -- the first body's row). With each but completed, where there is a row: attempt, takeovers, crashes, unproven_ms, unproven_step
 -- and batch_cap (0: none).
 --
@@ -204,6 +204,7 @@ BEGIN
                WHEN 'not_due' THEN r.last_error
                WHEN 'exhausted' THEN r.last_error
                WHEN 'dead' THEN r.last_error
+               WHEN 'on_hold' THEN r.last_error
                WHEN 'mismatch' THEN json_build_object(
                    'fingerprint', encode(i.fingerprint, 'hex'),
                    -- Only 4 bytes of an entry are known. A claim with zeros behind them is answered like the first
@@ -232,6 +233,7 @@ BEGIN
                      ELSE 'mismatch' END
             WHEN r.fingerprint <> i.fingerprint THEN 'mismatch'
             WHEN r.status = 'completed' THEN 'completed'
+            WHEN r.status = 'held' THEN 'on_hold'
             WHEN r.status = 'dead' THEN
                 CASE WHEN onceward.letter_revives(p_consumers[i.queue], i.id, i.deaths, p_revives[i.queue]) THEN 'locked' ELSE 'dead' END
             WHEN r.status = 'processing' AND r.token = i.token THEN

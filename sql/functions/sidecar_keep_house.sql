@@ -182,6 +182,7 @@ BEGIN
                          AND NOT EXISTS (SELECT FROM onceward.dead_letter l
                                          WHERE l.consumer = r.consumer AND l.message_id = r.message_id AND NOT l.rowless)
                          THEN 'old' END
+                     WHEN 'held' THEN 'open' -- until an operator decides
                      ELSE CASE WHEN greatest(r.next_attempt_at, r.token_expires_at) <= v_late THEN 'waits' ELSE 'open' END
                      END AS found
               FROM onceward.inbox r

@@ -96,7 +96,7 @@ BEGIN
                       OR (p_transactions[i.queue]
                           AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
                                                       p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own, p_gone))
-                  ELSE r.status IN ('failed', 'waiting') END
+                  ELSE r.status IN ('failed', 'waiting', 'held') END
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     ), changed AS (
         UPDATE onceward.inbox r

@@ -5,7 +5,7 @@
 -- Locks: none. Reads the whole inbox: for a person, not for a timer. Repeating it: only reads.
 SELECT consumer,
        g.consumer IS NOT NULL,
-       coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(completed, 0), coalesce(dead, 0),
+       coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(held, 0), coalesce(completed, 0), coalesce(dead, 0),
        coalesce(letters, 0),
        floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint,
        EXISTS (SELECT FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q
@@ -15,9 +15,10 @@ FROM (SELECT i.consumer::text,
              count(*) FILTER (WHERE i.status = 'processing') AS processing,
              count(*) FILTER (WHERE i.status = 'failed') AS failed,
              count(*) FILTER (WHERE i.status = 'waiting') AS waiting,
+             count(*) FILTER (WHERE i.status = 'held') AS held,
              count(*) FILTER (WHERE i.status = 'completed') AS completed,
              count(*) FILTER (WHERE i.status = 'dead') AS dead,
-             min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting')) AS oldest
+             min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting', 'held')) AS oldest
       FROM onceward.inbox i GROUP BY i.consumer) rows
 FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)
 FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)

@@ -19,7 +19,7 @@ SELECT u.consumer, u.message_id, u.status, u.attempt,
        p.gid, p.owner
 FROM (SELECT i.*, i.xmax AS holder
       FROM onceward.inbox i
-      WHERE i.status IN ('processing', 'failed', 'waiting')
+      WHERE i.status IN ('processing', 'failed', 'waiting', 'held')
       ORDER BY i.received_at, i.consumer, i.message_id LIMIT 10) u
 LEFT JOIN LATERAL (
     SELECT a.pid, a.application_name, a.usename, a.state, a.xact_start

@@ -260,15 +260,18 @@ const char *broker_arguments_drop_warning(const struct broker_arguments *a, int 
 
 /* --- order per key --- */
 
-static const char *limit_refusal(int limit)
+static const char *limit_refusal(int limit, bool holds_dead)
 {
+    if (limit > 0 && holds_dead)
+        return "order.on_dead hold needs a queue without a delivery limit: a held message is delivered again after "
+               "each max_hold";
     if (limit <= 0 || limit >= CONFIG_ORDERED_LIMIT_MIN)
         return NULL;
     return "order per key needs a queue without a delivery limit, or with one of at least 20: the broker drops all "
            "messages that are held after as many restarts";
 }
 
-const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit)
+const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead)
 {
     if (!a->single_active_consumer)
         return "order per key needs a single active consumer: declare the queue with x-single-active-consumer true";
@@ -276,15 +279,15 @@ const char *broker_arguments_order_refusal(const struct broker_arguments *a, int
         return "order per key cannot hold on a queue with x-max-priority: declare it without";
     if (*a->delayed_retry && strcmp(a->delayed_retry, "disabled") != 0)
         return "order per key cannot hold on a queue with delayed retry: declare it without x-delayed-retry-type";
-    return limit_refusal(limit);
+    return limit_refusal(limit, holds_dead);
 }
 
-const char *broker_arguments_order_unread(int limit)
+const char *broker_arguments_order_unread(int limit, bool holds_dead)
 {
     if (limit == LIMIT_UNKNOWN)
         return "order per key needs to know the delivery limit: set delivery_limit (0: none), or give the user "
                "configure permission on the queue, so that its arguments can be read";
-    return limit_refusal(limit);
+    return limit_refusal(limit, holds_dead);
 }
 
 /* --- its connection --- */

@@ -169,9 +169,11 @@ static bool check_timeout(const struct config_queue *q, const struct broker_argu
 }
 
 /* Does the queue support order per key? a NULL: its arguments are unknown. */
-static void check_order(const struct broker_arguments *a, int limit, struct buf *text, enum finding *kind)
+static void check_order(const struct broker_arguments *a, int limit, bool holds_dead, struct buf *text,
+                        enum finding *kind)
 {
-    const char *refusal = a ? broker_arguments_order_refusal(a, limit) : broker_arguments_order_unread(limit);
+    const char *refusal = a ? broker_arguments_order_refusal(a, limit, holds_dead)
+                            : broker_arguments_order_unread(limit, holds_dead);
 
     if (!refusal)
         return;
@@ -224,7 +226,8 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
         }
     }
     if (q->order.key.n)
-        check_order(answer == ARGUMENTS_READ && !a.exclusive ? &a : NULL, returns_limit(&r), &text, &kind);
+        check_order(answer == ARGUMENTS_READ && !a.exclusive ? &a : NULL, returns_limit(&r),
+                    q->order.holds_dead, &text, &kind);
     if (answer == ARGUMENTS_READ && !a.exclusive &&
         (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text) |
          check_timeout(q, &a, &text)) &&

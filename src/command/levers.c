@@ -30,8 +30,8 @@ static const char help_resume[] = "usage: onceward resume --config FILE --consum
 static const char help_retry[] =
     "usage: onceward retry --config FILE --consumer C [--by NAME] [--json] [ID…]\n"
     "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica retries the ones that it holds\n"
-    "within five seconds. Attempt counts stay as they are. A message that is named here is no longer given up. For dead messages\n"
-    "use `onceward dead redrive`.\n" COMMON;
+    "within five seconds. Attempt counts stay as they are; held messages (`order.on_dead` hold) begin again. A message that is\n"
+    "named here is no longer given up. For dead messages use `onceward dead redrive`.\n" COMMON;
 
 static const char help_give_up[] =
     "usage: onceward give-up --config FILE --consumer C [--by NAME] [--json] ID… | --held\n"

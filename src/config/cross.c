@@ -320,6 +320,8 @@ static void check_order(const struct reading *r, const struct config *c, const s
     if (!q->order.key.n) {
         if (reading_is_set(r, "order.unkeyed") && reading_origin(r, "order.key") == ORIGIN_NONE)
             cross_report(r, false, "order.unkeyed", NULL, "expected order.key beside it");
+        if (reading_is_set(r, "order.on_dead") && reading_origin(r, "order.key") == ORIGIN_NONE)
+            cross_report(r, false, "order.on_dead", NULL, "expected order.key beside it");
         return;
     }
     for (size_t i = 0; i < sizeof(useless) / sizeof(useless[0]); i++)
@@ -348,6 +350,11 @@ static void check_order(const struct reading *r, const struct config *c, const s
                      "with a limit of %d the broker drops all messages that an ordered queue holds after as "
                      "many restarts; expected 0 (no limit) or at least %d",
                      limit, CONFIG_ORDERED_LIMIT_MIN);
+    else if (limit > 0 && q->order.holds_dead)
+        cross_report(r, false, "order.on_dead", "delivery_limit",
+                     "hold needs a queue without a delivery limit (0), not one of %d: a held message is "
+                     "delivered again after each max_hold",
+                     limit);
 }
 
 /* Checks the queue's own name when that is the consumer name, since no key gives it. */

@@ -205,6 +205,11 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         return row_exhausted(q, now_ms, d, r);
     case ROW_DEAD:
         return life_reject_again(q, now_ms, d);
+    case ROW_ON_HOLD:
+        row_facts(d, now_ms, r);
+        if (r->detail.len)
+            words_say_last(d, "", r->detail);
+        return row_on_hold(q, now_ms, d);
     case ROW_MISMATCH:
         return row_mismatch(q, now_ms, d, r);
     case ROW_DUE: /* it may be taken over, but only alone */

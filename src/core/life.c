@@ -618,6 +618,7 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
     assert(why != DEAD_NONE && d->message);
     d->outcome.dead = why;
     d->outcome.rowless = rowless;
+    d->outcome.holds = q->rules.holds_dead && d->has_key && !rowless && !d->given_up;
     if (rowless)
         d->claim.has_token = false;
     if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
@@ -1108,6 +1109,20 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
     }
 }
 
+struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    d->claim.has_token = false;
+    d->n_waits = 0;
+    if (d->given_up) {
+        d->outcome.exhausted = true;
+        return life_give_up(q, now_ms, d);
+    }
+    if (!d->on_hold)
+        notes_tell(q, EVENT_ORDER_HELD, d);
+    d->on_hold = true;
+    return step_with(step_wait(OP_CLAIM, WAIT_ON_HOLD, now_ms + ON_HOLD_LOOK_MS), EFFECT_LEAVE_REQUEST);
+}
+
 struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     struct note *n;
@@ -1120,6 +1135,8 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         n->n = r->letter;
         life_given_up_is_dead(q, d);
         return life_reject();
+    case ROW_ON_HOLD:
+        return row_on_hold(q, now_ms, d);
     case ROW_DEAD:
         return life_reject_again(q, now_ms, d);
     case ROW_COMPLETED:

@@ -10,6 +10,8 @@
 enum {
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
+    ON_HOLD_LOOK_MS =
+        30000, /* commands of operators arrive sooner; this one is for a command that was missed */
     SURPLUS_LOOK_MS =
         50, /* interval at which a copy beyond N_FOLLOWERS_MAX checks here, not at the database; 1 ms more per
                other copy */

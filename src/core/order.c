@@ -141,15 +141,20 @@ bool order_channel_lost(struct queue *q)
 
 /* --- standing still --- */
 
+/* The first message with others behind it, or else the first that is held. */
 static const struct delivery *blocking_head(const struct queue *q)
 {
+    const struct delivery *held = NULL;
+
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
         if (key_place_is_first(&d->place) && d->place.line->places.len > 1)
             return d;
+        if (!held && d->wait == WAIT_ON_HOLD)
+            held = d;
     }
-    return NULL;
+    return held;
 }
 
 /* The prefetch is used up by messages that wait, and none of them is at work. */

@@ -52,6 +52,7 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
 {
     char text[160];
 
+    d->has_key = a->has_key;
     order_watch_priority(q, now_ms, d);
     if (order_is_near_limit(q, d) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT)) {
         snprintf(text, sizeof(text),

@@ -61,18 +61,24 @@ void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char 
 
 /* --- retry --- */
 
-void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
+static void retry_list(struct queue *q, int64_t now_ms, struct list *l)
 {
-    struct list *l = &q->held.waiting[WAIT_DUE];
-    size_t n = l->len;
-
-    tell(q, "retry", by, (int64_t)n);
-    pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);
-    while (n--) {
+    for (size_t n = l->len; n; n--) {
         struct delivery *d = container_of(list_first(l), struct delivery, in_list);
 
+        d->on_hold = false;
         life_go(q, now_ms, d, FACT_COMMAND, life_next_attempt(q, now_ms, d));
     }
+}
+
+void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
+{
+    struct list *due = &q->held.waiting[WAIT_DUE], *on_hold = &q->held.waiting[WAIT_ON_HOLD];
+
+    tell(q, "retry", by, (int64_t)(due->len + on_hold->len));
+    pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);
+    retry_list(q, now_ms, due);
+    retry_list(q, now_ms, on_hold);
     life_try_again(q, now_ms);
 }
 

@@ -18,6 +18,9 @@ struct step row_locked(int64_t now_ms, struct delivery *d);
 /* The row is completed: ack, and count as the operation requires. */
 struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* The row is held: it waits for an operator, or dies if one has given it up. */
+struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d);
+
 /* The statement was refused: logs it. */
 void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r);
 

@@ -20,6 +20,7 @@ enum {
     C_PROCESSING,
     C_FAILED,
     C_WAITING,
+    C_HELD,
     C_COMPLETED,
     C_DEAD,
     C_LETTERS,
@@ -84,8 +85,8 @@ static void print_unused(const struct status *s)
 
 static void print_consumers(const struct status *s)
 {
-    struct table t = {.n_columns = 8, .right = 0x7E};
-    static const char *const heads[] = {"CONSUMER",  "PROCESSING", "FAILED",  "WAITING",
+    struct table t = {.n_columns = 9, .right = 0xFE};
+    static const char *const heads[] = {"CONSUMER",  "PROCESSING", "FAILED",  "WAITING",          "HELD",
                                         "COMPLETED", "DEAD",       "LETTERS", "OLDEST UNFINISHED"};
     const PGresult *r = s->consumers;
     bool foreign = false;
@@ -121,6 +122,10 @@ static void add_next(struct table *t, const PGresult *r, int row)
     int64_t ms = field_int(r, row, processing ? U_WINDOW_MS : U_NEXT_MS);
     struct buf text = {0};
 
+    if (!processing && !field_text(r, row, U_NEXT_MS)) { /* held: until an operator decides */
+        table_add_text(t, NULL);
+        return;
+    }
     if (processing)
         buf_add_text(&text, ms >= 0 ? "token ends in " : "token ended ");
     else
@@ -356,11 +361,15 @@ static void print_text(const struct status *s)
 
 static void print_json(const struct status *s)
 {
-    static const struct json_column consumers[] = {
-        {C_CONSUMER, "consumer", false},   {C_PROCESSING, "processing", true},
-        {C_FAILED, "failed", true},        {C_WAITING, "waiting", true},
-        {C_COMPLETED, "completed", true},  {C_DEAD, "dead", true},
-        {C_LETTERS, "dead_letters", true}, {C_OLDEST_MS, "oldest_unfinished_ms", true}};
+    static const struct json_column consumers[] = {{C_CONSUMER, "consumer", false},
+                                                   {C_PROCESSING, "processing", true},
+                                                   {C_FAILED, "failed", true},
+                                                   {C_WAITING, "waiting", true},
+                                                   {C_HELD, "held", true},
+                                                   {C_COMPLETED, "completed", true},
+                                                   {C_DEAD, "dead", true},
+                                                   {C_LETTERS, "dead_letters", true},
+                                                   {C_OLDEST_MS, "oldest_unfinished_ms", true}};
     static const struct json_column unfinished[] = {{U_CONSUMER, "consumer", false},
                                                     {U_ID, "message_id", false},
                                                     {U_STATE, "state", false},

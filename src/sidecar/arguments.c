@@ -54,9 +54,9 @@ static void judge_order(struct lane *l, const struct arguments_found *found)
     if (!l->config->order.key.n || !readable)
         return;
     if (read)
-        refusal = broker_arguments_order_refusal(&found->arguments, limit);
+        refusal = broker_arguments_order_refusal(&found->arguments, limit, l->config->order.holds_dead);
     else if (!l->core.returns.limits.read)
-        refusal = broker_arguments_order_unread(limit);
+        refusal = broker_arguments_order_unread(limit, l->config->order.holds_dead);
     queue_refused(&l->core, now_ms, PAUSE_NOT_ORDERED, refusal);
     if (refusal && !was_refused)
         report_reason(l, EVENT_REFUSED, refusal);

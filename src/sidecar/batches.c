@@ -98,6 +98,7 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
         .rowless = d->outcome.rowless,
         .looked_for = queue_letter_is_looked_for(d),
         .exhausted = d->outcome.exhausted,
+        .holds = d->outcome.holds,
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
         .content_type = m->properties[PROPERTY_CONTENT_TYPE],

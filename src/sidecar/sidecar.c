@@ -291,6 +291,7 @@ static struct queue_rules rules_of(const struct sidecar *s, const struct config_
         .too_large_is_reject = q->too_large_is_reject,
         .ordered = q->order.key.n > 0,
         .unkeyed_is_dead = q->order.unkeyed_is_dead,
+        .holds_dead = q->order.holds_dead,
         .store_response_bytes = q->store_response_bytes,
         .delivery_limit = limit >= 0 ? limit : LIMIT_UNKNOWN,
         .stuck_ms = FAILPOINT_MS(STUCK),

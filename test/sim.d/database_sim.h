@@ -76,6 +76,7 @@ struct database_sim {
     size_t n_unflushed, unflushed_cap;
     struct presence_row presence[SIDECARS_MAX];
     struct batch *free_batches;
+    uint64_t retry_number[QUEUES_MAX]; /* of the operator's commands */
 };
 
 void database_sim_init(struct world *w);

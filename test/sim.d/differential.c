@@ -211,6 +211,7 @@ static int do_end(struct asked *a, int m, int s, int what)
                              .give_back = random_chance(&a->random, 3000),
                              .exhausted = random_chance(&a->random, 5000),
                              .near_limit = random_chance(&a->random, 4000),
+                             .holds = random_chance(&a->random, 4000),
                              .deaths = 1,
                              .body = a->rows[m].body};
     struct inbox_reply r;
@@ -227,8 +228,8 @@ static int do_end(struct asked *a, int m, int s, int what)
         said = ask(a, "release %d 0:m%d:%llu:%lld:%d:%d", s, m, (unsigned long long)token,
                    (long long)(item.delay_us / 1000), item.crashes, item.unproven_step);
     else
-        said = ask(a, "bury %d 0:m%d:%llu:%d:%s:%d:1:1", s, m, (unsigned long long)token, item.body,
-                   item.near_limit ? "delivery_limit" : "attempts", item.exhausted);
+        said = ask(a, "bury %d 0:m%d:%llu:%d:%s:%d:1:1:%d", s, m, (unsigned long long)token, item.body,
+                   item.near_limit ? "delivery_limit" : "attempts", item.exhausted, item.holds);
     if (!said)
         return 2;
     if (what == 0)
@@ -369,6 +370,10 @@ static int one_call(struct asked *a)
         return 0;
     if (what < 90)
         return do_time(a);
+    if (what < 92) {
+        inbox_sim_retry(&a->rows[m], now_us(a));
+        return ask(a, "retry 0:m%d", m) ? said_is(a, m, "ok") : 2;
+    }
     if (what < 96) {
         if (!ask(a, "move 0:m%d", m))
             return 2;

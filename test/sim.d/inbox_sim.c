@@ -94,6 +94,8 @@ static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_u
     switch (r->status) {
     case INBOX_COMPLETED:
         return ROW_COMPLETED;
+    case INBOX_HELD:
+        return ROW_ON_HOLD;
     case INBOX_DEAD:
         return revives(r, who, ask->deaths) ? ROW_CLAIMED : ROW_DEAD;
     case INBOX_PROCESSING:
@@ -226,7 +228,7 @@ void inbox_sim_look(const struct inbox_row_sim *r, int64_t now_us, const struct 
     else if (r->body == ask->body && r->status == INBOX_PROCESSING && has_token(r, ask->token))
         ret->wait_us = least(r->expires_us - now_us, max_window(who));
     else if (ret->answer == ROW_CLAIMED || ret->answer == ROW_EXHAUSTED || ret->answer == ROW_LOST ||
-             ret->answer == ROW_DUE)
+             ret->answer == ROW_DUE || ret->answer == ROW_ON_HOLD)
         ret->answer = r->next_us > now_us && (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
                           ? ROW_NOT_DUE
                           : ROW_DUE;
@@ -322,7 +324,7 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
         ret->answer = ROW_VANISHED;
     else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
-    else if (!has_token(r, ask->token) || r->status == INBOX_DEAD)
+    else if (!has_token(r, ask->token) || r->status == INBOX_DEAD || r->status == INBOX_HELD)
         ret->answer = ROW_LOST;
     else if (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
         ret->answer = r->status == INBOX_FAILED ? ROW_FAILED : ROW_RELEASED;
@@ -383,7 +385,7 @@ static bool may_bury(const struct inbox_row_sim *r, int64_t now_us, const struct
     if (!ask->exhausted)
         return has_token(r, ask->token) && (r->status == INBOX_PROCESSING || r->status == INBOX_FAILED);
     if (ask->near_limit)
-        return r->status == INBOX_FAILED || (r->status == INBOX_WAITING && stale);
+        return r->status == INBOX_FAILED || r->status == INBOX_HELD || (r->status == INBOX_WAITING && stale);
     if (r->status == INBOX_FAILED && !r->swept)
         return r->attempt >= who->max_attempts;
     return r->takeovers >= who->max_attempts + 2 &&
@@ -398,18 +400,21 @@ void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (may_bury(r, now_us, who, ask)) {
-        ret->answer = r->locked_by ? ROW_LOCKED : ROW_BURIED;
+        ret->answer = r->locked_by ? ROW_LOCKED : ask->holds ? ROW_ON_HOLD : ROW_BURIED;
         if (r->locked_by)
             return;
-        r->status = INBOX_DEAD;
+        r->status = ask->holds ? INBOX_HELD : INBOX_DEAD;
         memcpy(r->token, ask->token, 16);
         r->expires_us = now_us;
         r->flushed = true;
-        r->n_letters++;
-        r->letter_deaths = ask->deaths;
+        r->n_letters += !ask->holds;
+        if (!ask->holds)
+            r->letter_deaths = ask->deaths;
         ret->inserted = true;
         ret->attempt = r->attempt;
-    } else if (r->status == INBOX_COMPLETED)
+    } else if (ask->holds && r->status == INBOX_HELD && has_token(r, ask->token))
+        ret->answer = ROW_ON_HOLD;
+    else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
     else if (r->status == INBOX_DEAD)
         ret->answer = has_token(r, ask->token) && r->n_letters ? ROW_BURIED : ROW_DEAD;
@@ -526,5 +531,17 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
     r->next_us = now_us;
     r->alive_us = now_us;
     r->expires_us = now_us - INBOX_GRACE_US;
+    return true;
+}
+
+bool inbox_sim_retry(struct inbox_row_sim *r, int64_t now_us)
+{
+    if (r->status != INBOX_HELD || r->locked_by)
+        return false;
+    r->status = INBOX_WAITING;
+    r->attempt = r->takeovers = r->crashes = r->unproven_step = 0;
+    r->unproven_us = -1;
+    r->next_us = r->alive_us = now_us;
+    r->flushed = true;
     return true;
 }

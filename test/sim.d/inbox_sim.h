@@ -10,7 +10,15 @@
  * the database's clock, in microseconds. A row that an application's open transaction has locked is skipped
  * by every function that would change it. test/sim/differential.c compares it with a real PostgreSQL. */
 
-enum inbox_status { INBOX_NONE, INBOX_PROCESSING, INBOX_COMPLETED, INBOX_FAILED, INBOX_WAITING, INBOX_DEAD };
+enum inbox_status {
+    INBOX_NONE,
+    INBOX_PROCESSING,
+    INBOX_COMPLETED,
+    INBOX_FAILED,
+    INBOX_WAITING,
+    INBOX_DEAD,
+    INBOX_HELD
+};
 
 enum { INBOX_GRACE_US = 2000000 };
 #define INBOX_MOST_US INT64_C(604800000000) /* the longest max_window that a configuration may have */
@@ -53,6 +61,7 @@ struct inbox_ask {
     uint8_t body;
     bool alone, only_expired, give_back, exhausted;
     bool near_limit; /* bury: for a reason other than `attempts` */
+    bool holds;      /* bury: the row is held, and there is no letter */
     int64_t delay_us;
     int crashes, unproven_step; /* -1: unchanged */
     int batch_cap;              /* 0: unchanged */
@@ -118,3 +127,6 @@ bool inbox_sim_move(struct inbox_row_sim *r);
 
 /* An operator's redrive: the row waits, without attempts. True: it was dead. */
 bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us);
+
+/* An operator's retry of a held row: it waits, without attempts. True: it was held. */
+bool inbox_sim_retry(struct inbox_row_sim *r, int64_t now_us);

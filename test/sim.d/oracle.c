@@ -314,6 +314,8 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
         return item->truth->character == CHARACTER_INVALID ? NULL : "the database never refused it";
     case DEAD_DELIVERY_LIMIT:
         return why_not_limit(w, item->copy);
+    case DEAD_OPERATOR:
+        return item->truth->given_up ? NULL : "no operator has given it up";
     default:
         return "there is no such reason";
     }
@@ -352,16 +354,24 @@ void oracle_rejected(struct world *w, const struct copy *m)
 static void buried(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
     const char *why_not = why_not_dead(w, item, was);
+    const struct queue_rules *rules = rules_of(w, item->queue);
 
     if (!item->has_body)
         oracle_broken(w, "letter", "the letter of %s has no body", item->truth->id);
     if (why_not)
         oracle_broken(w, "death", "%s died (%s): %s", item->truth->id, dead_reasons[item->reason].name,
                       why_not);
+    if (rules->holds_dead && item->truth->key >= 0 && !item->rowless && !item->truth->given_up &&
+        item->truth->row.status == INBOX_DEAD)
+        oracle_broken(w, "hold", "%s of an ordered queue died, and nobody has given it up", item->truth->id);
+    if (item->truth->row.status == INBOX_HELD && !rules->holds_dead)
+        oracle_broken(w, "hold", "%s is held, and on_dead is continue", item->truth->id);
+    item->truth->at_work_until_us = 0; /* an operator may redrive or retry it at once */
+    if (item->truth->row.status == INBOX_HELD)
+        return;
     if (item->rowless)
         letter_written(w, item);
     item->truth->done_us = w->now_us;
-    item->truth->at_work_until_us = 0; /* an operator may redrive it at once */
 }
 
 static void completed(struct world *w, const struct batch_item *item)

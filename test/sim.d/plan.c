@@ -319,6 +319,11 @@ static void make_ordered(struct plan *p, uint64_t *r)
     q->quorum = random_chance(r, 8000);
     q->limit = q->version >= 400 ? 0 : (int)ONE_OF(r, 0, 1000);
     q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
+    q->rules.holds_dead = p->seed % 2;
+    if (q->rules.holds_dead) {
+        q->limit = 0;
+        q->rules.delivery_limit = LIMIT_NONE;
+    }
     q->moved_back = q->auto_delete = false;
     q->max_length = 0;
     q->rules.max_bytes = 64 << 20;
@@ -385,7 +390,8 @@ void plan_print(const struct plan *p)
                "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
-               r->ordered       ? ", ordered"
+               r->holds_dead    ? ", ordered, on_dead hold"
+               : r->ordered     ? ", ordered"
                : q->auto_delete ? ", auto-delete"
                : q->max_length  ? ", drop-head"
                                 : "",

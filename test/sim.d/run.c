@@ -4,6 +4,7 @@
 #include "broker_sim.h"
 #include "database_sim.h"
 #include "faults.h"
+#include "operator_sim.h"
 #include "oracle.h"
 #include "random.h"
 #include "sidecar_sim.h"
@@ -80,6 +81,7 @@ static void second(struct world *w, void *object, uint64_t unused, uint64_t unus
     (void)unused;
     (void)unused2;
     oracle_second(w);
+    operator_second(w);
     world_at(w, w->now_us + SECOND, second, NULL, 0, 0);
 }
 

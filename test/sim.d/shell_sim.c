@@ -86,6 +86,7 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .give_back = d->outcome.give_back,
                               .exhausted = d->outcome.exhausted,
                               .near_limit = d->outcome.dead != DEAD_ATTEMPTS,
+                              .holds = d->outcome.holds,
                               .delay_us = d->outcome.delay_ms * 1000,
                               .crashes = d->outcome.changes.crashes,
                               .unproven_step = d->outcome.changes.unproven_step,

@@ -2,6 +2,7 @@
  * core's actions. */
 #include "sidecar_sim.h"
 
+#include "operator_sim.h"
 #include "oracle.h"
 #include "random.h"
 #include "shell_sim.h"
@@ -579,5 +580,6 @@ void sidecar_presence(struct world *w, struct sidecar *s, const struct presence_
             s->queues[q].others_us = w->now_us;
         queue_presence(&s->queues[q].core, world_ms(w), n);
     }
+    operator_tells(w, s);
     told(w, s);
 }

@@ -25,6 +25,8 @@ struct sidecar_queue {
     struct channel *channels[64]; /* the latest of this start, as a ring */
     size_t n_channels;
     int64_t others_us; /* when another sidecar last consumed it */
+    bool retry_known;  /* the number of the operator's latest retry: */
+    uint64_t retry_number;
 };
 
 /* A copy in transit to its own queue. */

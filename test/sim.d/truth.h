@@ -70,6 +70,8 @@ struct truth {
     int n_items;              /* and their number in it */
     bool row_lost;            /* a crash of the database lost its claim, or a clock's jump its window */
     bool stored;              /* a letter of one of its copies is committed */
+    bool given_up;            /* by the operator */
+    int n_retries;            /* of the operator, while it was held */
     bool jumped;              /* a jump of the database's clock ended a window early */
     int64_t published_us;     /* its first copy */
     int64_t done_us;          /* completed, or dead */

@@ -14,10 +14,11 @@
  *     settle I ITEM …                      QUEUE:ID:TOKEN
  *     fail I ITEM … QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:ONLY_EXPIRED:GIVE_BACK release I ITEM …
  * QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP bury I ITEM …
- * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS letter I QUEUE:TOKEN:BODY:LOOKED_FOR … without a row,
+ * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS:HOLDS letter I QUEUE:TOKEN:BODY:LOOKED_FOR … without a row,
  * TOKEN 0: none complete T QUEUE:ID:TOKEN            in the
  * application's transaction T (0 to 7), begun where it is not commit T, rollback T extend QUEUE:ID:TOKEN MS
  * in a transaction of its own sweep I QUEUE LATE_MS redrive QUEUE:ID                     of its newest letter
+ *     retry QUEUE:ID                       an operator's: ok
  *     age MS                               moves all times into the past: so much time has gone
  *     row QUEUE:ID                         for people
  *     move QUEUE:ID                        its completed row becomes an entry of the history, however young: 1 or 0
@@ -50,7 +51,7 @@ enum {
     MAX_SIDECARS = 8,
     MAX_TRANSACTIONS = 8,
     MAX_ITEMS = 64,
-    MAX_FIELDS = 8,
+    MAX_FIELDS = 9,
     PATIENCE_MS = 30000
 };
 
@@ -179,6 +180,7 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
                                    .exhausted = number_read(f[5]) != 0,
                                    .attempts = (int)number_read(f[6]),
                                    .deaths = number_read(f[7]),
+                                   .holds = number_read(f[8]) != 0,
                                    .body = SLICE("body")};
         i->letter = l;
     }
@@ -202,7 +204,7 @@ static void item_read(struct batch *b, enum inbox_op op, bool rowless, char *tex
 {
     static const int n_fields[N_INBOX_OPS] = {
         [INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_RENEW] = 4, [INBOX_SETTLE] = 3,
-        [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 8};
+        [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 9};
     struct inbox_item *i = &b->items[b->n];
     char *f[MAX_FIELDS] = {0};
 
@@ -497,6 +499,25 @@ static void call_redrive(char *text)
     PQclear(result);
 }
 
+static void call_retry(char *text)
+{
+    char *f[MAX_FIELDS] = {0};
+
+    if (!text || fields_read(text, f, 2)) {
+        wrong("an item is missing");
+        return;
+    }
+    size_t queue = index_read(f[0], n_queues);
+    if (*why)
+        return;
+    const char *const params[] = {queues[queue].consumer, f[1]};
+    PQclear(sql_run(sql,
+                    "SELECT onceward.lever_retry($1, ARRAY[$2], 'test') FROM onceward.inbox r "
+                    "WHERE r.consumer = $1 AND r.message_id = $2 AND r.status = 'held'",
+                    2, params));
+    puts("ok");
+}
+
 static void call_move(char *text)
 {
     char *f[MAX_FIELDS] = {0};
@@ -601,8 +622,8 @@ static void line_run(char *line)
         const char *name;
         void (*call)(char *);
     } plain[] = {{"queue", call_queue}, {"extend", call_extend}, {"redrive", call_redrive},
-                 {"move", call_move},   {"row", call_row},       {"age", call_age},
-                 {"reset", call_reset}};
+                 {"retry", call_retry}, {"move", call_move},     {"row", call_row},
+                 {"age", call_age},     {"reset", call_reset}};
 
     if (batch_line(name, &rest))
         return;

@@ -51,7 +51,7 @@ def test_calls_as_lines(raw_postgres):
         ("age 1000", "ok"), ("claim 0 0:m2:6:7:0:0", "claimed attempt=2 "), ("extend 0:m2:6 50000", "ok"), ("extend 0:m2:1 5", "OW001"),
         ("release 0 0:m2:6:0:0:-1", "released "), ("settle 0 1:m1:2", "completed "), ("claim 0 1:m3:9:1:0:0", "claimed "),
         ("age 40000", "ok"), ("sweep 0 1 1000", "1"), ("claim 0 1:m3:10:1:0:0", "claimed attempt=1 takeovers=1 .* taken_over=0 "),
-        ("bury 0 1:m3:10:1:permanent:0:3:0", "buried "), ("redrive 1:m3", "reset"), ("row 1:m3", '{.*"waiting"'), ("redrive 1:m4", "no letter"),
+        ("bury 0 1:m3:10:1:permanent:0:3:0:0", "buried "), ("redrive 1:m3", "reset"), ("row 1:m3", '{.*"waiting"'), ("redrive 1:m4", "no letter"),
         ("reset", "ok"), ("row 1:m3", "none"), ("claim 0 zzz", "error: "), ("claim 7 0:m1:1:1:0:0", "error: "), ("dance", "error: "),
     ]
     done = subprocess.run([driver, database.dsn()], input="".join(line + "\n" for line, _ in lines).encode(), stdout=subprocess.PIPE,

@@ -128,6 +128,57 @@ def test_after_a_dead_letter_the_key_goes_on(bed):
     bed.assert_acked()
 
 
+HOLD = {**ORDER, "order": {"key": ["header:account"], "on_dead": "hold"}}
+
+
+def command(bed, sidecar, *words):
+    done = subprocess.run([sidecar.binary, words[0], "--config", sidecar.config_path, "--consumer", bed.queue.name, *words[1:]],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_held_message_keeps_its_place_until_an_operator_decides(bed):
+    """Through a kill of its replica, and through a drain that hands it to another one."""
+    ordered = Ordered(bed)
+    mended = threading.Event()
+    ordered.fails = lambda key, number, attempt: 400 if key != "c" and number == 3 and not mended.is_set() else None
+    ordered.publish(["a", "b", "c"], 50)
+    first = bed.sidecar(**HOLD)
+    bed.wait_for_effects(["a:1", "a:2", "b:1", "b:2", *(f"c:{n}" for n in range(1, 51))])
+    wait_until(lambda: {line["message_id"] for line in first.find("order_held")} == {"a:3", "b:3"}, "both are held")
+    first.kill()
+    first.start()
+    first.wait_for("order_held", n=4)
+    other = bed.sidecar(wait=False, **HOLD)
+    assert first.term() == 0
+    other.wait_for("order_held", message_id="a:3")
+    other.wait_for("order_held", message_id="b:3")
+    assert {r["status"] for r in bed.rows("SELECT status FROM onceward.inbox WHERE consumer = %s AND message_id IN ('a:3', 'b:3')",
+                                          bed.queue.name)} == {"held"}
+    assert not bed.letters() and not bed.app.posts("a:4") and not bed.app.posts("b:4")
+    command(bed, other, "give-up", "b:3")
+    bed.wait_for_effects([f"b:{n}" for n in range(4, 51)])
+    assert [r["reason"] for r in bed.letters()] == ["operator"]
+    mended.set()
+    command(bed, other, "retry", "a:3")
+    bed.wait_for_effects(set(ordered.ids()) - {"b:3"})
+    ordered.assert_ordered(without={"b:3"})
+    bed.assert_acked()
+
+
+def test_attempts_that_are_used_up_hold_a_message(bed):
+    ordered = Ordered(bed)
+    ordered.fails = lambda key, number, attempt: 500 if (key, number) == ("a", 1) and len(bed.app.posts("a:1")) <= 2 else None
+    ordered.publish(["a", "b"], 10)
+    sidecar = bed.sidecar(retry={"max_attempts": 2, "backoff": "50ms"}, **HOLD)
+    assert sidecar.wait_for("order_held")["error"]
+    bed.wait_for_effects([f"b:{n}" for n in range(1, 11)])
+    command(bed, sidecar, "retry")
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    assert not bed.letters()
+
+
 def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
     ordered = Ordered(bed)
     keys = [f"k{i}" for i in range(30)]

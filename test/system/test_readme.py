@@ -162,6 +162,7 @@ COMPANIONS = {
     "broker.port": {"broker.host": "localhost"}, "broker.vhost": {"broker.host": "localhost"}, "consumer_timeout": {"max_window": "2h"},
     "max_window": {"consumer_timeout": "3h"}, "queue": {"consumer": "orders"},
     "order.key": {"max_message": "256KiB", "delivery_limit": 0}, "order.unkeyed": {"order.key": ["header:a"], "max_message": "256KiB"},
+    "order.on_dead": {"order.key": ["header:a"], "max_message": "256KiB"},
     "forward.batch.max_bytes": {"forward.batch.max_messages": 100}}
 FILES_OF_TLS = "ca_file", "cert_file", "key_file"
 

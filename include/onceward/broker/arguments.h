@@ -45,11 +45,12 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
 /* A warning if the broker drops messages at the delivery limit (returns_limit), or NULL. */
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
-/* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. */
-const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit);
+/* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. holds_dead:
+ * order.on_dead is hold. */
+const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead);
 
 /* The same for a queue whose arguments cannot be read. */
-const char *broker_arguments_order_unread(int limit);
+const char *broker_arguments_order_unread(int limit, bool holds_dead);
 
 /* Why they are unknown. */
 enum arguments_answer {

@@ -107,6 +107,7 @@ struct config_sources {
 struct config_order {
     struct config_sources key; /* n 0: the queue is not ordered */
     bool unkeyed_is_dead;      /* unkeyed: dead */
+    bool holds_dead;           /* on_dead: hold */
 };
 
 struct config_queue {

@@ -102,6 +102,7 @@ struct delivery_outcome {
     struct row_changes changes; /* fail, release */
     enum dead_reason dead;      /* bury */
     bool rowless, exhausted;    /* bury */
+    bool holds;                 /* bury: the row is held, and there is no letter */
     bool unsure;                /* bury: sent before, with an unknown outcome */
     char *error;  /* the last error in words, without the application's own text: for the log. Owned */
     char *said;   /* the same with the application's text, for row and letter; NULL: error. Owned */
@@ -129,6 +130,8 @@ struct delivery {
     bool was_dead; /* its row is dead already: it is rejected again */
     bool has_circled;
     bool given_up; /* an operator has given it up */
+    bool has_key;  /* of an ordered queue: its message has a key */
+    bool on_hold;  /* its row is held, which is logged */
     enum renewal renewal;
     const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;

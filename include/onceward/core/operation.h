@@ -34,6 +34,7 @@ enum wait_reason {
     WAIT_CIRCLING, /* dead, and returned by the queue's own dead-letter exchange */
     WAIT_RENEWAL,  /* renewed too often */
     WAIT_ORDER,    /* an earlier message of its key has not ended. No timer */
+    WAIT_ON_HOLD,  /* its row is held until an operator decides */
     WAIT_BRAKE,    /* it failed while the circuit breaker is on; tried again in turn */
     N_WAITS
 };

@@ -53,6 +53,8 @@ struct queue_rules {
     bool ordered;         /* messages of one key go one after the other */
     bool unkeyed_is_dead; /* ordered: a message without a key becomes a dead letter, instead of being
                              unordered */
+    bool holds_dead;      /* ordered: a message that would die is held, and keeps its key waiting, instead of
+                             becoming a dead letter */
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
     int64_t stuck_ms, stuck_again_ms, stats_interval_ms;

@@ -14,6 +14,7 @@ enum { TAKEOVER_GRACE_MS = 2000 };
     ROW(VANISHED, "vanished")   /* no such row (purged between two looks): claim again */                    \
     ROW(EXHAUSTED, "exhausted") /* attempts are used up: bury */                                             \
     ROW(DEAD, "dead")           /* dead before */                                                            \
+    ROW(ON_HOLD, "on_hold")     /* the row is held until an operator decides (claim, bury) */                \
     ROW(MISMATCH, "mismatch")   /* same id, different body */                                                \
     ROW(FAILED, "failed")       /* fail: done */                                                             \
     ROW(RELEASED, "released")   /* release: done */                                                          \

@@ -125,6 +125,7 @@ struct inbox_letter {
     const char *queue;  /* the partition that it came from; NULL: the queue's own name */
     bool rowless;       /* has no row of its own: the item's token identifies the letter */
     bool looked_for;    /* rowless, and a repetition: inserts the letter only if none has that token */
+    bool holds;         /* the row is held, and there is no letter */
     bool exhausted;     /* has no token: the row itself records it, see ROW_EXHAUSTED */
     int attempts;
     struct slice raw_id; /* the message id as bytes, if it is not text */

@@ -1,0 +1,61 @@
+/* The simulated operator: see operator_sim.h. */
+#include "operator_sim.h"
+
+#include "database_sim.h"
+#include "random.h"
+#include "sidecar_sim.h"
+
+#include "onceward/base/buf.h"
+
+enum { IN_A_SECOND = 500, N_RETRIES = 2 }; /* in 10,000 */
+
+void operator_second(struct world *w)
+{
+    for (size_t i = 0; i < w->n_truths && w->database->up; i++) {
+        struct truth *t = &w->truths[i];
+
+        if (t->row.status != INBOX_HELD || t->given_up || !random_chance(&w->random, IN_A_SECOND))
+            continue;
+        if (t->n_retries < N_RETRIES && random_chance(&w->random, 5000)) {
+            TRACE(w, "the operator retries %s", t->id);
+            inbox_sim_retry(&t->row, database_now(w));
+            t->n_retries++;
+            w->database->retry_number[t->queue]++;
+        } else {
+            TRACE(w, "the operator gives %s up", t->id);
+            t->given_up = true;
+        }
+    }
+}
+
+static void give_up(struct world *w, struct sidecar *s, int queue)
+{
+    struct buf ids = {0};
+
+    for (size_t i = 0; i < w->n_truths; i++) {
+        const struct truth *t = &w->truths[i];
+
+        if (t->queue == queue && t->given_up && t->row.status != INBOX_DEAD &&
+            t->row.status != INBOX_COMPLETED)
+            buf_add(&ids, t->id, t->id_len + 1);
+    }
+    queue_lever_give_up(&s->queues[queue].core, world_ms(w), "the simulation's operator", buf_text(&ids),
+                        ids.len);
+    buf_deinit(&ids);
+}
+
+void operator_tells(struct world *w, struct sidecar *s)
+{
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        struct sidecar_queue *q = &s->queues[i];
+        uint64_t number = w->database->retry_number[i];
+
+        if (!w->plan->queues[i].rules.holds_dead)
+            continue;
+        give_up(w, s, i);
+        if (q->retry_known && q->retry_number != number)
+            queue_lever_retry(&q->core, world_ms(w), "the simulation's operator");
+        q->retry_known = true;
+        q->retry_number = number;
+    }
+}
