@@ -13,10 +13,10 @@ from .contenders import Contender, Forwarder, Node, Onceward
 SAYS = {
     "onceward": "Onceward, `response`: prefetch 1,024, concurrency 64, a fixed `instance`, the broker's `delivery_limit`, else defaults",
     "onceward transaction": "Onceward, `transaction`: the same",
-    "onceward defaults": "Onceward, `response`: prefetch 128, concurrency 16, as it is without a word",
+    "onceward defaults": "Onceward, `response`: prefetch 128, concurrency 16, the defaults",
     "daprd": "daprd {daprd} with its RabbitMQ component only: declarative subscription, quorum queue, raw payload, manual acks, requeue in failure, "
              "parallel, prefetch 255 (the most it takes), metrics and tracing off",
-    "daprd resiliency": "the same with a resiliency policy: retries for ever, at most 5 s apart",
+    "daprd resiliency": "the same with a resiliency policy: endless retries, at most 5 s apart",
     "daprd bulk": "the same as daprd, bulk subscription of 100 messages, 20 ms",
     "connect": "Redpanda Connect {connect}: `amqp_0_9` prefetch 256 to `http_client`, 64 in flight",
     "connect batches": "the same, 100 messages in a request, 20 ms",

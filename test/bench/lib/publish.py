@@ -45,7 +45,7 @@ def text(document, plots):
     for title, key, says in SHOWN:
         if title in figures.groups:
             lines += ["", f"![{says}]({plots}/{plot.name(figures.groups[title], key)})"]
-    lines += ["", "What is aimed at, and what was measured:", "", row(["", "measured", "target", "reached"]), "|---|---|---|---|"]
+    lines += ["", "Targets and measurements:", "", row(["", "measured", "target", "reached"]), "|---|---|---|---|"]
     lines += [row(cells) for cells in targets.verdicts(document)]
     return "\n".join(lines) + "\n"
 
@@ -81,7 +81,7 @@ def replace(path, begin, end, make):
 def publish_peers(document, root):
     machine, costs, ends = document["machine"], *peer_groups.tables(document)
     made = (f"`test/bench/run peers` (revision {document['options']['revision']}, {document['made'][:10]}), {machine['cores']} cores ({machine['cpu']}) "
-            f"that all share. What it costs:\n\n{costs}\nWhat comes of faults, of {faults.MESSAGES:,} messages (of several runs: each):\n\n{ends}\n"
+            f"that all share. Costs:\n\n{costs}\nConsequences of faults, of {faults.MESSAGES:,} messages (of several runs: each):\n\n{ends}\n"
             f"How each was configured:\n\n{peer_groups.configured(document)}")
     page = os.path.join(root, "test", "README.md")
     replace(page, PEERS_BEGIN, PEERS_END, lambda _: made)
