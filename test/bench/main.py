@@ -44,6 +44,7 @@ def parse(arguments):
     p.add_argument("--add", action="store_true", help="add to what an earlier run has left in --out: rounds, groups, entries")
     p.add_argument("--binary", help="an onceward to measure (default: a release build of this tree)")
     p.add_argument("--out", default="", metavar="FOLDER", help="where the JSON and the plots go (default: .bench in the tree)")
+    p.add_argument("--memory", type=int, default=0, metavar="GIB", help="of the database server, by a cgroup (retention)")
     p.add_argument("--minutes", type=float, default=1.0, help="of each outage (outages)")
     p.add_argument("--older", metavar="FILE", help="a build of the older program (versions; default: built from the history)")
     p.add_argument("--keep", action="store_true", help="keep the servers' files")

@@ -1,36 +1,49 @@
-"""many ids: bytes and server CPU of claims with whole rows and with the compact history, moves, and claims beside moves
+"""many ids: bytes, server CPU and claims a second with whole rows and with the compact history, moves, and claims beside moves
 
-Two databases grow in steps up to --rows ids (default: 1,000,000; with --quick 200,000): one with a row for each id, and one where 14 of 15 ids are
-entries of the history. A third one stays empty. After each step all three are measured in turn. CPU is that of the server's process, as the
-scheduler counts it. Not measured here: a database whose memory is bounded."""
+Two databases grow up to --rows ids (default: 1,000,000; with --quick 200,000): one with a row for each id, and one where 14 of 15 ids are
+entries of the history. A third one stays empty. At each size of LEVELS all three are measured in turn. CPU is that of the server's process, as
+the scheduler counts it; claims a second are those of one connection, without the time in which other programs had the CPUs.
 
+With --memory N the server runs in a cgroup of N GiB, the pages that the kernel keeps for it included, and has a quarter of that as shared
+buffers. At the end whole rows and the compact history are then measured each for minutes, since the pages of one drive out those of the other."""
+
+import json
 import os
 import statistics
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
 
 from .. import plot
 from ..drain import drain
+from ..memory import Group
 from ..verdicts import Verdicts
 
-STEPS, ROUNDS, CALLS, BATCH, WARM, SLICE = 4, 5, 120, 64, 20, 16
-MOVES, MOVING_SECONDS, DRAINED = 16000, 4.0, 30000
+LEVELS = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
+ROUNDS, SECONDS, WARM_S, BATCH, SLICE = 5, 3.0, 5.0, 64, 16
+AT_ONCE = 16  # calls between two awakenings of the client
+LONG_WARM_S, LONG_S = 45.0, 30.0  # of each block in bounded memory
+MOVES, MOVING_SECONDS, PARTS, DRAINED = 16000, 4.0, 5, 30000
 ROWS_OF = 15  # of so many ids one is a row
-MANY = 10_000_000  # from here on the rows' index is large enough for the comparison of claims to be a verdict
+MANY = 10_000_000  # whole rows that the claims beside the compact history are compared with
+ALONE = {"autovacuum": "off", "max_wal_size": "4GB"}  # a vacuum of one database would be measured with the others
 
+# In the order of the index, or filling takes several times as long: of the key; of the hash index, in which the ids of a group are in few
+# buckets.
 ROWS = """
 INSERT INTO onceward.inbox (consumer, message_id, status, attempt, http_status, token, fingerprint, received_at, token_expires_at,
                             max_expires_at, completed_at, claimed_by)
-SELECT 'c', md5('id' || n)::uuid::text, 'completed', 1, 204, md5('t' || n)::uuid, decode(md5('f' || n), 'hex'),
-       at, at + interval '30 s', at + interval '20 min', at + interval '1 s', 'bench'
-FROM (SELECT n, clock_timestamp() - interval '2 hours' AS at FROM generate_series(%s, %s) n ORDER BY md5('id' || n) COLLATE "C") x
+SELECT 'c', id::text, 'completed', 1, 204, id, uuid_send(id), at, at + interval '30 s', at + interval '20 min', at + interval '1 s', 'bench'
+FROM (SELECT md5('id' || n)::uuid AS id, clock_timestamp() - interval '2 hours' AS at FROM generate_series(%s, %s) n ORDER BY 1) x
 """
 ENTRIES = """
 INSERT INTO onceward.history (hash, print, consumer, day)
-SELECT onceward.history_hash('c', md5('id' || n)::uuid::text), n, 1, 9000 FROM generate_series(%s, %s) n
+SELECT hash, n, 1, 9000
+FROM (SELECT onceward.history_hash('c', md5('id' || n)::uuid::text) AS hash, n FROM generate_series(%s, %s) n OFFSET 0) x
+ORDER BY uuid_hash(hash) & 16383
 """
 CLAIM = ("SELECT count(*) FROM onceward.sidecar_claim_many(true, 'bench', 1, false, NULL, 2000, '{c}', '{30s}', '{60s}', '{8}', '{3}',"
          " array_fill(1, ARRAY[%s]), %s::text[], %s::uuid[], array_fill('\\x00'::bytea, ARRAY[%s]), NULL, NULL, NULL)")
@@ -44,6 +57,7 @@ class Client:
         self.connection.autocommit = True
         self.cursor = self.connection.cursor()
         self.pid = self.connection.info.backend_pid
+        self.claimed = []
 
     def query(self, sql, *parameters):
         self.cursor.execute(sql, parameters or None)
@@ -53,17 +67,34 @@ class Client:
         return self.query(sql, *parameters)[0][0]
 
     def cpu_us(self):
-        with open(f"/proc/{self.pid}/schedstat") as f:
-            return int(f.read().split()[0]) / 1000
+        return self.scheduled()[0] / 1000
 
-    def claims(self, calls=CALLS, end=None):
-        """µs of CPU a claim of new ids, and claims a second."""
-        start, used, n = time.monotonic(), self.cpu_us(), 0
-        while n < calls if end is None else not end.is_set():
-            ids = sorted(str(uuid.uuid4()) for _ in range(BATCH))
-            self.query(CLAIM, BATCH, ids, [str(uuid.uuid4()) for _ in ids], BATCH)
-            n += 1
-        return (self.cpu_us() - used) / n / BATCH, n * BATCH / (time.monotonic() - start)
+    def scheduled(self):
+        """ns on a CPU, and ns in which it waited for one, since other programs had them."""
+        with open(f"/proc/{self.pid}/schedstat") as f:
+            return [int(n) for n in f.read().split()[:2]]
+
+    def claims(self, seconds=SECONDS, end=None):
+        """µs of CPU a claim of new ids, and claims a second of the server's time. Time without a CPU does not count."""
+        start, before, busy, n = time.monotonic(), self.scheduled(), 0.0, 0
+        while time.monotonic() - start < seconds if end is None else not end.is_set():
+            calls = []
+            for _ in range(AT_ONCE):
+                ids = sorted(str(uuid.uuid4()) for _ in range(BATCH))
+                calls += [b"BEGIN", self.cursor.mogrify(CLAIM, (BATCH, ids, [str(uuid.uuid4()) for _ in ids], BATCH)), b"COMMIT"]
+                self.claimed += ids
+            asked = time.monotonic()
+            self.cursor.execute(b";".join(calls))
+            busy += time.monotonic() - asked
+            n += BATCH * AT_ONCE
+        cpu, waited = (now - then for now, then in zip(self.scheduled(), before))
+        return cpu / 1000 / n, n / (busy - waited / 1e9)
+
+    def forget_claims(self):
+        for first in range(0, len(self.claimed), 1000):
+            self.query("DELETE FROM onceward.inbox WHERE consumer = 'c' AND message_id = ANY (%s)", self.claimed[first:first + 1000])
+        self.claimed = []
+        self.query("VACUUM onceward.inbox")
 
     def close(self):
         self.connection.close()
@@ -78,25 +109,29 @@ def grow(client, compact, first, last):
         client.query(ENTRIES, first + n, last)
     else:
         client.query(ROWS, first, last)
-    client.query("VACUUM (ANALYZE) onceward.inbox, onceward.history")
+    client.query("RESET synchronous_commit; ANALYZE onceward.inbox, onceward.history")
 
 
-def forget_claims(client):
-    client.query("DELETE FROM onceward.inbox WHERE claimed_by = 'bench/1'")
-    client.query("VACUUM onceward.inbox")
-
-
-def in_turn(clients):
+def in_turn(clients, seconds=SECONDS):
     """label: medians of CPU and rate over the rounds. What was claimed is removed again."""
     results = {label: [] for label in clients}
     for client in clients.values():
-        client.claims(WARM)
+        client.claims(WARM_S)
     for number in range(ROUNDS):
         for label in list(clients) if number % 2 == 0 else list(clients)[::-1]:
-            results[label].append(clients[label].claims())
+            results[label].append(clients[label].claims(seconds))
     for client in clients.values():
-        forget_claims(client)
-    return {label: (statistics.median(cpu for cpu, _ in r), statistics.median(rate for _, rate in r)) for label, r in results.items()}
+        client.forget_claims()
+    return {label: tuple(statistics.median(each) for each in zip(*r)) for label, r in results.items()}
+
+
+def in_blocks(clients):
+    """label: CPU and rate, each after it had the memory for itself for a while."""
+    results = {label: [] for label in clients}
+    for label in [*clients, *list(clients)[::-1]]:
+        clients[label].claims(LONG_WARM_S)
+        results[label].append(clients[label].claims(LONG_S))
+    return {label: tuple(statistics.mean(each) for each in zip(*r)) for label, r in results.items()}
 
 
 def bytes_per_id(client, table, n):
@@ -105,9 +140,7 @@ def bytes_per_id(client, table, n):
 
 def old_rows(client, first, n):
     """Places of new rows that are old enough to be moved, in slices."""
-    client.query(ROWS, first, first + n - 1)
-    tids = [row[0] for row in client.query("SELECT ctid::text FROM onceward.inbox WHERE attempt = 1 AND status = 'completed' AND token = ANY"
-                                           " (SELECT md5('t' || n)::uuid FROM generate_series(%s, %s) n)", first, first + n - 1)]
+    tids = [row[0] for row in client.query(ROWS + " RETURNING ctid::text", first, first + n - 1)]
     return [tids[i:i + SLICE] for i in range(0, len(tids), SLICE)]
 
 
@@ -128,12 +161,11 @@ def moves(v, client, first):
 
 
 def beside(bed, database, client, first, rate):
-    """µs of CPU a claim beside so many moves a second, of that without, in turn."""
+    """µs of CPU a claim beside so many moves a second, of that without, in turn; and the moves a second."""
     mover, ratios, moved = Client(bed, database), [], []
-    slices = old_rows(mover, first, int(rate * MOVING_SECONDS * 1.2) if rate * MOVING_SECONDS > SLICE else SLICE)
-    parts = [slices[i::3] for i in range(3)]
-    for part in parts:
-        without = client.claims(CALLS)[0]
+    slices = old_rows(mover, first, max(SLICE * PARTS, int(rate * MOVING_SECONDS * PARTS)))
+    without = [client.claims()[0]]
+    for part in (slices[i::PARTS] for i in range(PARTS)):
         end, start = threading.Event(), time.monotonic()
 
         def move():
@@ -145,67 +177,152 @@ def beside(bed, database, client, first, rate):
 
         thread = threading.Thread(target=move)
         thread.start()
-        ratios.append(client.claims(end=end)[0] / without)
+        cpu = client.claims(end=end)[0]
         thread.join()
+        without.append(client.claims()[0])
+        ratios.append(2 * cpu / sum(without[-2:]))
     mover.close()
+    client.forget_claims()
     return statistics.median(ratios), statistics.median(moved)
+
+
+class Server:
+    """The bed's PostgreSQL, started again with other settings, inside a group of processes whose memory is bounded if there is a bound."""
+
+    def __init__(self, bed, gib):
+        self.bed, self.group = bed, Group(f"onceward-bench-{os.getpid()}", gib << 30) if gib else None
+        settings = dict(ALONE, shared_buffers=f"{gib << 8}MB") if gib else ALONE
+        bed.admin.close()
+        bed.postgres.stop()
+        with open(os.path.join(bed.postgres.data, "postgresql.conf"), "a") as f:
+            f.writelines(f"{name} = {value}\n" for name, value in settings.items())
+        if self.group:
+            bed.postgres.inside = self.group.enter
+        bed.postgres.start()
+        bed.admin = psycopg2.connect(bed.postgres.dsn(application_name="bench"))
+        bed.admin.autocommit = True
+
+    def full_pages(self, on):
+        """Without them a fill writes half as much."""
+        self.bed.postgres.query(f"ALTER SYSTEM SET full_page_writes = {on}")
+        self.bed.postgres.query("SELECT pg_reload_conf()")
+        self.bed.checkpoint()
+
+    def stop(self):
+        if self.group:
+            self.bed.postgres.stop()
+            self.group.remove()
+
+
+class Growth:
+    """The databases, and what was measured of them at each level."""
+
+    def __init__(self, bed, server, v):
+        self.bed, self.server, self.v, self.done = bed, server, v, 0
+        self.names = {label: bed.new_database("t_onceward") for label in ("empty", "rows", "compact")}
+        self.clients = {label: Client(bed, name) for label, name in self.names.items()}
+        self.levels, self.measured, self.sizes = [], [], []
+
+    def grow(self, upto):
+        self.bed.say(f"up to {upto:,} ids")
+        self.server.full_pages(False)
+        with ThreadPoolExecutor(2) as both:
+            for done in [both.submit(grow, self.clients[label], label == "compact", self.done + 1, upto) for label in ("rows", "compact")]:
+                done.result()
+        self.server.full_pages(True)
+        self.done = upto
+
+    def copy_rows(self):
+        """Another database with the rows that there are now."""
+        self.clients["rows"].close()
+        self.names["many rows"] = name = "bench_many"
+        with self.bed.admin.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name} TEMPLATE {self.names['rows']} STRATEGY file_copy")
+        for label in ("rows", "many rows"):
+            self.clients[label] = Client(self.bed, self.names[label])
+
+    def note(self, measured):
+        sizes = {label: sum(bytes_per_id(self.clients[label], f"onceward.{table}", 1) for table in ("inbox", "history"))
+                 for label in ("rows", "compact")}
+        self.v.tell(f"{self.done:,} ids: µs of CPU a claim, claims/s",
+                    "; ".join(f"{label} {cpu:.1f}, {rate:,.0f}" for label, (cpu, rate) in measured.items()))
+        self.v.tell("    GB", "; ".join(f"{label} {n / 1e9:.2f}" for label, n in sizes.items()))
+        self.levels.append(self.done)
+        self.measured.append(measured)
+        self.sizes.append(sizes)
+
+    def close(self):
+        for client in self.clients.values():
+            client.close()
+
+
+def measure_level(g, last, bounded):
+    if not (last and bounded):
+        g.note(in_turn({label: g.clients[label] for label in ("empty", "rows", "compact")}))
+        return
+    short = in_turn({label: client for label, client in g.clients.items() if label != "rows"})
+    long = in_blocks({label: g.clients[label] for label in ("rows", "compact")})
+    g.note({**short, **long})
+    g.v.least(f"claims/s in {bounded} GiB, of those with whole rows", long["compact"][1] / long["rows"][1], 1.3)
+    if "many rows" in short:
+        g.v.most(f"µs of CPU a claim, of that with {MANY:,} whole rows", short["compact"][0] / short["many rows"][0], 1.1)
+
+
+def measure_moves(g, v):
+    n_entries = g.clients["compact"].value("SELECT count(*) FROM onceward.history")
+    v.most("bytes an entry, with its index", bytes_per_id(g.clients["compact"], "onceward.history", n_entries), 95, "{:.0f}")
+    v.tell("bytes of the two tables, an id", ", ".join(f"{label} {n / g.done:.0f}" for label, n in g.sizes[-1].items()))
+    moves(v, g.clients["compact"], g.done + 1)
+    for number, (per_second, limit) in enumerate(((1000, 1.05), (5000, 1.25))):
+        ratio, real = beside(g.bed, g.names["compact"], g.clients["compact"], g.done + 1 + 10 ** 8 * (number + 1), per_second)
+        v.most(f"µs of CPU a claim beside {real:,.0f} moves a second ({per_second:,} wanted)", ratio, limit)
+
+
+def measure_drains(g, v):
+    labels, ratios = ["empty", "compact"] + ["rows"] * (g.done >= MANY), {}
+    for label in labels:
+        drain(g.bed, "onceward", DRAINED, database=g.names[label])  # warms up
+    for number in range(3):
+        rates = {label: drain(g.bed, "onceward", DRAINED, database=g.names[label])["rate"]
+                 for label in (labels if number % 2 == 0 else labels[::-1])}
+        for label in labels:
+            ratios.setdefault(label, []).append(rates[label] / rates["empty"])
+    v.least("throughput, of that with an empty inbox", statistics.median(ratios["compact"]), 0.85)
+    if "rows" in ratios:
+        v.tell("    and with whole rows", f"{statistics.median(ratios['rows']):.2f}")
+
+
+def write(g, folder):
+    os.makedirs(folder, exist_ok=True)
+    most = g.sizes[-1]["rows"]
+    series = {f"claims/s, {label}": [m[label][1] / m["empty"][1] for m in g.measured] for label in ("rows", "compact")}
+    series.update({f"bytes, {label}": [n[label] / most for n in g.sizes] for label in ("rows", "compact")})
+    with open(os.path.join(folder, "retention.json"), "w") as f:
+        json.dump({"levels": g.levels, "measured": g.measured, "bytes": g.sizes}, f, indent=1)
+    path = os.path.join(folder, "retention.svg")
+    with open(path, "w") as f:
+        f.write(plot.lines(f"Claims/s, of those with an empty inbox; bytes, of {most / 1e9:.3g} GB", "million ids",
+                           [n / 1e6 for n in g.levels], series))
+    g.bed.say(f"wrote {path}")
+    g.v.document.update(levels=g.levels, series=series)
 
 
 def prove(bed, o):
     v = Verdicts("retention: many ids, as rows and compact")
     total = o.ids or (200_000 if o.quick else 1_000_000)
-    names = {label: bed.new_database("t_onceward") for label in ("empty", "rows", "compact")}
-    clients = {label: Client(bed, name) for label, name in names.items()}
-    levels, series = [], {"claims/s, rows": [], "claims/s, compact": [], "bytes, rows": [], "bytes, compact": []}
+    server = Server(bed, o.memory)
+    g = Growth(bed, server, v)
     try:
-        done = 0
-        for step in range(1, STEPS + 1):
-            upto = total * step // STEPS
-            for label in ("rows", "compact"):
-                bed.say(f"{label}: up to {upto:,} ids")
-                grow(clients[label], label == "compact", done + 1, upto)
-            done = upto
-            bed.checkpoint()
-            sizes = {label: sum(bytes_per_id(clients[label], f"onceward.{table}", 1) for table in ("inbox", "history")) for label in clients}
-            measured = in_turn(clients)
-            cpu, rate = ({label: m[i] for label, m in measured.items()} for i in range(2))
-            v.tell(f"{upto:,} ids: µs of CPU a claim; MB", "; ".join(f"{label} {cpu[label]:.1f}, {sizes[label] / 1e6:,.0f}" for label in clients))
-            levels.append(upto / 1e6)
-            for label in ("rows", "compact"):
-                series[f"claims/s, {label}"].append(rate[label] / rate["empty"])
-                series[f"bytes, {label}"].append(sizes[label])
-        n_entries = clients["compact"].value("SELECT count(*) FROM onceward.history")
-        v.most("bytes an entry, with its index", bytes_per_id(clients["compact"], "onceward.history", n_entries), 95, "{:.0f}")
-        v.tell("bytes of the two tables, an id", ", ".join(f"{label} {sizes[label] / done:.0f}" for label in ("rows", "compact")))
-        ratio = cpu["compact"] / cpu["rows"]
-        if total >= MANY:
-            v.most("µs of CPU a claim, of that with whole rows", ratio, 1.1)
-        else:
-            v.tell(f"µs of CPU a claim, of that with whole rows (asked from {MANY:,} on)", f"{ratio:.2f}")
-        moves(v, clients["compact"], done + 1)
-        for number, (per_second, limit) in enumerate(((1000, 1.05), (5000, 1.25))):
-            ratio, real = beside(bed, names["compact"], clients["compact"], done + 1 + 10 ** 8 * (number + 1), per_second)
-            v.most(f"µs of CPU a claim beside {real:,.0f} moves a second", ratio, limit)
-        ratios = []
-        for client in clients.values():
-            forget_claims(client)
-        for label in ("empty", "compact"):
-            drain(bed, "onceward", DRAINED, database=names[label])  # warms up
-        for number in range(2):
-            rates = {label: drain(bed, "onceward", DRAINED, database=names[label])["rate"]
-                     for label in (("empty", "compact"), ("compact", "empty"))[number]}
-            ratios.append(rates["compact"] / rates["empty"])
-        v.least("throughput, of that with an empty inbox", statistics.median(ratios), 0.85)
+        for upto in [n for n in LEVELS if n < total] + [total]:
+            g.grow(upto)
+            measure_level(g, upto == total, o.memory)
+            if upto == MANY < total:
+                g.copy_rows()
+        if len(g.levels) > 1:
+            write(g, o.out)
+        measure_moves(g, v)
+        measure_drains(g, v)
     finally:
-        for client in clients.values():
-            client.close()
-    most = max(series["bytes, rows"])
-    for label in ("rows", "compact"):
-        series[f"bytes, {label}"] = [n / most for n in series[f"bytes, {label}"]]
-    os.makedirs(o.out, exist_ok=True)
-    path = os.path.join(o.out, "retention.svg")
-    with open(path, "w") as f:
-        f.write(plot.lines("Claims of that with an empty inbox; bytes of the most", "million ids", levels, series))
-    bed.say(f"wrote {path}")
-    v.document.update(levels=levels, series=series)
+        g.close()
+        server.stop()
     return v
