@@ -70,17 +70,18 @@ def test_both_collections_have_the_same_alerts_and_say_what_to_do():
         assert re.findall(r"^\| `(Onceward\w+)` \|", f.read(), re.M) == list(prometheus)
     for name in prometheus:
         for rule in prometheus[name], loki[name]:
-            assert rule["labels"]["severity"] in ("warning", "critical") and set(rule["annotations"]) == {"summary", "runbook"}
+            assert rule["labels"]["severity"] in ("warning", "critical") and set(rule["annotations"]) == {"summary", "runbook", "runbook_url"}
             assert set(re.findall(r"onceward explain ([a-z_]+)", rule["annotations"]["runbook"])) <= set(templates()) | set(fields()) | set(fields("OUTBOX")) | set(states())
         assert prometheus[name]["annotations"]["runbook"] == loki[name]["annotations"]["runbook"]
 
 
 def on_call():
-    """An entry for each alert, made from its annotations."""
+    """An entry for each alert, made from its annotations; its runbook_url leads there."""
     text = ""
-    for name, rule in rules("prometheus.yaml").items():
+    for name, rule in {**rules("prometheus.yaml"), **rules("kubernetes.yaml")}.items():
         says = re.sub(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}", r"\1, or \2", rule["annotations"]["summary"])
         says = re.sub(r" ?\{\{ \$labels\.queue \}\}", "", says).replace("Queue, or T", "Queue, or t").replace("{{ $labels.event }}", "EVENT")
+        says = says.replace("The sidecar of {{ $labels.pod }}", "The sidecar of a pod")
         does = re.sub(r"onceward (?:check --connect|status|explain \w+|dead \w+(?: ID)?|health --live)|dead show ID|kubectl get pods|SELECT [^;]*", r"`\g<0>`",
                       rule["annotations"]["runbook"].replace("{{ $labels.event }}", "EVENT"))
         paragraphs = f"*{rule['labels']['severity']}.* {says}", f"**What to do:** {does}"
@@ -93,6 +94,13 @@ def test_the_page_for_operators_has_each_alert():
         pages.put("deploy/oncall/operate.md", "alerts", on_call())
     assert pages.part("deploy/oncall/operate.md", "alerts") == on_call(), "run this test with ONCEWARD_UPDATE=1"
     assert "{{" not in on_call()
+
+
+@pytest.mark.parametrize("name", ["prometheus.yaml", "loki.yaml", "kubernetes.yaml"])
+def test_a_runbook_url_leads_to_the_entry_of_its_alert(name):
+    for alert, rule in rules(name).items():
+        assert rule["annotations"]["runbook_url"] == f"deploy/oncall/operate.md#{alert.lower()}"
+        assert f"### `{alert}`\n" in on_call()
 
 
 def test_an_alert_asks_for_what_exists():
