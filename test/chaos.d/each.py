@@ -23,11 +23,12 @@ FAULTS = {}
 F_SETPIPE_SZ = 1031
 
 
-def fault(minutes, rate=1.0, log=None, outbox=False, **keys):
+def fault(minutes, rate=1.0, log=None, outbox=False, environment=None, **keys):
     """minutes: how long it lasts; rate: good messages a second, all the time; log, keys: of the configuration's log, and its queue; outbox:
-    it has no queue, and brings to the broker what the application publishes."""
+    it has no queue, and brings to the broker what the application publishes. environment: of the sidecar."""
     def note(function):
         function.seconds, function.rate, function.log, function.outbox, function.keys = minutes * 60, rate, log or {}, outbox, keys
+        function.environment = environment or {}
         FAULTS[function.__name__] = function
         return function
     return note
@@ -61,7 +62,7 @@ class Case:
         else:
             config["queues"] = {self.name: {"completion": "transaction", **what.keys,
                                             "forward": {"url": self.application.url, **what.keys.get("forward", {})}}}
-        self.sidecar = Muffled(schema.require_binary(), folder, config, self.name)
+        self.sidecar = Muffled(schema.require_binary(), folder, config, self.name, what.environment)
         self.publisher = threading.Thread(target=self._publish, daemon=True)
 
     def _publish(self):
@@ -208,6 +209,20 @@ def unread(case):
     case.flood(6000)
     wait_until(lambda: len(case.application.effects()) >= 6000, "all that came meanwhile is done", 300, 0.5)
     case.sidecar.flows.set()
+
+
+OLD_ROWS = """
+INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at, max_expires_at,
+                            completed_at, claimed_by)
+SELECT %s, 'old' || n, 'completed', 1, gen_random_uuid(), uuid_send(gen_random_uuid()), at, at, at, at, ''
+FROM generate_series(1, 100000) n, LATERAL (SELECT clock_timestamp() - interval '5 hours' AS at) x
+"""
+
+
+@fault(minutes=2, compact_after="4h", environment={"ONCEWARD_FAILPOINT": "walk_goal_ms=500"})
+def lags(case):
+    """A hundred thousand rows become due for the compact history at once, and a walk of them may take half a second."""
+    case.postgres.query(OLD_ROWS, (case.name,))
 
 
 def _run(case, path, say, wrong):

@@ -32,7 +32,7 @@ RECORDS = os.path.join(HERE, "records")
 PROGRAM = os.path.join(DEPLOY, "logs/onceward.mtail")
 STEP_S, LONG_STEP_S, LONG_S = 10, 60, 900  # between two looks at a record, and at one that is long
 SILENCE_S = 300  # after its end
-EACH = ("away", "overloaded", "fails", "refuses", "slow", "outgrown", "later", "open_transaction", "unread", "no_broker", "no_queue", "unsent")
+EACH = ("away", "overloaded", "fails", "refuses", "slow", "outgrown", "later", "open_transaction", "unread", "no_broker", "no_queue", "unsent", "lags")
 HEALTHY_S = 60  # of each of these, at its beginning
 
 
