@@ -1,14 +1,17 @@
 package main
 
 // What the scenarios need of the application beside deploy/examples/go, which this file is built with: to take more memory than it may have,
-// to end with 0 when it is told to, or by itself, and to book an order without a token (completion response).
+// to end with 0 when it is told to, or by itself, to book an order without a token (completion response), and to book a message of any size
+// by its id, but for those that it refuses.
 
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -49,8 +52,31 @@ func withoutToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+func large(w http.ResponseWriter, r *http.Request) {
+	_, err := io.Copy(io.Discard, r.Body)
+	id := r.Header.Get("Onceward-Message-Id")
+	if strings.HasPrefix(id, "refused") {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	var db *pgxpool.Pool
+	if err == nil {
+		db, err = pool()
+	}
+	if err == nil {
+		_, err = db.Exec(r.Context(), `WITH c AS MATERIALIZED (SELECT onceward.complete($1))
+			INSERT INTO charges (order_id, cents) SELECT $2, 1 FROM c`, r.Header.Get("Onceward-Token"), id)
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 func init() {
 	http.HandleFunc("POST /eat", eat)
+	http.HandleFunc("POST /payments/large", large)
 	http.HandleFunc("POST /payments/response", withoutToken)
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM)

@@ -16,6 +16,7 @@ import yaml
 
 import manifests
 from cluster import NAMESPACE, ready, restarts
+from load import DELIVERY_LIMIT
 from loki import LABEL
 from rig.wait import wait_until
 
@@ -176,24 +177,87 @@ def node(bench):
     assert before == [(p["metadata"]["name"], restarts(p, "onceward"), restarts(p, "app")) for p in bench.cluster.pods()], "nothing was restarted"
 
 
+def configuration(cluster):
+    """What the Deployment's pods read."""
+    name = next(s["configMap"]["name"] for v in cluster.get("deployments")[0]["spec"]["template"]["spec"]["volumes"] if v["name"] == "onceward"
+                for s in v["projected"]["sources"] if "configMap" in s)
+    return next(m for m in cluster.get("configmaps") if m["metadata"]["name"] == name)["data"]["onceward.json"]
+
+
+def roll_out(cluster, name, text):
+    """A configuration of that name. `kubectl rollout undo` takes it back."""
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}, "data": {"onceward.json": text}}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(made))
+    cluster.kubectl("patch", "deployment/payments", "--type=json", "-p", json.dumps(
+        [{"op": "replace", "path": "/spec/template/spec/volumes/1/projected/sources/0/configMap/name", "value": name}]))
+
+
 @scenario(exits=(0, 2))
 def bad_configuration(bench):
     """A configuration with a fault rolled out: the rollout stops, the old pods go on; then it is taken back."""
     cluster, old = bench.cluster, set(bench.cluster.names())
-    name = next(s["configMap"]["name"] for v in cluster.get("deployments")[0]["spec"]["template"]["spec"]["volumes"] if v["name"] == "onceward"
-                for s in v["projected"]["sources"] if "configMap" in s)
-    text = next(m for m in cluster.get("configmaps") if m["metadata"]["name"] == name)["data"]["onceward.json"]
-    wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "onceward-wrong", "namespace": NAMESPACE},
-             "data": {"onceward.json": text.replace('"queues"', '"queus"')}}
-    cluster.kubectl("apply", "-f", "-", text=json.dumps(wrong))
-    cluster.kubectl("patch", "deployment/payments", "--type=json", "-p", json.dumps(
-        [{"op": "replace", "path": "/spec/template/spec/volumes/1/projected/sources/0/configMap/name", "value": "onceward-wrong"}]))
+    roll_out(cluster, "onceward-wrong", configuration(cluster).replace('"queues"', '"queus"'))
     wait_until(lambda: any(restarts(p, "onceward") >= 2 for p in cluster.pods() if p["metadata"]["name"] not in old),
                "a pod with the wrong configuration has tried twice", 90, 0.5)
     going = {p["metadata"]["name"] for p in cluster.pods() if ready(p)}
     assert len(going & old) == 3 and going <= old, f"the old pods did not all go on: {going}"
     cluster.kubectl("rollout", "undo", "deployment/payments")
     cluster.settled()
+
+
+LARGE = 130  # messages of 0.95 MB in each of three queues
+
+
+@scenario(cuts=1, exits=(0, 137))
+def memory(bench):
+    """Backlogs of large messages in more queues than the memory limit has room for, with all pods deleted in the middle; then a dead letter of
+    15 MB, and a message of 46 MB. Nothing is killed for want of memory, and no message is lost."""
+    cluster, rabbitmq, names = bench.cluster, bench.rabbitmq, [f"large-{n}" for n in range(3)]
+    ended = dict(bench.judge.watch.ends)
+    rabbitmq.rabbitmqctl("set_permissions", "payments", "^$", r"^amq\.default$", "^(payments|large-[0-2])$")
+
+    def on_channel(function):
+        """A connection that is idle between two steps would be closed."""
+        connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url()))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        result = function(channel)
+        connection.close()
+        return result
+
+    def publish(queue, size, *ids):
+        def all_of_them(channel):
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT})
+            for message_id in ids:
+                channel.basic_publish("", queue, os.urandom(size), pika.BasicProperties(message_id=message_id, delivery_mode=2))
+        on_channel(all_of_them)
+    for name in names:
+        publish(name, 950_000, *(f"{name}-{n}" for n in range(LARGE)))
+    config = json.loads(configuration(cluster))
+    url = config["queues"]["payments"]["forward"]["url"].removesuffix("/response") + "/large"
+    config["queues"].update({name: {"forward": {"url": url}, "completion": "transaction", "delivery_limit": DELIVERY_LIMIT} for name in names})
+    roll_out(cluster, "onceward-large", json.dumps(config))
+
+    def n_booked():
+        return bench.postgres.query("SELECT count(*) FROM charges WHERE order_id LIKE 'large-%'", database="app")[0][0]
+    wait_until(lambda: n_booked() >= LARGE, lambda: f"a third is booked, {n_booked()} are", 120, 0.2)
+    cluster.kubectl("delete", "pods", "--force", "--grace-period=0", *cluster.names())
+    wait_until(lambda: n_booked() == 3 * LARGE, lambda: f"all are booked, {n_booked()} are", 240, 0.5)
+    cluster.settled()
+    publish(names[0], 15_000_000, "refused-1")
+    wait_until(lambda: bench.postgres.query("SELECT length(body) FROM onceward.dead_letter", database="app") == [(15_000_000,)],
+               "the large dead letter is there", 90, 0.5)
+    cluster.kubectl("exec", "deploy/payments", "-c", "onceward", "--", "/usr/bin/onceward", "dead", "discard", "--all")
+    publish(names[1], 46_000_000, "refused-2")
+    wait_until(lambda: any(line.get("event") == "too_large" for _, line in bench.judge.lines.lines), "the largest one is refused", 90, 0.5)
+    cluster.kubectl("rollout", "undo", "deployment/payments")
+    cluster.settled()
+    wait_until(lambda: on_channel(lambda c: c.queue_declare(names[1], passive=True).method.message_count) == 1,
+               "the largest one is still in its queue", 30, 0.5)
+    killed = [key for key, (_, reason) in bench.judge.watch.since(ended).items() if reason == "OOMKilled"]
+    assert not killed, f"killed for want of memory: {killed}"
+    on_channel(lambda c: [c.queue_delete(name) for name in names])
+    bench.postgres.query("DELETE FROM onceward.inbox WHERE message_id LIKE 'refused-%'", database="app")
 
 
 @scenario(cuts=1)
