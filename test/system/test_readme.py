@@ -87,6 +87,11 @@ def test_each_page_is_reached_from_the_readme():
     assert not unreached, f"no page links to {unreached}"
 
 
+def test_each_page_links_to_the_glossary():
+    without = [page for page in pages.all_pages() if not page.startswith(".github/") and "CONTRIBUTING.md#language" not in pages.read(page)]
+    assert not without, without
+
+
 def test_each_file_that_is_shown_is_that_file():
     n = 0
     for page in pages.all_pages():
