@@ -15,7 +15,7 @@ FIRST = set("""what who whoever whatever whose those that one it they nobody som
 BANNED = re.compile(r"\b(whoever|anew|for ever|ever more|in vain|where was|is told|says so|what is out|what waits|comes back|for good|all the same|"
                     r"at hand)\b", re.I)
 ABSENT = re.compile(r"\bdesign(?:\.md| section)\b", re.I)
-LINE_MAX, SENTENCE_MAX = 120, 35
+LINE_MAX, SENTENCE_MAX, PARAGRAPH_MAX = 120, 35, 5
 
 C_COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
 C_TEXT = re.compile(r'"((?:\\.|[^"\\\n])*)"')
@@ -71,9 +71,13 @@ def of_page(text):
             n = len(s.split())
             if n > SENTENCE_MAX:
                 yield begin, "sentence", f"a sentence of {n} words: {SENTENCE_MAX} at most: {s[:50]}…"
+        text = " ".join(paragraph)
+        n = sum(bool(line.strip()) for line in paragraph)
+        if n > PARAGRAPH_MAX and text.count("code") < len(text.split()) // 2 and text.count("](") + text.count("[") < 5:
+            yield begin, "paragraph", f"a paragraph of {n} lines: {PARAGRAPH_MAX} at most"
 
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("```"):
+        if line.lstrip().startswith("```"):
             is_code = not is_code
         if is_code or line.startswith(("    ", "|", "<!--", "```", "![")):
             yield from sentences()

@@ -37,6 +37,7 @@ BAD = [
     ("prose", "README.md", "Onceward tries the message anew.\n", "\"anew\" is a banned"),
     ("prose", "README.md", "word " * 36 + "\n", "a line of 180"),
     ("prose", "README.md", ("word " * 18 + "\n") * 2 + "end.\n", "a sentence of 37 words"),
+    ("prose", "README.md", "A line of some words.\n" * 6, "a paragraph of 6 lines"),
     ("mutants", "src/core/second.c", "int rule_second(void)\n{\n    return 4;\n}\n", "its lines do not stand in src/core/second.c"),
     ("mutants", "src/core/second.c", "int a(void)\n{\n    return 2;\n}\nint b(void)\n{\n    return 2;\n}\n", "2 times"),
     ("mutants", "test/sim.d/mutants/B.patch", "b\n\n--- include/onceward/core/rule.h\n@@\n-#pragma once\n", "is no src/….c"),
