@@ -46,7 +46,7 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     if (room.urgent_count && may_count && t->redelivered && t->delivery_count >= room.urgent_count &&
         t->body_len <= room.urgent_body)
         return true;
-    if (held) /* other messages are queued */
+    if (held && !room.each) /* other messages are queued */
         room.body = room.whole = room.body > held ? room.body - held : 0;
     return t->body_len <= room.body && t->n_bytes <= room.whole;
 }

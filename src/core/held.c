@@ -499,7 +499,7 @@ void queue_room(const struct queue *q, struct queue_room *ret)
 
     if (q->rules.ordered) { /* the prefetch bounds it, and deliveries cannot be requeued alone */
         *ret = (struct queue_room){
-            .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX};
+            .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX, .each = true};
         return;
     }
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};

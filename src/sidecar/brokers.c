@@ -206,7 +206,8 @@ static struct broker_room room_of(void *context, uint32_t number)
     return (struct broker_room){.body = room.body,
                                 .whole = room.whole,
                                 .urgent_count = room.near_count == INT64_MAX ? 0 : room.near_count,
-                                .urgent_body = l->config->max_message_bytes};
+                                .urgent_body = l->config->max_message_bytes,
+                                .each = room.each};
 }
 
 static void lost(struct sidecar *s, struct broker_link *k, const char *reason)

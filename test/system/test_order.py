@@ -179,6 +179,27 @@ def test_attempts_that_are_used_up_hold_a_message(bed):
     assert not bed.letters()
 
 
+
+def test_redelivered_messages_may_together_exceed_the_largest_single_one(bed):
+    """The first redelivery makes Onceward ask for the queue's kind; deliveries wait meanwhile."""
+    ordered = Ordered(bed)
+    good = threading.Event()
+    ordered.fails = lambda key, number, attempt: None if good.is_set() else 503
+    for n in range(1, 151):
+        ordered.numbers[f"k{n}"] = 1
+        bed.queue.publish(f"k{n}:1", body=b"x" * 1000, headers={"account": f"k{n}"})
+    bed.queue.sync()
+    first = bed.sidecar(max_bytes="1MiB", **ORDER)  # max_message is 4 KiB then
+    bed.queue.wait_for_ready(0)
+    first.kill()
+    good.set()
+    second = bed.sidecar(max_bytes="1MiB", **ORDER)
+    bed.wait_for_effects(ordered.ids())
+    assert not second.find("bug") and not second.find("too_large")
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
 def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
     ordered = Ordered(bed)
     keys = [f"k{i}" for i in range(30)]

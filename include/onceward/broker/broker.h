@@ -138,6 +138,7 @@ struct broker_room {
      * urgent_body, except on a classic queue; 0: none is. */
     int64_t urgent_count;
     size_t urgent_body;
+    bool each; /* the bounds are for each message alone; those received before it do not count */
 };
 
 /* Called for the headers of a delivery, with the queue's number. It must not call the broker. */

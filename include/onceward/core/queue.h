@@ -231,6 +231,7 @@ struct queue_room {
     size_t body, whole;
     int64_t near_count; /* a delivery with at least this count may take max_message_bytes in any case, one at
                            a time; INT64_MAX: none */
+    bool each;          /* the bounds are for each message alone; those received before it do not count */
 };
 void queue_room(const struct queue *q, struct queue_room *ret);
 
