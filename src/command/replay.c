@@ -26,7 +26,7 @@
 
 static const char help[] =
     "usage: onceward replay --config FILE --consumer C --to QUEUE [--since T] [--until T] [--type T]\n"
-    "                       [--id ID…] [--rate N/s] [--dry-run] [--name N] [--json]\n"
+    "                       [--id ID…] [--rate N/s] [--dry-run] [--name N] [--out-of-order] [--json]\n"
     "Publishes the stored messages of a consumer (`store.retention`) again, unchanged and in the order of their first claims, to\n"
     "a queue with another consumer: for example to rebuild a projection. The broker confirms each one. An interrupted replay\n"
     "continues where it stopped when you run it again.\n"
@@ -41,6 +41,7 @@ static const char help[] =
     "  --name N       the name of its position in the database. A named replay keeps its position at the end: run again, it\n"
     "                 publishes the messages that have arrived since. Without a name, an interrupted replay continues when it is\n"
     "                 run with the same options, and a finished one starts at the beginning\n"
+    "  --out-of-order also to an ordered queue, where the messages stand behind those that it has\n"
     "  --json         print one JSON object at the end\n";
 
 enum { SAVE_MS = 1000 };
@@ -50,7 +51,7 @@ struct options {
     const char **ids;
     size_t n_ids;
     int64_t interval_us;
-    int dry_run, json;
+    int dry_run, json, out_of_order;
 };
 
 /* The messages in flight, and the one before them, which the position refers to. */
@@ -116,6 +117,21 @@ static int check_queue(const struct options *o, const struct config *c, struct a
         "are completed, so each would be acked unseen. Expected a queue whose consumer is another one\n",
         o->to, o->consumer);
     return STATUS_USAGE;
+}
+
+/* 0, or the exit status. */
+static int check_order(const struct options *o, const struct config *c)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (strcmp(c->queues[i].queue, o->to) == 0 && c->queues[i].order.key.n && !o->out_of_order) {
+            fprintf(
+                stderr,
+                "onceward replay: queue \"%s\" is ordered, and the messages would stand behind those that it "
+                "has; replay with --out-of-order if that is right\n",
+                o->to);
+            return STATUS_USAGE;
+        }
+    return STATUS_DONE;
 }
 
 /* --- settings --- */
@@ -330,6 +346,8 @@ static int replay_run(const struct options *o)
         return status;
     status =
         admin_check_schema(r.admin, &r.fault) ? command_fail(&r.fault) : check_queue(o, c, r.admin, &r.fault);
+    if (!status)
+        status = check_order(o, c);
     if (!status && (find_vhost(&r, c) || (name_it(&r), find_place(&r))))
         status = command_fail(&r.fault);
     if (!status)
@@ -429,6 +447,7 @@ static int parse(int argc, char **argv, struct options *o)
                                      {"id", required_argument, NULL, 'i'},
                                      {"rate", required_argument, NULL, 'r'},
                                      {"dry-run", no_argument, &o->dry_run, 1},
+                                     {"out-of-order", no_argument, &o->out_of_order, 1},
                                      {"json", no_argument, &o->json, 1},
                                      {"help", no_argument, NULL, 'h'},
                                      {0}};

@@ -390,3 +390,19 @@ def test_a_terminal_sees_a_bar_and_a_pipe_does_not(bed, other, idle):
     child.wait(timeout=60)
     os.close(leader)
     assert b" of 10, " in seen and b"10 replayed" in seen
+
+
+def test_an_ordered_queue_is_replayed_to_only_where_that_is_said(bed):
+    put(bed, 3)
+    to = bed.new_queue("-ordered")
+    config = bed.config(**STORE)
+    config["queues"]["projection"] = {"queue": to.name, "consumer": to.name + "-c", "forward": {"url": "http://localhost:1/"},
+                                      "order": {"key": ["header:account"]}, "delivery_limit": 0}
+    idle = Idle(bed)
+    with open(idle.config_path, "w") as f:
+        json.dump(config, f)
+    arguments = "--consumer", bed.queue.name, "--to", to.name
+    assert "is ordered" in replay(idle, *arguments, status=2)
+    assert to.n_ready == 0
+    replay(idle, *arguments, "--out-of-order")
+    assert sorted(ids(to)) == ["m1", "m2", "m3"]
