@@ -229,13 +229,21 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
         dial_failed(s, &k->dial, reason);
 }
 
+/* On an ordered queue the timeout must never end: the broker would take back a part of the deliveries, and hand it to
+ * another consumer. The argument outranks the broker's own value and a policy. */
+static int64_t timeout_of(const struct config_queue *q)
+{
+    int64_t twice = 2 * q->max_hold_ms;
+
+    if (q->order.key.n)
+        return twice > q->consumer_timeout_ms ? twice : q->consumer_timeout_ms;
+    return q->consumer_timeout_ms == CONFIG_CONSUMER_TIMEOUT_MS ? 0 : q->consumer_timeout_ms;
+}
+
 static struct broker_queue queue_of(const struct lane *l)
 {
-    int64_t timeout_ms = l->config->consumer_timeout_ms;
-
-    return (struct broker_queue){.name = l->config->queue,
-                                 .number = (uint32_t)l->index,
-                                 .timeout_ms = timeout_ms == CONFIG_CONSUMER_TIMEOUT_MS ? 0 : timeout_ms};
+    return (struct broker_queue){
+        .name = l->config->queue, .number = (uint32_t)l->index, .timeout_ms = timeout_of(l->config)};
 }
 
 static void begin(struct sidecar *s, struct broker_link *k)

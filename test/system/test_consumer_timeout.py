@@ -38,6 +38,14 @@ def test_the_brokers_own_timeout_is_not_sent(bed):
     assert "x-consumer-timeout" not in arguments(bed)
 
 
+@pytest.mark.parametrize("max_hold, sent", [("25m", "3000000"), ("10m", "1800000")])
+def test_an_ordered_queue_is_given_twice_max_hold(bed, max_hold, sent):
+    """Never less than consumer_timeout: a timeout would return a part of the deliveries."""
+    bed.queue = bed.new_queue("-ordered", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
+    bed.sidecar(top=as_version(bed, b"4.3.10"), max_hold=max_hold, max_window="5m", order={"key": ["header:account"]}, delivery_limit=0)
+    assert sent in arguments(bed)
+
+
 @pytest.mark.parametrize("timeout, warns", [("2h", True), ("30m", False)])
 def test_check_says_where_the_timeout_has_to_be_set(bed, timeout, warns):
     path = os.path.join(bed.folder, "check.json")
