@@ -5,6 +5,8 @@
 --   taken     the queue, or one of the range, belongs to another consumer (former): its messages would be done again under this name
 --   former    the same, and p_takes_overs names that consumer: the caller is to use its name, under which the rows are. So a replica that
 --             still runs under the former name and one that takes it over meet in the same rows
+--   order     an ordered queue (p_ordered) whose recorded range is another: a change of the range moves keys to other partitions, so that
+--             later messages of a key may come before earlier ones. It is made where p_takes_overs names the recorded range
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
 --   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
 --             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
@@ -20,7 +22,8 @@
 -- the same name or queue, at most a second. Rows: one an item.
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
-    p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL)
+    p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL,
+    p_ordered boolean[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -58,8 +61,8 @@ BEGIN
     BEGIN
         WITH taken AS MATERIALIZED (
             SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid
-            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended)
-                 i (consumer, broker, vhost, queue, takes_over, ended)
+            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended, p_ordered)
+                 i (consumer, broker, vhost, queue, takes_over, ended, ordered)
             CROSS JOIN LATERAL (
                 SELECT c.ctid AS tid, c.queue AS former,
                        CASE WHEN onceward.queue_hull(c.queue, i.queue) IS NULL OR (c.vhost, c.broker) <> (i.vhost, i.broker) THEN i.queue
@@ -69,6 +72,8 @@ BEGIN
                 WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker)
                   AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
                        OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
+                  AND (i.ordered IS NOT TRUE OR onceward.queue_hull(c.queue, i.queue) IS NULL
+                       OR c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over)))
                 LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
             WHERE NOT EXISTS (SELECT FROM onceward.consumer o
                               WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
@@ -89,13 +94,16 @@ BEGIN
            CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (NOT c.is_same OR c.vhost <> i.vhost) THEN 'refused'
                 WHEN i.broker IS NULL THEN 'busy'
                 WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
+                WHEN i.ordered AND c.is_same AND c.queue <> i.queue
+                     AND (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))) IS NOT TRUE THEN 'order'
                 WHEN c.is_same AND (c.vhost, c.broker) = (i.vhost, i.broker)
                      AND coalesce(onceward.queue_hull(c.queue, i.queue) = c.queue, c.queue = i.queue) THEN 'range'
                 WHEN o.consumer IS NULL THEN 'busy'
                 WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
                 ELSE 'taken' END,
            c.queue, c.vhost, c.broker, coalesce(n.former, o.consumer)
-    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs) WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ord)
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ordered)
+         WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ordered, ord)
     LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker,
                               c.queue = i.queue OR onceward.queue_hull(c.queue, i.queue) IS NOT NULL AS is_same
                        FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
@@ -109,4 +117,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[], boolean[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[], boolean[], boolean[]) FROM PUBLIC;

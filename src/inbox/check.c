@@ -190,7 +190,7 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM };
+enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED };
 
 /* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
@@ -220,6 +220,11 @@ static void say_registration(const struct check *k, const struct config_queue *q
 
     if (is_own) {
         say(k, true, "consumer %s belongs to queue %s", q->consumer, queue);
+    } else if (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't' && q->order.key.n &&
+               !(q->takes_over && field_text(r, 0, C_CONFIRMED)[0] == 't')) {
+        registration_refuse_order(
+            &(struct registration){.consumer = q->consumer, .queue = queue, .other_queue = other_queue}, &f);
+        say(k, false, "queues.%s: %s", q->name, f.text);
     } else if (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't') {
         say(k, true,
             "consumer %s reads %s: %s extends it; partitions outside of it are read until they are empty",
@@ -249,12 +254,13 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
     static const char sql[] =
         "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
         "  WHERE o.consumer <> $1 AND o.vhost = $2 AND onceward.queues_meet(o.queue, $3)),"
-        " onceward.queue_hull(c.queue, $3) IS NOT NULL"
+        " onceward.queue_hull(c.queue, $3) IS NOT NULL,"
+        " c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE"
         " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
-    const char *const params[] = {q->consumer, vhost, q->pattern ? q->pattern : q->queue};
+    const char *const params[] = {q->consumer, vhost, q->pattern ? q->pattern : q->queue, q->takes_over};
     PGresult *r;
 
-    if (session_once(k->a, sql, 3, params, &r, f))
+    if (session_once(k->a, sql, 4, params, &r, f))
         return -1;
     say_registration(k, q, vhost, r);
     PQclear(r);

@@ -21,7 +21,7 @@ static const char *const texts[N_QUESTIONS] = {
         "SELECT pid, age_ms, application, state, gid FROM onceward.sidecar_lock_holder($1, $2)",
     [QUESTION_TRY] = "SELECT yes FROM onceward.sidecar_try($1)",
     [QUESTION_REGISTER] = "SELECT ord, answer, queue, vhost, broker, former "
-                          "FROM onceward.sidecar_register_many($1, $2, $3, $4, $5, $6)",
+                          "FROM onceward.sidecar_register_many($1, $2, $3, $4, $5, $6, $7)",
     [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text "
                           "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",

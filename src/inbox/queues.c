@@ -122,8 +122,9 @@ void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]
     for (int p = 0; p < REGISTER_PARAMS; p++) {
         for (size_t i = 0; i < q->n; i++) {
             const struct inbox_queue *k = &q->list[i];
-            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->broker,     k->vhost,
-                                                         k->queue,    k->takes_over, q->ended[i] ? "t" : "f"};
+            const char *const fields[REGISTER_PARAMS] = {
+                k->consumer,           k->broker, k->vhost, k->queue, k->takes_over, q->ended[i] ? "t" : "f",
+                k->ordered ? "t" : "f"};
 
             texts[i] = fields[p];
         }
@@ -190,6 +191,8 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     } else if (strcmp(answer, "taken") == 0) {
         r.former = result_text(result, row, R_FORMER);
         registration_refuse_taken(&r, &f);
+    } else if (strcmp(answer, "order") == 0) {
+        registration_refuse_order(&r, &f);
     } else {
         registration_refuse(&r, &f);
     }

@@ -34,7 +34,7 @@ void queues_stores(const struct queues *q, struct buf *consumers, struct buf *re
 
 /* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of arrays, and its
  * answer. A queue without a row in the result is registered. */
-enum { REGISTER_PARAMS = 6, REGISTER_COLUMNS = 6 };
+enum { REGISTER_PARAMS = 7, REGISTER_COLUMNS = 6 };
 void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]);
 
 /* Takes a binary result. -1: malformed; nothing has changed. */

@@ -42,3 +42,14 @@ void registration_refuse_taken(const struct registration *r, struct fault *f)
         "remove them with `onceward forget`",
         r->queue, r->vhost ? r->vhost : "", r->former, r->consumer, r->former);
 }
+
+void registration_refuse_order(const struct registration *r, struct fault *f)
+{
+    fault_set(
+        f,
+        "consumer \"%s\" reads \"%s\" in order, and \"%s\" would move keys to other partitions, so that later messages "
+        "of a key come before earlier ones: (1) stop publishing, (2) wait until all partitions are empty and nothing is "
+        "unacked, (3) change queues and bindings, (4) start all replicas with the new range and with takes_over "
+        "\"%s\", which confirms this, (5) publish again",
+        r->consumer, r->other_queue, r->queue, r->other_queue);
+}

@@ -13,3 +13,6 @@ struct registration {
 /* Why the queue is refused, and the remedy, in words that `run` and `check` share. */
 void registration_refuse(const struct registration *r, struct fault *f);
 void registration_refuse_taken(const struct registration *r, struct fault *f);
+
+/* The same for an ordered queue whose range is not the recorded one. */
+void registration_refuse_order(const struct registration *r, struct fault *f);

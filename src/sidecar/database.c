@@ -163,6 +163,7 @@ void database_dial(struct sidecar *s, struct dial *d)
                                                 .vhost = s->lanes[i].link->vhost,
                                                 .queue = q->pattern ? q->pattern : q->queue,
                                                 .takes_over = q->takes_over,
+                                                .ordered = q->order.key.n > 0,
                                                 .transaction = q->transaction,
                                                 .token_window_ms = q->token_window_ms,
                                                 .max_window_ms = q->max_window_ms,

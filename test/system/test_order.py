@@ -311,6 +311,46 @@ def test_messages_without_a_key_are_not_ordered_or_dead(bed):
     bed.assert_acked()
 
 
+def test_another_range_is_refused_until_takes_over_confirms_it(bed):
+    ordered = Ordered(bed)
+    names = [f"{bed.name}-range-{i}" for i in range(3)]
+    channel = bed.queue.channel
+    for name in names:
+        channel.queue_declare(name, durable=True, arguments=SINGLE)
+
+    def config(last, **keys):
+        whole = bed.config(**ORDER)
+        entry = whole["queues"].pop(bed.queue.name)
+        whole["queues"]["accounts"] = {**entry, "queue": f"{bed.name}-range-{{0..{last}}}", "consumer": f"{bed.name}-range", **keys}
+        return whole
+
+    def publish(name, number):
+        channel.basic_publish("", name, b"{}", pika.BasicProperties(message_id=f"a:{number}", headers={"account": "a"}, delivery_mode=2))
+
+    try:
+        first = bed.sidecar(config=config(1), wait=False)
+        first.wait_for("consuming", n=2)
+        publish(names[0], 1)
+        bed.wait_for_effects(["a:1"])
+        assert first.term() == 0
+        other = bed.sidecar(config=config(2), wait=False)
+        reason = other.wait_for("refused")["reason"]
+        assert "(1) stop publishing" in reason and f'takes_over "{bed.name}-range-{{0..1}}"' in reason
+        checked = check(bed, other)
+        assert checked.returncode == 1 and "(1) stop publishing" in checked.stdout
+        publish(names[2], 2)
+        assert other.term() == 0
+        assert not bed.app.posts("a:2")
+        confirmed = bed.sidecar(config=config(2, takes_over=f"{bed.name}-range-{{0..1}}"), wait=False)
+        bed.wait_for_effects(["a:2"])
+        assert confirmed.term() == 0
+        again = bed.sidecar(config=config(2), wait=False)  # it is the recorded range now
+        again.wait_for("consuming", n=3)
+    finally:
+        for name in names:
+            channel.queue_delete(name)
+
+
 def test_partitions_keep_the_order_of_each_key_through_kills_and_restarts(bed):
     ordered = Ordered(bed)
     names = [f"{bed.name}-part-{i}" for i in range(4)]
