@@ -123,7 +123,7 @@ def mtail():
 PANELS = [  # title, unit, fields; a COUNT is shown as a rate
     ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead"]),
     ("In the broker's queue", "short", ["depth"]),
-    ("Held here", "short", ["in_flight", "accepted", "limit", "parked", "held"]),
+    ("Held here", "short", ["in_flight", "accepted", "limit", "batch_size", "parked", "held"]),
     ("The application's answers", "ms", ["forward_ms"]),
     ("From delivery to completion", "ms", ["end_to_end_ms"]),
     ("Paused for", "ms", ["paused_for_ms"]),

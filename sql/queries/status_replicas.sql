@@ -5,7 +5,7 @@
 -- Locks: none. Reads one row per instance. Repeating it: only reads.
 SELECT r.instance, r.number, r.version, floor(1000 * extract(epoch FROM clock_timestamp() - r.seen_at))::bigint,
        q.value ->> 'queue', q.value ->> 'consumer', q.value ->> 'state', q.value ->> 'reason', q.value ->> 'detail',
-       q.value -> 'paused_for_ms', q.value -> 'in_flight', coalesce(q.value -> 'accepted', '0'), q.value -> 'limit', q.value -> 'held', coalesce(q.value -> 'parked', '0'),
+       q.value -> 'paused_for_ms', q.value -> 'in_flight', coalesce(q.value -> 'accepted', '0'), q.value -> 'limit', q.value -> 'batch_size', q.value -> 'held', coalesce(q.value -> 'parked', '0'),
        q.value -> 'depth', coalesce(q.value -> 'dead', '0'), coalesce(q.value -> 'received_per_s', '0'), coalesce(q.value -> 'completed_per_s', '0'),
        coalesce(q.value -> 'failed_per_s', '0'), q.value -> 'forward_ms_p50', q.value -> 'forward_ms_p99', q.value -> 'end_to_end_ms_p50',
        q.value -> 'end_to_end_ms_p99', r.host, q.value ->> 'config'

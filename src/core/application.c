@@ -16,6 +16,7 @@ void application_init(struct application *a, const struct application_rules *rul
 {
     *a = (struct application){.rules = *rules, .gone = true};
     limiter_init(&a->limiter, rules->concurrency);
+    batch_size_init(&a->batch_size, rules->batch_messages, rules->batch_bytes);
     a->limiter.slow_since_ms = now_ms;
     a->probe.at_ms = now_ms;
     a->place.credit_ms = PLACE_CREDIT_MS;

@@ -107,7 +107,7 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         b->knows = true;
         b->n_bad = 0;
         r->some_succeeded = reading->n_failed && reading->n_failed < r->members.len;
-        batch_size_good(&b->size, r->is_full, r->size_mark);
+        batches_learn_more(q, r);
         break;
     case BATCH_BAD:
         r->is_bad = true;
@@ -121,7 +121,7 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
             life_request_failed(q, now_ms, r, a->brief);
         break;
     case BATCH_TOO_LARGE:
-        batch_size_too_large(&b->size, r->n_sent, r->size_mark);
+        batches_learn_too_large(q, r);
         break;
     case BATCH_FAILED:
         if (r->n_sent > 1)

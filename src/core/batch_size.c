@@ -31,13 +31,21 @@ static double at_least_one(double value)
     return value < 1 ? 1 : value;
 }
 
-/* A tenth of less than ten is less than one message, so the number is kept as a fraction. */
-void batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts)
+static bool is_whole(const struct batch_size *s)
 {
+    return s->messages >= (double)s->most_messages && s->bytes >= (double)s->most_bytes;
+}
+
+/* A tenth of less than ten is less than one message, so the number is kept as a fraction. */
+bool batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts)
+{
+    bool was_whole = is_whole(s);
+
     if (n_cuts != s->n_cuts || !is_full)
-        return;
+        return false;
     s->messages = least(s->messages * GROWTH, (double)s->most_messages);
     s->bytes = least(s->bytes * GROWTH, (double)s->most_bytes);
+    return is_whole(s) && !was_whole;
 }
 
 bool batch_size_window_over(struct batch_size *s, size_t n, uint64_t n_cuts)

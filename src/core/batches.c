@@ -1,6 +1,7 @@
 /* Requests with several messages: see batches.h. */
 #include "core/batches.h"
 
+#include "core/notes.h"
 #include "core/quarantine.h"
 #include "core/request.h"
 
@@ -16,17 +17,59 @@ void batches_init(struct queue *q)
 
     if (!batches_are_on(q))
         return;
-    batch_size_init(&q->batches.size, (size_t)q->rules.batch.max_messages, q->rules.batch.max_bytes);
     /* Failed requests are counted, and no more of them are in flight at once. */
     if (q->share->brake.threshold > least)
         q->share->brake.threshold = least;
+}
+
+/* --- its size --- */
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+size_t batches_messages(const struct queue *q)
+{
+    return least(batch_size_messages(&q->application->batch_size), (size_t)q->rules.batch.max_messages);
+}
+
+static size_t most_bytes(const struct queue *q)
+{
+    return least(batch_size_bytes(&q->application->batch_size), q->rules.batch.max_bytes);
+}
+
+static void note_size(struct queue *q, const char *why)
+{
+    struct note *n = notes_tell(q, EVENT_BATCH_SIZE, NULL);
+
+    n->n = (int64_t)batch_size_messages(&q->application->batch_size);
+    note_text(n, "%s", why);
+}
+
+void batches_learn_more(struct queue *q, const struct request *r)
+{
+    if (batch_size_good(&q->application->batch_size, r->is_full, r->size_mark))
+        note_size(q, "as configured, since such requests succeed");
+}
+
+void batches_learn_hung(struct queue *q, const struct request *r)
+{
+    if (batches_are_on(q) && batch_size_window_over(&q->application->batch_size, r->n_sent, r->size_mark))
+        note_size(q, "a request was not answered within its window");
+}
+
+void batches_learn_too_large(struct queue *q, const struct request *r)
+{
+    if (batch_size_too_large(&q->application->batch_size, r->n_sent, r->size_mark))
+        note_size(q, "a request was answered 413");
 }
 
 /* --- its members --- */
 
 static size_t most_by_size(const struct queue *q, const struct delivery *d)
 {
-    size_t most = batches_are_on(q) && !q->share->brake.on ? batch_size_messages(&q->batches.size) : 1;
+    size_t most = batches_are_on(q) && !q->share->brake.on ? batches_messages(q) : 1;
 
     if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
         most = (size_t)d->claim.batch_cap;
@@ -93,7 +136,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
     struct buf token = {0};
 
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
-    r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->batches.size.n_cuts;
+    r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->application->batch_size.n_cuts;
     r->parent = first->claim.batch_cap ? first->claim.failed_with : 0;
     if (!first->claim.batch_cap && each < most && !quarantine_has(q, first))
         most = each ? each : 1;
@@ -109,12 +152,12 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
         if (d == first || !is_of_one_kind(q, first, d) || !may(q, now_ms, d))
             continue;
         /* Encoding a large body only to drop it would cost its memory twice. */
-        if (len + d->copy.body_len + 2 > batch_size_bytes(&q->batches.size)) {
+        if (len + d->copy.body_len + 2 > most_bytes(q)) {
             r->is_full = true;
             break;
         }
         body_add(q, r, d, &token);
-        if (r->body.len + 2 > batch_size_bytes(&q->batches.size)) {
+        if (r->body.len + 2 > most_bytes(q)) {
             r->body.len = len;
             r->is_full = true;
             break;
@@ -124,7 +167,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
     }
     envelope_end(&r->body);
     buf_deinit(&token);
-    r->is_full |= n >= batch_size_messages(&q->batches.size);
+    r->is_full |= n >= batch_size_messages(&q->application->batch_size);
 }
 
 /* --- after a failure --- */

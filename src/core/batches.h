@@ -17,6 +17,14 @@ static inline bool batches_are_on(const struct queue *q)
 
 void batches_init(struct queue *q);
 
+/* Most messages and bytes of a request: as configured, or fewer that the application takes. */
+size_t batches_messages(const struct queue *q);
+
+/* A request succeeded; or had no answer within its window, or was too large: the application takes more or fewer. */
+void batches_learn_more(struct queue *q, const struct request *r);
+void batches_learn_hung(struct queue *q, const struct request *r);
+void batches_learn_too_large(struct queue *q, const struct request *r);
+
 /* Most messages of a quarantined group in which d is. */
 size_t batches_most_of_group(const struct queue *q, const struct delivery *d);
 

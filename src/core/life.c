@@ -1027,8 +1027,7 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
     if (r->unanswered)
         return;
     r->unanswered = true;
-    if (batches_are_on(q))
-        batch_size_window_over(&q->batches.size, r->n_sent, r->size_mark);
+    batches_learn_hung(q, r);
     limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 

@@ -100,6 +100,11 @@ int queue_limit(const struct queue *q)
     return (int)(own < shared ? own : shared);
 }
 
+size_t queue_batch_size(const struct queue *q)
+{
+    return batches_are_on(q) ? batches_messages(q) : 0;
+}
+
 size_t queue_n_held(const struct queue *q)
 {
     size_t n = 0;

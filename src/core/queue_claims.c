@@ -125,7 +125,7 @@ static int look_ahead(const struct queue *q)
     if (is_trying(q))
         return 0;
     if (batches_are_on(q)) { /* the next request is claimed while all slots are taken */
-        prefetch /= (int)batch_size_messages(&q->batches.size);
+        prefetch /= (int)batches_messages(q);
         n = n < 1 ? 1 : n;
     }
     if (most > prefetch / 2)

@@ -26,6 +26,7 @@ enum {
     IN_FLIGHT,
     ACCEPTED,
     LIMIT,
+    BATCH_SIZE,
     HELD,
     PARKED,
     DEPTH,
@@ -86,6 +87,7 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
         .in_flight = (int64_t)number(r, row, IN_FLIGHT),
         .accepted = (int64_t)number(r, row, ACCEPTED),
         .limit = (int64_t)number(r, row, LIMIT),
+        .batch_size = (int64_t)number(r, row, BATCH_SIZE),
         .held = (int64_t)number(r, row, HELD),
         .parked = (int64_t)number(r, row, PARKED),
         .depth = (int64_t)number(r, row, DEPTH),
@@ -241,10 +243,10 @@ static void add_replica(struct table *t, const struct fleet_queue *q)
 
 static void print_queues(const struct fleet *f, FILE *out)
 {
-    static const char *const heads[] = {"QUEUE",   "REPLICA", "STATE", "OUT",    "ACCEPTED",
-                                        "LIMIT",   "HELD",    "IN/S",  "DONE/S", "FAILED/S",
-                                        "VERSION", "CONFIG",  "SEEN"};
-    struct table t = {.n_columns = 13, .right = 0x3F8};
+    static const char *const heads[] = {"QUEUE",    "REPLICA", "STATE",  "OUT",  "ACCEPTED",
+                                        "LIMIT",    "BATCH",   "HELD",   "IN/S", "DONE/S",
+                                        "FAILED/S", "VERSION", "CONFIG", "SEEN"};
+    struct table t = {.n_columns = 14, .right = 0x7F8};
 
     for (size_t i = 0; i < t.n_columns; i++)
         table_add_text(&t, heads[i]);
@@ -258,6 +260,7 @@ static void print_queues(const struct fleet *f, FILE *out)
         add_count(&t, q->in_flight);
         add_count(&t, q->accepted);
         add_count(&t, q->limit);
+        add_count(&t, q->batch_size);
         add_count(&t, q->held);
         add_decimal(&t, q->received_per_s);
         add_decimal(&t, q->completed_per_s);
@@ -386,6 +389,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {IN_FLIGHT, "in_flight", true},
                                                   {ACCEPTED, "accepted", true},
                                                   {LIMIT, "limit", true},
+                                                  {BATCH_SIZE, "batch_size", true},
                                                   {HELD, "held", true},
                                                   {PARKED, "parked", true},
                                                   {DEPTH, "depth", true},

@@ -227,6 +227,8 @@ void figures_read(const struct lane *l, struct figures *ret)
     set_int(ret, STATS_IN_FLIGHT, (int64_t)sums.n_in_flight);
     set_int(ret, STATS_ACCEPTED, (int64_t)sums.n_accepted);
     set_int(ret, STATS_LIMIT, queue_limit(&l->core));
+    if (queue_batch_size(&l->core))
+        set_int(ret, STATS_BATCH_SIZE, (int64_t)queue_batch_size(&l->core));
     set_int(ret, STATS_PARKED, (int64_t)sums.n_parked);
     set_int(ret, STATS_HELD, (int64_t)sums.n_held);
     set_int(ret, STATS_HELD_BYTES, (int64_t)sums.n_bytes);

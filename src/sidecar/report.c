@@ -77,6 +77,7 @@ static const struct note_fields {
     [EVENT_NO_QUEUE] = {.text = "reason", .ms = "next_try_ms"},
     [EVENT_CONSUMING] = {.n = "prefetch"},
     [EVENT_NOT_RENEWED] = {.text = "reason", .ms = "wait_ms"},
+    [EVENT_BATCH_SIZE] = {.text = "reason", .n = "batch_size"},
     [EVENT_RETURNED] = {.text = "reason", .n = "n"},
     [EVENT_DATABASE_ERROR] = {.reason = "during", .text = "reason"},
     [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},

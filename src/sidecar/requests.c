@@ -30,6 +30,10 @@ int requests_init(struct sidecar *s, struct fault *f)
             r->ready_interval_ms = q->ready_interval_ms;
         if (q->token_window_ms > r->window_ms)
             r->window_ms = q->token_window_ms;
+        if ((size_t)q->forward.batch.max_messages > r->batch_messages)
+            r->batch_messages = (size_t)q->forward.batch.max_messages;
+        if (q->forward.batch.max_bytes > r->batch_bytes)
+            r->batch_bytes = q->forward.batch.max_bytes;
         if (l->application >= s->n_applications)
             s->n_applications = l->application + 1;
     }

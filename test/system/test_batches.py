@@ -527,3 +527,28 @@ def test_a_drain_waits_for_a_request(bed, batches):
     n = sum(batches.sizes())
     assert bed.statuses().get("completed", 0) == n > 0
     bed.assert_once(*[i for b in batches.batches for i in b.ids])
+
+
+def test_an_application_that_takes_fewer_messages_gets_fewer(bed, batches):
+    """413 halves the size, which the log, the stats line and `status` show."""
+
+    def handler(request, reply):
+        batch = batches.seen(request)
+        if batch.count > 10:
+            reply.status(413)
+            return
+        batches.transaction(batch.messages)
+        batches.reply(reply, batch)
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(forward=forward())
+    ids = publish(bed, 1)
+    completed(bed, 1)
+    ids += publish(bed, 199, start=1)
+    completed(bed, 200)
+    bed.assert_once(*ids)
+    not_charged(bed, ids)
+    line = sidecar.wait_for("batch_size")
+    assert line["batch_size"] < 100 and "413" in line["reason"]
+    wait_until(lambda: any(1 <= s["batch_size"] < 100 for s in sidecar.find("stats")), "the stats line has it")
+    assert not bed.letters()

@@ -32,7 +32,7 @@ struct world {
     int n_flights, n_crashes, n_crashes_of_groups;
     bool takes_time;
     bool forgets; /* the application answers 2xx and completes nothing */
-    int n_requests, n_failed, n_acked, sizes[1000];
+    int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
 
@@ -210,6 +210,9 @@ static void carry_out(struct world *w, const struct action *a)
     case ACTION_FORWARD:
         at_application(w, a->request);
         break;
+    case ACTION_TELL:
+        w->n_size_lines += a->note.event == EVENT_BATCH_SIZE;
+        break;
     case ACTION_ACK:
         w->n_acked += (int)a->n;
         break;
@@ -304,8 +307,11 @@ static struct world *world_of(int n, bool transaction, int (*status)(struct worl
         .stuck_again_ms = 600000,
         .stats_interval_ms = 10000,
         .batch = {.max_messages = N, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
-    const struct application_rules application = {
-        .concurrency = n_slots, .ready_interval_ms = 1000, .window_ms = 30000};
+    const struct application_rules application = {.concurrency = n_slots,
+                                                  .ready_interval_ms = 1000,
+                                                  .window_ms = 30000,
+                                                  .batch_messages = N,
+                                                  .batch_bytes = 1 << 20};
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;
@@ -517,7 +523,8 @@ static void a_request_that_is_too_large_goes_in_halves(void **state)
     run(w, 600000);
     for (int i = 0; i < N; i++)
         assert_true(w->completed[i] == (i != bad) && w->attempts[i] <= 1 + (i == bad));
-    assert_int_equal(batch_size_messages(&w->q.batches.size), N / 2);
+    assert_int_equal(queue_batch_size(&w->q), N / 2);
+    assert_int_equal(w->n_size_lines, 1);
     end(w);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "onceward/core/batch_size.h"
 #include "onceward/core/limiter.h"
 
 #include <stdbool.h>
@@ -18,6 +19,7 @@ struct application_rules {
     bool has_ready_url;
     int64_t ready_interval_ms;
     int64_t window_ms; /* the longest token_window of its queues, which bounds every wait here */
+    size_t batch_messages, batch_bytes; /* of the queue with the largest requests; 0: none has batches */
 };
 
 /* The state of the application when a request was sent, kept until the request ends. */
@@ -31,6 +33,7 @@ struct application_request {
 struct application {
     struct application_rules rules;
     struct limiter limiter;
+    struct batch_size batch_size;
     int n_out;       /* requests in flight */
     int n_reserved;  /* claims in flight: each will take a slot */
     int n_abandoned; /* abandoned, but not yet removed from the connection */

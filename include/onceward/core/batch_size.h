@@ -22,8 +22,9 @@ void batch_size_init(struct batch_size *s, size_t most_messages, size_t most_byt
 size_t batch_size_messages(const struct batch_size *s);
 size_t batch_size_bytes(const struct batch_size *s);
 
-/* A request that was sent after n_cuts halvings succeeded. is_full: more messages would not have gone with it. */
-void batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts);
+/* A request that was sent after n_cuts halvings succeeded. is_full: more messages would not have gone with it. Returns
+ * whether the size is the configured one again. */
+bool batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts);
 
 /* A request had no answer within its window, or the answer was 413. Returns whether the size was halved: a
  * request with a single message does not count. */

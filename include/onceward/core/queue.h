@@ -3,7 +3,6 @@
 #include "onceward/base/log.h"
 #include "onceward/base/texts.h"
 #include "onceward/core/application.h"
-#include "onceward/core/batch_size.h"
 #include "onceward/core/brake.h"
 #include "onceward/core/consumer.h"
 #include "onceward/core/database.h"
@@ -115,7 +114,6 @@ struct queue {
         uint64_t next_ref, next_request;
     } held;
     struct batches {
-        struct batch_size size;
         bool knows; /* the application has echoed the count of a request */
         int n_bad;  /* answers in a row that say nothing about the messages */
         uint64_t
@@ -421,8 +419,9 @@ enum queue_state queue_state(const struct queue *q);
 /* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer.
  * Other replicas leave messages only to such a queue. */
 bool queue_may_consume(const struct queue *q);
-uint64_t queue_number_of(uint64_t holder); /* the queue of an application's place.holder */
-int queue_limit(const struct queue *q);    /* number of requests that may be in flight now */
+uint64_t queue_number_of(uint64_t holder);      /* the queue of an application's place.holder */
+int queue_limit(const struct queue *q);         /* number of requests that may be in flight now */
+size_t queue_batch_size(const struct queue *q); /* most messages of a request now; 0: it has no batches */
 size_t queue_n_parked(const struct queue *q);
 static inline size_t queue_n_in_flight(const struct queue *q) /* requests */
 {
