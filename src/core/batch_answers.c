@@ -17,6 +17,9 @@
 
 enum {
     BAD_ANSWERS_MOST = 3, /* in a row: then the queue pauses */
+    REFUSALS_TOGETHER =
+        2, /* 429 or 503 in a row; then one member may be the cause: all wait for the limiter, and would
+                              go together each time */
     ERROR_TEXT_MAX = 256, /* of a failure that an answer names */
 };
 
@@ -178,6 +181,8 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
             own = VERDICT_SPLIT;
         break;
     case BATCH_NOT_NOW:
+        if (batches_in_company(d) && a->kind == ANSWER_STATUS && d->n_given_back >= REFUSALS_TOGETHER)
+            batches_split_by_half(d);
         own = VERDICT_NOT_NOW;
         break;
     case BATCH_ANSWERED:
@@ -237,5 +242,4 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
         give(q, now_ms, w.deliveries[i], &w.members[i], reading.verdict, &shown);
     }
     work_deinit(&w);
-    buf_deinit(&r->body); /* deliveries that wait for long remember the request */
 }

@@ -139,10 +139,7 @@ static void answer(struct world *w, struct flight f)
 
         w->completed[n] |= f.status == 200 && w->q.rules.transaction && !w->forgets;
     }
-    const struct delivery *first = request_first(r);
-
     queue_answered(&w->q, w->now, r->ref, &a);
-    assert_true(first->request != r || r->body.cap == 0); /* no waiting delivery keeps it in memory */
 }
 
 /* The application ends with all requests that are there. */
@@ -492,6 +489,20 @@ static void not_now_because_of_one_member_goes_in_halves(void **state)
     }
 }
 
+static void not_now_for_ever_because_of_one_member_stops_no_other(void **state)
+{
+    bad = 42;
+    for (int i = 0; i < 2; i++) {
+        says_not_now = i ? 503 : 429;
+        struct world *w = world(true, one_is_locked);
+
+        run(w, 400000);
+        for (int m = 0; m < N; m++)
+            assert_true(w->completed[m] == (m != bad) && !w->dead[m] && w->attempts[m] <= 1);
+        end(w);
+    }
+}
+
 static int takes_ten(struct world *w, const struct request *r)
 {
     return r->n_sent > 10 ? 413 : 200;
@@ -758,6 +769,7 @@ int main(void)
         cmocka_unit_test(an_application_that_does_not_know_batches_kills_nothing),
         cmocka_unit_test(an_overloaded_application_gets_the_same_again),
         cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
+        cmocka_unit_test(not_now_for_ever_because_of_one_member_stops_no_other),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
         cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),
