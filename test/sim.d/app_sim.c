@@ -62,6 +62,13 @@ static const struct move programs[N_DEEDS][STEPS_MAX] = {
     [DEED_CRASH] = {{STEP_CRASH, 500}},
     [DEED_COMMIT_CRASH] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_CRASH}},
     [DEED_UNSENT] = {{STEP_UNSENT}},
+    [DEED_SOME_FAIL] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_ANSWER, .status = 200}},
+    [DEED_SOME_FORGOTTEN] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_ANSWER, .status = 200}},
+    [DEED_SOME_CRASH] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_CRASH}},
+    [DEED_NO_ECHO] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_ANSWER, .status = 200}},
+    [DEED_UNKNOWN_NAME] = {{STEP_BEGIN}, {STEP_COMMIT, 1000}, {STEP_ANSWER, .status = 200}},
+    [DEED_404] = {{STEP_ANSWER, 20, .status = 404}},
+    [DEED_413] = {{STEP_ANSWER, 20, .status = 413}},
 };
 
 void app_sim_init(struct world *w, struct app_sim *a, int index)
@@ -104,6 +111,18 @@ static void answer(struct world *w, struct post *p, enum answer_kind kind, int s
     p->travelling = true;
     world_at(w, w->now_us + wire_us(w), answer_arrives, p, (uint64_t)kind | (uint64_t)status << 8,
              (uint64_t)(retry_after_ms + 1));
+}
+
+/* Ends the transaction of the request without its work. */
+static void roll_back(struct post *carrier)
+{
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (p->has_tx)
+            inbox_sim_rollback(&p->truth->row, carrier->tx);
+        p->has_tx = false;
+    }
 }
 
 static void leave(struct app_sim *a, const struct post *p)
@@ -168,9 +187,8 @@ void app_sim_crash(struct world *w, struct app_sim *a, int64_t down_us)
     for (size_t i = 0; i < a->n_busy; i++) {
         struct post *p = a->busy[i];
 
-        if (p->has_tx)
-            inbox_sim_rollback(&p->truth->row, p->tx);
-        p->has_tx = p->at_application = false;
+        roll_back(p);
+        p->at_application = false;
         answer(w, p, proxy ? ANSWER_STATUS : ANSWER_DIED, proxy ? 502 : 0, -1);
     }
     a->n_busy = 0;
@@ -230,12 +248,72 @@ static enum deed choose_deed(const struct world *w, const struct post *p)
 
     if (own != DEED_OK || w->quiet)
         return own;
-    for (int d = 1; d < N_DEEDS; d++) {
+    for (int d = 1; d < (p->enveloped ? N_DEEDS : DEED_SOME_FAIL); d++) {
         if (at < w->plan->application.rates[d])
             return !is_transaction(w, p) && needs_transaction((enum deed)d) ? DEED_OK : (enum deed)d;
         at -= w->plan->application.rates[d];
     }
     return DEED_OK;
+}
+
+static int status_of_deed(enum deed d)
+{
+    for (size_t i = 0; i < STEPS_MAX; i++)
+        if (programs[d][i].step == STEP_ANSWER && programs[d][i].status / 100 != 2)
+            return programs[d][i].status;
+    return 0;
+}
+
+/* Some messages of the request, chosen like its deed. */
+static void choose_some(const struct world *w, struct post *carrier)
+{
+    static const int statuses[] = {500, 503, 409, 424, 429, 400, 502};
+    uint64_t state = random_mix(w->plan->seed ^ ((uint64_t)carrier->truth->number << 20) ^
+                                (uint64_t)carrier->truth->n_posts ^ 0x50e);
+
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (random_chance(&state, 6000))
+            continue;
+        if (carrier->deed == DEED_SOME_FAIL)
+            p->named = statuses[random_below(&state, sizeof(statuses) / sizeof(*statuses))];
+        else
+            p->forgotten = is_transaction(w, p) || carrier->deed == DEED_SOME_CRASH;
+    }
+}
+
+/* The deed for a request of several messages: the worst of them ends it or hangs; others are named,
+ * or fail the whole. */
+static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
+{
+    enum deed whole = DEED_OK;
+
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+        enum deed own = deed_of_character(w, p);
+
+        if (own == DEED_OK)
+            continue;
+        if (own == DEED_CRASH || (own == DEED_HANG && whole != DEED_CRASH)) {
+            whole = own;
+        } else if (w->plan->application.names_failures && carrier->n_members > 1) {
+            p->named = status_of_deed(own);
+            p->forgotten = !p->named;
+        } else if (whole == DEED_OK) {
+            whole = own;
+        }
+    }
+    if (whole == DEED_OK) {
+        whole = choose_deed(w, carrier);
+        /* Its own character is dealt with above. */
+        if (deed_of_character(w, carrier) != DEED_OK)
+            whole = DEED_OK;
+    }
+    carrier->deed = whole;
+    if (whole == DEED_SOME_FAIL || whole == DEED_SOME_FORGOTTEN || whole == DEED_SOME_CRASH)
+        choose_some(w, carrier);
+    return whole;
 }
 
 static int64_t retry_after_of(const struct post *p, int status)
@@ -245,48 +323,111 @@ static int64_t retry_after_of(const struct post *p, int status)
 
 static void next_step(struct world *w, struct post *p);
 
-/* False: it waits for a lock, and the step is repeated. */
-static bool do_begin(struct world *w, struct post *p)
+/* A bad token spoils the transaction; where bad messages are named, only itself (complete_valid). */
+static bool is_spoilt(struct world *w, struct post *carrier, struct post *p, enum inbox_said said)
 {
-    if (!is_transaction(w, p))
-        return true;
-    if (!w->database->up) {
-        answer(w, p, ANSWER_STATUS, 500, -1);
-        p->step = STEPS_MAX;
-        return true;
-    }
-    if (!p->has_tx)
-        p->tx = w->database->next_tx++;
-    enum inbox_said said = inbox_sim_complete(&p->truth->row, p->token, p->tx);
-
-    if (said == INBOX_WAITS)
-        return false;
-    p->has_tx = said == INBOX_OK;
     if (said == INBOX_OK)
-        return true;
+        return false;
     TRACE(w, "application %d: %s: the token is refused", p->sidecar->index, p->truth->id);
-    answer(w, p, ANSWER_STATUS, said == INBOX_OW003 ? 200 : 500, -1);
-    p->step = STEPS_MAX;
+    if (carrier->n_members > 1 && w->plan->application.names_failures) {
+        p->forgotten = true;
+        return false;
+    }
+    answer(w, carrier, ANSWER_STATUS, said == INBOX_OW003 && carrier->n_members == 1 ? 200 : 500, -1);
+    carrier->step = STEPS_MAX;
     return true;
 }
 
-static void do_commit(struct world *w, struct post *p)
+/* False: it waits for a lock, and the step is repeated. */
+static bool do_begin(struct world *w, struct post *carrier)
 {
-    if (!is_transaction(w, p)) {
-        oracle_effect(w, p->truth);
+    bool begun = false;
+
+    if (!is_transaction(w, carrier))
+        return true;
+    if (!w->database->up) {
+        roll_back(carrier);
+        answer(w, carrier, ANSWER_STATUS, 500, -1);
+        carrier->step = STEPS_MAX;
+        return true;
+    }
+    for (size_t i = 0; i < carrier->n_members; i++)
+        begun |= carrier->members[i]->has_tx;
+    if (!begun)
+        carrier->tx = w->database->next_tx++;
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (p->has_tx || p->named || p->forgotten)
+            continue;
+        enum inbox_said said = inbox_sim_complete(&p->truth->row, p->token, carrier->tx);
+
+        if (said == INBOX_WAITS)
+            return false;
+        p->has_tx = said == INBOX_OK;
+        if (is_spoilt(w, carrier, p, said)) {
+            roll_back(carrier);
+            return true;
+        }
+    }
+    return true;
+}
+
+static void do_commit(struct world *w, struct post *carrier)
+{
+    bool lost = !w->database->up, any = carrier->enveloped;
+
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        const struct post *p = carrier->members[i];
+
+        any |= p->has_tx;
+        lost |= p->has_tx && p->truth->row.locked_by != carrier->tx;
+    }
+    if (is_transaction(w, carrier) && (lost || (!any && carrier->n_members == 1))) {
+        roll_back(carrier);
+        answer(w, carrier, ANSWER_STATUS, 500, -1);
+        carrier->step = STEPS_MAX;
         return;
     }
-    if (!p->has_tx || !w->database->up || p->truth->row.locked_by != p->tx) {
+    if (is_transaction(w, carrier))
+        database_flush(w);
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (!is_transaction(w, p) && !p->named && !p->forgotten)
+            oracle_effect(w, p->truth);
+        if (!p->has_tx)
+            continue;
         p->has_tx = false;
-        answer(w, p, ANSWER_STATUS, 500, -1);
-        p->step = STEPS_MAX;
-        return;
+        inbox_sim_commit(&p->truth->row, database_now(w), carrier->tx);
+        TRACE(w, "application %d: %s is committed", p->sidecar->index, p->truth->id);
+        oracle_effect(w, p->truth);
     }
-    p->has_tx = false;
-    database_flush(w);
-    inbox_sim_commit(&p->truth->row, database_now(w), p->tx);
-    TRACE(w, "application %d: %s is committed", p->sidecar->index, p->truth->id);
-    oracle_effect(w, p->truth);
+}
+
+static void extend(struct world *w, struct post *carrier)
+{
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (w->database->up &&
+            inbox_sim_extend(&p->truth->row, database_now(w), p->token,
+                             w->plan->queues[p->queue].rules.token_window_ms * 1500) == INBOX_OK)
+            TRACE(w, "application %d: %s is extended", p->sidecar->index, p->truth->id);
+    }
+}
+
+static void count_kills(struct post *carrier)
+{
+    bool known = false;
+
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct truth *t = carrier->members[i]->truth;
+
+        t->n_kills += t->character == CHARACTER_KILLER;
+        known |= t->character == CHARACTER_KILLER;
+    }
+    carrier->truth->n_kills += !known;
 }
 
 static void do_step(struct world *w, void *object, uint64_t epoch, uint64_t unused)
@@ -311,14 +452,10 @@ static void do_step(struct world *w, void *object, uint64_t epoch, uint64_t unus
         do_commit(w, p);
         break;
     case STEP_ROLLBACK:
-        inbox_sim_rollback(&p->truth->row, p->tx);
-        p->has_tx = false;
+        roll_back(p);
         break;
     case STEP_EXTEND:
-        if (w->database->up &&
-            inbox_sim_extend(&p->truth->row, database_now(w), p->token,
-                             w->plan->queues[p->queue].rules.token_window_ms * 1500) == INBOX_OK)
-            TRACE(w, "application %d: %s is extended", p->sidecar->index, p->truth->id);
+        extend(w, p);
         break;
     case STEP_ANSWER:
         answer(w, p, ANSWER_STATUS, m->status, retry_after_of(p, m->status));
@@ -330,7 +467,7 @@ static void do_step(struct world *w, void *object, uint64_t epoch, uint64_t unus
         answer(w, p, ANSWER_UNREACHABLE, 0, -1);
         break;
     case STEP_CRASH:
-        p->truth->n_kills++;
+        count_kills(p);
         app_sim_crash(w, a, w->plan->application.restart_us);
         return;
     default:
@@ -383,11 +520,12 @@ static void request_arrives(struct world *w, void *object, uint64_t unused, uint
         answer(w, p, ANSWER_STATUS, a->forced == DEED_500 ? 500 : 503, -1);
         return;
     }
-    p->deed = choose_deed(w, p);
+    p->deed = p->enveloped ? choose_deed_of_batch(w, p) : choose_deed(w, p);
     p->service_us = w->plan->application.service_us * a->slower;
     if (w->plan->jitter)
         p->service_us = random_between(&w->random, p->service_us / 2, p->service_us * 3 / 2);
-    p->truth->n_fails++;
+    for (size_t i = 0; i < p->n_members; i++)
+        p->members[i]->truth->n_fails++;
     enter(a, p);
     if (p->deed != DEED_OK)
         TRACE(w, "application %d: %s: %s", a->index, p->truth->id, deed_name(p->deed));

@@ -73,8 +73,8 @@ static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
         bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* it is being failed for that right
                                                                            now */
 
-        alone = alone && (ends || other->truth == p->truth);
-        s->accepted[i++]->alone = false;
+        alone = alone && (ends || (other->truth == p->truth && p->n_members == 1));
+        s->accepted[i++]->carrier->alone = false;
     }
     return alone;
 }
@@ -103,28 +103,13 @@ static int n_accepted(const struct world *w, const struct sidecar *s, const stru
     return n;
 }
 
-void oracle_forward(struct world *w, struct post *p)
+static void check_message(struct world *w, const struct post *p)
 {
     const struct truth *t = p->truth;
     const struct inbox_row_sim *r = &t->row;
     const struct queue_rules *rules = rules_of(w, p->queue);
-    struct sidecar *s = p->sidecar;
     bool ours = memcmp(r->token, p->token, 16) == 0;
-    int n = 1;
 
-    w->oracle->n_checks++;
-    p->alone = goes_alone(w, s, p);
-    for (size_t i = 0; i < s->n_open; i++)
-        n += s->open[i]->queue == p->queue;
-    n += n_accepted(w, s, p);
-    if (n > rules->concurrency)
-        oracle_broken(w, "concurrency", "%d requests and accepted messages are at work, %d are allowed", n,
-                      rules->concurrency);
-    if (!s->base || s->draining)
-        oracle_broken(w, "forward", "%s is POSTed %s", t->id,
-                      s->draining ? "in a drain" : "without a database");
-    if (s->database.refuses)
-        oracle_broken(w, "forward", "%s is POSTed while the database refuses", t->id);
     if (t->jumped)
         return;
     if (w->now_us < t->at_work_until_us - 2000 && !has_clock_fault(w))
@@ -138,18 +123,65 @@ void oracle_forward(struct world *w, struct post *p)
         oracle_broken(w, "window", "%s is POSTed after the end of its window", t->id);
 }
 
-void oracle_answered(struct world *w, struct post *p)
+/* A request has different messages, at most as many as configured. */
+static void check_batch(struct world *w, const struct post *carrier)
 {
-    struct sidecar *s = p->sidecar;
+    const struct queue_batch_rules *rules = &rules_of(w, carrier->queue)->batch;
+    size_t most = rules->max_messages ? (size_t)rules->max_messages : 1;
 
-    w->oracle->silence[s->index][p->queue].progress_us = w->now_us;
-    if (p->kind != ANSWER_STATUS || p->status != 202 || !rules_of(w, p->queue)->transaction)
-        return;
+    if (carrier->n_members > most || carrier->enveloped != (rules->max_messages > 0))
+        oracle_broken(w, "batch", "a request has %zu messages, %zu are allowed", carrier->n_members, most);
+    for (size_t i = 1; i < carrier->n_members; i++)
+        if (carrier->members[i]->truth == carrier->members[i - 1]->truth)
+            oracle_broken(w, "batch", "%s is twice in one request", carrier->members[i]->truth->id);
+}
+
+void oracle_forward(struct world *w, struct post *p)
+{
+    const struct queue_rules *rules = rules_of(w, p->queue);
+    struct sidecar *s = p->sidecar;
+    int n = 1, n_messages = 0;
+
+    w->oracle->n_checks++;
+    p->alone = goes_alone(w, s, p);
+    for (size_t i = 0; i < s->n_open; i++)
+        n += s->open[i]->queue == p->queue;
+    n_messages = n_accepted(w, s, p);
+    /* A message of a batch takes its share of a slot. */
+    n += rules->batch.max_messages ? n_messages / rules->batch.max_messages : n_messages;
+    if (n > rules->concurrency)
+        oracle_broken(w, "concurrency", "%d requests and accepted messages are at work, %d are allowed", n,
+                      rules->concurrency);
+    if (!s->base || s->draining)
+        oracle_broken(w, "forward", "%s is POSTed %s", p->truth->id,
+                      s->draining ? "in a drain" : "without a database");
+    if (s->database.refuses)
+        oracle_broken(w, "forward", "%s is POSTed while the database refuses", p->truth->id);
+    check_batch(w, p);
+    for (size_t i = 0; i < p->n_members; i++)
+        check_message(w, p->members[i]);
+}
+
+static void remember_accepted(struct sidecar *s, struct post *p)
+{
     if (s->n_accepted == s->accepted_cap) {
         s->accepted_cap = s->accepted_cap ? s->accepted_cap * 2 : 16;
         s->accepted = mem_realloc(s->accepted, s->accepted_cap * sizeof(struct post *));
     }
     s->accepted[s->n_accepted++] = p;
+}
+
+void oracle_answered(struct world *w, struct post *carrier)
+{
+    struct sidecar *s = carrier->sidecar;
+
+    w->oracle->silence[s->index][carrier->queue].progress_us = w->now_us;
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        if (p->kind == ANSWER_STATUS && p->status == 202 && !p->whole && rules_of(w, p->queue)->transaction)
+            remember_accepted(s, p);
+    }
 }
 
 /* A message of its key published before t, neither completed nor dead. */
@@ -192,13 +224,34 @@ static bool is_crash(const struct post *p)
     return p->kind == ANSWER_DIED || (p->kind == ANSWER_STATUS && (p->status == 502 || p->status == 504));
 }
 
+/* Does the answer say that this message of a batch failed, or do the rows of the others? */
+static bool was_named(const struct world *w, const struct post *p)
+{
+    const struct post *carrier = p->carrier;
+
+    if (!p->answered || p->whole)
+        return false;
+    for (size_t i = 0; i < carrier->n_members && !p->named; i++) {
+        const struct post *m = carrier->members[i];
+
+        if (rules_of(w, p->queue)->transaction && m->truth->row.status == INBOX_COMPLETED &&
+            memcmp(m->truth->row.token, m->token, 16) == 0)
+            return true;
+    }
+    return p->named;
+}
+
 /* Why the attempt of this request may not be charged; NULL: it may. */
 static const char *why_not_charged(const struct world *w, const struct post *p, const struct batch_item *item)
 {
     if (!p)
         return "it was never sent";
-    if (p->lost_database)
+    if (p->carrier->lost_database)
         return "the database's connection broke meanwhile";
+    if (p->carrier->n_members > 1 && !was_named(w, p))
+        return "it failed in company";
+    if (p->answered && p->whole)
+        return "the answer says nothing about it";
     if (item->op == OP_REVOKE && p->answered &&
         p->told_us - p->sent_us >= rules_of(w, p->queue)->token_window_ms * 900)
         return NULL; /* the window had ended before */
@@ -207,13 +260,15 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
                    ? NULL
                    : "it was not answered, and its window is not over";
     if (is_crash(p))
-        return p->alone ? NULL : "it was not alone when the application crashed";
+        return p->carrier->alone ? NULL : "it was not alone when the application crashed";
     if (p->kind != ANSWER_STATUS)
         return "nobody was there";
     if (p->status == 202 && rules_of(w, p->queue)->transaction)
         return item->ask.only_expired ? NULL : "it was accepted, and its window is not over";
     if (p->status / 100 == 2)
         return rules_of(w, p->queue)->transaction ? NULL : "it succeeded";
+    if (p->named == 424)
+        return "the application did not attempt it";
     return is_not_now(p->status) ? "the application said not now" : NULL;
 }
 
@@ -287,6 +342,14 @@ static const char *why_not_limit(const struct world *w, const struct copy *m)
     return w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900 ? NULL : "it could have been renewed";
 }
 
+static bool is_permanent(const struct queue_rules *rules, int status)
+{
+    for (size_t i = 0; i < rules->n_permanent_status; i++)
+        if (rules->permanent_status[i] == status)
+            return true;
+    return false;
+}
+
 static const char *why_not_dead(const struct world *w, const struct batch_item *item,
                                 const struct inbox_row_sim *was)
 {
@@ -301,7 +364,8 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
             return "its attempts are not used up";
         return item->ask.exhausted ? NULL : why_not_charged(w, post, item);
     case DEAD_PERMANENT:
-        return post && post->answered && post->kind == ANSWER_STATUS && post->status == 400
+        return post && post->answered && post->kind == ANSWER_STATUS && !post->whole &&
+                       is_permanent(rules_of(w, item->queue), post->status)
                    ? NULL
                    : "it was not answered so";
     case DEAD_BODY_MISMATCH:
@@ -378,7 +442,7 @@ static void completed(struct world *w, const struct batch_item *item)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
 
-    if (!p || !p->answered || p->kind != ANSWER_STATUS || p->status / 100 != 2)
+    if (!p || !p->answered || p->kind != ANSWER_STATUS || p->status / 100 != 2 || p->whole || p->named)
         oracle_broken(w, "complete", "%s is completed, and was not answered 2xx", item->truth->id);
 }
 
@@ -792,14 +856,19 @@ static bool may_stay(const struct world *w, const struct truth *t)
 {
     size_t n_bad = 0;
 
+    const struct queue_rules *rules = rules_of(w, t->queue);
+    int threshold = brake_threshold(rules->brake, rules->prefetch);
+
     if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
         return true;
+    /* Requests count, and no more of them are in flight at once. */
+    if (rules->batch.max_messages && rules->concurrency < threshold)
+        threshold = rules->concurrency > BRAKE_LEAST ? rules->concurrency : BRAKE_LEAST;
     for (size_t i = 0; i < w->n_truths; i++)
         n_bad += w->truths[i].queue == t->queue && is_bad(w, &w->truths[i]);
     if (w->plan->queues[t->queue].moved_back) /* each message arrives several times */
         n_bad *= 6;
-    return is_bad(w, t) && !w->plan->nobody_waits &&
-           n_bad >= (size_t)brake_threshold(rules_of(w, t->queue)->brake, rules_of(w, t->queue)->prefetch);
+    return is_bad(w, t) && !w->plan->nobody_waits && n_bad >= (size_t)threshold;
 }
 
 static const struct truth *unsettled(const struct world *w)

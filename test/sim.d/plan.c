@@ -15,11 +15,17 @@ static const char *const characters[N_CHARACTERS] = {"good",         "400",    "
                                                      "429",          "killer", "flaky",   "hang",
                                                      "sidecar_bomb", "no_id",  "invalid", "poison_200"};
 
-static const char *const deeds[N_DEEDS] = {
-    "ok",     "500",          "503",          "429",        "409",      "400",       "502",
-    "reset",  "commit_reset", "commit_504",   "commit_500", "rollback", "hang",      "hang_late",
-    "early",  "early_never",  "202",          "202_never",  "twice",    "lock_long", "lock_rollback",
-    "extend", "crash",        "commit_crash", "unsent"};
+static const char *const deeds[N_DEEDS] = {"ok",          "500",        "503",
+                                           "429",         "409",        "400",
+                                           "502",         "reset",      "commit_reset",
+                                           "commit_504",  "commit_500", "rollback",
+                                           "hang",        "hang_late",  "early",
+                                           "early_never", "202",        "202_never",
+                                           "twice",       "lock_long",  "lock_rollback",
+                                           "extend",      "crash",      "commit_crash",
+                                           "unsent",      "some_fail",  "some_forgotten",
+                                           "some_crash",  "no_echo",    "unknown_name",
+                                           "404",         "413"};
 
 static const char *const faults[N_FAULTS] = {
     "kill",           "kill_at",     "freeze",       "drain",         "broker_cut",     "broker_slow",
@@ -67,6 +73,18 @@ static void rules_plain(struct queue_rules *r)
                               .stuck_ms = 60000,
                               .stuck_again_ms = 600000,
                               .stats_interval_ms = 10000};
+}
+
+void plan_batch(struct queue_rules *r, int max_messages)
+{
+    int prefetch = 2 * r->concurrency * max_messages;
+
+    r->batch = (struct queue_batch_rules){.max_messages = max_messages,
+                                          .max_bytes = 256 << 10,
+                                          .consumer = SLICE("consumer"),
+                                          .queue = SLICE("queue")};
+    if (r->prefetch < prefetch)
+        r->prefetch = prefetch;
 }
 
 void plan_plain(struct plan *p, uint64_t seed)
@@ -341,6 +359,28 @@ static void make_ordered(struct plan *p, uint64_t *r)
     }
 }
 
+/* Requests have several messages, which the application answers in every way. */
+static void make_batches(struct plan *p, uint64_t *r)
+{
+    struct plan_application *a = &p->application;
+
+    for (int i = 0; i < p->n_queues; i++) {
+        struct queue_rules *q = &p->queues[i].rules;
+
+        if (q->ordered)
+            continue;
+        plan_batch(q, (int)ONE_OF(r, 2, 3, 8, 30, 100));
+        if (random_chance(r, 2000))
+            q->batch.max_bytes = 1024;
+    }
+    a->names_failures = random_chance(r, 5000);
+    for (int d = DEED_SOME_FAIL; d < N_DEEDS; d++)
+        if (random_chance(r, 2500))
+            a->rates[d] = (uint16_t)ONE_OF(r, 100, 300, 1000);
+    if (a->rates[DEED_SOME_CRASH] > 100)
+        a->rates[DEED_SOME_CRASH] = 100;
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     uint64_t r = random_mix(seed ^ 0x0123456789abcdef);
@@ -370,6 +410,9 @@ void plan_make(struct plan *p, uint64_t seed)
     r = random_mix(seed ^ 0x0de8);
     if (random_chance(&r, 1500))
         make_ordered(p, &r);
+    r = random_mix(seed ^ 0xba7c);
+    if (random_chance(&r, 2500))
+        make_batches(p, &r);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }
@@ -387,7 +430,7 @@ void plan_print(const struct plan *p)
 
         printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %d %s%s%s; %s, window %lld ms, max_hold %lld, "
                "concurrency %d, prefetch %d, "
-               "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d\n",
+               "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d, batch %d\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
                r->holds_dead    ? ", ordered, on_dead hold"
@@ -397,7 +440,7 @@ void plan_print(const struct plan *p)
                                 : "",
                r->transaction ? "transaction" : "response", (long long)r->token_window_ms,
                (long long)r->max_hold_ms, r->concurrency, r->prefetch, r->max_parked, r->max_attempts,
-               (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake);
+               (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake, r->batch.max_messages);
     }
     printf("  application: %lld us a request, %d at once (0: any), back after %lld ms%s%s;",
            (long long)a->service_us, a->capacity, (long long)(a->restart_us / 1000),

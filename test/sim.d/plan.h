@@ -56,6 +56,14 @@ enum deed {
     DEED_CRASH,         /* the application crashes, with all requests in flight */
     DEED_COMMIT_CRASH,
     DEED_UNSENT, /* the connection breaks before the request was sent */
+    /* Of requests with several messages: */
+    DEED_SOME_FAIL,      /* some are named as failed, with any status */
+    DEED_SOME_FORGOTTEN, /* some are not completed */
+    DEED_SOME_CRASH,     /* the work is done for some, then the application crashes */
+    DEED_NO_ECHO,        /* the work is done, but the answer has no field Onceward-Batch */
+    DEED_UNKNOWN_NAME,   /* the same, and a failure is named that matches none */
+    DEED_404,
+    DEED_413,
     N_DEEDS
 };
 
@@ -123,6 +131,7 @@ struct plan_application {
     bool proxy;         /* a proxy always accepts, and answers 502 while the application is away */
     bool ready_url;
     uint16_t rates[N_DEEDS]; /* in 10,000 requests */
+    bool names_failures;     /* of a batch with a bad message it names that one; else all fail */
 };
 
 struct plan {
@@ -154,6 +163,8 @@ void plan_deinit(struct plan *p);
 
 /* Adds n messages of one kind, from at_us on, gap_us apart. Returns the number of the first. */
 int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
+/* The queue's requests have up to max_messages, with the default prefetch of that. */
+void plan_batch(struct queue_rules *r, int max_messages);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
 
 /* The queue's x-delivery-limit, if it can be read. */

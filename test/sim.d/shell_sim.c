@@ -251,16 +251,15 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 
 /* --- requests --- */
 
-static void forward(struct world *w, struct sidecar *s, int queue, const struct request *r)
+/* The part of one message; NULL: the delivery is unknown. */
+static struct post *post_new(struct world *w, struct sidecar *s, int queue, const struct request *r,
+                             const struct delivery *d)
 {
-    const struct delivery *d = request_first(r);
     struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
     struct post *p;
 
-    if (!m) {
-        oracle_broken(w, "action", "a request for nothing");
-        return;
-    }
+    if (!m)
+        return NULL;
     p = world_alloc(w, sizeof(*p));
     *p = (struct post){.next = m->truth->posts,
                        .truth = m->truth,
@@ -271,26 +270,55 @@ static void forward(struct world *w, struct sidecar *s, int queue, const struct 
                        .attempt = d->claim.attempt + d->claim.takeovers,
                        .sent_us = w->now_us,
                        .n_losses = s->n_losses,
+                       .enveloped = r->body.len > 0,
                        .open = true};
     memcpy(p->token, d->claim.token, 16);
     m->truth->posts = p;
     m->truth->n_posts++;
-    w->counts.n_posts++;
-    TRACE(w, "sidecar %d: POST %s attempt %d%s", s->index, m->truth->id, p->attempt,
-          d->claim.alone ? " alone" : "");
-    oracle_forward(w, p);
-    if (s->n_open == s->open_cap) {
-        s->open_cap = s->open_cap ? s->open_cap * 2 : 64;
-        s->open = mem_realloc(s->open, s->open_cap * sizeof(struct post *));
-    }
-    s->open[s->n_open++] = p;
-    app_sim_post(w, &s->app, p);
+    TRACE(w, "sidecar %d: POST %s attempt %d%s, %zu in the request", s->index, m->truth->id, p->attempt,
+          d->claim.alone ? " alone" : "", r->n_sent);
     if (m->truth->character == CHARACTER_SIDECAR_BOMB && m->truth->n_bombs < m->truth->param) {
         m->truth->n_bombs++;
         s->kill_at = s->n_actions + 1;
         s->kill_for_us = 1000000;
         s->kill_forgets = false;
     }
+    return p;
+}
+
+static int by_message(const void *a, const void *b)
+{
+    const struct post *const *p = a, *const *q = b;
+
+    return ((*p)->truth->number > (*q)->truth->number) - ((*p)->truth->number < (*q)->truth->number);
+}
+
+static void forward(struct world *w, struct sidecar *s, int queue, const struct request *r)
+{
+    struct post **members = world_alloc(w, r->members.len * sizeof(*members));
+    size_t n = 0;
+
+    list_each(&r->members, k)
+    {
+        members[n] = post_new(w, s, queue, r, container_of(k, struct delivery, in_request));
+        if (!members[n++]) {
+            oracle_broken(w, "action", "a request for nothing");
+            return;
+        }
+    }
+    qsort(members, n, sizeof(*members), by_message);
+    for (size_t i = 0; i < n; i++)
+        members[i]->carrier = members[0];
+    members[0]->members = members;
+    members[0]->n_members = n;
+    w->counts.n_posts++;
+    oracle_forward(w, members[0]);
+    if (s->n_open == s->open_cap) {
+        s->open_cap = s->open_cap ? s->open_cap * 2 : 64;
+        s->open = mem_realloc(s->open, s->open_cap * sizeof(struct post *));
+    }
+    s->open[s->n_open++] = members[0];
+    app_sim_post(w, &s->app, members[0]);
 }
 
 static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)

@@ -264,6 +264,10 @@ static void rules_of_application(const struct world *w, struct application_rules
         ret->concurrency += r->concurrency;
         if (r->token_window_ms > ret->window_ms)
             ret->window_ms = r->token_window_ms;
+        if ((size_t)r->batch.max_messages > ret->batch_messages)
+            ret->batch_messages = (size_t)r->batch.max_messages;
+        if (r->batch.max_bytes > ret->batch_bytes)
+            ret->batch_bytes = r->batch.max_bytes;
     }
 }
 
@@ -522,6 +526,52 @@ void sidecar_close_post(struct sidecar *s, struct post *p)
     close_post(s, p);
 }
 
+/* Does the answer to a batch say what became of each message? */
+static bool says_nothing(const struct world *w, const struct post *p)
+{
+    return p->deed == DEED_NO_ECHO ||
+           (p->deed == DEED_UNKNOWN_NAME && !w->plan->queues[p->queue].rules.transaction);
+}
+
+/* Records for the oracle the meaning of the answer for each message. */
+static void tell_members(struct world *w, struct post *carrier, enum answer_kind kind, int status)
+{
+    bool good =
+        kind == ANSWER_STATUS && status / 100 == 2 && !(carrier->enveloped && says_nothing(w, carrier));
+
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        struct post *p = carrier->members[i];
+
+        p->open = false;
+        p->answered = true;
+        p->kind = kind;
+        p->status = !good || !p->named ? status : p->named == 502 ? 500 : p->named;
+        p->named = good ? p->named : 0;
+        p->told_us = w->now_us;
+        p->whole = !good && (carrier->n_members > 1 || (carrier->enveloped && status / 100 == 2));
+    }
+}
+
+static void write_failures(const struct post *carrier, struct buf *ret)
+{
+    const char *between = "";
+
+    buf_add_text(ret, "{\"failures\":[");
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        const struct post *p = carrier->members[i];
+
+        if (!p->named)
+            continue;
+        buf_printf(ret, "%s{\"id\":", between);
+        buf_add_json(ret, (struct slice){p->truth->id, p->truth->id_len});
+        buf_printf(ret, ",\"status\":%d}", p->named);
+        between = ",";
+    }
+    if (carrier->deed == DEED_UNKNOWN_NAME)
+        buf_printf(ret, "%s{\"id\":\"another\"}", between);
+    buf_add_text(ret, "]}");
+}
+
 void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, int status,
                       int64_t retry_after_ms)
 {
@@ -531,10 +581,7 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     if (!p->open || !s->alive || s->life != p->life)
         return;
     close_post(s, p);
-    p->answered = true;
-    p->kind = kind;
-    p->status = status;
-    p->told_us = w->now_us;
+    tell_members(w, p, kind, status);
     if (kind == ANSWER_STATUS)
         snprintf(brief, sizeof(brief), "answered %d", status);
     else
@@ -543,16 +590,24 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
                  : p->deed == DEED_UNSENT ? "broken before it was sent"
                                           : "refused");
     TRACE(w, "sidecar %d: %s %s", s->index, p->truth->id, brief);
-    struct answer a = {.kind = kind,
-                       .status = status,
-                       .retry_after_ms = retry_after_ms,
-                       .refused = kind == ANSWER_UNREACHABLE && p->deed != DEED_UNSENT,
-                       .brief = brief,
-                       .error = brief,
-                       .took_us = w->now_us - p->sent_us};
+    struct buf body = {0};
+
+    if (p->enveloped && kind == ANSWER_STATUS && status / 100 == 2)
+        write_failures(p, &body);
+    struct answer a = {
+        .kind = kind,
+        .status = status,
+        .batch = p->enveloped && p->deed != DEED_NO_ECHO && status / 100 == 2 ? (int64_t)p->n_members : -1,
+        .body = buf_slice(&body),
+        .retry_after_ms = retry_after_ms,
+        .refused = kind == ANSWER_UNREACHABLE && p->deed != DEED_UNSENT,
+        .brief = brief,
+        .error = brief,
+        .took_us = w->now_us - p->sent_us};
 
     oracle_answered(w, p);
     queue_answered(&s->queues[p->queue].core, world_ms(w), p->ref, &a);
+    buf_deinit(&body);
     told(w, s);
 }
 

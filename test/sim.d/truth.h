@@ -18,8 +18,16 @@ struct letter_counts {
     int n_written, n_rejected; /* rejected: counted by the broker, for such a letter */
 };
 
-/* A request, from the core's action on. */
+/* A message's part of a request, from the core's action on. Of a request with several messages one part, the *carrier*,
+ * stands for all: the application handles it, and its sidecar waits for it. */
 struct post {
+    struct post *carrier;  /* itself, if the request has one message */
+    struct post **members; /* of a carrier: all parts, in the order of their messages' numbers */
+    size_t n_members;
+    bool enveloped;    /* a batch, perhaps of one message */
+    int named;         /* the status under which the answer names it; 0: not named */
+    bool forgotten;    /* the application does no work for it */
+    bool whole;        /* the request failed as a whole, or its answer says nothing */
     struct post *next; /* of its message, newest first */
     struct truth *truth;
     struct sidecar *sidecar;
