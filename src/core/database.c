@@ -39,6 +39,13 @@ void database_lost(struct database *b, int64_t now_ms, const char *reason)
     database_down(b, now_ms, reason);
 }
 
+void database_unlinked(struct database *b, const char *reason)
+{
+    database_linked(b);
+    b->linked = false;
+    snprintf(b->reason, sizeof(b->reason), "%s", reason);
+}
+
 /* The codes of PostgreSQL's appendix A that are about the server or the session, never about an item. Any
  * other error may be one item's fault: a broken page (XX001), an unreadable file (58030), too little memory
  * (53200) or a permission that a user's trigger lacks (42501). A try, sent at once, decides. A full disk is

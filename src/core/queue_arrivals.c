@@ -229,9 +229,35 @@ void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number)
         q->consumer.state = CONSUMER_NONE;
 }
 
+void queue_depth_asked(struct queue *q, int64_t now_ms)
+{
+    if (!q->consumer.watch.asked_ms)
+        q->consumer.watch.asked_ms = now_ms;
+}
+
 void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue)
 {
     if (q->consumer.watch.no_queue && depth >= 0)
         q->consumer.not_before_ms = now_ms; /* the queue exists again */
     consumer_depth(&q->consumer, depth, no_queue);
+}
+
+/* Is half of the room for waiting messages in use? On some kinds of queues, requeueing makes room. */
+static bool is_crowded(const struct queue *q)
+{
+    return q->held.waiting[WAIT_DUE].len > (size_t)q->rules.max_parked / 2;
+}
+
+enum queue_doubt queue_doubt(const struct queue *q, int64_t now_ms)
+{
+    enum { PATIENCE_MS = 2000 };
+    const struct consumer *c = &q->consumer;
+
+    if (q->generation && is_crowded(q))
+        return DOUBT_KIND;
+    if (c->state != CONSUMER_ACTIVE || q->counts.received.total || now_ms - c->started_ms < PATIENCE_MS / 2)
+        return DOUBT_NONE;
+    if (c->watch.depth < 0 || c->watch.depth_of_ms < c->started_ms + PATIENCE_MS / 2)
+        return DOUBT_DEPTH;
+    return now_ms - c->started_ms >= PATIENCE_MS && c->watch.depth > 0 ? DOUBT_KIND : DOUBT_NONE;
 }

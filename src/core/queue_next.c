@@ -233,6 +233,14 @@ static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned ca
     return can & CAN_BURY_LARGE;
 }
 
+bool queue_take_large_letter(struct queue *q)
+{
+    bool is_waiting = q->asks.large_letter;
+
+    q->asks.large_letter = false;
+    return is_waiting;
+}
+
 /* Was it given up because of an answer, which an aborted transaction may have caused? Age needs no request. */
 static bool was_refused(const struct delivery *d)
 {

@@ -6,23 +6,69 @@
 
 enum { N_ACTIONS_A_TURN = 1024 };
 
-static unsigned can_of(const struct sidecar *s, const struct lane *l)
+static unsigned can_at_database(const struct sidecar *s, const struct lane *l)
 {
-    static const enum operation at_database[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK, OP_COMPLETE,
-                                                 OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
-    const struct broker *b = l->link->broker;
-    unsigned can = 1u << OP_FORWARD;
+    static const enum operation operations[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK, OP_COMPLETE,
+                                                OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
+    unsigned can = 0;
 
-    for (size_t i = 0; i < sizeof(at_database) / sizeof(at_database[0]); i++)
-        if (batches_can(s, l, at_database[i]))
-            can |= 1u << at_database[i];
-    if (letters_can(s, l))
-        can |= CAN_BURY_LARGE;
+    for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
+        if (batches_can(s, l, operations[i]))
+            can |= 1u << operations[i];
+    return letters_can(s, l) ? can | CAN_BURY_LARGE : can;
+}
+
+static unsigned can_at_broker(const struct lane *l)
+{
+    const struct broker *b = l->link->broker;
+
     if (b && broker_channel_is_open(b, (uint32_t)l->index) && broker_can_write(b, (uint32_t)l->index, 2))
-        can |= 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
-    if (renewals_can(l))
-        can |= 1u << OP_PUBLISH;
-    return can;
+        return 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
+    return 0;
+}
+
+/* The operations that the shell can carry out now, for queue_next. Three parts, each of which changes only with an
+ * action at its own peer. */
+struct abilities {
+    unsigned database, broker, publish;
+};
+
+static unsigned abilities_all(const struct abilities *can)
+{
+    return 1u << OP_FORWARD | can->database | can->broker | can->publish;
+}
+
+static void abilities_read(const struct sidecar *s, const struct lane *l, struct abilities *ret)
+{
+    *ret =
+        (struct abilities){can_at_database(s, l), can_at_broker(l), renewals_can(l) ? 1u << OP_PUBLISH : 0};
+}
+
+/* After an action of that kind. */
+static void abilities_change(const struct sidecar *s, const struct lane *l, const struct action *a,
+                             struct abilities *can)
+{
+    switch (a->kind) {
+    case ACTION_DATABASE:
+        if (a->d->op == OP_BURY ||
+            !batches_can(s, l, a->d->op)) /* a batch is full; large letters go one by one */
+            can->database = can_at_database(s, l);
+        break;
+    case ACTION_PUBLISH:
+        can->publish = renewals_can(l) ? 1u << OP_PUBLISH : 0;
+        break;
+    case ACTION_ACK:
+    case ACTION_REJECT:
+    case ACTION_REQUEUE:
+    case ACTION_CONSUME:
+    case ACTION_CANCEL:
+    case ACTION_REOPEN:
+    case ACTION_ASK_DEPTH:
+        can->broker = can_at_broker(l);
+        break;
+    default:
+        break;
+    }
 }
 
 static void to_broker(struct lane *l, const struct action *a, enum failpoint before,
@@ -129,13 +175,16 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
 /* False: there may be more actions. */
 static bool run(struct sidecar *s, struct lane *l)
 {
+    struct abilities can;
     struct action a;
 
     queue_time(&l->core, s->now_ms);
+    abilities_read(s, l, &can);
     for (int n = 0; n < N_ACTIONS_A_TURN; n++) {
-        if (!queue_next(&l->core, s->now_ms, can_of(s, l), &a))
+        if (!queue_next(&l->core, s->now_ms, abilities_all(&can), &a))
             return true;
         carry_out(s, l, &a);
+        abilities_change(s, l, &a, &can);
     }
     return false;
 }
@@ -192,8 +241,7 @@ void actions_run(struct sidecar *s)
 
         if (has_work(s, l))
             l->touched = !run(s, l);
-        s->letters.wanted |= l->core.asks.large_letter;
-        l->core.asks.large_letter = false;
+        s->letters.wanted |= queue_take_large_letter(&l->core);
     }
     s->first = s->n_lanes ? (s->first + 1) % s->n_lanes : 0;
     batches_send(s);

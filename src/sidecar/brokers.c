@@ -309,36 +309,22 @@ static void read_events(struct sidecar *s, struct broker_link *k)
     }
 }
 
-/* Is half of the room for waiting messages in use? On some kinds of queues, requeueing makes room. */
-static bool is_crowded(const struct queue *q)
-{
-    return q->held.waiting[WAIT_DUE].len > (size_t)q->rules.max_parked / 2;
-}
-
-/* A stream accepts a consumer as other queues do, but never delivers earlier messages. So the kind is asked
- * for when a first delivery is missing. */
 static void watch_kind(struct lane *l)
 {
-    enum { PATIENCE_MS = 2000 };
-    struct consumer *c = &l->core.consumer;
-    int64_t now_ms = l->sidecar->now_ms;
-    struct fault f = {0};
+    struct fault f = {0}; /* broker_next reports a loss */
 
     if (broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN)
         return;
-    if (l->core.generation && is_crowded(&l->core)) {
-        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f); /* broker_next reports a loss */
-        return;
-    }
-    if (c->state != CONSUMER_ACTIVE || l->core.counts.received.total ||
-        now_ms - c->started_ms < PATIENCE_MS / 2)
-        return;
-    if (c->watch.depth < 0 || c->watch.depth_of_ms < c->started_ms + PATIENCE_MS / 2) {
-        if (!c->watch.asked_ms)
-            c->watch.asked_ms = now_ms;
-        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* broker_next reports a loss */
-    } else if (now_ms - c->started_ms >= PATIENCE_MS && c->watch.depth > 0) {
+    switch (queue_doubt(&l->core, l->sidecar->now_ms)) {
+    case DOUBT_NONE:
+        break;
+    case DOUBT_DEPTH:
+        queue_depth_asked(&l->core, l->sidecar->now_ms);
+        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f);
+        break;
+    case DOUBT_KIND:
         broker_ask_kind(l->link->broker, (uint32_t)l->index, &f);
+        break;
     }
 }
 

@@ -338,9 +338,7 @@ static void slim(struct sidecar *s)
         if (queue_n_held(&s->lanes[i].core))
             return;
     forget(s);
-    database_lost(&s->database.core, s->now_ms, "the connection is made anew");
-    database_linked(&s->database.core); /* not a loss to be logged */
-    s->database.core.linked = false;
+    database_unlinked(&s->database.core, "reconnecting to free memory");
     s->database.dial.at_ms = s->now_ms;
 }
 

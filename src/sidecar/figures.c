@@ -370,8 +370,7 @@ void figures_step(struct sidecar *s)
         l->stats_at_ms = s->now_ms + s->config->log.stats_interval_ms;
         any = true;
         if (l->link->broker && l->core.generation && broker_can_write(l->link->broker, (uint32_t)i, 1)) {
-            if (!l->core.consumer.watch.asked_ms)
-                l->core.consumer.watch.asked_ms = s->now_ms;
+            queue_depth_asked(&l->core, s->now_ms);
             broker_ask_depth(l->link->broker, (uint32_t)i, &f);
         }
     }

@@ -64,7 +64,7 @@ static void leave(struct lane *first)
 /* Empty at N_LOOKS looks in a row, with nothing held and nothing received in between. */
 static void look(struct lane *l)
 {
-    struct consumer_watch *w = &l->core.consumer.watch;
+    const struct consumer_watch *w = &l->core.consumer.watch;
     struct sidecar *s = l->sidecar;
     struct fault f = {0};
     bool is_empty = (w->depth == 0 && w->depth_of_ms >= l->left.asked_ms) || w->no_queue;
@@ -80,8 +80,7 @@ static void look(struct lane *l)
     if (!l->link->broker || !l->core.generation || !broker_can_write(l->link->broker, (uint32_t)l->index, 1))
         return;
     l->left.asked_ms = s->now_ms;
-    if (!w->asked_ms)
-        w->asked_ms = s->now_ms;
+    queue_depth_asked(&l->core, s->now_ms);
     broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
 }
 

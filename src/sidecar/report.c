@@ -40,11 +40,10 @@ static bool is_wanted(struct lane *l, const struct note *n)
     if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten per second */
         int64_t second = s->now_ms / 1000;
 
-        if (l->core.notes.second[EVENT_COMPLETED] != second) {
-            l->core.notes.second[EVENT_COMPLETED] = second;
-            l->core.notes.n_lines[EVENT_COMPLETED] = 0;
-        }
-        return l->core.notes.n_lines[EVENT_COMPLETED]++ < 10;
+        if (l->sampled.second != second)
+            l->sampled.n = 0;
+        l->sampled.second = second;
+        return l->sampled.n++ < 10;
     }
     return s->config->log.messages == MESSAGES_ALL;
 }

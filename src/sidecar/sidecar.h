@@ -168,6 +168,10 @@ struct lane {
         int64_t n_dead_letters;
         int state;
     } told;
+    struct { /* lines about completed messages in that second */
+        int64_t second;
+        int n;
+    } sampled;
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: unknown */
     bool refused_told, told_drained, was_ready;

@@ -28,6 +28,9 @@ void database_init(struct database *b, int64_t now_ms);
 void database_linked(struct database *b);
 void database_lost(struct database *b, int64_t now_ms, const char *reason);
 
+/* The sidecar itself has closed the connection: not a loss to be logged. */
+void database_unlinked(struct database *b, const char *reason);
+
 /* A statement was refused. If the SQLSTATE means that others will be refused too (classes 08, 25, 28, 3D,
  * 57P, and 53100), the database is down. Otherwise, and always when the statement's `own` size may be the
  * cause, it is doubtful. */

@@ -275,6 +275,11 @@ void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, in
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
 void queue_kind_known(struct queue *q, enum queue_kind kind);
 
+/* The question to ask while the kind of the queue is unknown. A stream accepts a consumer as other queues do, but
+ * never delivers earlier messages, so the kind matters when a first delivery is missing. */
+enum queue_doubt { DOUBT_NONE, DOUBT_DEPTH, DOUBT_KIND };
+enum queue_doubt queue_doubt(const struct queue *q, int64_t now_ms);
+
 /* The question about the queue's arguments was sent: nothing is consumed until queue_limits_known. limits:
  * with `read` false if they could not be read. */
 void queue_limits_await(struct queue *q);
@@ -290,6 +295,9 @@ enum publication {
 void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publication what, const char *why);
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number);
 void queue_stopped(struct queue *q, int64_t now_ms, uint32_t number);
+
+/* The shell has asked for the queue's depth; queue_depth follows. */
+void queue_depth_asked(struct queue *q, int64_t now_ms);
 void queue_depth(struct queue *q, int64_t now_ms, int64_t depth, bool no_queue); /* -1: unknown */
 
 /* The connection to the database is lost (queue_row has answered everything in flight with ROW_UNKNOWN), or a
@@ -394,6 +402,9 @@ static inline bool queue_letter_is_large(const struct delivery *d)
 {
     return d->copy.body_len > LETTER_LARGE_BYTES;
 }
+
+/* Has a large letter waited since the last call? Then its connection is needed. */
+bool queue_take_large_letter(struct queue *q);
 
 /* For a burial without a row, each delivery has a letter of its own, identified by claim.token, which the
  * shell creates when the letter `is_new`. Only the token identifies a message's letter: another message may
