@@ -11,17 +11,9 @@
 CREATE OR REPLACE FUNCTION onceward.extend_all(tokens text[], seconds double precision) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_n    integer := onceward.tokens_check(tokens);

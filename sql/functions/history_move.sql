@@ -13,16 +13,8 @@
 CREATE OR REPLACE FUNCTION onceward.history_move(p_consumer text, p_number smallint, p_tids tid[], p_until timestamp with time zone) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
+-- @plan nested_loops
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_n bigint;

@@ -13,17 +13,9 @@
 CREATE OR REPLACE FUNCTION onceward.outbox_unseen(s1 pg_snapshot, p_floor bigint, p_by xid8, s2 pg_snapshot) RETURNS xid8[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
 SET enable_sort = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_last constant bigint := 9223372036854775807; -- behind all numbers

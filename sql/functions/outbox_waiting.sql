@@ -10,17 +10,9 @@ CREATE OR REPLACE FUNCTION onceward.outbox_waiting(
     s1 pg_snapshot, p_floor bigint, p_by xid8, s_upto pg_snapshot, p_last bigint, p_most integer, OUT n bigint, OUT oldest timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
 SET enable_sort = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     s2       pg_snapshot := pg_current_snapshot();

@@ -32,12 +32,9 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_bury_many(
 RETURNS TABLE (ord integer, answer text, letter_id bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+-- @plan index
 SET enable_indexscan = on
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_swept   constant text := 'token expired without an answer'; -- by sidecar_keep_house: no failure was written

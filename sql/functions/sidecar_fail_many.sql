@@ -23,17 +23,9 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(
 RETURNS TABLE (ord integer, answer text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_most  constant interval := interval '168 hours'; -- the longest max_window

@@ -7,10 +7,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_gauge(
     p_consumer text, OUT dead_letters bigint, OUT dead_letter_bytes bigint, OUT oldest_snapshot_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);

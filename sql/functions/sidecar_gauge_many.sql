@@ -6,10 +6,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_gauge_many(p_consumers text[])
 RETURNS TABLE (dead_letters bigint, dead_letter_bytes bigint, oldest_snapshot_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 DECLARE
     v_all record;

@@ -39,16 +39,8 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
     OUT away_ms bigint, OUT ahead_ms bigint, OUT moved bigint, OUT expired bigint, OUT n_pages bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
+-- @plan nested_loops
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_lease  constant interval := '60 s';

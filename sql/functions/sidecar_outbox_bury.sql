@@ -14,10 +14,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_bury(
 RETURNS TABLE (ord integer, answer text, letter_id bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 DECLARE
     v_hold   text;

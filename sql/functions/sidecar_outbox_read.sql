@@ -26,17 +26,9 @@ RETURNS TABLE (batch text, over boolean, seq bigint, exchange text, routing_key 
                properties text, body bytea, body_bytes bigint, age_ms bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
 SET enable_sort = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_few      constant bigint := 8;

@@ -21,10 +21,7 @@
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_turn(p_lease bigint, p_min_bytes bigint, p_min_ms bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 DECLARE
     c_no_end constant xid8 := '9223372036854775807';

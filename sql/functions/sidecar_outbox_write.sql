@@ -11,10 +11,7 @@
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_write(p_lease bigint, p_batch text, p_seq bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 DECLARE
     v_hold  text := onceward.outbox_hold(p_lease);

@@ -35,12 +35,9 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
 RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, yes boolean, text text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+-- @plan index
 SET enable_indexscan = on
 SET enable_tidscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now   timestamptz := clock_timestamp();

@@ -11,10 +11,7 @@
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive(p_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
+-- @plan index
 AS $$
 DECLARE
     v_now    timestamptz := clock_timestamp();

@@ -9,16 +9,8 @@
 CREATE OR REPLACE FUNCTION onceward.tokens_refuse(p_tokens text[], p_hint text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+-- @plan nested_loops
 SET enable_memoize = off
-SET enable_material = off
-SET enable_nestloop = on
-SET enable_indexscan = on
-SET jit = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     c_named constant integer := 10;

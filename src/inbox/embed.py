@@ -1,10 +1,19 @@
 """Writes the files of sql/ as a C table: embed.py OUT.c OUT.d SQL_FOLDER [MORE_OF_THE_SAME].
 
+A line `-- @plan NAME` becomes the settings of PLANS: functions that are called for each batch keep to index scans, however old the statistics.
+
 The dependency file names the folders too, so that an added or removed file makes the program be built again."""
 
 import glob
 import os
+import re
 import sys
+
+INDEX = ("enable_seqscan = off", "enable_bitmapscan = off", "jit = off", "plan_cache_mode = force_generic_plan")
+PLANS = {
+    "index": INDEX,
+    "nested_loops": (*INDEX, "enable_hashjoin = off", "enable_mergejoin = off", "enable_material = off", "enable_nestloop = on", "enable_indexscan = on"),
+}
 
 
 def quoted(line):
@@ -20,6 +29,10 @@ def quoted(line):
         else:
             out.append(char)
     return '"' + "".join(out) + '"'
+
+
+def planned(text):
+    return re.sub(r"^-- @plan (\w+)$", lambda m: "\n".join(f"SET {setting}" for setting in PLANS[m[1]]), text, flags=re.M)
 
 
 def files(root):
@@ -38,7 +51,7 @@ def main(out, depfile, *roots):
         c.write("/* Made from sql/ by embed.py. */\n\n#include \"inbox/sql.h\"\n\nconst struct sql_file sql_files[] = {\n")
         for name, path in sorted(named.items()):
             with open(path, encoding="utf-8", newline="\n") as sql:
-                lines = sql.read().splitlines(keepends=True)
+                lines = planned(sql.read()).splitlines(keepends=True)
             assert not any("\0" in line for line in lines), path
             c.write("    {%s,\n" % quoted(name))
             c.writelines("     %s\n" % quoted(line) for line in lines)
