@@ -43,8 +43,7 @@ struct options {
     int rows, letters, messages, allow_compacted;
 };
 
-struct export
-{
+struct export_run {
     const struct options *options;
     const struct config *config;
     struct admin *admin;
@@ -58,7 +57,7 @@ struct export
 
 /* --- lines --- */
 
-static void line_begin(struct export *e, enum export_kind kind, struct slice first, struct slice second,
+static void line_begin(struct export_run *e, enum export_kind kind, struct slice first, struct slice second,
                        struct slice third)
 {
     buf_reset(&e->line);
@@ -68,7 +67,7 @@ static void line_begin(struct export *e, enum export_kind kind, struct slice fir
 }
 
 /* 1: end the export. */
-static int line_end(struct export *e, enum export_kind kind)
+static int line_end(struct export_run *e, enum export_kind kind)
 {
     buf_add_char(&e->line, '\n');
     errno = 0;
@@ -89,7 +88,7 @@ static void add_members(struct buf *out, struct slice object)
 
 static int write_row(void *ctx, const char *consumer, const char *message_id, const char *json)
 {
-    struct export *e = ctx;
+    struct export_run *e = ctx;
 
     line_begin(e, EXPORT_ROW, slice_of(consumer), slice_of(message_id), (struct slice){0});
     add_members(&e->line, slice_of(json));
@@ -98,7 +97,7 @@ static int write_row(void *ctx, const char *consumer, const char *message_id, co
 
 static int write_letter(void *ctx, const struct dead_letter *l)
 {
-    struct export *e = ctx;
+    struct export_run *e = ctx;
     struct buf json = {0};
     char id[24];
 
@@ -126,7 +125,7 @@ static void add_time(struct buf *out, const char *time)
 
 static int write_message(void *ctx, const struct stored_message *stored)
 {
-    struct export *e = ctx;
+    struct export_run *e = ctx;
     struct buf *out = &e->line;
     struct message *m = message_new();
     bool good = message_decode(m, stored->content_header) == 0;
@@ -158,7 +157,7 @@ static const char *or_null(const char *text)
     return *text ? text : NULL;
 }
 
-static int export_rows(struct export *e)
+static int export_rows(struct export_run *e)
 {
     struct row_filter filter = {.consumer = e->options->consumer,
                                 .since = or_null(e->filter.since),
@@ -169,7 +168,7 @@ static int export_rows(struct export *e)
     return admin_rows_each(e->admin, &filter, write_row, e, &e->fault);
 }
 
-static int export_letters(struct export *e)
+static int export_letters(struct export_run *e)
 {
     struct dead_filter filter = {.consumer = e->options->consumer,
                                  .since = or_null(e->filter.since),
@@ -182,7 +181,7 @@ static int export_letters(struct export *e)
 
 static int export_consumer(void *ctx, const char *consumer, const char *queue)
 {
-    struct export *e = ctx;
+    struct export_run *e = ctx;
     struct message_place from;
     int order = e->file.after.kind == EXPORT_MESSAGE ? strcmp(consumer, buf_text(&e->file.after.first)) : 1;
 
@@ -198,15 +197,15 @@ static int export_consumer(void *ctx, const char *consumer, const char *queue)
     return admin_messages_each(e->admin, &e->filter, &from, write_message, e, &e->fault);
 }
 
-static int export_messages(struct export *e)
+static int export_messages(struct export_run *e)
 {
     return admin_consumers(e->admin, export_consumer, e, &e->fault);
 }
 
-static int export_all(struct export *e)
+static int export_all(struct export_run *e)
 {
-    static int (*const kinds[N_EXPORT_KINDS])(struct export *) = {export_rows, export_letters,
-                                                                  export_messages};
+    static int (*const kinds[N_EXPORT_KINDS])(struct export_run *) = {export_rows, export_letters,
+                                                                      export_messages};
     const struct options *o = e->options;
     const int wanted[N_EXPORT_KINDS] = {o->rows, o->letters, o->messages};
     bool all = !o->rows && !o->letters && !o->messages;
@@ -242,7 +241,7 @@ static void asked_write(struct buf *out, const struct options *o)
 }
 
 /* Uses the time of the first run when it continues one. Ends where everything is committed. */
-static int find_time(struct export *e)
+static int find_time(struct export_run *e)
 {
     const struct options *o = e->options;
     struct export_file *x = &e->file;
@@ -269,7 +268,7 @@ static int find_time(struct export *e)
     return 0;
 }
 
-static void tell_end(const struct export *e, int answer)
+static void tell_end(const struct export_run *e, int answer)
 {
     const struct options *o = e->options;
     const char *since = e->file.since;
@@ -286,7 +285,7 @@ static void tell_end(const struct export *e, int answer)
                 *since ? "--since " : "", since, *since ? " " : "", e->file.until);
 }
 
-static int refuse_ended(const struct export *e)
+static int refuse_ended(const struct export_run *e)
 {
     struct fault f = {0};
 
@@ -299,7 +298,7 @@ static int refuse_ended(const struct export *e)
 /* --- compacted rows --- */
 
 /* The smallest compact_after of the exported consumers; 0: compaction is off for all. */
-static int64_t compact_ms(const struct export *e)
+static int64_t compact_ms(const struct export_run *e)
 {
     int64_t least = 0;
 
@@ -314,7 +313,7 @@ static int64_t compact_ms(const struct export *e)
 }
 
 /* 1: rows of the requested time may have become history entries. -1: unknown. */
-static int is_compacted(struct export *e, struct fault *f)
+static int is_compacted(struct export_run *e, struct fault *f)
 {
     const struct options *o = e->options;
     char ago[32], from[MESSAGE_TIME_SIZE];
@@ -329,7 +328,7 @@ static int is_compacted(struct export *e, struct fault *f)
 }
 
 /* The exit status of an otherwise complete export. */
-static int tell_compacted(struct export *e)
+static int tell_compacted(struct export_run *e)
 {
     struct fault f = {0};
     int compacted = is_compacted(e, &f);
@@ -350,7 +349,7 @@ static int tell_compacted(struct export *e)
     return STATUS_FAILED;
 }
 
-static int write_all(struct export *e, struct slice asked)
+static int write_all(struct export_run *e, struct slice asked)
 {
     int answer = export_file_begin(&e->file, asked, &e->fault);
 
@@ -365,7 +364,7 @@ static int write_all(struct export *e, struct slice asked)
     return answer ? STATUS_FAILED : tell_compacted(e);
 }
 
-static int export_run(const struct options *o, struct export *e)
+static int export_run(const struct options *o, struct export_run *e)
 {
     struct config *c;
     struct buf asked = {0};
@@ -388,7 +387,7 @@ static int export_run(const struct options *o, struct export *e)
 
 /* --- arguments --- */
 
-static int check(const struct options *o, struct export *e)
+static int check(const struct options *o, struct export_run *e)
 {
     struct fault f = {0};
     int64_t ago_ms;
@@ -423,7 +422,7 @@ static int check(const struct options *o, struct export *e)
 }
 
 /* -1: continue. */
-static int parse(int argc, char **argv, struct options *o, struct export *e)
+static int parse(int argc, char **argv, struct options *o, struct export_run *e)
 {
     const struct option options[] = {
         {"config", required_argument, NULL, 'c'},   {"consumer", required_argument, NULL, 'C'},
@@ -458,7 +457,7 @@ static int parse(int argc, char **argv, struct options *o, struct export *e)
 int command_export(int argc, char **argv)
 {
     struct options o = {0};
-    struct export e = {.options = &o};
+    struct export_run e = {.options = &o};
     int status = parse(argc, argv, &o, &e);
 
     if (status < 0)
