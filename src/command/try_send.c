@@ -283,7 +283,7 @@ void shot_abandon(struct try *t, struct shot *s)
         no_answer(s->members[i]);
 }
 
-static void take_answer(struct shot *s, const struct forward_answer *a)
+static void take_answer(struct shot *s, const struct answer *a)
 {
     s->answered = true;
     s->kind = a->kind;
@@ -296,7 +296,7 @@ static void take_answer(struct shot *s, const struct forward_answer *a)
 }
 
 /* The part of the answer that concerns one message of several. */
-static void take_reading(struct shot *s, const struct forward_answer *a, const struct batch_reading *reading,
+static void take_reading(struct shot *s, const struct answer *a, const struct batch_reading *reading,
                          const struct batch_member *m)
 {
     struct buf error = {0};
@@ -314,7 +314,7 @@ static void take_reading(struct shot *s, const struct forward_answer *a, const s
     buf_deinit(&error);
 }
 
-static void answered_several(const struct try *t, struct shot *carrier, const struct forward_answer *a)
+static void answered_several(const struct try *t, struct shot *carrier, const struct answer *a)
 {
     const struct batch_reply reply = {.kind = a->kind,
                                       .status = a->status,
@@ -337,7 +337,7 @@ static void answered_several(const struct try *t, struct shot *carrier, const st
     }
 }
 
-static void answered(struct try *t, const struct forward_answer *a)
+static void answered(struct try *t, const struct answer *a)
 {
     struct shot *s = t->shots[a->ref];
 

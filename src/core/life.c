@@ -788,12 +788,6 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- rows: no result, or completed --- */
 
-static void note_code(struct note *n, const char *code)
-{
-    if (n)
-        snprintf(n->code, sizeof(n->code), "%s", code ? code : "");
-}
-
 /* At most AGAIN_LAST_MS, and well below max_hold, so that an item refused for the last time before max_hold
  * is not held longer. */
 static int64_t again_last_ms(const struct queue *q)
@@ -805,9 +799,10 @@ void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, cons
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
 
-    if (n)
+    if (n) {
         n->reason = operation_info(d->op)->name;
-    note_code(n, r->sqlstate);
+        snprintf(n->code, sizeof(n->code), "%s", r->sqlstate);
+    }
     note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
               r->detail.len ? r->detail.data : "");
 }
@@ -821,7 +816,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
 
         row_refused(q, now_ms, d, r);
         snprintf(text, sizeof(text), "%.*s (%s)", (int)(r->detail.len < 180 ? r->detail.len : 180),
-                 r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate ? r->sqlstate : "");
+                 r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate);
         database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_BURY);
         wait = held_lock_wait_ms(d);
         /* An item that is refused while the database works for others is tried at growing intervals, up to

@@ -232,7 +232,7 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
     }
 }
 
-void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchange_words *words)
+void exchange_answer(struct exchange *x, struct answer *a, struct exchange_words *words)
 {
     a->ref = x->ref;
     a->kind = kind_of(x);

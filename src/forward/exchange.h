@@ -12,7 +12,7 @@
 
 struct config_queue;
 struct connection;
-struct forward_answer;
+struct answer;
 struct forward_request;
 struct route;
 struct target;
@@ -97,4 +97,4 @@ bool exchange_leaves_clean(const struct exchange *x);
 enum ending exchange_receive(struct exchange *x, const char *data, size_t len, size_t *used);
 
 /* Fills *a, except for the queue, for an ended exchange. Its texts are in *words, its body in x. */
-void exchange_answer(struct exchange *x, struct forward_answer *a, struct exchange_words *words);
+void exchange_answer(struct exchange *x, struct answer *a, struct exchange_words *words);

@@ -456,7 +456,7 @@ static void look(struct forward *w)
 
 /* A server that refuses our certificate sends an alert and closes. When libcurl sees the close first, it does
  * not report the alert; then the earlier refusal is reported again. */
-static void explain(struct application *a, const struct exchange *x, const struct forward_answer *said,
+static void explain(struct application *a, const struct exchange *x, const struct answer *said,
                     struct exchange_words *words)
 {
     if (said->kind == ANSWER_STATUS)
@@ -469,7 +469,7 @@ static void explain(struct application *a, const struct exchange *x, const struc
     }
 }
 
-static void answer(struct forward *w, struct exchange *x, struct forward_answer *a)
+static void answer(struct forward *w, struct exchange *x, struct answer *a)
 {
     struct buf body = w->answered;
 

@@ -199,8 +199,8 @@ static enum inbox_op row_op(const struct batch *b)
 static void row_fail(const struct batch *b, struct inbox_row *row)
 {
     *row = (struct inbox_row){
-        .op = row_op(b), .answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)};
-    memcpy(row->sqlstate, b->sqlstate, sizeof(row->sqlstate));
+        .op = row_op(b), .row = {.answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)}};
+    memcpy(row->row.sqlstate, b->sqlstate, sizeof(row->row.sqlstate));
 }
 
 static void entry_answer(struct batch_entry *e, struct inbox_row *row)
@@ -214,9 +214,9 @@ static void entry_answer(struct batch_entry *e, struct inbox_row *row)
 static bool named_next(struct batch *b, struct inbox_row *row)
 {
     while (b->result && b->row < PQntuples(b->result)) {
-        struct inbox_row made = {.op = row_op(b), .unproven_ms = -1};
+        struct inbox_row made = {.op = row_op(b), .row = {.unproven_ms = -1}};
         int ord;
-        bool known = call_row(b->op, b->result, b->row++, &made, &ord, b->id_text, &b->detail);
+        bool known = call_row(b->op, b->result, b->row++, &made, &ord, &b->detail);
         struct batch_entry *e = entry_find(b, ord);
 
         if (known && ord < 0) {

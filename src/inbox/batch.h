@@ -47,7 +47,6 @@ struct batch {
     enum row_answer failure; /* FAILED, and for entries missing in the answer */
     char sqlstate[6];
     struct buf detail;
-    char id_text[24];
 };
 
 void batch_init(struct batch *b, enum inbox_op op);

@@ -332,9 +332,9 @@ static struct slice slice_get(const PGresult *result, int at, int column)
 
 /* Fields that an answer lacks are NULL, and stay 0. */
 static void field_get(enum answer_field field, const PGresult *result, int at, int column,
-                      struct inbox_row *row, char id_text[24])
+                      struct inbox_row *ret)
 {
-    int64_t id;
+    struct row *row = &ret->row;
 
     switch (field) {
     case FIELD_ATTEMPT:
@@ -365,17 +365,13 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
         row->taken_over = call_bool(result, at, column);
         break;
     case FIELD_NAMESAKE:
-        row->namesake = call_bool(result, at, column);
+        ret->namesake = call_bool(result, at, column);
         break;
     case FIELD_DETAIL:
         row->detail = slice_get(result, at, column);
         break;
     case FIELD_LETTER:
-        if (call_int8(result, at, column, &id)) {
-            int len = snprintf(id_text, 24, "%" PRId64, id);
-
-            row->id = (struct slice){id_text, (size_t)len};
-        }
+        call_int8(result, at, column, &row->letter);
         break;
     case FIELD_END:
         break;
@@ -383,7 +379,7 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
 }
 
 bool call_row(enum inbox_op op, const PGresult *result, int at, struct inbox_row *row, int *ret_ord,
-              char id_text[24], struct buf *why)
+              struct buf *why)
 {
     const enum answer_field *fields = calls[op].answers;
     char name[32];
@@ -393,14 +389,14 @@ bool call_row(enum inbox_op op, const PGresult *result, int at, struct inbox_row
         return false;
     for (int i = 0; fields[i] != FIELD_END; i++)
         if (2 + i < PQnfields(result))
-            field_get(fields[i], result, at, 2 + i, row, id_text);
+            field_get(fields[i], result, at, 2 + i, row);
     struct slice answer = slice_get(result, at, 1);
 
     snprintf(name, sizeof(name), "%.*s", (int)(answer.len < sizeof(name) ? answer.len : sizeof(name) - 1),
              answer.data ? answer.data : "");
     int found = row_answer_find(name);
     if (found >= 0 && found < ROW_UNKNOWN) {
-        row->answer = (enum row_answer)found;
+        row->row.answer = (enum row_answer)found;
         return true;
     }
     buf_reset(why);

@@ -69,7 +69,7 @@ void call_params(enum inbox_op op, const struct call_scalars *scalars, struct ca
  * row names. The caller sets the row's ref and op. False: malformed; `why` has the reason if at least the ord
  * was readable, else *ret_ord is 0. */
 bool call_row(enum inbox_op op, const PGresult *result, int at, struct inbox_row *row, int *ret_ord,
-              char id_text[24], struct buf *why);
+              struct buf *why);
 
 /* Big-endian numbers of an answer; false: NULL, or another size. */
 bool call_int8(const PGresult *result, int at, int column, int64_t *ret);

@@ -36,30 +36,9 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
 {
     struct lane *l = batches_lane(s, r->ref);
     enum operation op = batches_operation(r->ref);
-    char sqlstate[6];
-    struct row row = {
-        .op = op,
-        .answer = r->answer,
-        .attempt = r->attempt,
-        .crashes = r->crashes,
-        .takeovers = r->takeovers,
-        .unproven_ms = r->unproven_ms,
-        .unproven_step = r->unproven_step,
-        .batch_cap = r->batch_cap,
-        .wait_ms = r->wait_ms,
-        .age_ms = r->age_ms,
-        .taken_over = r->taken_over,
-        .detail = r->detail,
-        .sqlstate = sqlstate,
-    };
+    struct row row = r->row;
 
-    memcpy(sqlstate, r->sqlstate, sizeof(sqlstate));
-    if (r->op == INBOX_BURY && r->id.len) {
-        char text[24];
-
-        snprintf(text, sizeof(text), "%.*s", (int)(r->id.len < 23 ? r->id.len : 23), r->id.data);
-        row.letter = strtoll(text, NULL, 10);
-    }
+    row.op = op;
     int64_t *sent = &s->database.claim_sent_us[l->config->transaction];
     if (op == OP_CLAIM && *sent) {
         queue_claim_took(&l->core, clock_us() - *sent);
@@ -71,8 +50,8 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
         report_reason(l, EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
-    if (r->answer == ROW_HELD && l->config->transaction)
-        replicas_met(s, r->detail);
+    if (row.answer == ROW_HELD && l->config->transaction)
+        replicas_met(s, row.detail);
     queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
     l->touched = true;
 }

@@ -107,26 +107,14 @@ void requests_send(struct sidecar *s, struct lane *l, const struct request *sent
     FAILPOINT(FORWARD_SENT);
 }
 
-static void answered(struct sidecar *s, const struct forward_answer *a)
+static void answered(struct sidecar *s, const struct answer *a)
 {
     struct lane *l = &s->lanes[a->queue];
-    struct answer answer = {
-        .kind = a->kind,
-        .status = a->status,
-        .batch = a->batch,
-        .cut = a->cut,
-        .retry_after_ms = a->retry_after_ms,
-        .refused = a->refused,
-        .body = a->body,
-        .brief = a->brief,
-        .error = a->error,
-        .took_us = a->took_us,
-    };
 
     FAILPOINT(FORWARD_ANSWERED);
     if (a->kind == ANSWER_STATUS)
         histogram_add(&l->first->forward_us, a->took_us);
-    queue_answered(&l->core, s->now_ms, a->ref, &answer);
+    queue_answered(&l->core, s->now_ms, a->ref, a);
     outbox_answered(s);
     l->touched = true;
 }

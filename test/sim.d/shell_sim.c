@@ -194,9 +194,9 @@ void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item
                     .wait_ms = (reply->wait_us + 999) / 1000,
                     .age_ms = reply->age_us / 1000,
                     .taken_over = reply->taken_over,
-                    .letter = 1,
-                    .sqlstate = item->sqlstate};
+                    .letter = 1};
 
+    snprintf(r.sqlstate, sizeof(r.sqlstate), "%s", item->sqlstate ? item->sqlstate : "");
     if (r.answer == ROW_MISMATCH) {
         for (char *at = strchr(mismatch, '7'); at && *at == '7'; at += 2)
             *at = (char)('7' + reply->body);

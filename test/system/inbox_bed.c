@@ -7,6 +7,7 @@
 #include "onceward/base/random.h"
 #include "onceward/inbox/admin.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,9 +236,9 @@ static int answers_take(struct bed *b)
 
     while ((result = inbox_next(b->inbox, &row, &b->fault)) == 1) {
         assert_true(a->n < BED_MAX_ROWS);
-        snprintf(a->details[a->n], sizeof(a->details[0]), "%.*s", (int)row.detail.len,
-                 row.detail.data ? row.detail.data : "");
-        snprintf(a->ids[a->n], sizeof(a->ids[0]), "%.*s", (int)row.id.len, row.id.data ? row.id.data : "");
+        snprintf(a->details[a->n], sizeof(a->details[0]), "%.*s", (int)row.row.detail.len,
+                 row.row.detail.data ? row.row.detail.data : "");
+        snprintf(a->ids[a->n], sizeof(a->ids[0]), "%.0" PRId64, row.row.letter); /* 0: empty */
         a->rows[a->n++] = row;
     }
     return result;

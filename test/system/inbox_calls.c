@@ -245,12 +245,12 @@ static void rows_await(struct inbox *s, size_t n, char lines[][300])
                  100);
             continue;
         }
-        snprintf(lines[r.ref], sizeof(lines[0]),
-                 "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64
-                 " unproven_step=%d wait_ms=%" PRId64 " age_ms=%" PRId64
-                 " taken_over=%d namesake=%d letter=%.*s",
-                 row_answer_name(r.answer), r.attempt, r.takeovers, r.crashes, r.unproven_ms, r.unproven_step,
-                 r.wait_ms, r.age_ms, r.taken_over, r.namesake, (int)r.id.len, r.id.len ? r.id.data : "");
+        snprintf(
+            lines[r.ref], sizeof(lines[0]),
+            "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64 " unproven_step=%d wait_ms=%" PRId64
+            " age_ms=%" PRId64 " taken_over=%d namesake=%d letter=%.0" PRId64,
+            row_answer_name(r.row.answer), r.row.attempt, r.row.takeovers, r.row.crashes, r.row.unproven_ms,
+            r.row.unproven_step, r.row.wait_ms, r.row.age_ms, r.row.taken_over, r.namesake, r.row.letter);
         n--;
     }
 }

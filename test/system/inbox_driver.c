@@ -23,13 +23,13 @@ static void count_is(const struct answers *a, enum row_answer answer, size_t n)
     size_t found = 0;
 
     for (size_t k = 0; k < a->n; k++)
-        found += a->rows[k].answer == answer;
+        found += a->rows[k].row.answer == answer;
     if (found == n)
         return;
     for (size_t k = 0; k < a->n; k++)
-        if (a->rows[k].answer != answer)
-            print_error("ref %d: %s %s %s\n", (int)a->rows[k].ref, row_answer_name(a->rows[k].answer),
-                        a->rows[k].sqlstate, a->details[k]);
+        if (a->rows[k].row.answer != answer)
+            print_error("ref %d: %s %s %s\n", (int)a->rows[k].ref, row_answer_name(a->rows[k].row.answer),
+                        a->rows[k].row.sqlstate, a->details[k]);
     print_error("%zu of %zu are %s, expected %zu\n", found, a->n, row_answer_name(answer), n);
     fail();
 }
@@ -57,7 +57,7 @@ static void test_claims_and_settles(void **state)
     count_is(a, ROW_CLAIMED, 256);
     assert_true(inbox_is_free(b->inbox, INBOX_CLAIM));
     for (size_t k = 0; k < a->n; k++)
-        assert_int_equal(a->rows[k].attempt, 1);
+        assert_int_equal(a->rows[k].row.attempt, 1);
     /* The refs are not mixed up: each row has the token of its own item. */
     for (size_t k = 0; k < 256; k += 17)
         assert_string_equal(
@@ -68,7 +68,7 @@ static void test_claims_and_settles(void **state)
     bed_submit(b, INBOX_LOOK);
     a = bed_collect(b, 256);
     count_is(a, ROW_CLAIMED, 256);
-    assert_int_in_range(a->rows[0].wait_ms, 20000, 30000);
+    assert_int_in_range(a->rows[0].row.wait_ms, 20000, 30000);
 
     b->items[3].token[0] ^= 1; /* another token */
     for (size_t k = 0; k < 256; k++) {
@@ -78,7 +78,7 @@ static void test_claims_and_settles(void **state)
     bed_submit(b, INBOX_SETTLE);
     a = bed_collect(b, 256);
     count_is(a, ROW_COMPLETED, 255);
-    assert_int_equal(bed_row(b, 3)->answer, ROW_LOST);
+    assert_int_equal(bed_row(b, 3)->row.answer, ROW_LOST);
     assert_string_equal(
         bed_text(b, "SELECT count(*) FROM onceward.inbox WHERE status = 'completed' AND http_status = 200"),
         "255");
@@ -86,8 +86,8 @@ static void test_claims_and_settles(void **state)
 
     bed_submit(b, INBOX_CLAIM);
     bed_collect(b, 256);
-    assert_int_equal(bed_row(b, 0)->answer, ROW_COMPLETED);
-    assert_int_equal(bed_row(b, 3)->answer, ROW_HELD);
+    assert_int_equal(bed_row(b, 0)->row.answer, ROW_COMPLETED);
+    assert_int_equal(bed_row(b, 3)->row.answer, ROW_HELD);
     assert_string_equal(bed_detail(b, 3), "driver/1");
 }
 
@@ -121,9 +121,9 @@ static void test_fails_and_releases(void **state)
     b->items[1].only_expired = true;
     bed_submit(b, INBOX_FAIL);
     bed_collect(b, 4);
-    assert_int_equal(bed_row(b, 0)->answer, ROW_FAILED);
-    assert_int_equal(bed_row(b, 1)->answer, ROW_EXTENDED);
-    assert_int_in_range(bed_row(b, 1)->wait_ms, 20000, 30000);
+    assert_int_equal(bed_row(b, 0)->row.answer, ROW_FAILED);
+    assert_int_equal(bed_row(b, 1)->row.answer, ROW_EXTENDED);
+    assert_int_in_range(bed_row(b, 1)->row.wait_ms, 20000, 30000);
     /* U+FFFD for the half character, no NUL, at most 1,024 bytes, no character cut */
     assert_string_equal(
         bed_text(
@@ -138,19 +138,19 @@ static void test_fails_and_releases(void **state)
     b->items[1].delay_ms = 0;
     bed_submit(b, INBOX_RELEASE);
     bed_collect(b, 4);
-    assert_int_equal(bed_row(b, 0)->answer, ROW_LOST);
-    assert_int_equal(bed_row(b, 1)->answer, ROW_RELEASED);
+    assert_int_equal(bed_row(b, 0)->row.answer, ROW_LOST);
+    assert_int_equal(bed_row(b, 1)->row.answer, ROW_RELEASED);
     assert_string_equal(bed_text(b, "SELECT attempt FROM onceward.inbox WHERE message_id = '%s'", b->ids[1]),
                         "0");
 
     items_make(b, 4);
     bed_submit(b, INBOX_CLAIM);
     bed_collect(b, 4);
-    assert_int_equal(bed_row(b, 0)->answer, ROW_NOT_DUE);
-    assert_int_in_range(bed_row(b, 0)->wait_ms, 50000, 60000);
+    assert_int_equal(bed_row(b, 0)->row.answer, ROW_NOT_DUE);
+    assert_int_in_range(bed_row(b, 0)->row.wait_ms, 50000, 60000);
     assert_int_equal(strlen(bed_detail(b, 0)), 1023);
-    assert_int_equal(bed_row(b, 1)->answer, ROW_CLAIMED);
-    assert_int_equal(bed_row(b, 1)->attempt, 1);
+    assert_int_equal(bed_row(b, 1)->row.answer, ROW_CLAIMED);
+    assert_int_equal(bed_row(b, 1)->row.attempt, 1);
 }
 
 static void test_kinds_share_the_pipeline(void **state)
@@ -262,9 +262,9 @@ static void test_bad_data_is_found(void **state)
         const struct answers *a = bed_collect(b, 500);
         count_is(a, ROW_CLAIMED, 496);
         count_is(a, ROW_INVALID, 4);
-        assert_string_equal(bed_row(b, 17)->sqlstate, "22021");
+        assert_string_equal(bed_row(b, 17)->row.sqlstate, "22021");
         assert_non_null(strstr(bed_detail(b, 17), "invalid byte sequence"));
-        assert_string_equal(bed_row(b, 499)->sqlstate, "54000");
+        assert_string_equal(bed_row(b, 499)->row.sqlstate, "54000");
         assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.inbox"), "496");
     }
     items_make(b, 3); /* only faulty items */
@@ -292,8 +292,8 @@ static void test_errors_at_commit(void **state)
         bed_submit(b, INBOX_LOOK);
         const struct answers *a = bed_collect(b, 16);
         count_is(a, ROW_INVALID, 1);
-        assert_int_equal(bed_row_of(b, 5, INBOX_CLAIM)->answer, ROW_INVALID);
-        assert_string_equal(bed_row_of(b, 5, INBOX_CLAIM)->sqlstate, "22023");
+        assert_int_equal(bed_row_of(b, 5, INBOX_CLAIM)->row.answer, ROW_INVALID);
+        assert_string_equal(bed_row_of(b, 5, INBOX_CLAIM)->row.sqlstate, "22023");
         assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.inbox"), "7");
     }
 }
@@ -357,7 +357,7 @@ static void test_errors_by_kind(void **state)
         count_is(a, cases[k].answer, 5);
         assert_non_null(strstr(bed_detail(b, 4), "the case"));
         if (cases[k].answer != ROW_UNKNOWN) {
-            assert_string_equal(a->rows[0].sqlstate, cases[k].code);
+            assert_string_equal(a->rows[0].row.sqlstate, cases[k].code);
             assert_true(inbox_is_free(b->inbox, INBOX_LOOK));
             continue;
         }
@@ -396,14 +396,14 @@ static void test_odd_answers(void **state)
     bed_collect(b, 6);
     const uint64_t *refs =
         (uint64_t[]){place(b, 0), place(b, 1), place(b, 2), place(b, 3), place(b, 4), place(b, 5)};
-    assert_int_equal(bed_row(b, refs[2])->answer, ROW_COMPLETED);
-    assert_int_equal(bed_row(b, refs[2])->wait_ms, 7);
-    assert_int_equal(bed_row(b, refs[1])->answer, ROW_NOT_DUE);
-    assert_true(bed_row(b, refs[1])->wait_ms == 12345678901);
+    assert_int_equal(bed_row(b, refs[2])->row.answer, ROW_COMPLETED);
+    assert_int_equal(bed_row(b, refs[2])->row.wait_ms, 7);
+    assert_int_equal(bed_row(b, refs[1])->row.answer, ROW_NOT_DUE);
+    assert_true(bed_row(b, refs[1])->row.wait_ms == 12345678901);
     assert_string_equal(bed_detail(b, refs[1]), "Grüße");
     for (size_t k = 0; k < 6; k++)
         if (k != 1 && k != 2)
-            assert_int_equal(bed_row(b, refs[k])->answer, ROW_RETRY);
+            assert_int_equal(bed_row(b, refs[k])->row.answer, ROW_RETRY);
     assert_non_null(strstr(bed_detail(b, refs[0]), "\"dancing\""));
     assert_string_equal(bed_detail(b, refs[5]), "the database did not answer for this message");
 }
@@ -419,7 +419,7 @@ static void test_answer_for_the_rest(void **state)
     bed_submit(b, INBOX_LOOK);
     bed_collect(b, 4);
     for (size_t k = 0; k < 4; k++) {
-        assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_NOT_DUE : ROW_DEAD);
+        assert_int_equal(bed_row(b, place(b, k))->row.answer, k == 1 ? ROW_NOT_DUE : ROW_DEAD);
         assert_string_equal(bed_detail(b, place(b, k)), k == 1 ? "" : "worn");
     }
     /* A count that does not match the rest answers no item. */
@@ -432,7 +432,7 @@ static void test_answer_for_the_rest(void **state)
         bed_submit(b, INBOX_LOOK);
         bed_collect(b, 4);
         for (size_t k = 0; k < 4; k++)
-            assert_int_equal(bed_row(b, place(b, k))->answer, k == 1 ? ROW_DUE : ROW_RETRY);
+            assert_int_equal(bed_row(b, place(b, k))->row.answer, k == 1 ? ROW_DUE : ROW_RETRY);
     }
 }
 
@@ -458,7 +458,7 @@ static void test_lock_timeout(void **state)
     insert_uncommitted(b, b->ids[25]);
     bed_submit(b, INBOX_CLAIM);
     count_is(bed_collect(b, 50), ROW_RETRY, 50);
-    assert_string_equal(bed_row(b, 0)->sqlstate, "55P03");
+    assert_string_equal(bed_row(b, 0)->row.sqlstate, "55P03");
     bed_sql(b, "ROLLBACK");
     bed_submit(b, INBOX_CLAIM);
     count_is(bed_collect(b, 50), ROW_CLAIMED, 50);
@@ -473,7 +473,7 @@ static void test_statement_timeout(void **state)
     items_make(b, 2);
     bed_submit(b, INBOX_LOOK);
     count_is(bed_collect(b, 2), ROW_RETRY, 2);
-    assert_string_equal(bed_row(b, 0)->sqlstate, "57014");
+    assert_string_equal(bed_row(b, 0)->row.sqlstate, "57014");
 }
 
 /* --- lost prepared statements --- */
@@ -546,7 +546,7 @@ static void test_prepared_off(void **state)
     claim_all(b, 10);
     bed_submit(b, INBOX_LOOK);
     count_is(bed_collect(b, 10), ROW_DUE, 10);
-    assert_int_equal(bed_row(b, 0)->wait_ms, 0);
+    assert_int_equal(bed_row(b, 0)->row.wait_ms, 0);
 }
 
 /* --- lost connections --- */
@@ -653,8 +653,8 @@ static void test_killed_between_ranges(void **state)
     const struct answers *a = bed_collect(b, 64);
     size_t n_claimed = 0, n_unknown = 0;
     for (size_t k = 0; k < a->n; k++) {
-        n_claimed += a->rows[k].answer == ROW_CLAIMED;
-        n_unknown += a->rows[k].answer == ROW_UNKNOWN;
+        n_claimed += a->rows[k].row.answer == ROW_CLAIMED;
+        n_unknown += a->rows[k].row.answer == ROW_UNKNOWN;
     }
     assert_true(n_claimed >= 32 && n_unknown >= 1);
     lost_is(b, "terminating connection");
@@ -686,7 +686,7 @@ static void test_stopped_server(void **state)
     assert_true(clock_ms() - start_ms < 3000);
     kill(pid, SIGCONT);
     bed_collect(b, 2);
-    assert_int_equal(bed_row_of(b, 0, INBOX_BURY)->answer, ROW_BURIED);
+    assert_int_equal(bed_row_of(b, 0, INBOX_BURY)->row.answer, ROW_BURIED);
     assert_false(inbox_wants_write(b->inbox));
     free(body);
 

@@ -56,10 +56,10 @@ static void all_are(struct bed *b, enum row_answer answer)
     const struct answers *a = bed_collect(b, b->n);
 
     for (size_t k = 0; k < a->n; k++) {
-        if (a->rows[k].answer != answer)
-            print_error("ref %zu: %s %s\n", (size_t)a->rows[k].ref, row_answer_name(a->rows[k].answer),
+        if (a->rows[k].row.answer != answer)
+            print_error("ref %zu: %s %s\n", (size_t)a->rows[k].ref, row_answer_name(a->rows[k].row.answer),
                         a->details[k]);
-        assert_int_equal(a->rows[k].answer, answer);
+        assert_int_equal(a->rows[k].row.answer, answer);
         assert_int_equal(a->rows[k].queue, b->items[a->rows[k].ref].queue);
         assert_int_equal(a->rows[k].op, a->rows[0].op);
     }
@@ -83,7 +83,7 @@ static void test_a_batch_has_items_of_all_queues(void **state)
     bed_submit(b, INBOX_LOOK);
     all_are(b, ROW_CLAIMED);
     for (size_t k = 0; k < 200; k++)
-        assert_int_in_range(bed_row(b, k)->wait_ms, k % 2 ? 20000 : 1000, k % 2 ? 30000 : 10000);
+        assert_int_in_range(bed_row(b, k)->row.wait_ms, k % 2 ? 20000 : 1000, k % 2 ? 30000 : 10000);
     b->n = 100;
     bed_submit(b, INBOX_SETTLE);
     all_are(b, ROW_COMPLETED);
@@ -93,7 +93,7 @@ static void test_a_batch_has_items_of_all_queues(void **state)
     bed_submit(b, INBOX_LOOK);
     bed_collect(b, 200);
     for (size_t k = 0; k < 200; k++)
-        assert_int_equal(bed_row(b, k)->answer, k < 100 ? ROW_COMPLETED : ROW_CLAIMED);
+        assert_int_equal(bed_row(b, k)->row.answer, k < 100 ? ROW_COMPLETED : ROW_CLAIMED);
 }
 
 /* Each row follows its own queue's settings. */
@@ -111,8 +111,8 @@ static void test_queues_have_their_own_rules(void **state)
     bed_submit(b, INBOX_CLAIM);
     bed_collect(b, 20);
     for (size_t k = 0; k < 20; k++) {
-        assert_int_equal(bed_row(b, k)->answer, k % 2 ? ROW_CLAIMED : ROW_EXHAUSTED);
-        assert_int_equal(bed_row(b, k)->attempt, k % 2 ? 2 : 1);
+        assert_int_equal(bed_row(b, k)->row.answer, k % 2 ? ROW_CLAIMED : ROW_EXHAUSTED);
+        assert_int_equal(bed_row(b, k)->row.attempt, k % 2 ? 2 : 1);
     }
 }
 
@@ -141,7 +141,7 @@ static void test_claims_of_two_kinds(void **state)
     assert_false(inbox_is_free(b->inbox, INBOX_CLAIM_ASYNC));
     const struct answers *a = bed_collect(b, 3);
     for (size_t k = 0; k < 3; k++) {
-        assert_int_equal(a->rows[k].answer, ROW_CLAIMED);
+        assert_int_equal(a->rows[k].row.answer, ROW_CLAIMED);
         assert_int_equal(a->rows[k].op, INBOX_CLAIM);
     }
     assert_string_equal(
@@ -162,10 +162,10 @@ static void test_bad_data_of_one_queue(void **state)
     size_t n_claimed = 0;
     for (size_t k = 0; k < a->n; k++) {
         assert_int_equal(a->rows[k].queue, b->items[a->rows[k].ref].queue);
-        n_claimed += a->rows[k].answer == ROW_CLAIMED;
+        n_claimed += a->rows[k].row.answer == ROW_CLAIMED;
     }
     assert_int_equal(n_claimed, 63);
-    assert_int_equal(bed_row(b, 20)->answer, ROW_INVALID);
+    assert_int_equal(bed_row(b, 20)->row.answer, ROW_INVALID);
     assert_string_equal(bed_text(b, "SELECT count(DISTINCT consumer) || ' ' || count(*) FROM onceward.inbox"),
                         "2 63");
     assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.inbox WHERE token_expires_at < "
@@ -183,7 +183,7 @@ static void test_crashes_and_charges(void **state)
     bed_submit(b, INBOX_CLAIM);
     all_are(b, ROW_CLAIMED);
     for (size_t k = 0; k < 4; k++)
-        assert_true(bed_row(b, k)->unproven_ms == -1 && bed_row(b, k)->crashes == 0);
+        assert_true(bed_row(b, k)->row.unproven_ms == -1 && bed_row(b, k)->row.crashes == 0);
     for (size_t k = 0; k < 4; k++)
         b->items[k].crashes = (int)k;
     b->items[2].unproven_step = 4;
@@ -197,22 +197,23 @@ static void test_crashes_and_charges(void **state)
     for (size_t k = 0; k < 4; k++) {
         const struct inbox_row *row = bed_row(b, k);
 
-        assert_int_equal(row->attempt, 1);
-        assert_int_equal(row->crashes, k == 3 ? 0 : k);
-        assert_int_equal(row->unproven_step, k == 2 ? 4 : 0);
-        assert_true(k >= 2 ? row->unproven_ms >= 0 && row->unproven_ms < 20000 : row->unproven_ms == -1);
+        assert_int_equal(row->row.attempt, 1);
+        assert_int_equal(row->row.crashes, k == 3 ? 0 : k);
+        assert_int_equal(row->row.unproven_step, k == 2 ? 4 : 0);
+        assert_true(k >= 2 ? row->row.unproven_ms >= 0 && row->row.unproven_ms < 20000
+                           : row->row.unproven_ms == -1);
     }
     /* Values that are not given stay. */
     b->items[1].give_back = true;
     bed_submit(b, INBOX_FAIL);
     bed_collect(b, 4);
-    assert_int_equal(bed_row(b, 1)->answer, ROW_RELEASED);
-    assert_int_equal(bed_row(b, 2)->answer, ROW_FAILED);
+    assert_int_equal(bed_row(b, 1)->row.answer, ROW_RELEASED);
+    assert_int_equal(bed_row(b, 2)->row.answer, ROW_FAILED);
     bed_submit(b, INBOX_LOOK);
     bed_collect(b, 4);
-    assert_int_equal(bed_row(b, 1)->crashes, 1);
-    assert_int_equal(bed_row(b, 2)->crashes, 2);
-    assert_int_equal(bed_row(b, 2)->unproven_step, 4);
+    assert_int_equal(bed_row(b, 1)->row.crashes, 1);
+    assert_int_equal(bed_row(b, 2)->row.crashes, 2);
+    assert_int_equal(bed_row(b, 2)->row.unproven_step, 4);
 }
 
 /* --- ended instances --- */
@@ -255,29 +256,30 @@ static void test_an_earlier_life_and_a_gone_instance(void **state)
     b->self = (struct inbox_self){.instance = "me", .number = 4, .own = true};
     bed_connect(b);
     const struct inbox_row *row = ask_again(b, INBOX_LOOK, 0, "theirs", false);
-    assert_int_equal(row->answer, ROW_HELD);
+    assert_int_equal(row->row.answer, ROW_HELD);
     assert_false(row->namesake);
-    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "mine", false)->answer, ROW_DUE);
-    assert_int_equal(ask_again(b, INBOX_CLAIM, 1, "response", false)->answer, ROW_HELD);
+    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "mine", false)->row.answer, ROW_DUE);
+    assert_int_equal(ask_again(b, INBOX_CLAIM, 1, "response", false)->row.answer, ROW_HELD);
     row = ask_again(b, INBOX_CLAIM_ASYNC, 0, "later", false);
-    assert_true(row->answer == ROW_HELD && row->namesake);
+    assert_true(row->row.answer == ROW_HELD && row->namesake);
     assert_string_equal(bed_detail(b, 0), "me/5");
 
     inbox_set_gone(b->inbox, gone, 2);
-    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "theirs", false)->answer, ROW_DUE);
+    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "theirs", false)->row.answer, ROW_DUE);
     inbox_set_gone(b->inbox, gone, 1);
-    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "theirs", false)->answer, ROW_HELD);
+    assert_int_equal(ask_again(b, INBOX_LOOK, 0, "theirs", false)->row.answer, ROW_HELD);
     inbox_set_gone(b->inbox, gone, 2);
     row = ask_again(b, INBOX_CLAIM_ASYNC, 0, "theirs", false);
-    assert_true(row->answer == ROW_CLAIMED && row->taken_over && row->takeovers == 1 && row->attempt == 1);
+    assert_true(row->row.answer == ROW_CLAIMED && row->row.taken_over && row->row.takeovers == 1 &&
+                row->row.attempt == 1);
     row = ask_again(b, INBOX_CLAIM_ASYNC, 0, "mine", true);
-    assert_true(row->answer == ROW_CLAIMED && row->taken_over && row->takeovers == 1);
+    assert_true(row->row.answer == ROW_CLAIMED && row->row.taken_over && row->row.takeovers == 1);
     assert_string_equal(bed_text(b, "SELECT alone FROM onceward.inbox WHERE message_id = 'mine'"), "t");
 
     bed_sql(b, "UPDATE onceward.inbox SET token_expires_at = token_expires_at - interval '40 s'");
     row = ask_again(b, INBOX_CLAIM_ASYNC, 0, "mine", false);
-    assert_true(row->answer == ROW_DUE && row->takeovers == 1 && row->attempt == 1);
-    assert_int_equal(ask_again(b, INBOX_CLAIM_ASYNC, 0, "mine", true)->takeovers, 2);
+    assert_true(row->row.answer == ROW_DUE && row->row.takeovers == 1 && row->row.attempt == 1);
+    assert_int_equal(ask_again(b, INBOX_CLAIM_ASYNC, 0, "mine", true)->row.takeovers, 2);
 }
 
 static void test_a_message_that_ended_its_holders_is_buried(void **state)
@@ -296,7 +298,7 @@ static void test_a_message_that_ended_its_holders_is_buried(void **state)
     bed_sql(b, "UPDATE onceward.inbox SET takeovers = 10, alone = true, token_expires_at = token_expires_at "
                "- interval '40 s'");
     const struct inbox_row *row = ask_again(b, INBOX_CLAIM, 0, "id-0000", true);
-    assert_true(row->answer == ROW_EXHAUSTED && row->takeovers == 10 && row->attempt == 1);
+    assert_true(row->row.answer == ROW_EXHAUSTED && row->row.takeovers == 10 && row->row.attempt == 1);
     b->items[0].letter = &letter;
     bed_submit(b, INBOX_BURY);
     all_are(b, ROW_BURIED);

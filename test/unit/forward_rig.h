@@ -124,7 +124,7 @@ static inline void turn(struct rig *r, int64_t most_ms)
 }
 
 /* Returns an available answer. */
-static inline bool step(struct rig *r, struct forward_answer *a)
+static inline bool step(struct rig *r, struct answer *a)
 {
     struct forward_event e;
 
@@ -135,7 +135,7 @@ static inline bool step(struct rig *r, struct forward_answer *a)
     return true;
 }
 
-static inline void wait_answer(struct rig *r, struct forward_answer *a)
+static inline void wait_answer(struct rig *r, struct answer *a)
 {
     int64_t deadline = clock_ms() + DEADLINE_MS;
 
@@ -146,10 +146,10 @@ static inline void wait_answer(struct rig *r, struct forward_answer *a)
     }
 }
 
-static inline struct forward_answer post_for(struct rig *r, size_t body_len, int64_t timeout_ms)
+static inline struct answer post_for(struct rig *r, size_t body_len, int64_t timeout_ms)
 {
     static uint64_t ref = 1000;
-    struct forward_answer a;
+    struct answer a;
 
     send_one(r, ++ref, body_len, timeout_ms);
     wait_answer(r, &a);
@@ -158,7 +158,7 @@ static inline struct forward_answer post_for(struct rig *r, size_t body_len, int
     return a;
 }
 
-static inline struct forward_answer post(struct rig *r, size_t body_len)
+static inline struct answer post(struct rig *r, size_t body_len)
 {
     return post_for(r, body_len, DEADLINE_MS);
 }

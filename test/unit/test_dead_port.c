@@ -14,7 +14,7 @@ enum { TOTAL = 100000 };
 enum { OUT = 64, PATIENCE_MS = 90000, FILES = 256 };
 
 /* No error of a transfer looks like a success: not its kind, its status, or its verdict. */
-static void answer_is_no_success(const struct forward_answer *a)
+static void answer_is_no_success(const struct answer *a)
 {
     static const struct outcome_rules rules[] = {{.transaction = false}, {.transaction = true}};
 
@@ -29,7 +29,7 @@ static void test_many_to_a_dead_port(void **state)
 {
     struct rlimit files = {FILES, FILES};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     uint64_t sent = 0, got = 0;
     int fd;
     (void)state;

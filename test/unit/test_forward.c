@@ -80,7 +80,7 @@ static void test_answers(void **state)
         const struct answer_row *row = &answer_rows[i];
         struct step steps[] = {{row->answer, 0, row->ending, ALL, false}};
         struct rig r;
-        struct forward_answer a;
+        struct answer a;
 
         print_message("         %s\n", row->name);
         rig_start(&r, NULL, steps, 1);
@@ -161,7 +161,7 @@ static void test_never_sent_twice(void **state)
                                {ok, 0, END_KEEP, ALL, false}};
         size_t size = sizes[i / 2 % 6];
         struct rig r;
-        struct forward_answer a;
+        struct answer a;
 
         rig_start(&r, NULL, steps, 3);
         assert_int_equal(post(&r, size).status, 204);
@@ -216,7 +216,7 @@ static void test_early_answer(void **state)
         struct step steps[] = {{ok, 0, END_KEEP, ALL, false},
                                {answers[i / 2], 0, endings[i % 2], k & 8 ? 1000 : 300000, false}};
         struct rig r;
-        struct forward_answer a;
+        struct answer a;
 
         rig_start(&r, tcp ? NULL : path, steps, 2);
         if (!tcp)
@@ -276,7 +276,7 @@ static void test_answers_that_lay_there(void **state)
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
     enum { OUT = 150, TIME_MS = 700 };
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     int n_requests, n_connections;
     int64_t sent;
     (void)state;
@@ -316,7 +316,7 @@ static void test_early_success(void **state)
     static const struct step steps[] = {
         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 0, END_KEEP, 0, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     (void)state;
 
     rig_start(&r, NULL, steps, 1);
@@ -332,7 +332,7 @@ static void test_too_much(void **state)
     char *big = malloc(size + 200);
     struct step steps[] = {{big, 0, END_KEEP, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     (void)state;
 
     int n = sprintf(big, "HTTP/1.1 500 No\r\nContent-Length: %zu\r\n\r\n", size);
@@ -387,7 +387,7 @@ static void test_timeouts(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct step steps[] = {{rows[i].answer, 0, END_HANG, rows[i].read_body, false}};
         struct rig r;
-        struct forward_answer a;
+        struct answer a;
 
         rig_start(&r, NULL, steps, 1);
         a = post_for(&r, rows[i].read_body ? 1000 : 8 << 20, 600);
@@ -403,7 +403,7 @@ static void test_timeouts(void **state)
 static void assert_unreachable(struct rig *r, const char *url, const char *path, bool refused,
                                const char *part)
 {
-    struct forward_answer a;
+    struct answer a;
 
     snprintf(r->url, sizeof(r->url), "%s", url);
     r->q.forward.unix_socket = (char *)path;
@@ -465,7 +465,7 @@ static void test_never_offered(void **state)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     int64_t start_ms;
     (void)state;
 
@@ -536,7 +536,7 @@ static void test_many_at_once(void **state)
     char key[16];
     bool seen[TOTAL] = {false};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     uint64_t sent = 0, got = 0, abandoned = 0;
     (void)state;
 
@@ -603,7 +603,7 @@ static void test_error_bodies(void **state)
     static char answer[4096];
     static const struct step steps[] = {{answer, 0, END_KEEP, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     (void)state;
 
     snprintf(answer, sizeof(answer), "HTTP/1.1 422 No\r\nContent-Length: 1000\r\n\r\n%0*d", 1000, 7);
@@ -625,7 +625,7 @@ static void test_abandon_and_free(void **state)
 {
     static const struct step steps[] = {{NULL, 0, END_HANG, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     (void)state;
 
     rig_start(&r, NULL, steps, 1);
@@ -654,7 +654,7 @@ static void test_sleeps(void **state)
 {
     static const struct step steps[] = {{NULL, 0, END_HANG, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
     struct rusage before, after;
     int64_t start;
     int turns = 0;
@@ -841,7 +841,7 @@ static void test_tls(void **state)
         {ok, 0, END_KEEP, ALL, false}, {NULL, 0, END_CLOSE, ALL, false}, {ok, 0, END_KEEP, ALL, false}};
     char *cert = in_dir("cert.pem"), *key = in_dir("key.pem"), url[64];
     struct rig r = {0};
-    struct forward_answer a;
+    struct answer a;
     char text[512];
     (void)state;
 

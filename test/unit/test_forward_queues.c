@@ -38,9 +38,9 @@ static void send_to(struct rig *r, size_t queue, uint64_t ref, int64_t timeout_m
     forward_send(r->w, &q);
 }
 
-static struct forward_answer post_to(struct rig *r, size_t queue)
+static struct answer post_to(struct rig *r, size_t queue)
 {
-    struct forward_answer a;
+    struct answer a;
 
     send_to(r, queue, 1, DEADLINE_MS);
     wait_answer(r, &a);
@@ -141,7 +141,7 @@ static void test_a_ref_belongs_to_its_queue(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
 
     rig_start(&r, NULL, steps, 1);
     assert_int_equal(queue_add(&r, &r.q), 0);
@@ -161,7 +161,7 @@ static void test_a_ref_belongs_to_its_queue(void **state)
 static int round_of(struct rig *r, int n)
 {
     int before = r->s.n_connections;
-    struct forward_answer a;
+    struct answer a;
 
     for (int i = 0; i < n; i++)
         send_to(r, (size_t)i % 2, (uint64_t)i, DEADLINE_MS);
@@ -179,7 +179,7 @@ static void test_connections_kept(void **state)
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
     enum { KEPT = 2 + 3, OUT = 12 };
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
 
     rig_start(&r, NULL, steps, 1);
     adapter_free(&r);
@@ -208,7 +208,7 @@ static void test_idle_connections_end(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
 
     rig_start(&r, NULL, steps, 1);
     assert_int_equal(post_to(&r, 0).status, 204);
@@ -227,7 +227,7 @@ static void test_fresh(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
     struct rig r;
-    struct forward_answer a;
+    struct answer a;
 
     rig_start(&r, NULL, steps, 1);
     queue_add(&r, &r.q);
@@ -281,7 +281,7 @@ static void test_one_that_is_gone_delays_nobody(void **state)
     struct rig r;
     struct hole h;
     struct config_queue b, c;
-    struct forward_answer a;
+    struct answer a;
     char url[64];
     int fd, n_of_a = 0;
 
@@ -390,7 +390,7 @@ static void test_tls_settings_apart(void **state)
     char *cert = in_dir("cert.pem"), *key = in_dir("key.pem");
     struct rig r;
     struct config_queue b, c;
-    struct forward_answer a;
+    struct answer a;
 
     certificate_make(cert, key);
     rig_init(&r);

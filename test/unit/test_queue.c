@@ -1121,11 +1121,11 @@ static void claims_answer(struct world *w, struct claims *c, const char *code)
 {
     for (size_t i = 0; i < c->n; i++) {
         struct delivery *d = (struct delivery *)queue_find(&w->q, c->refs[i]);
+        struct row r = {.op = OP_CLAIM, .answer = ROW_RETRY, .unproven_ms = -1};
 
+        snprintf(r.sqlstate, sizeof(r.sqlstate), "%s", code);
         if (c->refused)
-            queue_row(
-                &w->q, w->now, d->ref,
-                &(struct row){.op = OP_CLAIM, .answer = ROW_RETRY, .sqlstate = code, .unproven_ms = -1});
+            queue_row(&w->q, w->now, d->ref, &r);
         else
             at_database(w, d);
     }

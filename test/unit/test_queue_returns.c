@@ -38,7 +38,7 @@ static void at_database(struct world *w, struct delivery *d)
 
     if (w->refuses) {
         r.answer = ROW_RETRY;
-        r.sqlstate = "53100";
+        strcpy(r.sqlstate, "53100");
         queue_row(&w->q, w->now, d->ref, &r);
         return;
     }

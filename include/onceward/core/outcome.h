@@ -1,5 +1,7 @@
 #pragma once
 
+#include "onceward/base/slice.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +15,28 @@ enum answer_kind {
     ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
     ANSWER_TIMEOUT,     /* the window ended first */
     ANSWER_ABANDONED,   /* this side gave up: shutdown */
+};
+
+/* An answer to a request, as forward.h fills it and the core reads it. */
+struct answer {
+    size_t queue;
+    uint64_t ref;          /* of the request */
+    enum answer_kind kind; /* ANSWER_ABANDONED only from the core */
+    int status;            /* 0: none */
+    bool refused; /* unreachable because the connection failed: refused, no route, name not found, TLS
+                     failure. False: it took too long, or broke before anything was sent */
+    bool kept;    /* the connection stays open for the next request */
+    bool reused;  /* sent over a connection that had carried others */
+    bool cut;     /* the body exceeds the queue's max_response, or broke off; the status counts */
+    int64_t retry_after_ms; /* at most an hour; -1: absent or malformed */
+    int64_t batch;          /* the field Onceward-Batch; -1: absent, or no number */
+    struct slice body;      /* at most max_response */
+    int64_t took_us;
+    const char *error; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "connection closed
+                          by 127.0.0.1:8080 before an answer"; where the queue's error_body wants it, the
+                          first 256 bytes of a textual error body are added in quotes, control characters
+                          removed. Empty for 2xx */
+    const char *brief; /* the same without the application's own text: for the log */
 };
 
 enum verdict {

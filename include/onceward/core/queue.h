@@ -234,38 +234,12 @@ struct queue_room {
 void queue_room(const struct queue *q, struct queue_room *ret);
 
 /* The database's answer about the operation that was sent for ref. */
-struct row {
-    enum operation op; /* that was sent */
-    enum row_answer answer;
-    int attempt, crashes, takeovers, unproven_step;
-    int batch_cap;       /* maximum of messages in its next request; 0: as configured */
-    int64_t unproven_ms; /* since the latest unproven charge; -1: none */
-    int64_t wait_ms;     /* held, not_due, extended, claimed (lookup: the rest of the window) */
-    int64_t age_ms;      /* claimed */
-    bool taken_over;
-    struct slice detail;  /* held: the claim owner; not_due, exhausted: the last error; mismatch: JSON;
-                             invalid, retry: the error */
-    int64_t letter;       /* buried: the letter's id */
-    const char *sqlstate; /* retry, invalid */
-};
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
 
 /* The duration of a batch of claims, from which claims ahead of free slots are computed. */
 void queue_claim_took(struct queue *q, int64_t took_us);
 
 /* The application's answer to a request: a fact about each of its members. */
-struct answer {
-    enum answer_kind kind;
-    int status;
-    int64_t retry_after_ms; /* -1: none */
-    int64_t batch;          /* the field Onceward-Batch; -1: none */
-    bool cut;               /* the body is not whole */
-    bool refused; /* unreachable because the connection failed; false: it took too long, or broke before
-                     anything was sent */
-    struct slice body;
-    const char *brief, *error; /* in words, without and with the application's own text */
-    int64_t took_us;
-};
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a);
 
 /* The channel is open, and its tags have this generation; or the channel is lost, possibly with its

@@ -1,5 +1,11 @@
 #pragma once
 
+#include "onceward/base/slice.h"
+#include "onceward/core/operation.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
 /* A token is taken over only when it expired this long ago, so that its live owner may complete first. */
 enum { TAKEOVER_GRACE_MS = 2000 };
 
@@ -38,3 +44,27 @@ const char *row_answer_name(enum row_answer a);
 
 /* The answer of that name, or -1. */
 int row_answer_find(const char *name);
+
+/* An answer of the database about one operation, as the inbox fills it and the core reads it. After a claim or
+ * lookup that found a row it has the values of the row (not for the answers vanished, unknown, retry and invalid).
+ * The application sees the number attempt + takeovers: for a claimed row that of this attempt, else that of the
+ * last one. */
+struct row {
+    enum operation op; /* of the statement; set by the shell */
+    enum row_answer answer;
+    int attempt;
+    int takeovers;       /* takeovers of rows whose claim owner ended without an answer. They leave `attempt`
+                            unchanged */
+    int crashes;         /* crashes of the application with this message */
+    int64_t unproven_ms; /* since the latest unproven charge; -1: none */
+    int unproven_step;
+    int batch_cap;   /* largest size of the next request with this message; 0: as configured */
+    int64_t wait_ms; /* held, not_due, extended, claimed (lookup: the rest of the window), too_often */
+    int64_t age_ms;  /* claimed: since the row was first seen, or revived */
+    bool taken_over; /* claimed: from an owner that has ended, or whose token had expired */
+    int64_t letter;  /* buried: the letter's id; 0: none */
+    struct slice
+        detail; /* held: the claim owner; not_due, dead, exhausted: the last error; mismatch: fingerprints
+                            and times, as JSON; invalid, retry: the error */
+    char sqlstate[6]; /* retry, invalid; empty: none */
+};

@@ -69,27 +69,6 @@ size_t forward_in_flight(const struct forward *w);
  * once. */
 void forward_probe(struct forward *w, size_t application);
 
-struct forward_answer {
-    size_t queue;
-    uint64_t ref;
-    enum answer_kind kind; /* never ANSWER_ABANDONED */
-    int status;            /* 0: none */
-    bool refused; /* unreachable because the connection failed: refused, no route, name not found, TLS
-                     failure. False: it took too long, or broke before anything was sent */
-    bool kept;    /* the connection stays open for the next request */
-    bool reused;  /* sent over a connection that had carried others */
-    bool cut;     /* the body exceeds the queue's max_response, or broke off; the status counts */
-    int64_t retry_after_ms; /* at most an hour; -1: absent or malformed */
-    int64_t batch;          /* the field Onceward-Batch; -1: absent, or no number */
-    struct slice body;      /* at most max_response */
-    int64_t took_us;
-    const char *error; /* in words: "answered 500", "connection refused by 127.0.0.1:8080", "connection closed
-                          by 127.0.0.1:8080 before an answer"; where the queue's error_body wants it, the
-                          first 256 bytes of a textual error body are added in quotes, control characters
-                          removed. Empty for 2xx */
-    const char *brief; /* the same without the application's own text: for the log */
-};
-
 enum forward_probe_result {
     PROBE_READY,
     PROBE_NOT_READY,   /* ready.url answered another status, or not in HTTP, or closed */
@@ -110,7 +89,7 @@ enum forward_event_kind { FORWARD_NOTHING, FORWARD_ANSWER, FORWARD_PROBE };
 struct forward_event {
     enum forward_event_kind kind;
     union {
-        struct forward_answer answer;
+        struct answer answer;
         struct forward_probed probe;
     };
 };

@@ -171,27 +171,8 @@ struct inbox_row {
     uint64_t ref;
     size_t queue;
     enum inbox_op op; /* INBOX_CLAIM for all kinds of claims */
-    enum row_answer answer;
-
-    /* Values of the row, after a claim or lookup that found one (not for the answers vanished, unknown, retry
-     * and invalid). The application sees the number attempt + takeovers: for a claimed row that of this
-     * attempt, else that of the last one. */
-    int attempt;
-    int takeovers;       /* takeovers of rows whose claim owner ended without an answer. They leave `attempt`
-                            unchanged */
-    int crashes;         /* crashes of the application with this message */
-    int64_t unproven_ms; /* since unproven_at; -1: none */
-    int unproven_step;
-    int batch_cap; /* largest size of the next request with this message; 0: as configured */
-
-    int64_t wait_ms;     /* held, not_due, extended, claimed (lookup: the rest of the window), too_often */
-    int64_t age_ms;      /* claimed: since the row was first seen, or revived */
-    bool taken_over;     /* claimed: from an owner that has ended, or whose token had expired */
-    bool namesake;       /* held: by another process that runs under this instance's name */
-    struct slice detail; /* held: the claim owner; not_due, dead, exhausted: the last error; mismatch:
-                            fingerprints and times; invalid, retry: the error. Valid until the next call */
-    struct slice id;     /* bury: the letter's id, as text */
-    char sqlstate[6];
+    bool namesake;    /* held: by another process that runs under this instance's name */
+    struct row row;   /* its texts are valid until the next call */
 };
 
 /* Additions to the answers in row.h:

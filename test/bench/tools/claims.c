@@ -171,7 +171,6 @@ static void submit(void)
         if (inbox_submit(inbox, claim_op, items, n, &f))
             die(&f);
     }
-    inbox_flush(inbox);
 }
 
 static void read_rows(void)
@@ -181,13 +180,14 @@ static void read_rows(void)
     int got;
 
     while ((got = inbox_next(inbox, &row, &f)) > 0) {
-        if (row.op == INBOX_CLAIM && row.answer == ROW_CLAIMED) {
+        if (row.op == INBOX_CLAIM && row.row.answer == ROW_CLAIMED) {
             sample_add(&stretch, (uint32_t)(clock_us() - ring[row.ref % RING].due_us));
             to_settle[settle_tail++ % RING] = row.ref;
-        } else if (row.op == INBOX_SETTLE && row.answer == ROW_COMPLETED) {
+        } else if (row.op == INBOX_SETTLE && row.row.answer == ROW_COMPLETED) {
             n_settled++;
         } else {
-            fail("claims: %s: %.*s", row_answer_name(row.answer), (int)row.detail.len, row.detail.data);
+            fail("claims: %s: %.*s", row_answer_name(row.row.answer), (int)row.row.detail.len,
+                 row.row.detail.data);
         }
     }
     if (got < 0)
