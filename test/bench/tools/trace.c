@@ -1,12 +1,15 @@
 /* Counts the calls of each function of a program that was compiled with -finstrument-functions, into TRACE_FILE
  * with its process id behind it: a table of (address in the program, number of calls), which
  * test/bench/functions reads while the program runs. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#ifndef TRACE_FILE /* test/bench/functions sets it */
+#define TRACE_FILE "trace"
+#endif
 
 enum { SLOTS = 1 << 14 };
 
