@@ -24,7 +24,8 @@ class Chain:
                     to = next(name for name in INVOICE_QUEUES if name.startswith(key))
                     self.sent[effect["invoice"]] = Message(0, to, effect["invoice"], kind, body.encode())
         self.letters = collections.Counter(orders.postgres.query(
-            "SELECT message_id, reason FROM onceward.dead_letter WHERE consumer = 'onceward-outbox'"))
+            "SELECT message_id, CASE reason WHEN 'operator' THEN 'no_exchange' ELSE reason END FROM onceward.dead_letter"
+            " WHERE consumer = 'onceward-outbox'"))  # the run gives up what is parked for that exchange
         relays = [Relay(m.queue, {m.body: 1}) for m in self.sent.values()]  # sent again by the same id, it is the same
         self.billing = Oracle(list(self.sent.values()), relays, pods, disturbances, postgres, INVOICE_QUEUES)
         self.n_charged = sum(map(len, self.billing.effects.values()))

@@ -38,6 +38,7 @@ from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
 RECORDED_INTERVAL = "5s"
+BURST, TRICKLE = 2.0, 5.0  # seconds
 SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run
 
 
@@ -54,6 +55,8 @@ class Run:
         plain = {"without": [kind for kind, _ in schedule.KINDS] + ["kills"], "step": 100}
         self.messages = schedule.make_messages(options.seed, self.seconds, options.rate, QUEUES,
                                                **(plain if options.calm else {"without": options.without}))
+        if options.batch:  # in bursts, so that many messages wait at a time
+            self.messages = sorted((m._replace(at=m.at // BURST * BURST) for m in self.messages), key=lambda m: m.at)
         self.servers = servers.Servers("onceward-chaos-")
         self.folder = self.servers.folder
         self.count = collections.Counter()
@@ -61,6 +64,7 @@ class Run:
         self.disturbances = []  # start, end, kind, pod's name or None
         self.threads = []
         self.heavy = {"database": threading.Lock(), "broker": threading.Lock()}
+        self.n_good, self.next_good = 0, 0.0
         self.over = threading.Event()
         self.trouble = []
 
@@ -74,9 +78,11 @@ class Run:
         for name in (*QUEUES, *schedule.INVOICE_QUEUES):
             self.make_queue(name)
         interval = RECORDED_INTERVAL if self.options.record else "1s"
-        self.pods = [Pod(f"pod{i}", self.folder, binary, rabbitmq, self.postgres, QUEUES, publishes=True, stats_interval=interval)
+        self.pods = [Pod(f"pod{i}", self.folder, binary, rabbitmq, self.postgres, QUEUES, publishes=True, stats_interval=interval,
+                         batch=self.options.batch)
                      for i in range(schedule.MAX_PODS)]
-        self.billing = [Pod(name, self.folder, binary, rabbitmq, self.billing_postgres, schedule.INVOICE_QUEUES, stats_interval=interval)
+        self.billing = [Pod(name, self.folder, binary, rabbitmq, self.billing_postgres, schedule.INVOICE_QUEUES, stats_interval=interval,
+                            batch=self.options.batch)
                         for name in schedule.BILLING]
         self.all_pods = self.pods + self.billing
         for pod in self.pods[:schedule.MIN_PODS] + self.billing:
@@ -324,8 +330,24 @@ class Run:
         held = [pod.held() for pod in pods if pod.up]
         return not any(h is None or h for h in held) and not any(self.depths(queues).values()) and not self.unsettled(postgres)
 
+    def trickle(self):
+        """A good message for each queue, every few seconds: as long as only bad ones are left, the circuit breaker stays on, and charges nobody."""
+        if not self.options.batch or time.monotonic() < self.next_good:
+            return
+        self.next_good = time.monotonic() + TRICKLE
+        for p in self.publishers:
+            self.n_good += 1
+            serial = 1_000_000 + 100 * self.n_good  # its invoice is a plain one
+            message = schedule.Message(0.0, p.queue, f"m{serial}", "plain", schedule.body_of(serial, "plain", random.Random(serial)))
+            self.messages.append(message)
+            p.publish(message)
+            p.n_confirmed += 1
+
     def is_quiet(self):
         """Asked in the order in which an order goes."""
+        self.trickle()
+        if self.waiting():  # as an operator would, for the exchange that is not there
+            self.postgres.query("SELECT onceward.outbox_give_up('nowhere')")
         return (self.is_done(self.pods, QUEUES, self.postgres) and not self.waiting()
                 and self.is_done(self.billing, schedule.INVOICE_QUEUES, self.billing_postgres))
 
@@ -383,15 +405,18 @@ class Run:
         say(f"  of the faults: {of('relay')} at the relay ({of('relay', 'kill_sidecar')} kills), {of('billing')} at the second service "
             f"({of('billing', 'kill_sidecar', 'kill_pod')} kills of its sidecars, {of('billing', 'kill_application', 'kill_pod')} of "
             "its applications)")
+        if self.options.batch:
+            say(f"  {oracle.batch_figures()}")
         say(f"  repeated in the documented window (response): {oracle.n_repeated}, taken over: {oracle.n_taken_over}; settled {self.settled_in:.1f} s after the last fault")
 
     def judge(self, settle_faults):
         for pod in self.all_pods:
             self.disturbances += [(at - 0.5, at, "ended", pod.name) for at in pod.endings]
         oracle = Oracle(self.messages, self.publishers, self.pods, self.disturbances, self.postgres, QUEUES)
+        several = oracle.batch_checks() if self.options.batch else ()
         chain = Chain(oracle, self.billing, self.disturbances, self.billing_postgres)
         results = [("everything acked, and the run's own parties worked", settle_faults + self.trouble)]
-        results += [(name, check()) for name, check in (*oracle.checks(), *chain.checks())]
+        results += [(name, check()) for name, check in (*oracle.checks(), *several, *chain.checks())]
         self.figures(oracle, chain)
         for name, faults in results:
             say(f"  {'FAILED' if faults else 'ok'}: {name}" + (f" ({len(faults)})" if faults else ""))
@@ -445,6 +470,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=3.0, help="of publishing and faults (3)")
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")
     parser.add_argument("--without", action="append", default=[], metavar="KIND", help="no messages of this kind (see schedule.py)")
+    parser.add_argument("--batch", action="store_true", help="requests with up to 25 messages, published in bursts")
     parser.add_argument("--calm", action="store_true", help="nothing but plain messages, and no faults: what a healthy run looks like")
     parser.add_argument("--record", metavar="FILE.gz", help="writes what alerts are made from there, for test/system/test_alerts.py; stats lines come every "
                         + RECORDED_INTERVAL + " then")
@@ -477,7 +503,7 @@ def main():
             run.deinit(options.keep or failed)
         process.kill_all()
     if failed:
-        without = "".join(f" --without {kind}" for kind in options.without)
+        without = "".join(f" --without {kind}" for kind in options.without) + (" --batch" if options.batch else "")
         say(f"Repeat the schedule with: test/chaos --seed {options.seed} --minutes {options.minutes:g} --rate {options.rate:g}{without}")
     say(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

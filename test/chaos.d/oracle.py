@@ -8,6 +8,8 @@ import urllib.parse
 from schedule import GRACE, MAX_ATTEMPTS, NEVER_ACTS, WINDOW
 
 TOLERANCE = 0.3  # between a request's arrival and a commit, on one machine
+NEVER_FAIL = {"plain", "large"}
+HIDES = {"kill_pod", "ended"}  # besides what befalls the application
 # In `response`, the application itself makes these happen twice: it acts, and its answer does not become a completion.
 REPEATS = {"acts_then_fails", "resets_after", "hangs", "extends", "slow"}
 
@@ -43,8 +45,12 @@ class Oracle:
         for pod in pods:
             for r in pod.requests():
                 self.requests[r["queue"], r["id"]].append(r)
-        for posts in self.requests.values():
+        self.shared = collections.defaultdict(list)  # kinds, by request
+        for key, posts in self.requests.items():
             posts.sort(key=lambda r: r["at"])
+            for r in posts:
+                if "n" in r:
+                    self.shared[r["request"]].append(self.kinds.get(key))
 
     @staticmethod
     def is_transaction(queue):
@@ -103,7 +109,7 @@ class Oracle:
             if len({e["token"] for e in effects}) != len(effects):
                 faults.append(f"{key}: two effects with one token: {effects}")
             for e in sorted(effects, key=lambda e: e["arrived"])[:-1]:
-                if self.kinds.get(key) in REPEATS:
+                if self.kinds.get(key) in REPEATS or self.company(key) & REPEATS:
                     continue
                 if not self.disturbed({e["pod"]}, e["arrived"] - WINDOW - GRACE, e["at"] + WINDOW + GRACE):
                     faults.append(f"{key}: repeated though nothing had befallen {e['pod']}: {effects} {self.row_text(key)}")
@@ -128,7 +134,7 @@ class Oracle:
         for key, posts in self.requests.items():
             wanted = '"' + urllib.parse.quote(key[1], safe="-._~") + '"'
             for r in posts:
-                if r["key"] != wanted:
+                if r["key"] != wanted and "n" not in r:
                     faults.append(f"{key}: Idempotency-Key {r['key']}")
             tokens = collections.Counter(r["token"] for r in posts)
             faults += [f"{key}: {n} requests with one token" for n in tokens.values() if n > 1]
@@ -198,6 +204,38 @@ class Oracle:
             faults += [f"{pod.name}: {f}" for f in pod.sidecar.check()]
             faults += [f"{pod.name}: {e}" for e in pod.sidecar.find("bug")[:5]]
         return faults
+
+    # requests with several messages
+
+    def company(self, key):
+        """The kinds of the other messages in its requests."""
+        return {kind for r in self.requests[key] for kind in self.shared.get(r.get("request"), ())}
+
+    def batch_figures(self):
+        sizes = [len(kinds) for kinds in self.shared.values()]
+        return (f"requests: {len(sizes)} with {sum(sizes)} messages, the largest {max(sizes, default=0)}, {sum(n > 1 for n in sizes)} with several; "
+                f"charged though they never fail by themselves: {self.n_charged}, of these {self.n_charged_alone} were alone")
+
+    def no_neighbour_charged(self):
+        """A message that does not fail by itself is charged only for a request that it had alone. One that the application did not see
+        leaves no trace, so something must have hidden it."""
+        faults, self.n_charged, self.n_charged_alone = [], 0, 0
+        for key, row in self.rows.items():
+            if self.kinds.get(key) not in NEVER_FAIL or row["status"] != "completed" or row["attempt"] <= 1:
+                continue
+            self.n_charged += 1
+            posts = self.requests[key]
+            if any(r["n"] == 1 for r in posts):
+                self.n_charged_alone += 1
+                continue
+            hidden = [d for d in self.disturbed({pod.name for pod in self.pods}, row["received"], row["completed"])
+                      if d[2] in HIDES or d[2].endswith("_application")]
+            if not hidden:
+                faults.append(f"{key}: attempt {row['attempt']}, and always in company: {posts} {self.row_text(key)}")
+        return faults
+
+    def batch_checks(self):
+        return (("no attempt charged to a neighbour", self.no_neighbour_charged),)
 
     def checks(self):
         return (("lost 0", self.nothing_lost), ("doubled 0 (transaction)", self.nothing_doubled),

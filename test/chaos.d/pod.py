@@ -57,9 +57,9 @@ def guarded(method):
 
 
 class Pod:
-    def __init__(self, name, folder, binary, rabbitmq, postgres, queues, publishes=False, stats_interval="1s"):
+    def __init__(self, name, folder, binary, rabbitmq, postgres, queues, publishes=False, stats_interval="1s", batch=False):
         """publishes: its application does, and its sidecar is one of those that relay."""
-        self.name, self.publishes, self.stats_interval = name, publishes, stats_interval
+        self.name, self.publishes, self.stats_interval, self.batch = name, publishes, stats_interval, batch
         self.folder = os.path.join(folder, self.name)
         os.mkdir(self.folder)
         self.postgres = postgres
@@ -100,6 +100,9 @@ class Pod:
             config["defaults"]["ready"]["url"] = f"http://127.0.0.1:{port['application']}/ready"
         if self.publishes:
             config["outbox"] = {}
+        if self.batch:
+            config["defaults"]["prefetch"] = 64
+            config["defaults"]["forward"].update(concurrency=2, content_type="application/json", batch={"max_messages": 20})
         return config
 
     # its parties
@@ -187,7 +190,10 @@ class Pod:
         queues = self.sidecar.config["queues"]
         self.n_reloads += 1
         name = sorted(queues)[self.n_reloads % len(queues)]
-        queues[name]["forward"] = {"concurrency": 6 + self.n_reloads % 3}
+        concurrency = self.sidecar.config["defaults"]["forward"]["concurrency"]
+        queues[name]["forward"] = {"concurrency": max(1, concurrency - 2 + self.n_reloads % 3)}
+        if self.batch:
+            queues[name]["forward"]["batch"] = {"max_messages": 10 + 5 * (self.n_reloads % 4)}
         with open(self.sidecar.config_path + ".next", "w") as f:
             json.dump(self.sidecar.config, f, indent=1)
         os.rename(self.sidecar.config_path + ".next", self.sidecar.config_path)

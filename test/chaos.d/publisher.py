@@ -25,10 +25,14 @@ class Publisher:
     def _run(self):
         for message in self.messages:
             time.sleep(max(0.0, self.start_time + message.at - time.monotonic()))
-            while not self._publish(message):
-                self.n_again += 1
-                time.sleep(0.2)
+            self.publish(message)
             self.n_confirmed += 1
+
+    def publish(self, message):
+        """Until it is confirmed."""
+        while not self._publish(message):
+            self.n_again += 1
+            time.sleep(0.2)
 
     def _publish(self, message):
         try:
