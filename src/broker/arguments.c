@@ -247,6 +247,7 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
                                                    : a->delivery_limit < 0 ? LIMIT_NONE
                                                                            : (int)a->delivery_limit,
                                  .drops_head = bounded && !a->rejects_publish,
+                                 .needs_consumer = a->auto_delete || a->expires_ms != ARGUMENT_ABSENT,
                                  .single_active = a->single_active_consumer};
 }
 

@@ -61,3 +61,11 @@ bool pause_needs_message(const struct queue *q)
 {
     return !q->application->gone && !q->application->probe.failing && !q->lever.paused;
 }
+
+bool pause_rests(const struct queue *q)
+{
+    const struct returns *r = &q->returns;
+
+    return q->lever.paused && r->no_renewal && !r->limits.needs_consumer && returns_are_counted(r) &&
+           returns_limit(r) != LIMIT_NONE;
+}

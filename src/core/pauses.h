@@ -11,5 +11,9 @@ bool pause_is_first(struct queue *q, enum pause_reason r);
 void pause_tell_again(struct queue *q, enum pause_reason r);
 bool pause_is_on(const struct queue *q, enum pause_reason r);
 
+/* An operator's pause in which no message could be renewed near its delivery limit: the queue has no consumer, so its
+ * messages rest there, and what is near the limit stays held. */
+bool pause_rests(const struct queue *q);
+
 /* During a pause: can only a message show that the application has recovered? */
 bool pause_needs_message(const struct queue *q);

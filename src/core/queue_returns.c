@@ -45,7 +45,9 @@ static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
     bool near = life_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
     struct step s;
 
-    if (near && held_can_renew(q, d))
+    if (near && pause_rests(q))
+        s = step_stay();
+    else if (near && held_can_renew(q, d))
         s = locked ? life_renew(d) : life_leave(q, now_ms, d);
     else if (locked && near && d->message && database_is_up(q->database))
         s = life_dead_letter_held(q, now_ms, d);

@@ -534,6 +534,7 @@ static const struct {
                  {"no-ids", no_ids},
                  {"left-to-others", left_to_others},
                  {"drain-locked", drain_locked},
+                 {"long-pause", long_pause},
                  {"drain-refused", drain_refused},
                  {"other-body", other_body},
                  {"late-completion", late_completion},

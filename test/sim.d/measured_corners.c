@@ -72,6 +72,30 @@ void drain_locked(struct report *r)
     verdict(r, &f, !f.n_lost, "a drain beside locked rows at limit 2", text);
 }
 
+/* An operator's pause with ten consumer timeouts of the broker, a limit of 5 and no renewal: the messages rest in the queue. */
+void long_pause(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 26);
+    p.queues[0].version = 310;
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 5;
+    p.queues[0].max_length = 1000;
+    p.queues[0].rules.max_hold_ms = 30000;
+    plan_add(&p, 0, CHARACTER_GOOD, 50, 5 * (int64_t)SECOND, 0);
+    plan_break(&p, FAULT_PAUSE, SECOND, 600 * (int64_t)SECOND);
+    for (int i = 1; i <= 10; i++)
+        plan_break(&p, FAULT_CHANNEL, i * 50 * (int64_t)SECOND, 0)->sidecar = 0;
+    p.stop_us = 900 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu of 50 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD], f.n_stored,
+             f.n_lost);
+    verdict(r, &f, f.n_done[CHARACTER_GOOD] == 50 && !f.n_stored && !f.n_lost,
+            "a long pause of an operator at limit 5, no renewal", text);
+}
+
 /* A refusing database works again a second before the end of a drain, and one more return would end the
  * message: it is stored whole. */
 void drain_refused(struct report *r)

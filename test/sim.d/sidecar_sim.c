@@ -62,6 +62,7 @@ static void open_channel(struct world *w, struct sidecar *s, int i)
     queue_limits_known(&q->core, &(struct queue_limits){.read = p->readable,
                                                         .delivery_limit = plan_read_limit(p),
                                                         .drops_head = p->max_length > 0,
+                                                        .needs_consumer = p->auto_delete,
                                                         .single_active = p->single_active});
     told(w, s);
 }

@@ -1,11 +1,14 @@
 """The broker drops what it has delivered too often. Before it does, the message is published to its queue again, whatever its row is doing;
 and what cannot be published is left in the queue."""
 
+import json
+import os
 import signal
 import subprocess
 
 import pytest
 
+from rig import schema
 from rig.application import Gate
 from rig.wait import hold_true, wait_until
 
@@ -283,3 +286,31 @@ def test_an_extended_token_is_left_to_its_holder_at_the_end_of_the_grace(bed):
                     " WHERE message_id = 'm1' AND consumer = %s", bed.queue.name)
     assert row == {"status": "waiting", "attempt": 0, "after_it": True}, row
     gate.open()
+
+
+def operator(bed, command):
+    path = os.path.join(bed.folder, "operator.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(bed.config(queue=bed.queue, top=TOP), f)
+    subprocess.run([schema.require_binary(), command, "--config", path, "--consumer", bed.queue.name], check=True, timeout=60)
+
+
+def test_messages_that_cannot_be_renewed_rest_in_their_queue_during_a_pause(bed):
+    """Held here they would go back at each max_hold, and their next deliveries would count."""
+    bed.queue = bed.new_queue("-rests", arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT, "x-max-length": 1000})
+    ids = [f"m{i}" for i in range(8)]
+    busy = True
+    bed.app.handler = lambda request, reply: 503 if busy else bed.app.commit_and_answer(request, reply)
+    sidecar = start(bed, prefetch=16)
+    skip_where_returns_are_free(sidecar)
+    bed.queue.publish_many(ids)
+    wait_until(bed.app.posts, "one is refused")
+    operator(bed, "pause")
+    sidecar.wait_for("paused", reason="operator")
+    bed.queue.wait_for_ready(len(ids))
+    hold_true(lambda: bed.queue.n_consumers == 0 and bed.queue.n_ready == len(ids), "they rest", 8)
+    busy = False
+    operator(bed, "resume")
+    bed.wait_for_effects(ids)
+    bed.assert_once(*ids)
+    assert bed.letters() == []

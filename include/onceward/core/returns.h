@@ -19,7 +19,8 @@ struct queue_limits {
     bool read;          /* false: they could not be read, and the rest is meaningless */
     int delivery_limit; /* x-delivery-limit; LIMIT_NONE: -1, LIMIT_UNKNOWN: absent, so a policy may set one */
     bool drops_head;    /* a full queue drops its oldest message, not the new one */
-    bool single_active; /* x-single-active-consumer: a consumer that is cancelled hands the queue on */
+    bool needs_consumer; /* auto-delete or x-expires: the broker deletes it when it has no consumer */
+    bool single_active;  /* x-single-active-consumer: a consumer that is cancelled hands the queue on */
 };
 
 struct returns {
