@@ -323,6 +323,13 @@ static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
     return count >= near_count(p, is_renewable(p, m));
 }
 
+/* Its row is that of another body, so the renewal could not be counted, and it is stored whole. */
+static bool is_of_other_body(const struct world *w, const struct copy *m)
+{
+    return m->truth->row.status != INBOX_NONE && m->truth->row.body != m->body &&
+           !rules_of(w, m->truth->queue)->mismatch_is_duplicate;
+}
+
 /* After one or two more deliveries the broker drops it. */
 static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
 {
@@ -559,13 +566,14 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     const struct queue *q = &s->queues[m->truth->queue].core;
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     int64_t held_us = w->now_us - m->delivered_us;
+    int near = near_count(p, is_renewable(p, m) && !is_of_other_body(w, m));
 
     w->oracle->n_checks++;
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
     if (draining)
         return;
     /* A skipped body must be redelivered to be stored. */
-    if (is_near(p, m, m->delivery_count) && !m->skipped && p->version < 430)
+    if (m->delivery_count >= near && !m->skipped && p->version < 430)
         oracle_broken(w, "return", "%s is returned with count %d, and the limit is near", m->truth->id,
                       m->delivery_count);
     /* Its claim is released first, which may take a while. */
@@ -708,7 +716,8 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
     if (load->n_held < n_held(w, s))
         load->n_held = n_held(w, s);
     check_bounds(w, s);
-    if (load->n_turns > 100 && load->n_turns > 100 + 2 * load->n_held)
+    /* Each attempt has three facts or more, and may plan one time, at which it takes no action. */
+    if (load->n_turns > 100 && load->n_turns > 100 + 2 * load->n_held + load->n_facts / 3)
         oracle_broken(
             w, "busy",
             "%llu turns without anything to do in one second; deadlines: application %lld, queue %lld ms",
