@@ -66,6 +66,6 @@ bool pause_rests(const struct queue *q)
 {
     const struct returns *r = &q->returns;
 
-    return q->lever.paused && r->no_renewal && !r->limits.needs_consumer && returns_are_counted(r) &&
+    return q->lever.paused && r->no_renewal && !returns_may_need_consumer(r) && returns_are_counted(r) &&
            returns_limit(r) != LIMIT_NONE;
 }

@@ -19,19 +19,20 @@
 static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
-    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2);
+    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2),
+         tells = rests && !q->rules.too_large_is_reject;
 
     if (d->copy.body_len <= q->rules.max_message_bytes) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
         return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
     }
     n = notes_tell(q, EVENT_TOO_LARGE, NULL);
-    note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s", d->copy.body_len,
-              q->rules.max_message_bytes,
-              !q->rules.too_large_is_reject && rests
-                  ? "; near the delivery limit: nothing more is consumed here before max_message or "
-                    "on_too_large is changed"
-                  : "");
+    note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s%s%s", d->copy.body_len,
+              q->rules.max_message_bytes, tells ? "; near the delivery limit: " : "",
+              !tells                               ? ""
+              : returns_need_consumer(&q->returns) ? "one message at a time"
+                                                   : "nothing more",
+              tells ? " is consumed here before max_message or on_too_large is changed" : "");
     if (q->rules.too_large_is_reject) {
         counter_add(&q->counts.dead, 1);
         return life_reject_again(q, now_ms, d);

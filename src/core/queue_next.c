@@ -339,6 +339,16 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
     return l->n_waiting >= (size_t)most || pause_is_on(q, PAUSE_PARKED_FULL);
 }
 
+/* The broker would delete the queue, with its messages, when this consumer is cancelled. Other replicas are no reason to
+ * cancel it: they may pause at the same time. So it stays, with one delivery, behind the others' consumers. */
+static bool is_kept(const struct queue *q, bool want)
+{
+    if (q->consumer.state == CONSUMER_NONE || q->drain || q->rules.ordered)
+        return false;
+    return q->left_to_others ? returns_may_need_consumer(&q->returns)
+                             : !want && returns_need_consumer(&q->returns);
+}
+
 static bool cancel(struct queue *q, uint32_t number, struct action *ret)
 {
     assert(!q->rules.ordered); /* or a standby begins too late */
@@ -375,12 +385,16 @@ static bool survived(const struct queue *q)
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     struct consumer *c = &q->consumer;
-    bool want = may_consume(q, now_ms);
+    bool want = may_consume(q, now_ms), keep = is_kept(q, want);
 
     if (survived(q))
         queue_caution_end(q, CAUTION_UNCLEAN);
     struct consumer_load load = load_of(q);
 
+    if (keep) {
+        load.most = 1;
+        load.yields = true;
+    }
     c->yielded &= load.yields;
     if (!q->generation || !(can & 1u << OP_ACK))
         return false;
@@ -394,11 +408,11 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
         order_stop(q, now_ms, "the queue came to pause");
         return false;
     }
-    if (c->state == CONSUMER_ACTIVE && !want) {
+    if (c->state == CONSUMER_ACTIVE && !want && !keep) {
         c->state = CONSUMER_STOPPING;
         return cancel(q, c->number, ret);
     }
-    if (!want || is_full(q, &load) || now_ms < c->not_before_ms ||
+    if ((!keep && (!want || is_full(q, &load))) || now_ms < c->not_before_ms ||
         (c->state == CONSUMER_ACTIVE && !consumer_needs_renewal(c, &load, now_ms)))
         return false;
     subscribe(q, now_ms, &load, ret);

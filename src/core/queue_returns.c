@@ -135,6 +135,25 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
     return first;
 }
 
+/* Would a returned delivery come straight back? A consumer that must stay has one delivery at most, which stays. */
+static bool comes_back(const struct queue *q)
+{
+    const struct consumer *c = &q->consumer;
+
+    if (c->state == CONSUMER_NONE)
+        return false;
+    if (!returns_may_need_consumer(&q->returns))
+        return c->state == CONSUMER_ACTIVE;
+    return c->state != CONSUMER_ACTIVE || !c->yielded || c->former;
+}
+
+/* Delivery that keeps the one credit of a consumer that must stay. After a while another one takes its place. */
+static bool keeps_credit(const struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    return q->consumer.state == CONSUMER_ACTIVE && d->copy.consumer == q->consumer.number &&
+           now_ms - d->copy.received_ms < q->rules.pause_hold_ms + TO_TRY_WITH_MS;
+}
+
 static void leave_to_others(struct queue *q, int64_t now_ms)
 {
     static const char why[] = "a pause has lasted for pause_hold, and another replica consumes";
@@ -147,14 +166,14 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
                         database_is_up(q->database) && !q->lever.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
         order_stop(q, now_ms, why);
-    if (!q->left_to_others || q->consumer.state == CONSUMER_ACTIVE || q->rules.ordered)
+    if (!q->left_to_others || q->rules.ordered || comes_back(q))
         return;
     stays = stays_to_try(q, now_ms);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d != stays && is_left(q, d))
+        if (d != stays && is_left(q, d) && !keeps_credit(q, now_ms, d))
             n += leaves(q, now_ms, d);
     }
     if (n)

@@ -123,6 +123,9 @@ static struct step published(struct queue *q, int64_t now_ms, struct delivery *d
 {
     counter_add(&q->counts.renewed, 1);
     notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
+    /* The consumer stays in this pause, so only its deliveries, whose copies are safe, keep others from arriving. */
+    if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && returns_need_consumer(&q->returns))
+        return step_with(step_wait(OP_ACK, WAIT_RENEWAL, q->loop_until_ms), EFFECT_RELEASE_FOLLOWERS);
     return step_with(step_want(OP_ACK), EFFECT_RELEASE_FOLLOWERS);
 }
 

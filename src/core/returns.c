@@ -130,6 +130,16 @@ bool returns_go_behind(const struct returns *r)
            (limit == LIMIT_UNKNOWN || limit == LIMIT_NONE);
 }
 
+bool returns_need_consumer(const struct returns *r)
+{
+    return r->limits.read && r->limits.needs_consumer;
+}
+
+bool returns_may_need_consumer(const struct returns *r)
+{
+    return !r->limits.read || r->limits.needs_consumer;
+}
+
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
 {
     bool missing = returns_limit(r) == LIMIT_UNKNOWN || returns_limit_is_assumed(r);

@@ -634,11 +634,15 @@ void oracle_overflowed(struct world *w, struct copy *m)
     TRACE(w, "the queue is too long: %s is dropped", m->truth->id);
 }
 
-/* The last consumer of a queue was cancelled. A drain ends with that; a queue left to other replicas must
- * have their consumers, according to presence. */
+/* The last consumer of a queue was cancelled: only a drain may do that. A quorum queue has x-expires instead, which a
+ * pause of a minute outlasts only where the arguments tell. */
 void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue)
 {
-    if (w->plan->queues[queue].auto_delete && !s->draining && !s->queues[queue].core.left_to_others)
+    const struct plan_queue *p = &w->plan->queues[queue];
+    bool short_pause =
+        p->quorum && !p->readable && s->queues[queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms;
+
+    if (p->auto_delete && !s->draining && !short_pause)
         oracle_broken(w, "lost", "the last consumer of an auto-delete queue was cancelled");
 }
 

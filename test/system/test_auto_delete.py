@@ -79,3 +79,23 @@ def test_an_operators_pause_keeps_the_queue(bed, kind):
     hold_true(lambda: bed.queue.n_consumers >= 1 and not bed.app.posts(), "it stays subscribed and sends nothing", 6)
     operator(bed, "resume")
     finish(bed, sidecar)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas_that_leave_the_queue_to_each_other_keep_it(bed, kind):
+    """Both pause at the same time, and presence says that the other one consumes."""
+    gone = True
+    bed.app.handler = lambda request, reply: 503 if gone else bed.app.commit_and_answer(request, reply)
+    keys = {"prefetch": 16, "pause_hold": "0s", "brake": 5, "retry": {"max_attempts": 1000, "backoff": "1s", "max_backoff": "2s"}}
+    sidecars = [subscribed(bed, kind, **keys), bed.sidecar(queue=bed.queue, **keys)]
+    wait_until(lambda: bed.queue.n_consumers >= 2, "both consume")
+    bed.queue.publish_many(IDS)
+    for sidecar in sidecars:
+        sidecar.wait_for("paused")
+    hold_true(lambda: bed.queue.n_consumers >= 1, "one stays subscribed", 12)
+    gone = False
+    bed.wait_for_effects(IDS)
+    bed.assert_once(*IDS)
+    bed.queue.wait_for_ready(0)
+    for sidecar in sidecars:
+        sidecar.wait_for_nothing_held()

@@ -202,6 +202,12 @@ static void run(struct world *w, int64_t until)
     }
 }
 
+static void pass(struct world *w, int64_t ms)
+{
+    for (int64_t end = w->now + ms; w->now < end; w->now += 100)
+        run(w, w->now + 1);
+}
+
 static struct world *world(int (*status)(struct world *, int, int))
 {
     static const int permanent[] = {400, 410, 413, 415, 422};
@@ -514,6 +520,7 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
     struct world *w = world(good_from_40_on);
     int64_t left_ms;
 
+    queue_limits_known(&w->q, &(struct queue_limits){.read = true});
     queue_presence(&w->q, w->now, 1);
     for (int i = 0; i < 25; i++)
         deliver(w, i);
@@ -537,6 +544,42 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
     assert_int_equal(w->q.consumer.prefetch, 128);
     assert_int_equal(w->n_letters, 0);
     end(w);
+}
+
+/* The other replica may pause at the same time: then the broker would delete the queue with its messages. One
+ * delivery stays, so that none comes straight back, and after a while another one takes its place. */
+static void test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_others(void **state)
+{
+    static const struct queue_limits limits[] = {{.read = true, .needs_consumer = true}, {.read = false}};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct world *w = world(good_from_40_on);
+
+        queue_limits_known(&w->q, &limits[i]);
+        queue_presence(&w->q, w->now, 1);
+        for (int m = 0; m < 25; m++)
+            deliver(w, m);
+        run(w, 45000);
+        assert_true(w->q.left_to_others);
+        assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+        assert_int_equal(w->q.consumer.prefetch, 1);
+        assert_int_equal(w->n_requeued, 24);
+        deliver(w, 30);
+        uint32_t number = w->q.consumer.number;
+        pass(w, 20000);
+        assert_int_equal(w->n_requeued, 25); /* the probe message */
+        assert_int_equal(w->q.held.unacked.len, 1);
+        pass(w, 45000);
+        assert_int_equal(w->n_requeued, 26);
+        assert_int_equal(w->q.consumer.number, number);
+        deliver(w, 40);
+        pass(w, 10000);
+        assert_int_equal(w->n_acked, 1);
+        assert_int_equal(w->q.consumer.prefetch, 128);
+        assert_int_equal(w->n_consumers, 1);
+        assert_false(w->unsubscribed);
+        end(w);
+    }
 }
 
 static int refused(struct world *w, int message, int attempt)
@@ -871,12 +914,6 @@ static void test_a_pause_holds_until_it_is_ended(void **state)
     run(w, 110000);
     assert_int_equal(w->n_acked, 1);
     end(w);
-}
-
-static void pass(struct world *w, int64_t ms)
-{
-    for (int64_t end = w->now + ms; w->now < end; w->now += 100)
-        run(w, w->now + 1);
 }
 
 /* Otherwise the broker would delete an auto-delete queue. */
@@ -1432,6 +1469,7 @@ int main(void)
         cmocka_unit_test(test_a_cautious_start_takes_one_at_a_time),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
+        cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_others),
         cmocka_unit_test(test_nothing_dies_where_everything_fails_from_the_first_message_on),
         cmocka_unit_test(test_a_refused_message_dies_as_soon_as_another_succeeds),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),

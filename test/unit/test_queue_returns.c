@@ -304,6 +304,31 @@ static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **sta
     }
 }
 
+/* A queue that the broker would delete keeps its consumer in that pause. Its one delivery, whose copy is in the queue
+ * already, is acked at the end of the pause: otherwise the copy would come at once. */
+static void test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    queue_limits_known(&w->q,
+                       &(struct queue_limits){.read = true, .delivery_limit = LIMIT, .needs_consumer = true});
+    w->works = w->too_often = w->is_counted = true;
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 4000);
+    assert_int_equal(w->n_published, 2);
+    assert_int_equal(w->n_acked, 0);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    run(w, w->now + 2000);
+    assert_false(w->q.pauses[PAUSE_RENEWAL_LOOP].since_ms);
+    assert_int_equal(w->n_acked, 2);
+    assert_int_equal(w->q.consumer.prefetch, 16);
+    end(w);
+}
+
 /* RabbitMQ 4.3 does not count deliveries that were returned by nack. */
 static void test_what_a_broker_does_not_count_goes_back_near_the_limit(void **state)
 {
@@ -595,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_what_comes_near_the_limit_is_renewed_at_once),
         cmocka_unit_test(test_a_start_near_a_limit_is_cautious),
         cmocka_unit_test(test_a_message_that_is_renewed_too_often_pauses_its_queue),
+        cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often),
         cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),
         cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
         cmocka_unit_test(test_what_is_too_large_holds_up_others_only_before_the_limit),

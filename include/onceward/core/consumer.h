@@ -11,9 +11,9 @@
  * fresh credit. So parked deliveries never use up the prefetch, a lower prefetch bounds the bytes, and a
  * pause has a prefetch of 1, whose one delivery is held.
  *
- * A subscribed queue stays subscribed: the broker deletes an auto-delete queue when its last consumer is
- * cancelled, and one with x-expires after that time. Only a drain, and a queue that is left to other replicas
- * that consume it, have no consumer.
+ * The broker deletes an auto-delete queue when its last consumer is cancelled, and one with x-expires after that time.
+ * Only a drain cancels the consumer of such a queue, or of one whose arguments cannot be read. Another queue is
+ * cancelled too when it is left to other replicas, and in a few pauses.
  *
  * Under a single active consumer a cancel hands the queue to a waiting replica. On classic queues that
  * replica gets no delivery until the former one's deliveries are acked. There the prefetch is the configured

@@ -73,5 +73,9 @@ bool returns_are_counted(const struct returns *r);
  * queues without a delivery limit (unknown limits included). Elsewhere it is redelivered at once. */
 bool returns_go_behind(const struct returns *r);
 
+/* Does the broker delete the queue, with its messages, when it has no consumer? May it, as far as is known? */
+bool returns_need_consumer(const struct returns *r);
+bool returns_may_need_consumer(const struct returns *r);
+
 /* True once: the queue counts deliveries, but its limit is unknown. */
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count);
