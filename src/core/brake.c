@@ -16,12 +16,21 @@ int brake_threshold(int configured, int prefetch)
     return configured < least ? configured : least;
 }
 
-static bool brake_knows(const struct brake *b, uint64_t id)
+static struct brake_member *find_member(struct brake *b, uint64_t id)
 {
     for (int i = 0; i < b->n && i < BRAKE_IDS; i++)
-        if (b->ids[i] == id)
-            return true;
-    return false;
+        if (b->members[i].id == id)
+            return &b->members[i];
+    return NULL;
+}
+
+/* The former delivery of a message that has no id of its own. */
+static struct brake_member *find_former(struct brake *b, const struct brake_failure *f)
+{
+    for (int i = 0; f->again && i < b->n && i < BRAKE_IDS; i++)
+        if (b->members[i].ended && b->members[i].content == f->content)
+            return &b->members[i];
+    return NULL;
 }
 
 /* Counts an error text. New texts are not counted once the table is full. */
@@ -41,20 +50,35 @@ static void brake_count(struct brake *b, const char *text)
     }
 }
 
-bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id)
+bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f)
 {
-    if (brake_knows(b, id))
+    struct brake_member member = {.id = f->id, .content = f->content}, *former;
+
+    if (find_member(b, f->id))
         return false;
+    former = find_former(b, f);
+    if (former) {
+        *former = member;
+        return false;
+    }
     if (b->n < BRAKE_IDS)
-        b->ids[b->n] = id;
+        b->members[b->n] = member;
     b->n++;
-    b->no_ids &= no_id;
-    brake_count(b, text);
+    b->no_ids &= f->no_id;
+    brake_count(b, f->text);
     if (b->on || !b->threshold || b->n < b->threshold)
         return false;
     b->on = true;
     b->since_ms = b->tried_ms = now_ms;
     return true;
+}
+
+void brake_ended(struct brake *b, uint64_t id)
+{
+    struct brake_member *m = find_member(b, id);
+
+    if (m)
+        m->ended = m->content != 0;
 }
 
 bool brake_force(struct brake *b, int64_t now_ms)

@@ -347,6 +347,12 @@ static bool ends_its_turn(const struct step *s)
     return operation_info(s->op)->link == LINK_BROKER;
 }
 
+/* Partitions that share a circuit breaker number their deliveries alike. */
+static uint64_t delivery_hash(const struct queue *q, const struct delivery *d)
+{
+    return hash_number(q->number << 40 | (d->ref & 0xffffffffff));
+}
+
 /* Carries one step out. The only place where operation, phase and wait of a delivery change, and where it ends. */
 static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
@@ -383,6 +389,8 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     case STEP_END: {
         struct delivery *heir;
 
+        if (!d->id_len)
+            brake_ended(&q->share->brake, delivery_hash(q, d));
         held_end(q, now_ms, d);
         if ((heir = held_step_down(q, d)))
             life_follows(q, heir, OP_CLAIM);
@@ -426,13 +434,13 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
 
 /* Identity for the circuit breaker. A message without an id that a dead-letter exchange redelivers is the same each
  * time, as far as its body tells. */
-static uint64_t brake_id(const struct delivery *d)
+static uint64_t brake_id(const struct queue *q, const struct delivery *d)
 {
     if (batches_in_company(d))
         return hash_number(d->request->ref);
     if (d->id_len)
         return hash_bytes(d->id, d->id_len);
-    return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : hash_number(d->ref);
+    return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : delivery_hash(q, d);
 }
 
 static void brake_says(struct queue *q, int64_t now_ms)
@@ -446,9 +454,9 @@ static void brake_says(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_NO_MESSAGE_IDS);
 }
 
-static bool count_failure(struct queue *q, int64_t now_ms, uint64_t id, const char *text, bool no_id)
+static bool count_failure(struct queue *q, int64_t now_ms, const struct brake_failure *f)
 {
-    bool set = brake_failed(&q->share->brake, now_ms, id, text, no_id);
+    bool set = brake_failed(&q->share->brake, now_ms, f);
 
     if (q->share->brake.on)
         brake_says(q, now_ms);
@@ -460,19 +468,28 @@ static bool count_failure(struct queue *q, int64_t now_ms, uint64_t id, const ch
  * that succeeded says nothing about the application. */
 static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
+    struct brake_failure f = {
+        .id = brake_id(q, d), .no_id = no_id, .text = d->outcome.error ? d->outcome.error : ""};
+
     if (d->request && d->request->some_succeeded)
         return q->share->brake.on;
-    return count_failure(q, now_ms, brake_id(d), d->outcome.error ? d->outcome.error : "", no_id);
+    if (!d->id_len && !d->copy.n_rejected) {
+        f.content = hash_bytes(d->fingerprint, sizeof(d->fingerprint));
+        f.again = d->copy.redelivered;
+    }
+    return count_failure(q, now_ms, &f);
 }
 
 void life_request_failed(struct queue *q, int64_t now_ms, struct request *r, const char *text)
 {
+    struct brake_failure f = {.text = text};
+
     if (r->failed)
         return;
     r->failed = true;
+    f.id = r->n_sent > 1 ? hash_number(r->ref) : brake_id(q, request_first(r));
     if (batches_failure_is_new(q, r))
-        count_failure(q, now_ms, r->n_sent > 1 ? hash_number(r->ref) : brake_id(request_first(r)), text,
-                      false);
+        count_failure(q, now_ms, &f);
 }
 
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)

@@ -639,8 +639,7 @@ void oracle_overflowed(struct world *w, struct copy *m)
 void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue)
 {
     const struct plan_queue *p = &w->plan->queues[queue];
-    bool short_pause =
-        p->quorum && !p->readable && s->queues[queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms;
+    bool short_pause = p->quorum && !p->readable && s->queues[queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms;
 
     if (p->auto_delete && !s->draining && !short_pause)
         oracle_broken(w, "lost", "the last consumer of an auto-delete queue was cancelled");

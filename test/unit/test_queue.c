@@ -1262,6 +1262,43 @@ static void deliver_without_id(struct world *w, bool redelivered)
     queue_delivered(&w->q, w->now, &a);
 }
 
+static void reconnect(struct world *w)
+{
+    queue_channel_lost(&w->q, w->now, 0, "lost");
+    queue_channel_open(&w->q, w->now, w->now, 3, 0, KIND_CLASSIC);
+    w->now += 100;
+}
+
+/* Each delivery of a message without an id is a new one, so a redelivery is recognised by its content. */
+static void test_messages_without_an_id_count_once_when_they_are_delivered_again(void **state)
+{
+    struct world *w = world(good);
+
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 15; i++)
+            deliver_without_id(w, round > 0);
+        assert_int_equal(w->q.share->brake.n, 15);
+        reconnect(w);
+    }
+    for (int i = 0; i < 4; i++)
+        deliver_without_id(w, false);
+    assert_false(w->q.share->brake.on);
+    deliver_without_id(w, false);
+    assert_true(w->q.share->brake.on);
+    end(w);
+}
+
+/* Messages that another process held are new to this one. */
+static void test_messages_without_an_id_count_when_another_process_had_them(void **state)
+{
+    struct world *w = world(good);
+
+    for (int i = 0; i < 20; i++)
+        deliver_without_id(w, true);
+    assert_true(w->q.share->brake.on);
+    end(w);
+}
+
 static struct delivery *next_burial(struct world *w)
 {
     struct action a;
@@ -1470,6 +1507,8 @@ int main(void)
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
         cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_others),
+        cmocka_unit_test(test_messages_without_an_id_count_once_when_they_are_delivered_again),
+        cmocka_unit_test(test_messages_without_an_id_count_when_another_process_had_them),
         cmocka_unit_test(test_nothing_dies_where_everything_fails_from_the_first_message_on),
         cmocka_unit_test(test_a_refused_message_dies_as_soon_as_another_succeeds),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),

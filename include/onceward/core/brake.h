@@ -20,12 +20,23 @@ struct brake {
     int n;         /* different messages in a row; beyond BRAKE_IDS some may count twice */
     bool on;
     int64_t since_ms;
-    uint64_t ids[BRAKE_IDS];              /* the hashes of the first of them */
+    struct brake_member {
+        uint64_t id, content;             /* as in brake_failure */
+        bool ended;                       /* its delivery has ended, and the message may be delivered again */
+    } members[BRAKE_IDS];                 /* the first of them */
     struct brake_text texts[BRAKE_TEXTS]; /* their errors */
     bool no_ids;                          /* none of them had a usable message id */
     int64_t second_ms;                    /* attempts in the present second */
     int n_tries;
     int64_t tried_ms; /* the last attempt; since_ms before the first */
+};
+
+struct brake_failure {
+    uint64_t id;      /* a hash of the message's identity; without a message id, of the delivery's */
+    uint64_t content; /* without a message id: a hash of its content; 0: it has one */
+    bool again;       /* without a message id: it was delivered before */
+    bool no_id;       /* without a usable message id */
+    const char *text; /* its error */
 };
 
 void brake_init(struct brake *b, int threshold);
@@ -34,9 +45,11 @@ void brake_init(struct brake *b, int threshold);
  * are held. At least BRAKE_LEAST: two or three messages may well be faulty themselves. */
 int brake_threshold(int configured, int prefetch);
 
-/* A message failed, or would be given up; `id` is a hash of its identity. True: this call has switched the
- * circuit breaker on. */
-bool brake_failed(struct brake *b, int64_t now_ms, uint64_t id, const char *text, bool no_id);
+/* A message failed, or would be given up. True: this call has switched the circuit breaker on. */
+bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f);
+
+/* The delivery with that identity has ended. */
+void brake_ended(struct brake *b, uint64_t id);
 
 /* Switched on without a count, because one answer told that everything fails. True: as for brake_failed. */
 bool brake_force(struct brake *b, int64_t now_ms);
