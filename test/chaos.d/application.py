@@ -57,6 +57,8 @@ class Pod(Application):
                                " (%s, %s, %s, %s, %s, %s, to_timestamp(%s), %s)",
                                (queue, request.message_id, message["version"], request.token, self.name, request.attempt, at,
                                 self.publish(cursor, queue, request.message_id) if self.publishes else None))
+                if "key" in message:
+                    self.note_order(cursor, request.message_id, message)
             database.commit()
         except psycopg2.Error as e:
             if e.pgcode and e.pgcode.startswith("OW"):
@@ -67,6 +69,14 @@ class Pod(Application):
                 database.close()
             raise
         self.give_back(database)
+
+    @staticmethod
+    def note_order(cursor, message_id, message):
+        """The number that the key had before, under the lock of its row."""
+        cursor.execute("SELECT number FROM app.last WHERE key = %s FOR UPDATE", (message["key"],))
+        cursor.execute("UPDATE app.effect SET key = %s, number = %s, before = %s WHERE message_id = %s AND key IS NULL",
+                       (message["key"], message["number"], cursor.fetchone()[0], message_id))
+        cursor.execute("UPDATE app.last SET number = %s WHERE key = %s", (message["number"], message["key"]))
 
     @staticmethod
     def publish(cursor, queue, message_id):

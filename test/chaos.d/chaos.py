@@ -464,6 +464,12 @@ def run_each(options):
     return 1 if wrong else 0
 
 
+def ordered_run(options):
+    import ordered
+
+    return ordered.OrderedRun(options)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="test/chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default=None, help="repeats the schedule of a run")
@@ -471,6 +477,7 @@ def main():
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")
     parser.add_argument("--without", action="append", default=[], metavar="KIND", help="no messages of this kind (see schedule.py)")
     parser.add_argument("--batch", action="store_true", help="requests with up to 25 messages, published in bursts")
+    parser.add_argument("--ordered", action="store_true", help="in place of the usual run: the order per key over partitions (ordered.py)")
     parser.add_argument("--calm", action="store_true", help="nothing but plain messages, and no faults: what a healthy run looks like")
     parser.add_argument("--record", metavar="FILE.gz", help="writes what alerts are made from there, for test/system/test_alerts.py; stats lines come every "
                         + RECORDED_INTERVAL + " then")
@@ -486,7 +493,7 @@ def main():
         return run_each(options)
     passed, failed, run = 0, 1, None
     try:
-        run = Run(options)
+        run = ordered_run(options) if options.ordered else Run(options)
         say(f"Chaos with --seed {options.seed} for {options.minutes:g} minutes: {len(run.messages)} messages, {len(run.faults)} faults")
         run.start()
         run.run()
@@ -504,6 +511,7 @@ def main():
         process.kill_all()
     if failed:
         without = "".join(f" --without {kind}" for kind in options.without) + (" --batch" if options.batch else "")
+        without += " --ordered" if options.ordered else ""
         say(f"Repeat the schedule with: test/chaos --seed {options.seed} --minutes {options.minutes:g} --rate {options.rate:g}{without}")
     say(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

@@ -2,11 +2,16 @@
 consumers, priorities. With bare AMQP methods, since client libraries cancel their consumers before they close a channel, and with at
 least 100 deliveries held: fewer come back in order by chance (an Erlang map keeps the order up to 32)."""
 
+import os
+import shutil
+import tempfile
 import time
 import uuid
 
 import pika
 import pytest
+
+from rig import servers
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {}
@@ -151,3 +156,51 @@ def test_priorities_overtake_in_quorum_queues_from_rabbitmq_4_on(place, rabbitmq
     connection.close()
     queue = place.queue(QUORUM, priorities=[0] * 50 + [9])
     assert place.consumer(queue, 0).wait(51)[0] == (51 if major >= 4 else 1)
+
+
+def partitions_of(broker, exchange, queues, n_keys=400):
+    """The queue of each routing key."""
+    connection = broker.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    found = {}
+    for n in range(n_keys):
+        channel.basic_publish(exchange, f"account-{n}", b"", pika.BasicProperties(delivery_mode=2))
+    for queue in queues:
+        while True:
+            method, _, _ = channel.basic_get(queue, auto_ack=True)
+            if method is None:
+                break
+            found[method.routing_key] = queue
+    connection.close()
+    assert len(found) == n_keys
+    return found
+
+
+def test_a_restart_of_the_broker_moves_no_key_of_a_modulus_hash(certificates):
+    """RabbitMQ 3.10 restores the bindings of a consistent hash in another order, and most of its keys then have another queue."""
+    folder = tempfile.mkdtemp(prefix="onceward-hash-")
+    os.chmod(folder, 0o755)
+    broker = servers.RabbitMQ(folder, certificates).init()
+    kinds = ("x-modulus-hash", "x-consistent-hash")
+    queues = {kind: [f"{kind}-{n}" for n in range(4)] for kind in kinds}
+    try:
+        connection = broker.start().connect()
+        version = connection._impl.server_properties["version"]
+        channel = connection.channel()
+        for kind in kinds:
+            channel.exchange_declare(kind, kind, durable=True)
+            for queue in queues[kind]:
+                channel.queue_declare(queue, durable=True, arguments=QUORUM)
+                channel.queue_bind(queue, kind, "1")
+        connection.close()
+        before = {kind: partitions_of(broker, kind, queues[kind]) for kind in kinds}
+        broker.stop_politely()
+        broker.start()
+        after = {kind: partitions_of(broker, kind, queues[kind]) for kind in kinds}
+        moved = {kind: sum(before[kind][key] != after[kind][key] for key in before[kind]) for kind in kinds}
+        print(f"RabbitMQ {version}: of 400 keys a restart moved {moved}")
+        assert moved["x-modulus-hash"] == 0
+    finally:
+        broker.deinit()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -295,7 +295,7 @@ class RabbitMQ:
         with open(os.path.join(self.folder, "rabbitmq.conf"), "w") as f:
             f.writelines(f"{name} = {value}\n" for name, value in values.items())
         with open(os.path.join(self.folder, "plugins"), "w") as f:
-            f.write("[rabbitmq_consistent_hash_exchange].\n")
+            f.write("[rabbitmq_consistent_hash_exchange,rabbitmq_sharding].\n")
         return self
 
     def start(self):
