@@ -36,6 +36,30 @@ def book_order(order, token):
                        (order["id"], order["amount"]))
 
 
+def book_order_of_account(order, token):
+    """The lock on the account's row gives its invoices their numbers, in the order of the commits."""
+    with database() as transaction, transaction.cursor() as cursor:
+        cursor.execute("SELECT onceward.complete(%s)", (token,))
+        cursor.execute("UPDATE shop.account SET number = number + 1 WHERE account = %s RETURNING number", (order["account"],))
+        number = cursor.fetchone()[0]
+        cursor.execute("INSERT INTO shop.ledger (order_id, amount, account, number) VALUES (%s, %s, %s, %s)",
+                       (order["id"], order["amount"], order["account"], number))
+        cursor.execute("SELECT onceward.publish('invoices', %s, jsonb_build_object('id', %s::text, 'amount', %s::bigint, 'account', %s::text,"
+                       " 'number', %s::int, 'trouble', %s::text))",
+                       (order["account"], order["id"], order["amount"], order["account"], number, "fails" if order["amount"] % 97 == 5 else None))
+
+
+def book_invoice_of_account(invoice, token):
+    """Records the last number of the account that was booked before: a ledger that shows each inversion and each gap."""
+    with database() as transaction, transaction.cursor() as cursor:
+        cursor.execute("SELECT onceward.complete(%s)", (token,))
+        cursor.execute("SELECT number FROM shop.account WHERE account = %s FOR UPDATE", (invoice["account"],))
+        before = cursor.fetchone()[0]
+        cursor.execute("INSERT INTO shop.ledger (order_id, amount, account, number, before) VALUES (%s, %s, %s, %s, %s)",
+                       (invoice["id"], invoice["amount"], invoice["account"], invoice["number"], before))
+        cursor.execute("UPDATE shop.account SET number = %s WHERE account = %s", (invoice["number"], invoice["account"]))
+
+
 def book_invoice(invoice, token):
     with database() as transaction, transaction.cursor() as cursor:
         cursor.execute("SELECT onceward.complete(%s)", (token,))
@@ -58,12 +82,17 @@ class Handler(BaseHTTPRequestHandler):
         if trouble == "poison" or (trouble == "fails" and attempt <= 2):
             return self.answer(500)
         try:
-            (book_order if self.path == "/orders" else book_invoice)(order, self.headers["Onceward-Token"])
+            self.booking(order)(order, self.headers["Onceward-Token"])
         except (psycopg2.OperationalError, psycopg2.InterfaceError):
             return self.answer(503)  # the database is away
         except psycopg2.Error as e:
             return self.answer(409 if (e.pgcode or "").startswith("OW") else 500)
         self.answer(200)
+
+    def booking(self, order):
+        if "account" in order:
+            return book_order_of_account if self.path == "/orders" else book_invoice_of_account
+        return book_order if self.path == "/orders" else book_invoice
 
     def answer(self, status):
         self.send_response(status)

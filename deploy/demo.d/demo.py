@@ -64,6 +64,10 @@ class Service:
 
 
 class Demo:
+    KILLS = KILLS
+    BILLING = ("billing",)  # the sidecars of the second service
+    END = "Every order was booked exactly once, or is dead with its reason; every invoice was booked exactly once."
+
     def __init__(self, binary, screen):
         self.binary = binary
         self.screen = screen
@@ -80,6 +84,7 @@ class Demo:
         self.news = collections.deque()  # sentences of other threads, for the screen
         self.restarts = []
         self.closing = False
+        self.notes = ""  # of the ordered demo, in the live view
         self.broker = None
 
     def path(self, name):
@@ -99,12 +104,20 @@ class Demo:
             service.postgres = postgres.create_database(service.name)
             self.make_schema(service)
         connection = self.servers.rabbitmq.connect()
-        channel = connection.channel()
-        for queue in (ORDERS, INVOICES):
+        self.declare(connection.channel())
+        connection.close()
+
+    def declare(self, channel):
+        for queue in self.queues():
             channel.queue_declare(queue, durable=True)
         channel.exchange_declare(INVOICES, "direct", durable=True)
         channel.queue_bind(INVOICES, INVOICES, "created")
-        connection.close()
+
+    def queues(self):
+        return ORDERS, INVOICES
+
+    def make_orders(self):
+        return make_orders()
 
     def make_schema(self, service):
         postgres = service.postgres
@@ -144,7 +157,7 @@ class Demo:
     def start_sidecar(self, name):
         path = self.path(f"sidecar-{name}")
         with open(path + ".json", "w") as f:
-            json.dump(self.config(name, self.billing if name == "billing" else self.shop), f, indent=2)
+            json.dump(self.config(name, self.billing if name.startswith("billing") else self.shop), f, indent=2)
         with open(path + ".log", "ab") as log, open(path + ".stderr", "ab") as err:
             self.sidecars[name] = process.spawn([self.binary, "run", "--config", path + ".json"], stdin=subprocess.DEVNULL,
                                                 stdout=log, stderr=err, cwd=self.folder)
@@ -280,19 +293,19 @@ class Demo:
         booked, _, dead, _, invoiced = self.seen
         killed = ", ".join(f"{what} {n}x" for what, n in sorted(self.killed.items()) if n) or "-"
         text = [f"{time.monotonic() - self.start:5.1f} s  published {self.n_published:5}  booked {booked:5}  dead {dead}  invoices booked {invoiced:5}"
-                f"  sidecars {'+'.join(sorted(self.sidecars))}", f"         killed: {killed}"]
+                f"  sidecars {'+'.join(sorted(self.sidecars))}", f"         killed: {killed}{self.notes}"]
         self.screen.show(text + (["", *self.watch.view(self.sidecars)] if self.watch else []), last)
 
     # the course of it
 
     def run(self):
         self.start_servers()
-        orders, messages = make_orders()
+        orders, messages = self.make_orders()
         for service in (self.shop, self.billing):
             self.start_app(service)
         self.start = time.monotonic()
         publisher = self.beside(self.publish, messages)
-        for name in ("a", "billing"):
+        for name in ("a", *self.BILLING):
             self.start_sidecar(name)
         if self.screen.watch:
             self.watch = Watch(self.binary, self.path("sidecar-a.json"), lambda name: self.path(f"sidecar-{name}.log"))
@@ -311,7 +324,7 @@ class Demo:
         left = self.end_sidecars()
         while left and not self.failure and time.monotonic() - self.start < PATIENCE:
             # Copies that were held: a drain gives back what is not at work.
-            for name in ("a", "billing"):
+            for name in ("a", *self.BILLING):
                 self.start_sidecar(name)
             wait_until(lambda: not self.n_ready(), "the last copies are taken", PATIENCE)
             left = self.end_sidecars()
@@ -321,8 +334,8 @@ class Demo:
         """What is due when so much is booked. A server is killed when the one before is up again."""
         if any(thread.is_alive() for thread in self.restarts):
             return
-        if self.n_killed < len(KILLS) and share >= KILLS[self.n_killed][0] and not publisher.is_alive():
-            self.kill(KILLS[self.n_killed][1])
+        if self.n_killed < len(self.KILLS) and share >= self.KILLS[self.n_killed][0] and not publisher.is_alive():
+            self.kill(self.KILLS[self.n_killed][1])
             self.n_killed += 1
         if "b" not in self.sidecars and SECOND_FROM <= share < SECOND_TO:
             self.start_sidecar("b")
@@ -333,7 +346,7 @@ class Demo:
         """Of both queues together."""
         if self.broker is None or not self.broker.is_open:
             self.broker = self.servers.rabbitmq.connect().channel()
-        return sum(getattr(self.broker.queue_declare(queue, passive=True).method, field) for queue in (ORDERS, INVOICES))
+        return sum(getattr(self.broker.queue_declare(queue, passive=True).method, field) for queue in self.queues())
 
     def n_ready(self):
         return self.count("message_count")
@@ -347,7 +360,7 @@ class Demo:
 
     def is_over(self, publisher):
         booked, distinct, dead, waiting, invoiced = self.seen
-        if distinct + dead < N_DISTINCT or waiting or invoiced < booked or self.n_killed < len(KILLS):
+        if distinct + dead < N_DISTINCT or waiting or invoiced < booked or self.n_killed < len(self.KILLS):
             return False
         if publisher.is_alive() or any(thread.is_alive() for thread in self.restarts):
             return False
@@ -383,29 +396,32 @@ class Demo:
                         "  repeated after a kill. Each repetition counts.")
         for message_id, reason, attempts, error in letters:
             self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
-        faults = list(self.failure)
+        faults = self.failure + self.tell_order()
         faults += [f"{what}: {', '.join(which[:5])}{' …' if len(which) > 5 else ''}" for what, which in (
             ("orders lost", lost), ("orders doubled", doubled), ("invoices lost", lost_invoices), ("invoices doubled", doubled_invoices)) if which]
-        if self.n_published != N_MESSAGES or self.n_killed != len(KILLS):
-            faults.append(f"not everything was done: {self.n_published} published, {self.n_killed} of {len(KILLS)} kills")
+        if self.n_published != N_MESSAGES or self.n_killed != len(self.KILLS):
+            faults.append(f"not everything was done: {self.n_published} published, {self.n_killed} of {len(self.KILLS)} kills")
         if not duplicates:
             faults.append("no sidecar counted a duplicate")
         if left or self.seen[3]:
             faults.append(f"{left} messages are still in the queues, {self.seen[3]} rows in the outbox")
         return self.verdict(faults)
 
+    def tell_order(self):
+        return []
+
     def verdict(self, faults):
         self.screen.say("")
         self.screen.say("FAILED: " + "; ".join(faults) if faults else
-                        "Every order was booked exactly once, or is dead with its reason; every invoice was booked exactly once.")
-        for name in ("a", "b", "billing") if faults else ():
+                        self.END)
+        for name in ("a", "b", *self.BILLING) if faults else ():
             self.screen.say(f"the end of sidecar-{name}.log:\n" + process.tail(self.path(f"sidecar-{name}.log"), 15)
                             + process.tail(self.path(f"sidecar-{name}.stderr"), 30))
         return 1 if faults else 0
 
     def keep(self):
         """Runs on until Ctrl-C, with one sidecar a service."""
-        for name in ("a", "billing"):
+        for name in ("a", *self.BILLING):
             self.start_sidecar(name)
         config = self.path("sidecar-a.json")
         self.screen.say(f"""
@@ -439,10 +455,17 @@ Ctrl-C ends it and removes {self.folder}.""")
         self.servers.stop()
 
 
+def ordered_demo():
+    import ordered
+
+    return ordered.OrderedDemo
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--watch", action="store_true")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--installed", default="", help="packages that were installed for this")
@@ -450,7 +473,7 @@ def main():
     options = parser.parse_args()
     process.interrupt_on_signals()
     screen = Screen(options.watch or bool(options.record) or (sys.stdout.isatty() and not options.plain), options.record)
-    demo = Demo(options.binary, screen)
+    demo = (ordered_demo() if options.ordered else Demo)(options.binary, screen)
     try:
         status = demo.run()
         screen.save()
