@@ -242,4 +242,5 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
         give(q, now_ms, w.deliveries[i], &w.members[i], reading.verdict, &shown);
     }
     work_deinit(&w);
+    buf_deinit(&r->body); /* deliveries that wait for long remember the request */
 }

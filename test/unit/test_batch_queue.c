@@ -139,7 +139,10 @@ static void answer(struct world *w, struct flight f)
 
         w->completed[n] |= f.status == 200 && w->q.rules.transaction && !w->forgets;
     }
+    const struct delivery *first = request_first(r);
+
     queue_answered(&w->q, w->now, r->ref, &a);
+    assert_true(first->request != r || r->body.cap == 0); /* no waiting delivery keeps it in memory */
 }
 
 /* The application ends with all requests that are there. */
