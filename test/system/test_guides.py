@@ -68,7 +68,7 @@ def test_the_configurations_of_the_guides_are_accepted():
     for page in [*GUIDES, "conf/README.md", "deploy/oncall/commands.md"]:
         for _, code in blocks(page, "json"):
             config = json.loads(code) if code.startswith("{") else {}
-            if not {"queues", "outbox"} & set(config):
+            if not {"queues", "outbox"} & set(config) or "bindings" in config:  # the latter: definitions of the broker
                 continue
             n += 1
             said = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps({**MINIMAL, **config}).encode(),
