@@ -536,6 +536,8 @@ static const struct {
                  {"drain-locked", drain_locked},
                  {"long-pause", long_pause},
                  {"drain-refused", drain_refused},
+                 {"held-at-the-limit", held_at_the_limit},
+                 {"renewal-loop", renewal_loop},
                  {"other-body", other_body},
                  {"late-completion", late_completion},
                  {"resets", resets},

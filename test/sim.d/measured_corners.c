@@ -50,26 +50,32 @@ void left_to_others(struct report *r)
 }
 
 /* The application keeps the row locked beyond the end of a drain, and one more return would end the message:
- * it is renewed, or stored whole. */
+ * it is renewed, or stored whole where the queue drops its head. */
 void drain_locked(struct report *r)
 {
-    struct figures f = {0};
+    char name[80], text[160];
     struct plan p;
-    char text[160];
 
-    plan_plain(&p, 22);
-    p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
-    p.queues[0].rules.transaction = true;
-    p.application.rates[DEED_LOCK_LONG] = 10000;
-    plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
-    for (int i = 1; i <= 2; i++)
-        plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
-    plan_break(&p, FAULT_DRAIN, 4 * (int64_t)SECOND, 0);
-    p.stop_us = 100 * (int64_t)SECOND;
-    measure(&p, &f);
-    snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD], f.n_stored,
-             f.n_lost);
-    verdict(r, &f, !f.n_lost, "a drain beside locked rows at limit 2", text);
+    for (int renewable = 0; renewable < 2; renewable++) {
+        struct figures f = {0};
+
+        plan_plain(&p, 22);
+        p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
+        p.queues[0].max_length = renewable ? 0 : 1000;
+        p.queues[0].rules.transaction = true;
+        p.application.rates[DEED_LOCK_LONG] = 10000;
+        plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
+        for (int i = 1; i <= 2; i++)
+            plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
+        plan_break(&p, FAULT_DRAIN, 4 * (int64_t)SECOND, 0);
+        p.stop_us = 100 * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "a drain beside locked rows at limit 2%s",
+                 renewable ? "" : ", no renewal");
+        snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD],
+                 f.n_stored, f.n_lost);
+        verdict(r, &f, !f.n_lost, name, text);
+    }
 }
 
 /* An operator's pause with ten consumer timeouts of the broker, a limit of 5 and no renewal: the messages rest in the queue. */
@@ -97,26 +103,81 @@ void long_pause(struct report *r)
 }
 
 /* A refusing database works again a second before the end of a drain, and one more return would end the
- * message: it is stored whole. */
+ * message: it is renewed, or stored whole where the queue drops its head. */
 void drain_refused(struct report *r)
+{
+    char name[80], text[160];
+    struct plan p;
+
+    for (int renewable = 0; renewable < 2; renewable++) {
+        struct figures f = {0};
+
+        plan_plain(&p, 25);
+        p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
+        p.queues[0].max_length = renewable ? 0 : 1000;
+        p.application.service_us = 10 * SECOND;
+        plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
+        for (int i = 1; i <= 2; i++)
+            plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
+        plan_break(&p, FAULT_DATABASE_FULL, 2 * (int64_t)SECOND, 40 * (int64_t)SECOND);
+        plan_break(&p, FAULT_DRAIN, 15 * (int64_t)SECOND, 0);
+        p.stop_us = 100 * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "a drain, and a database that refused, at limit 2%s",
+                 renewable ? "" : ", no renewal");
+        snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD],
+                 f.n_stored, f.n_lost);
+        verdict(r, &f, !f.n_lost, name, text);
+    }
+}
+
+/* Replica 1 is killed with a message in flight, and the channel of replica 0, which gets the message, is closed again and
+ * again: at its last delivery the message does not wait for the end of replica 1's token, but is stored whole. */
+void held_at_the_limit(struct report *r)
 {
     struct figures f = {0};
     struct plan p;
     char text[160];
 
-    plan_plain(&p, 25);
-    p.queues[0].limit = p.queues[0].rules.delivery_limit = 2;
-    p.application.service_us = 10 * SECOND;
-    plan_add(&p, 0, CHARACTER_GOOD, 5, 0, 0);
-    for (int i = 1; i <= 2; i++)
-        plan_break(&p, FAULT_KILL, i * (int64_t)SECOND, SECOND / 10)->param = 0;
-    plan_break(&p, FAULT_DATABASE_FULL, 2 * (int64_t)SECOND, 40 * (int64_t)SECOND);
-    plan_break(&p, FAULT_DRAIN, 15 * (int64_t)SECOND, 0);
-    p.stop_us = 100 * (int64_t)SECOND;
+    plan_plain(&p, 27);
+    p.n_sidecars = 2;
+    p.queues[0].version = 310;
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 3;
+    p.queues[0].max_length = 1000;
+    p.queues[0].rules.token_window_ms = p.queues[0].rules.max_window_ms = 300000;
+    p.application.rates[DEED_HANG] = 10000;
+    plan_add(&p, 0, CHARACTER_GOOD, 1, SECOND, 0);
+    plan_break(&p, FAULT_KILL, 2 * (int64_t)SECOND, 250 * (int64_t)SECOND)->sidecar = 1;
+    for (int i = 0; i < 3; i++)
+        plan_break(&p, FAULT_CHANNEL, (5 + 50 * i) * (int64_t)SECOND, 0)->sidecar = 0;
+    p.stop_us = 200 * (int64_t)SECOND;
     measure(&p, &f);
-    snprintf(text, sizeof(text), "%zu of 5 done, %zu stored, %zu lost", f.n_done[CHARACTER_GOOD], f.n_stored,
-             f.n_lost);
-    verdict(r, &f, !f.n_lost, "a drain, and a database that refused, at limit 2", text);
+    snprintf(text, sizeof(text), "%zu stored, %zu lost", f.n_stored, f.n_lost);
+    verdict(r, &f, f.n_stored == 1 && !f.n_lost, "the last delivery of a message that another replica has",
+            text);
+}
+
+/* The next attempt is far away, and the channel is closed every two seconds: near its limit of 3 the message is
+ * renewed at each of its deliveries, until the queue pauses for that. The oracle checks the pause. */
+void renewal_loop(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 28);
+    p.queues[0].version = 310;
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 3;
+    p.queues[0].rules.backoff_ms = 200000;
+    plan_add(&p, 0, CHARACTER_FLAKY, 1, 0, 0);
+    p.messages[0].param = 1;
+    for (int i = 1; i <= 15; i++)
+        plan_break(&p, FAULT_CHANNEL, i * 2 * (int64_t)SECOND, 0)->sidecar = 0;
+    p.stop_us = 900 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu done, %zu stored", f.n_done[CHARACTER_FLAKY], f.n_stored);
+    verdict(r, &f, f.n_done[CHARACTER_FLAKY] == 1 && !f.n_stored, "a message that is renewed again and again",
+            text);
 }
 
 /* A claim whose answer is lost is released during a drain, without being repeated: its completed row proves
