@@ -117,8 +117,9 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         note_bad(q, now_ms, reading);
         break;
     case BATCH_UNKNOWN:
-        /* A single message may be at fault itself: it is released until an answer shows that batches are known. */
-        if (r->n_sent > 1)
+        /* A single message may be at fault itself: it is released until an answer shows that batches are known, as
+         * often as it would be tried otherwise. */
+        if (r->n_sent > 1 || request_first(r)->n_given_back >= q->rules.max_attempts)
             life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
         else
             life_request_failed(q, now_ms, r, a->brief);
