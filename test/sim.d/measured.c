@@ -525,6 +525,7 @@ static const struct {
                  {"many-busy", many_busy},
                  {"neighbours", neighbours},
                  {"killers", killers},
+                 {"batches", batches},
                  {"steady-killers", steady_killers},
                  {"outages", outages},
                  {"kills", kills},

@@ -45,6 +45,8 @@ typedef void scenario_fn(struct report *r);
 
 /* measured_killers.c */
 scenario_fn killers, steady_killers;
+/* measured_batches.c */
+scenario_fn batches;
 /* measured_start.c */
 scenario_fn long_jobs;
 /* measured_corners.c */

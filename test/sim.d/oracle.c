@@ -131,9 +131,18 @@ static void check_batch(struct world *w, const struct post *carrier)
 
     if (carrier->n_members > most || carrier->enveloped != (rules->max_messages > 0))
         oracle_broken(w, "batch", "a request has %zu messages, %zu are allowed", carrier->n_members, most);
-    for (size_t i = 1; i < carrier->n_members; i++)
-        if (carrier->members[i]->truth == carrier->members[i - 1]->truth)
-            oracle_broken(w, "batch", "%s is twice in one request", carrier->members[i]->truth->id);
+    for (size_t i = 0; i < carrier->n_members; i++) {
+        const struct truth *t = carrier->members[i]->truth;
+
+        if (i && t == carrier->members[i - 1]->truth)
+            oracle_broken(w, "batch", "%s is twice in one request", t->id);
+        if (t->row.batch_cap && carrier->n_members > (size_t)t->row.batch_cap)
+            oracle_broken(w, "batch", "%s is in a request of %zu, and it failed in one of twice %d", t->id,
+                          carrier->n_members, t->row.batch_cap);
+        if (t->row.batch_cap != carrier->truth->row.batch_cap)
+            oracle_broken(w, "batch", "%s has a cap of %d, and %s one of %d, in one request", t->id,
+                          t->row.batch_cap, carrier->truth->id, carrier->truth->row.batch_cap);
+    }
 }
 
 void oracle_forward(struct world *w, struct post *p)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ACTIONS_MAX = 100000 };
+enum { ACTIONS_MAX = 100000, GROUP_MOST = 8 };
 
 /* --- batches --- */
 
@@ -312,6 +312,8 @@ static void forward(struct world *w, struct sidecar *s, int queue, const struct 
     members[0]->members = members;
     members[0]->n_members = n;
     w->counts.n_posts++;
+    if (n > GROUP_MOST && request_first(r)->claim.alone)
+        oracle_broken(w, "quarantine", "%zu quarantined messages are in one request", n);
     oracle_forward(w, members[0]);
     if (s->n_open == s->open_cap) {
         s->open_cap = s->open_cap ? s->open_cap * 2 : 64;

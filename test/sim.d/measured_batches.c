@@ -1,0 +1,160 @@
+/* Measured scenarios of requests with several messages: how many requests and crashes a bad message costs, and whether
+ * the others are done. */
+#include "measured_rig.h"
+
+#include <stdio.h>
+
+enum { BATCH = 100 };
+
+static void batch_plan(struct plan *p, int concurrency, bool transaction)
+{
+    plan_plain(p, 15);
+    p->queues[0].rules.concurrency = concurrency;
+    p->queues[0].rules.transaction = transaction;
+    p->queues[0].rules.max_parked = 10000;
+    plan_batch(&p->queues[0].rules, BATCH);
+    p->stop_us = 6 * (int64_t)HOUR_S * SECOND;
+}
+
+/* The first message shows that the application knows batches. */
+static void add_among(struct plan *p, enum character c, size_t n)
+{
+    plan_add(p, 0, CHARACTER_GOOD, 1, 0, 0);
+    plan_add(p, 0, CHARACTER_GOOD, n / 2, SECOND, 0);
+    if (c != CHARACTER_GOOD)
+        plan_add(p, 0, c, 1, SECOND, 0);
+    plan_add(p, 0, CHARACTER_GOOD, n - n / 2 - (c != CHARACTER_GOOD), SECOND, 0);
+}
+
+/* Ceiling of the binary logarithm of BATCH: 7. */
+enum { EXTRA_MOST = 2 * 7 + 1 };
+
+static void one_poison(struct report *r)
+{
+    char text[160];
+
+    for (int transaction = 0; transaction < 2; transaction++) {
+        struct figures none = {0}, f = {0};
+        struct plan p;
+
+        for (int bad = 0; bad < 2; bad++) {
+            batch_plan(&p, 1, transaction);
+            p.queues[0].rules.max_attempts = 2;
+            add_among(&p, bad ? CHARACTER_500 : CHARACTER_GOOD, BATCH);
+            measure(&p, bad ? &f : &none);
+        }
+        /* In `response` each message goes alone after the failure. Its second attempt is not counted. */
+        int extra = (int)(f.out.counts.n_posts - none.out.counts.n_posts) - 1;
+        int most = transaction ? EXTRA_MOST : BATCH;
+
+        snprintf(text, sizeof(text), "%d more requests (at most %d), %zu of 100 good ones done, %d charged",
+                 extra, most, f.n_done[CHARACTER_GOOD], f.n_charged);
+        verdict(r, &f,
+                f.n_dead[CHARACTER_500] == 1 && extra <= most && f.n_done[CHARACTER_GOOD] == 100 &&
+                    !f.n_charged,
+                transaction ? "one poison in a batch of 100"
+                            : "one poison in a batch of 100, completion response",
+                text);
+    }
+}
+
+static void one_killer(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    batch_plan(&p, 16, true);
+    p.application.service_us = 20000;
+    p.application.restart_us = 5 * (int64_t)SECOND;
+    add_among(&p, CHARACTER_KILLER, 1600);
+    measure(&p, &f);
+    int uncharged = f.n_kills - p.queues[0].rules.max_attempts;
+
+    snprintf(text, sizeof(text),
+             "found after %d crashes (at most 2), %zu of 1,600 good ones done after %.0f s, %d charged",
+             uncharged, f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, f.n_charged);
+    verdict(r, &f,
+            f.n_dead[CHARACTER_KILLER] == 1 && uncharged <= 2 && f.n_done[CHARACTER_GOOD] == 1600 &&
+                !f.n_charged,
+            "one killer among 1,600 in flight", text);
+}
+
+/* A window of ten minutes, and one message that is never answered. */
+static void one_hangs(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    batch_plan(&p, 4, true);
+    p.queues[0].rules.token_window_ms = 600000;
+    p.queues[0].rules.max_hold_ms = 1800000;
+    add_among(&p, CHARACTER_HANG, BATCH);
+    measure(&p, &f);
+    snprintf(text, sizeof(text),
+             "%zu of 100 good ones done after %.0f s (at most 3,700), %d charged; it is %s",
+             f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, f.n_charged,
+             f.n_dead[CHARACTER_HANG] ? "dead" : "not dead");
+    verdict(r, &f,
+            f.n_done[CHARACTER_GOOD] == 100 && f.last_good_us <= 3700 * (int64_t)SECOND && !f.n_charged &&
+                f.n_dead[CHARACTER_HANG] == 1,
+            "one hangs, window ten minutes, batches of 100", text);
+}
+
+/* A message that is always refused, which the application's answer does not name. */
+static void one_is_refused(struct report *r)
+{
+    static const enum character kinds[] = {CHARACTER_503, CHARACTER_429};
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    for (size_t i = 0; i < 2; i++) {
+        batch_plan(&p, 1, true);
+        p.stop_us = HOUR_S * (int64_t)SECOND;
+        add_among(&p, kinds[i], BATCH);
+        measure(&p, &f);
+        snprintf(text, sizeof(text), "%zu of 100 good ones done after %.0f s (at most 120), %d charged",
+                 f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, f.n_charged);
+        verdict(
+            r, &f, f.n_done[CHARACTER_GOOD] == 100 && f.last_good_us <= 120 * (int64_t)SECOND && !f.n_charged,
+            i ? "one is always answered 429, batches of 100" : "one is always answered 503, batches of 100",
+            text);
+    }
+}
+
+/* Requests of the first second: the circuit breaker allows as many as `concurrency` in each second. */
+static void bad_deploy(struct report *r)
+{
+    static const int slots[] = {1, 4, 16};
+    struct plan p;
+    char name[80], text[160];
+
+    for (size_t i = 0; i < 3; i++) {
+        struct figures f = {0};
+
+        batch_plan(&p, slots[i], true);
+        plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+        plan_add(&p, 0, CHARACTER_GOOD, 1600, 2 * SECOND, 0);
+        plan_break(&p, FAULT_APP_500, SECOND, 20 * (int64_t)SECOND);
+        p.stop_us = 12 * (int64_t)SECOND;
+        measure(&p, &f);
+        int most = 50 + 10 * slots[i];
+
+        snprintf(name, sizeof(name), "all answered 500, batches of 100, concurrency %d", slots[i]);
+        snprintf(text, sizeof(text),
+                 "%llu requests in 10 s (at most 50, and %d trials), %zu dead, %d charged",
+                 (unsigned long long)f.out.counts.n_posts, most - 50, f.n_dead[CHARACTER_GOOD], f.n_charged);
+        verdict(r, &f, f.out.counts.n_posts <= (uint64_t)most && !f.n_dead[CHARACTER_GOOD], name, text);
+    }
+}
+
+void batches(struct report *r)
+{
+    one_poison(r);
+    one_killer(r);
+    one_hangs(r);
+    one_is_refused(r);
+    bad_deploy(r);
+}
