@@ -101,15 +101,27 @@ static void check_delivery_limit(const struct reading *r, const char *key, int l
     report_fails_check(r->report);
 }
 
+static bool has_name(const struct config_names *names, const char *name)
+{
+    for (size_t i = 0; i < names->n; i++)
+        if (strcmp(names->items[i], name) == 0)
+            return true;
+    return false;
+}
+
 /* Without `mandatory` the broker drops a message silently, and its successors would close the gap. */
 static void check_ordered(const struct reading *root, const struct config_outbox *o)
 {
-    for (size_t i = 0; i < o->ordered.n; i++)
-        for (size_t j = 0; j < o->not_mandatory.n; j++)
-            if (strcmp(o->ordered.items[i], o->not_mandatory.items[j]) == 0)
-                cross_report(root, false, "outbox.ordered", "outbox.not_mandatory",
-                             "'%s' is in both: without `mandatory` the broker drops messages silently",
-                             o->ordered.items[i]);
+    for (size_t i = 0; i < o->ordered.n; i++) {
+        const char *name = o->ordered.items[i];
+
+        if (has_name(&o->not_mandatory, name))
+            cross_report(root, false, "outbox.ordered", "outbox.not_mandatory",
+                         "'%s' is in both: without `mandatory` the broker drops messages silently", name);
+        if (o->exchanges.n && !has_name(&o->exchanges, name))
+            cross_report(root, false, "outbox.ordered", "outbox.exchanges",
+                         "'%s' is not in outbox.exchanges: the outbox may not publish to it", name);
+    }
 }
 
 void cross_check_root(const struct reading *root, config_database_check *check)

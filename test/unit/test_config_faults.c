@@ -693,6 +693,11 @@ static void test_combinations(void **state)
          "\"queues\": {\"a\": {\"forward\": {\"url\": \"http://h\"}}, \"b\": {\"queue\": \"a\", "
          "\"consumer\": \"x\", \"forward\": {\"url\": \"http://h\"}}}",
          "queues.b.queue", "the same queue and vhost as queues.a; expected each queue once"},
+        {'A', "\"outbox\": {\"ordered\": [\"x\"], \"not_mandatory\": [\"x\"]}", "outbox.ordered",
+         "'x' is in both: without `mandatory` the broker drops messages silently"},
+        {'A', "\"outbox\": {\"ordered\": [\"x\"], \"exchanges\": [\"y\"]}", "outbox.ordered",
+         "'x' is not in outbox.exchanges: the outbox may not publish to it"},
+        {'A', "\"outbox\": {\"ordered\": [\"x\"], \"exchanges\": [\"y\", \"x\"]}", NULL, NULL},
         {'S',
          "\"queues\": {\"a\": {\"vhost\": \"/\", \"forward\": {\"url\": \"http://h\"}}, \"b\": {\"queue\": "
          "\"a\", \"consumer\": \"x\", \"forward\": {\"url\": \"http://h\"}}}",
