@@ -136,6 +136,14 @@ static void test_markdown(void **state)
         groups += p == table.data || p[-1] == '\n';
     for (size_t i = 0; i < n_keys; i++)
         assert_true(*keys[i].example);
+    for (const char *p = buf_text(&table), *end; (end = strchr(p, '\n')); p = end + 1) {
+        size_t n_ticks = 0;
+
+        for (const char *c = p; c < end; c++)
+            n_ticks += *c == '`';
+        assert_int_equal(n_ticks % 2, 0); /* code is never broken */
+        assert_true(end - p < 240);
+    }
     assert_int_equal(entries, n_keys);
     assert_int_equal(groups, 13);
     assert_non_null(
