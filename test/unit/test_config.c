@@ -6,6 +6,7 @@
 #include "config/keys.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/base/markdown.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/config.h"
 #include "onceward/config/keys.h"
@@ -124,6 +125,17 @@ static void test_page_is_current(void **state)
     check_page("<!-- keys -->\n", "<!-- /keys -->", config_keys_markdown);
 }
 
+static void test_code_is_kept_on_one_line(void **state)
+{
+    struct buf text = {0};
+
+    markdown_add_paragraph(
+        &text, "A sentence of the documentation that ends a few columns before the width of a line with "
+               "code such as `onceward status --config FILE`.");
+    assert_non_null(strstr(buf_text(&text), "\n`onceward status --config FILE`.\n"));
+    buf_deinit(&text);
+}
+
 static void test_markdown(void **state)
 {
     struct buf table = {0};
@@ -136,14 +148,6 @@ static void test_markdown(void **state)
         groups += p == table.data || p[-1] == '\n';
     for (size_t i = 0; i < n_keys; i++)
         assert_true(*keys[i].example);
-    for (const char *p = buf_text(&table), *end; (end = strchr(p, '\n')); p = end + 1) {
-        size_t n_ticks = 0;
-
-        for (const char *c = p; c < end; c++)
-            n_ticks += *c == '`';
-        assert_int_equal(n_ticks % 2, 0); /* code is never broken */
-        assert_true(end - p < 240);
-    }
     assert_int_equal(entries, n_keys);
     assert_int_equal(groups, 13);
     assert_non_null(
@@ -669,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_schema_is_current),
         cmocka_unit_test(test_page_is_current),
         cmocka_unit_test(test_markdown),
+        cmocka_unit_test(test_code_is_kept_on_one_line),
         cmocka_unit_test(test_full_lists_every_key),
         cmocka_unit_test(test_ordered_defaults),
         cmocka_unit_test(test_batch_defaults),
