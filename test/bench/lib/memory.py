@@ -13,11 +13,15 @@ class Group:
         self.path = os.path.join(ROOT, name)
         try:
             os.mkdir(self.path)
-            with open(os.path.join(self.path, "memory.limit_in_bytes"), "w") as f:
-                f.write(str(limit))
+            self.limit(limit)
         except OSError as e:
             raise SystemExit(f"--memory needs a memory controller of version 1 that may be written: {e}") from None
         self.enter = ["sh", "-c", f'echo $$ >{self.path}/cgroup.procs && exec "$@"', "sh"]
+
+    def limit(self, limit):
+        """-1: none."""
+        with open(os.path.join(self.path, "memory.limit_in_bytes"), "w") as f:
+            f.write(str(limit))
 
     def remove(self):
         """When its processes have ended."""

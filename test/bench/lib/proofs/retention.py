@@ -5,7 +5,8 @@ entries of the history. A third one stays empty. At each size of LEVELS all thre
 the scheduler counts it; claims a second are those of one connection, without the time in which other programs had the CPUs.
 
 With --memory N the server runs in a cgroup of N GiB, the pages that the kernel keeps for it included, and has a quarter of that as shared
-buffers. At the end whole rows and the compact history are then measured each for minutes, since the pages of one drive out those of the other."""
+buffers. At the end whole rows and the compact history are then measured each for minutes, since the pages of one drive out those of the other.
+CPU beside whole rows and beside moves is measured without the bound, with everything in memory."""
 
 import json
 import os
@@ -90,6 +91,10 @@ class Client:
         cpu, waited = (now - then for now, then in zip(self.scheduled(), before))
         return cpu / 1000 / n, n / (busy - waited / 1e9)
 
+    def warm(self):
+        self.query("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+        self.query("SELECT pg_prewarm('onceward.inbox_pkey', 'read'), pg_prewarm('onceward.history_hash', 'read')")
+
     def forget_claims(self):
         for first in range(0, len(self.claimed), 1000):
             self.query("DELETE FROM onceward.inbox WHERE consumer = 'c' AND message_id = ANY (%s)", self.claimed[first:first + 1000])
@@ -116,8 +121,7 @@ def in_turn(clients, seconds=SECONDS):
     """label: medians of CPU and rate over the rounds. What was claimed is removed again. A fill leaves the indexes on the disk."""
     results = {label: [] for label in clients}
     for client in clients.values():
-        client.query("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-        client.query("SELECT pg_prewarm('onceward.inbox_pkey', 'read'), pg_prewarm('onceward.history_hash', 'read')")
+        client.warm()
         client.claims(WARM_S)
     for number in range(ROUNDS):
         for label in list(clients) if number % 2 == 0 else list(clients)[::-1]:
@@ -131,6 +135,7 @@ def in_blocks(clients):
     """label: CPU and rate, each after it had the memory for itself for a while."""
     results = {label: [] for label in clients}
     for label in [*clients, *list(clients)[::-1]]:
+        clients[label].warm()
         clients[label].claims(LONG_WARM_S)
         results[label].append(clients[label].claims(LONG_S))
     return {label: tuple(statistics.mean(each) for each in zip(*r)) for label, r in results.items()}
@@ -146,10 +151,12 @@ def old_rows(client, first, n):
     return [tids[i:i + SLICE] for i in range(0, len(tids), SLICE)]
 
 
+ASYNCHRONOUS = "SET synchronous_commit = off"  # as housekeeping commits
 MOVE = "SELECT onceward.history_move('c', 1::smallint, %s::tid[], clock_timestamp())"
 
 
 def moves(v, client, first):
+    client.query(ASYNCHRONOUS)
     slices = old_rows(client, first, MOVES)
     for tids in slices[:50]:
         client.query(MOVE, tids)
@@ -158,6 +165,7 @@ def moves(v, client, first):
     for tids in slices[50:]:
         n += client.value(MOVE, tids)
     used = (client.cpu_us() - used) / n
+    client.query("RESET synchronous_commit")
     wal = client.value("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn) / n
     v.tell("a move: µs of CPU, bytes of WAL just after a checkpoint", f"{used:.1f}, {wal:,.0f}")
 
@@ -165,6 +173,7 @@ def moves(v, client, first):
 def beside(bed, database, client, first, rate):
     """µs of CPU a claim beside so many moves a second, of that without, in turn; and the moves a second."""
     mover, ratios, moved = Client(bed, database), [], []
+    mover.query(ASYNCHRONOUS)
     slices = old_rows(mover, first, max(SLICE * PARTS, int(rate * MOVING_SECONDS * PARTS)))
     without = [client.claims()[0]]
     for part in (slices[i::PARTS] for i in range(PARTS)):
@@ -210,6 +219,10 @@ class Server:
         self.bed.postgres.query("SELECT pg_reload_conf()")
         self.bed.checkpoint()
 
+    def unbound(self):
+        if self.group:
+            self.group.limit(-1)
+
     def stop(self):
         if self.group:
             self.bed.postgres.stop()
@@ -243,9 +256,11 @@ class Growth:
         for label in ("rows", "many rows"):
             self.clients[label] = Client(self.bed, self.names[label])
 
-    def note(self, measured):
-        sizes = {label: sum(bytes_per_id(self.clients[label], f"onceward.{table}", 1) for table in ("inbox", "history"))
-                 for label in ("rows", "compact")}
+    def bytes_now(self):
+        return {label: sum(bytes_per_id(self.clients[label], f"onceward.{table}", 1) for table in ("inbox", "history"))
+                for label in ("rows", "compact")}
+
+    def note(self, sizes, measured):
         self.v.tell(f"{self.done:,} ids: µs of CPU a claim, claims/s",
                     "; ".join(f"{label} {cpu:.1f}, {rate:,.0f}" for label, (cpu, rate) in measured.items()))
         self.v.tell("    GB", "; ".join(f"{label} {n / 1e9:.2f}" for label, n in sizes.items()))
@@ -259,15 +274,23 @@ class Growth:
 
 
 def measure_level(g, last, bounded):
-    if not (last and bounded):
-        g.note(in_turn({label: g.clients[label] for label in ("empty", "rows", "compact")}))
+    clients, sizes = {label: client for label, client in g.clients.items() if label != "many rows"}, g.bytes_now()
+    if last and bounded:
+        rows, compact = clients.pop("rows"), clients.pop("compact")
+        g.note(sizes, {**in_turn(clients), **in_blocks({"rows": rows, "compact": compact})})
+        rates = {label: rate for label, (_, rate) in g.measured[-1].items()}
+        g.v.least(f"claims/s in {bounded} GiB, of those with whole rows", rates["compact"] / rates["rows"], 1.3)
+    else:
+        g.note(sizes, in_turn(clients))
+
+
+def measure_cpu(g, v):
+    """Of claims that find everything in memory."""
+    g.server.unbound()
+    if "many rows" not in g.clients:
         return
-    short = in_turn({label: client for label, client in g.clients.items() if label != "rows"})
-    long = in_blocks({label: g.clients[label] for label in ("rows", "compact")})
-    g.note({**short, **long})
-    g.v.least(f"claims/s in {bounded} GiB, of those with whole rows", long["compact"][1] / long["rows"][1], 1.3)
-    if "many rows" in short:
-        g.v.most(f"µs of CPU a claim, of that with {MANY:,} whole rows", short["compact"][0] / short["many rows"][0], 1.1)
+    cpu = {label: m[0] for label, m in in_blocks({label: g.clients[label] for label in ("many rows", "compact")}).items()}
+    v.most(f"µs of CPU a claim, of that with {MANY:,} whole rows", cpu["compact"] / cpu["many rows"], 1.1)
 
 
 def measure_moves(g, v):
@@ -294,19 +317,25 @@ def measure_drains(g, v):
         v.tell("    and with whole rows", f"{statistics.median(ratios['rows']):.2f}")
 
 
+def draw(figures):
+    """The plot of what write() has written."""
+    levels, measured, sizes = figures["levels"], figures["measured"], figures["bytes"]
+    most = sizes[-1]["rows"]
+    series = {f"rate, {label}": [m[label][1] / m["empty"][1] for m in measured] for label in ("rows", "compact")}
+    series.update({f"bytes, {label}": [n[label] / most for n in sizes] for label in ("rows", "compact")})
+    return plot.lines(f"Rate of claims, of that with an empty inbox; bytes, of {most / 1e9:.3g} GB", "million ids", [n / 1e6 for n in levels], series)
+
+
 def write(g, folder):
     os.makedirs(folder, exist_ok=True)
-    most = g.sizes[-1]["rows"]
-    series = {f"claims/s, {label}": [m[label][1] / m["empty"][1] for m in g.measured] for label in ("rows", "compact")}
-    series.update({f"bytes, {label}": [n[label] / most for n in g.sizes] for label in ("rows", "compact")})
+    figures = {"levels": g.levels, "measured": g.measured, "bytes": g.sizes}
     with open(os.path.join(folder, "retention.json"), "w") as f:
-        json.dump({"levels": g.levels, "measured": g.measured, "bytes": g.sizes}, f, indent=1)
+        json.dump(figures, f, indent=1)
     path = os.path.join(folder, "retention.svg")
     with open(path, "w") as f:
-        f.write(plot.lines(f"Claims/s, of those with an empty inbox; bytes, of {most / 1e9:.3g} GB", "million ids",
-                           [n / 1e6 for n in g.levels], series))
+        f.write(draw(figures))
     g.bed.say(f"wrote {path}")
-    g.v.document.update(levels=g.levels, series=series)
+    g.v.document.update(figures)
 
 
 def prove(bed, o):
@@ -322,6 +351,7 @@ def prove(bed, o):
                 g.copy_rows()
         if len(g.levels) > 1:
             write(g, o.out)
+        measure_cpu(g, v)
         measure_moves(g, v)
         measure_drains(g, v)
     finally:
