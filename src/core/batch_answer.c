@@ -296,7 +296,7 @@ void batch_answer_read(const struct batch_reply *a, const struct batch_rules *ru
         if (a->status >= 200 && a->status < 300)
             read_success(a, rules, members, n, ret);
         else
-            ret->verdict = verdict_of_error(a->status, rules->knows_batches);
+            ret->verdict = verdict_of_error(a->status, rules->knows_batches || a->echo == (int64_t)a->n_sent);
         return;
     case ANSWER_UNREACHABLE:
     case ANSWER_ABANDONED:

@@ -184,6 +184,15 @@ def test_other_ways_to_name_a_failure(bed, batches, completion, form):
     not_charged(bed, [i for i in ids if i != "m0003"])
 
 
+def test_a_refusal_with_the_count_is_the_messages_own(bed, batches):
+    """Before any good answer. Without the count, 422 may mean that the application does not know batches."""
+    bed.app.handler = lambda request, reply: reply.status(422, b"", {"Onceward-Batch": batches.seen(request).count})
+    publish(bed, 1)
+    sidecar = bed.sidecar(forward=forward())
+    sidecar.wait_for("dead", message_id="m0000", reason="permanent")
+    assert not sidecar.find("paused")
+
+
 # --- sizes ---
 
 def test_a_request_stays_within_max_bytes(bed, batches):
