@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* Where standard input, output or error is missing, the next file or socket would take its number, and be
- * written to by whoever prints. Each is opened the wrong way round, so that using it still fails. */
+/* If standard input, output or error is missing, the next file or socket would take its number, and output
+ * would go there. Each is opened the wrong way round, so that using it still fails. */
 static void fill_standard_files(void)
 {
     for (int fd = 0; fd <= 2; fd++)

@@ -18,7 +18,7 @@
 -- have a longer one than this. A row whose window ends later than that and the grace was claimed by a clock that was ahead. A claim makes it end in
 -- p_max_windows. The same goes for a row that waits for the end of such a window.
 --
--- Whoever ends without a word is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
+-- An owner that ends without an answer is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
 -- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
 -- exhausted: failed, with all attempts made; or to be taken over, with takeovers at p_max_attempts + 2.
 --

@@ -20,7 +20,7 @@
 -- The retention that counts is the longest that a replica has reported within the hour, also one that is not the keeper: where replicas
 -- with different configurations run, nothing is forgotten early. A longer one counts at once.
 --
--- One keeper a consumer: a lease in the consumer's row, written about twice a minute; whoever takes it over goes on where the page
+-- One keeper a consumer: a lease in the consumer's row, written about twice a minute; the next keeper goes on where the page
 -- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by a lock
 -- of onceward.consumer that conflicts with itself only. Both hold behind a pooler.
 --

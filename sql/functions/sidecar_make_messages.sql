@@ -17,7 +17,7 @@
 -- third of the claims. With lz4, where the server has it, rows of 2 KB and more are compressed; that costs less than writing what it saves.
 --
 -- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old. A table
--- that has the name of a day, and is no partition, keeps that day from being made, too, and no other: sidecar_days_hindered says so.
+-- that has the name of a day, and is no partition, keeps that day from being made, too, and no other: sidecar_days_hindered reports it.
 --
 -- Locks: onceward.message_retention in SHARE UPDATE EXCLUSIVE mode, NOWAIT. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
 -- do not wait for it, and it waits for at most 50 ms.

@@ -1,4 +1,4 @@
--- One step of the tables' turns: the holder of the lease calls it now and then.
+-- A step of the tables' turns: the holder of the lease calls it now and then.
 --
 -- Answers
 --   turned   the next table's turn has begun, or that it has was written down: call again
@@ -10,8 +10,8 @@
 --   busy     a lock was not to be had at once, or within 100 ms: a dump may be reading
 --   lost     another holder has the lease
 --
--- A table is emptied when nobody can write to it any more, and all of it was confirmed. Whoever writes has an id before the turn is read.
--- turned_by was assigned after the turn was seen to have begun, so whoever read an earlier one has an id below it. When the oldest id
+-- A table is emptied when nobody can write to it any more, and all of it was confirmed. A writer has an id before it reads the turn.
+-- turned_by was assigned after the turn was seen to have begun, so a writer that read an earlier one has an id below it. When the oldest id
 -- in progress at the position's snapshot is above turned_by, all of those had ended then, and what they wrote is before the position.
 -- A crash of the server may make the sequence jump, so nothing is derived from a count: whose turn it is says the sequence, read in this
 -- same call, and it must be the turn that was written down. The next turn is a call of its own.

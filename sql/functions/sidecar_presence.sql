@@ -14,7 +14,7 @@
 --                    row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
---   kind 'retry'     what waits is to be looked at at once, by each replica that has not done this number yet: ord, number, name: who said so
+--   kind 'retry'     waiting messages are tried at once, by each replica that has not done this number yet: ord, number, name: who said so
 --   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
 --                    said so, counter: how many ms ago. What has come since is not meant
 --   kind 'give_up'   one for each message that is to be given up: ord, text: its id, name: who said so last

@@ -7,7 +7,7 @@
 --
 -- Locks: the letter, then the row, SKIP LOCKED: it never waits for one; and the consumer's row of onceward.control where the id was to be
 -- given up, for which it waits a second at most. Rows: one.
--- Repeating it: after 'reset' it answers 'other', and the message may be published all the same; after 'completed' it answers 'gone'.
+-- Repeating it: after 'reset' it answers 'other', and the message may be published nevertheless; after 'completed' it answers 'gone'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive(p_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -55,7 +55,7 @@ BEGIN
         RETURN 'completed';
     END IF;
 
-    -- It was stored without reading the row: it may be another message under the same id.
+    -- The letter was stored without reading the row: it may be another message under the same id.
     IF v_letter.rowless AND v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
         RETURN 'rowless';
     ELSIF v_row.status = 'completed' THEN

@@ -45,7 +45,7 @@ BEGIN
         v_split := position(E'\\x00'::bytea IN v_key);
         IF v_split < 2 OR v_split = length(v_key) THEN
             v_reason := 'It names no consumer or no message id.';
-        -- One NUL, and standard UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
+        -- A single NUL, and standard UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
         ELSIF position(E'\\x00'::bytea IN substr(v_key, v_split + 1)) = 0
               AND encode(v_key, 'hex') COLLATE "C" ~
                   ('^(?:[0-7][0-9a-f]|(?:c[2-9a-f]|d[0-9a-f])[89ab][0-9a-f]'

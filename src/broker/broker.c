@@ -1,4 +1,4 @@
-/* One connection for the queues of a virtual host: its start, its end, and information that needs no method.
+/* A connection for the queues of a virtual host: its start, its end, and information that needs no method.
  *
  * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to
  * wire.out. An event that is not returned at once waits in `events`; before that, events of a channel wait in

@@ -156,7 +156,7 @@ static int on_frame(struct broker *b, const amqp_frame_t *frame, const struct as
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
                                                       : 0;
     if (frame->channel >= b->n_numbers || b->closing > CLOSE_CHANNELS_SENT)
-        return 0; /* nothing may be sent after the connection's end */
+        return 0; /* no frame may be sent after the connection's end */
     struct number *n = &b->numbers[frame->channel];
     if (!n->user)
         number_frame(b, n, frame->channel, frame);

@@ -30,7 +30,7 @@ enum channel_state {
     CHANNEL_OPENING, /* open was sent */
     CHANNEL_OPEN,
     CHANNEL_CLOSING, /* close was sent; everything but its answer is dropped */
-    CHANNEL_SHUT,    /* it stays closed */
+    CHANNEL_SHUT,    /* stays closed */
 };
 
 enum content_state {

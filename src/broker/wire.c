@@ -19,7 +19,7 @@
 
 enum {
     METHOD_MAX = 2048,    /* our largest method: three short strings and an empty table */
-    RECORD_MAX = 16384,   /* one TLS record */
+    RECORD_MAX = 16384,   /* a TLS record */
     KEEP_MAX = 64 * 1024, /* an empty buffer's memory */
     FRAME_HEAD = 7,       /* type, channel, length */
     FRAME_AROUND = FRAME_HEAD + 1,

@@ -13,7 +13,7 @@ struct message;
 
 struct findings {
     int n_failed, n_warnings;
-    bool json;         /* one JSON object per line */
+    bool json;         /* a JSON object per line */
     const char *where; /* the subject of the lines */
 };
 

@@ -13,7 +13,7 @@ static const char help[] =
     "  zsh   source <(onceward completion zsh)\n"
     "  fish  onceward completion fish | source\n";
 
-/* One word of a list: "config=" is an option with a value. */
+/* A word of a list: "config=" is an option with a value. */
 struct word {
     const char *text;
     int len; /* without = */

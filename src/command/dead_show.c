@@ -93,7 +93,7 @@ int dead_list(const struct dead_options *o, const struct config *c, struct admin
     (void)c;
     if (list.limit < 0)
         list.limit = o->json || filter.n_ids ? 0 : LIST_LIMIT;
-    filter.limit = list.limit ? list.limit + 1 : 0; /* one more shows whether there are more */
+    filter.limit = list.limit ? list.limit + 1 : 0; /* a further one shows whether there are more */
     answer = admin_dead_each(a, &filter, false, list_one, &list, &f);
     table_print(&list.table, stdout, text_width(stdout));
     table_deinit(&list.table);

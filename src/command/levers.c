@@ -252,7 +252,7 @@ static void tell_given_up(void *ctx, const char *id, const char *answer)
         const char *answer, *words;
         bool refused;
     } all[] = {
-        {"at_hand", "dies when it is next at hand", false},
+        {"at_hand", "becomes a dead letter at its next delivery", false},
         {"unseen", "was not seen yet: dies when it comes", false},
         {"completed", "is completed: nothing to give up", true},
         {"dead", "is dead already: `onceward dead list`", true},

@@ -41,7 +41,7 @@ struct redrive {
     const struct config *config;
     struct admin *admin;
     struct pace pace;
-    struct outlet *outlets; /* one connection for each vhost so far */
+    struct outlet *outlets; /* a connection for each vhost so far */
     size_t n_outlets;
     struct fault fault;
     int64_t n_seen, n_done, n_completed, n_left;

@@ -85,8 +85,8 @@ int try_stale(struct try *t)
 
 /* The state of a request whose row is locked. */
 enum met {
-    MET_AT_COMPLETE, /* it waits in complete() */
-    MET_ANSWERED,    /* it was answered before it called complete */
+    MET_AT_COMPLETE, /* waits in complete() */
+    MET_ANSWERED,    /* was answered before it called complete */
     MET_NOT,
 };
 

@@ -85,7 +85,7 @@ static int many_judge(struct try *t, const struct many *m)
     return 0;
 }
 
-/* ---- one at a time, without a lock ---- */
+/* ---- a request at a time, without a lock ---- */
 
 /* A plain connection to the application; -1: impossible. */
 static int connect_plainly(const struct try *t)

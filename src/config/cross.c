@@ -80,7 +80,7 @@ static void check_tls(const struct reading *r, const struct config_tls *t, const
         if (!secure && reading_is_set(r, names[i]))
             cross_report(r, true, names[i], NULL, "has no effect: the URL's scheme is not one with TLS");
     if (secure && !t->verify)
-        cross_report(r, true, names[3], NULL, "is false: whoever answers at that address is trusted");
+        cross_report(r, true, names[3], NULL, "is false: any server that answers at that address is trusted");
 }
 
 static bool is_secure(const char *url, const char *scheme)
@@ -141,7 +141,7 @@ void cross_check_root(const struct reading *root, config_database_check *check)
     check_ordered(root, &c->outbox);
 }
 
-/* --- one queue --- */
+/* --- a queue --- */
 
 static void check_windows(const struct reading *r, const struct config_queue *q)
 {

@@ -96,8 +96,8 @@ void exposed_check_root(const struct reading *root, bool database_is_open)
 
     if (url && starts_with(url, "amqp:") && !url_is_local(url))
         cross_report(root, true, reading_is_set(root, "broker.host") ? "broker.host" : "broker.url", NULL,
-                     "has no TLS, and the broker is on another machine: whoever is on the way reads user, "
-                     "password and messages, and can change them; amqps:// encrypts");
+                     "has no TLS, and the broker is on another machine: anyone on the way can read user, "
+                     "password and messages, and change them; amqps:// encrypts");
     if (database_is_open)
         cross_report(
             root, true, "database.url", NULL,
@@ -116,7 +116,7 @@ void exposed_check_queue(const struct queue_reading *q)
     if (blamed && w->url && !w->unix_socket && starts_with(w->url, "http:") && !url_is_local(w->url))
         cross_report(
             &q->reading, true, blamed, "forward.url",
-            "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts");
+            "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts");
 }
 
 /* --- the file --- */

@@ -141,7 +141,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
-    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* it may not be at fault */
+    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* the message may not be at fault */
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)
@@ -212,7 +212,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         return row_on_hold(q, now_ms, d);
     case ROW_MISMATCH:
         return row_mismatch(q, now_ms, d, r);
-    case ROW_DUE: /* it may be taken over, but only alone */
+    case ROW_DUE: /* may be taken over, but only alone */
         row_facts(d, now_ms, r);
         d->claim.takeovers++; /* including this one */
         d->claim.has_token = false;

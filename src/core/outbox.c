@@ -446,7 +446,7 @@ static bool tell_next(struct outbox *o, struct outbox_action *a)
     return o->to_tell[OUTBOX_TOLD_STOPPED] && tell_stopped(o, a);
 }
 
-/* Nothing is in flight at the broker or the database: the drain is complete. */
+/* The drain is complete: nothing is in flight at the broker or the database. */
 static bool is_through(const struct outbox *o)
 {
     return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&

@@ -658,7 +658,7 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;
 
-    /* One topic may be forbidden while others of its exchange are allowed. An ordered exchange waits for it. */
+    /* A topic may be forbidden while others of its exchange are allowed. An ordered exchange waits for it. */
     if (code == 404 || (code == 403 && (!strstr(why, " topic '") || is_ordered(o, row->exchange)))) {
         refuse(o, now_ms, row, reason, why);
         return;

@@ -186,7 +186,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         /* A message that can be renewed is not claimed for its letter. */
         if (life_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
             continue;
-        /* It is not forwarded, so it counts as alone; a row that was taken over before requires that. */
+        /* The message is not forwarded, so it counts as alone; a row that was taken over before requires that. */
         if (life_is_near(q, action_at(k)) || action_at(k)->given_up)
             return claim(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
@@ -273,7 +273,7 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
     return NULL;
 }
 
-/* It has been held for max_hold already, and another attempt would hold it longer. */
+/* Held for max_hold already: another attempt would hold it longer. */
 static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;

@@ -15,7 +15,7 @@ static void drain_idle(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (d->wait == WAIT_FOLLOWING && d->leader && !held_is_idle(d->leader) && q->drain == DRAIN_FINISHING)
-            continue; /* it may yet be acked with the one in flight */
+            continue; /* may yet be acked with the one in flight */
         if (operation_info(d->op)->link == LINK_BROKER) {
             if (d->wait != WAIT_NONE)
                 life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));

@@ -137,7 +137,7 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const 
         tell(q, "give_up", by, n);
 }
 
-/* It has failed or would be given up, and waits because of the circuit breaker: for its turn, its time, or
+/* Failed or to be given up, and waiting because of the circuit breaker: for its turn, its time, or
  * the end of a statement. */
 static bool is_held_by_brake(const struct delivery *d)
 {

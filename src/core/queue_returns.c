@@ -160,8 +160,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
     const struct delivery *stays;
     int64_t since = paused_since_ms(q), n = 0;
 
-    /* It is useless if all replicas do the same at the same time, and an operator's pause holds for all of
-     * them. */
+    /* Useless if all replicas do the same at the same time, and an operator's pause holds for all of them. */
     q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms && q->n_others > 0 &&
                         database_is_up(q->database) && !q->lever.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
@@ -188,10 +187,10 @@ static int by_due(const void *a, const void *b)
     return x->timer.at_ms < y->timer.at_ms ? 1 : x->timer.at_ms > y->timer.at_ms ? -1 : 0;
 }
 
-/* What waits for longer than pause_hold may fill half of max_parked: beyond that the latest due go back, so
- * that others pass. Under the same rule as every return, somebody else could take it; or nobody could, and it
- * comes back behind those that wait for room. Alone on a queue that puts it to its front it would come right
- * back: max_parked is the bound then, and is told. Under a single active consumer it would go behind its successors. */
+/* Messages that wait for longer than pause_hold may fill half of max_parked. Beyond that the latest due are returned,
+ * so that others pass. As for every return, another replica may take such a message, or it is redelivered behind those
+ * that wait for room. Alone on a queue that requeues to its front it would be redelivered at once: there max_parked is
+ * the bound, and is logged. Under a single active consumer it would go behind its successors. */
 static void return_crowded(struct queue *q, int64_t now_ms)
 {
     struct list *l = &q->held.waiting[WAIT_DUE];

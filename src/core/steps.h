@@ -2,7 +2,7 @@
 
 #include "core/held.h"
 
-/* What queue_time does besides timers and bounds, each in a file of its own. Private to the core. */
+/* Parts of queue_time besides timers and bounds, each in a file of its own. Private to the core. */
 
 /* Once a second: what goes back to the broker (max_hold, pause_hold, crowded). queue_returns.c. */
 void return_step(struct queue *q, int64_t now_ms);

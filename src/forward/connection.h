@@ -23,7 +23,7 @@ struct connection {
     struct exchange *x;              /* NULL: idle */
     int fd;
     int64_t idle_ms; /* when it became idle */
-    bool was_used;   /* it carried an exchange to its end */
+    bool was_used;   /* has carried an exchange to its end */
 };
 
 /* Takes fd, or tls with it, also when it fails. ready is called with the connection for each event. NULL: f

@@ -1,4 +1,4 @@
-/* One POST and its answer: the bytes sent and received, and the meaning of its end. No I/O: connection.c
+/* A POST and its answer: the bytes sent and received, and the meaning of its end. No I/O: connection.c
  * moves the bytes. */
 
 #include "forward/exchange.h"

@@ -32,7 +32,7 @@ enum ending {
     ENDING_STALE,   /* the kept connection was closed before it took a byte: another one is needed */
 };
 
-/* One POST and the part of its answer received so far. It is in flight from forward_send to its answer: in
+/* A POST and the part of its answer received so far. It is in flight from forward_send to its answer: in
  * by_ref and in the list `out`. Until it has a connection it is also in its application's `waiting`; after
  * its end it is in `ended`. */
 struct exchange {
@@ -55,7 +55,7 @@ struct exchange {
     struct buf answer; /* the reply's body, up to its bound */
     enum ending ending;
     bool offered;     /* a connection began to send it */
-    bool reused;      /* that connection had carried others */
+    bool reused;      /* the connection had carried others */
     bool early;       /* an error came before the whole request was sent: the rest is not sent */
     bool cut;         /* ended by this side, or broken off behind an error's head: the status counts */
     bool reset;       /* error is a connection reset */

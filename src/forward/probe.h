@@ -29,7 +29,7 @@ struct probe {
 /* The target of a probe. */
 struct probe_question {
     const char *ready_url;   /* NULL: a connect to url */
-    const char *url;         /* where requests go */
+    const char *url;         /* of the requests */
     const char *unix_socket; /* for url, and for ready_url if that has the same host and port; NULL: TCP */
     const struct config_tls *tls;
     int64_t connect_timeout_ms;

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One HTTP/1.1 response to a POST, read piece by piece as it arrives (RFC 9112). Pure: bytes in, no I/O, no
+/* An HTTP/1.1 response to a POST, read piece by piece as it arrives (RFC 9112). Pure: bytes in, no I/O, no
  * clock.
  *
  * Interim responses (1xx) are skipped. 101 was not requested, so it ends the reply. Bytes that are not

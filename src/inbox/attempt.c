@@ -1,4 +1,4 @@
-/* One attempt to connect to the inbox, on a helper thread: it owns copies of everything it needs,
+/* An attempt to connect to the inbox, on a helper thread: it owns copies of everything it needs,
  * because an abandoned attempt may outlive the configuration. */
 #include "call.h"
 #include "connect.h"

@@ -220,7 +220,7 @@ static void advise_roles(const struct admin *a, FILE *advice)
 {
     fprintf(advice,
             "-- The roles onceward_sidecar and onceward_app do not exist, and %s may not create roles.\n"
-            "-- The schema is ready all the same. An administrator may run this in %s:\n\n%s\n%s\n",
+            "-- The schema is ready nevertheless. An administrator may run this in %s:\n\n%s\n%s\n",
             PQuser(a->conn), a->where, sql_file_find("roles_create.sql")->text,
             sql_file_find("roles_grant.sql")->text);
 }

@@ -386,7 +386,7 @@ int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *
 
 /* --- letters --- */
 
-/* One column of the letters, as an array literal. */
+/* A column of the letters, as an array literal. */
 static void column_add(struct buf *out, const struct inbox_outbox_letter *letters, size_t n, int column)
 {
     const char *texts[INBOX_OUTBOX_LETTERS] = {0};

@@ -389,7 +389,7 @@ static bool result_take(struct inbox *i, PGresult *result)
 /* Takes the results that libpq has read. True: see pipeline_read. */
 static bool results_take(struct inbox *i)
 {
-    int n_nulls = 0; /* one NULL ends each statement; a second one means that libpq expects nothing more */
+    int n_nulls = 0; /* a NULL ends each statement; a second one means that libpq expects nothing more */
 
     while (!PQisBusy(i->conn) && i->n_segments) {
         PGresult *result = PQgetResult(i->conn);

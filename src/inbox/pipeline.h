@@ -50,7 +50,7 @@ struct inbox {
     struct question_answer answers[N_QUESTIONS];
     struct buf outbox_snapshot; /* of the batch that a lookup is about */
     struct presence presence;
-    int64_t *dead_letters; /* one per queue, from the latest answer */
+    int64_t *dead_letters; /* a number per queue, from the latest answer */
 
     bool lost;
     struct fault fault; /* why the connection was lost */

@@ -11,7 +11,7 @@ struct presence {
     int64_t counter; /* this instance's counter; 0: not answered yet */
     bool namesake;
     bool asked_count;
-    int *n_others; /* one per queue */
+    int *n_others; /* a number per queue */
     int64_t n_counted;
     struct inbox_holder_seen *holders;
     size_t n_holders;

@@ -22,7 +22,7 @@ int session_commit(struct admin *a, struct fault *f);
 /* Rolls back. The next statement reports a failure of that. */
 void session_rollback(struct admin *a);
 
-/* One statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with
+/* A statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with
  * the SQLSTATE as its code. */
 int session_query(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
                   struct fault *f);
@@ -34,7 +34,7 @@ int session_query_binary(struct admin *a, const char *sql, int n, const char *co
 /* Several statements without parameters or rows, such as a file. */
 int session_script(struct admin *a, const char *sql, struct fault *f);
 
-/* One statement in a transaction of its own. */
+/* A statement in a transaction of its own. */
 int session_once(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
                  struct fault *f);
 

@@ -212,7 +212,7 @@ int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, str
         ret->locked = PQntuples(r) == 0;
         PQclear(r);
     }
-    /* One round trip, so that little time passes between this query and the following one at the effect. */
+    /* A single round trip, so that little time passes between this query and the following one at the effect. */
     if (session_query(t->asker, "SELECT r.status = 'completed', r.token = $3::uuid " THE_ROW, 3, params, &r,
                       f))
         return -1;

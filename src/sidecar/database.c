@@ -274,7 +274,7 @@ static void tell_unprepared(struct sidecar *s)
     log_begin(&l, EVENT_LIMITS, NULL);
     log_text(
         &l, "reason",
-        "a pooler loses prepared statements: unnamed ones are used (database.prepared: off says so at once)");
+        "a pooler loses prepared statements: unnamed ones are used (database.prepared: off does so from the start)");
     log_end(&l);
 }
 

@@ -156,7 +156,7 @@ void reload_carry_out(struct sidecar *s, char **argv)
     unsetenv(RELOADS);
     log_start(STDOUT_FILENO);
     texts_add(&faults, text);
-    refuse(s, "the program could not be started anew; the old configuration stays", &faults);
+    refuse(s, "the program could not be restarted; the old configuration stays", &faults);
     texts_deinit(&faults);
 }
 

@@ -1,4 +1,4 @@
-/* One thread, which waits in one place.
+/* The loop: one thread, which waits in one place.
  *
  * A turn waits; reads input (broker, database, applications) as facts for the queues' cores; advances their
  * time; carries out their actions; sends the collected batches; frees what has ended. Nothing in a turn

@@ -46,10 +46,10 @@
  *   store.c            the partitions of stored messages
  *   days.c             those that are past their retention, dropped on a connection of their own
  *   partitions.c   ranges of queue names that change
- *   outbox.c           the relay of the outbox; outbox_answers.c, outbox_figures.c: what it is told, and tells
+ *   outbox.c           the relay of the outbox; outbox_answers.c, outbox_figures.c: its answers and its figures
  *   first_start.c      what is missing before a queue's first start
  *   state_writer.c     the state file
- *   reload.c           the program, started anew in its own place
+ *   reload.c           the program, restarted in its own place
  *
  * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
  * → report. */
@@ -264,7 +264,7 @@ struct sidecar {
     struct sidecar_letters { /* letters.c: letters above LETTER_LARGE_BYTES */
         struct side_connection side;
         bool wanted;        /* a letter waits for it */
-        struct batch batch; /* one letter */
+        struct batch batch; /* a single letter */
         struct letters large;
     } letters;
     struct sidecar_store { /* store.c, days.c */
@@ -371,7 +371,7 @@ void partitions_widen(struct sidecar *s); /* at its end, for the one that goes o
 void database_step(struct sidecar *s);
 void database_answered(struct sidecar *s, const struct inbox_row *r);
 void database_dial(struct sidecar *s, struct dial *d);                   /* begins a connection */
-void database_ask(struct sidecar *s);                                    /* what is due of its questions */
+void database_ask(struct sidecar *s);                                    /* asks the questions that are due */
 void database_broker_is(struct sidecar *s, const struct broker_link *k); /* its cluster is known */
 void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
@@ -469,7 +469,7 @@ int64_t housekeeping_due_ms(const struct sidecar *s);
 /* --- store.c --- */
 
 void store_linked(struct sidecar *s); /* the database is connected: asks before anything is claimed */
-void store_ask(struct sidecar *s);    /* where it is due and the database is connected */
+void store_ask(struct sidecar *s);    /* if it is due and the database is connected */
 void store_step(struct sidecar *s);
 int64_t store_due_ms(const struct sidecar *s);
 void store_failed(struct sidecar *s, const struct fault *f); /* told */
@@ -491,7 +491,7 @@ void outbox_step(struct sidecar *s);
 int64_t outbox_next_ms(const struct sidecar *s); /* when to step again */
 void outbox_database_is(struct sidecar *s, bool there);
 void outbox_answered(struct sidecar *s);       /* an application has */
-void outbox_ends(struct sidecar *s, bool now); /* it drains; now: it waits for nothing */
+void outbox_ends(struct sidecar *s, bool now); /* begins a drain; now: without waiting */
 bool outbox_has_ended(const struct sidecar *s);
 bool outbox_is_ready(const struct sidecar *s); /* has reached broker and database */
 bool outbox_is_quiet(const struct sidecar *s); /* holds nothing */
@@ -506,12 +506,13 @@ void state_end(struct sidecar *s, int status);
 
 /* --- reload.c --- */
 
-/* Somebody asks for one. True: none is under way, and the program can start with the file as it is. Told, and
- * refused, where it cannot. */
+/* A reload was asked for. True: none is under way, and the program can start with the file as it is. Otherwise
+ * it is refused and logged. */
 bool reload_begins(struct sidecar *s);
-void reload_give_up(struct sidecar *s); /* it ends, or drains, instead: whoever waits is told */
-/* Starts the program anew in place of this one; argv is its whole command. Comes back only when it is
- * refused, which was told. Nothing of s may be connected any more. */
+void reload_give_up(
+    struct sidecar *s); /* the program ends or drains instead: the command that waits learns it */
+/* Restarts the program in place of this one; argv is its whole command. Returns only if that fails, which was
+ * logged. Nothing of s may be connected any more. */
 void reload_carry_out(struct sidecar *s, char **argv);
-/* Was it started in the place of one that was told to reload? Then it says so. Before the first turn. */
+/* Logs the reload, if the program was started by one. Before the first turn. */
 void reload_take_over(struct sidecar *s);

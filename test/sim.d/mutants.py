@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class Stale(Exception):
 
 class Mutant:
     def __init__(self, root, name):
-        self.root, self.name = root, name
+        self.root, self.name, self.changed = root, name, None
         self.path = os.path.join(FOLDER, name + ".patch")
         with open(os.path.join(root, self.path), encoding="utf-8") as f:
             lines = f.read().split("\n")
@@ -54,7 +55,12 @@ class Mutant:
             raise Stale(f"{self.path}:1: a mutant has a first line that names the mistake, and at least one place")
 
     def texts(self):
-        """The changed files with their mutated texts."""
+        """The changed files with their mutated texts, as the sources were at the first call."""
+        if self.changed is None:
+            self.changed = self.apply()
+        return self.changed
+
+    def apply(self):
         changed = {}
         for number, file, old, new in self.places:
             if not (file.startswith("src/") and file.endswith(".c")):
@@ -185,7 +191,23 @@ class Build:
         self.commands = {os.path.relpath(os.path.join(e["directory"], e["file"]), root): e["command"] for e in entries
                          if e["output"].startswith("libonceward.a.p/")}
         commands = subprocess.run(["ninja", "-C", build, "-t", "commands", "test/sim.d/test_sim"], check=True, stdout=subprocess.PIPE, text=True)
-        self.link = shlex.split(commands.stdout.strip().splitlines()[-1])
+        # Copies, so that the tree may be built again while mutants run.
+        kept = os.path.join(os.path.abspath(build), "mutants", ".base")
+        os.makedirs(kept, exist_ok=True)
+        self.link = [self.keep(kept, word) for word in shlex.split(commands.stdout.strip().splitlines()[-1])]
+
+    def keep(self, folder, word):
+        if not word.endswith((".o", ".a")):
+            return word
+        copy = os.path.join(folder, os.path.basename(word))
+        if word.endswith(".o"):
+            shutil.copy(os.path.join(self.build, word), copy)
+            return copy
+        members = subprocess.run(["ar", "t", word], cwd=self.build, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+        if os.path.exists(copy):
+            os.unlink(copy)
+        subprocess.run(["ar", "rcs", copy, *members], cwd=self.build, check=True)  # a thin archive only names its members
+        return copy
 
     def compile(self, mutant, file, text, folder):
         # Always the same path, or ccache compiles again.
@@ -213,7 +235,7 @@ class Build:
         program = os.path.join(folder, "test_sim")
         # An object in front of the library takes the place of the library's own.
         link = [word if word != "test/sim.d/test_sim" else program for word in self.link]
-        at = link.index("libonceward.a")
+        at = next(i for i, word in enumerate(link) if word.endswith("/libonceward.a"))
         while at and link[at - 1].startswith("-Wl,"):
             at -= 1
         subprocess.run([*link[:at], *objects, *link[at:]], cwd=self.build, check=True)
@@ -249,6 +271,8 @@ def find(root, wanted):
 def run(root, build, wanted, jobs):
     n = n_bad = 0
     mutants, build = find(root, wanted), Build(root, build)
+    for mutant in mutants:
+        mutant.texts()
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for caught, line in pool.map(lambda mutant: judge(build, mutant), mutants):
             n += 1

@@ -847,18 +847,18 @@ static void test_warnings(void **state)
         {'Q', "\"pause_hold\": \"30m\"", "queues.q.pause_hold",
          "pause_hold (30m) is above max_hold (25m), which comes first"},
         {'B', BROKER("amqp://h:5672/v"), "broker.url",
-         "has no TLS, and the broker is on another machine: whoever is on the way reads user, password and "
+         "has no TLS, and the broker is on another machine: anyone on the way can read user, password and "
          "messages, "
-         "and can change them; amqps:// encrypts"},
+         "and change them; amqps:// encrypts"},
         {'B', BROKER("amqp://u:p@127.0.0.2:5672/v"), NULL, NULL},
         {'B', BROKER("amqp://u:p@[::1]/v"), NULL, NULL},
         {'B', BROKER("amqp://localhost./v"), NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization\": \"Bearer x\"}",
          "queues.q.forward.authorization",
-         "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
+         "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Api-Key\": \"x\"}}",
          "queues.q.forward.headers",
-         "is sent without TLS to another machine: whoever is on the way reads it; https:// encrypts"},
+         "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Source\": \"x\"}}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"https://h\", \"authorization\": \"Bearer x\"}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://127.1.2.3:80\", \"authorization\": \"Bearer x\"}", NULL, NULL},
@@ -871,7 +871,7 @@ static void test_warnings(void **state)
         {'B',
          "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqps://h\", \"tls\": {\"verify\": "
          "false}}",
-         "broker.tls.verify", "is false: whoever answers at that address is trusted"},
+         "broker.tls.verify", "is false: any server that answers at that address is trusted"},
         {'B',
          "\"database\": {\"url\": \"host=h\"}, \"broker\": {\"url\": \"amqp://localhost\", \"tls\": "
          "{\"ca_file\": "

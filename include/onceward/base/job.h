@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-/* One blocking piece of work (name resolution, connecting, logging in) on a short-lived thread of its own, so
+/* A blocking piece of work (name resolution, connecting, logging in) on a short-lived thread of its own, so
  * that the loop never blocks. The thread owns its data; an abandoned job cleans up after itself when it ends. */
 struct job;
 

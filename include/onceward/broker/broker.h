@@ -72,7 +72,7 @@ struct broker_tag {
 };
 
 enum broker_event_kind {
-    BROKER_NOTHING, /* nothing more now; poll */
+    BROKER_NOTHING, /* no event now: poll */
 
     /* Of a queue. */
     BROKER_DELIVERY,  /* message is the receiver's (message_free) */
@@ -80,7 +80,7 @@ enum broker_event_kind {
                          body_len, n_bytes, delivery_count and n_rejected are set */
     BROKER_CONSUMING, /* consume-ok; consumer says which */
     BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
-    BROKER_CANCELLED, /* the broker cancelled the consumer (fault says so). The channel is opened again by
+    BROKER_CANCELLED, /* the broker cancelled the consumer (fault has the words). The channel is opened again by
                          itself: CHANNEL_LOST follows */
     BROKER_CHANNEL_LOST, /* the channel was closed (reason, and fault in words); all its tags are void. It is
                             being opened again, but for a stream's */
@@ -102,7 +102,7 @@ enum broker_reason {
     BROKER_REASON_NO_QUEUE,  /* 404: it is not there, or its node is down */
     BROKER_REASON_FORBIDDEN, /* 403: the user may not, or somebody consumes it exclusively */
     BROKER_REASON_CANCELLED, /* after BROKER_CANCELLED */
-    BROKER_REASON_STREAM,    /* it is one; broker_reopen opens it at once */
+    BROKER_REASON_STREAM,    /* a stream; broker_reopen opens the channel at once */
     BROKER_REASON_REOPENED,  /* broker_reopen */
     BROKER_REASON_SILENT,    /* a question: no answer in time */
     BROKER_REASON_OTHER,     /* 406 and the rest: the fault says what */

@@ -175,7 +175,7 @@ struct config {
     bool state_file_is_set; /* given in the file; the default is shared by the sidecars of one user */
     int64_t shutdown_grace_ms;
     struct config_outbox outbox;
-    struct config_queue *queues; /* one per partition; may be empty if there is an outbox */
+    struct config_queue *queues; /* an entry per partition; may be empty if there is an outbox */
     size_t n_queues, n_entries;
     struct config_arena *arena;
 };
@@ -184,7 +184,7 @@ struct config {
 struct config_report {
     struct config_finding {
         char *path; /* "queues.payments.forward.url"; empty: the whole file */
-        char *text; /* what is wrong, and what was expected */
+        char *text; /* the fault, and the expected value */
         bool warning;
         bool fails_check; /* for a warning: `run` continues, `check` fails */
     } * findings;

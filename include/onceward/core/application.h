@@ -43,9 +43,9 @@ struct application {
     uint64_t crash_sent; /* requests up to this number belong to the latest crash, or to an earlier one */
     bool alive_before;   /* seen alive between the last two crashes */
     bool seen_alive;     /* since the latest crash */
-    bool refused;        /* it has refused connections since the latest crash */
-    bool gone;           /* it seems not to listen: it is probed, and no request is sent */
-    bool reached;        /* it was reached at least once */
+    bool refused;        /* connections were refused since the latest crash */
+    bool gone;           /* the port seems closed: probes are sent, and no requests */
+    bool reached;        /* a connection succeeded at least once */
     int64_t back_ms;     /* when it was last found to be back */
     int n_in_vain;       /* consecutive times that no request could be sent although a probe had just
                             succeeded; only an answer resets it */
@@ -100,7 +100,7 @@ void application_answered(struct application *a, int64_t now_ms, const struct ap
 /* The answer was 429 or 503, which count for the queue's limiter. 429 shows that the application is alive. */
 void application_refused_politely(struct application *a, const struct application_request *r, int status);
 
-/* Nothing was sent. refused: the connection failed (refused, no route, TLS failure, name not found), so a
+/* No byte was sent. refused: the connection failed (refused, no route, TLS failure, name not found), so a
  * later success shows that the application is back. A connection that was slow, or broke before the request
  * was sent, does not prove that: behind a proxy that always accepts, every connect succeeds. */
 void application_unreachable(struct application *a, int64_t now_ms, bool refused);
@@ -111,7 +111,7 @@ enum crash {
                        crash */
     CRASH_UNPROVEN, /* this message was alone, but the application may have been down all the time: see
                        unproven_may_charge */
-    CRASH_QUARANTINED, /* one of several messages: it is quarantined from now on */
+    CRASH_QUARANTINED, /* several messages were in flight: this one is quarantined from now on */
     CRASH_NOT_ITS_OWN, /* not this message: its attempt is not charged */
 };
 

@@ -26,7 +26,7 @@ struct delivery_copy {
     int64_t delivery_count; /* from its header */
     int64_t n_rejected;     /* from this queue, earlier */
     int64_t deaths;         /* message_deaths() */
-    size_t n_bytes;         /* that it takes, or would take */
+    size_t n_bytes;         /* memory that it takes, or would take */
     uint64_t body_len;
     int64_t received_ms;
 };
@@ -39,7 +39,7 @@ struct delivery_claim {
     bool row_is_ours;  /* the row has this body's fingerprint */
     bool alone;        /* claimed for quarantine */
     bool trial;        /* claimed while the circuit breaker was on */
-    bool reserved;     /* it holds a slot of the application */
+    bool reserved;     /* holds a slot of the application */
     bool looked;       /* a lookup was made while it waited for a slot */
     int attempt;       /* without takeovers */
     int crashes, takeovers;

@@ -34,7 +34,7 @@ struct limiter {
     int most;
     uint64_t n_cuts;       /* a request remembers this number: see limiter_mark */
     int64_t wait_ms;       /* the present wait; 0: none */
-    int64_t wait_until_ms; /* nothing is sent before then */
+    int64_t wait_until_ms; /* no request is sent before then */
     int64_t full_since_ms; /* since when every slot has been taken; 0: not now */
     int64_t full_step_ms;  /* duration of that after which the limit grows */
     int64_t slow_since_ms; /* since when the limit has been 1 with a wait; 0: not now */

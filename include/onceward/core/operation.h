@@ -29,13 +29,13 @@ enum wait_reason {
     WAIT_WATCHING, /* answered; the row is read again later */
     WAIT_AGAIN,    /* the database did not answer, or refused */
     WAIT_FOLLOWING, /* another delivery of the same message is in progress here, and decides its end. No timer */
-    WAIT_SURPLUS,  /* that delivery has the maximum of followers already */
+    WAIT_SURPLUS,  /* the leader has the maximum of followers already */
     WAIT_ROOM,     /* its body did not fit and was skipped */
     WAIT_CIRCLING, /* dead, and returned by the queue's own dead-letter exchange */
     WAIT_RENEWAL,  /* renewed too often */
     WAIT_ORDER,    /* an earlier message of its key has not ended. No timer */
     WAIT_ON_HOLD,  /* its row is held until an operator decides */
-    WAIT_BRAKE,    /* it failed while the circuit breaker is on; tried again in turn */
+    WAIT_BRAKE,    /* failed while the circuit breaker is on; tried again in turn */
     N_WAITS
 };
 

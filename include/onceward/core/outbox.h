@@ -121,7 +121,7 @@ struct outbox_batch {
     struct link in_order;
     uint64_t number;
     size_t n_rows;   /* its rows in memory */
-    bool over;       /* it was read completely */
+    bool over;       /* read completely */
     int64_t settled; /* the highest seq below which all rows are done; -1: none */
     char *text;      /* the database's name for it */
 };
@@ -214,7 +214,7 @@ enum outbox_action_kind {
 
 enum outbox_told {
     OUTBOX_TOLD_HELD,     /* this sidecar is now the relay */
-    OUTBOX_TOLD_LEFT,     /* it no longer is, with the reason */
+    OUTBOX_TOLD_LEFT,     /* no longer, with the reason */
     OUTBOX_TOLD_REFUSED,  /* the outbox belongs to another virtual host */
     OUTBOX_TOLD_RESTORED, /* every row is sent again */
     OUTBOX_TOLD_NACKED,   /* the broker nacked this message */

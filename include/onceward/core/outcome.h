@@ -10,7 +10,7 @@
 
 enum answer_kind {
     ANSWER_STATUS,      /* a complete response; status holds its code */
-    ANSWER_UNREACHABLE, /* nothing was sent: refused, no route, name not found, TLS failure, connect timeout
+    ANSWER_UNREACHABLE, /* no byte was sent: refused, no route, name not found, TLS failure, connect timeout
                            */
     ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
     ANSWER_TIMEOUT,     /* the window ended first */

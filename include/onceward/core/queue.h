@@ -150,7 +150,7 @@ struct queue {
     } lever;
     enum drain_state drain;
     int64_t drain_until_ms;
-    bool ready;            /* it has consumed at least once */
+    bool ready;            /* has consumed at least once */
     bool database_worked;  /* at the last check */
     int64_t loop_until_ms; /* end of the pause for a message that is renewed again and again */
     bool limits_awaited;   /* the question about the queue's arguments is in flight */
@@ -191,7 +191,7 @@ struct queue {
         const char *reopen; /* reason to reopen the channel; NULL: none */
         uint64_t holder;    /* delivery whose row's lock owner is wanted; 0: none */
         int64_t holder_ms;  /* time of the latest question */
-        bool large_letter;  /* one is waiting */
+        bool large_letter;  /* a large letter is waiting */
     } asks;
     struct queue_counts counts;
 };

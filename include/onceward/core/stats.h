@@ -11,7 +11,7 @@
 
 /* The keys that a field has in the line: the field's name with endings. */
 enum stats_kind {
-    STATS_KIND_VALUE, /* one key, the name itself: a number, a text, or null */
+    STATS_KIND_VALUE, /* a single key, the name itself: a number, a text, or null */
     STATS_KIND_COUNT, /* the name itself: growth since the last line; "_total": since the queue was started */
     STATS_KIND_LATENCY,   /* "_p50", "_p99", "_max": milliseconds, of requests or operations that ended since
                              the last line; or null */

@@ -204,7 +204,7 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f);
 struct inbox_figures {
     int64_t oldest_snapshot_ms;  /* -1: unknown, since this role may not see other roles' sessions */
     int64_t dead_letter_bytes;   /* of all consumers of the database */
-    const int64_t *dead_letters; /* one per queue; valid until they are asked for again */
+    const int64_t *dead_letters; /* a number per queue; valid until they are asked for again */
 };
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
@@ -264,7 +264,7 @@ void inbox_ask_make_messages(struct inbox *i);
 /* 1: *ret, once; 0: no answer yet, or not asked; -1: the statement failed: f. */
 int inbox_made_messages(struct inbox *i, struct inbox_made_messages *ret, struct fault *f);
 
-/* One call of sidecar_keep_messages, which drops partitions past their retention. It may take a minute,
+/* A call of sidecar_keep_messages, which drops partitions past their retention. It may take a minute,
  * during which everything else on this connection waits. */
 struct inbox_kept_messages {
     char dropped[32]; /* the dropped partition; empty: none */
