@@ -20,7 +20,7 @@ static void say_limit(const struct queue *q, struct delivery *d)
     struct buf text = {0};
 
     life_limit_words(q, d, &text);
-    words_say(d, buf_text(&text), NULL);
+    error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
 }
 
@@ -54,7 +54,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
         const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
 
-        words_say_last(d, "older than max_age", slice_of(last ? last : ""));
+        error_text_set_last(d, "older than max_age", slice_of(last ? last : ""));
         return life_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
                quarantine_find(q, now_ms, d)) {
@@ -62,7 +62,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
         return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
                (q->application->place.credit_ms > 0 || d->claim.crashes >= N_ALONE_CRASHES)) {
-        words_say(d, "it was with the application when that crashed: it goes alone", NULL);
+        error_text_set(d, "it was with the application when that crashed: it goes alone", NULL);
         return life_release(d, 0, row_as_it_is());
     } else {
         return step_want(OP_FORWARD);
@@ -112,7 +112,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         struct buf text = {0};
 
         life_limit_words(q, d, &text);
-        words_say_last(d, buf_text(&text), r->detail);
+        error_text_set_last(d, buf_text(&text), r->detail);
         buf_deinit(&text);
         d->outcome.exhausted = true;
         d->claim.attempt = r->attempt;
@@ -145,9 +145,9 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)
-        words_say_last(d, "", r->detail);
+        error_text_set_last(d, "", r->detail);
     else if (!d->outcome.error)
-        words_say(d, "all attempts failed", NULL);
+        error_text_set(d, "all attempts failed", NULL);
     d->outcome.exhausted = true;
     if (d->given_up)
         return life_give_up(q, now_ms, d);
@@ -208,7 +208,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
     case ROW_ON_HOLD:
         row_facts(d, now_ms, r);
         if (r->detail.len)
-            words_say_last(d, "", r->detail);
+            error_text_set_last(d, "", r->detail);
         return row_on_hold(q, now_ms, d);
     case ROW_MISMATCH:
         return row_mismatch(q, now_ms, d, r);

@@ -288,7 +288,7 @@ static struct step life_without_channel(const struct queue *q, struct delivery *
         return step_with(step_end(), s.effects);
     if (!idle)
         return s;
-    words_say(d, "given back before it was sent", NULL);
+    error_text_set(d, "given back before it was sent", NULL);
     return step_with(life_release_to_requeue(d, 0), s.effects);
 }
 
@@ -660,7 +660,7 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
-        words_say(d, text, NULL);
+        error_text_set(d, text, NULL);
     return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, d->outcome.rowless);
 }
 
@@ -707,7 +707,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
 
     if (text)
-        words_say(d, text, NULL);
+        error_text_set(d, text, NULL);
     d->outcome.dead = why;
     d->outcome.rowless = rowless;
     if (rowless)
@@ -763,7 +763,7 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
     if (elsewhere)
         buf_add_text(&text,
                      "; its row is at work elsewhere: see whether it was completed before it is redriven");
-    words_say(d, buf_text(&text), NULL);
+    error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
     d->claim.has_token = false; /* its window ends by itself */
     return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, true),
@@ -799,7 +799,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
     }
     if (!d->claim.has_token)
         return life_requeue(q, d);
-    words_say(d, "given back before it was sent", NULL);
+    error_text_set(d, "given back before it was sent", NULL);
     return life_release_to_requeue(d, 0);
 }
 
@@ -938,10 +938,10 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
     }
     d->outcome.only_expired = d->outcome.unanswered = accepted;
     if (accepted) {
-        words_say(d, "accepted with 202, and not completed within the window", NULL);
+        error_text_set(d, "accepted with 202, and not completed within the window", NULL);
     } else {
         snprintf(text, sizeof(text), "answered %d without completing the token", d->outcome.http_status);
-        words_say(d, text, NULL);
+        error_text_set(d, text, NULL);
         row_answered_early(q, now_ms, d, false);
     }
     if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
@@ -1081,7 +1081,7 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
         return row_locked(now_ms, d);
     case ROW_INVALID: /* the error text is invalid, not the failure */
         row_refused(q, now_ms, d, r);
-        words_say(d, "failed, with an error text that the database refuses", NULL);
+        error_text_set(d, "failed, with an error text that the database refuses", NULL);
         return step_wait(d->op, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default:
         return row_again(now_ms, d);
@@ -1109,7 +1109,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         return row_locked(now_ms, d);
     case ROW_INVALID:
         row_refused(q, now_ms, d, r);
-        words_say(d, "given back, with a text that the database refuses", NULL);
+        error_text_set(d, "given back, with a text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row belongs to another claim, so there is nothing to release */
         if (d->outcome.then_requeue && returns_alone(q)) {
@@ -1279,7 +1279,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
 
     snprintf(text, sizeof(text), "no answer within the window of %lld ms",
              (long long)q->rules.token_window_ms);
-    words_say(d, text, NULL);
+    error_text_set(d, text, NULL);
     d->outcome.only_expired = true;
     d->outcome.http_status = 0;
     d->outcome.unanswered = true;

@@ -24,7 +24,7 @@ void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum v
 {
     if (v == VERDICT_COMPLETE)
         keep_result(q, d, a->body);
-    words_say(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
+    error_text_set(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
     /* A proxy says 504 when its patience ends: the application works on. */
     d->outcome.unanswered = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504);

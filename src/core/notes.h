@@ -16,12 +16,12 @@ void note_text(struct note *n, const char *format, ...) __attribute__((format(pr
 
 /* The last error of a delivery: `error` without the application's own text, `said` with it (NULL: the same).
  * Both are copied. NULL clears. */
-void words_say(struct delivery *d, const char *error, const char *said);
+void error_text_set(struct delivery *d, const char *error, const char *said);
 
 /* "why; last: …", with the last error as logged, or from the row: `error` without the application's own text.
  * why may be empty. */
-void words_say_last(struct delivery *d, const char *why, struct slice last);
+void error_text_set_last(struct delivery *d, const char *why, struct slice last);
 
 /* Appends the commonest errors of the messages that wait for their next attempt: at most three, the commonest
  * first. */
-void words_commonest(struct queue *q, struct texts *ret);
+void error_text_commonest(struct queue *q, struct texts *ret);

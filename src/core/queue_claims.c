@@ -464,8 +464,8 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         int64_t left = d->claim.window_ends_ms - now_ms;
 
         if (is_unsendable(q, now_ms, d)) {
-            words_say(d, "its window was nearly over, or the queue came to pause, before it could be sent",
-                      NULL);
+            error_text_set(
+                d, "its window was nearly over, or the queue came to pause, before it could be sent", NULL);
             life_go(q, now_ms, d, FACT_TURN,
                     q->drain ? life_release_to_requeue(d, 0) : life_release(d, 0, row_as_it_is()));
             continue;

@@ -41,7 +41,7 @@ static void drain_out(struct queue *q, int64_t now_ms)
         next = k->next;
         if (d->ended || !(delivery_is_in_flight(d) || d->op == OP_CHECK) || d->op == OP_REVOKE)
             continue;
-        words_say(d, "the sidecar stopped before it was answered", NULL);
+        error_text_set(d, "the sidecar stopped before it was answered", NULL);
         life_go(q, now_ms, d, FACT_LEAVE,
                 life_release_to_requeue(d, q->rules.transaction ? 0 : -TAKEOVER_GRACE_MS));
     }

@@ -87,7 +87,7 @@ static void update_parked(struct queue *q, int64_t now_ms)
         return;
     line = notes_tell(q, EVENT_PARKED_FULL, NULL);
     line->n = (int64_t)n;
-    words_commonest(q, &line->errors);
+    error_text_commonest(q, &line->errors);
     if (line->errors.n)
         commonest = line->errors.items[0];
     if (q->share->brake.on)

@@ -134,7 +134,7 @@ static struct step not_published(struct queue *q, int64_t now_ms, struct deliver
     struct note *n = notes_tell_limited(q, now_ms, EVENT_NOT_RENEWED, d);
     int64_t wait = backoff_ms(PUBLISH_FIRST_MS, PUBLISH_LAST_MS, ++d->n_waits, held_random(q));
 
-    words_say(d, why, NULL);
+    error_text_set(d, why, NULL);
     if (n)
         n->ms = wait;
     note_text(n, "%s", why);

@@ -9,7 +9,7 @@
 
 enum { LOOKED_AT = 32, TOLD = 3 };
 
-void words_say(struct delivery *d, const char *error, const char *said)
+void error_text_set(struct delivery *d, const char *error, const char *said)
 {
     char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* `error` may be the present text */
     char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
@@ -20,7 +20,7 @@ void words_say(struct delivery *d, const char *error, const char *said)
     d->outcome.said = copy_said;
 }
 
-void words_say_last(struct delivery *d, const char *why, struct slice last)
+void error_text_set_last(struct delivery *d, const char *why, struct slice last)
 {
     enum { LAST_MAX = 1024 };
     char error[LAST_MAX + 128], said[LAST_MAX + 128];
@@ -30,7 +30,7 @@ void words_say_last(struct delivery *d, const char *why, struct slice last)
 
     snprintf(error, sizeof(error), "%s%s%.*s", why, between, brief, brief ? last.data : "");
     snprintf(said, sizeof(said), "%s%s%.*s", why, between, len, len ? last.data : "");
-    words_say(d, error, brief < len ? said : NULL);
+    error_text_set(d, error, brief < len ? said : NULL);
 }
 
 /* --- the commonest --- */
@@ -79,7 +79,7 @@ static const char *next_error(struct list *l, const struct texts *told)
     return best;
 }
 
-void words_commonest(struct queue *q, struct texts *ret)
+void error_text_commonest(struct queue *q, struct texts *ret)
 {
     const char *error;
 
