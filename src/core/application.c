@@ -3,6 +3,8 @@
 
 #include "onceward/core/backoff.h"
 
+#include <assert.h>
+
 enum {
     PROBE_FIRST_MS = 50,
     READY_LOOK_MS = 1000,   /* longest interval between two calls of ready.url, also when the application is
@@ -69,6 +71,7 @@ void application_reserve(struct application *a)
 
 void application_unreserve(struct application *a)
 {
+    assert(a->n_reserved > 0);
     a->n_reserved--;
 }
 
@@ -81,6 +84,7 @@ void application_sent(struct application *a, bool alone, struct application_requ
 
 void application_returned(struct application *a)
 {
+    assert(a->n_out > 0);
     a->n_out--;
 }
 

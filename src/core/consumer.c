@@ -1,6 +1,8 @@
 /* The consumer: its credit, and the detection of missing deliveries. See consumer.h. */
 #include "onceward/core/consumer.h"
 
+#include <assert.h>
+
 enum { LARGEST_FORGET_MS = 60000, REGROW_MS = 1000 };
 
 static size_t largest(const struct consumer *c)
@@ -15,6 +17,7 @@ static size_t fitting(const struct consumer *c, const struct consumer_load *l)
 
     if (each * (size_t)l->prefetch <= l->max_bytes / 2)
         return (size_t)l->prefetch;
+    assert(each > 0);
     return room / each;
 }
 

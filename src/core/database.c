@@ -3,6 +3,7 @@
 
 #include "onceward/core/backoff.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,6 +107,7 @@ void database_tried(struct database *b, int64_t now_ms, bool works, const char *
 
     if (!b->trying)
         return;
+    assert(b->linked); /* a loss ends the try */
     b->trying = b->doubtful = false;
     if (works) {
         if (!b->refuses) {

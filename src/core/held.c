@@ -153,7 +153,8 @@ static void unreserve(struct queue *q, const struct delivery *d)
 {
     size_t before = slots_of(q->held.reserved_units);
 
-    assert(q->held.n_reserved > 0);
+    assert(q->held.n_reserved > 0 && q->held.reserved_units >= d->claim.slot_units);
+    assert(q->share->reserved_units >= d->claim.slot_units);
     q->held.reserved_units -= d->claim.slot_units;
     q->share->reserved_units -= d->claim.slot_units;
     q->held.n_reserved--;
@@ -381,6 +382,7 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 void held_drop_body(struct queue *q, struct delivery *d)
 {
     assert(!d->message || q->held.n_bytes >= d->copy.n_bytes);
+    assert(!d->message || q->share->n_bytes >= d->copy.n_bytes);
     if (d->message) {
         q->held.n_bytes -= d->copy.n_bytes;
         q->share->n_bytes -= d->copy.n_bytes;

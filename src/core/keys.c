@@ -47,6 +47,7 @@ struct key_place *keys_leave(struct keys *k, struct key_place *p)
 
     if (!line)
         return NULL;
+    assert(line->places.len > 0);
     bool was_first = key_place_is_first(p);
 
     list_remove(&line->places, &p->in_line);

@@ -1,6 +1,8 @@
 /* The limiter: see limiter.h. */
 #include "onceward/core/limiter.h"
 
+#include <assert.h>
+
 /* The factor of a cut: CUBIC's (RFC 9438, section 4.6). With a half, an application that takes 5 of 64 at
  * once is used at 85 %; with this, at 94 %. */
 static const double KEPT = 0.7;
@@ -66,6 +68,7 @@ void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_
     l->limit = l->threshold = l->limit * KEPT < 1 ? 1 : l->limit * KEPT;
     l->budget = LIMITER_BUDGET;
     l->n_cuts++;
+    assert(l->limit >= 1 && l->limit <= l->most);
 }
 
 void limiter_collapse(struct limiter *l, int64_t now_ms)

@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,7 @@ void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 
 static void ends(struct outbox *o, struct outbox_exchange *e)
 {
+    assert(!e->stop.is || o->parked.n_stopped > 0);
     o->parked.n_stopped -= e->stop.is;
     e->stop = (struct outbox_stop){.told_ms = e->stop.told_ms};
 }

@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,8 +171,10 @@ static void row_free(struct outbox *o, struct outbox_row *row)
     key_leave(o, row);
     unlink_row(o, row);
     list_remove(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
+    assert(!row->batch || row->batch->n_rows > 0);
     if (row->batch)
         row->batch->n_rows--;
+    assert(*bytes_of(o, row) >= row->n_bytes);
     *bytes_of(o, row) -= row->n_bytes;
     free(row);
 }

@@ -2,6 +2,7 @@
 #include "core/pauses.h"
 #include "core/notes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,7 @@ bool pause_is_first(struct queue *q, enum pause_reason r)
 /* Is the end of this pause told? Not while it goes on in another partition. */
 static bool pause_is_last(struct queue *q, enum pause_reason r)
 {
+    assert(!q->pauses[r].told || q->share->n_told[r] > 0);
     return q->pauses[r].told && (--q->share->n_told[r] == 0 || pause_is_of_partition(r));
 }
 

@@ -51,6 +51,7 @@ static bool next_abandon(struct queue *q, struct action *ret)
     if (!q->abandons.n)
         return false;
     *ret = (struct action){.kind = ACTION_ABANDON, .ref = q->abandons.refs[--q->abandons.n]};
+    assert(q->application->n_abandoned > 0);
     q->application->n_abandoned--;
     return true;
 }

@@ -116,6 +116,7 @@ void request_end(struct queue *q, struct request *r)
     timers_clear(&q->held.timers, &r->timer);
     r->in_flight = r->overdue = false;
     application_returned(q->application);
+    assert(q->share->n_in_flight > 0);
     q->share->n_in_flight--;
 }
 
@@ -132,6 +133,7 @@ static void request_resume(struct queue *q, struct request *r)
 {
     int64_t window_ends_ms = INT64_MAX;
 
+    assert(r->in_flight);
     list_each(&r->members, k)
     {
         if (member_of(k)->op != OP_FORWARD)
@@ -156,6 +158,7 @@ static void request_abandon(struct queue *q, struct request *r)
 {
     struct queue_abandons *a = &q->abandons;
 
+    assert(!r->members.len);
     request_end(q, r);
     if (a->n == a->cap) {
         a->cap = a->cap ? a->cap * 2 : 16;

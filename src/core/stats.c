@@ -2,12 +2,14 @@
 
 #include "onceward/core/stats.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { SUB_BITS = 5, LINEAR = 2 << SUB_BITS /* values with a bucket of their own */ };
 
 static size_t bucket_of(int64_t value)
 {
+    assert(value >= 0);
     if (value < LINEAR)
         return (size_t)value;
     int shift = 63 - SUB_BITS - __builtin_clzll((unsigned long long)value); /* leaves SUB_BITS + 1 bits */

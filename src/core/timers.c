@@ -14,6 +14,7 @@ void timers_deinit(struct timers *t)
 
 static void place(struct timers *t, size_t i, struct timer *one)
 {
+    assert(i > 0 && i <= t->n);
     t->heap[i] = one;
     one->slot = i;
 }
