@@ -53,7 +53,7 @@ static const char help_tail[] =
     "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the test messages are deleted, also\n"
     "after an interruption.\n";
 
-static int (*const runs[N_TRY_CASES])(struct try *t) = {
+static int (*const runs[N_TRY_CASES])(struct try_run *t) = {
     [TRY_ORDINARY] = try_ordinary, [TRY_DUPLICATE] = try_duplicate, [TRY_STALE] = try_stale,
     [TRY_TAKEN] = try_taken,       [TRY_TWICE] = try_twice,         [TRY_EARLY] = try_early,
     [TRY_WRONG] = try_wrong,       [TRY_WINDOW] = try_window,       [TRY_MANY] = try_many,
@@ -89,7 +89,7 @@ static void catch_signals(void)
 
 /* ---- preparation ---- */
 
-static int read_message(struct try *t)
+static int read_message(struct try_run *t)
 {
     static const char usual[] = "{\"id\": \"{{id}}\"}";
     const char *path = t->options->message;
@@ -111,7 +111,7 @@ static int read_message(struct try *t)
     return fault_is_set(&t->fault) ? -1 : 0;
 }
 
-static int open_effects(struct try *t, const struct config *c)
+static int open_effects(struct try_run *t, const struct config *c)
 {
     struct config_database database = c->database;
 
@@ -124,7 +124,7 @@ static int open_effects(struct try *t, const struct config *c)
     return effects_open(&database, t->options->effect, &t->effects, &t->fault);
 }
 
-static int try_open(struct try *t, const struct config *c)
+static int try_open(struct try_run *t, const struct config *c)
 {
     uint8_t tag[8];
     size_t application;
@@ -142,7 +142,7 @@ static int try_open(struct try *t, const struct config *c)
                : 0;
 }
 
-static void try_close(struct try *t)
+static void try_close(struct try_run *t)
 {
     forward_free(t->forward);
     wait_free(t->wait);
@@ -154,7 +154,7 @@ static void try_close(struct try *t)
 
 /* ---- the run ---- */
 
-static int run_cases(struct try *t)
+static int run_cases(struct try_run *t)
 {
     for (int i = 0; i < N_TRY_CASES; i++) {
         if (!try_applies(t, (enum try_case)i))
@@ -175,7 +175,7 @@ static int run_cases(struct try *t)
 }
 
 /* Deletes the rows in every case. An application that is still at work may keep one locked for a moment. */
-static int clean_up(struct try *t, struct fault *f)
+static int clean_up(struct try_run *t, struct fault *f)
 {
     int64_t until_ms = clock_ms() + CLEAN_MS;
     struct fault ignored = {0};
@@ -195,7 +195,7 @@ static int clean_up(struct try *t, struct fault *f)
     }
 }
 
-static int try_run(struct try *t, const struct config *c)
+static int try_run(struct try_run *t, const struct config *c)
 {
     int64_t start_ms = clock_ms();
     struct fault f = {0};
@@ -309,7 +309,7 @@ static int read_options(int argc, char **argv, struct try_options *o)
 int command_try(int argc, char **argv)
 {
     struct try_options o = {0};
-    struct try t = {.options = &o, .effect_of_one = -1};
+    struct try_run t = {.options = &o, .effect_of_one = -1};
     struct config *c;
     int status = read_options(argc, argv, &o);
 

@@ -58,8 +58,7 @@ struct try_options {
 };
 
 /* A run of `onceward try`. One thread. */
-struct
-try {
+struct try_run {
     const struct try_options *options;
     const struct config_queue *q;
     char consumer[TRIAL_PREFIX_LEN + 16 + 1];
@@ -127,43 +126,43 @@ extern volatile sig_atomic_t try_stop_asked;
 /* --- try_send.c: each returns 0, or -1 with t->fault (also after a signal) --- */
 
 /* A claimed message with an id of its own. t owns it. */
-int shot_new(struct try *t, const struct shot_kind *kind, struct shot **ret);
+int shot_new(struct try_run *t, const struct shot_kind *kind, struct shot **ret);
 
 /* Another request for the same message with the same token, without another claim. */
-int shot_again(struct try *t, const struct shot *s, struct shot **ret);
+int shot_again(struct try_run *t, const struct shot *s, struct shot **ret);
 
 /* Takes the row over with a new token; s keeps its old one, *ret has the new one. by: see trial.h. */
-int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct shot **ret);
+int shot_take_over(struct try_run *t, enum trial_by by, const struct shot *s, struct shot **ret);
 
-void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms);
+void shot_send(struct try_run *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms);
 
 /* Sends n messages in one request, carried by the first; n is at most TRY_BATCH_MAX. */
-void shots_send(struct try *t, struct shot *const *shots, int n, int64_t timeout_ms);
-void shot_abandon(struct try *t, struct shot *s);
+void shots_send(struct try_run *t, struct shot *const *shots, int n, int64_t timeout_ms);
+void shot_abandon(struct try_run *t, struct shot *s);
 
 /* Handles events until one has happened, at most until until_ms. */
-int try_turn(struct try *t, int64_t until_ms);
-int try_pause(struct try *t, int64_t ms);
+int try_turn(struct try_run *t, int64_t until_ms);
+int try_pause(struct try_run *t, int64_t ms);
 
 /* Waits for the answer; abandons the request after timeout_ms. */
-int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms);
+int shot_wait(struct try_run *t, struct shot *s, int64_t timeout_ms);
 
 /* The committed effects of the message; *ret -1: unknown. */
-int shot_effect(struct try *t, const struct shot *s, int64_t *ret);
+int shot_effect(struct try_run *t, const struct shot *s, int64_t *ret);
 
 /* The same, as soon as that many exist, or at until_ms. */
-int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret);
+int shot_effect_by(struct try_run *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret);
 
 /* For an answered shot: completes the row if the sidecar would, and waits for the commit if the answer allows
  * that. *ret: the row is completed. */
-int shot_finish(struct try *t, struct shot *s, bool *ret);
+int shot_finish(struct try_run *t, struct shot *s, bool *ret);
 
 /* The same; waits at most until until_ms. shot_commit_ms: until when shot_finish would wait. */
-int shot_finish_by(struct try *t, struct shot *s, int64_t until_ms, bool *ret);
-int64_t shot_commit_ms(const struct try *t, const struct shot *s);
+int shot_finish_by(struct try_run *t, struct shot *s, int64_t until_ms, bool *ret);
+int64_t shot_commit_ms(const struct try_run *t, const struct shot *s);
 
 /* Sends the shot, waits for the answer, finishes it. */
-int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed);
+int shot_run(struct try_run *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed);
 
 /* Does the answer report success for this message? */
 bool shot_says_done(const struct shot *s);
@@ -173,25 +172,25 @@ const char *shot_words(const struct shot *s, char *out, size_t size);
 
 /* Sends shots while their rows are locked, and waits until `wanted` sessions wait for the locks, or the shots
  * are answered, or nothing changes any more. *ret_waiting: the number of waiting sessions. */
-int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting);
+int try_meet(struct try_run *t, struct shot *const *shots, int n, int wanted, int *ret_waiting);
 
-void try_shots_free(struct try *t);
+void try_shots_free(struct try_run *t);
 
 /* --- try_tell.c --- */
 
-void try_found(struct try *t, enum try_finding which, const char *format, ...)
+void try_found(struct try_run *t, enum try_finding which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void try_skip(struct try *t, enum try_case which, const char *format, ...)
+void try_skip(struct try_run *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void try_note(struct try *t, enum try_case which, const char *format, ...)
+void try_note(struct try_run *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Cases about several messages belong to forward.batch. */
-bool try_applies(const struct try *t, enum try_case which);
-bool try_breaks(const struct try *t);
-bool try_advises(const struct try *t);
-void try_tell(const struct try *t, FILE *out);
-void try_tell_json(const struct try *t, FILE *out);
+bool try_applies(const struct try_run *t, enum try_case which);
+bool try_breaks(const struct try_run *t);
+bool try_advises(const struct try_run *t);
+void try_tell(const struct try_run *t, FILE *out);
+void try_tell_json(const struct try_run *t, FILE *out);
 
 /* Lists the possible findings, for --help and the documentation. */
 void try_tell_cases(FILE *out);
@@ -199,22 +198,22 @@ void try_tell_markdown(FILE *out);
 
 /* --- the cases: try_cases.c, try_fences.c, try_http.c, try_batch.c --- */
 
-int try_ordinary(struct try *t);
-int try_duplicate(struct try *t);
-int try_stale(struct try *t);
-int try_taken(struct try *t);
-int try_twice(struct try *t);
-int try_early(struct try *t);
-int try_wrong(struct try *t);
-int try_window(struct try *t);
-int try_many(struct try *t);
-int try_kept(struct try *t);
-int try_headers(struct try *t);
-int try_body(struct try *t);
-int try_type(struct try *t);
-int try_several(struct try *t);
-int try_poison(struct try *t);
-int try_partial(struct try *t);
-int try_stale_one(struct try *t);
-int try_commit(struct try *t);
-int try_cut(struct try *t);
+int try_ordinary(struct try_run *t);
+int try_duplicate(struct try_run *t);
+int try_stale(struct try_run *t);
+int try_taken(struct try_run *t);
+int try_twice(struct try_run *t);
+int try_early(struct try_run *t);
+int try_wrong(struct try_run *t);
+int try_window(struct try_run *t);
+int try_many(struct try_run *t);
+int try_kept(struct try_run *t);
+int try_headers(struct try_run *t);
+int try_body(struct try_run *t);
+int try_type(struct try_run *t);
+int try_several(struct try_run *t);
+int try_poison(struct try_run *t);
+int try_partial(struct try_run *t);
+int try_stale_one(struct try_run *t);
+int try_commit(struct try_run *t);
+int try_cut(struct try_run *t);

@@ -30,14 +30,14 @@ static const struct shot_kind ordinary = {0};
 static const struct shot_kind wrong = {.wrong_body = true};
 static const struct shot_kind expiring = {.window_ms = SHORT_MS};
 
-static int several_most(const struct try *t)
+static int several_most(const struct try_run *t)
 {
     int most = t->q->forward.batch.max_messages;
 
     return most < TRY_BATCH_MAX ? most : TRY_BATCH_MAX;
 }
 
-static bool has_tokens(struct try *t, enum try_case which)
+static bool has_tokens(struct try_run *t, enum try_case which)
 {
     if (!t->q->transaction)
         try_skip(t, which, "with `completion: response` the application completes nothing itself");
@@ -52,7 +52,7 @@ static bool is_in(unsigned mask, int i)
 }
 
 /* mask: the messages that have the other kind. */
-static int several_new(struct try *t, struct several *b, unsigned mask, const struct shot_kind *other)
+static int several_new(struct try_run *t, struct several *b, unsigned mask, const struct shot_kind *other)
 {
     b->n = several_most(t);
     for (int i = 0; i < b->n; i++)
@@ -61,7 +61,7 @@ static int several_new(struct try *t, struct several *b, unsigned mask, const st
     return 0;
 }
 
-static int read_effect(struct try *t, struct several *b, int i, int64_t until_ms)
+static int read_effect(struct try_run *t, struct several *b, int i, int64_t until_ms)
 {
     int64_t wanted = b->completed[i] ? t->effect_of_one : 0;
 
@@ -72,7 +72,7 @@ static int read_effect(struct try *t, struct several *b, int i, int64_t until_ms
 }
 
 /* Completes what the sidecar would complete, and reads rows and effects. */
-static int several_finish(struct try *t, struct several *b)
+static int several_finish(struct try_run *t, struct several *b)
 {
     int64_t until_ms = 0;
 
@@ -93,14 +93,14 @@ static int several_finish(struct try *t, struct several *b)
     return 0;
 }
 
-static int several_run(struct try *t, struct several *b)
+static int several_run(struct try_run *t, struct several *b)
 {
     shots_send(t, b->shots, b->n, REQUEST_MS);
     return shot_wait(t, b->shots[0], REQUEST_MS) || several_finish(t, b) ? -1 : 0;
 }
 
 /* A failed request leaves tokens valid, so the sidecar may send the same ones again. */
-static int several_again(struct try *t, const struct several *b, unsigned without, struct several *ret)
+static int several_again(struct try_run *t, const struct several *b, unsigned without, struct several *ret)
 {
     ret->n = 0;
     for (int i = 0; i < b->n; i++) {
@@ -112,7 +112,7 @@ static int several_again(struct try *t, const struct several *b, unsigned withou
     return ret->n ? several_run(t, ret) : 0;
 }
 
-static int several_hold(struct try *t, const struct several *b)
+static int several_hold(struct try_run *t, const struct several *b)
 {
     const struct trial_claim *claims[TRY_BATCH_MAX];
 
@@ -123,12 +123,12 @@ static int several_hold(struct try *t, const struct several *b)
 
 /* ---- judgement ---- */
 
-static bool lacks_effect(const struct try *t, const struct several *b, int i)
+static bool lacks_effect(const struct try_run *t, const struct several *b, int i)
 {
     return b->completed[i] && b->effects[i] >= 0 && b->effects[i] < t->effect_of_one;
 }
 
-static bool has_stray_effect(const struct try *t, const struct several *b, int i)
+static bool has_stray_effect(const struct try_run *t, const struct several *b, int i)
 {
     return b->effects[i] > (b->completed[i] ? t->effect_of_one : 0);
 }
@@ -146,7 +146,7 @@ static int count_undone(const struct several *b, unsigned without, char *words, 
     return n;
 }
 
-static bool is_permanent(const struct try *t, int status)
+static bool is_permanent(const struct try_run *t, int status)
 {
     for (size_t i = 0; i < t->q->n_permanent_status; i++)
         if (t->q->permanent_status[i] == status)
@@ -155,7 +155,7 @@ static bool is_permanent(const struct try *t, int status)
 }
 
 /* Rows and effects of all messages that are not left out. */
-static bool differ(struct try *t, const struct several *b, unsigned without, enum try_finding finding)
+static bool differ(struct try_run *t, const struct several *b, unsigned without, enum try_finding finding)
 {
     for (int i = 0; i < b->n; i++) {
         if (is_in(without, i) || (!lacks_effect(t, b, i) && !has_stray_effect(t, b, i)))
@@ -167,7 +167,7 @@ static bool differ(struct try *t, const struct several *b, unsigned without, enu
     return false;
 }
 
-static void found_undone(struct try *t, const struct several *b, enum try_finding finding)
+static void found_undone(struct try_run *t, const struct several *b, enum try_finding finding)
 {
     char words[320] = "";
     int n = count_undone(b, 0, words, sizeof words);
@@ -178,7 +178,7 @@ static void found_undone(struct try *t, const struct several *b, enum try_findin
 
 /* ---- several ---- */
 
-int try_several(struct try *t)
+int try_several(struct try_run *t)
 {
     struct several b;
     char words[320];
@@ -203,7 +203,7 @@ static bool is_whole_error(const struct several *b)
     return true;
 }
 
-static void judge_culprit(struct try *t, const struct several *b, int i)
+static void judge_culprit(struct try_run *t, const struct several *b, int i)
 {
     const struct shot *s = b->shots[i];
     char words[320];
@@ -219,7 +219,7 @@ static void judge_culprit(struct try *t, const struct several *b, int i)
         try_found(t, TRY_FOUND_POISON_UNNAMED, "It %s.", words);
 }
 
-static void judge_strays(struct try *t, const struct several *b)
+static void judge_strays(struct try_run *t, const struct several *b)
 {
     for (int i = 0; i < b->n; i++)
         if (has_stray_effect(t, b, i)) {
@@ -230,7 +230,7 @@ static void judge_strays(struct try *t, const struct several *b)
         }
 }
 
-int try_poison(struct try *t)
+int try_poison(struct try_run *t)
 {
     struct several b;
     char words[320] = "";
@@ -256,7 +256,7 @@ int try_poison(struct try *t)
 
 /* ---- partial ---- */
 
-int try_partial(struct try *t)
+int try_partial(struct try_run *t)
 {
     struct several b, again;
     unsigned mask;
@@ -285,7 +285,7 @@ int try_partial(struct try *t)
 
 /* ---- stale_one ---- */
 
-static void judge_stale_one(struct try *t, const struct several *b, int stale)
+static void judge_stale_one(struct try_run *t, const struct several *b, int stale)
 {
     char words[320];
 
@@ -300,7 +300,7 @@ static void judge_stale_one(struct try *t, const struct several *b, int stale)
                  "one refused token fails the whole request: allowed; complete_valid saves requests");
 }
 
-int try_stale_one(struct try *t)
+int try_stale_one(struct try_run *t)
 {
     struct several b, next;
     int stale;
@@ -328,7 +328,7 @@ int try_stale_one(struct try *t)
 
 /* Row, then effect: a committed effect behind a row that was not completed proves two transactions, where the
  * row is still not completed behind the effect. */
-static int judge_apart(struct try *t, struct several *b, bool *ret_unfinished)
+static int judge_apart(struct try_run *t, struct several *b, bool *ret_unfinished)
 {
     *ret_unfinished = false;
     for (int i = 0; i < b->n; i++) {
@@ -351,7 +351,7 @@ static int judge_apart(struct try *t, struct several *b, bool *ret_unfinished)
 }
 
 /* While all rows are locked, no completion can have succeeded. */
-static int watch_locked(struct try *t)
+static int watch_locked(struct try_run *t)
 {
     struct several b;
     bool unfinished;
@@ -370,7 +370,7 @@ static int watch_locked(struct try *t)
                : 0;
 }
 
-static int watch_answer(struct try *t)
+static int watch_answer(struct try_run *t)
 {
     struct several b;
     bool unfinished;
@@ -388,7 +388,7 @@ static int watch_answer(struct try *t)
     return 0;
 }
 
-static int watch_effects(struct try *t)
+static int watch_effects(struct try_run *t)
 {
     struct several b;
     int64_t effect = 0;
@@ -409,7 +409,7 @@ static int watch_effects(struct try *t)
     return several_finish(t, &b);
 }
 
-int try_commit(struct try *t)
+int try_commit(struct try_run *t)
 {
     bool can_see = t->effects && effects_by_id(t->effects);
 
@@ -429,7 +429,7 @@ int try_commit(struct try *t)
 /* ---- cut ---- */
 
 /* Like a sidecar that dies: the connection closes, and another replica takes all messages over. */
-int try_cut(struct try *t)
+int try_cut(struct try_run *t)
 {
     struct several b = {0}, next = {0};
     int64_t cut_ms = CUT_MS + t->ordinary_us / 500;

@@ -10,12 +10,12 @@
 enum { N_ORDINARY = 3, SLOW_US = 500 * 1000, LATE_MS = 1500, LOOK_AGAIN_MS = 10 };
 
 /* Waits for the effect, which may be committed after the answer. */
-static int effect_in_time(struct try *t, const struct shot *s, int64_t *ret)
+static int effect_in_time(struct try_run *t, const struct shot *s, int64_t *ret)
 {
     return shot_effect_by(t, s, 1, clock_ms() + LATE_MS, ret);
 }
 
-int try_ordinary(struct try *t)
+int try_ordinary(struct try_run *t)
 {
     char words[320];
 
@@ -47,7 +47,7 @@ int try_ordinary(struct try *t)
     return 0;
 }
 
-int try_duplicate(struct try *t)
+int try_duplicate(struct try_run *t)
 {
     struct shot *first, *second;
     bool completed;
@@ -69,7 +69,7 @@ int try_duplicate(struct try *t)
     return 0;
 }
 
-static bool is_permanent(const struct try *t, int status)
+static bool is_permanent(const struct try_run *t, int status)
 {
     for (size_t i = 0; i < t->q->n_permanent_status; i++)
         if (t->q->permanent_status[i] == status)
@@ -78,7 +78,7 @@ static bool is_permanent(const struct try *t, int status)
 }
 
 /* Judges a 2xx for a wrong message. effect: -1, unknown. */
-static void judge_yes(struct try *t, bool completed, int64_t effect, const char *words)
+static void judge_yes(struct try_run *t, bool completed, int64_t effect, const char *words)
 {
     if (effect != 0 && (completed || effect > 0))
         try_found(t, TRY_FOUND_TOOK_IT, "It %s.", words);
@@ -86,7 +86,7 @@ static void judge_yes(struct try *t, bool completed, int64_t effect, const char 
         try_found(t, completed ? TRY_FOUND_SAID_YES : TRY_FOUND_SAID_YES_UNDONE, "It %s.", words);
 }
 
-int try_wrong(struct try *t)
+int try_wrong(struct try_run *t)
 {
     const struct shot_kind kind = {.wrong_body = true};
     struct shot *s;
@@ -109,7 +109,7 @@ int try_wrong(struct try *t)
 }
 
 /* Checks a shot that must behave like an ordinary message. */
-static int same(struct try *t, const struct shot_kind *kind, enum try_finding finding)
+static int same(struct try_run *t, const struct shot_kind *kind, enum try_finding finding)
 {
     struct shot *s;
     bool completed;
@@ -125,17 +125,17 @@ static int same(struct try *t, const struct shot_kind *kind, enum try_finding fi
     return 0;
 }
 
-int try_headers(struct try *t)
+int try_headers(struct try_run *t)
 {
     return same(t, &(struct shot_kind){.many_headers = true}, TRY_FOUND_HEADERS_REFUSED);
 }
 
-int try_body(struct try *t)
+int try_body(struct try_run *t)
 {
     return same(t, &(struct shot_kind){.large_body = true}, TRY_FOUND_BODY_REFUSED);
 }
 
-int try_type(struct try *t)
+int try_type(struct try_run *t)
 {
     const char *fallback = t->q->forward.content_type;
 

@@ -27,7 +27,7 @@ static const struct shot_kind ordinary = {0};
 static const struct shot_kind expiring = {.window_ms = SHORT_MS};
 
 /* Cases about tokens only make sense for an application that gets tokens. */
-static bool has_token(struct try *t, enum try_case which)
+static bool has_token(struct try_run *t, enum try_case which)
 {
     if (!t->q->transaction)
         try_skip(t, which, "with `completion: response` the application completes nothing itself");
@@ -36,7 +36,7 @@ static bool has_token(struct try *t, enum try_case which)
 
 /* ---- stale ---- */
 
-static void judge_stale(struct try *t, const struct shot *s, int64_t effect)
+static void judge_stale(struct try_run *t, const struct shot *s, int64_t effect)
 {
     char words[320];
 
@@ -53,7 +53,7 @@ static void judge_stale(struct try *t, const struct shot *s, int64_t effect)
 }
 
 /* The request with the newer token. */
-static int run_next(struct try *t, struct shot *next, enum try_finding finding)
+static int run_next(struct try_run *t, struct shot *next, enum try_finding finding)
 {
     bool completed;
     char words[320];
@@ -65,7 +65,7 @@ static int run_next(struct try *t, struct shot *next, enum try_finding finding)
     return 0;
 }
 
-int try_stale(struct try *t)
+int try_stale(struct try_run *t)
 {
     struct shot *s, *next;
     int64_t effect;
@@ -92,7 +92,7 @@ enum met {
 
 /* Sends s while its row is locked, and waits until complete() is called. If that does not happen, it unlocks
  * the row and records the reason for the case. */
-static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
+static int meet_one(struct try_run *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
 {
     const struct trial_claim *const claims[] = {&s->claim};
     int waiting;
@@ -114,7 +114,7 @@ static int meet_one(struct try *t, struct shot *s, enum try_case which, int64_t 
 }
 
 /* Waits until the waiting session got the error about its token, and its statement has ended. */
-static int wait_told(struct try *t)
+static int wait_told(struct try_run *t)
 {
     int64_t until_ms = clock_ms() + REQUEST_MS;
     bool at_work = true;
@@ -127,7 +127,7 @@ static int wait_told(struct try *t)
 
 /* Ends the token while the application works, and makes it valid again after the error: an application that
  * uses it then has tried twice in one request. *ret_again: it did. */
-static int end_under_hands(struct try *t, bool *ret_again)
+static int end_under_hands(struct try_run *t, bool *ret_again)
 {
     struct trial_row row;
     struct shot *s;
@@ -149,7 +149,7 @@ static int end_under_hands(struct try *t, bool *ret_again)
     return 0;
 }
 
-static int take_under_hands(struct try *t)
+static int take_under_hands(struct try_run *t)
 {
     struct shot *s, *next;
     int64_t effect;
@@ -169,7 +169,7 @@ static int take_under_hands(struct try *t)
     return run_next(t, next, TRY_FOUND_NOT_AGAIN_LATE);
 }
 
-int try_taken(struct try *t)
+int try_taken(struct try_run *t)
 {
     bool again;
 
@@ -188,7 +188,7 @@ int try_taken(struct try *t)
 
 /* ---- twice ---- */
 
-int try_twice(struct try *t)
+int try_twice(struct try_run *t)
 {
     struct shot *shots[2];
     const struct trial_claim *claims[1];
@@ -230,7 +230,7 @@ struct watched {
 };
 
 /* Reads the row, then the effect. */
-static int look_once(struct try *t, struct shot *s, struct watched *w, struct trial_row *row)
+static int look_once(struct try_run *t, struct shot *s, struct watched *w, struct trial_row *row)
 {
     bool said = shot_says_done(s) && s->status != 202, first = said && !w->late;
 
@@ -252,7 +252,7 @@ static int look_once(struct try *t, struct shot *s, struct watched *w, struct tr
 }
 
 /* Reads repeatedly until the shot is answered and completed. */
-static int watch(struct try *t, struct shot *s)
+static int watch(struct try_run *t, struct shot *s)
 {
     struct watched w = {.effect = -1};
     struct trial_row row = {0};
@@ -275,7 +275,7 @@ static int watch(struct try *t, struct shot *s)
 }
 
 /* While the row is locked, complete() cannot have succeeded, whatever the answer is. */
-static int watch_held(struct try *t)
+static int watch_held(struct try_run *t)
 {
     struct shot *s;
     bool completed;
@@ -297,7 +297,7 @@ static int watch_held(struct try *t)
                : 0;
 }
 
-static int watch_response(struct try *t)
+static int watch_response(struct try_run *t)
 {
     struct shot *s;
     bool completed;
@@ -318,14 +318,14 @@ static int watch_response(struct try *t)
     return 0;
 }
 
-static bool early_is_clear(const struct try *t)
+static bool early_is_clear(const struct try_run *t)
 {
     return t->found[TRY_FOUND_ACKED_EARLY] ||
            ((t->found[TRY_FOUND_COMPLETES_LATE] || t->found[TRY_FOUND_ANSWERS_EARLY]) &&
             (t->found[TRY_FOUND_WORK_FIRST] || t->found[TRY_FOUND_COMPLETED_FIRST]));
 }
 
-int try_early(struct try *t)
+int try_early(struct try_run *t)
 {
     int64_t until_ms;
 
@@ -350,7 +350,7 @@ int try_early(struct try *t)
 
 /* ---- window ---- */
 
-int try_window(struct try *t)
+int try_window(struct try_run *t)
 {
     struct shot *s, *next;
     int64_t effect, window_ms = WINDOW_MS + t->ordinary_us / 500;

@@ -28,7 +28,7 @@ struct many {
     int64_t took_us;
 };
 
-static int many_send(struct try *t, struct many *m)
+static int many_send(struct try_run *t, struct many *m)
 {
     const struct trial_claim *claims[MANY_MAX];
 
@@ -45,7 +45,7 @@ static int many_send(struct try *t, struct many *m)
 }
 
 /* Locked rows stop each request in complete(), so those at work can be counted. */
-static int many_meet(struct try *t, struct many *m)
+static int many_meet(struct try_run *t, struct many *m)
 {
     if (!t->q->transaction)
         return 0;
@@ -57,7 +57,7 @@ static int many_meet(struct try *t, struct many *m)
     return trial_let_go(t->inbox, &t->fault);
 }
 
-static int many_judge(struct try *t, const struct many *m)
+static int many_judge(struct try_run *t, const struct many *m)
 {
     int64_t until_ms = clock_ms() + EFFECT_MS;
     int n_completed = 0, n_differ = 0;
@@ -88,7 +88,7 @@ static int many_judge(struct try *t, const struct many *m)
 /* ---- a request at a time, without a lock ---- */
 
 /* A plain connection to the application; -1: impossible. */
-static int connect_plainly(const struct try *t)
+static int connect_plainly(const struct try_run *t)
 {
     char host[256];
     const char *name = forward_application_name(t->forward, 0), *colon = strrchr(name, ':');
@@ -114,7 +114,7 @@ static int connect_plainly(const struct try *t)
 }
 
 /* While one request's body never ends, another request must be answered. */
-static int try_beside_slow(struct try *t)
+static int try_beside_slow(struct try_run *t)
 {
     static const char half[] = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{";
     const struct shot_kind fresh = {.fresh = true};
@@ -138,7 +138,7 @@ static int try_beside_slow(struct try *t)
     return answer;
 }
 
-static int many_judge_pace(struct try *t, const struct many *m)
+static int many_judge_pace(struct try_run *t, const struct many *m)
 {
     if (m->met && m->at_once == 1)
         try_found(t, TRY_FOUND_ONE_AT_A_TIME, "1 of %d was at work at a time.", m->n);
@@ -151,7 +151,7 @@ static int many_judge_pace(struct try *t, const struct many *m)
     return try_beside_slow(t);
 }
 
-int try_many(struct try *t)
+int try_many(struct try_run *t)
 {
     struct many m = {.n = t->q->forward.concurrency < MANY_MAX ? t->q->forward.concurrency : MANY_MAX};
     int64_t start_us, until_ms;
@@ -176,7 +176,7 @@ int try_many(struct try *t)
 /* ---- kept ---- */
 
 /* A valid message failed: does it succeed on a new connection? */
-static int judge_failed(struct try *t, const struct shot *failed)
+static int judge_failed(struct try_run *t, const struct shot *failed)
 {
     const struct shot_kind fresh = {.fresh = true};
     struct shot *s;
@@ -194,7 +194,7 @@ static int judge_failed(struct try *t, const struct shot *failed)
 }
 
 /* Sends another shot. *last: the previous one, then this one. 1: it failed, which was reported. */
-static int one_more(struct try *t, const struct shot_kind *kind, const struct shot **last)
+static int one_more(struct try_run *t, const struct shot_kind *kind, const struct shot **last)
 {
     bool bad = kind->wrong_body || kind->no_type, completed;
     struct shot *s;
@@ -209,7 +209,7 @@ static int one_more(struct try *t, const struct shot_kind *kind, const struct sh
     return judge_failed(t, s) ? -1 : 1;
 }
 
-int try_kept(struct try *t)
+int try_kept(struct try_run *t)
 {
     static const struct shot_kind kinds[] = {{0}, {0}, {.wrong_body = true}, {0}, {.no_type = true},
                                              {0}, {0}};

@@ -39,7 +39,7 @@ volatile sig_atomic_t try_stop_asked;
 /* ---- creation ---- */
 
 /* Writes the message with its id, or unchanged if it has no place for one. */
-static void body_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+static void body_write(const struct try_run *t, struct shot *s, const struct shot_kind *kind)
 {
     static const char mark[] = "{{id}}";
     const char *at = t->message.data, *end = at + t->message.len, *found;
@@ -81,7 +81,7 @@ static void headers_add(struct message *m)
 }
 
 /* Makes the message as it would come from a broker. Its body is a copy: the message owns what it points to. */
-static void message_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+static void message_write(const struct try_run *t, struct shot *s, const struct shot_kind *kind)
 {
     struct message *m = s->message = message_new();
 
@@ -97,7 +97,7 @@ static void message_write(const struct try *t, struct shot *s, const struct shot
     }
 }
 
-static void head_write(const struct try *t, struct shot *s, const struct shot_kind *kind)
+static void head_write(const struct try_run *t, struct shot *s, const struct shot_kind *kind)
 {
     token_write(&s->token, slice_of(t->consumer), slice_of(s->claim.message_id), s->claim.token);
     message_write(t, s, kind);
@@ -113,7 +113,7 @@ static void head_write(const struct try *t, struct shot *s, const struct shot_ki
                                           .attempt = 1});
 }
 
-static struct shot *shot_make(struct try *t)
+static struct shot *shot_make(struct try_run *t)
 {
     struct shot *s;
 
@@ -128,7 +128,7 @@ static struct shot *shot_make(struct try *t)
     return s;
 }
 
-int shot_new(struct try *t, const struct shot_kind *kind, struct shot **ret)
+int shot_new(struct try_run *t, const struct shot_kind *kind, struct shot **ret)
 {
     struct shot *s = shot_make(t);
     uint8_t digest[32];
@@ -153,7 +153,7 @@ int shot_new(struct try *t, const struct shot_kind *kind, struct shot **ret)
     return 0;
 }
 
-static struct shot *shot_copy(struct try *t, const struct shot *s)
+static struct shot *shot_copy(struct try_run *t, const struct shot *s)
 {
     struct shot *copy = shot_make(t);
 
@@ -165,7 +165,7 @@ static struct shot *shot_copy(struct try *t, const struct shot *s)
     return copy;
 }
 
-int shot_again(struct try *t, const struct shot *s, struct shot **ret)
+int shot_again(struct try_run *t, const struct shot *s, struct shot **ret)
 {
     struct shot *copy = shot_copy(t, s);
 
@@ -176,7 +176,7 @@ int shot_again(struct try *t, const struct shot *s, struct shot **ret)
     return 0;
 }
 
-int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct shot **ret)
+int shot_take_over(struct try_run *t, enum trial_by by, const struct shot *s, struct shot **ret)
 {
     struct shot *copy = shot_copy(t, s);
     enum row_answer answer;
@@ -190,7 +190,7 @@ int shot_take_over(struct try *t, enum trial_by by, const struct shot *s, struct
     return 0;
 }
 
-void try_shots_free(struct try *t)
+void try_shots_free(struct try_run *t)
 {
     for (int i = 0; i < t->n_shots; i++) {
         buf_deinit(&t->shots[i]->body);
@@ -204,7 +204,7 @@ void try_shots_free(struct try *t)
 
 /* ---- sending ---- */
 
-static void post(struct try *t, const struct shot *s, struct slice body, bool fresh, int64_t timeout_ms)
+static void post(struct try_run *t, const struct shot *s, struct slice body, bool fresh, int64_t timeout_ms)
 {
     forward_send(t->forward, &(struct forward_request){.queue = 0,
                                                        .ref = s->ref,
@@ -214,7 +214,7 @@ static void post(struct try *t, const struct shot *s, struct slice body, bool fr
                                                        .fresh = fresh});
 }
 
-static void envelope_write(const struct try *t, struct shot *carrier)
+static void envelope_write(const struct try_run *t, struct shot *carrier)
 {
     struct slice content_type = slice_of(t->q->forward.content_type);
 
@@ -235,7 +235,7 @@ static void envelope_write(const struct try *t, struct shot *carrier)
     envelope_end(&carrier->envelope);
 }
 
-static void envelope_post(struct try *t, struct shot *const *shots, int n, bool fresh, int64_t timeout_ms)
+static void envelope_post(struct try_run *t, struct shot *const *shots, int n, bool fresh, int64_t timeout_ms)
 {
     struct shot *carrier = shots[0];
 
@@ -251,12 +251,12 @@ static void envelope_post(struct try *t, struct shot *const *shots, int n, bool 
     post(t, carrier, buf_slice(&carrier->envelope), fresh, timeout_ms);
 }
 
-void shots_send(struct try *t, struct shot *const *shots, int n, int64_t timeout_ms)
+void shots_send(struct try_run *t, struct shot *const *shots, int n, int64_t timeout_ms)
 {
     envelope_post(t, shots, n, false, timeout_ms);
 }
 
-void shot_send(struct try *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms)
+void shot_send(struct try_run *t, struct shot *s, const struct shot_kind *kind, int64_t timeout_ms)
 {
     if (t->in_batches) {
         envelope_post(t, &s, 1, kind->fresh, timeout_ms);
@@ -273,7 +273,7 @@ static void no_answer(struct shot *s)
     snprintf(s->error, sizeof s->error, "no answer in time");
 }
 
-void shot_abandon(struct try *t, struct shot *s)
+void shot_abandon(struct try_run *t, struct shot *s)
 {
     if (s->answered)
         return;
@@ -314,7 +314,7 @@ static void take_reading(struct shot *s, const struct answer *a, const struct ba
     buf_deinit(&error);
 }
 
-static void answered_several(const struct try *t, struct shot *carrier, const struct answer *a)
+static void answered_several(const struct try_run *t, struct shot *carrier, const struct answer *a)
 {
     const struct batch_reply reply = {.kind = a->kind,
                                       .status = a->status,
@@ -337,7 +337,7 @@ static void answered_several(const struct try *t, struct shot *carrier, const st
     }
 }
 
-static void answered(struct try *t, const struct answer *a)
+static void answered(struct try_run *t, const struct answer *a)
 {
     struct shot *s = t->shots[a->ref];
 
@@ -347,7 +347,7 @@ static void answered(struct try *t, const struct answer *a)
         take_answer(s, a);
 }
 
-int try_turn(struct try *t, int64_t until_ms)
+int try_turn(struct try_run *t, int64_t until_ms)
 {
     int64_t due_ms = forward_due_ms(t->forward), now_ms = clock_ms();
     struct forward_event e;
@@ -366,7 +366,7 @@ int try_turn(struct try *t, int64_t until_ms)
     return 0;
 }
 
-int try_pause(struct try *t, int64_t ms)
+int try_pause(struct try_run *t, int64_t ms)
 {
     int64_t until_ms = clock_ms() + ms;
 
@@ -376,7 +376,7 @@ int try_pause(struct try *t, int64_t ms)
     return 0;
 }
 
-int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms)
+int shot_wait(struct try_run *t, struct shot *s, int64_t timeout_ms)
 {
     int64_t until_ms = clock_ms() + timeout_ms;
 
@@ -389,7 +389,7 @@ int shot_wait(struct try *t, struct shot *s, int64_t timeout_ms)
 
 /* ---- results ---- */
 
-int shot_effect(struct try *t, const struct shot *s, int64_t *ret)
+int shot_effect(struct try_run *t, const struct shot *s, int64_t *ret)
 {
     int64_t n;
 
@@ -402,7 +402,7 @@ int shot_effect(struct try *t, const struct shot *s, int64_t *ret)
     return 0;
 }
 
-int shot_effect_by(struct try *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret)
+int shot_effect_by(struct try_run *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret)
 {
     while (shot_effect(t, s, ret) == 0) {
         if (*ret < 0 || *ret >= wanted || clock_ms() >= until_ms)
@@ -418,19 +418,19 @@ bool shot_says_done(const struct shot *s)
     return s->answered && s->kind == ANSWER_STATUS && s->status >= 200 && s->status < 300 && !s->unclear;
 }
 
-int64_t shot_commit_ms(const struct try *t, const struct shot *s)
+int64_t shot_commit_ms(const struct try_run *t, const struct shot *s)
 {
     int64_t wait_ms = t->q->commit_grace_ms > COMMIT_MS ? t->q->commit_grace_ms : COMMIT_MS;
 
     return clock_ms() + (!shot_says_done(s) ? 0 : s->status == 202 ? ANSWER_MS : wait_ms);
 }
 
-int shot_finish(struct try *t, struct shot *s, bool *ret)
+int shot_finish(struct try_run *t, struct shot *s, bool *ret)
 {
     return shot_finish_by(t, s, shot_commit_ms(t, s), ret);
 }
 
-int shot_finish_by(struct try *t, struct shot *s, int64_t until_ms, bool *ret)
+int shot_finish_by(struct try_run *t, struct shot *s, int64_t until_ms, bool *ret)
 {
     struct trial_row row;
 
@@ -447,7 +447,7 @@ int shot_finish_by(struct try *t, struct shot *s, int64_t until_ms, bool *ret)
     }
 }
 
-int shot_run(struct try *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed)
+int shot_run(struct try_run *t, struct shot *s, const struct shot_kind *kind, bool *ret_completed)
 {
     shot_send(t, s, kind, ANSWER_MS);
     return shot_wait(t, s, ANSWER_MS) || shot_finish(t, s, ret_completed) ? -1 : 0;
@@ -495,7 +495,7 @@ static int count_answered(struct shot *const *shots, int n)
     return n_answered;
 }
 
-int try_meet(struct try *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
+int try_meet(struct try_run *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
 {
     int64_t changed_ms = clock_ms(), since_ms = changed_ms;
     /* The application's work may come before complete, so the first shot gets more time. */

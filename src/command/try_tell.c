@@ -29,7 +29,7 @@ static const char *level_name(enum try_level level)
 
 /* ---- recording ---- */
 
-void try_found(struct try *t, enum try_finding which, const char *format, ...)
+void try_found(struct try_run *t, enum try_finding which, const char *format, ...)
 {
     va_list args;
 
@@ -41,7 +41,7 @@ void try_found(struct try *t, enum try_finding which, const char *format, ...)
     va_end(args);
 }
 
-void try_skip(struct try *t, enum try_case which, const char *format, ...)
+void try_skip(struct try_run *t, enum try_case which, const char *format, ...)
 {
     va_list args;
 
@@ -50,7 +50,7 @@ void try_skip(struct try *t, enum try_case which, const char *format, ...)
     va_end(args);
 }
 
-void try_note(struct try *t, enum try_case which, const char *format, ...)
+void try_note(struct try_run *t, enum try_case which, const char *format, ...)
 {
     va_list args;
 
@@ -59,14 +59,14 @@ void try_note(struct try *t, enum try_case which, const char *format, ...)
     va_end(args);
 }
 
-bool try_applies(const struct try *t, enum try_case which)
+bool try_applies(const struct try_run *t, enum try_case which)
 {
     if (!t->in_batches)
         return which < TRY_SEVERAL;
     return which != TRY_HEADERS; /* message headers stand in the body */
 }
 
-static bool has_level(const struct try *t, enum try_level level)
+static bool has_level(const struct try_run *t, enum try_level level)
 {
     for (int i = 0; i < N_TRY_FINDINGS; i++)
         if (t->found[i] && try_findings[i].level == level)
@@ -74,18 +74,18 @@ static bool has_level(const struct try *t, enum try_level level)
     return false;
 }
 
-bool try_breaks(const struct try *t)
+bool try_breaks(const struct try_run *t)
 {
     return has_level(t, TRY_BREAKS);
 }
 
-bool try_advises(const struct try *t)
+bool try_advises(const struct try_run *t)
 {
     return has_level(t, TRY_ADVICE);
 }
 
 /* "breaks", "advice", "skipped" or "ok". */
-static const char *verdict_of(const struct try *t, enum try_case which)
+static const char *verdict_of(const struct try_run *t, enum try_case which)
 {
     const char *verdict = "ok";
 
@@ -113,7 +113,7 @@ static void print_safe(FILE *out, const char *before, const char *text)
     buf_deinit(&safe);
 }
 
-static void tell_case(const struct try *t, enum try_case which, FILE *out)
+static void tell_case(const struct try_run *t, enum try_case which, FILE *out)
 {
     const struct try_case_info *c = &try_cases[which];
     const struct try_verdict *v = &t->verdicts[which];
@@ -139,7 +139,7 @@ static void tell_case(const struct try *t, enum try_case which, FILE *out)
 }
 
 /* Prints one line for several skipped cases with the same reason. */
-static void tell_not_run(const struct try *t, int first, FILE *out)
+static void tell_not_run(const struct try_run *t, int first, FILE *out)
 {
     const char *why = t->verdicts[first].skipped;
 
@@ -154,7 +154,7 @@ static void tell_not_run(const struct try *t, int first, FILE *out)
     print_safe(out, ": ", why);
 }
 
-static void tell_published(const struct try *t, FILE *out)
+static void tell_published(const struct try_run *t, FILE *out)
 {
     const struct trial_published *p = &t->published;
     struct buf line = {0};
@@ -181,7 +181,7 @@ static void tell_published(const struct try *t, FILE *out)
     buf_deinit(&line);
 }
 
-static void tell_verdict(const struct try *t, int breaks, int advice, int skipped, FILE *out)
+static void tell_verdict(const struct try_run *t, int breaks, int advice, int skipped, FILE *out)
 {
     char took[32];
 
@@ -195,7 +195,7 @@ static void tell_verdict(const struct try *t, int breaks, int advice, int skippe
         fprintf(out, "\nGood in %s: keeps the promises, %d not looked at.\n", took, skipped);
 }
 
-static void count(const struct try *t, int *ret_breaks, int *ret_advice, int *ret_skipped)
+static void count(const struct try_run *t, int *ret_breaks, int *ret_advice, int *ret_skipped)
 {
     *ret_breaks = *ret_advice = *ret_skipped = 0;
     for (int i = 0; i < N_TRY_FINDINGS; i++) {
@@ -207,7 +207,7 @@ static void count(const struct try *t, int *ret_breaks, int *ret_advice, int *re
             try_applies(t, (enum try_case)i) && strcmp(verdict_of(t, (enum try_case)i), "skipped") == 0;
 }
 
-void try_tell(const struct try *t, FILE *out)
+void try_tell(const struct try_run *t, FILE *out)
 {
     int breaks, advice, skipped;
 
@@ -240,7 +240,7 @@ static void add_member(struct buf *out, const char *name, const char *value)
     buf_add_json(out, slice_of(value));
 }
 
-static void add_findings(struct buf *out, const struct try *t, enum try_case which)
+static void add_findings(struct buf *out, const struct try_run *t, enum try_case which)
 {
     bool is_first = true;
 
@@ -266,7 +266,7 @@ static void add_findings(struct buf *out, const struct try *t, enum try_case whi
     }
 }
 
-static void add_case(struct buf *out, const struct try *t, enum try_case which)
+static void add_case(struct buf *out, const struct try_run *t, enum try_case which)
 {
     const struct try_verdict *v = &t->verdicts[which];
 
@@ -303,7 +303,7 @@ static void add_published(struct buf *out, const struct trial_published *p)
     buf_add_char(out, '}');
 }
 
-void try_tell_json(const struct try *t, FILE *out)
+void try_tell_json(const struct try_run *t, FILE *out)
 {
     struct buf text = {0};
 
