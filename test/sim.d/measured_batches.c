@@ -87,7 +87,7 @@ static void one_hangs(struct report *r)
     struct plan p;
     char text[160];
 
-    batch_plan(&p, 4, true);
+    batch_plan(&p, 1, true);
     p.queues[0].rules.token_window_ms = 600000;
     p.queues[0].rules.max_hold_ms = 1800000;
     add_among(&p, CHARACTER_HANG, BATCH);
