@@ -77,17 +77,15 @@ BELOW = {
     "broker": "base core config",
     "inbox": "base core config",
     "forward": "base core config",
-    "outbox": "base core config inbox",
-    "admin": "base core config inbox",
-    "sidecar": "base core config broker inbox forward outbox",
-    "command": "base core config broker inbox forward outbox admin sidecar",
+    "sidecar": "base core config broker inbox forward",
+    "command": "base core config broker inbox forward sidecar",
     "main": "base command",
 }
 
 # A library's headers, and the folders that may include them.
 LIBRARIES = [
     (r"amqp.*\.h|rabbitmq-c/.*", "broker"),
-    (r"libpq.*\.h|postgres.*\.h", "inbox admin"),
+    (r"libpq.*\.h|postgres.*\.h", "inbox"),
     (r"curl/.*", "forward"),
     (r"jansson.*\.h", "config"),
     (r"openssl/(evp|sha)\.h", "base broker"),
