@@ -3,7 +3,7 @@
  * {"t":"<monotonic ns>","mid":"<message id>": for rates the time of the publish (not with --stamps 0), else
  * zeros, so that a copy has the same body. --duplicates: that many of a hundred are copies of an earlier one.
  * --twice-every N: each Nth is published twice, the second time at once and 2,000 messages later by turns.
- * --window N: so many may be unconfirmed.
+ * --window N: so many may be unconfirmed. --exchange E, --keys N: goes there, with N routing keys in turn.
  * Prints the number of different ids.
  */
 #include "options.h"
@@ -19,6 +19,8 @@ enum { WINDOW = 4000, LOOK_EVERY = 100, LATER = 2000, SMALLEST = 96, FILLING_BYT
 
 static amqp_connection_state_t connection;
 static uint64_t n_published, n_confirmed;
+static const char *exchange; /* "": the default exchange, with the queue as routing key */
+static uint64_t n_keys;
 
 static uint64_t now_ns(void)
 {
@@ -142,8 +144,11 @@ static void publish(const char *queue, long prefix, uint64_t index, uint64_t sen
     int len = snprintf(start, sizeof start, "{\"t\":\"%020" PRIu64 "\",\"mid\":\"%s\",\"x\":\"", sent_ns, id);
     memcpy(body, start, (size_t)len);
     properties.message_id = amqp_cstring_bytes(id);
-    int status = amqp_basic_publish(connection, 1, amqp_empty_bytes, amqp_cstring_bytes(queue), 0, 0,
-                                    &properties, (amqp_bytes_t){size, body});
+    char key[32];
+    snprintf(key, sizeof key, "key%" PRIu64, n_keys ? index % n_keys : 0);
+    int status = amqp_basic_publish(connection, 1, amqp_cstring_bytes(exchange),
+                                    amqp_cstring_bytes(*exchange ? key : queue), 0, 0, &properties,
+                                    (amqp_bytes_t){size, body});
     if (status)
         fail("loader: %s", amqp_error_string2(status));
     n_published++;
@@ -161,6 +166,8 @@ int main(int argc, char **argv)
     uint64_t n = (uint64_t)option_number(argc, argv, "count", 1000);
     size_t size = (size_t)option_number(argc, argv, "size", 256);
     const char *fill = option(argc, argv, "fill", "x");
+    exchange = option(argc, argv, "exchange", "");
+    n_keys = (uint64_t)option_number(argc, argv, "keys", 0);
     long rate = option_number(argc, argv, "rate", 0);
     bool stamps = rate && option_number(argc, argv, "stamps", 1);
     long prefix = option_number(argc, argv, "prefix", 0);

@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay", "retention")
+NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay", "retention", "order")
 
 
 def load(name):
