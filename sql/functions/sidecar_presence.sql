@@ -10,6 +10,8 @@
 --   kind 'others'    with p_count, one for each of p_consumers that other instances may consume, as they wrote within the last 10 seconds:
 --                    ord (its place in p_consumers), number: how many they are; and one without ord for the instances that consume none
 --                    of them
+--   kind 'peer'      with p_count and p_ordered, one for each ordered queue of p_consumers that another instance is subscribed to: ord, name:
+--                    the instance, text: the queue, number: of its subscription, counter: deliveries that it has received
 --   kind 'holder'    one for each of p_holders that has a row: name, counter. An instance that has ended does not count any more, and its
 --                    row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
@@ -31,7 +33,7 @@
 -- Repeating it: counts once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
     p_instance text, p_number bigint, p_counter bigint, p_version text, p_host text, p_queues json, p_consumers text[], p_holders text[],
-    p_count boolean)
+    p_count boolean, p_ordered boolean DEFAULT false)
 RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, yes boolean, text text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -87,6 +89,14 @@ BEGIN
                            WHERE e.consumer = ANY (p_consumers)) e ON r.may_consume ?| p_consumers
         WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
         GROUP BY 2;
+    END IF;
+    IF p_count AND p_ordered THEN
+        RETURN QUERY
+        SELECT 'peer', array_position(p_consumers, (e.queue ->> 'consumer')::text), r.instance, (e.queue ->> 'subscription')::bigint,
+               (e.queue ->> 'received')::bigint, NULL::boolean, e.queue ->> 'queue'
+        FROM onceward.replica r, json_array_elements(r.queues) e (queue)
+        WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
+          AND e.queue ->> 'subscription' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
     END IF;
     IF cardinality(p_holders) > 0 THEN
         RETURN QUERY
@@ -145,4 +155,4 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_presence(text, bigint, bigint, text, text, json, text[], text[], boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_presence(text, bigint, bigint, text, text, json, text[], text[], boolean, boolean) FROM PUBLIC;

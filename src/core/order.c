@@ -15,6 +15,9 @@
 #include "core/order.h"
 
 #include "core/notes.h"
+#include "core/pauses.h"
+
+#include "onceward/base/mem.h"
 
 #include "onceward/core/message.h"
 
@@ -26,6 +29,8 @@ enum {
     PRIORITY_HIGH = 5, /* from it on a message overtakes others in quorum queues of RabbitMQ 4 */
     SUBSCRIBE_AGAIN_MS = 1000,
     LIMIT_SPARE = 2,
+    N_KEYS_SEEN = 4096,
+    NOT_EXCLUSIVE_MS = 60000,
 };
 
 static struct delivery *of_place(struct key_place *p)
@@ -62,6 +67,28 @@ void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery
     notes_tell(q, EVENT_ORDER_PRIORITY, d)->n = d->message->priority;
 }
 
+/* A key belongs to one partition. The table has a place for each hash, so a key that shares it with another one may
+ * come from two partitions unseen. */
+static void watch_partitions(struct queue *q, int64_t now_ms, const struct delivery *d,
+                             const uint8_t key[KEY_BYTES])
+{
+    struct queue_share *s = q->share;
+
+    if (s->n_queues < 2)
+        return;
+    if (!s->keys_seen)
+        s->keys_seen = mem_zalloc(N_KEYS_SEEN, sizeof(*s->keys_seen));
+    struct key_seen *k = &s->keys_seen[hash_bytes(key, KEY_BYTES) % N_KEYS_SEEN];
+    bool is_other = k->queue && k->queue != q->number && !memcmp(k->key, key, KEY_BYTES);
+
+    memcpy(k->key, key, KEY_BYTES);
+    k->queue = q->number;
+    if (!is_other || (q->order.two_ms && now_ms - q->order.two_ms < q->rules.stats_interval_ms))
+        return;
+    q->order.two_ms = now_ms ? now_ms : 1;
+    notes_tell(q, EVENT_KEY_IN_TWO_PARTITIONS, d);
+}
+
 bool order_is_near_limit(const struct queue *q, const struct delivery *d)
 {
     int limit = returns_limit(&q->returns);
@@ -73,6 +100,7 @@ bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8
 {
     bool is_first = keys_join(&q->order.keys, key, &d->place);
 
+    watch_partitions(q, now_ms, d, key);
     if (find_former(d))
         order_stop(q, now_ms,
                    "the broker has delivered messages again that it had taken back without a notice");
@@ -139,6 +167,55 @@ bool order_channel_lost(struct queue *q)
     return planned;
 }
 
+/* --- other replicas --- */
+
+static struct order_peer *find_peer(struct queue *q, uint64_t who)
+{
+    enum { N = sizeof(q->order.peers) / sizeof(*q->order.peers) };
+    struct order_peer *p = NULL;
+
+    for (size_t i = 0; i < N && (!p || p->who != who); i++)
+        if (q->order.peers[i].who == who || (!p && !q->order.peers[i].who))
+            p = &q->order.peers[i];
+    if (!p)
+        p = &q->order.peers[q->order.next_peer++ % N];
+    if (p->who != who)
+        *p = (struct order_peer){.who = who};
+    return p;
+}
+
+/* A single active consumer stays active until its channel is closed. So with the same subscriptions on both sides it
+ * is impossible that this replica receives, then the other, then this one again. Its figures are as old as one report:
+ * those that follow the first step are left out. */
+void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscription, int64_t received)
+{
+    enum { STEP_NONE, STEP_HERE, STEP_REPORTED, STEP_THERE };
+    struct order_peer *p = find_peer(q, who);
+    bool here = q->counts.received.total > p->received_here, there = received > p->received;
+
+    if (p->subscription != subscription || p->own != q->consumer.number || received < p->received ||
+        q->consumer.state != CONSUMER_ACTIVE)
+        p->step = STEP_NONE;
+    else if (p->step == STEP_NONE)
+        p->step = here ? STEP_HERE : STEP_NONE;
+    else if (p->step == STEP_HERE)
+        p->step = STEP_REPORTED;
+    else if (p->step == STEP_REPORTED)
+        p->step = there ? STEP_THERE : STEP_REPORTED;
+    else if (here) {
+        static const char why[] = "this replica and another one have received messages in turns";
+
+        note_text(notes_tell(q, EVENT_NOT_EXCLUSIVE, NULL), "%s", why);
+        pause_begin(q, now_ms, PAUSE_NOT_EXCLUSIVE, why);
+        q->order.exclusive_again_ms = now_ms + NOT_EXCLUSIVE_MS;
+        p->step = STEP_NONE;
+    }
+    p->subscription = subscription;
+    p->received = received;
+    p->own = q->consumer.number;
+    p->received_here = q->counts.received.total;
+}
+
 /* --- standing still --- */
 
 /* The first message with others behind it, or else the first that is held. */
@@ -162,6 +239,8 @@ void order_watch(struct queue *q, int64_t now_ms)
 {
     const struct delivery *d;
 
+    if (pause_is_on(q, PAUSE_NOT_EXCLUSIVE) && now_ms >= q->order.exclusive_again_ms)
+        pause_end(q, now_ms, PAUSE_NOT_EXCLUSIVE);
     if (q->held.unacked.len < (size_t)q->consumer.prefetch || q->order.stop || q->drain ||
         (q->order.blocked_ms && now_ms - q->order.blocked_ms < q->rules.stats_interval_ms) ||
         q->held.wanted[OP_CLAIM].len || !order_is_settled(q))

@@ -37,5 +37,5 @@ bool order_channel_lost(struct queue *q);
 /* Call it in each turn of an ordered queue. */
 void order_step(struct queue *q, int64_t now_ms);
 
-/* Call it once a second: detects a partition in which nothing can progress. */
+/* Call it once a second: detects a partition in which nothing can progress, and ends its pause. */
 void order_watch(struct queue *q, int64_t now_ms);

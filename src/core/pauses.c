@@ -24,7 +24,8 @@ void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const cha
 /* A pause of one partition alone; every other one has a reason that all of them share. */
 static bool pause_is_of_partition(enum pause_reason r)
 {
-    return r == PAUSE_STREAM || r == PAUSE_RENEWAL_LOOP || r == PAUSE_TOO_LARGE;
+    return r == PAUSE_STREAM || r == PAUSE_RENEWAL_LOOP || r == PAUSE_TOO_LARGE ||
+           r == PAUSE_DELIVERY_LIMIT || r == PAUSE_NOT_EXCLUSIVE;
 }
 
 bool pause_is_first(struct queue *q, enum pause_reason r)

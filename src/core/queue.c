@@ -38,6 +38,7 @@ void queue_join_share(struct queue *q, struct queue *first)
 
 void queue_deinit(struct queue *q)
 {
+    free(q->own.keys_seen);
     held_deinit(q);
 }
 

@@ -28,14 +28,15 @@ void presence_deinit(struct presence *p)
     mem_clear(&p->texts);
     mem_clear(&p->n_others);
     mem_clear(&p->give_up);
-    p->n_holders = p->n_controls = 0;
+    mem_clear(&p->peers);
+    p->n_holders = p->n_controls = p->n_peers = 0;
     p->n_counted = 0;
 }
 
 void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
 {
-    static const Oid types[] = {25, 20, 20, 25, 25, 114, 1009, 1009, 16};
-    const char *params[9] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
+    static const Oid types[] = {25, 20, 20, 25, 25, 114, 1009, 1009, 16, 16};
+    const char *params[10] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
     struct buf states = {0}, names = {0}, holders = {0};
     char counter[24];
 
@@ -52,8 +53,9 @@ void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
     params[6] = buf_text(&names);
     params[7] = buf_text(&holders);
     params[8] = shown->count ? "t" : "f";
+    params[9] = queues_are_ordered(&i->queues) ? "t" : "f";
     i->presence.asked_count = shown->count;
-    pipeline_ask(i, QUESTION_PRESENCE, 9, types, params);
+    pipeline_ask(i, QUESTION_PRESENCE, 10, types, params);
     buf_deinit(&holders);
     buf_deinit(&states);
     buf_deinit(&names);
@@ -118,6 +120,14 @@ static void control_read(struct reading *r, int at, struct inbox_control *ret)
     call_int8(r->rows, at, NUMBER, &ret->since_ms);
 }
 
+static void peer_read(struct reading *r, int at, struct inbox_peer *ret)
+{
+    *ret = (struct inbox_peer){.entry = (size_t)queue_of(r, at), .instance = text_keep(r, at, NAME).data};
+    ret->queue = text_keep(r, at, TEXT).data;
+    call_int8(r->rows, at, NUMBER, &ret->subscription);
+    call_int8(r->rows, at, COUNTER, &ret->received);
+}
+
 /* The control that a row belongs to, which an earlier row has created. NULL: none. */
 static struct inbox_control *control_of(const struct reading *r, int at, struct presence *p)
 {
@@ -161,11 +171,12 @@ static void lever_read(struct reading *r, int at, struct presence *p)
 
 static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
 {
-    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_bytes = 0;
+    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_peers = 0, n_bytes = 0;
 
     for (int at = 0; at < PQntuples(rows); at++) {
         n_holders += is_kind(rows, at, "holder");
         n_controls += is_kind(rows, at, "control");
+        n_peers += is_kind(rows, at, "peer");
         n_give_up += is_kind(rows, at, "give_up");
         for (int field = 0; field < N_FIELDS; field++)
             n_bytes += (size_t)PQgetlength(rows, at, field) + 1;
@@ -174,6 +185,7 @@ static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_
     p->n_others = mem_zalloc(n_queues + 1, sizeof(*p->n_others));
     p->controls = mem_zalloc(n_controls + 1, sizeof(*p->controls));
     p->give_up = mem_zalloc(n_give_up + 1, sizeof(*p->give_up));
+    p->peers = mem_zalloc(n_peers + 1, sizeof(*p->peers));
     p->texts = mem_zalloc(n_bytes + 1, 1);
 }
 
@@ -192,6 +204,8 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
             others_read(&r, at, p);
         } else if (is_kind(rows, at, "holder")) {
             holder_read(&r, at, &p->holders[p->n_holders++]);
+        } else if (is_kind(rows, at, "peer") && queue_of(&r, at) >= 0) {
+            peer_read(&r, at, &p->peers[p->n_peers++]);
         } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
             control_read(&r, at, &p->controls[p->n_controls++]);
         } else {
@@ -214,6 +228,8 @@ int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
                                    .n_counted = p->n_counted,
                                    .holders = p->holders,
                                    .n_holders = p->n_holders,
+                                   .peers = p->peers,
+                                   .n_peers = p->n_peers,
                                    .controls = p->controls,
                                    .n_controls = p->n_controls,
                                    .namesake = p->namesake};

@@ -17,6 +17,8 @@ struct presence {
     size_t n_holders;
     struct inbox_control *controls;
     size_t n_controls;
+    struct inbox_peer *peers;
+    size_t n_peers;
     char *texts; /* memory of all texts */
     struct slice *give_up;
 };

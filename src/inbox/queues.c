@@ -235,6 +235,14 @@ bool queues_are_registered(const struct queues *q)
     return true;
 }
 
+bool queues_are_ordered(const struct queues *q)
+{
+    for (size_t i = 0; i < q->n; i++)
+        if (q->list[i].ordered)
+            return true;
+    return false;
+}
+
 bool queues_have_range(const struct queues *q)
 {
     for (size_t i = 0; i < q->n; i++)

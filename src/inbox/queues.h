@@ -46,5 +46,8 @@ void queues_set_broker(struct queues *q, size_t queue, const char *broker);
 /* Are all queues registered? */
 bool queues_are_registered(const struct queues *q);
 
+/* Is there an ordered one? */
+bool queues_are_ordered(const struct queues *q);
+
 /* Is there one with a range, which others may extend? */
 bool queues_have_range(const struct queues *q);

@@ -100,6 +100,9 @@ static void add_queue(struct buf *b, struct lane *l)
     add_int(b, "dead", (int64_t)l->core.counts.dead.total);
     if (l->link->broker && l->core.consumer.watch.depth >= 0)
         buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
+    if (l->core.rules.ordered && l->core.consumer.state == CONSUMER_ACTIVE)
+        buf_printf(b, ", \"subscription\": %u, \"received\": %llu", l->core.consumer.number,
+                   (unsigned long long)l->core.counts.received.total);
     add_rates(b, l);
     add_latency(b, "forward_ms", &l->forward_us, &l->forward, l->stats_said_ms);
     add_latency(b, "end_to_end_ms", &l->end_to_end_us, &l->end_to_end, l->stats_said_ms);

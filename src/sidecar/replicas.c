@@ -6,6 +6,7 @@
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
+#include "onceward/base/hash.h"
 #include "onceward/base/log.h"
 #include "onceward/base/mem.h"
 
@@ -115,6 +116,23 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
     s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
 
+/* The figures of the others that are subscribed to ordered queues, for not_exclusive. */
+static void tell_peers(struct sidecar *s, const struct inbox_presence *p)
+{
+    for (size_t k = 0; k < p->n_peers; k++)
+        for (size_t i = 0; i < s->n_lanes; i++) {
+            struct lane *l = &s->lanes[i];
+            const struct inbox_peer *peer = &p->peers[k];
+
+            if (!l->core.rules.ordered || strcmp(l->config->queue, peer->queue) != 0 ||
+                l->config->entry != peer->entry)
+                continue;
+            l->touched = true;
+            queue_peer(&l->core, s->now_ms, hash_bytes(peer->instance, strlen(peer->instance)),
+                       peer->subscription, peer->received);
+        }
+}
+
 /* --- the call --- */
 
 /* No work begins before the operator commands were read once, so a failure is logged, and the call repeated. */
@@ -147,6 +165,7 @@ static void answered(struct sidecar *s)
     }
     tell_gone(s, &p);
     tell_others(s, &p);
+    tell_peers(s, &p);
     levers_pull(s, &p);
     if (p.namesake && !s->presence.told_namesake && s->n_lanes) {
         s->presence.told_namesake = true;

@@ -69,6 +69,7 @@ static const struct note_fields {
     [EVENT_SHORT_WINDOW] = {.ms = "left_ms"},
     [EVENT_PARKED_FULL] = {.text = "reason", .n = "n"},
     [EVENT_ORDER_BLOCKED] = {.n = "waiting"},
+    [EVENT_NOT_EXCLUSIVE] = {.text = "reason"},
     [EVENT_ORDER_PRIORITY] = {.n = "priority"},
     [EVENT_TOO_LARGE] = {.text = "reason"},
     [EVENT_LIMITS] = {.text = "reason"},

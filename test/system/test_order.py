@@ -395,3 +395,53 @@ def partitions_keep_the_order(bed, ordered, names):
             r.start()
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
+
+
+def test_a_key_in_two_partitions_is_an_error(bed):
+    Ordered(bed)
+    names = [f"{bed.name}-two-{i}" for i in range(2)]
+    channel = bed.queue.channel
+    for name in names:
+        channel.queue_declare(name, durable=True, arguments=SINGLE)
+    whole = bed.config(**ORDER)
+    entry = whole["queues"].pop(bed.queue.name)
+    whole["queues"]["accounts"] = {**entry, "queue": f"{bed.name}-two-{{0..1}}", "consumer": f"{bed.name}-two"}
+    try:
+        sidecar = bed.sidecar(config=whole, wait=False)
+        sidecar.wait_for("consuming", n=2)
+        for number, name in enumerate(names, 1):
+            channel.basic_publish("", name, b"{}", pika.BasicProperties(message_id=f"a:{number}", headers={"account": "a"}, delivery_mode=2))
+            bed.wait_for_effects([f"a:{number}"])
+        assert sidecar.wait_for("key_in_two_partitions")["partition"] == names[1]
+    finally:
+        for name in names:
+            channel.queue_delete(name)
+
+
+def test_replicas_that_both_receive_messages_pause(bed):
+    """The user may not read the queue's arguments, so a missing single active consumer is seen by its effect alone."""
+    Ordered(bed, arguments={"x-queue-type": "quorum"})
+    user = f"reader-{bed.name[-6:]}"
+    bed.rabbitmq.rabbitmqctl("add_user", user, "secret")
+    try:
+        bed.rabbitmq.rabbitmqctl("set_permissions", user, "^$", ".*", ".*")
+        top = {"broker": {"user": user, "password": "secret"}}
+        replicas = [bed.sidecar(top=top, name=f"s{i}", **ORDER) for i in range(2)]
+        stop = threading.Event()
+
+        def publish():
+            number = 0
+            while not stop.wait(0.2):
+                number += 1
+                bed.queue.publish(f"k{number}:1", headers={"account": f"k{number}"})
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            wait_until(lambda: any(r.find("not_exclusive") for r in replicas), "one of them detects the other")
+        finally:
+            stop.set()
+            publisher.join()
+        assert any(r.find("paused", reason="not_exclusive") for r in replicas)
+    finally:
+        bed.rabbitmq.rabbitmqctl("delete_user", user)

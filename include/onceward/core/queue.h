@@ -75,6 +75,21 @@ enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DR
 
 struct note; /* a log line: see ACTION_TELL */
 
+/* The queue that a key last came from, at its place in a table of fixed size: a later key may take its place. */
+struct key_seen {
+    uint8_t key[KEY_BYTES];
+    uint64_t queue; /* its number; 0: none */
+};
+
+/* Figures of another replica's subscription to an ordered queue, to detect that both receive messages. */
+struct order_peer {
+    uint64_t who; /* 0: none */
+    int64_t subscription, received;
+    uint64_t received_here; /* at its latest figures */
+    uint32_t own;           /* the own subscription then */
+    int step;
+};
+
 /* Limits that the partitions of one consumer share, and sums over them. A queue without partitions has its own. */
 struct queue_share {
     struct limiter limiter;
@@ -82,6 +97,8 @@ struct queue_share {
     size_t n_queues;
     size_t n_in_flight, accepted_units, reserved_units, n_bytes; /* as in struct queue_held */
     size_t n_parked, n_wanting, n_hanging;                       /* as the queues last said, in queue_time */
+    struct key_seen
+        *keys_seen; /* of ordered partitions, N_KEYS_SEEN; NULL: none yet. Owned by the queue of `own` */
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
 };
 
@@ -134,7 +151,10 @@ struct queue {
         const char *stop;      /* why its channel will be closed, in static memory; NULL: it will not */
         int64_t stop_until_ms; /* from then on even with requests in flight */
         bool closing;          /* ACTION_REOPEN was taken */
-        int64_t blocked_ms, priority_ms; /* latest log lines of these events; 0: none */
+        int64_t blocked_ms, priority_ms, two_ms; /* latest log lines of these events; 0: none */
+        int64_t exclusive_again_ms; /* end of the pause because another replica received messages */
+        struct order_peer peers[8];
+        unsigned next_peer; /* the place to be used next when all are taken */
     } order;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
@@ -307,6 +327,10 @@ void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, i
 /* The number of other instances that may consume this queue (their queue_may_consume), according to presence;
  * 0: none, or unknown. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
+
+/* The figures of another replica that is subscribed to this ordered queue: the number of its subscription, above 0, and
+ * of the deliveries that it has received. who: a hash of its instance. Call it for each report, about every 5 s. */
+void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscription, int64_t received);
 
 /* Drains: consuming ends, and requests in flight may finish until until_ms; then their claims are released,
  * and everything is requeued. DRAIN_DONE when nothing is held. A second call can only shorten the time. */

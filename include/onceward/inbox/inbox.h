@@ -315,7 +315,16 @@ struct inbox_control {
     struct inbox_once retry, held; /* retry: look at waiting messages again; held: give up held messages */
 };
 
+/* Another instance that is subscribed to an ordered queue. */
+struct inbox_peer {
+    size_t entry; /* of the consumer */
+    const char *instance, *queue;
+    int64_t subscription, received; /* number of its subscription, and of all its deliveries */
+};
+
 struct inbox_presence {
+    const struct inbox_peer *peers;
+    size_t n_peers;
     const int *n_others; /* per queue: other instances that may consume it; NULL: not asked for */
     int64_t n_counted;   /* approximate number of rows read for n_others */
     const struct inbox_holder_seen *holders;

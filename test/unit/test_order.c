@@ -1,0 +1,197 @@
+/* Faults that an ordered queue detects: a key in two partitions, and another replica that receives messages, too. */
+#include "cmocka_all.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPORT_MS = 5000 };
+
+struct world {
+    struct queue q[2]; /* partitions of one consumer */
+    struct application application;
+    struct database database;
+    int64_t now;
+    uint64_t n_delivered;
+    int n[N_EVENTS];
+    bool reopened;
+};
+
+static void carry_out(struct world *w, struct queue *q, const struct action *a)
+{
+    if (a->kind == ACTION_TELL)
+        w->n[a->note.event]++;
+    else if (a->kind == ACTION_CONSUME)
+        queue_consuming(q, w->now, a->number);
+    else if (a->kind == ACTION_REOPEN)
+        w->reopened = true;
+}
+
+static void run(struct world *w, int64_t for_ms)
+{
+    struct action a;
+
+    for (int64_t until = w->now + for_ms; w->now < until; w->now += 100)
+        for (int i = 0; i < 2; i++) {
+            queue_time(&w->q[i], w->now);
+            while (queue_next(&w->q[i], w->now, 1u << OP_ACK, &a))
+                carry_out(w, &w->q[i], &a);
+            queue_reap(&w->q[i]);
+        }
+}
+
+static struct world *world(void)
+{
+    static const struct queue_rules rules = {.transaction = true,
+                                             .token_window_ms = 2000,
+                                             .max_window_ms = 2000,
+                                             .max_hold_ms = 600000,
+                                             .pause_hold_ms = 30000,
+                                             .concurrency = 4,
+                                             .prefetch = 256,
+                                             .max_parked = 257,
+                                             .max_bytes = 64 << 20,
+                                             .max_message_bytes = 1000,
+                                             .max_attempts = 8,
+                                             .backoff_ms = 1000,
+                                             .max_backoff_ms = 300000,
+                                             .brake = 20,
+                                             .ordered = true,
+                                             .delivery_limit = LIMIT_NONE,
+                                             .stuck_ms = 60000,
+                                             .stuck_again_ms = 600000,
+                                             .stats_interval_ms = 10000};
+    static const struct application_rules application = {
+        .concurrency = 4, .ready_interval_ms = 1000, .window_ms = 2000};
+    struct world *w = calloc(1, sizeof(*w));
+
+    w->now = 1000;
+    application_init(&w->application, &application, w->now);
+    application_probe_sent(&w->application);
+    application_probed(&w->application, w->now, true, false, 1);
+    database_init(&w->database, w->now);
+    database_linked(&w->database);
+    for (int i = 0; i < 2; i++)
+        queue_init(&w->q[i], &rules, &w->application, &w->database, (uint64_t)i + 1, 42, w->now);
+    queue_join_share(&w->q[1], &w->q[0]);
+    for (int i = 0; i < 2; i++)
+        queue_channel_open(&w->q[i], w->now, 1, 4, 0, KIND_QUORUM);
+    run(w, 200);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_ACTIVE);
+    return w;
+}
+
+static void end(struct world *w)
+{
+    queue_deinit(&w->q[1]);
+    queue_deinit(&w->q[0]);
+    free(w);
+}
+
+static void deliver(struct world *w, int partition, uint8_t key)
+{
+    char id[24];
+    struct queue *q = &w->q[partition];
+    struct arrival a = {.generation = 1,
+                        .number = ++w->n_delivered,
+                        .consumer = q->consumer.number,
+                        .message = message_new(),
+                        .n_bytes = 100,
+                        .no_id = DEAD_NONE,
+                        .has_key = true,
+                        .key = {key}};
+
+    snprintf(id, sizeof(id), "m%d", (int)w->n_delivered);
+    a.id = slice_of(id);
+    queue_delivered(q, w->now, &a);
+    run(w, 100);
+}
+
+static void test_a_key_in_two_partitions_is_logged(void **state)
+{
+    struct world *w = world();
+
+    deliver(w, 0, 1);
+    deliver(w, 1, 2);
+    deliver(w, 0, 1);
+    assert_int_equal(w->n[EVENT_KEY_IN_TWO_PARTITIONS], 0);
+    deliver(w, 1, 1);
+    assert_int_equal(w->n[EVENT_KEY_IN_TWO_PARTITIONS], 1);
+    deliver(w, 0, 1); /* each partition logs it, */
+    deliver(w, 1, 1); /* once per stats interval */
+    assert_int_equal(w->n[EVENT_KEY_IN_TWO_PARTITIONS], 2);
+    end(w);
+}
+
+/* A report of the other replica, and then deliveries here. */
+static void report(struct world *w, int64_t subscription, int64_t received, int n_here)
+{
+    queue_peer(&w->q[0], w->now, 77, subscription, received);
+    run(w, REPORT_MS);
+    for (int i = 0; i < n_here; i++)
+        deliver(w, 0, 1);
+}
+
+static void test_messages_in_turns_pause_the_queue(void **state)
+{
+    struct world *w = world();
+
+    report(w, 1, 10, 1);
+    report(w, 1, 20, 1);
+    report(w, 1, 30, 1);
+    report(w, 1, 40, 1);
+    assert_int_equal(w->n[EVENT_NOT_EXCLUSIVE], 0);
+    report(w, 1, 50, 0);
+    assert_int_equal(w->n[EVENT_NOT_EXCLUSIVE], 1);
+    assert_true(w->reopened); /* the channel is closed, which returns the deliveries */
+    queue_channel_lost(&w->q[0], w->now, 0, "reopened");
+    queue_channel_open(&w->q[0], w->now, 2, 4, 0, KIND_QUORUM);
+    run(w, 30000);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_NONE);
+    run(w, 40000);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
+/* Either side has subscribed again, or the other one has received nothing in between. */
+static void test_a_lawful_switch_is_none(void **state)
+{
+    struct world *w = world();
+
+    for (int i = 0; i < 10; i++)
+        report(w, 1 + i / 3, 10 * i, 1);
+    for (int i = 0; i < 10; i++)
+        report(w, 9, 1000, 1);
+    for (int i = 0; i < 10; i++)
+        report(w, 9, 2000 + i, 0);
+    assert_int_equal(w->n[EVENT_NOT_EXCLUSIVE], 0);
+    end(w);
+}
+
+/* Its report is older than a delivery here: the other one received first, and then it was this one's turn. */
+static void test_an_old_report_is_no_proof(void **state)
+{
+    struct world *w = world();
+
+    report(w, 1, 10, 1);
+    report(w, 1, 10, 0);
+    report(w, 1, 20, 1);
+    for (int i = 0; i < 10; i++)
+        report(w, 1, 20, 1);
+    assert_int_equal(w->n[EVENT_NOT_EXCLUSIVE], 0);
+    end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_key_in_two_partitions_is_logged),
+        cmocka_unit_test(test_messages_in_turns_pause_the_queue),
+        cmocka_unit_test(test_a_lawful_switch_is_none),
+        cmocka_unit_test(test_an_old_report_is_no_proof),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
