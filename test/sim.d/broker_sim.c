@@ -508,12 +508,24 @@ void broker_channel_ends(struct world *w, struct channel *c)
     pump(w, q);
 }
 
+static struct channel *open_channel_of(const struct broker_queue *q, const struct link_sim *l)
+{
+    struct channel *c = q->channels;
+
+    while (c && (!c->open || c->link != l))
+        c = c->next;
+    return c;
+}
+
+/* A link may have several channels of a queue: the close of an earlier one was lost with the link. */
 void broker_link_ends(struct world *w, struct link_sim *l)
 {
+    struct channel *c;
+
     if (!l->there)
         return;
     l->there = false;
     for (int i = 0; i < w->plan->n_queues; i++)
-        if (l->channels[i])
-            broker_channel_ends(w, l->channels[i]);
+        while ((c = open_channel_of(&w->broker->queues[i], l)))
+            broker_channel_ends(w, c);
 }
