@@ -459,6 +459,13 @@ static bool is_done(const struct outbox *o)
     return (o->draining || o->offering) && is_through(o);
 }
 
+/* A parked row may begin to wait when an earlier row of its key has ended, and not when it comes. */
+static void watch_silence(struct outbox *o, int64_t now_ms)
+{
+    if (!o->link.quiet_since_ms && (o->wanted.len || o->sent.len))
+        o->link.quiet_since_ms = now_ms ? now_ms : 1;
+}
+
 static bool is_silent(const struct outbox *o, int64_t now_ms)
 {
     return (o->wanted.len || o->sent.len) && o->link.quiet_since_ms &&
@@ -563,6 +570,7 @@ static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct ou
 bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *ret)
 {
     *ret = (struct outbox_action){.seq = -1};
+    watch_silence(o, now_ms);
     if (o->lease.number && !outbox_holds(o, now_ms))
         leave(o, now_ms, 0, "the lease ran out");
     if (tell_next(o, ret))
