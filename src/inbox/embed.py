@@ -61,4 +61,5 @@ def main(out, depfile, *roots):
         d.write("%s: %s\n" % (out, " ".join(p.replace(" ", "\\ ") for p in folders + sorted(named.values()))))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

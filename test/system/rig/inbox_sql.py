@@ -8,6 +8,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import sys
 import uuid
 
 import psycopg2
@@ -15,6 +16,8 @@ import psycopg2.extras
 from psycopg2 import Binary
 
 SQL = os.path.join(os.path.dirname(__file__), "..", "..", "..", "sql")
+sys.path.append(os.path.join(SQL, "..", "src", "inbox"))
+import embed  # noqa: E402 - it expands the planner settings of functions
 
 
 def files(numbered=True):
@@ -22,7 +25,7 @@ def files(numbered=True):
     names = sorted(glob.glob(os.path.join(SQL, "[0-9]*.sql"))) if numbered else []
     names += sorted(glob.glob(os.path.join(SQL, "functions", "*.sql")))
     names += [os.path.join(SQL, "roles_create.sql"), os.path.join(SQL, "roles_grant.sql")]
-    return [open(name, encoding="utf-8").read() for name in names]
+    return [embed.planned(open(name, encoding="utf-8").read()) for name in names]
 
 
 def load(postgres):
