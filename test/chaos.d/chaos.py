@@ -38,7 +38,7 @@ from publisher import Publisher  # noqa: E402
 
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
 RECORDED_INTERVAL = "5s"
-BURST, TRICKLE = 2.0, 5.0  # seconds
+BURST, TRICKLE = 10.0, 5.0  # seconds
 SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run
 
 
@@ -476,7 +476,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=3.0, help="of publishing and faults (3)")
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second, without the copies (50)")
     parser.add_argument("--without", action="append", default=[], metavar="KIND", help="no messages of this kind (see schedule.py)")
-    parser.add_argument("--batch", action="store_true", help="requests with up to 25 messages, published in bursts")
+    parser.add_argument("--batch", action="store_true", help="requests with up to 25 messages, published in bursts; not above --rate 15")
     parser.add_argument("--ordered", action="store_true", help="in place of the usual run: the order per key over partitions (ordered.py)")
     parser.add_argument("--calm", action="store_true", help="nothing but plain messages, and no faults: what a healthy run looks like")
     parser.add_argument("--record", metavar="FILE.gz", help="writes what alerts are made from there, for test/system/test_alerts.py; stats lines come every "
