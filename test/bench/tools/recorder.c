@@ -4,8 +4,8 @@
  *
  * --mode record: that is all, 204. effect: it inserts a row, in a transaction of its own. token: it completes
  * the token and inserts the row in one transaction. --fail N --fail-status S: N of a thousand, at random, are
- * answered so, without an effect. --delay-ms. --bulk 1: the answer that daprd wants for many messages in one
- * request.
+ * answered so, without an effect. --delay-ms. --bulk 1: many messages in a
+ * request, as Onceward, daprd or Connect (a line each) send them; effect and token are one transaction for all.
  * --stamps-file: as in app.c, written at SIGTERM. A GET answers the messages done and the requests.
  *
  * A thread for each connection; HTTP/1.1 with keep-alive, Content-Length or chunks. The id stands in the body
@@ -218,15 +218,29 @@ static bool execute(PGconn *db, const char *sql, const char *value, ExecStatusTy
     return is_good;
 }
 
-static bool effect_commit(const char *id, const char *token)
+static PGconn *database_borrow(void)
 {
-    static const char insert[] = "INSERT INTO public.effect (message_id) VALUES ($1)";
-
     pthread_mutex_lock(&pool_lock);
     while (!n_pool)
         pthread_cond_wait(&pool_freed, &pool_lock);
     PGconn *db = pool[--n_pool];
     pthread_mutex_unlock(&pool_lock);
+    return db;
+}
+
+static void database_return(PGconn *db)
+{
+    pthread_mutex_lock(&pool_lock);
+    pool[n_pool++] = db;
+    pthread_cond_signal(&pool_freed);
+    pthread_mutex_unlock(&pool_lock);
+}
+
+static bool effect_commit(const char *id, const char *token)
+{
+    static const char insert[] = "INSERT INTO public.effect (message_id) VALUES ($1)";
+
+    PGconn *db = database_borrow();
     bool good = mode == EFFECT ? execute(db, insert, id, PGRES_COMMAND_OK)
                                : execute(db, "BEGIN", NULL, PGRES_COMMAND_OK) &&
                                      execute(db, "SELECT onceward.complete($1)", token, PGRES_TUPLES_OK) &&
@@ -234,10 +248,7 @@ static bool effect_commit(const char *id, const char *token)
                                      execute(db, "COMMIT", NULL, PGRES_COMMAND_OK);
     if (!good && mode == TOKEN)
         execute(db, "ROLLBACK", NULL, PGRES_COMMAND_OK);
-    pthread_mutex_lock(&pool_lock);
-    pool[n_pool++] = db;
-    pthread_cond_signal(&pool_freed);
-    pthread_mutex_unlock(&pool_lock);
+    database_return(db);
     return good;
 }
 
@@ -257,21 +268,69 @@ static void answer(int fd, int status, const char *body, size_t len)
         (void)!send(fd, body, len, MSG_NOSIGNAL);
 }
 
-static size_t count_of(const char *text, const char *end, const char *what)
+static void stamp_take(uint64_t sent)
 {
-    size_t n = 0;
+    unsigned long i = n_stamps++;
 
-    while ((text = after(text, (size_t)(end - text), what)))
-        n++;
+    if (stamps && sent && i < STAMPS)
+        stamps[i] = (uint32_t)((clock_ns(CLOCK_MONOTONIC) - sent) / 1000);
+}
+
+/* Many messages. */
+
+/* Adds a value without special characters to an array of PostgreSQL. */
+static size_t array_add(char *array, size_t len, const char *value, size_t value_len)
+{
+    array[len] = len ? ',' : '{';
+    memcpy(array + len + 1, value, value_len);
+    return len + 1 + value_len;
+}
+
+/* Messages begin with `mark`; those of Onceward with their token. Both arrays are as large as the body. Answers
+ * the number of messages. */
+static size_t batch_read(const struct request *r, const char *mark, char *ids, char *tokens)
+{
+    const char *end = r->body + r->body_len, *at = after(r->body, r->body_len, mark), *next;
+    size_t n = 0, ids_len = 0, tokens_len = 0;
+    char id[ID + 1];
+
+    for (; at; at = next, n++) {
+        next = after(at, (size_t)(end - at), mark);
+        stamp_take(body_read(at, (size_t)((next ? next : end) - at), id));
+        tokens_len = array_add(tokens, tokens_len, at, strcspn(at, "\""));
+        if (!*id) /* a body in base64, behind the entry's own id */
+            snprintf(id, sizeof id, "%.*s", (int)strcspn(at, "\""), at);
+        ids_len = array_add(ids, ids_len, id, strlen(id));
+    }
+    memcpy(ids + ids_len, "}", 2);
+    memcpy(tokens + tokens_len, "}", 2);
     return n;
 }
 
-/* All of a batch are done: lines, each with its id, or entries that want a status each. */
-static void batch_answer(int fd, const struct request *r)
+static bool batch_commit(const char *ids, const char *tokens)
 {
-    static const char key[] = "\"entryId\":\"";
+    static const char insert[] = "INSERT INTO public.effect (message_id) SELECT * FROM unnest($1::text[])";
+
+    if (mode == RECORD)
+        return true;
+    PGconn *db = database_borrow();
+    bool good = mode == EFFECT
+                    ? execute(db, insert, ids, PGRES_COMMAND_OK)
+                    : execute(db, "BEGIN", NULL, PGRES_COMMAND_OK) &&
+                          execute(db, "SELECT onceward.complete_all($1)", tokens, PGRES_TUPLES_OK) &&
+                          execute(db, insert, ids, PGRES_COMMAND_OK) &&
+                          execute(db, "COMMIT", NULL, PGRES_COMMAND_OK);
+    if (!good && mode == TOKEN)
+        execute(db, "ROLLBACK", NULL, PGRES_COMMAND_OK);
+    database_return(db);
+    return good;
+}
+
+/* daprd wants a status for each entry. */
+static void entries_answer(int fd, const struct request *r, const char *key)
+{
     const char *end = r->body + r->body_len, *at = r->body;
-    size_t n = count_of(at, end, key), size = r->body_len + 64, len = 0;
+    size_t size = r->body_len + 64, len = 0;
     char *text = malloc(size);
 
     if (!text)
@@ -281,17 +340,40 @@ static void batch_answer(int fd, const struct request *r)
         len += (size_t)snprintf(text + len, size - len, "%s{\"entryId\":\"%.*s\",\"status\":\"SUCCESS\"}",
                                 text[len - 1] == '}' ? "," : "", (int)strcspn(at, "\""), at);
     len += (size_t)snprintf(text + len, size - len, "]}");
-    n_done += n ? n : count_of(r->body, end, "\"mid\":\"");
     answer(fd, 200, text, len);
     free(text);
 }
 
-static void stamp_take(uint64_t sent)
+static void count_answer(int fd, size_t n)
 {
-    unsigned long i = n_stamps++;
+    char head[128];
+    int len =
+        snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nOnceward-Batch: %zu\r\nContent-Length: 0\r\n\r\n", n);
 
-    if (stamps && sent && i < STAMPS)
-        stamps[i] = (uint32_t)((clock_ns(CLOCK_MONOTONIC) - sent) / 1000);
+    (void)!send(fd, head, (size_t)len, MSG_NOSIGNAL);
+}
+
+static void batch_answer(int fd, const struct request *r)
+{
+    static const char line[] = "{\"t\":", entry[] = "\"entryId\":\"", member[] = "{\"token\":\"";
+    bool is_onceward = strcasestr(r->data, "\r\nOnceward-Batch: ") != NULL;
+    const char *mark = is_onceward ? member : after(r->body, r->body_len, entry) ? entry : line;
+    char *ids = malloc(r->body_len + 64), *tokens = malloc(r->body_len + 64);
+
+    if (!ids || !tokens)
+        fail("recorder: no memory");
+    size_t n = batch_read(r, mark, ids, tokens);
+    if (batch_commit(ids, tokens)) {
+        n_done += n;
+        if (is_onceward)
+            count_answer(fd, n);
+        else
+            entries_answer(fd, r, entry);
+    } else {
+        answer(fd, 500, NULL, 0);
+    }
+    free(ids);
+    free(tokens);
 }
 
 static int message_do(const struct request *r, const char *id)

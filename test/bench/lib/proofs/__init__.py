@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay", "retention", "order")
+NAMES = ("flow", "queues", "kills", "neighbours", "killers", "outages", "versions", "days", "relay", "retention", "order", "batch")
 
 
 def load(name):
