@@ -42,8 +42,11 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
      * replica with room for the message still gets it well before the limit. */
     if (rests || q->rules.ordered)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
-    if (q->rules.ordered) /* its key is unknown, so the whole queue waits */
+    if (q->rules
+            .ordered) { /* its key is unknown, so the whole queue waits: also deliveries behind it on this channel */
+        order_stop(q, now_ms, "a message is larger than max_message, and its key is unknown");
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
+    }
     return step_wait(OP_REQUEUE, WAIT_HELD, life_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
 }
 
