@@ -882,6 +882,10 @@ static bool may_stay(const struct world *w, const struct truth *t)
 
     if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
         return true;
+    /* No other message has shown that the application knows batches, which the log says. */
+    for (int i = 0; i < w->plan->n_sidecars && is_bad(w, t); i++)
+        if (w->sidecars[i]->alive && w->sidecars[i]->queues[t->queue].core.pauses[PAUSE_NO_BATCHES].since_ms)
+            return true;
     /* Requests count, and no more of them are in flight at once. */
     if (rules->batch.max_messages && rules->concurrency < threshold)
         threshold = rules->concurrency > BRAKE_LEAST ? rules->concurrency : BRAKE_LEAST;
