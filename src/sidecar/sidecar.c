@@ -276,7 +276,8 @@ static struct queue_rules rules_of(const struct sidecar *s, const struct config_
         .pause_hold_ms = q->pause_hold_ms,
         .concurrency = q->forward.concurrency,
         .prefetch = q->prefetch,
-        .max_parked = q->order.key.n ? q->prefetch + 1 : q->max_parked,
+        /* Never reached on an ordered queue, where the prefetch of each partition is the bound. */
+        .max_parked = q->order.key.n ? q->prefetch * (int)q->n_partitions + 1 : q->max_parked,
         .max_bytes = q->max_bytes,
         .max_message_bytes = q->max_message_bytes,
         .max_attempts = q->max_attempts,

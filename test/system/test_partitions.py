@@ -193,6 +193,21 @@ def test_a_missing_partition_does_not_hold_up_the_others(bed, partitions):
     sidecar.wait_for("stats", partitions_active=3, deadline=60)
 
 
+def test_ordered_partitions_may_wait_with_a_prefetch_each(bed, partitions):
+    single = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    for n in range(3):
+        partitions.queues[n] = bed.new_queue(f"-{n}", arguments=single)
+    bed.app.handler = lambda request, reply: 500
+    sidecar = partitions.sidecar(0, 2, brake=0, order={"key": ["header:account"]}, delivery_limit=0, retry={"backoff": "1h", "max_backoff": "1h"})
+    for n in range(3):
+        for m in range(120):
+            partitions.queues[n].publish(f"m{n}-{m}", headers={"account": f"{n}-{m}"})
+    wait_until(lambda: sum(row["n"] for row in bed.rows(
+        "SELECT count(*)::int AS n FROM onceward.inbox WHERE consumer = %s AND status = 'failed'", bed.name)) == 360, "360 messages wait", 90)
+    sidecar.wait_for("stats", since=len(sidecar.find("stats")), parked=lambda n: n > 257)
+    assert not sidecar.find("parked_full")
+
+
 def test_a_letter_keeps_the_name_of_its_partition(bed, partitions):
     partitions.declare(0, 1, 2)
     bed.app.handler = lambda request, reply: 400
