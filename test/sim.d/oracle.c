@@ -606,6 +606,7 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
 
     return is_near(p, m, m->delivery_count - 1) && m->delivered_us < long_ago && s->alive && s->base &&
            s->base_since_us < long_ago && !w->database->full && !w->database->retries && w->database->up &&
+           w->database->mended_us < long_ago && /* a refusing database is asked every ten seconds */
            (row->status != INBOX_PROCESSING || (is_last(p, m, m->delivery_count - 1) &&
                                                 (row->instance != s->index || row->number != s->number))) &&
            !row->locked_by && !m->skipped && s->frozen_until_us < long_ago &&
