@@ -192,8 +192,11 @@ class Build:
                          if e["output"].startswith("libonceward.a.p/")}
         commands = subprocess.run(["ninja", "-C", build, "-t", "commands", "test/sim.d/test_sim"], check=True, stdout=subprocess.PIPE, text=True)
         # Copies, so that the tree may be built again while mutants run.
-        kept = os.path.join(os.path.abspath(build), "mutants", ".base")
-        os.makedirs(kept, exist_ok=True)
+        self.kept = kept = os.path.join(os.path.abspath(build), "mutants", ".base")
+        shutil.rmtree(kept, ignore_errors=True)
+        for part in ("include", "src"):
+            shutil.copytree(os.path.join(root, part), os.path.join(kept, part),
+                            ignore=lambda folder, found: [n for n in found if "." in n and not n.endswith((".h", ".def"))])
         self.link = [self.keep(kept, word) for word in shlex.split(commands.stdout.strip().splitlines()[-1])]
 
     def keep(self, folder, word):
@@ -222,7 +225,9 @@ class Build:
                 rest.append(words[i])
             i += 1
         made = mutated[:-2] + ".o"
-        done = subprocess.run([*rest, "-w", "-I" + os.path.join(self.root, os.path.dirname(file)), "-o", made, "-c", mutated], cwd=self.build,
+        folders = [os.path.join(self.kept, part) for part in (os.path.dirname(file), "include", "src")]
+        done = subprocess.run([rest[0], *(rest[1:2] if "ccache" in rest[0] else []), *("-I" + one for one in folders),
+                               *rest[2 if "ccache" in rest[0] else 1:], "-w", "-o", made, "-c", mutated], cwd=self.build,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             raise Stale(f"{mutant.path}:1: does not compile: {done.stdout}")
