@@ -205,12 +205,18 @@ static bool goes_only_alone(const struct delivery *d)
     return d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS;
 }
 
+/* The other replicas of an ordered queue get no message while this one has it. */
+static bool others_get_messages(const struct queue *q)
+{
+    return q->n_others && !q->rules.ordered;
+}
+
 /* While the circuit breaker is on and another replica consumes, redelivered messages are not tried: the other
  * replicas should get them. But if nothing else arrives, the application's recovery would go unnoticed: then
  * one is tried every LEFT_MS. */
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return q->share->brake.on && q->n_others && d->copy.redelivered &&
+    return q->share->brake.on && others_get_messages(q) && d->copy.redelivered &&
            now_ms - q->share->brake.tried_ms < LEFT_MS;
 }
 
@@ -294,7 +300,7 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 
 static int brake_tries(const struct queue *q)
 {
-    return q->n_others ? 1 : q->rules.concurrency;
+    return others_get_messages(q) ? 1 : q->rules.concurrency;
 }
 
 bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)

@@ -582,6 +582,26 @@ static void test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_other
     }
 }
 
+/* Its other replicas wait for the whole queue, and get no redelivered message. */
+static void test_an_ordered_queue_tries_each_second_while_everything_fails(void **state)
+{
+    struct world *w = world(good_from_40_on);
+
+    w->q.rules.ordered = true;
+    queue_presence(&w->q, w->now, 1);
+    for (int i = 0; i < 25; i++) {
+        deliver(w, i);
+        container_of(w->q.held.unacked.head.prev, struct delivery, in_tags)->copy.redelivered = true;
+    }
+    run(w, 20000);
+    assert_true(w->q.share->brake.on);
+    w->status = good;
+    run(w, w->now + 5000);
+    assert_false(w->q.share->brake.on);
+    w->q.rules.ordered = false;
+    end(w);
+}
+
 static int refused(struct world *w, int message, int attempt)
 {
     return 400;
@@ -1506,6 +1526,7 @@ int main(void)
         cmocka_unit_test(test_a_cautious_start_takes_one_at_a_time),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
+        cmocka_unit_test(test_an_ordered_queue_tries_each_second_while_everything_fails),
         cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_others),
         cmocka_unit_test(test_messages_without_an_id_count_once_when_they_are_delivered_again),
         cmocka_unit_test(test_messages_without_an_id_count_when_another_process_had_them),
