@@ -445,3 +445,21 @@ def test_replicas_that_both_receive_messages_pause(bed):
         assert any(r.find("paused", reason="not_exclusive") for r in replicas)
     finally:
         bed.rabbitmq.rabbitmqctl("delete_user", user)
+
+
+@pytest.mark.parametrize("source, n_keys", [("header:account", 2), ("routing_key", 1)])
+def test_long_keys_and_routing_keys_are_keys(bed, source, n_keys):
+    """Keys of 10 KB differ in their last byte; by the default exchange all messages have one routing key."""
+    ordered = Ordered(bed)
+    gate = Gate()
+    bed.app.handler = lambda request, reply: gate.wait() or ordered.commit(request, reply)
+    for number, key in itertools.product((1, 2), "ab"):
+        ordered.numbers[key] = number
+        bed.queue.publish(f"{key}:{number}", headers={"account": "x" * 10240 + key})
+    sidecar = bed.sidecar(**{**ORDER, "order": {"key": [source]}})
+    gate.wait_for_waiting(n_keys)
+    sidecar.wait_for("stats", received=4)
+    assert sorted(p.message_id for p in bed.app.posts()) == ["a:1", "b:1"][:n_keys]
+    gate.open()
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
