@@ -43,6 +43,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 {
     row_facts(d, now_ms, r);
     d->claim.row_is_ours = true;
+    d->on_hold = false; /* an operator's command was missed */
     d->n_waits = 0;
     if (r->taken_over)
         notes_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);

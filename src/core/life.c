@@ -1362,6 +1362,10 @@ struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
     case WAIT_DUE:
     case WAIT_SURPLUS:
         return life_next_attempt(q, now_ms, d);
+    case WAIT_ON_HOLD: /* a look at its row would take the place of another message's trial */
+        return q->share->brake.on && !d->given_up
+                   ? step_wait(OP_CLAIM, WAIT_ON_HOLD, now_ms + ON_HOLD_LOOK_MS)
+                   : step_want(OP_CLAIM);
     default:
         return step_want(d->op);
     }

@@ -196,13 +196,13 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
 
 static bool needs_to_be_alone(const struct delivery *d)
 {
-    return d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS;
+    return !d->on_hold && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* Beside others it would crash them too, and its crash would prove nothing: it waits for quarantine. */
 static bool goes_only_alone(const struct delivery *d)
 {
-    return d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS;
+    return !d->on_hold && (d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* The other replicas of an ordered queue get no message while this one has it. */

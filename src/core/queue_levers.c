@@ -143,6 +143,8 @@ static bool is_held_by_brake(const struct delivery *d)
 {
     if (d->wait == WAIT_BRAKE)
         return true;
+    if (d->on_hold) /* by order.on_dead, whatever the circuit breaker does */
+        return false;
     if (!d->tried_ms || delivery_is_in_flight(d) || d->answer.accepted_until_ms)
         return false;
     if (d->wait != WAIT_NONE)

@@ -19,6 +19,8 @@ struct world {
     bool reopened;
     unsigned can;
     int n_claims;
+    bool holds; /* the database: each row is held, and its message has crashed the application twice */
+    bool was_quarantined;
 };
 
 static void carry_out(struct world *w, struct queue *q, const struct action *a)
@@ -29,7 +31,13 @@ static void carry_out(struct world *w, struct queue *q, const struct action *a)
         queue_consuming(q, w->now, a->number);
     else if (a->kind == ACTION_REOPEN)
         w->reopened = true;
-    w->n_claims += a->kind == ACTION_DATABASE && a->d->op == OP_CLAIM;
+    if (a->kind != ACTION_DATABASE || a->d->op != OP_CLAIM)
+        return;
+    w->n_claims++;
+    w->was_quarantined |= a->d->claim.alone;
+    if (w->holds)
+        queue_row(q, w->now, a->d->ref,
+                  &(struct row){.op = OP_CLAIM, .answer = ROW_ON_HOLD, .attempt = 8, .crashes = 2});
 }
 
 static void run(struct world *w, int64_t for_ms)
@@ -208,6 +216,36 @@ static void test_nothing_behind_a_message_without_its_body_is_claimed(void **sta
     end(w);
 }
 
+/* A held message is not sent: it is not quarantined, is no trial, and is not held by the circuit breaker. */
+static void test_a_held_message_waits_for_an_operator_alone(void **state)
+{
+    struct world *w = world();
+
+    w->q[0].rules.holds_dead = w->holds = true;
+    w->can = 1u << OP_CLAIM;
+    deliver(w, 0, 1);
+    assert_int_equal(w->n[EVENT_ORDER_HELD], 1);
+    run(w, 70000);
+    assert_in_range(w->n_claims, 2, 3);
+    assert_false(w->was_quarantined);
+    w->q[0].share->brake.on = true;
+    w->n_claims = 0;
+    run(w, 70000);
+    assert_int_equal(w->n_claims, 0);
+    w->q[0].share->brake.on = false; /* and again while it is about to look at its row */
+    w->can = 0;
+    run(w, 70000);
+    w->q[0].share->brake.on = true;
+    container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->tried_ms = w->now;
+    queue_lever_give_up_held(&w->q[0], w->now, "ann", w->now);
+    assert_false(container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->given_up);
+    w->can = 1u << OP_CLAIM;
+    queue_lever_retry(&w->q[0], w->now, "ann");
+    run(w, 1000);
+    assert_in_range(w->n_claims, 1, 2);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
         cmocka_unit_test(test_nothing_behind_a_message_without_its_body_is_claimed),
+        cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
