@@ -153,13 +153,13 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
             continue;
         /* Encoding a large body only to drop it would cost its memory twice. */
         if (len + d->copy.body_len + 2 > most_bytes(q)) {
-            r->is_full = true;
+            r->is_full = len + d->copy.body_len + 2 > batch_size_bytes(&q->application->batch_size);
             break;
         }
         body_add(q, r, d, &token);
         if (r->body.len + 2 > most_bytes(q)) {
+            r->is_full = r->body.len + 2 > batch_size_bytes(&q->application->batch_size);
             r->body.len = len;
-            r->is_full = true;
             break;
         }
         request_add(r, d);
