@@ -480,7 +480,10 @@ void held_deinit(struct queue *q)
     hash_deinit(&h->requests);
     timers_deinit(&h->timers);
     notes_deinit(q);
-    free(q->abandons.refs);
+    for (size_t i = 0; i < q->abandons.n; i++)
+        buf_deinit(&q->abandons.items[i].body);
+    free(q->abandons.items);
+    buf_deinit(&q->abandons.last_body);
     free(q->consequences.items);
     free(q->lever.ids);
 }

@@ -48,9 +48,13 @@ static bool next_note(struct queue *q, struct action *ret)
 
 static bool next_abandon(struct queue *q, struct action *ret)
 {
-    if (!q->abandons.n)
+    struct queue_abandons *a = &q->abandons;
+
+    buf_deinit(&a->last_body);
+    if (!a->n)
         return false;
-    *ret = (struct action){.kind = ACTION_ABANDON, .ref = q->abandons.refs[--q->abandons.n]};
+    a->last_body = a->items[--a->n].body;
+    *ret = (struct action){.kind = ACTION_ABANDON, .ref = a->items[a->n].ref};
     assert(q->application->n_abandoned > 0);
     q->application->n_abandoned--;
     return true;

@@ -162,9 +162,10 @@ static void request_abandon(struct queue *q, struct request *r)
     request_end(q, r);
     if (a->n == a->cap) {
         a->cap = a->cap ? a->cap * 2 : 16;
-        a->refs = mem_realloc(a->refs, a->cap * sizeof(*a->refs));
+        a->items = mem_realloc(a->items, a->cap * sizeof(*a->items));
     }
-    a->refs[a->n++] = r->ref;
+    a->items[a->n++] = (struct abandon){.ref = r->ref, .body = r->body};
+    r->body = (struct buf){0}; /* deliveries that wait for long remember the request */
     q->application->n_abandoned++;
 }
 

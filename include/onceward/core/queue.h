@@ -102,6 +102,12 @@ struct queue_share {
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
 };
 
+/* A request whose answer nobody awaits any more. */
+struct abandon {
+    uint64_t ref;
+    struct buf body; /* the HTTP side may read it until the request is abandoned */
+};
+
 struct queue {
     struct queue_rules rules;
     struct queue_share *share; /* its own, or that of another partition */
@@ -195,8 +201,9 @@ struct queue {
         int64_t early_answer_ms;
     } notes;
     struct queue_abandons {
-        uint64_t *refs;
+        struct abandon *items;
         size_t n, cap;
+        struct buf last_body; /* of the one that is being abandoned */
     } abandons;
     struct queue_consequences { /* consequences of a step for other deliveries; empty between two facts */
         struct consequence {
