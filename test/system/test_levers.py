@@ -215,7 +215,8 @@ def test_what_waits_to_die_while_everything_fails_can_be_given_up(bed, operator,
     else:
         bed.queue.publish_many([None] * 8 if why == "no ids" else ids)
     sidecar.wait_for("paused", reason="no_message_ids" if why == "no ids" else "everything_fails")
-    wait_until(lambda: sidecar.wait_for("stats")["held"] + len(bed.letters()) >= 8, "all of them are here")
+    sidecar.wait_for("stats")
+    wait_until(lambda: sidecar.find("stats")[-1]["held"] + len(bed.letters()) >= 8, "all of them are here")
     n_dead = len(bed.letters())
     operator("give-up", "--held", "--by", "ann")
     line = sidecar.wait_for("lever", deadline=SOON, lever="give_up_held")
