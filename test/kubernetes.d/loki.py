@@ -140,7 +140,7 @@ class Replay:
         while self.lines and self.lines[0][0] + self.shift_ns <= now:
             at, pod, line = self.lines.pop(0)
             pods.setdefault(pod, []).append((at + self.shift_ns, line))
-            self.heard |= '"event":"stats"' in line
+            self.heard |= '"event":"stats"' in line or '"event":"outbox"' in line
         self.loki.push(self.tenant, pods)
 
     def run(self):
