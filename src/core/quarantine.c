@@ -42,7 +42,10 @@ static void quarantine_add(struct queue *q, struct delivery *d)
 
 void quarantine_open(struct queue *q, struct delivery *d)
 {
-    if (quarantine_has(q, d) || quarantine_keeps_place(q) || !goes_in_group(q, d))
+    /* With the place in its own name it goes alone: from a group it would never leave that place. */
+    bool has_place = q->application->place.holder == quarantine_holder(q, d);
+
+    if (has_place || quarantine_has(q, d) || quarantine_keeps_place(q) || !goes_in_group(q, d))
         return;
     q->quarantine.number++;
     q->quarantine.n = 0;
