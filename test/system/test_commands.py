@@ -846,7 +846,7 @@ def test_status_shows_nothing_that_acts_on_a_terminal(place):
 
 def test_status_of_an_empty_inbox(place):
     out = good("status", "--config", place.path)
-    assert re.search(rf"^{place.queue.name} +0 +0 +0 +0 +0 +0 +-$", out, re.M), out
+    assert re.search(rf"^{place.queue.name} +0 +0 +0 +0 +0 +0 +0 +-$", out, re.M), out
     assert "Nothing is unfinished." in out and "There are no dead letters." in out
     seen = json.loads(good("status", "--config", place.path, "--json"))
     assert seen["consumers"] == [{"consumer": place.queue.name, "processing": 0, "failed": 0, "waiting": 0, "completed": 0,
