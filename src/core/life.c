@@ -1168,9 +1168,15 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 /* The application hears of a crash once per request, when the first member is dealt with. */
 static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, int64_t retry_after_ms)
 {
-    if (!r->crashed)
+    if (!r->crashed) {
         r->whose =
             application_crashed(q->application, now_ms, &r->application, retry_after_ms, held_random(q));
+        /* A single message at a time is tried, and this try failed: the next one waits. At once it would meet an
+         * application that still starts. */
+        if (q->share->limiter.slow_since_ms)
+            limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms,
+                        held_random(q));
+    }
     r->crashed = true;
     return r->whose;
 }

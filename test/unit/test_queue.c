@@ -364,6 +364,34 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     end(w);
 }
 
+static int first_kills(struct world *w, int message, int attempt)
+{
+    return message ? 200 : 0;
+}
+
+/* While one message at a time is tried, a crash is a failed try: the next message would meet an application
+ * that still starts, so it waits. */
+static void test_a_crash_ends_a_try(void **state)
+{
+    struct world *w = world(first_kills);
+    struct limiter *l = &w->q.share->limiter;
+
+    run(w, w->now + 10);
+    limiter_collapse(l, w->now);
+    for (int i = 0; i < 10; i++) /* the latest waits were long */
+        limiter_bad(l, w->now, l->n_cuts, LIMITER_WAIT_LAST_MS, -1, 0);
+    deliver(w, 0);
+    deliver(w, 1);
+    run(w, l->wait_until_ms + 500);
+    assert_int_equal(w->n_posts[0], 1);
+    assert_int_equal(w->n_posts[1], 0);
+    run(w, w->now + 2 * LIMITER_WAIT_LAST_MS);
+    assert_int_equal(w->n_posts[1], 1);
+    w->status = good;
+    run(w, w->now + 100000);
+    end(w);
+}
+
 /* When most are copies none is claimed before its lookup, so lookups postponed while copies were few are due. */
 static void test_looks_that_were_put_off_are_due_where_most_are_copies(void **state)
 {
@@ -1523,6 +1551,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),
+        cmocka_unit_test(test_a_crash_ends_a_try),
         cmocka_unit_test(test_a_cautious_start_takes_one_at_a_time),
         cmocka_unit_test(test_copies_are_acked_without_a_post),
         cmocka_unit_test(test_what_a_broken_replica_tries_with_is_exchanged),
