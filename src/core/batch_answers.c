@@ -122,14 +122,14 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         if (r->n_sent > 1 || request_first(r)->n_given_back >= q->rules.max_attempts)
             life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
         else
-            life_request_failed(q, now_ms, r, a->brief);
+            life_request_failed(q, now_ms, request_first(r), a->brief);
         break;
     case BATCH_TOO_LARGE:
         batches_learn_too_large(q, r);
         break;
     case BATCH_FAILED:
         if (r->n_sent > 1)
-            life_request_failed(q, now_ms, r, a->brief);
+            life_request_failed(q, now_ms, request_first(r), a->brief);
         break;
     case BATCH_NOT_NOW:
     case BATCH_NOT_NOW_FOR_ONE:
@@ -145,6 +145,12 @@ static enum verdict verdict_of_success(const struct queue *q, enum batch_verdict
     if (!q->rules.transaction)
         return VERDICT_COMPLETE;
     return v == BATCH_ACCEPTED ? VERDICT_ACCEPTED : VERDICT_CHECK;
+}
+
+/* A redelivered message may have been refused with others before: max_hold may end before its next attempt. */
+static bool was_often_refused(const struct delivery *d)
+{
+    return d->n_given_back >= REFUSALS_TOGETHER || d->copy.redelivered;
 }
 
 /* A whole answer, for one of the members. */
@@ -182,7 +188,7 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
             own = VERDICT_SPLIT;
         break;
     case BATCH_NOT_NOW:
-        if (batches_in_company(d) && a->kind == ANSWER_STATUS && d->n_given_back >= REFUSALS_TOGETHER)
+        if (batches_in_company(d) && a->kind == ANSWER_STATUS && was_often_refused(d))
             batches_split_by_half(d);
         own = VERDICT_NOT_NOW;
         break;

@@ -436,8 +436,6 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
  * time, as far as its body tells. */
 static uint64_t brake_id(const struct queue *q, const struct delivery *d)
 {
-    if (batches_in_company(d))
-        return hash_number(d->request->ref);
     if (d->id_len)
         return hash_bytes(d->id, d->id_len);
     return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : delivery_hash(q, d);
@@ -465,30 +463,34 @@ static bool count_failure(struct queue *q, int64_t now_ms, const struct brake_fa
 }
 
 /* Counts a failure of a message. Answers whether the circuit breaker is set now. A message that was named beside others
- * that succeeded says nothing about the application. */
+ * that succeeded says nothing about the application, and a request counts once: as the first of its members that was not
+ * counted before. */
 static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
     struct brake_failure f = {
         .id = brake_id(q, d), .no_id = no_id, .text = d->outcome.error ? d->outcome.error : ""};
+    int n_before = q->share->brake.n;
 
-    if (d->request && d->request->some_succeeded)
+    if (d->request && (d->request->some_succeeded || (batches_in_company(d) && d->request->failed)))
         return q->share->brake.on;
     if (!d->id_len && !d->copy.n_rejected) {
         f.content = hash_bytes(d->fingerprint, sizeof(d->fingerprint));
         f.again = d->copy.redelivered;
     }
-    return count_failure(q, now_ms, &f);
+    count_failure(q, now_ms, &f);
+    if (d->request)
+        d->request->failed |= q->share->brake.n > n_before;
+    return q->share->brake.on;
 }
 
-void life_request_failed(struct queue *q, int64_t now_ms, struct request *r, const char *text)
+void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery *member, const char *text)
 {
-    struct brake_failure f = {.text = text};
+    struct brake_failure f = {.text = text, .id = brake_id(q, member)};
 
-    if (r->failed)
+    if (member->request->failed)
         return;
-    r->failed = true;
-    f.id = r->n_sent > 1 ? hash_number(r->ref) : brake_id(q, request_first(r));
-    if (batches_failure_is_new(q, r))
+    member->request->failed = true;
+    if (batches_failure_is_new(q, member->request))
         count_failure(q, now_ms, &f);
 }
 
@@ -895,7 +897,8 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 
         note_text(n, "%s", d->outcome.error ? d->outcome.error : "");
     }
-    if (d->request)
+    /* After the window another owner may have completed it, which says nothing about its neighbours here. */
+    if (d->request && now_ms <= d->claim.window_ends_ms)
         d->request->some_completed = true;
     counter_add(&q->counts.completed, 1);
     notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->copy.received_ms;
@@ -908,7 +911,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
  * accepted may have been extended since, so the database decides whether it is over. */
 static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    life_request_failed(q, now_ms, d->request, d->outcome.error ? d->outcome.error : "");
+    life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
     batches_split(q, d);
     if (!d->outcome.only_expired)
         return life_release(d, 0, row_as_it_is());

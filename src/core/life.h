@@ -173,9 +173,9 @@ struct step life_renew(struct delivery *d);
  * its end. STEP_STAY: neither is safe now. */
 struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* A request failed as a whole, which charges no message: it counts for the circuit breaker. A request with one message
- * still has it as its member. */
-void life_request_failed(struct queue *q, int64_t now_ms, struct request *r, const char *text);
+/* A request failed as a whole, which charges no message: it counts for the circuit breaker, as that one of its
+ * messages. */
+void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery *member, const char *text);
 
 /* An answer has told that no message can succeed: the circuit breaker is set, and the queue pauses. */
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text);

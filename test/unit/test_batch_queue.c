@@ -31,7 +31,10 @@ struct world {
     struct flight flights[64];
     int n_flights, n_crashes, n_crashes_of_groups;
     bool takes_time;
-    bool forgets; /* the application answers 2xx and completes nothing */
+    bool forgets;     /* the application answers 2xx and completes nothing */
+    bool redelivered; /* deliveries from now on */
+    const char *says; /* the body of its answers */
+    int64_t database_until, due_step;
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
@@ -79,6 +82,8 @@ static void at_database(struct world *w, struct delivery *d)
         if (d->outcome.changes.crashes >= 0)
             w->crashes[n] = d->outcome.changes.crashes;
         w->due[n] = w->now + d->outcome.delay_ms;
+        if (w->due_step)
+            w->due[n] = (w->due[n] / w->due_step + 1) * w->due_step;
         break;
     case OP_BURY:
         r.answer = ROW_BURIED;
@@ -129,6 +134,7 @@ static void answer(struct world *w, struct flight f)
                        .status = f.status == DIED ? 0 : f.status,
                        .batch = f.status / 100 == 2 ? (int64_t)r->n_sent : -1,
                        .retry_after_ms = -1,
+                       .body = slice_of(w->says ? w->says : ""),
                        .brief = "answered",
                        .error = "answered",
                        .took_us = 1000};
@@ -242,9 +248,11 @@ static void run(struct world *w, int64_t until)
             carry_out(w, &a);
         bool more = w->n_asked > 0;
 
-        for (int i = 0; i < w->n_asked; i++)
+        more &= w->now >= w->database_until;
+        for (int i = 0; i < w->n_asked && more; i++)
             at_database(w, w->asked[i]);
-        w->n_asked = 0;
+        if (more)
+            w->n_asked = 0;
         queue_reap(&w->q);
         if (more)
             continue;
@@ -255,6 +263,8 @@ static void run(struct world *w, int64_t until)
         next = next < other ? next : other;
         for (int i = 0; i < w->n_flights; i++)
             next = next < w->flights[i].at ? next : w->flights[i].at;
+        if (w->n_asked)
+            next = next < w->database_until ? next : w->database_until;
         next = next > w->now ? next : w->now + 1;
         w->now = next < until ? next : until;
     }
@@ -268,6 +278,7 @@ static void deliver(struct world *w, int number, size_t body_len)
                         .consumer = w->q.consumer.number,
                         .message = message_new(),
                         .n_bytes = 10,
+                        .redelivered = w->redelivered,
                         .no_id = DEAD_NONE};
 
     snprintf(id, sizeof(id), "%d", number);
@@ -510,6 +521,26 @@ static void not_now_for_ever_because_of_one_member_stops_no_other(void **state)
     }
 }
 
+/* Its next attempt may be later than max_hold, and a new delivery does not know how often it was refused. */
+static void a_redelivered_message_that_is_refused_in_company_goes_in_halves(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct world *w = world_of(0, i == 0, refuses_twice);
+
+        says_not_now = i ? 503 : 429;
+        n_refusals = 1;
+        w->redelivered = true;
+        w->due_step = 60000;
+        deliver(w, 0, 0);
+        deliver(w, 1, 0);
+        run(w, 600000);
+        assert_int_equal(w->sizes[0], 2);
+        assert_int_equal(w->n_requests, 3);
+        assert_true(w->completed[0] && w->completed[1]);
+        end(w);
+    }
+}
+
 static int takes_ten(struct world *w, const struct request *r)
 {
     return r->n_sent > 10 ? 413 : 200;
@@ -656,6 +687,26 @@ static void after_a_restart_the_suspects_go_in_groups(void **state)
     end(w);
 }
 
+/* Requests were small when it began to wait for the application, and are not any more when it is claimed. */
+static void a_message_that_waits_alone_stays_alone_when_requests_grow(void **state)
+{
+    struct world *w = world_of(2, true, answers_each);
+    struct batch_size *size = &w->application.batch_size;
+
+    w->application.limiter.limit = w->q.share->limiter.limit = 2;
+    w->takes_time = true;
+    size->messages = 1;
+    w->crashes[1] = 1;
+    while (!w->application.place.holder && w->now < 60000)
+        run(w, w->now + 1);
+    assert_true(w->application.place.holder && w->n_flights);
+    size->messages = N;
+    run(w, 600000);
+    assert_true(w->completed[0] && w->completed[1]);
+    assert_int_equal(w->application.place.holder, 0);
+    end(w);
+}
+
 static int all_are_bad(struct world *w, const struct request *r)
 {
     return 500;
@@ -699,14 +750,56 @@ static void four_bad_messages_do_not_set_the_circuit_breaker(void **state)
     end(w);
 }
 
-static int accepts(struct world *w, const struct request *r)
-{
-    return 202;
-}
-
 static int answers_well(struct world *w, const struct request *r)
 {
     return 200;
+}
+
+/* Named in each answer, beside a message that is not now: the same message in another request is no other message. */
+static void a_message_that_is_named_often_counts_once(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+
+    w->q.rules.max_attempts = 8;
+    w->forgets = true;
+    w->q.rules.max_backoff_ms = w->due_step = 20000;
+    w->says = "{\"failures\": [{\"id\": \"0\", \"status\": 500}, {\"id\": \"1\", \"status\": 429}]}";
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    for (int64_t until = w->now; !w->dead[0] && until < 600000;) {
+        run(w, until += 1000);
+        assert_false(w->q.share->brake.on);
+    }
+    assert_true(w->dead[0] && !w->dead[1]);
+    assert_int_equal(w->sizes[0], 2);
+    assert_int_equal(w->sizes[w->n_requests - 1], 2);
+    end(w);
+}
+
+/* The rows are read late, when another sidecar has taken over one of two messages and completed it. */
+static void a_completion_by_another_owner_charges_no_neighbour(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+
+    w->forgets = true;
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    while (!w->n_requests)
+        run(w, w->now + 1);
+    assert_int_equal(w->sizes[0], 2);
+    w->database_until = w->now + w->q.rules.token_window_ms + TAKEOVER_GRACE_MS + 1000;
+    run(w, w->database_until);
+    w->completed[0] = true;
+    w->forgets = false;
+    run(w, 600000);
+    assert_true(w->completed[1]);
+    assert_int_equal(w->attempts[1], 1);
+    end(w);
+}
+
+static int accepts(struct world *w, const struct request *r)
+{
+    return 202;
 }
 
 /* The answer promises completions that never come: the whole request has failed. */
@@ -777,16 +870,20 @@ int main(void)
         cmocka_unit_test(an_overloaded_application_gets_the_same_again),
         cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
         cmocka_unit_test(not_now_for_ever_because_of_one_member_stops_no_other),
+        cmocka_unit_test(a_redelivered_message_that_is_refused_in_company_goes_in_halves),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
         cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),
         cmocka_unit_test(a_killer_in_response_is_found_by_groups_too),
         cmocka_unit_test(after_the_second_takeover_messages_go_in_groups),
         cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
+        cmocka_unit_test(a_message_that_waits_alone_stays_alone_when_requests_grow),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
         cmocka_unit_test(four_bad_messages_do_not_set_the_circuit_breaker),
+        cmocka_unit_test(a_message_that_is_named_often_counts_once),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
         cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),
+        cmocka_unit_test(a_completion_by_another_owner_charges_no_neighbour),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
     };
 

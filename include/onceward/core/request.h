@@ -44,7 +44,7 @@ struct request {
     bool is_full;        /* more messages would not have gone with it */
     bool some_succeeded; /* its answer names some as failed, and not all */
     bool some_completed; /* a row was completed, after an answer that awaits it */
-    bool failed;         /* as a whole: counted for the circuit breaker */
+    bool failed;         /* counted for the circuit breaker */
     bool is_bad;         /* its answer is none to a batch: its rows say nothing about the next answer */
     bool crashed;        /* the application was told of its crash, and said whose it is: */
     enum crash whose;
