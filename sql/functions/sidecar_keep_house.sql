@@ -18,7 +18,8 @@
 -- that, for all consumers. It does so also where nothing is moved any more. Pages of the walk, next_page and n_pages, count both tables.
 --
 -- The retention that counts is the longest that a replica has reported within the hour, also one that is not the keeper: where replicas
--- with different configurations run, nothing is forgotten early. A longer one counts at once.
+-- with different configurations run, nothing is forgotten early. A longer one counts at once. An hour at whose end
+-- nobody kept house does not count, since no replica could report in an outage of the database.
 --
 -- One keeper a consumer: a lease in the consumer's row, written about twice a minute; the next keeper goes on where the page
 -- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by a lock
@@ -90,11 +91,6 @@ BEGIN
     moved := 0;
     expired := 0;
     n_pages := v_pages;
-    IF abs(v_ahead) > c_apart THEN
-        ahead_ms := v_ahead;
-        next_page := p_from_page;
-        RETURN;
-    END IF;
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
     -- A lease that ends later than any possible one was written by a clock that was ahead.
@@ -102,14 +98,25 @@ BEGIN
     FROM onceward.consumer c WHERE c.consumer = p_consumer;
     v_known := FOUND;
     v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
-    -- Every replica reports, including those that are not the keeper. A new or longer retention is written at once.
-    IF coalesce(v_lease.retention_ms < p_retention_ms OR v_lease.retention_at <= v_now - c_said
-                OR v_lease.retention_ms = p_retention_ms AND v_lease.retention_at NOT BETWEEN v_now - c_lease AND v_now, true) THEN
+    -- Every replica reports, including those that are not the keeper, and those whose clock differs. A new or longer
+    -- retention is written at once. A shorter one replaces it after the hour. The hour begins again when house was
+    -- not kept at its end: then no replica could report, or the clock has stepped.
+    IF coalesce(v_lease.retention_ms < p_retention_ms OR v_lease.retention_at NOT BETWEEN v_now - c_said AND v_now
+                OR v_lease.retention_ms = p_retention_ms AND v_lease.retention_at <= v_now - c_lease, true) THEN
         PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            UPDATE onceward.consumer c SET retention_ms = p_retention_ms, retention_at = v_now WHERE c.consumer = p_consumer;
-            v_lease.retention_ms := p_retention_ms;
+            IF v_lease.retention_at <= v_now AND v_lease.kept_until BETWEEN v_now AND v_now + c_lease THEN
+                v_lease.retention_ms := p_retention_ms;
+            ELSE
+                v_lease.retention_ms := greatest(v_lease.retention_ms, p_retention_ms);
+            END IF;
+            UPDATE onceward.consumer c SET retention_ms = v_lease.retention_ms, retention_at = v_now WHERE c.consumer = p_consumer;
         END IF;
+    END IF;
+    IF abs(v_ahead) > c_apart THEN
+        ahead_ms := v_ahead;
+        next_page := p_from_page;
+        RETURN;
     END IF;
     v_old := v_both - greatest(p_retention_ms, v_lease.retention_ms) * interval '1 ms';
     IF NOT v_known OR NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN

@@ -458,8 +458,9 @@ def report(inbox, retention, **arguments):
     return inbox.housekeep(retention=retention, compact=DAY, budget_us=60_000_000, **arguments)
 
 
-def an_hour_later(pg):
-    pg.query("UPDATE onceward.consumer SET retention_at = retention_at - interval '1 hour', kept_until = NULL, history_day = NULL")
+def an_hour_later(pg, hours=1):
+    """The keeper has kept house in the meantime."""
+    pg.query("UPDATE onceward.consumer SET retention_at = retention_at - %s * interval '1 hour', history_day = NULL", (hours,))
 
 
 @pytest.mark.parametrize("compact", [HOUR, None])
@@ -490,6 +491,44 @@ def test_a_retention_that_is_still_reported_stays(pg, sessions, inbox):
         assert report(inbox, 5 * DAY).expired == 0
     an_hour_later(pg)
     assert report(inbox, 5 * DAY).expired == 1
+
+
+@pytest.mark.parametrize("kept", ["NULL", "clock_timestamp() - interval '1 second'", "clock_timestamp() + interval '1 day'"])
+def test_an_hour_in_which_no_house_was_kept_does_not_count(pg, sessions, inbox, app, kept):
+    """After an outage of the database, or a step of its clock, the replica with the shorter retention is the first."""
+    other = sessions(Inbox, "b")
+    number(inbox)
+    complete(inbox, app, "row", ago=12 * DAY)
+    set_day(inbox, [12])
+    report(other, 20 * DAY)
+    an_hour_later(pg, hours=3)
+    pg.query(f"UPDATE onceward.consumer SET kept_until = {kept}")
+    done = inbox.housekeep(retention=5 * DAY, compact=HOUR, budget_us=60_000_000)
+    assert (done.purged, done.expired) == (0, 0) and answers(inbox.claim("d12")) == ["completed"]
+    an_hour_later(pg)
+    assert report(inbox, 5 * DAY).expired == 2  # the row was moved
+
+
+def test_a_report_of_the_future_counts_for_another_hour(pg, sessions, inbox):
+    """The clock was a year ahead at the last report. It neither ends the longer retention nor makes it last a year."""
+    other = sessions(Inbox, "b")
+    number(inbox)
+    set_day(inbox, [12])
+    report(other, 20 * DAY)
+    an_hour_later(pg, hours=-9000)
+    assert report(inbox, 5 * DAY).expired == 0
+    an_hour_later(pg)
+    assert report(inbox, 5 * DAY).expired == 1
+
+
+def test_a_replica_whose_clock_differs_still_reports_its_retention(pg, sessions, inbox):
+    other = sessions(Inbox, "b")
+    number(inbox)
+    set_day(inbox, [12])
+    for _ in range(3):
+        assert report(other, 20 * DAY, ahead_ms=400 * DAY).ahead_ms
+        pg.query("UPDATE onceward.consumer SET retention_at = retention_at - interval '59 minutes', history_day = NULL")
+        assert report(inbox, 5 * DAY).expired == 0
 
 
 def test_a_shorter_compact_after_of_another_replica_forgets_nothing(sessions, inbox, app):
