@@ -1,5 +1,6 @@
 """Makes the files that follow from the program's tables. From the table of the stats and outbox lines: deploy/logs/onceward.mtail and
 deploy/dashboards. From the schema of the configuration: that of the chart's values. From deploy/alerts: deploy/kubernetes/monitoring/rules.yaml.
+From the configuration of the payments example: those of the examples that differ from it in a URL.
 
     generate.py [--check]      --check: changes nothing; status 1 when a file is not what this makes"""
 
@@ -292,6 +293,23 @@ spec:
     return text
 
 
+# The configurations of examples. Kustomize can replace a file of a ConfigMap, but no line of it.
+
+EXAMPLES = {
+    "unix-socket": [('"http://127.0.0.1:8080/payments"', '"http://localhost/payments", "unix_socket": "/run/app/http.sock"')],
+    "operators": [("amqps://rabbitmq.messaging.svc:5671/", "amqp://rabbitmq.messaging.svc:5672/"), ("@postgresql.databases.svc:", "@postgresql-rw:")],
+}
+
+
+def example_configuration(name):
+    with open(os.path.join(DEPLOY, "kubernetes/examples/payments/onceward.json")) as f:
+        text = f.read()
+    for before, after in EXAMPLES[name]:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
@@ -299,7 +317,8 @@ def main():
     status = 0
     for path, text in (("logs/onceward.mtail", mtail()), ("dashboards/onceward.json", dashboard("loki")),
                        ("dashboards/onceward-metrics.json", dashboard("prometheus")), ("kubernetes/monitoring/rules.yaml", prometheus_rule()),
-                       ("helm/service/values.schema.json", values_schema())):
+                       ("helm/service/values.schema.json", values_schema()),
+                       *((f"kubernetes/examples/{name}/onceward.json", example_configuration(name)) for name in EXAMPLES)):
         full = os.path.join(DEPLOY, path)
         if options.check:
             with open(full) as f:

@@ -9,6 +9,7 @@ buffers. At the end whole rows and the compact history are then measured each fo
 CPU beside whole rows and beside moves is measured without the bound, with everything in memory."""
 
 import json
+import math
 import os
 import statistics
 import threading
@@ -28,6 +29,7 @@ ROUNDS, SECONDS, WARM_S, BATCH, SLICE = 5, 3.0, 5.0, 64, 16
 AT_ONCE = 16  # calls between two awakenings of the client
 LONG_WARM_S, LONG_S = 45.0, 30.0  # of each block in bounded memory
 MOVES, MOVING_SECONDS, PARTS, DRAINED = 16000, 4.0, 5, 30000
+WAL_CALLS = (4, 16, 64)  # of AT_ONCE calls, each of BATCH claims
 ROWS_OF = 15  # of so many ids one is a row
 MANY = 10_000_000  # whole rows that the claims beside the compact history are compared with
 ALONE = {"autovacuum": "off", "max_wal_size": "4GB"}  # a vacuum of one database would be measured with the others
@@ -79,17 +81,29 @@ class Client:
         """µs of CPU a claim of new ids, and claims a second of the server's time. Time without a CPU does not count."""
         start, before, busy, n = time.monotonic(), self.scheduled(), 0.0, 0
         while time.monotonic() - start < seconds if end is None else not end.is_set():
-            calls = []
-            for _ in range(AT_ONCE):
-                ids = sorted(str(uuid.uuid4()) for _ in range(BATCH))
-                calls += [b"BEGIN", self.cursor.mogrify(CLAIM, (BATCH, ids, [str(uuid.uuid4()) for _ in ids], BATCH)), b"COMMIT"]
-                self.claimed += ids
-            asked = time.monotonic()
-            self.cursor.execute(b";".join(calls))
-            busy += time.monotonic() - asked
+            busy += self.claims_at_once()
             n += BATCH * AT_ONCE
         cpu, waited = (now - then for now, then in zip(self.scheduled(), before))
         return cpu / 1000 / n, n / (busy - waited / 1e9)
+
+    def claims_at_once(self):
+        """The seconds that the calls took."""
+        calls = []
+        for _ in range(AT_ONCE):
+            ids = sorted(str(uuid.uuid4()) for _ in range(BATCH))
+            calls += [b"BEGIN", self.cursor.mogrify(CLAIM, (BATCH, ids, [str(uuid.uuid4()) for _ in ids], BATCH)), b"COMMIT"]
+            self.claimed += ids
+        asked = time.monotonic()
+        self.cursor.execute(b";".join(calls))
+        return time.monotonic() - asked
+
+    def wal_bytes(self, n_calls):
+        """Bytes of WAL a claim, of so many claims behind a checkpoint."""
+        self.query("CHECKPOINT")
+        lsn = self.value("SELECT pg_current_wal_insert_lsn()")
+        for _ in range(n_calls):
+            self.claims_at_once()
+        return float(self.value("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn)) / (n_calls * BATCH * AT_ONCE)
 
     def warm(self):
         self.query("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
@@ -149,6 +163,34 @@ def old_rows(client, first, n):
     """Places of new rows that are old enough to be moved, in slices."""
     tids = [row[0] for row in client.query(ROWS + " RETURNING ctid::text", first, first + n - 1)]
     return [tids[i:i + SLICE] for i in range(0, len(tids), SLICE)]
+
+
+def measure_wal(g, v):
+    """Beside the whole pages that the formula of deploy/guides/millions.md expects, a claim writes what it writes long after a checkpoint."""
+    for label in ("rows", "compact"):
+        client = g.clients[label]
+        pages = client.value("SELECT pg_relation_size('onceward.inbox_pkey') / 8192")
+        for n_calls in WAL_CALLS:
+            n = n_calls * BATCH * AT_ONCE
+            found = {}
+            for compression in ("off", "lz4"):
+                client.query(f"SET wal_compression = {compression}")
+                found[compression] = client.wal_bytes(n_calls)
+            client.query("RESET wal_compression")
+            whole = 8192 * pages / n * (1 - math.exp(-n / pages))
+            v.tell(f"{label}: bytes of WAL a claim, {n:,} after a checkpoint",
+                   f"{found['off']:,.0f}, with lz4 {found['lz4']:,.0f}; whole pages of the key by the formula {whole:,.0f}")
+        client.forget_claims()
+
+
+def measure_vacuum(g, v):
+    """Of a day's entries of thirty, which expire."""
+    client = g.clients["compact"]
+    n = client.value("WITH gone AS (DELETE FROM onceward.history WHERE print % 30 = 0 RETURNING 1) SELECT count(*) FROM gone")
+    before, start = client.scheduled()[0], time.monotonic()
+    client.query("VACUUM onceward.history")
+    v.tell(f"a vacuum of the history after {n:,} entries expired: s of CPU, s",
+           f"{(client.scheduled()[0] - before) / 1e9:.1f}, {time.monotonic() - start:.1f}")
 
 
 ASYNCHRONOUS = "SET synchronous_commit = off"  # as housekeeping commits
@@ -352,7 +394,9 @@ def prove(bed, o):
         if len(g.levels) > 1:
             write(g, o.out)
         measure_cpu(g, v)
+        measure_wal(g, v)
         measure_moves(g, v)
+        measure_vacuum(g, v)
         measure_drains(g, v)
     finally:
         g.close()
