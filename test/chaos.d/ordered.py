@@ -8,6 +8,7 @@ higher one), each gap, and each doubled effect. The kinds of messages that becom
 
 import collections
 import json
+import os
 import random
 import time
 
@@ -21,7 +22,7 @@ from schedule import HEAVY, HEAVY_EVERY, LIGHT, LIGHT_EVERY, Fault, Message
 
 ENTRY, EXCHANGE, N_PARTITIONS, N_PODS, N_KEYS = "ledger-transaction", "ledger", 4, 3, 200
 PARTITIONS = tuple(f"{ENTRY}-{n}" for n in range(N_PARTITIONS))
-ROLL_EVERY = 45.0
+ROLL_EVERY, TRACE_EVERY = 45.0, 5.0
 N_PUBLISHERS = 4
 KINDS = tuple((kind, weight) for kind, weight in schedule.KINDS if kind not in schedule.NEVER_ACTS and kind != "mismatch")
 
@@ -99,6 +100,7 @@ class OrderedRun(Run):
         super().__init__(options)
         self.faults = [] if options.calm else make_faults(options.seed, self.seconds)
         self.messages = make_messages(options.seed, self.seconds, options.rate)
+        self.next_trace = 0.0
 
     def start(self):
         from publisher import Publisher
@@ -107,6 +109,7 @@ class OrderedRun(Run):
         self.servers.start(postgres={"synchronous_commit": "on", "fsync": "off", "max_connections": 400})
         self.postgres = self.make_database("chaos")
         self.postgres.query("ALTER TABLE app.effect ADD key text, ADD number integer, ADD before integer")
+        self.postgres.query("CREATE INDEX ON app.effect (message_id)")
         self.postgres.query("CREATE TABLE app.last (key text PRIMARY KEY, number integer NOT NULL)")
         self.postgres.query("INSERT INTO app.last SELECT 'key' || n, 0 FROM generate_series(0, %s) n", (N_KEYS - 1,))
         self.postgres.query("ALTER TABLE app.last OWNER TO app_login")
@@ -153,7 +156,16 @@ class OrderedRun(Run):
         return found
 
     def is_quiet(self):
+        self.trace_progress()
         return self.is_done(self.pods, PARTITIONS, self.postgres)
+
+    def trace_progress(self):
+        """Shows in schedule.log whether a partition stands or only works slowly."""
+        if time.monotonic() < self.next_trace:
+            return
+        self.next_trace = time.monotonic() + TRACE_EVERY
+        effects = self.postgres.query("SELECT count(*) FROM app.effect")[0][0]
+        self.trace(f"progress: load {os.getloadavg()[0]:.1f}, effects {effects}, ready {self.depths()}, held {[pod.held() for pod in self.pods]}")
 
     def state(self):
         held = {pod.name: pod.held() for pod in self.pods if pod.up}
