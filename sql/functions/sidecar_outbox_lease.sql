@@ -1,5 +1,8 @@
 -- Takes, keeps or gives up the right to relay the outbox. Call it together with the presence.
 --
+-- paused: an operator has paused the consumer 'onceward-outbox', and this is his name and reason; else NULL. No
+-- sidecar gets the lease then, and the one that has it should give it up once nothing of it is in flight.
+--
 -- p_lease: the number of the caller's lease; NULL: none. p_want false: the caller gives its lease up, and wants
 -- none.
 --
@@ -7,7 +10,7 @@
 --   held   the caller has `lease` for left_ms. Another number than p_lease: it was taken now. A lease whose time
 --          is over, and that no other sidecar took, keeps its number. restored: the tables come from another
 --          server: see sidecar_outbox_restore
---   other  holder has it, for left_ms more
+--   other  holder has it, for left_ms more; or no sidecar may have it, since an operator has paused the outbox
 --   free   no sidecar has it
 --   busy   another transaction has locked the row: nothing was done
 --   none   there is no row: the database is being restored
@@ -23,7 +26,7 @@
 -- Repeating it: keeps it once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_lease(
     p_instance text, p_number bigint, p_lease bigint, p_lease_ms bigint, p_want boolean,
-    OUT answer text, OUT lease bigint, OUT holder text, OUT left_ms bigint, OUT restored boolean)
+    OUT answer text, OUT lease bigint, OUT holder text, OUT left_ms bigint, OUT restored boolean, OUT paused text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -43,6 +46,8 @@ BEGIN
         answer := CASE WHEN FOUND THEN 'busy' ELSE 'none' END;
         RETURN;
     END IF;
+    SELECT 'an operator has paused the outbox' || coalesce(': ' || concat_ws(', ', nullif(k.by, ''), nullif(k.reason, '')), '') INTO paused
+    FROM onceward.control k WHERE k.consumer = 'onceward-outbox' AND k.paused;
     v_mine := coalesce(v_row.lease = p_lease AND v_row.holder = p_instance AND v_row.number = p_number, false);
 
     IF NOT p_want THEN
@@ -56,6 +61,8 @@ BEGIN
         UPDATE onceward.outbox o SET held_until = v_now + p_lease_ms * interval '1 ms' WHERE o.ctid = v_row.tid;
         answer := 'held';
         lease := p_lease;
+    ELSIF paused IS NOT NULL THEN
+        NULL;
     ELSIF v_row.holder IS NULL OR v_row.held_until <= v_now OR v_row.held_until > v_now + 2 * p_lease_ms * interval '1 ms'
           OR (v_row.holder = p_instance AND (v_row.number < p_number OR (v_row.number = p_number AND p_lease IS NULL))) THEN
         IF current_setting('synchronous_commit') = 'off' THEN
@@ -72,7 +79,7 @@ BEGIN
     IF answer IS NULL THEN
         holder := v_row.holder || '/' || v_row.number;
         left_ms := greatest(0, ceil(1000 * extract(epoch FROM v_row.held_until - v_now)));
-        answer := CASE WHEN v_row.holder IS NULL THEN 'free' ELSE 'other' END;
+        answer := CASE WHEN v_row.holder IS NULL AND paused IS NULL THEN 'free' ELSE 'other' END;
         RETURN;
     END IF;
     left_ms := p_lease_ms;

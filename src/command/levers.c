@@ -21,7 +21,7 @@ static const char help_pause[] =
     "usage: onceward pause --config FILE --consumer C [--reason TEXT] [--by NAME] [--json]\n"
     "Every replica stops taking messages of this consumer within five seconds. Replicas that start later do not begin. Requests\n"
     "in flight may finish, held messages stay held, and no attempt is counted. The pause outlives restarts and ends with\n"
-    "`onceward resume`.\n"
+    "`onceward resume`. The consumer `onceward-outbox` is the outbox: its messages then wait in the database.\n"
     "  --reason TEXT  the reason, for the log and `onceward status`\n" COMMON;
 
 static const char help_resume[] = "usage: onceward resume --config FILE --consumer C [--by NAME] [--json]\n"
@@ -44,6 +44,7 @@ struct order {
     const char *command, *config, *consumer, *reason;
     char by[128];
     int json, held;
+    bool is_outbox;
     char **ids;
     size_t n_ids;
     int n_replicas; /* number of replicas that will read it */
@@ -150,6 +151,12 @@ static const struct config_queue *configured(const struct config *c, const char 
 static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
 {
     const struct config_queue *q = configured(c, o->consumer);
+    bool is_pause = !strcmp(o->command, "pause") || !strcmp(o->command, "resume");
+
+    if (!strcmp(o->consumer, DEAD_OUTBOX) && is_pause && c->outbox.is_there) {
+        o->is_outbox = true;
+        return admin_check_schema(a, f) ? command_fail(f) : STATUS_DONE;
+    }
     int known = admin_lever_find(a, o->consumer, NULL, &o->n_replicas, f);
 
     /* Sidecars then use the former name, under which the queue is registered. */
@@ -190,7 +197,9 @@ static void say_json(const struct order *o, const char *key, int64_t value)
 
 static void say_replicas(const struct order *o)
 {
-    if (!o->n_replicas)
+    if (o->is_outbox)
+        printf("The relay will have read it within 5 s; `onceward status` then shows whether one relays.\n");
+    else if (!o->n_replicas)
         printf("No replica of it runs now; those that start will read it.\n");
     else
         printf("%d replica%s will have read it within 5 s.\n", o->n_replicas, o->n_replicas == 1 ? "" : "s");

@@ -108,7 +108,7 @@ static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char 
     o->lease.number = 0;
     o->lease.restored = false;
     o->lease.at_ms = now_ms + wait_ms;
-    o->offering = false;
+    o->offering = o->paused = false;
     forget(o);
 }
 
@@ -181,6 +181,14 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
         leave(o, now_ms, RENEW_MS, "another sidecar has the lease");
         return;
     }
+}
+
+void outbox_pause(struct outbox *o, const char *why)
+{
+    if (!o->lease.number)
+        return;
+    o->offering = o->paused = true;
+    snprintf(o->why, sizeof(o->why), "%s", why);
 }
 
 void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
@@ -479,12 +487,13 @@ static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
     if (l->ask != OUTBOX_IDLE)
         return false;
     if (now_ms >= l->not_before_ms && l->number && (is_done(o) || is_silent(o, now_ms))) {
-        snprintf(o->why, sizeof(o->why), "%s",
-                 o->draining ? "it drains"
-                 : is_silent(o, now_ms)
-                     ? "rows wait, and the broker has neither confirmed nor refused any for 15 s"
-                     : "a row is for an exchange that is not in outbox.exchanges: another "
-                       "sidecar that allows it may take the lease");
+        if (!o->paused || o->draining || is_silent(o, now_ms))
+            snprintf(o->why, sizeof(o->why), "%s",
+                     o->draining ? "it drains"
+                     : is_silent(o, now_ms)
+                         ? "rows wait, and the broker has neither confirmed nor refused any for 15 s"
+                         : "a row is for an exchange that is not in outbox.exchanges: another "
+                           "sidecar that allows it may take the lease");
         l->at_ms = now_ms + (o->draining || is_silent(o, now_ms) ? OUTBOX_SILENT_MS : OUTBOX_OFFER_MS);
         return ask(&l->ask, a, OUTBOX_GIVE_UP);
     }

@@ -117,7 +117,7 @@ void inbox_ask_outbox_lease(struct inbox *i, int64_t lease, int64_t for_ms, bool
 int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct fault *f)
 {
     PGresult *rows;
-    int got = question_read(&i->answers[QUESTION_OUTBOX_LEASE], 1, 5, &rows, f);
+    int got = question_read(&i->answers[QUESTION_OUTBOX_LEASE], 1, 6, &rows, f);
 
     if (got <= 0)
         return got;
@@ -125,6 +125,8 @@ int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct 
     call_int8(rows, 0, 1, &ret->lease);
     text_copy(ret->holder, sizeof(ret->holder), rows, 2);
     call_int8(rows, 0, 3, &ret->left_ms);
+    ret->is_paused = !PQgetisnull(rows, 0, 5);
+    text_copy(ret->paused, sizeof(ret->paused), rows, 5);
     PQclear(rows);
     return 1;
 }

@@ -25,7 +25,7 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text "
                           "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",
-    [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored "
+    [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored, paused "
                               "FROM onceward.sidecar_outbox_lease($1, $2, $3, $4, $5)",
     [QUESTION_OUTBOX_LOOK] = "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text",
     [QUESTION_OUTBOX_READ] = "SELECT batch, over, seq, exchange, routing_key, message_id, type, headers, "

@@ -80,6 +80,8 @@ static void leased(struct sidecar *s)
     if (!got)
         return;
     enum outbox_answer answer = got < 0 ? failed(s, &f) : answer_of(lease.word);
+    if (lease.is_paused)
+        outbox_pause(&s->outbox->core, lease.paused);
     outbox_leased(&s->outbox->core, s->now_ms, answer, lease.word == OUTBOX_WORD_FREE ? 0 : lease.lease,
                   lease.left_ms, lease.restored);
 }

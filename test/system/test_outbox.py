@@ -299,6 +299,35 @@ def test_a_drain_gives_the_lease_up_at_once(box):
     assert take(box, 1)[0][0] == "next"
 
 
+def test_an_operator_pauses_the_outbox(box):
+    """Also with a standby, and through a restart of the relay: messages wait in the database, and come in order."""
+    first, second = relay(box, "first"), relay(box, "second")
+    publish(box, "before")
+    assert take(box, 1)[0][0] == "before"
+    done = run(box, first, "pause", "--consumer", "onceward-outbox", "--by", "ann", "--reason", "more partitions")
+    assert done.returncode == 0 and "onceward-outbox is paused" in done.stdout, done.stdout + done.stderr
+    wait_until(lambda: gauge(box)["holder"] is None, lambda: f"no sidecar relays: {gauge(box)}", 10)
+    left = [line for sidecar in (first, second) for line in sidecar.find("outbox_left")]
+    assert [line["reason"] for line in left] == ["an operator has paused the outbox: ann, more partitions"]
+    ids = [f"m{n:02}" for n in range(50)]
+    publish_many(box, ids)
+    first.kill()
+    first.start()
+    first.wait_for("started", n=2)
+    asked = box.rows("SELECT max(seen_at) AS at FROM onceward.replica")[0]["at"]
+    wait_until(lambda: box.rows("SELECT count(*)::int AS n FROM onceward.replica WHERE seen_at > %s", asked)[0]["n"] == 2, "both were there since", 40)
+    assert is_empty(box) and gauge(box)["waiting"] == 50 and gauge(box)["holder"] is None
+    shown = run(box, first, "status").stdout
+    assert "50 waiting" in shown and "relayed by nobody" in shown and "by ann: more partitions" in shown, shown
+    done = run(box, first, "resume", "--consumer", "onceward-outbox")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [x[0] for x in take(box, 50)] == ids
+    wait_for_nothing_waiting(box)
+    for word in ("retry", "give-up"):
+        done = run(box, first, word, "--consumer", "onceward-outbox", "m01")
+        assert done.returncode == 1 and "there is no consumer" in done.stderr, done.stdout + done.stderr
+
+
 def test_another_virtual_host_is_refused(box):
     first = relay(box, "first")
     first.wait_for("outbox_held")

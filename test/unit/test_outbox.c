@@ -987,6 +987,32 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
+static void test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 4, true, "x");
+    assert_int_equal(r.n_sent, 4);
+    outbox_pause(&r.o, "ann");
+    answer(&r, 5, 6, true, "x"); /* was read before */
+    assert_int_equal(r.n_sent, 4);
+    assert_int_equal(r.n_given_up, 0);
+    confirm_all(&r);
+    assert_int_equal(r.n_sent, 4);
+    assert_int_equal(r.n_given_up, 1);
+    assert_int_equal(r.written, -1);
+    assert_string_equal(r.o.why, "ann");
+    assert_false(outbox_holds(&r.o, r.now_ms));
+    outbox_pause(&r.o, "ann"); /* another replica has the lease, or none */
+    pass(&r, OUTBOX_OFFER_MS);
+    assert_true(outbox_holds(&r.o, r.now_ms));
+    answer(&r, 5, 6, true, "x");
+    assert_int_equal(r.n_sent, 6);
+    outbox_deinit(&r.o);
+}
+
 /* The answer to a lookup: no transaction has ended, or one has. */
 static void look(struct rig *r, bool ended)
 {
@@ -1355,6 +1381,7 @@ int main(void)
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
+        cmocka_unit_test(test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
         cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),
         cmocka_unit_test(test_while_rows_come_it_polls_soon_and_not_always),

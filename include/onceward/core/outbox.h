@@ -289,8 +289,8 @@ struct outbox {
         int n_stopped;                   /* stopped exchanges */
         char text[400];                  /* the latest stop, in words */
     } parked;
-    int64_t offered_ms; /* last offer of the lease; 0: never */
-    bool offering;
+    int64_t offered_ms;    /* last offer of the lease; 0: never */
+    bool offering, paused; /* paused: offering, because an operator has paused the outbox */
     struct outbox_link {
         bool database, broker, open, blocked; /* open: the channel is open */
         int64_t quiet_since_ms;               /* since when rows have waited without a confirm or nack; 0: not
@@ -333,6 +333,10 @@ void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answ
  * restored: a dump was restored. LOST: another sidecar has it. AGAIN: unknown; also after a failed statement. */
 void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, int64_t number,
                    int64_t for_ms, bool restored);
+/* An operator has paused the outbox: no row is sent any more, and the lease is given up once nothing is in flight.
+ * Call it before outbox_leased. */
+void outbox_pause(struct outbox *o, const char *why);
+
 /* ANEW: there is more to do. */
 void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 

@@ -49,8 +49,8 @@ int inbox_outbox_registered(struct inbox *i, struct inbox_outbox_owner *ret, str
 struct inbox_outbox_lease {
     enum outbox_word word; /* held, other, free, busy, none */
     int64_t lease, left_ms;
-    bool restored;
-    char holder[300];
+    bool restored, is_paused;
+    char holder[300], paused[256]; /* paused: by which operator, and why */
 };
 void inbox_ask_outbox_lease(struct inbox *i, int64_t lease, int64_t for_ms, bool want);
 int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct fault *f);
