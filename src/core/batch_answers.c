@@ -95,20 +95,18 @@ static void give_named(struct queue *q, int64_t now_ms, struct delivery *d, cons
 
 static void note_bad(struct queue *q, int64_t now_ms, const struct batch_reading *reading)
 {
-    if (++q->batches.n_bad >= BAD_ANSWERS_MOST)
+    if (++q->share->n_bad_answers >= BAD_ANSWERS_MOST)
         life_everything_fails(q, now_ms, PAUSE_BAD_ANSWER, reading->why);
 }
 
 static void note_reading(struct queue *q, int64_t now_ms, struct request *r, const struct answer *a,
                          const struct batch_reading *reading)
 {
-    struct batches *b = &q->batches;
-
     switch (reading->verdict) {
     case BATCH_ANSWERED:
     case BATCH_ACCEPTED:
-        b->knows = true;
-        b->n_bad = 0;
+        q->share->knows_batches = true;
+        q->share->n_bad_answers = 0;
         r->some_succeeded = reading->n_failed && reading->n_failed < r->members.len;
         batches_learn_more(q, r);
         break;
@@ -224,7 +222,7 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
 {
     const struct batch_rules rules = {
         .outcome = {q->rules.transaction, q->rules.permanent_status, q->rules.n_permanent_status},
-        .knows_batches = q->batches.knows,
+        .knows_batches = q->share->knows_batches,
     };
     const struct batch_reply reply = {.kind = a->kind,
                                       .status = a->status,

@@ -32,6 +32,7 @@ struct world {
     int n_flights, n_crashes, n_crashes_of_groups;
     bool takes_time;
     bool forgets;     /* the application answers 2xx and completes nothing */
+    bool no_field;    /* the application answers 2xx without the count */
     bool redelivered; /* deliveries from now on */
     const char *says; /* the body of its answers */
     int64_t database_until, due_step;
@@ -132,7 +133,7 @@ static void answer(struct world *w, struct flight f)
     const struct request *r = f.request;
     struct answer a = {.kind = f.status == DIED ? ANSWER_DIED : ANSWER_STATUS,
                        .status = f.status == DIED ? 0 : f.status,
-                       .batch = f.status / 100 == 2 ? (int64_t)r->n_sent : -1,
+                       .batch = f.status / 100 == 2 && !w->no_field ? (int64_t)r->n_sent : -1,
                        .retry_after_ms = -1,
                        .body = slice_of(w->says ? w->says : ""),
                        .brief = "answered",
@@ -288,8 +289,10 @@ static void deliver(struct world *w, int number, size_t body_len)
     queue_delivered(&w->q, w->now, &a);
 }
 
-/* A single slot, so that all messages are in one request at first; or as many as are needed for that. */
-static struct world *world_of(int n, bool transaction, int (*status)(struct world *, const struct request *))
+/* A single slot, so that all messages are in one request at first; or as many as are needed for that. first: the world
+ * whose consumer it shares as another partition; NULL: none. */
+static struct world *partition_of(struct world *first, int n, bool transaction,
+                                  int (*status)(struct world *, const struct request *))
 {
     int n_slots = n > N ? n / N : 1;
 
@@ -330,13 +333,20 @@ static struct world *world_of(int n, bool transaction, int (*status)(struct worl
     application_init(&w->application, &application, w->now);
     database_init(&w->database, w->now);
     database_linked(&w->database);
-    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    queue_init(&w->q, &rules, &w->application, &w->database, first ? 2 : 1, 42, w->now);
+    if (first)
+        queue_join_share(&w->q, &first->q);
     queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
     run(w, 50);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
     for (int i = 0; i < n; i++)
         deliver(w, i, 0);
     return w;
+}
+
+static struct world *world_of(int n, bool transaction, int (*status)(struct world *, const struct request *))
+{
+    return partition_of(NULL, n, transaction, status);
 }
 
 static struct world *world(bool transaction, int (*status)(struct world *, const struct request *))
@@ -727,6 +737,44 @@ static void a_bad_deployment_sets_the_circuit_breaker(void **state)
     end(w);
 }
 
+static int answers_well(struct world *w, const struct request *r)
+{
+    return 200;
+}
+
+/* A good answer to a request of one partition shows that the application knows batches, for all of them. */
+static void partitions_share_what_the_application_knows(void **state)
+{
+    struct world *a = world(true, answers_well), *b;
+
+    run(a, 60000);
+    assert_true(a->completed[0]);
+    bad = 0;
+    b = partition_of(a, 1, true, one_is_refused);
+    run(b, 60000);
+    assert_true(b->dead[0] && !b->q.pauses[PAUSE_NO_BATCHES].since_ms);
+    end(b);
+    end(a);
+}
+
+static void bad_answers_to_partitions_are_counted_together(void **state)
+{
+    struct world *a = world_of(0, false, answers_well), *b = partition_of(a, 0, false, answers_well);
+
+    a->no_field = b->no_field = true;
+    for (int i = 0; i < 3; i++) {
+        struct world *w = i == 1 ? b : a;
+
+        assert_false(a->q.share->brake.on);
+        deliver(w, i, 0);
+        for (int n = w->n_requests; w->n_requests == n;)
+            run(w, w->now + 1);
+    }
+    assert_true(a->q.share->brake.on && a->q.pauses[PAUSE_BAD_ANSWER].since_ms);
+    end(b);
+    end(a);
+}
+
 static int four_are_bad(struct world *w, const struct request *r)
 {
     for (int i = 0; i < 4; i++)
@@ -748,11 +796,6 @@ static void four_bad_messages_do_not_set_the_circuit_breaker(void **state)
     for (int i = 0; i < N; i++)
         assert_true(w->dead[i] == (i % 25 == 0) && w->attempts[i] == (i % 25 == 0 ? 2 : 1));
     end(w);
-}
-
-static int answers_well(struct world *w, const struct request *r)
-{
-    return 200;
 }
 
 /* Named in each answer, beside a message that is not now: the same message in another request is no other message. */
@@ -879,6 +922,8 @@ int main(void)
         cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
         cmocka_unit_test(a_message_that_waits_alone_stays_alone_when_requests_grow),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
+        cmocka_unit_test(partitions_share_what_the_application_knows),
+        cmocka_unit_test(bad_answers_to_partitions_are_counted_together),
         cmocka_unit_test(four_bad_messages_do_not_set_the_circuit_breaker),
         cmocka_unit_test(a_message_that_is_named_often_counts_once),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),

@@ -100,6 +100,8 @@ struct queue_share {
     struct key_seen
         *keys_seen; /* of ordered partitions, N_KEYS_SEEN; NULL: none yet. Owned by the queue of `own` */
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
+    bool knows_batches;          /* the application has echoed the count of a request */
+    int n_bad_answers;           /* to batches, in a row, that say nothing about the messages */
 };
 
 /* A request whose answer nobody awaits any more. */
@@ -137,8 +139,6 @@ struct queue {
         uint64_t next_ref, next_request;
     } held;
     struct batches {
-        bool knows; /* the application has echoed the count of a request */
-        int n_bad;  /* answers in a row that say nothing about the messages */
         uint64_t
             half_failed[64]; /* failed requests of which one half has failed, too: the latest, as a ring */
         size_t n_half_failed;
