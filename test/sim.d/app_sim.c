@@ -318,7 +318,12 @@ static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
 
 static int64_t retry_after_of(const struct post *p, int status)
 {
-    return status == 429 && p->truth->character == CHARACTER_429 ? p->truth->param : -1;
+    if (status != 429)
+        return -1;
+    for (size_t i = 0; i < p->n_members; i++)
+        if (p->members[i]->truth->character == CHARACTER_429)
+            return p->members[i]->truth->param;
+    return p->truth->character == CHARACTER_429 ? p->truth->param : -1;
 }
 
 static void next_step(struct world *w, struct post *p);

@@ -102,25 +102,34 @@ static void one_hangs(struct report *r)
             "one hangs, window ten minutes, batches of 100", text);
 }
 
-/* A message that is always refused, which the application's answer does not name. */
+/* A message that is always refused, which the application's answer does not name. With a Retry-After all messages of the
+ * request are due at the same time. */
 static void one_is_refused(struct report *r)
 {
-    static const enum character kinds[] = {CHARACTER_503, CHARACTER_429};
+    static const struct {
+        enum character kind;
+        int retry_after_ms;
+        const char *name;
+    } cases[] = {{CHARACTER_503, 0, "one is always answered 503, batches of 100"},
+                 {CHARACTER_429, 0, "one is always answered 429, batches of 100"},
+                 {CHARACTER_429, 5000, "one always 429, Retry-After 5 s, batches of 100"}};
     struct figures f = {0};
     struct plan p;
     char text[160];
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         batch_plan(&p, 1, true);
         p.stop_us = HOUR_S * (int64_t)SECOND;
-        add_among(&p, kinds[i], BATCH);
+        add_among(&p, cases[i].kind, BATCH);
+        for (size_t m = 0; m < p.n_messages; m++)
+            if (p.messages[m].character == CHARACTER_429)
+                p.messages[m].param = cases[i].retry_after_ms;
         measure(&p, &f);
         snprintf(text, sizeof(text), "%zu of 100 good ones done after %.0f s (at most 120), %d charged",
                  f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, f.n_charged);
-        verdict(
-            r, &f, f.n_done[CHARACTER_GOOD] == 100 && f.last_good_us <= 120 * (int64_t)SECOND && !f.n_charged,
-            i ? "one is always answered 429, batches of 100" : "one is always answered 503, batches of 100",
-            text);
+        verdict(r, &f,
+                f.n_done[CHARACTER_GOOD] == 100 && f.last_good_us <= 120 * (int64_t)SECOND && !f.n_charged,
+                cases[i].name, text);
     }
 }
 
