@@ -12,6 +12,7 @@
 #include "onceward/base/scan.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
 enum { RETRY_AFTER_MOST_S = 3600 };
 
@@ -184,6 +185,17 @@ static bool read_results(struct batch_reader *r)
     return !more;
 }
 
+/* Frameworks may write the names of members with a capital. An application that names its failures so must not lose them. */
+static bool is_misspelt(struct slice key)
+{
+    static const char *const names[] = {"failures", "batchItemFailures"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (key.len == strlen(names[i]) && !strncasecmp(key.data, names[i], key.len))
+            return true;
+    return false;
+}
+
 static bool read_object(struct batch_reader *r)
 {
     struct slice key;
@@ -196,10 +208,17 @@ static bool read_object(struct batch_reader *r)
 
         if (is_failures                         ? !read_failures(r)
             : scan_equal(key, SLICE("results")) ? !read_results(r)
-                                                : !scan_skip(&r->scan))
+                                                : is_misspelt(key) || !scan_skip(&r->scan))
             return false;
     }
     return !more && scan_at_end(&r->scan);
+}
+
+/* A list of failures may stand behind a byte order mark, be in UTF-16, compressed, or JSON in a JSON string. */
+static bool may_hide_failures(struct slice body)
+{
+    return !slice_is_utf8(body) || memchr(body.data, 0, body.len) || memchr(body.data, '{', body.len) ||
+           memchr(body.data, '[', body.len);
 }
 
 /* A non-empty array may be a list of failures in an unknown form. */
@@ -220,7 +239,7 @@ static bool read_body(struct batch_reader *r, struct slice body)
     case SCAN_NULL:
         break;
     }
-    return true;
+    return !may_hide_failures(body);
 }
 
 /* --- the whole --- */

@@ -1,6 +1,7 @@
 """Requests with several messages: both completions, partial failure, whole failure, crashes, answers that say nothing."""
 
 import base64
+import gzip
 import json
 import signal
 import threading
@@ -248,7 +249,7 @@ def test_a_whole_failure_in_response_lets_each_go_alone(bed, batches):
     assert all(batches.times(i) <= 2 for i in ids if i != "m0007")
 
 
-@pytest.mark.parametrize("what", ["no field", "wrong count", "unknown id", "no JSON", "cut"])
+@pytest.mark.parametrize("what", ["no field", "wrong count", "unknown id", "no JSON", "mark", "compressed", "cut"])
 def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
     """In `response` a 200 is not enough; three of them pause the queue, and an answer that is right ends the pause."""
     good = threading.Event()
@@ -265,6 +266,10 @@ def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
             batches.reply(reply, batch, [{"id": "M0001"}])
         elif what == "no JSON":
             reply.status(200, b"{", {"Onceward-Batch": batch.count})
+        elif what in ("mark", "compressed"):  # a failure is named where it could be passed over
+            body = json.dumps({"failures": [{"id": batch.ids[0]}]}).encode()
+            body, field = (b"\xef\xbb\xbf" + body, {}) if what == "mark" else (gzip.compress(body), {"Content-Encoding": "gzip"})
+            reply.status(200, body, {"Onceward-Batch": batch.count, **field})
         else:
             reply.status(200, b'{"failures": []' + b" " * 20_000 + b"}", {"Onceward-Batch": batch.count})
 
@@ -282,7 +287,7 @@ def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
     assert not bed.letters()
 
 
-@pytest.mark.parametrize("status", [404, 415])
+@pytest.mark.parametrize("status", [400, 404, 413, 415, 422])
 def test_an_application_that_does_not_know_batches_kills_nothing(bed, batches, status):
     good = threading.Event()
 

@@ -171,11 +171,10 @@ static struct batch_reading reading;
 static const struct batch_rules in_response = {.outcome = {.transaction = false}, .knows_batches = true},
                                 in_transaction = {.outcome = {.transaction = true}, .knows_batches = true};
 
-static enum batch_verdict read_answer(const struct batch_rules *rules, int status, int64_t echo,
-                                      const char *body)
+static enum batch_verdict read_answer_of(const struct batch_rules *rules, int status, int64_t echo,
+                                         struct slice body)
 {
-    struct batch_reply a = {
-        .kind = ANSWER_STATUS, .status = status, .n_sent = 3, .echo = echo, .body = slice_of(body)};
+    struct batch_reply a = {.kind = ANSWER_STATUS, .status = status, .n_sent = 3, .echo = echo, .body = body};
 
     memset(members, 0xA5, sizeof members);
     members[0].id = SLICE("a");
@@ -186,6 +185,12 @@ static enum batch_verdict read_answer(const struct batch_rules *rules, int statu
     members[2].token = SLICE("ow1.c");
     batch_answer_read(&a, rules, members, COUNT(members), &reading);
     return reading.verdict;
+}
+
+static enum batch_verdict read_answer(const struct batch_rules *rules, int status, int64_t echo,
+                                      const char *body)
+{
+    return read_answer_of(rules, status, echo, slice_of(body));
 }
 
 static void assert_named(const struct batch_rules *rules, const char *body, int a, int b, int c)
@@ -300,6 +305,26 @@ static void answers_that_cannot_be_read(void **state)
             if (read_answer(t ? &in_transaction : &in_response, 200, 3, bodies[i]) != BATCH_BAD ||
                 members[0].failed)
                 fail_msg("%s is taken", bodies[i]);
+}
+
+/* In `response` all messages would be done, the failed ones too. */
+static void failures_that_are_hidden_are_not_passed_over(void **state)
+{
+    static const struct slice bodies[] = {
+        SLICE("\xef\xbb\xbf{\"failures\":[{\"id\":\"a\"}]}"), /* a byte order mark */
+        SLICE("\xff\xfe{\0\"\0f\0a\0i\0l\0"),                 /* UTF-16 */
+        SLICE("o\0k\0"),
+        SLICE("\x1f\x8b\x08\0\0\0\0\0\0\x03\xab"),                /* gzip */
+        SLICE("\"{\\\"failures\\\":[{\\\"id\\\":\\\"a\\\"}]}\""), /* JSON in a string */
+        SLICE(")]}',\n{\"failures\":[{\"id\":\"a\"}]}"),
+        SLICE("failures: [{id: a}]"),
+        SLICE("{\"Failures\":[{\"id\":\"a\"}]}"),
+        SLICE("{\"BatchItemFailures\":[]}")};
+
+    for (size_t i = 0; i < COUNT(bodies); i++)
+        for (int t = 0; t < 2; t++)
+            if (read_answer_of(t ? &in_transaction : &in_response, 200, 3, bodies[i]) != BATCH_BAD)
+                fail_msg("number %zu is taken", i);
 }
 
 static void success_needs_the_echo(void **state)
@@ -471,6 +496,7 @@ int main(void)
         cmocka_unit_test(answers_with_failures),
         cmocka_unit_test(an_entry_that_matches_nothing),
         cmocka_unit_test(answers_that_cannot_be_read),
+        cmocka_unit_test(failures_that_are_hidden_are_not_passed_over),
         cmocka_unit_test(success_needs_the_echo),
         cmocka_unit_test(accepted),
         cmocka_unit_test(results_by_id),
