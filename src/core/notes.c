@@ -23,18 +23,29 @@ struct note *notes_tell(struct queue *q, enum event e, const struct delivery *d)
     return n;
 }
 
+/* An application at its limit answers "not now" all the time, which is no fault: after the first lines one a
+ * second is enough. */
+static int lines_left_over(const struct queue_notes *notes, enum event e, int64_t n_seconds)
+{
+    if (e != EVENT_GIVEN_BACK || n_seconds >= notes->n_lines[e])
+        return 0;
+    return notes->n_lines[e] - (int)n_seconds;
+}
+
 struct note *notes_tell_limited(struct queue *q, int64_t now_ms, enum event e, const struct delivery *d)
 {
+    struct queue_notes *notes = &q->notes;
     int64_t second = now_ms / 1000 + 1;
 
-    if (q->notes.second[e] != second) {
-        q->notes.second[e] = second;
-        q->notes.n_lines[e] = 0;
+    if (notes->second[e] != second) {
+        notes->n_lines[e] = lines_left_over(notes, e, second - notes->second[e]);
+        notes->second[e] = second;
     }
-    if (q->notes.n_lines[e]++ >= LINES_A_SECOND) {
+    if (notes->n_lines[e] >= LINES_A_SECOND) {
         counter_add(&q->counts.suppressed, 1);
         return NULL;
     }
+    notes->n_lines[e]++;
     return notes_tell(q, e, d);
 }
 

@@ -1,6 +1,7 @@
 /* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that
  * answers by a rule. The simulator tests this at length; here are single cases for a reader. */
 #include "cmocka_all.h"
+#include "core/notes.h"
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
 
@@ -1537,6 +1538,30 @@ static void test_a_message_that_is_too_old_at_its_first_claim_dies(void **state)
     end(w);
 }
 
+/* Lines of an event that are logged of 20 in this second. */
+static int n_logged(struct world *w, enum event e, int second)
+{
+    int n = 0;
+
+    for (int i = 0; i < 20; i++)
+        n += notes_tell_limited(&w->q, second * 1000 + i, e, NULL) != NULL;
+    return n;
+}
+
+static void test_answers_of_not_now_are_no_flood_of_lines(void **state)
+{
+    struct world *w = world(good);
+
+    assert_int_equal(n_logged(w, EVENT_GIVEN_BACK, 100), 10);
+    for (int second = 101; second < 110; second++) {
+        assert_int_equal(n_logged(w, EVENT_GIVEN_BACK, second), 1);
+        assert_int_equal(n_logged(w, EVENT_RETRY, second), 10);
+    }
+    assert_int_equal(n_logged(w, EVENT_GIVEN_BACK, 113), 4); /* three quiet seconds */
+    assert_int_equal(n_logged(w, EVENT_GIVEN_BACK, 1000), 10);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1587,6 +1612,7 @@ int main(void)
         cmocka_unit_test(test_one_that_spoils_its_statement_keeps_no_neighbour),
         cmocka_unit_test(test_what_is_held_while_everything_fails_is_given_up_once),
         cmocka_unit_test(test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare),
+        cmocka_unit_test(test_answers_of_not_now_are_no_flood_of_lines),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
