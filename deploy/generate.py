@@ -13,7 +13,7 @@ import sys
 DEPLOY = os.path.dirname(os.path.abspath(__file__))
 TABLE = os.path.join(DEPLOY, "../include/onceward/core/stats.def")
 ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"], "QUANTILES": ["_p50", "_p99"]}
-TEXTS = {"state", "state_detail", "paused_reason", "paused_detail", "depth_reason", "oldest_snapshot_reason", "holder", "error"}  # values in words
+TEXTS = {"state", "state_detail", "paused_reason", "paused_detail", "depth_reason", "limit_reason", "oldest_snapshot_reason", "holder", "error"}  # values in words
 
 
 def fields(macro="STAT"):

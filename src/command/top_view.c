@@ -312,6 +312,18 @@ static void pause_add(struct lines *l, const struct fleet_queue *q)
     buf_deinit(&text);
 }
 
+static void limit_reason_add(struct lines *l, const struct fleet_queue *q)
+{
+    struct buf text = {0};
+
+    if (!*q->limit_reason || *q->reason)
+        return;
+    buf_printf(&text, "  └ limit %" PRId64 ": ", q->limit);
+    text_add_safe(&text, slice_of(q->limit_reason));
+    line_add(l, YELLOW, buf_text(&text));
+    buf_deinit(&text);
+}
+
 static void heading_add(struct lines *l, const struct fleet *f)
 {
     const struct top_screen *s = l->screen;
@@ -388,8 +400,10 @@ static void queues_add(struct lines *l, const struct fleet *f)
             break;
         }
         row_add(l, &layout, &cells.texts[(i + 1) * N_TOP_COLUMNS], style_of(&f->queues[i]));
-        if (!l->n_most || l->n + 1 < l->n_most || left == 1)
+        if (!l->n_most || l->n + 1 < l->n_most || left == 1) {
             pause_add(l, &f->queues[i]);
+            limit_reason_add(l, &f->queues[i]);
+        }
     }
     cells_deinit(&cells);
 }

@@ -159,6 +159,7 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
         a->seen_alive = a->refused = false;
         probe_soon(a, now_ms);
     }
+    limiter_blame(&a->limiter, "the application crashed");
     limiter_bad(&a->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms, random);
     if (alone)
         return a->alive_before ? CRASH_CHARGED : CRASH_UNPROVEN;

@@ -1043,6 +1043,7 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
         return;
     r->unanswered = true;
     batches_learn_hung(q, r);
+    limiter_blame(&q->share->limiter, "no answer within token_window");
     limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 

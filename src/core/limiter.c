@@ -12,7 +12,8 @@ void limiter_init(struct limiter *l, int most)
     *l = (struct limiter){.limit = most < LIMITER_FIRST ? most : LIMITER_FIRST,
                           .threshold = most,
                           .budget = LIMITER_BUDGET,
-                          .most = most};
+                          .most = most,
+                          .blamed = "bad answers"};
 }
 
 static void limiter_raise(struct limiter *l, double by)
@@ -59,6 +60,7 @@ void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_
     l->full_since_ms = 0;
     if (l->limit < 2) {
         l->limit = l->threshold = 1;
+        l->reason = l->blamed;
         limiter_wait(l, now_ms, wait_most_ms, retry_after_ms, random);
         return;
     }
@@ -67,6 +69,7 @@ void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_
         return;
     l->limit = l->threshold = l->limit * KEPT < 1 ? 1 : l->limit * KEPT;
     l->budget = LIMITER_BUDGET;
+    l->reason = l->blamed;
     l->n_cuts++;
     assert(l->limit >= 1 && l->limit <= l->most);
 }
@@ -78,6 +81,7 @@ void limiter_collapse(struct limiter *l, int64_t now_ms)
     l->limit = 1;
     l->budget = LIMITER_BUDGET;
     l->full_since_ms = 0;
+    l->reason = "the application was not available";
     l->n_cuts++;
     if (!l->slow_since_ms)
         l->slow_since_ms = now_ms;

@@ -101,6 +101,13 @@ int queue_limit(const struct queue *q)
     return (int)(own < shared ? own : shared);
 }
 
+const char *queue_limit_reason(const struct queue *q)
+{
+    const struct limiter *own = &q->share->limiter, *shared = &q->application->limiter;
+
+    return limiter_reason(own->limit <= shared->limit ? own : shared);
+}
+
 size_t queue_batch_size(const struct queue *q)
 {
     return batches_are_on(q) ? batches_messages(q) : 0;

@@ -53,6 +53,7 @@ static void tell_limiters(struct queue *q, int64_t now_ms, const struct request 
         pause_begin(q, now_ms, PAUSE_APPLICATION, a->brief);
     } else if (a->kind == ANSWER_STATUS && is_overload(a->status)) {
         application_refused_politely(q->application, &r->application, a->status);
+        limiter_blame(&q->share->limiter, a->status == 429 ? "answered 429" : "answered 503");
         limiter_bad(&q->share->limiter, now_ms, r->mark, overload_wait_most_ms(all_are_new(r)),
                     a->retry_after_ms, held_random(q));
         if (q->share->limiter.slow_since_ms)

@@ -40,6 +40,7 @@ enum {
     END_TO_END_P99,
     HOST,
     CONFIG,
+    LIMIT_REASON,
     N_COLUMNS
 };
 
@@ -87,6 +88,7 @@ static struct fleet_queue queue_read(const PGresult *r, int row)
         .in_flight = (int64_t)number(r, row, IN_FLIGHT),
         .accepted = (int64_t)number(r, row, ACCEPTED),
         .limit = (int64_t)number(r, row, LIMIT),
+        .limit_reason = text(r, row, LIMIT_REASON),
         .batch_size = (int64_t)number(r, row, BATCH_SIZE),
         .held = (int64_t)number(r, row, HELD),
         .parked = (int64_t)number(r, row, PARKED),
@@ -276,6 +278,33 @@ static void print_queues(const struct fleet *f, FILE *out)
     table_deinit(&t);
 }
 
+/* Is it the first replica of its queue with this reason for a low limit? */
+static bool is_first_reason(const struct fleet *f, size_t i)
+{
+    const struct fleet_queue *q = &f->queues[i];
+
+    for (size_t k = 0; k < i; k++)
+        if (!strcmp(f->queues[k].queue, q->queue) && !strcmp(f->queues[k].limit_reason, q->limit_reason))
+            return false;
+    return *q->limit_reason != '\0';
+}
+
+static void print_limit_reasons(const struct fleet *f, FILE *out)
+{
+    for (size_t i = 0; i < f->n_queues; i++) {
+        struct buf line = {0};
+
+        if (!is_first_reason(f, i))
+            continue;
+        buf_add_text(&line, "low limit of ");
+        text_add_safe(&line, slice_of(f->queues[i].queue));
+        buf_add_text(&line, ": ");
+        text_add_safe(&line, slice_of(f->queues[i].limit_reason));
+        fprintf(out, "%s\n", buf_text(&line));
+        buf_deinit(&line);
+    }
+}
+
 void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
 {
     text_add_safe(out, slice_of(l->consumer));
@@ -324,6 +353,7 @@ void fleet_print(const struct fleet *f, FILE *out)
                 fprintf(out, "* not in this configuration\n");
                 break;
             }
+        print_limit_reasons(f, out);
     } else {
         fprintf(out, "No replica has been seen for 15 s.\n");
     }
@@ -389,6 +419,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {IN_FLIGHT, "in_flight", true},
                                                   {ACCEPTED, "accepted", true},
                                                   {LIMIT, "limit", true},
+                                                  {LIMIT_REASON, "limit_reason", false},
                                                   {BATCH_SIZE, "batch_size", true},
                                                   {HELD, "held", true},
                                                   {PARKED, "parked", true},

@@ -227,6 +227,8 @@ void figures_read(const struct lane *l, struct figures *ret)
     set_int(ret, STATS_IN_FLIGHT, (int64_t)sums.n_in_flight);
     set_int(ret, STATS_ACCEPTED, (int64_t)sums.n_accepted);
     set_int(ret, STATS_LIMIT, queue_limit(&l->core));
+    if (queue_limit_reason(&l->core))
+        set_text(ret, STATS_LIMIT_REASON, queue_limit_reason(&l->core));
     if (queue_batch_size(&l->core))
         set_int(ret, STATS_BATCH_SIZE, (int64_t)queue_batch_size(&l->core));
     set_int(ret, STATS_PARKED, (int64_t)sums.n_parked);

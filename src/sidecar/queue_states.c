@@ -93,6 +93,8 @@ static void add_queue(struct buf *b, struct lane *l)
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&l->core),
                queue_limit(&l->core), queue_n_held(&l->core));
+    if (queue_limit_reason(&l->core))
+        add_text(b, "limit_reason", queue_limit_reason(&l->core));
     if (queue_batch_size(&l->core))
         add_int(b, "batch_size", (int64_t)queue_batch_size(&l->core));
     add_int(b, "accepted", (int64_t)l->core.held.n_accepted);

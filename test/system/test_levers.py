@@ -11,6 +11,8 @@ import struct
 import subprocess
 import termios
 import threading
+import time
+from collections import Counter
 
 import pytest
 
@@ -271,6 +273,42 @@ def test_the_rates_and_the_limit_are_shown(bed, operator):
     r = wait_until(shown, "rates, latencies and the limit", interval=0.3)
     assert r["forward_ms_p50"] <= r["forward_ms_p99"] and r["end_to_end_ms_p99"] and r["dead"] == 0
     sidecar.wait_for("stats", limit=4)
+
+
+def test_a_low_limit_is_shown_with_its_reason_and_without_a_flood_of_lines(bed, operator):
+    """An application that takes four requests at once and answers 429 to the others, as many do."""
+    at_once = threading.Semaphore(4)
+
+    def handler(request, reply):
+        if not at_once.acquire(blocking=False):
+            return 429
+        try:
+            time.sleep(0.05)
+            return bed.app.act_and_answer(request, reply)
+        finally:
+            at_once.release()
+
+    bed.app.handler = handler
+    sidecar = bed.sidecar(completion="response", retry={"backoff": "100ms", "max_backoff": "200ms"})
+    n = 0
+
+    def shown():
+        nonlocal n
+        bed.queue.publish_many([f"m{k}" for k in range(n, n + 50)])
+        n += 50
+        r, = [r for r in operator("status", "--json", consumer=False).json["replicas"] if r["queue"] == bed.queue.name]
+        return r["limit_reason"] == "answered 429" and r
+
+    assert wait_until(shown, "the reason", deadline=60, interval=0.3)["limit"] < 16
+    assert sidecar.wait_for("stats", limit_reason="answered 429")["limit"] < 16
+    assert f"low limit of {bed.queue.name}: answered 429" in operator("status", consumer=False).out
+    sidecar.wait_for("completed", n=n, deadline=60)
+    sidecar.term()
+    lines, refused = sidecar.find("given_back"), sum(line["given_back"] for line in sidecar.find("stats"))
+    print(f"{n} messages, {refused} answers of 429, {len(lines)} lines")
+    assert not sidecar.find("retry") and not bed.letters()
+    seconds = Counter(line["ts"][:19] for line in lines)
+    assert sum(seconds.values()) <= 10 + len(seconds)
 
 
 class Screen:

@@ -60,6 +60,26 @@ static void test_half_a_budget_cuts_the_limit_once(void **state)
     assert_int_equal(limiter_room(&l, 0), MOST * 7 / 10);
 }
 
+static void test_the_latest_cut_has_a_reason(void **state)
+{
+    struct limiter l = warm();
+
+    limiter_blame(&l, "answered 429");
+    bad(&l, 0); /* tolerated */
+    assert_null(limiter_reason(&l));
+    while (limiter_room(&l, 0) == MOST)
+        bad(&l, 0);
+    assert_string_equal(limiter_reason(&l), "answered 429");
+    limiter_collapse(&l, 1);
+    assert_string_equal(limiter_reason(&l), "the application was not available");
+    limiter_blame(&l, "answered 503");
+    bad(&l, 2); /* at 1 there is no cut, but a wait */
+    assert_string_equal(limiter_reason(&l), "answered 503");
+    while (limiter_room(&l, 100000) < MOST)
+        limiter_good(&l, limiter_mark(&l));
+    assert_null(limiter_reason(&l));
+}
+
 static void test_at_one_it_waits_ever_longer_and_a_good_answer_ends_it(void **state)
 {
     struct limiter l;
@@ -174,6 +194,7 @@ int main(void)
         cmocka_unit_test(test_a_good_answer_adds_one_from_a_fresh_start_on),
         cmocka_unit_test(test_a_bad_answer_now_and_then_costs_nothing),
         cmocka_unit_test(test_half_a_budget_cuts_the_limit_once),
+        cmocka_unit_test(test_the_latest_cut_has_a_reason),
         cmocka_unit_test(test_at_one_it_waits_ever_longer_and_a_good_answer_ends_it),
         cmocka_unit_test(test_a_wish_to_retry_later_is_honoured_up_to_the_longest_wait),
         cmocka_unit_test(test_nobody_there_is_one_at_once),

@@ -11,6 +11,7 @@ static struct fleet_queue queues[] = {
      .state = "consuming",
      .reason = "",
      .detail = "",
+     .limit_reason = "answered 429",
      .seen_ms = 1200,
      .in_flight = 16,
      .accepted = 7,
@@ -28,6 +29,7 @@ static struct fleet_queue queues[] = {
      .state = "paused",
      .reason = "operator",
      .detail = "ann: deploy\n\x1b[31m of v2, which takes as long as it takes, and a little longer than that",
+     .limit_reason = "no answer",
      .paused_for_ms = 240000,
      .depth = -1},
 };
@@ -89,6 +91,8 @@ static void test_what_is_shown(void **state)
     assert_non_null(strstr(text, "2 replicas"));
     assert_non_null(strstr(text, "payments was paused 4 min ago by ann: deploy; 3 messages to be given up"));
     assert_non_null(strstr(text, "16/16"));
+    assert_non_null(strstr(text, "  └ limit 16: answered 429\n"));
+    assert_null(strstr(text, "no answer")); /* the reason of a pause outranks it */
     assert_non_null(strstr(text, "ACCEPTED"));
     assert_non_null(strstr(text, "12.3k"));
     assert_non_null(strstr(text, "123.5k"));

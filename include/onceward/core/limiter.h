@@ -1,6 +1,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* How many requests may be out at once, learnt from the answers: TCP's answer to the same question (slow
@@ -17,7 +18,8 @@
  * gone the limit is cut to 7/10 and the budget is full again: an application that says no now and then
  * costs nothing.
  * - At 1, each further bad answer doubles a wait. Any good answer ends it.
- * - Whatever was asked for before the latest cut changes nothing when it is answered. */
+ * - Whatever was asked for before the latest cut changes nothing when it is answered.
+ * - It keeps the reason of the latest cut, for operators who wonder why the limit is low. */
 
 enum {
     LIMITER_BUDGET = 10,
@@ -38,6 +40,8 @@ struct limiter {
     int64_t full_since_ms; /* since when every slot has been taken; 0: not now */
     int64_t full_step_ms;  /* duration of that after which the limit grows */
     int64_t slow_since_ms; /* since when the limit has been 1 with a wait; 0: not now */
+    const char *reason;    /* of the latest cut; NULL: none yet */
+    const char *blamed;    /* reason of a cut by the next bad answer */
 };
 
 void limiter_init(struct limiter *l, int most);
@@ -50,6 +54,18 @@ static inline uint64_t limiter_mark(const struct limiter *l)
 
 /* A good answer to a request with that mark. */
 void limiter_good(struct limiter *l, uint64_t mark);
+
+/* Names the kind of the bad answers that follow, in a few words of static text. */
+static inline void limiter_blame(struct limiter *l, const char *reason)
+{
+    l->blamed = reason;
+}
+
+/* The answers that lowered the limit; NULL: it has been growing since the start, or is `most`. */
+static inline const char *limiter_reason(const struct limiter *l)
+{
+    return (int)l->limit < l->most ? l->reason : NULL;
+}
 
 /* A bad answer to a request with that mark. wait_most_ms: the longest wait for this kind of answer;
  * retry_after_ms: from the answer, -1: none; obeyed up to wait_most_ms. random: 64 random bits, for jitter. */

@@ -435,8 +435,9 @@ enum queue_state queue_state(const struct queue *q);
 /* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer.
  * Other replicas leave messages only to such a queue. */
 bool queue_may_consume(const struct queue *q);
-uint64_t queue_number_of(uint64_t holder);      /* the queue of an application's place.holder */
-int queue_limit(const struct queue *q);         /* number of requests that may be in flight now */
+uint64_t queue_number_of(uint64_t holder);             /* the queue of an application's place.holder */
+int queue_limit(const struct queue *q);                /* number of requests that may be in flight now */
+const char *queue_limit_reason(const struct queue *q); /* the answers that lowered it; NULL: none did */
 size_t queue_batch_size(const struct queue *q); /* most messages of a request now; 0: it has no batches */
 size_t queue_n_parked(const struct queue *q);
 static inline size_t queue_n_in_flight(const struct queue *q) /* requests */

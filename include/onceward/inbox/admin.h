@@ -69,6 +69,7 @@ struct fleet_queue {
     int64_t number, seen_ms; /* of this start of the instance; age of the report */
     const char *queue, *consumer;
     const char *state, *reason, *detail; /* why the queue is paused; may be empty */
+    const char *limit_reason;            /* why `limit` is low; empty: it is not */
     int64_t paused_for_ms, in_flight, accepted, limit, batch_size, held, parked, depth, dead;
     double received_per_s, completed_per_s, failed_per_s;
     double forward_ms_p50, forward_ms_p99, end_to_end_ms_p50, end_to_end_ms_p99;
