@@ -10,7 +10,7 @@ PACKAGES_EXAMPLES_NEWER="ruby-rackup" # of Debian 13 on: what its Sinatra wants
 PACKAGES_DEPLOY="python3-yaml python3-jsonschema binutils buildah runc mtail prometheus lnav" # what of deploy/ cannot be tried without them is skipped
 PACKAGES_NODE="nodejs npm" # the bench does without where they cannot be had
 
-POLICY=/usr/sbin/policy-rc.d
+POLICY=${POLICY:-/usr/sbin/policy-rc.d} # tests have their own
 policy_is_ours=
 
 packages_as_root() {

@@ -54,6 +54,17 @@ def make_orders():
     return orders, [order for _, order in sorted(keyed, key=lambda pair: pair[0])]
 
 
+def sums(published, distinct, posts, retried, booked, dead, duplicates):
+    """The counts of the end as lines whose parts add up."""
+    copies = published - distinct
+    return [
+        f"  {published:6} orders published   = {distinct} distinct + {copies} copies",
+        f"  {posts:6} POSTs              = {posts - retried} first attempts + {retried} retries",
+        f"  {booked + dead:6} orders ended       = {booked} booked + {dead} dead",
+        f"  {duplicates:6} duplicates stopped = {min(copies, duplicates)} copies + {max(0, duplicates - copies)} deliveries that the broker repeated after a kill",
+    ]
+
+
 class Service:
     """A service: its queue, its application, its database with the ledger and the inbox."""
 
@@ -382,18 +393,15 @@ class Demo:
         doubled = [i for i, n in booked.items() if n > 1]
         doubled_invoices = [i for i, n in invoiced.items() if n > 1 or i not in booked]
         rows = [
-            ("orders published", self.n_published), ("distinct", len(orders)), ("copies", self.n_published - len(orders)), ("POSTs", len(posts)),
-            ("duplicates stopped", duplicates),
-            ("retried", len(posts) - len(set(posts))), ("orders booked", sum(booked.values())), ("dead", len(letters)),
             ("orders lost", len(lost)), ("orders doubled", len(doubled)), ("invoices booked", sum(invoiced.values())),
             ("invoices lost", len(lost_invoices)), ("invoices doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("seconds", f"{took:.0f}"),
             *((f"kill -9 of {what}", n) for what, n in sorted(self.killed.items())),
         ]
         self.screen.say("")
+        for line in sums(self.n_published, len(orders), len(posts), len(posts) - len(set(posts)), sum(booked.values()), len(letters), duplicates):
+            self.screen.say(line)
         for name, value in rows:
-            self.screen.say(f"  {name:24}{value:>8}")
-        self.screen.say(f"  A duplicate that was stopped is one of the {self.n_published - len(orders)} copies, or a delivery that the broker\n"
-                        "  repeated after a kill. Each repetition counts.")
+            self.screen.say(f"  {value:>6} {name}")
         for message_id, reason, attempts, error in letters:
             self.screen.say(f"  dead: {message_id}, {reason}, {attempts} attempts, {error}")
         faults = self.failure + self.tell_order()

@@ -1,15 +1,21 @@
-"""The output and the recording of the demo: deploy/demo.d/screen.py and watch.py. The demo itself is run by people."""
+"""The output and the recording of the demo (deploy/demo.d), and the installing and building before it (test/packages.sh), with commands
+that only pretend. The demo itself is run by people."""
 
 import json
 import os
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree
 
-from rig import pages
+import pytest
+
+from rig import pages, process
+from rig.wait import wait_until
 
 sys.path.insert(0, os.path.join(pages.ROOT, "deploy", "demo.d"))
 
+import demo  # noqa: E402
 import screen  # noqa: E402
 import watch  # noqa: E402
 
@@ -70,3 +76,88 @@ def test_the_view_sums_up_the_logs(tmp_path):
     assert lines[0].split() == "sidecar state done/s at work held retried duplicates dead p50 ms p99 ms".split()
     assert lines[1].split() == "a consuming 40 3 1 4 5 0 1.2 -".split() and lines[2].split()[:2] == ["b", "starting"]
     assert lines[-2:] == ["00:00:00.200  a  taken_over    m2  (3 times)", "00:00:01.500  a  paused        overloaded"]
+
+
+def test_the_counts_of_the_end_add_up():
+    for line in demo.sums(published=5000, distinct=3335, posts=3436, retried=101, booked=3334, dead=1, duplicates=4940):
+        whole, *parts = [int(n) for n in re.findall(r"\d+", line)]
+        assert len(parts) == 2 and whole == sum(parts), line
+
+
+# before the demo
+
+FAKES = {
+    "id": "echo 0",
+    "dpkg-query": 'for name in "$@"; do :; done; [ -e "$FAKES/$name.installed" ] && echo installed',
+    "apt-get": """echo "apt-get $*" >>"$FAKES/log"
+if [ -e "$FAKES/offline" ]; then
+    for n in 1 2 3 4 5 6 7 8 9; do echo "E: Failed to fetch http://deb.example.com/$n  Could not resolve 'deb.example.com'" >&2; done
+    exit 100
+fi
+[ -e "$POLICY" ] && echo "no server is started" >>"$FAKES/log"
+echo "pmstatus:x:50:Installing"
+""",
+    "update-rc.d": 'echo "update-rc.d $*" >>"$FAKES/log"',
+    "meson": 'for folder in "$@"; do case $folder in */tree) mkdir -p "$folder"; echo >"$folder/build.ninja" ;; esac; done',
+    "ninja": 'echo begin >>"$FAKES/log"; while [ -e "$FAKES/slow" ]; do sleep 0.05; done; echo end >>"$FAKES/log"',
+}
+
+
+@pytest.fixture
+def fakes(tmp_path):
+    """Runs a line of shell behind test/packages.sh, where the commands of a machine only pretend."""
+    folder = tmp_path / "fakes"
+    folder.mkdir()
+    for name, text in FAKES.items():
+        (folder / name).write_text("#!/bin/sh\n" + text + "\n")
+        (folder / name).chmod(0o755)
+    environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", FAKES=str(folder), POLICY=str(folder / "policy-rc.d"), TMPDIR=str(tmp_path))
+
+    def start(line):
+        return process.spawn(["sh", "-euc", f'root={pages.ROOT}; . "$root/test/packages.sh"; {line}'], env=environment, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    start.folder, start.environment = folder, environment
+    start.log = lambda: (folder / "log").read_text().split("\n")[:-1] if (folder / "log").exists() else []
+    return start
+
+
+def ended(child):
+    said = child.communicate(timeout=60)[0].decode()
+    return child.returncode, said
+
+
+def test_new_servers_are_neither_started_nor_enabled_at_boot(fakes):
+    (fakes.folder / "python3.installed").touch()
+    status, said = ended(fakes("packages_install rabbitmq-server postgresql python3; echo \"installed:$installed\""))
+    assert status == 0 and "Installing: rabbitmq-server postgresql\n" in said and "installed: rabbitmq-server postgresql\n" in said, said
+    assert "no server is started" in fakes.log() and not (fakes.folder / "policy-rc.d").exists()
+    assert {"update-rc.d rabbitmq-server disable", "update-rc.d postgresql disable"} <= set(fakes.log())
+
+
+def test_without_a_network_the_last_line_is_a_sentence(fakes):
+    (fakes.folder / "offline").touch()
+    status, said = ended(fakes("packages_install rabbitmq-server"))
+    lines = said.strip().split("\n")
+    assert status == 100 and len(lines) <= 5 and "is there a network?" in lines[-1] and "--no-install" in lines[-1], said
+    assert not [name for name in os.listdir(fakes.environment["TMPDIR"]) if name.startswith("onceward-install")]
+
+
+@pytest.mark.parametrize("script", ["deploy/demo"])
+def test_without_installing_the_missing_packages_are_named(fakes, script):
+    done = subprocess.run([os.path.join(pages.ROOT, script), "--no-install"], env=fakes.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60, check=False)
+    said = done.stdout.decode().strip().split("\n")
+    assert done.returncode == 1 and said[-1].startswith("These packages are missing: gcc ") and "rabbitmq-server" in said[-1], said
+    assert said[0].startswith("This takes about four minutes") and len(said) == 7, "what will happen, in five lines"
+
+
+def test_two_builds_in_one_folder_wait_for_each_other(fakes, tmp_path):
+    (fakes.folder / "slow").touch()
+    first = fakes(f"build_tree {tmp_path}/tree -Dx=1")
+    wait_until(lambda: fakes.log() == ["begin"], "the first builds")
+    second = fakes(f"build_tree {tmp_path}/tree -Dx=1")
+    line = second.stdout.readline().decode()
+    assert line.startswith("Another build runs in ") and "waiting" in line, line
+    (fakes.folder / "slow").unlink()
+    assert ended(first) == (0, "") and ended(second) == (0, "") and fakes.log() == ["begin", "end"] * 2
