@@ -11,7 +11,8 @@ import psycopg2
 import pytest
 
 from rig.application import Gate
-from rig.wait import hold_true, wait_until
+from rig.wait import wait_until
+from test_commands import good
 
 JSON = "application/json"
 
@@ -556,4 +557,7 @@ def test_an_application_that_takes_fewer_messages_gets_fewer(bed, batches):
     line = sidecar.wait_for("batch_size")
     assert line["batch_size"] < 100 and "413" in line["reason"]
     wait_until(lambda: any(1 <= s["batch_size"] < 100 for s in sidecar.find("stats")), "the stats line has it")
+    of_status = lambda: [r["batch_size"] for r in json.loads(good("status", "--config", sidecar.config_path, "--json"))["replicas"]
+                         if r["queue"] == bed.queue.name]
+    wait_until(lambda: any(1 <= size < 100 for size in of_status()), "`status` has it")
     assert not bed.letters()

@@ -819,6 +819,31 @@ static void a_message_that_is_named_often_counts_once(void **state)
     end(w);
 }
 
+/* Statuses that would slow the queue or begin a quarantine as answers to the whole. */
+static void failures_that_are_named_move_neither_limiter_nor_quarantine(void **state)
+{
+    struct world *w = world_of(0, false, answers_well);
+    double limit = w->q.share->limiter.limit;
+
+    w->q.rules.max_attempts = 8;
+    w->says = "{\"failures\": [{\"id\": \"0\", \"status\": 503}, {\"id\": \"1\", \"status\": 429},"
+              " {\"id\": \"2\", \"status\": 502}, {\"id\": \"3\", \"status\": 504}]}";
+    for (int i = 0; i < 10; i++)
+        deliver(w, i, 0);
+    while (!w->n_requests)
+        run(w, w->now + 1);
+    assert_int_equal(w->sizes[0], 10);
+    assert_true(w->q.share->limiter.limit >= limit && w->application.limiter.limit >= limit);
+    assert_true(!w->q.share->limiter.wait_until_ms && !w->application.limiter.wait_until_ms);
+    assert_int_equal(w->application.n_crashes, 0);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(w->completed[i], i > 3);
+        assert_int_equal(w->crashes[i], 0);
+        assert_int_equal(w->attempts[i], i > 1);
+    }
+    end(w);
+}
+
 /* The rows are read late, when another sidecar has taken over one of two messages and completed it. */
 static void a_completion_by_another_owner_charges_no_neighbour(void **state)
 {
@@ -928,6 +953,7 @@ int main(void)
         cmocka_unit_test(a_message_that_is_named_often_counts_once),
         cmocka_unit_test(a_deployment_that_completes_nothing_sets_the_circuit_breaker),
         cmocka_unit_test(a_batch_that_is_accepted_and_never_completed_charges_nobody),
+        cmocka_unit_test(failures_that_are_named_move_neither_limiter_nor_quarantine),
         cmocka_unit_test(a_completion_by_another_owner_charges_no_neighbour),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
     };
