@@ -849,8 +849,8 @@ def test_status_of_an_empty_inbox(place):
     assert re.search(rf"^{place.queue.name} +0 +0 +0 +0 +0 +0 +0 +-$", out, re.M), out
     assert "Nothing is unfinished." in out and "There are no dead letters." in out
     seen = json.loads(good("status", "--config", place.path, "--json"))
-    assert seen["consumers"] == [{"consumer": place.queue.name, "processing": 0, "failed": 0, "waiting": 0, "completed": 0,
-                                  "dead": 0, "dead_letters": 0, "oldest_unfinished_ms": None}]
+    assert seen["consumers"] == [{"consumer": place.queue.name, "processing": 0, "failed": 0, "waiting": 0,
+                                  "held": 0, "completed": 0, "dead": 0, "dead_letters": 0, "oldest_unfinished_ms": None}]
     assert seen["oldest_unfinished"] == [] and seen["dead_letters"] == []
 
 
@@ -899,8 +899,8 @@ def test_status_counts_and_names_the_ten_oldest(place):
     place.letter("d1")
     place.letter(None, consumer="somebody else", rowless=True, reason="no_message_id")
     out = good("status", "--config", place.path)
-    assert re.search(rf"^{place.queue.name} +1 +12 +1 +1 +1 +1 +3 h 0 min$", out, re.M), out
-    assert re.search(r"^somebody else \* +0 +0 +0 +0 +0 +1 +-$", out, re.M) and "not in this configuration" in out
+    assert re.search(rf"^{place.queue.name} +1 +12 +1 +0 +1 +1 +1 +3 h 0 min$", out, re.M), out
+    assert re.search(r"^somebody else \* +0 +0 +0 +0 +0 +0 +1 +-$", out, re.M) and "not in this configuration" in out
     oldest = out.split("The oldest unfinished:\n")[1].split("\n\n")[0].splitlines()
     assert len(oldest) == 11 and " p1 " in oldest[1] and "token ended 10 min ago" in oldest[1] and "instance-1" in oldest[1]
     assert [re.search(r" (f\d\d) ", line)[1] for line in oldest[2:]] == [f"f{i:02}" for i in range(9)]
