@@ -61,9 +61,10 @@ def shown(document):
 
 
 def short(made):
-    """The table of README.md: rows of the other page's."""
+    """The table of README.md: rows of the other page's, with its revision and date in the first cell."""
     wanted = [f"| {NAMES[label]} |" for label in SHORT]
     table = [line for line in made.split("\n") if line.startswith("|")]
+    table[0] = table[0].replace("|  |", f"| {re.search(r'revision [0-9a-f]+, [0-9-]+', made)[0]} |", 1)
     return "\n".join([*table[:2], *(line for line in table if any(line.startswith(w) for w in wanted))]) + "\n"
 
 
