@@ -15,9 +15,11 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..", "sim.d")]
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "sim.d"), os.path.join(HERE, "..", "mutate.d")]
 
+import equivalent  # noqa: E402
 import mutants  # noqa: E402
+import operators  # noqa: E402
 import phantoms  # noqa: E402
 import prose  # noqa: E402
 import source  # noqa: E402
@@ -268,8 +270,17 @@ def gate_mutants(root):
     return mutants.look(root)
 
 
-GATES = {"banned": gate_banned, "direction": gate_direction, "core": gate_core, "circles": gate_circles, "format": gate_format,
-         "headers": gate_headers, "mutants": gate_mutants, "phantoms": gate_phantoms, "prose": prose.gate, "tidy": gate_tidy}
+def gate_equivalent(root):
+    """Each mutant that test/mutate.d/equivalent judges is still one that test/mutate makes."""
+    judged = equivalent.Judged(root)
+    files = {key[0] for key in judged.reasons}
+    return judged.stale([mutant for path in sorted(files) if os.path.exists(os.path.join(root, path))
+                         for mutant in operators.mutants(source.File(root, path))])
+
+
+GATES = {"banned": gate_banned, "direction": gate_direction, "core": gate_core, "circles": gate_circles, "equivalent": gate_equivalent,
+         "format": gate_format, "headers": gate_headers, "mutants": gate_mutants, "phantoms": gate_phantoms, "prose": prose.gate,
+         "tidy": gate_tidy}
 SLOW = {"tidy-whole": gate_tidy_whole}
 
 

@@ -13,6 +13,7 @@ GOOD = {
     "src/forward/http.c": "#include \"onceward/core/rule.h\"\n\n#include <curl/curl.h>\n\nint http_rule(void);\n\nint http_rule(void)\n{\n"
                           "    return rule_first() + CURLE_OK;\n}\n",
     "test/sim.d/mutants/TWO_IS_THREE.patch": "the second rule is the third\n\n--- src/core/second.c\n@@\n-    return 2;\n+    return 3;\n",
+    "test/mutate.d/equivalent": "# Judged.\n\nsrc/core/second.c\n-return 2;\n+return 0;\nnobody calls it\n",
 }
 
 # gate, file, its text, a piece of what must be said
@@ -41,6 +42,7 @@ BAD = [
     ("mutants", "src/core/second.c", "int rule_second(void)\n{\n    return 4;\n}\n", "its lines do not stand in src/core/second.c"),
     ("mutants", "src/core/second.c", "int a(void)\n{\n    return 2;\n}\nint b(void)\n{\n    return 2;\n}\n", "2 times"),
     ("mutants", "test/sim.d/mutants/B.patch", "b\n\n--- include/onceward/core/rule.h\n@@\n-#pragma once\n", "is no src/….c"),
+    ("equivalent", "src/core/second.c", "int rule_second(void)\n{\n    return 4;\n}\n", "no such mutant any more: return 2;"),
     ("phantoms", "src/core/second.c", "/* Called by rule_third(). */\n", "nothing is called rule_third"),
     ("phantoms", "src/core/third.c", "void rule_last(int n)\n{\n    (void)n;\n}\n", "the body of rule_last() is empty"),
     ("tidy", "src/core/second.c", "double rule_half(int n);\n\ndouble rule_half(int n)\n{\n    return n / 2;\n}\n", "integer division"),

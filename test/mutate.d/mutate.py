@@ -3,19 +3,25 @@
     test/mutate --sample 100 --seed 7        a hundred random mutants, two at a time
     test/mutate --sample 20 --file limiter   of one file
     test/mutate --show held.c:120            the mutants of a line, without running them
+    test/mutate --run held.c:120             the same, each run
 
-Each mutant is compiled and run against the unit programs of the core, seeds of the simulator, and its measured scenarios, in this order,
-until one of them fails or does not end. The survivors are printed with their line. A mutant whose object file equals the original's is no
-mistake and is not counted. The result depends on --seed and the sources alone."""
+Each mutant is compiled and run against the tests of the core until one fails: first the unit programs, then a few seeds of the simulator and
+its short scenarios, then all seeds and the long scenarios. A mutant whose object file equals the original's is no mistake, and does not count;
+nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
+
+A test may take ten times the CPU time that it takes with the original. A mutant that takes more does not end, and is counted apart. The result
+depends on --seed and the sources alone, not on other work of the machine."""
 
 import argparse
+import collections
 import concurrent.futures
-import difflib
+import hashlib
 import json
 import os
 import random
+import re
+import resource
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,159 +31,233 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "gates.d")]
 
+import equivalent  # noqa: E402
 import operators  # noqa: E402
 import source  # noqa: E402
 
-# The unit programs that look at the core; the others cannot see it.
-UNITS = ("application backoff database fields_json headers identity limiter message outbox outcome pace queue queue_returns returns stats timers token "
-         "waiting").split()
-UNIT_S, SEEDS_S, MEASURED_S = 30, 60, 400
+CORE = re.compile(r'#include "(?:onceward/)?core/')
+FEW_SEEDS, OUTBOX_SEEDS = 50, 100
+LONG = ("flow", "flow-defaults", "outages", "steady-killers")  # scenarios that take seconds
+SLOWER, LEAST_S, MEMORY = 10, 5, 4 << 30
+WALL_S = 3600  # a test that waits without computing; no test of the core does
+
+FAILS, ENDLESS = "fails", "does not end"
+
+
+class Test:
+    """A command that is run against each mutant."""
+
+    def __init__(self, name, words):
+        self.name, self.words, self.limit_s = name, words, LEAST_S
+
+    def run(self, library, limit_s):
+        """None: it passes. Else FAILS or ENDLESS."""
+        def limits():
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+        env = {**os.environ, "LD_LIBRARY_PATH": library, "TZ": "UTC"}
+        with subprocess.Popen(self.words, env=env, cwd=library, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              preexec_fn=limits) as process:
+            timer = threading.Timer(WALL_S, process.kill)
+            timer.start()
+            _, status, used = os.wait4(process.pid, 0)
+            timer.cancel()
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.used_s = used.ru_utime + used.ru_stime
+        if process.returncode == 0:
+            return None
+        return ENDLESS if self.used_s >= limit_s else FAILS
+
+    def measure(self, library):
+        """Runs it with the original; False: it fails."""
+        passes = self.run(library, 3600) is None
+        self.limit_s = max(LEAST_S, int(self.used_s * SLOWER) + 1)
+        return passes
 
 
 class Tree:
-    """A build of its own: everything is compiled once, the library linked as a shared one, so that a mutant costs one object and one link."""
+    """A build of its own. The core is a shared library, so a mutant costs one object and one link."""
 
-    def __init__(self, root, folder, seeds):
-        self.root, self.folder, self.seeds = root, folder, seeds
+    def __init__(self, root, folder, options):
+        self.root, self.folder, self.seeds, self.quick = root, folder, options.seeds, options.quick
         self.build = os.path.join(root, ".build-mutate")
-        self.env = {**os.environ, "LD_LIBRARY_PATH": folder}
+        self.originals, self.lock = {}, threading.Lock()
 
     def make(self):
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
             subprocess.run(["meson", "setup", self.build, self.root, "-Dbuildtype=plain", "-Doptimization=2", "-Dc_args=-DONCEWARD_FAILPOINTS"],
                            check=True, stdout=subprocess.DEVNULL)
-        units = [name for name in UNITS if os.path.exists(os.path.join(self.root, "test", "unit", f"test_{name}.c"))]
-        targets = [f"test/unit/test_{name}" for name in units] + ["test/sim.d/test_sim"]
+        targets = [*self.units(), "test/sim.d/test_sim"]
         subprocess.run(["ninja", "-C", self.build, "libonceward.a", *targets], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as f:
-            self.commands = {}
-            for entry in json.load(f):
-                if entry["output"].startswith("libonceward.a.p/"):
-                    self.commands[os.path.relpath(os.path.join(self.build, entry["file"]), self.root)] = entry
-        self.objects = {path: os.path.join(self.build, entry["output"]) for path, entry in self.commands.items()}
-        self.libraries = self.links()
+            entries = [entry for entry in json.load(f) if entry["output"].startswith("libonceward.a.p/")]
+        self.commands = {os.path.relpath(os.path.join(self.build, entry["file"]), self.root): entry for entry in entries}
+        core = {path: os.path.join(self.build, entry["output"]) for path, entry in self.commands.items() if is_core(path)}
+        self.objects = core
+        members = subprocess.run(["ar", "t", "libonceward.a"], cwd=self.build, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+        rest = [path for path in (os.path.join(self.build, name) for name in members) if path not in core.values()]
+        self.shared("rest", self.folder, rest, self.libraries("test/sim.d/test_sim"))
         self.link(self.folder, {})
-        self.programs = []
-        for target in targets:
-            self.programs.append(self.program(target))
-        self.sim = self.programs.pop()
+        programs = [self.program(target) for target in targets]
+        self.tests = self.all_tests(programs)
 
-    def links(self):
-        """The libraries behind libonceward.a in the link command of the simulator."""
-        commands = subprocess.run(["ninja", "-C", self.build, "-t", "commands", "test/sim.d/test_sim"], check=True, stdout=subprocess.PIPE,
-                                  text=True).stdout
-        self.sim_link = shlex.split(commands.strip().splitlines()[-1])
-        return [word for word in self.sim_link if word.startswith("-l") or word.endswith(".so")]
+    def units(self):
+        """The unit programs that look at the core; the others cannot see it."""
+        for path in source.find(self.root, (os.path.join("test", "unit"),), (".c",)):
+            with open(os.path.join(self.root, path), encoding="utf-8") as f:
+                if CORE.search(f.read()):
+                    yield path[:-2]
+
+    def last_command(self, target):
+        done = subprocess.run(["ninja", "-C", self.build, "-t", "commands", target], check=True, stdout=subprocess.PIPE, text=True)
+        return shlex.split(done.stdout.strip().splitlines()[-1])
+
+    def libraries(self, target):
+        return [word for word in self.last_command(target) if word.startswith("-l") or word.endswith(".so")]
 
     def program(self, target):
-        """The program of a target, linked with the shared library."""
-        last = subprocess.run(["ninja", "-C", self.build, "-t", "commands", target], check=True, stdout=subprocess.PIPE,
-                              text=True).stdout.strip().splitlines()[-1]
-        own = [word for word in shlex.split(last) if word.endswith(".o")]
+        """The program of a target, linked with the shared libraries."""
+        own = [word for word in self.last_command(target) if word.endswith(".o") or "--wrap" in word]
         path = os.path.join(self.folder, os.path.basename(target))
-        wrap = [word for word in shlex.split(last) if "--wrap" in word]
-        libraries = [word for word in shlex.split(last) if word.startswith("-l") or word.endswith(".so")]
-        subprocess.run(["cc", "-o", path, *own, "-L" + self.folder, "-lonceward", *wrap, *libraries, "-lm", "-pthread"], cwd=self.build, check=True)
+        subprocess.run(["cc", "-o", path, *own, "-L" + self.folder, "-lonceward-core", "-lonceward-rest", "-Wl,-rpath," + self.folder,
+                        *self.libraries(target), "-lm", "-pthread"], cwd=self.build, check=True)
         return path
 
-    def link(self, folder, replaced):
-        objects = [replaced.get(path, path_o) for path, path_o in self.objects.items()]
-        made = [os.path.join(self.build, "libonceward.a.p", "meson-generated_.._sql_table.c.o")]
-        made = [path for path in made if path not in objects and os.path.exists(path)]
-        subprocess.run(["cc", "-shared", "-Wl,-Bsymbolic", "-o", os.path.join(folder, "libonceward.so"), *objects, *made, *self.libraries, "-lm"],
-                       cwd=self.build, check=True, stderr=subprocess.DEVNULL)
+    def shared(self, name, folder, objects, libraries):
+        subprocess.run(["cc", "-shared", "-Wl,-Bsymbolic", "-o", os.path.join(folder, f"libonceward-{name}.so"), *objects, *libraries, "-lm"],
+                       cwd=self.build, check=True)
 
-    def compile(self, path, text, folder):
-        """The object of a mutated file, or None where it does not compile."""
-        entry = self.commands[path]
-        mutated = os.path.join(folder, "mutant.c")
-        with open(mutated, "w", encoding="utf-8") as f:
-            f.write(f'#line 1 "{os.path.basename(path)}"\n' + text)
-        words = shlex.split(entry["command"])
+    def link(self, folder, replaced):
+        self.shared("core", folder, [replaced.get(path, path_o) for path, path_o in self.objects.items()], [])
+
+    def all_tests(self, programs):
+        """The tests in the order in which they run: what takes long, last."""
+        sim = programs.pop()
+        names = subprocess.run([sim, "--measured", "list"], env={**os.environ, "LD_LIBRARY_PATH": self.folder}, check=True, stdout=subprocess.PIPE,
+                               text=True).stdout.split()
+        few = min(FEW_SEEDS, self.seeds)
+
+        def scenarios(wanted):
+            return [Test(f"scenario {name}", [sim, "--measured", name]) for name in names if wanted(name)]
+
+        return [*(Test(os.path.basename(program), [program]) for program in programs),
+                Test(f"seeds to {few}", [sim, "--no-shrink", "--seeds", f"1..{few}"]),
+                *scenarios(lambda name: name not in LONG),
+                *([Test(f"seeds to {self.seeds}", [sim, "--no-shrink", "--seeds", f"{few + 1}..{self.seeds}"])] if self.seeds > few else []),
+                Test("outbox seeds", [sim, "--outbox", "--seeds", f"1..{OUTBOX_SEEDS}"]),
+                *([] if self.quick else scenarios(lambda name: name in LONG))]
+
+    def compile(self, path, text, out):
+        """The object of a file with this text in `out`, or False where it does not compile. Nothing but the text tells two objects apart."""
+        words = shlex.split(self.commands[path]["command"])
         if os.path.basename(words[0]) == "ccache":
             words = words[1:]
-        out = os.path.join(folder, "mutant.o")
-        skip = {"-MD", "-Werror"}
-        drop = {"-MQ", "-MF", "-o", "-c"}
-        rest = []
-        i = 1
+        rest, i = [], 1
         while i < len(words):
-            if words[i] in drop:
+            if words[i] in ("-MQ", "-MF", "-o", "-c"):
                 i += 2
                 continue
-            if words[i] not in skip:
+            if words[i] not in ("-MD", "-Werror"):
                 rest.append(words[i])
             i += 1
-        done = subprocess.run([words[0], *rest, "-w", "-I" + os.path.join(self.root, os.path.dirname(path)), "-o", out, "-c", mutated],
-                              cwd=self.build, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return out if done.returncode == 0 else None
+        done = subprocess.run([words[0], *rest, "-w", "-I" + os.path.join(self.root, os.path.dirname(path)), "-x", "c", "-o", out, "-c", "-"],
+                              input=f'#line 1 "{path}"\n{text}', encoding="utf-8", cwd=self.build, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+        return done.returncode == 0
 
-    def found_by(self, folder):
-        """The name of the first test that fails, or None."""
-        env = {**os.environ, "LD_LIBRARY_PATH": folder}
+    def original(self, path):
+        """The digest of the object of a file as it is, compiled once."""
+        with self.lock:
+            if path not in self.originals:
+                out = os.path.join(self.folder, "original.o")
+                if not self.compile(path, read(self.root, path), out):
+                    raise RuntimeError(f"{path} does not compile")
+                self.originals[path] = digest(out)
+            return self.originals[path]
 
-        def fails(command, seconds):
-            try:
-                return subprocess.run(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.DEVNULL, timeout=seconds).returncode != 0
-            except subprocess.TimeoutExpired:
-                return True
 
-        for program in self.programs:
-            if fails([program], UNIT_S):
-                return os.path.basename(program)
-        if fails([self.sim, "--seeds", f"1..{self.seeds}"], SEEDS_S):
-            return "seeds"
-        return "measured" if self.misses_a_figure(env, folder) else None
+def is_core(path):
+    return path.startswith(os.path.join("src", "core") + os.sep)
 
-    def misses_a_figure(self, env, folder):
-        """Runs the measured scenarios until one is not ok: the rest would say nothing new, and takes half a minute."""
-        with subprocess.Popen(["stdbuf", "-oL", self.sim, "--measured"], env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True) as process:
-            timer = threading.Timer(MEASURED_S, process.kill)
-            timer.start()
-            try:
-                if any(line.startswith("BAD") for line in process.stdout):
-                    process.kill()
-                    return True
-            finally:
-                timer.cancel()
-        return process.returncode != 0
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def digest(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).digest()
 
 
 def all_mutants(root, wanted):
     for path in source.find(root, (os.path.join("src", "core"),), (".c",)):
-        if wanted and wanted not in os.path.basename(path):
-            continue
-        f = source.File(root, path)
-        for line, what, text in operators.mutants(f.text, f.code):
-            yield path, line, what, text
-
-
-def changed_line(old, new):
-    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0):
-        if line.startswith("+") and not line.startswith("+++"):
-            return line[1:].strip()
-    return ""
+        if not wanted or wanted in os.path.basename(path):
+            yield from operators.mutants(source.File(root, path))
 
 
 def judge(tree, mutant):
-    """(verdict, mutant): "found by …", "survived", "same" (the object file is the original's) or "invalid" (does not compile)."""
-    path, _, _, text = mutant
+    """(verdict, test): the verdict is FAILS, ENDLESS, "survived", "same" (the object file is the original's) or "invalid" (does not compile)."""
     with tempfile.TemporaryDirectory(prefix="onceward-mutant-") as folder:
-        out = tree.compile(path, text, folder)
-        if not out:
-            return "invalid", mutant
-        # In the same place, so that nothing but the code can differ.
-        shutil.copy(out, out + ".new")
-        with open(os.path.join(tree.root, path), encoding="utf-8") as f:
-            original = tree.compile(path, f.read(), folder)
-        with open(original, "rb") as a, open(out + ".new", "rb") as b:
-            if a.read() == b.read():
-                return "same", mutant
-        tree.link(folder, {path: out + ".new"})
-        found = tree.found_by(folder)
-    return f"found by {found}" if found else "survived", mutant
+        out = os.path.join(folder, "mutant.o")
+        if not tree.compile(mutant.path, mutant.text, out):
+            return "invalid", None
+        if digest(out) == tree.original(mutant.path):
+            return "same", None
+        tree.link(folder, {mutant.path: out})
+        for test in tree.tests:
+            verdict = test.run(folder, test.limit_s)
+            if verdict:
+                return verdict, test.name
+    return "survived", None
+
+
+def judged(tree, mutants, options):
+    """(mutant, verdict, test) of the first mutants that are mistakes, in their order."""
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        waiting, rest, n = collections.deque(), iter(mutants), 0
+        while n < options.sample:
+            while len(waiting) < min(options.jobs * 2, options.sample - n):
+                mutant = next(rest, None)
+                if mutant is None:
+                    break
+                waiting.append((mutant, pool.submit(judge, tree, mutant)))
+            if not waiting:
+                return
+            mutant, future = waiting.popleft()
+            verdict, test = future.result()
+            if verdict not in ("same", "invalid"):
+                n += 1
+                yield mutant, verdict, test
+
+
+def report(options, judgements, began):
+    """Prints the judgements as they come, and the sums."""
+    counts, by, n = collections.Counter(), collections.Counter(), 0
+    for mutant, verdict, test in judgements:
+        n += 1
+        if verdict == "survived" and options.equivalent.why(mutant):
+            verdict = "equivalent"
+        counts[verdict] += 1
+        by[test] += test is not None
+        if verdict in ("survived", "equivalent"):
+            print(f"{n:5} {mutant.path}:{mutant.line}: {verdict}: {mutant.what}\n{mutant.diff()}", flush=True)
+        elif options.verbose:
+            print(f"{n:5} {mutant.path}:{mutant.line}: {verdict}, {test}: {mutant.what}", flush=True)
+    for test, times in by.most_common():
+        if test:
+            print(f"{times:6} found by {test}")
+    found, mistakes = counts[FAILS] + counts[ENDLESS], n - counts["equivalent"]
+    print(f"{found} of {mistakes} mistakes found ({100 * found / max(mistakes, 1):.1f} %; {counts[ENDLESS]} of them do not end), "
+          f"{counts['survived']} survived; {counts['equivalent']} more are judged equivalent; seed {options.seed}, {time.monotonic() - began:.0f} s, "
+          f"{sum(os.times()[:4]):.0f} s of CPU time")
+
+
+def select(everything, place):
+    name, line = place.rsplit(":", 1)
+    return [mutant for mutant in everything if mutant.path.endswith(name) and mutant.line == int(line)]
 
 
 def main():
@@ -187,54 +267,34 @@ def main():
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="which ones (1)")
     parser.add_argument("--file", metavar="PART", help="only of files whose name contains PART")
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="seeds of the simulator for each (500)")
+    parser.add_argument("--quick", action="store_true", help="without the scenarios that take seconds: for a first look")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at once (the number of processors)")
+    parser.add_argument("--verbose", action="store_true", help="print the mistakes that were found, too")
     parser.add_argument("--show", metavar="FILE:LINE", help="print the mutants of a line and run nothing")
+    parser.add_argument("--run", metavar="FILE:LINE", help="run the mutants of a line")
     options = parser.parse_args()
     root = os.path.realpath(options.root)
+    options.equivalent = equivalent.Judged(root)
     everything = list(all_mutants(root, options.file))
     if options.show:
-        name, line = options.show.rsplit(":", 1)
-        for path, at, what, text in everything:
-            if path.endswith(name) and at == int(line):
-                with open(os.path.join(root, path), encoding="utf-8") as f:
-                    print(f"{path}:{at}: {what}: {changed_line(f.read(), text)}")
+        for mutant in select(everything, options.show):
+            print(f"{mutant.path}:{mutant.line}: {mutant.what}\n{mutant.diff()}")
         return 0
-    random.Random(options.seed).shuffle(everything)
+    if options.run:
+        everything, options.sample = select(everything, options.run), sys.maxsize
+    else:
+        random.Random(options.seed).shuffle(everything)
     began = time.monotonic()
-    counts = {"found": 0, "survived": 0}
-    by = {}
     with tempfile.TemporaryDirectory(prefix="onceward-mutate-") as folder:
-        tree = Tree(root, folder, options.seeds)
+        tree = Tree(root, folder, options)
         tree.make()
-        if tree.found_by(folder):
-            print(f"The sources as they are fail: {tree.found_by(folder)}")
-            return 2
-        print(f"{len(everything)} mutants of {'all files' if not options.file else options.file}; a sample of {options.sample}", flush=True)
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            waiting, rest, done = set(), iter(everything), 0
-            while done < options.sample:
-                while len(waiting) < options.jobs and done + len(waiting) < options.sample:
-                    mutant = next(rest, None)
-                    if mutant is None:
-                        break
-                    waiting.add(pool.submit(judge, tree, mutant))
-                if not waiting:
-                    break
-                ended, waiting = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-                for future in ended:
-                    verdict, (path, line, what, text) = future.result()
-                    if verdict in ("same", "invalid"):
-                        continue
-                    done += 1
-                    counts["survived" if verdict == "survived" else "found"] += 1
-                    by[verdict] = by.get(verdict, 0) + 1
-                    if verdict == "survived":
-                        with open(os.path.join(root, path), encoding="utf-8") as f:
-                            print(f"{path}:{line}: survived: {what}: {changed_line(f.read(), text)}", flush=True)
-    total = counts["found"] + counts["survived"]
-    for verdict, n in sorted(by.items(), key=lambda item: -item[1]):
-        print(f"{n:6} {verdict}")
-    print(f"{counts['found']} of {total} found ({100 * counts['found'] / max(total, 1):.0f} %), seed {options.seed}, {time.monotonic() - began:.0f} s")
+        for test in tree.tests:
+            if not test.measure(folder):
+                print(f"The sources as they are fail: {test.name}")
+                return 2
+        print(f"{len(everything)} mutants of {options.file or 'all files'}; all {len(tree.tests)} tests take "
+              f"{sum(test.used_s for test in tree.tests):.1f} s of CPU time", flush=True)
+        report(options, judged(tree, everything, options), began)
     return 0
 
 

@@ -17,7 +17,8 @@ STATEMENT = re.compile(r"^[ ]{4,}(?!return\b|case\b|default\b|goto\b|break\b|els
                        r"uint\w+\b|char\b|double\b|void\b|for\b|if\b|while\b|switch\b|\})[\w>*.\[\]()-]+[^\n{}]*;$", re.M)
 JUMP = re.compile(r"^[ ]{4,}(break|continue);$", re.M)
 RETURN = re.compile(r"^[ ]{4,}return ([^;\n]+);$", re.M)
-SKIPPED = re.compile(r"^\s*(#|assert\(|static_assert|_Static_assert|FAILPOINT)")
+ASSERTION = re.compile(r"\b(?:assert|static_assert|_Static_assert) ?\(")
+SKIPPED = re.compile(r"^\s*(#|FAILPOINT)")
 
 
 def closing(code, at):
@@ -38,7 +39,7 @@ def proposals(code):
     for m in STEP.finditer(code):
         yield m.start(1), m.end(1), ARITHMETIC[m[1]][0], f"{m[1]} becomes {ARITHMETIC[m[1]][0]}"
     for m in NUMBER.finditer(code):
-        for new in {str(int(m[1], 8 if m[1].startswith("0") and len(m[1]) > 1 else 10) + 1), "0"} - {m[1]}:
+        for new in sorted({str(int(m[1], 8 if m[1].startswith("0") and len(m[1]) > 1 else 10) + 1), "0"} - {m[1]}):
             yield m.start(1), m.end(1), new, f"{m[1]} becomes {new}"
     for m in WORD.finditer(code):
         new = "false" if m[1] == "true" else "true"
@@ -58,8 +59,25 @@ def proposals(code):
             yield m.start(1), m.end(1), f"!({m[1]})", "returned value negated"
 
 
-def mutants(text, code):
-    """(line, what, the whole mutated text) of each place, without preprocessor lines and assertions."""
+class Mutant:
+    def __init__(self, path, line, what, text, old_line, new_line):
+        self.path, self.line, self.what, self.text, self.old_line, self.new_line = path, line, what, text, old_line, new_line
+
+    def diff(self):
+        return f"      -{self.old_line}\n      +{self.new_line}"
+
+
+def without_assertions(code):
+    """The code, with the assertions blanked: they state invariants, and a wrong one would be found by itself."""
+    for m in ASSERTION.finditer(code):
+        end = closing(code, m.end() - 1)
+        code = code[:m.start()] + re.sub(r"[^\n]", " ", code[m.start():end]) + code[end:]
+    return code
+
+
+def mutants(f):
+    """The mutants of a file, without those of preprocessor lines and assertions."""
+    text, code = f.text, without_assertions(f.code)
     for begin, end, new, what in proposals(code):
         line_begin = code.rfind("\n", 0, begin) + 1
         line_end = code.find("\n", begin)
@@ -70,4 +88,5 @@ def mutants(text, code):
             mutated, what = text[:begin] + "(!" + text[begin:close] + ")" + text[close:], "condition negated"
         else:
             mutated = text[:begin] + new + text[end:]
-        yield text.count("\n", 0, begin) + 1, what, mutated
+        line = text.count("\n", 0, begin)
+        yield Mutant(f.path, line + 1, what, mutated, text.split("\n", line + 1)[line], mutated.split("\n", line + 1)[line])

@@ -15,7 +15,7 @@
 static const char usage_text[] =
     "usage: test/sim [--mutant NAME] [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--jobs N]\n"
     "       test/sim --outbox [--seeds A..B | --seed N [--trace]]\n"
-    "       test/sim --measured [NAME]\n"
+    "       test/sim --measured [NAME | list]\n"
     "       test/sim --mutants [NAME...] | --save-mutant NAME WHAT\n"
     "       test/sim --differential DRIVER CONNECTION\n"
     "\n"

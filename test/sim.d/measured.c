@@ -549,6 +549,11 @@ int measured_run(const char *name)
 {
     struct report r = {0};
 
+    if (name && !strcmp(name, "list")) {
+        for (size_t i = 0; i < sizeof(scenarios) / sizeof(*scenarios); i++)
+            printf("%s\n", scenarios[i].name);
+        return 0;
+    }
     for (size_t i = 0; i < sizeof(scenarios) / sizeof(*scenarios); i++)
         if (!name || !strcmp(name, scenarios[i].name))
             scenarios[i].fn(&r);

@@ -11,7 +11,11 @@ enum { IN_A_SECOND = 500, N_RETRIES = 2 }; /* in 10,000 */
 
 void operator_second(struct world *w)
 {
-    for (size_t i = 0; i < w->n_truths && w->database->up; i++) {
+    bool any = false;
+
+    for (int i = 0; i < w->plan->n_queues; i++)
+        any |= w->plan->queues[i].rules.holds_dead;
+    for (size_t i = 0; i < w->n_truths && any && w->database->up; i++) {
         struct truth *t = &w->truths[i];
 
         if (t->row.status != INBOX_HELD || t->given_up || !random_chance(&w->random, IN_A_SECOND))

@@ -872,21 +872,24 @@ static bool is_bad(const struct world *w, const struct truth *t)
            (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
 }
 
-/* Some messages never end by themselves: those that are always answered "not now"; and in a run of many bad
- * ones these wait for an operator. */
-static bool may_stay(const struct world *w, const struct truth *t)
+/* No other message has shown that the application knows batches, which the log says. */
+static bool awaits_batches(const struct world *w, const struct truth *t)
 {
-    size_t n_bad = 0;
-
-    const struct queue_rules *rules = rules_of(w, t->queue);
-    int threshold = brake_threshold(rules->brake, rules->prefetch);
-
-    if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
-        return true;
-    /* No other message has shown that the application knows batches, which the log says. */
-    for (int i = 0; i < w->plan->n_sidecars && is_bad(w, t); i++)
+    for (int i = 0; i < w->plan->n_sidecars; i++)
         if (w->sidecars[i]->alive && w->sidecars[i]->queues[t->queue].core.pauses[PAUSE_NO_BATCHES].since_ms)
             return true;
+    return false;
+}
+
+/* Enough bad ones to keep the circuit breaker on. */
+static bool awaits_operator(const struct world *w, const struct truth *t)
+{
+    const struct queue_rules *rules = rules_of(w, t->queue);
+    int threshold = brake_threshold(rules->brake, rules->prefetch);
+    size_t n_bad = 0;
+
+    if (w->plan->nobody_waits)
+        return false;
     /* Requests count, and no more of them are in flight at once. */
     if (rules->batch.max_messages && rules->concurrency < threshold)
         threshold = rules->concurrency > BRAKE_LEAST ? rules->concurrency : BRAKE_LEAST;
@@ -894,15 +897,34 @@ static bool may_stay(const struct world *w, const struct truth *t)
         n_bad += w->truths[i].queue == t->queue && is_bad(w, &w->truths[i]);
     if (w->plan->queues[t->queue].moved_back) /* each message arrives several times */
         n_bad *= 6;
-    return is_bad(w, t) && !w->plan->nobody_waits && n_bad >= (size_t)threshold;
+    return n_bad >= (size_t)threshold;
+}
+
+/* Some messages never end by themselves: those that are always answered "not now"; and in a run of many bad
+ * ones these wait for an operator. */
+static bool may_stay(const struct world *w, const struct truth *t)
+{
+    if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
+        return true;
+    return is_bad(w, t) && (awaits_batches(w, t) || awaits_operator(w, t));
+}
+
+static bool is_unsettled(const struct world *w, const struct truth *t)
+{
+    return t->n_open_copies && !may_stay(w, t);
 }
 
 static const struct truth *unsettled(const struct world *w)
 {
-    for (size_t i = 0; i < w->n_truths; i++)
-        if (w->truths[i].n_open_copies && !may_stay(w, &w->truths[i]))
-            return &w->truths[i];
-    return NULL;
+    struct oracle *o = w->oracle;
+
+    if (o->unsettled && is_unsettled(w, o->unsettled))
+        return o->unsettled;
+    o->unsettled = NULL;
+    for (size_t i = 0; i < w->n_truths && !o->unsettled; i++)
+        if (is_unsettled(w, &w->truths[i]))
+            o->unsettled = &w->truths[i];
+    return o->unsettled;
 }
 
 bool oracle_is_settled(const struct world *w)

@@ -29,7 +29,8 @@ struct oracle {
         int n_standing;      /* pauses logged and not resumed yet */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
-    int64_t settled_us; /* since when everything is done; 0: not yet */
+    const struct truth *unsettled; /* as last found: looked at first, the next time */
+    int64_t settled_us;            /* since when everything is done; 0: not yet */
     uint64_t n_checks;
 };
 
