@@ -2,7 +2,6 @@
  * queues. */
 #include "sidecar/sidecar.h"
 
-#include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/failpoint.h"
 #include "onceward/base/fault.h"
@@ -20,7 +19,6 @@ enum {
     N_EVENTS_A_TURN = 512,
     TICK_MS = 1000,
     TICK_CLOSING_MS = 50,
-    HEADERS_TOLD = 6,
     JOB_EXTRA_MS = 15000 /* for name resolution */
 };
 
@@ -46,34 +44,6 @@ static enum queue_kind kind_of(enum broker_kind k)
         return KIND_QUORUM;
     default:
         return KIND_UNKNOWN;
-    }
-}
-
-/* For a message without an id, lists the properties and headers that could serve as its id. */
-static void say_what_it_has(const struct message *m, struct fault *f)
-{
-    struct buf names = {0};
-
-    buf_add_text(&names, f->text);
-    buf_add_text(&names, "; it has ");
-    message_add_names(m, HEADERS_TOLD, &names);
-    fault_set(f, "%s", buf_text(&names));
-    buf_deinit(&names);
-}
-
-enum dead_reason brokers_identify(const struct lane *l, const struct message *m, struct buf *id,
-                                  struct fault *f)
-{
-    buf_reset(id);
-    switch (identity_find(l->config->message_id.items, l->config->message_id.n, m, jsonread_id, id, f)) {
-    case IDENTITY_FOUND:
-        return DEAD_NONE;
-    case IDENTITY_MISSING:
-    case IDENTITY_EMPTY:
-        say_what_it_has(m, f);
-        return DEAD_NO_MESSAGE_ID;
-    default:
-        return DEAD_INVALID_MESSAGE_ID;
     }
 }
 
@@ -104,7 +74,7 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         if (l->config->order.key.n)
             a.has_key = key_make(l->config->order.key.items, l->config->order.key.n, ev->message, jsonread_id,
                                  &s->id, a.key);
-        a.no_id = brokers_identify(l, ev->message, &s->id, &f);
+        a.no_id = identify_message(l, ev->message, &s->id, &f);
         a.no_id_text = f.text;
         a.id = buf_slice(&s->id);
     }

@@ -280,7 +280,7 @@ static bool keeps_id(const struct lane *l, const struct delivery *d, struct slic
     copy->exchange = SLICE("");
     copy->body = d->message->body;
     copy->body_len = d->message->body_len;
-    same = same && brokers_identify(l, copy, &id, &f) == DEAD_NONE &&
+    same = same && identify_message(l, copy, &id, &f) == DEAD_NONE &&
            slice_equal(buf_slice(&id), delivery_slice(d));
     copy->body = NULL; /* the delivery owns it */
     copy->body_len = 0;

@@ -340,8 +340,10 @@ void brokers_close(struct sidecar *s); /* starts closing */
 bool brokers_are_closed(struct sidecar *s);
 void brokers_deinit(struct sidecar *s);
 
+/* --- identify.c --- */
+
 /* The message id, or why there is none (f); *id holds its bytes. */
-enum dead_reason brokers_identify(const struct lane *l, const struct message *m, struct buf *id,
+enum dead_reason identify_message(const struct lane *l, const struct message *m, struct buf *id,
                                   struct fault *f);
 
 /* --- arguments.c --- */

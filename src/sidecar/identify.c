@@ -1,0 +1,38 @@
+/* The id of a message, from the sources of its queue. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/buf.h"
+#include "onceward/base/fault.h"
+#include "onceward/config/json.h"
+#include "onceward/core/identity.h"
+#include "onceward/core/message.h"
+
+enum { HEADERS_TOLD = 6 };
+
+/* For a message without an id, lists the properties and headers that could serve as its id. */
+static void say_what_it_has(const struct message *m, struct fault *f)
+{
+    struct buf names = {0};
+
+    buf_add_text(&names, f->text);
+    buf_add_text(&names, "; it has ");
+    message_add_names(m, HEADERS_TOLD, &names);
+    fault_set(f, "%s", buf_text(&names));
+    buf_deinit(&names);
+}
+
+enum dead_reason identify_message(const struct lane *l, const struct message *m, struct buf *id,
+                                  struct fault *f)
+{
+    buf_reset(id);
+    switch (identity_find(l->config->message_id.items, l->config->message_id.n, m, jsonread_id, id, f)) {
+    case IDENTITY_FOUND:
+        return DEAD_NONE;
+    case IDENTITY_MISSING:
+    case IDENTITY_EMPTY:
+        say_what_it_has(m, f);
+        return DEAD_NO_MESSAGE_ID;
+    default:
+        return DEAD_INVALID_MESSAGE_ID;
+    }
+}
